@@ -22,27 +22,24 @@ from .version import __version__
 if TYPE_CHECKING:
     from .analyzer.advice import Advice, advise
     from .analyzer.comparison.compare import Comparison, compare
-    from .analyzer.estimation.estimate import estimate
+    from .analyzer.estimation.estimate import estimate, estimate_between
     from .analyzer.estimation.estimates import Estimates
-    from .analyzer.estimation.interpolation import estimate_between
     from .analyzer.estimation.query import Query
     from .analyzer.findings.analyze import AnalyzeReport, analyze
     from .analyzer.findings.finding import Finding
     from .analyzer.history.confirm import confirm
     from .analyzer.history.history import history
     from .analyzer.history.result import History
-    from .analyzer.kernels.kernels import Kernels, ModelKernels, kernels
+    from .analyzer.kernels import Kernels, ModelKernels, kernels
     from .analyzer.manifests.manifest import Manifest, manifest, read_manifest
     from .analyzer.manifests.reproduce import Reproduction, reproduce
     from .analyzer.markdown import to_markdown
     from .analyzer.reporting import Report, report
     from .analyzer.shell import shell_command
-    from .analyzer.tokens.tokens import Tokens, tokens
-    from .bricks.cutting.split import split
-    from .bricks.cutting.wiring import make_sequence, sequences
+    from .analyzer.tokens import Tokens, tokens
+    from .bricks.cutting.sequences import make_sequence, sequences, split
     from .bricks.graph.graph import ModelGraph, build_graph
-    from .bricks.layer import Layer
-    from .bricks.sequence import LayerSequence
+    from .bricks.layer import Layer, LayerSequence
     from .bricks.suite.brick import Brick, build_brick, load_brick
     from .bricks.suite.suite import Suite
     from .bricks.suite.writing import write_suite
@@ -52,7 +49,7 @@ if TYPE_CHECKING:
     from .db.values import Conditions, Failure, Measurement, Run, Stack, System
     from .errors import DlbricksError
     from .generator.backends.custom_ops import register_custom_ops
-    from .generator.decomposition.cutter import Cut
+    from .generator.decomposition.cut import Cut
     from .generator.decomposition.generate import GenerateReport, generate
     from .generator.measurement.agreement import AgreementReport, check_agreement
     from .generator.measurement.measure import MeasureReport, measure
@@ -141,7 +138,7 @@ __getattr__, __dir__ = lazy(
         "Brick": "bricks.suite.brick",
         "Comparison": "analyzer.comparison.compare",
         "Conditions": "db.values",
-        "Cut": "generator.decomposition.cutter",
+        "Cut": "generator.decomposition.cut",
         "DlbricksError": "errors",
         "Estimate": "constructor.result",
         "Estimates": "analyzer.estimation.estimates",
@@ -149,15 +146,15 @@ __getattr__, __dir__ = lazy(
         "Finding": "analyzer.findings.finding",
         "GenerateReport": "generator.decomposition.generate",
         "History": "analyzer.history.result",
-        "Kernels": "analyzer.kernels.kernels",
+        "Kernels": "analyzer.kernels",
         "Layer": "bricks.layer",
-        "LayerSequence": "bricks.sequence",
+        "LayerSequence": "bricks.layer",
         "Manifest": "analyzer.manifests.manifest",
         "MeasureReport": "generator.measurement.measure",
         "Measurement": "db.values",
         "MeasurementSettings": "generator.measurement.settings",
         "ModelGraph": "bricks.graph.graph",
-        "ModelKernels": "analyzer.kernels.kernels",
+        "ModelKernels": "analyzer.kernels",
         "ModelSource": "models.source",
         "PlanReport": "generator.planning.library_plans",
         "Query": "analyzer.estimation.query",
@@ -171,7 +168,7 @@ __getattr__, __dir__ = lazy(
         "System": "db.values",
         "Tabular": "tabular",
         "Task": "constructor.remedies",
-        "Tokens": "analyzer.tokens.tokens",
+        "Tokens": "analyzer.tokens",
         "advise": "analyzer.advice",
         "analyze": "analyzer.findings.analyze",
         "build_brick": "bricks.suite.brick",
@@ -180,14 +177,14 @@ __getattr__, __dir__ = lazy(
         "compare": "analyzer.comparison.compare",
         "confirm": "analyzer.history.confirm",
         "estimate": "analyzer.estimation.estimate",
-        "estimate_between": "analyzer.estimation.interpolation",
+        "estimate_between": "analyzer.estimation.estimate",
         "find_models": "models.source",
         "generate": "generator.decomposition.generate",
         "history": "analyzer.history.history",
-        "kernels": "analyzer.kernels.kernels",
+        "kernels": "analyzer.kernels",
         "library_plans": "generator.planning.library_plans",
         "load_brick": "bricks.suite.brick",
-        "make_sequence": "bricks.cutting.wiring",
+        "make_sequence": "bricks.cutting.sequences",
         "manifest": "analyzer.manifests.manifest",
         "measure": "generator.measurement.measure",
         "read_manifest": "analyzer.manifests.manifest",
@@ -195,11 +192,11 @@ __getattr__, __dir__ = lazy(
         "report": "analyzer.reporting",
         "reproduce": "analyzer.manifests.reproduce",
         "run": "generator.measurement.run",
-        "sequences": "bricks.cutting.wiring",
+        "sequences": "bricks.cutting.sequences",
         "shell_command": "analyzer.shell",
-        "split": "bricks.cutting.split",
+        "split": "bricks.cutting.sequences",
         "to_markdown": "analyzer.markdown",
-        "tokens": "analyzer.tokens.tokens",
+        "tokens": "analyzer.tokens",
         "write_suite": "bricks.suite.writing",
     },
 )

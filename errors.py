@@ -39,39 +39,6 @@ line a user sees says both what is wrong and what to do next.
 
 from __future__ import annotations
 
-__all__ = [
-    "AmbiguousQuery",
-    "BackendError",
-    "BackendUnavailable",
-    "BrokenModel",
-    "DatabaseLocked",
-    "DatabaseReadOnly",
-    "DatabaseUnreachable",
-    "DiskFull",
-    "DlbricksError",
-    "ForeignDatabase",
-    "InvalidSequence",
-    "MachineBusy",
-    "MissingBrick",
-    "MissingExternalData",
-    "ModelError",
-    "ModelNotFound",
-    "NewerDatabase",
-    "OlderDatabase",
-    "StoreError",
-    "SuiteError",
-    "TamperedBrick",
-    "UnboundDimension",
-    "UnsafePath",
-    "UnsupportedBrick",
-    "UnsupportedModel",
-    "UsageError",
-    "WorkerCrashed",
-    "WorkerError",
-    "WorkerOutOfMemory",
-    "WorkerTimeout",
-]
-
 
 class DlbricksError(Exception):
     """Root of every error that dlbricks raises on purpose.

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["SCHEMA", "Records", "Row", "Tabular", "finite", "flattened", "nested_rows"]
-
 SCHEMA = 1
 """Version of the JSON answers. 1: the first."""
 

@@ -4,32 +4,77 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Unpack
+from typing import Unpack
 
+from ..bricks.decomposition import Decomposition, Failed
 from ..bricks.inference.shapes import ShapeOracle
-from ..constructor.decomposition import Decomposition, Failed
-from ..constructor.form import Form
 from ..constructor.remedies import Task
 from ..db import Store
 from ..errors import UsageError
-from ..generator.decomposition.cutter import Cut
+from ..generator.backends.registry import backends
+from ..generator.decomposition.cut import Cut
 from ..generator.machine.system import probe_system
 from ..models import ModelSource
-from ..tabular import Records, Tabular
+from ..tabular import Records, Row, Tabular
+from .comparison.compare import LayerComparison, layers_of
 from .comparison.difference import MINIMUM_EFFECT, Relation, check_minimum_effect
-from .comparison.results import Results, open_results
-from .comparison.side_by_side import LayerComparison, judged, layers_of
+from .comparison.results import Figure, Judged, Results, decomposed, open_results, verdicts_of
 from .comparison.sides import Side
 from .estimation.query import Query, QueryFields, asked
-from .ranking import Candidate, candidate_of, default_of, ranked, remedies_of
-from .shell import spelled
-
-__all__ = ["Advice", "Mixed", "ModelAdvice", "advise"]
+from .estimation.tasks import Tasks, default_options
+from .shell import shell_command
 
 _ANY = "any"
 """In place of a precision: all of them."""
 
 _DEFAULT_DTYPE = "float32"
+
+_DEFAULT_BACKEND = "onnxruntime"
+
+# Values: the ways to run a model, and what to say of them.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankedSide(Judged):
+    """A stored combination as one way to run a model, and how it differs from the best.
+
+    Attributes:
+        side: The combination.
+        figure: What the model takes.
+        measured_by: Measures the model so; None where nothing here does.
+    """
+
+    side: Side
+    figure: Figure
+    measured_by: Task | None
+
+    @property
+    def name(self) -> str:
+        """What distinguishes it from the others."""
+        return self.side.name
+
+    @property
+    def latency_ms(self) -> float | None:
+        """What the model takes; None where that is not known."""
+        return None if self.figure.best is None else self.figure.best.ms
+
+    def record(self) -> Row:
+        """As a JSON object."""
+        place = self.side.choice
+        return {
+            "name": self.name,
+            "stack": place.stack_key,
+            "backend": place.stack.backend,
+            "device": place.stack.device,
+            "options": dict(place.stack.options),
+            "threads": place.conditions.threads,
+            "dtype": place.conditions.dtype,
+            "latency_ms": self.latency_ms,
+            "ci95_ms": None if self.figure.best is None else self.figure.best.ci95_ms,
+            "basis": self.figure.basis,
+            **self.judgement(),
+            "command": None if self.measured_by is None else shell_command(self.measured_by),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,26 +82,60 @@ class Mixed:
     """A brick that another side than the best runs fastest.
 
     Attributes:
-        key: Key of the brick.
-        operators: Its operators.
-        occurrences: How often the model holds it.
         side: Name of the side that runs it fastest.
-        best_ms: Its latency on the best side.
-        fastest_ms: On that side.
-        gain_ms: Occurrences times the difference.
-        names: Names of the layers of its first occurrence.
-        form: What that looks like.
+        layer: The brick on the best side and on that one.
     """
 
-    key: str
-    operators: tuple[str, ...]
-    occurrences: int
     side: str
-    best_ms: float
-    fastest_ms: float
-    gain_ms: float
-    names: tuple[str, ...]
-    form: Form
+    layer: LayerComparison
+
+    def record(self) -> Row:
+        """As a JSON object."""
+        brick = self.layer.brick
+        return {
+            "key": brick.key,
+            "operators": brick.operators,
+            "occurrences": brick.occurrences,
+            "side": self.side,
+            "best_ms": self.layer.base_ms,
+            "fastest_ms": self.layer.other_ms,
+            "gain_ms": self.layer.gain_ms,
+            "names": brick.names,
+            "form": asdict(brick.form),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Mixing:
+    """What choosing a side for every brick could gain.
+
+    Attributes:
+        bricks_ms: Sum of the bricks on the best side.
+        lower_bound_ms: Cheapest way to make up the model of stored bricks of all stacks, under the same conditions.
+        bricks: The bricks that gain, the largest gain first.
+    """
+
+    bricks_ms: float
+    lower_bound_ms: float
+    bricks: tuple[Mixed, ...]
+
+    @property
+    def gain_ms(self) -> float:
+        """What the model would gain beyond the best side."""
+        return self.bricks_ms - self.lower_bound_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A side that is not the best.
+
+    Attributes:
+        name: Its name.
+        layers: The bricks in which it and the best differ, what the best gains most by first.
+    """
+
+    name: str
+    layers: tuple[LayerComparison, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,51 +144,67 @@ class ModelAdvice:
 
     Attributes:
         name: The model.
-        best: Name of the fastest side.
-        measured_by: Measures the model so.
-        ties: Names of those that cannot be distinguished from it.
         ranking: Every side, the fastest first; those that nothing is known of last.
-        runner_up: Name of the fastest side that is slower than the best by more than chance; else of the second.
-        default: Name of the side that stands for the default: onnxruntime with its own options.
-        over_runner_up: The bricks in which the best and the runner-up differ, what the best gains most by first.
-        over_default: Likewise beside the default, where that is neither.
-        bricks_ms: Sum of the bricks on the best side.
-        lower_bound_ms: Cheapest way to make up the model of stored bricks of all stacks, under the same conditions.
-        mixing_ms: What choosing for every brick could gain beyond the best: the difference of these two.
-        mixed: The bricks that gain, the largest gain first.
+        runner_up: The fastest side that is slower than the best by more than chance; else the second.
+        default: The side that stands for the default: onnxruntime with its own options; without bricks where it is the
+            best or the runner-up.
+        mixing: What choosing a side for every brick could gain.
         reason: Why there is no advice, or none worth the name.
         remedies: What would help.
         error: Why the model could not be decomposed.
     """
 
     name: str
-    best: str | None = None
-    measured_by: Task | None = None
-    ties: tuple[str, ...] = ()
-    ranking: tuple[Candidate, ...] = ()
-    runner_up: str | None = None
-    default: str | None = None
-    over_runner_up: tuple[LayerComparison, ...] = ()
-    over_default: tuple[LayerComparison, ...] = ()
-    bricks_ms: float | None = None
-    lower_bound_ms: float | None = None
-    mixing_ms: float | None = None
-    mixed: tuple[Mixed, ...] = ()
+    ranking: tuple[RankedSide, ...] = ()
+    runner_up: Rejected | None = None
+    default: Rejected | None = None
+    mixing: Mixing | None = None
     reason: str | None = None
     remedies: tuple[Task, ...] = ()
     error: str | None = None
 
     @property
+    def fastest(self) -> RankedSide | None:
+        """The best side."""
+        return next((ranked for ranked in self.ranking if ranked.latency_ms is not None), None)
+
+    @property
+    def best(self) -> str | None:
+        """Name of the fastest side."""
+        return None if self.fastest is None else self.fastest.name
+
+    @property
+    def ties(self) -> tuple[str, ...]:
+        """Names of the sides that cannot be distinguished from the best."""
+        return tuple(ranked.name for ranked in self.ranking if ranked.verdict not in {None, Relation.SLOWER})
+
+    @property
     def complete(self) -> bool:
         """Whether there is something to choose from, and all of it is known."""
-        return len(self.ranking) > 1 and all(one.latency_ms is not None for one in self.ranking)
+        return len(self.ranking) > 1 and all(ranked.latency_ms is not None for ranked in self.ranking)
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> Row:
         """As a JSON object."""
-        plain = asdict(replace(self, measured_by=None, ranking=(), remedies=()))
-        ranking = [one.record() for one in self.ranking]
-        own = {"measured_by": self.measured_by, "ranking": ranking, "remedies": self.remedies}
-        return spelled(plain | own, measured_by="command", remedies="remedy")
+        runner_up, default, mixing = self.runner_up, self.default, self.mixing
+        task = None if self.fastest is None else self.fastest.measured_by
+        return {
+            "name": self.name,
+            "best": self.best,
+            "command": None if task is None else shell_command(task),
+            "ties": self.ties,
+            "ranking": [ranked.record() for ranked in self.ranking],
+            "runner_up": None if runner_up is None else runner_up.name,
+            "default": None if default is None else default.name,
+            "over_runner_up": [] if runner_up is None else [layer.record() for layer in runner_up.layers],
+            "over_default": [] if default is None else [layer.record() for layer in default.layers],
+            "bricks_ms": None if mixing is None else mixing.bricks_ms,
+            "lower_bound_ms": None if mixing is None else mixing.lower_bound_ms,
+            "mixing_ms": None if mixing is None else mixing.gain_ms,
+            "mixed": [] if mixing is None else [mixed.record() for mixed in mixing.bricks],
+            "reason": self.reason,
+            "remedy": [shell_command(task) for task in self.remedies],
+            "error": self.error,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +272,9 @@ def advise(
     dtype = {None: _DEFAULT_DTYPE, _ANY: None}.get(query.dtype, query.dtype)
     query = replace(query, system=_system(store, query.system), dtype=dtype)
     cut = Cut(granularity, connected=connected)
-    with open_results(models, store=store, query=query, cut=cut, oracle=oracle, merged=True) as results:
-        sides = [side for side in results.sides if query.cache is not None or not side.cold]
-        rows = [
-            _advised(results, model, sides, store, query, minimum_effect=minimum_effect) for model in results.models
-        ]
+    results = open_results(decomposed(models, cut, oracle), store, query, cut, merged=True)
+    sides = [side for side in results.sides if query.cache is not None or not side.cold]
+    rows = [_advised(results, model, sides, store, query, minimum_effect=minimum_effect) for model in results.models]
     return Advice(tuple(rows), query.system)
 
 
@@ -205,90 +298,95 @@ def _advised(
     *,
     minimum_effect: float,
 ) -> ModelAdvice:
+    name = model.source.name
     if not isinstance(model, Decomposition):
-        return ModelAdvice(model.source.name, reason=model.reason, error=model.reason)
-    candidates = {side.name: candidate_of(results, model, side, store, query) for side in sides}
-    known = [side for side in sides if candidates[side.name].latency_ms is not None]
-    known.sort(key=lambda side: candidates[side.name].latency_ms or 0.0)
+        return ModelAdvice(name, reason=model.reason, error=model.reason)
+    ways = [_way(results, model, side, Tasks(store, side.choice, query, Cut(1))) for side in sides]
+    known = sorted((way for way in ways if way.latency_ms is not None), key=lambda way: way.latency_ms or 0.0)
+    unknown = [way for way in ways if way.latency_ms is None]
     if not known:
         reason = "nothing is stored" if not sides else "neither the model nor all of its bricks are measured anywhere"
-        return ModelAdvice(
-            model.source.name, ranking=tuple(candidates.values()), reason=reason,
-            remedies=remedies_of(model, sides, store, query),
-        )  # fmt: skip
-    best, rest = known[0], known[1:]
-    pairs = {side.name: results.pair(model, best, side) for side in rest}
-    verdicts = dict(zip(pairs, judged(list(pairs.values()), minimum_effect), strict=True))
-    for name, pair in pairs.items():
-        candidates[name] = ranked(candidates[name], pair, verdicts[name])
-    unknown = [one for one in candidates.values() if one.latency_ms is None]
-    ranking = (*(candidates[side.name] for side in known), *unknown)
-    row = ModelAdvice(
-        model.source.name,
-        best=best.name,
-        measured_by=candidates[best.name].measured_by,
-        ties=tuple(name for name, (verdict, _) in verdicts.items() if verdict is not Relation.SLOWER),
-        ranking=ranking,
-    )
-    row = replace(row, **_mixing(results, model, best, known))
+        remedies = _remedies(model, sides, store, query)
+        return ModelAdvice(name, ranking=tuple(unknown), reason=reason, remedies=remedies)
+    best, rest = known[0].side, known[1:]
+    mixing = _mixing(results, model, best, [way.side for way in rest])
     if not rest:
-        return replace(
-            row,
-            reason=f"nothing to compare with: only {best.name} is known",
-            remedies=remedies_of(model, sides, store, query),
-        )
-    slower = [side for side in rest if verdicts[side.name][0] is Relation.SLOWER]
-    runner_up, default = (slower or rest)[0], default_of(known, best)
-    row = replace(
-        row, runner_up=runner_up.name, over_runner_up=_decisive(results, model, best, runner_up, minimum_effect)
-    )
-    if default is not None:
-        row = replace(row, default=default.name)
-        if default.name not in {best.name, runner_up.name}:
-            row = replace(row, over_default=_decisive(results, model, best, default, minimum_effect))
-    return row
-
-
-def _decisive(
-    results: Results, model: Decomposition, best: Side, other: Side, minimum_effect: float
-) -> tuple[LayerComparison, ...]:
-    """Bricks of a model as ``other`` has them, seen from the best; the largest differences first, either way."""
-    layers, _ = layers_of(results, model, best, other, minimum_effect)
-    return tuple(sorted(layers, key=lambda layer: -abs(layer.gain_ms)))
-
-
-def _mixing(results: Results, model: Decomposition, best: Side, known: Sequence[Side]) -> dict[str, Any]:
-    """What choosing a side for every brick could gain."""
-    entry = results.estimate(model, best)
-    if entry.sequential_ms is None or entry.lower_bound_sequential_ms is None:
-        return {}
-    alike = [
-        side
-        for side in known
-        if side is not best
-        and (side.choice.system_key, side.choice.conditions) == (best.choice.system_key, best.choice.conditions)
+        reason = f"nothing to compare with: only {best.name} is known"
+        remedies = _remedies(model, sides, store, query)
+        return ModelAdvice(name, ranking=(*known, *unknown), mixing=mixing, reason=reason, remedies=remedies)
+    pairs = [results.pair(model, best, way.side) for way in rest]
+    ranked = [
+        replace(way, pair=pair, verdict=verdict, reason=reason)
+        for way, pair, (verdict, reason) in zip(rest, pairs, verdicts_of(pairs, minimum_effect), strict=True)
     ]
+    slower = [way.side for way in ranked if way.verdict is Relation.SLOWER]
+    runner_up, default = (slower or [way.side for way in ranked])[0], _default([way.side for way in known], best)
+
+    def rejected(side: Side) -> Rejected:
+        layers, _ = layers_of(results, model, best, side, minimum_effect)
+        return Rejected(side.name, tuple(sorted(layers, key=lambda layer: -abs(layer.gain_ms))))
+
+    shown = {best.name, runner_up.name}
+    return ModelAdvice(
+        name,
+        ranking=(known[0], *ranked, *unknown),
+        runner_up=rejected(runner_up),
+        default=None if default is None else Rejected(default.name) if default.name in shown else rejected(default),
+        mixing=mixing,
+    )
+
+
+def _way(results: Results, model: Decomposition, side: Side, tasks: Tasks) -> RankedSide:
+    """Return a side as a way to run a model."""
+    figure = results.measured(model, side)
+    if figure.best is None:
+        figure = results.figure(model, side)
+    reason = results.why_unknown(model, side) if figure.best is None else None
+    return RankedSide(side=side, figure=figure, measured_by=tasks.truth(model.source), reason=reason)
+
+
+def _default(known: Sequence[Side], best: Side) -> Side | None:
+    """Return the side that stands for what one gets without choosing; under the conditions of the best where it can."""
+
+    def chosen(side: Side) -> int:
+        """Options that are not as they come; one that another version does not know is none."""
+        stack = side.choice.stack
+        defaults = default_options(stack.backend, stack.device)
+        return sum(defaults.get(name, value) != value for name, value in stack.options)
+
+    found = [side for side in known if side.choice.stack.backend == _DEFAULT_BACKEND]
+    found.sort(key=lambda side: (chosen(side), side.choice.conditions != best.choice.conditions))
+    return found[0] if found else None
+
+
+def _remedies(model: Decomposition, sides: Sequence[Side], store: Store, query: Query) -> tuple[Task, ...]:
+    """Return tasks that measure the model on runtimes that can run here and that nothing is stored of."""
+    known = {side.choice.stack.backend for side in sides}
+    if sides:  # under the same conditions
+        like = sides[0].choice.conditions
+        query = replace(query, threads=like.threads, cache=like.cache, dtype=like.dtype)
+    tasks = [
+        Tasks(store, None, replace(query, system=None, backend=name, stack=None), Cut(1)).truth(model.source)
+        for name, availability in backends().items()
+        if availability.ok and name not in known
+    ]
+    return tuple(task for task in tasks if task is not None)
+
+
+def _mixing(results: Results, model: Decomposition, best: Side, others: Sequence[Side]) -> Mixing | None:
+    """Return what choosing a side for every brick could gain; None where the best or the bound is not known."""
+    entry = results.estimate(model, best)
+    if entry.sums.sequential_ms is None or entry.bounds.sequential.ms is None:
+        return None
+    place = best.choice
     mixed = [
-        Mixed(
-            layer.key,
-            layer.operators,
-            layer.occurrences,
-            side.name,
-            layer.base_ms,
-            layer.other_ms,
-            layer.gain_ms,
-            layer.names,
-            layer.form,
-        )
-        for side in alike
+        Mixed(side.name, layer)
+        for side in others
+        if (side.choice.system_key, side.choice.conditions) == (place.system_key, place.conditions)
         for layer in layers_of(results, model, best, side, MINIMUM_EFFECT)[0]
         if layer.gain_ms > 0
     ]
-    mixed.sort(key=lambda one: -one.gain_ms)
-    first = {one.key: one for one in reversed(mixed)}
-    return {
-        "bricks_ms": entry.sequential_ms,
-        "lower_bound_ms": entry.lower_bound_sequential_ms,
-        "mixing_ms": entry.sequential_ms - entry.lower_bound_sequential_ms,
-        "mixed": tuple(sorted(first.values(), key=lambda one: -one.gain_ms)),
-    }
+    mixed.sort(key=lambda brick: -brick.layer.gain_ms)
+    first = {brick.layer.brick.key: brick for brick in reversed(mixed)}
+    gaining = sorted(first.values(), key=lambda brick: -brick.layer.gain_ms)
+    return Mixing(entry.sums.sequential_ms, entry.bounds.sequential.ms, tuple(gaining))

@@ -13,14 +13,11 @@ from ..generator.progress import ProgressCallback
 from ..models import find_models
 from .estimation.estimate import estimate
 from .estimation.estimates import Estimates
-from .report.answers.estimates import estimates_answer
-from .report.answers.truth import COLUMNS
+from .report.answers.estimates import columns_of, estimates_answer
 from .report.drawing import draw_estimates, draw_generated
 from .report.tables import Answer, Column
-from .report.units import duration, milliseconds, percent
+from .report.units import duration, percent
 from .reporting import report, set_up
-
-__all__ = ["MODELS", "Demo", "demo", "demo_answer"]
 
 MODELS = ("squeezenet", "shufflenet", "alexnet", "inception_v1", "inception_v2", "resnet50", "vit_b16", "bert_base")
 """Chains and branches, convolutions and attention; 1 ms to 1 s each on one core."""
@@ -116,13 +113,10 @@ def demo_answer(result: Demo) -> Answer:
             "page": None if result.page is None else str(result.page),
         },
         columns=[
-            Column("name", "model"),
+            *columns_of("name"),
             Column("layers", "layers"),
-            Column("unique", "unique"),
-            Column("estimate_ms", "estimate ms ±95%", milliseconds, bounds="ci95_ms"),
-            Column("sequential_ms", "sequential ms", milliseconds),
-            Column("critical_path_ms", "critical path ms", milliseconds, spare=True),
-            *COLUMNS,
+            *columns_of("unique", "estimate_ms", "sequential_ms", "critical_path_ms"),
+            *columns_of("undisturbed_ms", "measured_ms", "ratio"),
         ],
         summary=[
             *answer.summary,

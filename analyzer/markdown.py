@@ -21,24 +21,20 @@ from .comparison.compare import Comparison
 from .estimation.estimates import Estimates
 from .findings.analyze import AnalyzeReport
 from .history.result import History
-from .kernels.kernels import Kernels
+from .kernels import Kernels
 from .manifests.reproduce import Reproduction
 from .report.answers.comparison import advice_answer, comparison_answer
 from .report.answers.estimates import estimates_answer
 from .report.answers.findings import analyze_answer
-from .report.answers.generation import generate_answer
+from .report.answers.generation import generate_answer, plans_answer
 from .report.answers.history import history_answer
 from .report.answers.kernels import kernels_answer
-from .report.answers.plans import plans_answer
 from .report.answers.reproduction import reproduction_answer
 from .report.answers.resources import agreement_answer
 from .report.answers.runs import measure_answer, run_answer
 from .report.tables import Answer, Format, render
 from .reporting import Report, report_answer
-from .tokens.answer import tokens_answer
-from .tokens.tokens import Tokens
-
-__all__ = ["to_markdown"]
+from .tokens import Tokens, tokens_answer
 
 _ANSWERS: Mapping[type[Tabular], Callable[[Any], Answer]] = {
     Advice: advice_answer,

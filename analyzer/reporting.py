@@ -2,44 +2,110 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..db import Store
+from ..bricks.decomposition import Decomposition, Failed
+from ..constructor.evidence import Evidence
+from ..constructor.result import Estimate
+from ..db import Measurement, Store
 from ..db.samples.rates import stream_sizes
-from ..db.values import NATIVE
-from ..generator.backends.base import FusingBackend, GraphBackend
+from ..db.values import NATIVE, Runtime, content_key
 from ..generator.backends.registry import get, require_available
-from ..generator.backends.requirements import in_turn
-from ..generator.decomposition.cutter import Cut
-from ..generator.decomposition.generate import GenerateReport, generate
+from ..generator.decomposition.cut import Cut
+from ..generator.decomposition.decompose import decompose, readable
 from ..generator.machine.cores import physical_cores
 from ..generator.machine.system import probe_system
-from ..generator.measurement.ceilings import measure_ceilings
-from ..generator.measurement.run import RunReport, run
-from ..generator.progress import ProgressCallback
 from ..models import ModelSource
+from ..models.cache import keep, kept
 from ..tabular import Records, Tabular
-from .estimation.estimate import Explained, explained
+from ..version import __version__
+from .estimation.estimate import estimate, estimates_between, estimates_in
 from .estimation.estimates import Estimates
-from .estimation.interpolation import explained_between
 from .estimation.query import Query
-from .findings.analyze import analyze
-from .findings.keeping import keep_findings, kept_findings
+from .estimation.reading import evidence_under, find_ceilings, missing, read_evidence
+from .findings.analyze import ANALYSES, analyze
+from .findings.finding import Finding, Proof, Remedy
+from .findings.proof import LATE
 from .report.answers.estimates import estimates_answer
 from .report.page.page import render_page
-from .report.section import Section, sections
+from .report.section import Section
 from .report.tables import Answer
 from .report.units import duration
 
-__all__ = ["Report", "Setup", "measured_here", "report", "report_answer", "runtime_of", "set_up", "settled"]
+if TYPE_CHECKING:
+    from ..generator.decomposition.generate import GenerateReport
+    from ..generator.measurement.run import RunReport
+    from ..generator.progress import ProgressCallback
+
+# Findings kept in the user's cache folder, so that proofs are not run again.
+#
+# They are found by the measurement of the model that their savings are of, and the analyses that were asked: measured
+# again, it is analysed again, and so it is by a version that has others.
+
+
+_KEPT, _FILE = "findings", "findings.json"
+"""Folder within the cache folder, and the file of an entry."""
+
+_FORMAT = 1
+"""Changes whenever findings are written otherwise."""
+
+
+def kept_findings(truth: Measurement, *, proven: bool) -> tuple[Finding, ...] | None:
+    """Return what was found in a model that was measured; None where that is not kept.
+
+    Args:
+        truth: The measurement of the model.
+        proven: Only what was proven as far as it can be; else what was found without proofs will do.
+    """
+    for entry in (_entry(truth, proven=True), *(() if proven else (_entry(truth, proven=False),))):
+        if (folder := kept(_KEPT, entry)) is None:
+            continue
+        try:
+            return tuple(map(_read, json.loads((folder / _FILE).read_text())))
+        except (OSError, KeyError, TypeError, ValueError):
+            continue  # damaged: it is analysed again
+    return None
+
+
+def keep_findings(truth: Measurement, findings: Sequence[Finding], *, proven: bool) -> None:
+    """Keep what was found in a model that was measured.
+
+    Args:
+        truth: The measurement of the model.
+        findings: What was found.
+        proven: Whether remedies were tried.
+    """
+    text = json.dumps([asdict(found) for found in findings])
+
+    def write(folder: Path) -> None:
+        (folder / _FILE).write_text(text)
+
+    keep(_KEPT, _entry(truth, proven=proven), write)
+
+
+def _entry(truth: Measurement, *, proven: bool) -> str:
+    return content_key([truth.id, proven, [analysis.name for analysis in ANALYSES], __version__, _FORMAT])
+
+
+def _read(record: Mapping[str, Any]) -> Finding:
+    values = dict(record)
+    proof = values["proof"]
+    values["proof"] = None if proof is None else Proof(**{**proof, "ci95_ms": tuple(proof["ci95_ms"])})
+    values["remedy"] = Remedy(**values["remedy"])
+    for name in ("layers", "evidence", "keys"):
+        values[name] = tuple(values[name])
+    values["ci95_ms"] = None if values["ci95_ms"] is None else tuple(values["ci95_ms"])
+    return Finding(**values)
+
 
 _PRODUCTS = (512, 1024)
 _LARGEST_STREAM = 1 << 27
@@ -94,7 +160,7 @@ class Report(Tabular):
     @property
     def complete(self) -> bool:
         """Whether every layer of every model is measured, or read between other sizes."""
-        return all(section.estimate.complete or section.estimate.interpolated for section in self.sections)
+        return all(section.estimate.complete or section.estimate.parts.interpolated for section in self.sections)
 
     @property
     def rows(self) -> tuple[Section, ...]:
@@ -109,7 +175,7 @@ class Report(Tabular):
     def records(self) -> Records:
         """One row per model, as ``estimate --explain`` gives it, with its findings."""
         full = self.estimates.records(explain=True)
-        rows = [{**row, **one.missed()} for row, one in zip(full.results, self.sections, strict=True)]
+        rows = [{**row, **section.missed()} for row, section in zip(full.results, self.sections, strict=True)]
         totals = {
             "page": None if self.page is None else str(self.page),
             "picked": list(self.setup.picked),
@@ -140,11 +206,8 @@ def set_up(
     require_available(runtime, name, where)
     effective = runtime.resolve(where, options or {})
     precision = dtype or NATIVE
-    executed = (
-        "runtime" if isinstance(runtime, GraphBackend) else "fused" if isinstance(runtime, FusingBackend) else "source"
-    )
-    kind = graph or (executed if where == "cpu" and precision == NATIVE else "source")
-    state = cache or ("model" if where == "cpu" and in_turn(runtime, effective) else "hot")
+    kind = graph or (runtime.graph if where == "cpu" and precision == NATIVE else "source")
+    state = cache or ("model" if where == "cpu" and runtime.in_turn(effective) else "hot")
     count = 1 if threads is None else threads or len(physical_cores())
     chosen = {
         "graph": (graph, kind),
@@ -185,7 +248,8 @@ def report(
         setup: How to measure; by default what ``set_up`` picks.
         measure: Decompose and measure what is missing; False: only what is stored is used.
         visits: How often each brick and model is visited.
-        budget_s: Total time instead: as many visits as fit into it.
+        budget_s: Total time instead: as many visits as fit into it. It ends analyses and proofs as well; the page is
+            written with what is known by then.
         suite: Folder for the bricks; None: a temporary one.
         prove: Try the remedies of what is found, as far as there is time; never where nothing is to be measured. What
             was proven before is not tried again.
@@ -206,93 +270,122 @@ def report(
         ...     made = report(find_models(["squeezenet"]), store=store, out="report.html")
     """
     begun = time.monotonic()
-    how = setup or set_up()
-    if measure:
-        how = settled(how)
+    until = math.inf if budget_s is None else begun + budget_s
+    how = settled(setup or set_up()) if measure else setup or set_up()
+    plan = _Measuring(store, how, visits, budget_s, until, progress)
     generated, measured = None, None
-    found = measured_here(models, store, how) if measure else _stored(models, store, how)
-    open_models = list(models)
-    if found is not None:
-        open_models = [source for source, one in zip(models, found, strict=True) if measure and _is_open(one)]
-    room = measure and (budget_s is None or budget_s >= _FEW * _CEILINGS_S)
-    if open_models:
-        with ExitStack() as resources:
-            place = suite or Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-report-")), "suite")
-            generated = generate(
-                open_models, granularity=1, out=place, graph=_cut(how).graph, **runtime_of(how), progress=progress
-            )
-            kept_s = _CEILINGS_S if room and not _knows_ceilings(found) else 0.0
-            left_s = None if budget_s is None else _left(budget_s - kept_s, begun)
-            if generated.suite is not None:
-                broken = {row.name for row in generated.rows if row.error is not None}
-                measured = run(
-                    generated.suite, store=store, **runtime_of(how), cache=how.cache or "", dtype=how.dtype or "",
-                    models=[source for source in open_models if source.name not in broken],
-                    visits=visits, budget_s=left_s, progress=progress,
-                )  # fmt: skip
-        found = measured_here(models, store, how)
-    if found is None:
-        with Store.open("sqlite://") as nothing:  # each model says why it could not be measured
-            found = _stored(models, nothing, how)
-    elif room and _wants_ceilings(found, how):
-        _measure_ceilings(store, how, progress)
-        found = measured_here(models, store, how) or found
+    if measure:
+        decompositions = decompose(models, _cut(how), progress=progress)
+        evidence = _evidence_here(decompositions, store, how)
+        generated, measured = _measure_missing(missing(decompositions, evidence), evidence, plan, suite)
+        evidence = _with_ceilings(_evidence_here(decompositions, store, how) if measured else evidence, plan)
+        estimates = [*estimate(decompositions, evidence)]
+    else:
+        estimates = estimates_in(store, models, how, _cut(how))
     if interpolate:
         query = (_here(store, how) if measure else how) or how
-        found = explained_between(models, store=store, query=query, cut=_cut(how))
-    made = tuple(sections(found, store=store))
-    until = math.inf if budget_s is None else begun + budget_s
-    made, unasked = _analysed(models, made, store, until if measure and prove else 0.0, write, progress)
+        estimates = estimates_between(store, models, query, _cut(how))
+    sections, unasked = _analysed(estimates, plan, write, prove=measure and prove)
     page = None
-    if out is not None and any(section.estimate.error is None for section in made):
+    if out is not None and any(section.estimate.error is None for section in sections):
         page = Path(out)
-        text = render_page(made, notes=[*_notes(how), *unasked])
+        text = render_page(sections, notes=[*_notes(how), *unasked])
         page.write_text(text, encoding="utf-8", errors="backslashreplace")
-    return Report(made, how, page, generated, measured, time.monotonic() - begun, unasked)
+    return Report(sections, how, page, generated, measured, time.monotonic() - begun, unasked)
 
 
-def _analysed(  # noqa: PLR0917  (what ``report`` has at hand)
-    models: Sequence[ModelSource],
-    made: Sequence[Section],
-    store: Store,
-    until: float,
-    write: str | os.PathLike[str] | None,
-    progress: ProgressCallback | None,
+@dataclass(frozen=True, slots=True)
+class _Measuring:
+    """How a report measures, and until when on the monotonic clock."""
+
+    store: Store
+    how: Setup
+    visits: int
+    budget_s: float | None
+    until: float
+    progress: ProgressCallback | None
+
+    @property
+    def room(self) -> bool:
+        """Whether there is time for ceilings."""
+        return self.budget_s is None or self.budget_s >= _FEW * _CEILINGS_S
+
+    def left_s(self, kept_s: float) -> float | None:
+        """Of the total time, what is left but for some; never nothing, which is no time that could be asked for."""
+        return None if self.budget_s is None else max(1.0, self.until - kept_s - time.monotonic())
+
+
+def _measure_missing(
+    models: Sequence[Decomposition | Failed],
+    evidence: Evidence,
+    plan: _Measuring,
+    suite: str | os.PathLike[str] | None,
+) -> tuple[GenerateReport | None, RunReport | None]:
+    """Measure models and their bricks in turn; those that cannot be read are tried as well, so that they say why."""
+    if not models:
+        return None, None
+    from ..generator.decomposition.generate import generate  # what is stored is not measured again
+    from ..generator.measurement.run import run
+
+    how = plan.how
+    with ExitStack() as resources:
+        place = suite or Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-report-")), "suite")
+        generated = generate(models, out=place, settings=_cut(how))
+        if generated.suite is None:
+            return generated, None
+        kept_s = _CEILINGS_S if plan.room and not evidence.ceilings.known else 0.0
+        measured = run(
+            generated.suite, store=plan.store, models=[model for model in models if isinstance(model, Decomposition)],
+            backend=how.backend or "", device=how.device or "", options=how.options, threads=how.threads or 1,
+            cache=how.cache or "", dtype=how.dtype or "", visits=plan.visits, budget_s=plan.left_s(kept_s),
+            progress=plan.progress,
+        )  # fmt: skip
+        return generated, measured
+
+
+def _analysed(
+    estimates: Sequence[Estimate], plan: _Measuring, write: str | os.PathLike[str] | None, *, prove: bool
 ) -> tuple[tuple[Section, ...], tuple[str, ...]]:
     """The models with what they miss, and why some could not be analysed.
 
     Args:
-        models: Where they come from.
-        made: What is known of them.
-        store: Where findings are kept.
-        until: On the monotonic clock, when no further remedy is tried.
+        estimates: What is known of them.
+        plan: The database where findings are kept, and when analyses and proofs end.
         write: Folder for improved models.
-        progress: Called between visits.
+        prove: Whether remedies are tried.
     """
     sections, unasked = [], []
-    for source, section in zip(models, made, strict=True):
-        truth = section.truth
-        if truth is None or not section.estimate.complete:
-            sections.append(section)
+    for entry in estimates:
+        truth = entry.truth.measurement
+        if truth is None or not entry.complete:
+            sections.append(Section(entry))
             continue
-        prove = time.monotonic() < until
-        findings = kept_findings(store, truth, proven=prove)
-        if findings is None or (prove and write is not None):
+        late = time.monotonic() >= plan.until
+        findings = kept_findings(truth, proven=prove and not late)
+        if findings is None and late:
+            unasked.append(f"{entry.name} was not analysed: {LATE}")
+        elif findings is None or (prove and write is not None):
             (row,) = analyze(
-                [source], store=store, system=truth.system, stack=truth.stack, threads=truth.conditions.threads,
-                cache=section.estimate.cache, dtype=truth.conditions.dtype, prove=prove,
-                write=Path(write) if prove and write is not None else None, until=until, progress=progress,
+                [entry if _shows_execution(entry) else entry.model.source], store=plan.store, system=truth.system,
+                stack=truth.stack, threads=truth.conditions.threads, cache=entry.place.cache,
+                dtype=truth.conditions.dtype, prove=prove,
+                write=Path(write) if prove and write is not None else None, until=plan.until, progress=plan.progress,
             ).rows  # fmt: skip
             if row.error is not None:
                 unasked.append(f"{row.name} was not analysed: {row.error}")
-                sections.append(section)
-                continue
-            findings = row.findings
-            unasked += [f"{row.name}: {reason}" for reason in row.unasked]
-            tried = prove and not row.unasked and time.monotonic() < until
-            keep_findings(store, truth, findings, proven=tried)
-        sections.append(replace(section, findings=findings))
+                findings = None
+            else:
+                findings = row.findings
+                unasked += [f"{row.name}: {reason}" for reason in row.unasked]
+                tried = prove and not row.unasked and time.monotonic() < plan.until
+                keep_findings(truth, findings, proven=tried)
+        sections.append(Section(entry, findings))
     return tuple(sections), tuple(unasked)
+
+
+def _shows_execution(entry: Estimate) -> bool:
+    """Whether a model was decomposed along what the runtime executes, which analyses read."""
+    return entry.model.decomposition is not None and bool(entry.model.decomposition.graph.salt)
 
 
 def settled(how: Setup) -> Setup:
@@ -305,21 +398,29 @@ def settled(how: Setup) -> Setup:
 
 
 def _cut(how: Setup) -> Cut:
-    return Cut(1, graph=how.graph or "runtime")
+    """How models are cut: along what the runtime that is asked for executes."""
+    runtime = Runtime.of(how.backend or "onnxruntime", how.device or "cpu", how.options)
+    return Cut(1, graph=how.graph or "runtime", runtime=runtime, threads=how.threads or 1)
 
 
-_Found = list[Explained]
-
-
-def _stored(models: Sequence[ModelSource], store: Store, how: Setup) -> _Found:
-    """The models as far as they are stored."""
-    return explained(models, store=store, query=how, cut=_cut(how))
-
-
-def measured_here(models: Sequence[ModelSource], store: Store, how: Setup) -> _Found | None:
-    """The models as far as they are measured on this machine with the runtime that is installed; None: nothing is."""
+def _evidence_here(models: Sequence[Decomposition | Failed], store: Store, how: Setup) -> Evidence:
+    """What is measured of models on this machine, with the runtime that is installed."""
     here = _here(store, how)
-    return None if here is None else _stored(models, store, here)
+    if here is None:
+        return evidence_under(None, readable(models), store, how, _cut(how))
+    return read_evidence(store, models, here, _cut(how))
+
+
+def estimates_here(models: Sequence[ModelSource], store: Store, how: Setup) -> list[Estimate]:
+    """Estimates of models from what is measured on this machine, with the runtime that is installed.
+
+    Args:
+        models: The models.
+        store: The database.
+        how: How they are measured; nothing of it is open.
+    """
+    decompositions = decompose(models, _cut(how))
+    return [*estimate(decompositions, _evidence_here(decompositions, store, how))]
 
 
 def _here(store: Store, how: Setup) -> Setup | None:
@@ -330,39 +431,17 @@ def _here(store: Store, how: Setup) -> Setup | None:
     return replace(how, system=system, stack=stack)
 
 
-def _is_open(found: Explained) -> bool:
-    """Whether measuring can add something: a model that cannot be read is tried as well, so that it says why."""
-    entry, model = found
-    if model is None:
-        return True
-    return entry.measured_ms is None or any(one.remedy is not None for one in entry.missing)
+def _with_ceilings(evidence: Evidence, plan: _Measuring) -> Evidence:
+    """The same with the machine's ceilings, which are measured where they are missing and there is time."""
+    how, choice = plan.how, evidence.choice
+    if choice is None or not plan.room or how.device != "cpu" or evidence.ceilings.known:
+        return evidence
+    from ..generator.measurement.ceilings import measure_ceilings  # only where they are missing
 
-
-def runtime_of(how: Setup) -> dict[str, Any]:
-    """What ``generate`` and ``run`` take of a setup; nothing of it is open where something is measured."""
-    return {"backend": how.backend, "device": how.device, "options": how.options, "threads": how.threads}
-
-
-def _left(budget_s: float, begun: float) -> float:
-    """Of a total time, what is left; never nothing, which is no time that could be asked for."""
-    return max(1.0, budget_s - (time.monotonic() - begun))
-
-
-def _wants_ceilings(found: _Found, how: Setup) -> bool:
-    """Whether the machine's ceilings are missing, and a model would have bounds with them."""
-    bricks = any(entry.roofline is not None for entry, _ in found)
-    return how.device == "cpu" and bricks and not _knows_ceilings(found)
-
-
-def _knows_ceilings(found: _Found | None) -> bool:
-    return any(entry.roofline is not None and entry.roofline.ceilings.known for entry, _ in found or ())
-
-
-def _measure_ceilings(store: Store, how: Setup, progress: ProgressCallback | None) -> None:
     sizes = [size for size in stream_sizes(probe_system()) if size <= _LARGEST_STREAM]
     for dtype in dict.fromkeys((NATIVE, how.dtype)):
         measure_ceilings(
-            store=store,
+            store=plan.store,
             backend=how.backend,
             threads=how.threads or 1,
             dtype=dtype,
@@ -370,8 +449,9 @@ def _measure_ceilings(store: Store, how: Setup, progress: ProgressCallback | Non
             sizes=sizes,
             visits=10,
             processes=1,
-            progress=progress,
+            progress=plan.progress,
         )
+    return replace(evidence, ceilings=find_ceilings(plan.store, choice, plan.store.stacks()))
 
 
 def report_answer(result: Report) -> Answer:

@@ -10,9 +10,7 @@ from typing import Any
 from ..constructor.remedies import Task, TaskKind
 from ..constructor.result import Estimate
 from ..models import ModelSource
-from ..models.control.choices import OBSERVED, Choice, How
-
-__all__ = ["shell_command", "shell_steps", "spelled", "why_unbounded", "with_command"]
+from ..models.control import OBSERVED, CourseChoice, How
 
 _CUSTOM_OPS = "custom_ops"
 """An option that is given by naming a file, whose path nobody keeps."""
@@ -51,7 +49,7 @@ def shell_steps(task: Task, *, database: bool = True) -> list[str]:
             cut = [*model, "-g", str(task.granularity), *(["--overlap"] if task.overlap else [])]
             cut += ["--connected"] if task.connected else []
             if task.graph != "source":
-                cut += ["--graph", task.graph, *_words(one for one in runtime if one not in _DEFAULT_RUNTIME)]
+                cut += ["--graph", task.graph, *_words(option for option in runtime if option not in _DEFAULT_RUNTIME)]
             # A name of its own: ``generate`` replaces a suite, and the user's own must not be the one.
             digest = hashlib.sha256("\0".join(cut).encode("utf-8", "surrogateescape")).hexdigest()
             suite = f"suite-g{task.granularity}-{digest[:8]}"
@@ -74,15 +72,15 @@ def _model(source: ModelSource) -> list[str]:
     """A model as it was asked for."""
     words = [source.zoo or str(source.path or source.name), *_words(_given([("--batch", source.batch)]))]
     words += _words(("--dim", f"{name}={size}") for name, size in source.dims)
-    observed = any(one.how is How.OBSERVED for one in source.control)
+    observed = any(choice.how is How.OBSERVED for choice in source.control)
     return [
         *words,
-        *_words(_course(one) for one in source.control if one.how is How.GIVEN),
+        *_words(_course(choice) for choice in source.control if choice.how is How.GIVEN),
         *(["--branch", OBSERVED] if observed else []),
     ]
 
 
-def _course(choice: Choice) -> tuple[str, str]:
+def _course(choice: CourseChoice) -> tuple[str, str]:
     option = "--branch" if isinstance(choice.course, str) else "--trip"
     return option, f"{choice.node}={choice.course}" if choice.node else str(choice.course)
 
@@ -117,11 +115,11 @@ def _spelled(value: object) -> object:
 
 def with_command(reason: str | None, entry: Estimate) -> str | None:
     """A reason why an estimate lacks something, with what to call where it is that the model is not measured."""
-    unmeasured = entry.ratio_remedy is not None and reason is not None and reason == entry.ratio_reason
+    unmeasured = entry.truth.remedy is not None and reason is not None and reason == entry.truth.reason
     return f"{reason}; run `dlbricks measure MODEL`" if unmeasured else reason
 
 
 def why_unbounded(entry: Estimate) -> str | None:
     """Why an estimate has no roofline, with the command that measures what is missing; None where it has one."""
-    task = entry.roofline_remedy
-    return entry.roofline_reason if task is None else f"{entry.roofline_reason}: {shell_command(task)}"
+    task = entry.roofline.remedy
+    return entry.roofline.reason if task is None else f"{entry.roofline.reason}: {shell_command(task)}"

@@ -10,8 +10,8 @@ where bricks and model were (``paired``). ``--neighbour`` lets a process of our 
 (``neighbour.py``); it counts as a disturbance where models took at least 1.25 times as long on average as when nobody
 disturbed: by the undisturbed latencies of the same run, or, with ``--against``, by an earlier run without a neighbour
 (its ``--db``). At all cores only the latter says anything: who shares a core meets its neighbour in every visit. With
-``--elsewhere`` the suite is generated and the models are cut here, and measured in another environment of this machine
-(``elsewhere.py``), which may have another version of the runtime: a suite of ``fused`` bricks travels. A runtime that
+``--elsewhere`` the suite is generated and the models are cut here, and measured in another environment of this
+machine, which may have another version of the runtime: a suite of ``fused`` bricks travels. A runtime that
 compiles for seconds (``--backend torch --option mode=compile --cache hot``) wants a few models, and ``--item-timeout``:
 what takes longer, brick or model, is given up, and its model says so.
 
@@ -23,8 +23,12 @@ neighbour's schedule) and ``.md``. What options or another cache state were aske
 from __future__ import annotations
 
 import argparse
+import json
 import math
+import pickle
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,17 +39,19 @@ from typing import Any
 
 from dlbricks import estimate
 from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.bricks.suite.suite import Suite
 from dlbricks.constructor import Estimate
+from dlbricks.constructor.choice import Cutting
+from dlbricks.constructor.result import EstimatedModel
 from dlbricks.constructor.uncertainty.calibration import Method, method_error_sd
 from dlbricks.db import Measurement, Stack, Store, Subject
 from dlbricks.db.values import PROTOCOL
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.machine.cores import physical_cores
-from dlbricks.generator.measurement.data.data_effects import measure_data
-from dlbricks.generator.measurement.run import run
+from dlbricks.generator.measurement.data_effects import measure_data
+from dlbricks.generator.measurement.run import RunReport, run
 from dlbricks.generator.network.packed import PACKING
 from dlbricks.models import ModelSource, find_models
-from elsewhere import run_elsewhere
 from facts import (
     HALVES,
     accuracy_name,
@@ -59,6 +65,7 @@ from facts import (
     quietness,
     share,
     spent,
+    versions,
     within,
     write,
 )
@@ -66,10 +73,15 @@ from neighbour import Neighbour
 
 _LIMITS = (3, 5, 10, 15)
 _SLOWED = 1.25
+_CHILD = "--run-here"
+"""What another environment is asked for with ``--elsewhere``, before everything else."""
 
 
 def main() -> None:
     """Measure, print and write."""
+    if sys.argv[1:2] == [_CHILD]:
+        _run_here(*sys.argv[2:])
+        return
     options = arguments().parse_args()
     options.threads = options.threads or len(physical_cores())
     begun = time.monotonic()
@@ -147,7 +159,7 @@ def experiment(
     with Neighbour(options.neighbour, threads=threads, seed=options.seed) as neighbour:
         if options.elsewhere:
             names = [source.name for source in usable]
-            done = run_elsewhere(options.elsewhere, made.suite, options.db, names, cache="model", **protocol(options))
+            done = _run_elsewhere(options.elsewhere, made.suite, options.db, names, cache="model", **protocol(options))
         else:
             done = run(
                 made.suite, store=store, models=usable, cache=options.cache, item_timeout_s=options.item_timeout,
@@ -166,7 +178,12 @@ def experiment(
         keys = {source.name: build_graph(source.skeleton()).key for source in usable}
         calm, calm_state = earlier(options.against, keys, done, threads=threads)
     rows = [_row(one, calm.get(one.name)) for one in found]
-    rows += [_row(Estimate(row.name, options.granularity, error=row.error)) for row in made.rows if row.error]
+    cutting = Cutting(options.granularity)
+    rows += [
+        _row(Estimate(EstimatedModel(ModelSource(row.name, None, None), cutting, error=row.error)))
+        for row in made.rows
+        if row.error
+    ]
     measured = [one for one in store.measurements(variant=None, **where) if one.subject is not Subject.REFERENCE]
     return {
         **provenance(store, done.system, done.stack),
@@ -199,6 +216,26 @@ def experiment(
     }
 
 
+def _run_elsewhere(interpreter: Path, suite: Suite, database: Path, names: Sequence[str], **options: Any) -> RunReport:
+    """Measure a suite and models of the zoo by another interpreter, whose environment has this version of dlbricks.
+
+    Raises:
+        CalledProcessError: It failed; what it said stands on stderr.
+    """
+    where = str(suite.path.resolve()), str(database.resolve())
+    command = [str(interpreter), __file__, _CHILD, *where, json.dumps(options), *names]
+    said = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
+    report: RunReport = pickle.loads(said)
+    return report
+
+
+def _run_here(suite: str, database: str, options: str, *names: str) -> None:
+    """What the other interpreter does."""
+    with Store.open(Path(database)) as store:
+        found = run(Path(suite), store=store, models=find_models(names), **json.loads(options))
+    sys.stdout.buffer.write(pickle.dumps(found))
+
+
 def method_of(options: argparse.Namespace, stack: Stack, batch: int, cache: str = "model") -> Method:
     """How estimates are composed."""
     cut = {name: getattr(options, name) for name in ("graph", "granularity", "threads")}
@@ -207,25 +244,25 @@ def method_of(options: argparse.Namespace, stack: Stack, batch: int, cache: str 
 
 def _row(found: Estimate, earlier_ms: float | None = None) -> dict[str, Any]:
     """One model; a ratio only where bricks and model were visited in turn."""
-    reason = found.error or found.ratio_reason
-    if reason is None and not found.paired:
+    reason = found.error or found.truth.reason
+    if reason is None and not found.truth.paired:
         reason = "bricks and model were not visited in turn"
     return {
         "name": found.name.partition("@")[0],
         **entry(found.name),
-        "measured_ms": found.measured_ms,
-        "estimate_ms": found.estimate_ms,
-        "ratio": found.ratio if found.paired else None,
-        "ratio_ci95": found.ratio_ci95 if found.paired else None,
-        "undisturbed_ms": found.undisturbed_ms,
-        "measured_undisturbed_ms": found.measured_undisturbed_ms,
+        "measured_ms": found.truth.ms,
+        "estimate_ms": found.latency.ms,
+        "ratio": found.truth.ratio if found.truth.paired else None,
+        "ratio_ci95": found.truth.ratio_ci95 if found.truth.paired else None,
+        "undisturbed_ms": found.latency.undisturbed_ms,
+        "measured_undisturbed_ms": found.truth.undisturbed_ms,
         "earlier_ms": earlier_ms,
         "disturbance": found.disturbance,
-        "quiet": found.quiet,
-        "level": found.level,
-        "layers": found.layers,
-        "unique": found.unique,
-        "missing": len(found.missing),
+        "quiet": found.latency.quiet,
+        "level": found.model.level,
+        "layers": found.model.layers,
+        "unique": found.parts.unique,
+        "missing": len(found.parts.missing),
         "data_ms": _data_ms(found),
         "reason": reason,
     }
@@ -304,7 +341,6 @@ def _mean(values: Sequence[float]) -> float | None:
 def report(result: Mapping[str, Any]) -> str:
     """The tables as Markdown."""
     quiet, cost, everything = result["quiet"], result["cost"], result["summary"]["all"]
-    software = " ".join(f"{name} {version}" for name, version in result["stack"]["versions"].items())
     columns = ["", "models", "with a ratio", "median error", *(f"within {limit} %" for limit in _LIMITS)]
     columns += ["worst", "interval holds 1", "half-width"]
     lines = [
@@ -314,9 +350,10 @@ def report(result: Mapping[str, Any]) -> str:
         ),
         (
             f"dlbricks {result['dlbricks']}, {result['date']}, {result['system']['cpu']}, {result['system']['cores']} "
-            f"cores, {result['stack']['backend']} {software}; {result['visits']} visits, {result['processes']} "
-            f"processes of {result['sessions']} sessions. {result['bricks']['unique']} unique bricks of "
-            f"{result['bricks']['sequences']}. Written by `benchmarks/accuracy.py`; all figures are in the JSON.\n"
+            f"cores, {result['stack']['backend']} {versions(result['stack'])}; {result['visits']} visits, "
+            f"{result['processes']} processes of {result['sessions']} sessions. {result['bricks']['unique']} unique "
+            f"bricks of {result['bricks']['sequences']}. Written by `benchmarks/accuracy.py`; all figures are in the "
+            "JSON.\n"
         ),
         (
             f"The machine: {quiet['state']} ({percent(quiet['quiet_share']) or 'none'} of the probes quiet); models "
@@ -361,8 +398,7 @@ def _disturber(result: Mapping[str, Any]) -> str:
     return (
         f"A neighbour of our own was busy for {percent(neighbour['achieved_duty'])} of the time, in "
         f"{len(neighbour['schedule'])} bursts; models took {number(slowdown)} times as long as "
-        f"{since}, so that this "
-        f"{'counts' if counts else 'does not count'} as disturbed (from {_SLOWED} on)."
+        f"{since}, so that this {'counts' if counts else 'does not count'} as disturbed (from {_SLOWED} on)."
     )
 
 

@@ -27,10 +27,10 @@ from dlbricks.constructor.uncertainty.pairing import FUSION
 from dlbricks.db import Store
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.machine.cores import physical_cores
-from dlbricks.generator.measurement.data.data_effects import measure_data
+from dlbricks.generator.measurement.data_effects import measure_data
 from dlbricks.generator.measurement.run import run
 from dlbricks.models import ModelSource, find_models
-from facts import chosen, entry, middle, number, percent, provenance, quietness, restriction, share, write
+from facts import chosen, entry, middle, number, percent, provenance, quietness, restriction, share, versions, write
 
 _LIMIT = 0.05
 
@@ -82,14 +82,14 @@ def _row(found: Estimate) -> dict[str, Any]:
     return {
         "name": found.name,
         **entry(found.name),
-        "measured_ms": found.measured_ms,
-        "estimate_ms": found.estimate_ms,
+        "measured_ms": found.truth.ms,
+        "estimate_ms": found.latency.ms,
         "absolute_ms": found.attribution_absolute_ms,
         "terms": {
             name: {"ms": term.ms, "ci95_ms": term.ci95_ms, "counted": term.counted, "reason": term.reason}
             for name, term in terms.items()
         },
-        "reason": found.error or found.ratio_reason,
+        "reason": found.error or found.truth.reason,
     }
 
 
@@ -121,11 +121,10 @@ def _left(row: Mapping[str, Any]) -> float | None:
 def report(result: Mapping[str, Any]) -> str:
     """The tables as Markdown."""
     found = result["summary"]
-    software = " ".join(f"{name} {version}" for name, version in result["stack"]["versions"].items())
     lines = [
         f"# What is unexplained: {found['models']} models, layer by layer, {result['threads']} thread(s)\n",
         (
-            f"dlbricks {result['dlbricks']}, {result['date']}, {result['system']['cpu']}, {software}; "
+            f"dlbricks {result['dlbricks']}, {result['date']}, {result['system']['cpu']}, {versions(result['stack'])}; "
             f"{result['visits']} visits; the machine: {result['quiet']['state']}. Written by "
             "`benchmarks/attribution.py`; all figures are in the JSON.\n"
         ),

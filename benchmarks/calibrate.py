@@ -12,11 +12,11 @@ they are, and of ten models at least.
 What processes of one run differ by comes from ``docs/results/scatter-*.json`` (``scatter.py``): the least relative
 standard deviation with which 95 % of the models' differences between two processes are within what their time blocks
 and it allow. What runs differ by comes from the models that several runs measured, with the same stack, threads and
-batch on the same machine: accuracies, also those of ``again`` and of other machines, and ``repeat-*.json``
-(``repeat.py``). It is the least with which 95 % of the differences of their undisturbed latencies are within it. Two
-runs of which one alone had a neighbour of ours count only where there are no others. Both are told apart by threads,
-and for sums over bricks and whole models; written to ``constructor/uncertainty/scatter.json``. Where it has no row,
-nothing is known.
+batch on the same machine: accuracies, also those of ``again`` and of other machines, and ``repeat-*.json``, each of two
+runs with a neighbour. It is the least with which 95 % of the differences of their undisturbed latencies are within it.
+Two runs of which one alone had a neighbour of ours count only where there are no others. Both are told apart by
+threads, and for sums over bricks and whole models; written to ``constructor/uncertainty/scatter.json``. Where it has no
+row, nothing is known.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def _pairs(folder: Path) -> Iterator[tuple[Place, bool, str, str, list[float]]]:
 
 
 def _repeated(folder: Path) -> Iterator[tuple[Place, bool, str, str, list[float]]]:
-    """What ``repeat.py`` measured twice; of protocol 2 it stands in a folder of its own."""
+    """What was measured twice, a neighbour beside both runs; of protocol 2 it stands in a folder of its own."""
     for path in sorted(folder.glob("repeat-*.json")):
         found = json.loads(path.read_text())
         both = {name: pair for name, pair in found["figures_ms"].items() if None not in pair}

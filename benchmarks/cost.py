@@ -40,8 +40,8 @@ from dlbricks.db.samples.statistics import MIN_SAMPLES
 from dlbricks.errors import DlbricksError
 from dlbricks.generator.decomposition.generate import GenerateReport, generate
 from dlbricks.generator.machine.cores import physical_cores
-from dlbricks.generator.measurement.costs import RunCosts
 from dlbricks.generator.measurement.measure import MeasureReport, measure
+from dlbricks.generator.measurement.pace import RunCosts
 from dlbricks.generator.measurement.run import RunReport, run
 from dlbricks.models import ModelSource, find_models
 from facts import chosen, middle, provenance, restriction, share, spent, write
@@ -309,9 +309,9 @@ def _half_width(sources: Sequence[ModelSource], store: Store, options: argparse.
     cut = {"granularity": options.granularity, "graph": options.graph}
     halves = []
     for row in estimate(sources, store=store, cache="model", threads=options.threads, **cut):
-        if row.ci95_ms and row.estimate_ms and row.stack:
-            half = (row.ci95_ms[1] - row.ci95_ms[0]) / 2 / row.estimate_ms
-            sd = method_error_sd(method_of(options, store.stacks()[row.stack], row.batch or 1))
+        if row.latency.ci95_ms and row.latency.ms and row.place.stack:
+            half = (row.latency.ci95_ms[1] - row.latency.ci95_ms[0]) / 2 / row.latency.ms
+            sd = method_error_sd(method_of(options, store.stacks()[row.place.stack], row.model.source.batch or 1))
             halves.append(half if sd is None else math.sqrt(max(0.0, half**2 - (NORMAL * sd) ** 2)))
     return middle(halves)
 

@@ -33,14 +33,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dlbricks import estimate, estimate_between
-from dlbricks.analyzer.tokens.lengths import Lengthy
+from dlbricks.analyzer.tokens import Lengthy
 from dlbricks.constructor import Estimate
 from dlbricks.constructor.sweep import BATCH, sizes_of
 from dlbricks.db import Store, Subject
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.measurement.run import RunReport, run
 from dlbricks.models import ModelSource, find_models
-from facts import middle, percent, provenance, quietness, spent, within, write
+from facts import middle, percent, provenance, quietness, share, spent, within, write
 
 _BATCHES = "1,2,3,4,6,8,10,12,16"
 _LENGTHS = "16,24,32,48,64,96,128,192,256"
@@ -146,8 +146,8 @@ def _swept(sweep: Sweep, database: Path, folder: Path, options: argparse.Namespa
         quiet = quietness(store, [one.id for one in whole if done.run in {None, one.run}])
     halved = folder / f"{sweep.model}-{sweep.dimension}.db"
     shutil.copyfile(database, halved)
-    kept = {part.key for size, one in known.items() if size not in sweep.left_out for part in one.sequences}
-    hidden = {part.key for size in sweep.left_out for part in known[size].sequences} - kept
+    kept = {part.key for size, one in known.items() if size not in sweep.left_out for part in one.parts.sequences}
+    hidden = {part.key for size in sweep.left_out for part in known[size].parts.sequences} - kept
     forget(halved, hidden)
     begun = time.monotonic()
     with Store.open(halved) as store:
@@ -187,35 +187,38 @@ def point(sweep: Sweep, size: int, known: Estimate, read: Estimate) -> dict[str,
     """One size: what all bricks say, what is read where it was left out, and the model itself."""
     row: dict[str, Any] = {
         "size": size,
-        "estimate_ms": known.estimate_ms,
-        "undisturbed_ms": known.undisturbed_ms,
-        "measured_ms": known.measured_ms,
-        "ratio": known.ratio,
+        "estimate_ms": known.latency.ms,
+        "undisturbed_ms": known.latency.undisturbed_ms,
+        "measured_ms": known.truth.ms,
+        "ratio": known.truth.ratio,
         "left_out": size in sweep.left_out,
     }
     if size not in sweep.left_out:
         return row
-    row |= {"interpolated_ms": read.estimate_ms if read.interpolated else None, "reason": read.interpolation_reason}
-    if read.interpolated is None or read.estimate_ms is None or known.estimate_ms is None:
-        return row
-    found = read.interpolated
-    half = None if found.error is None else found.error * found.share
-    error = read.estimate_ms / known.estimate_ms - 1
     row |= {
-        "ci95_ms": read.ci95_ms,
+        "interpolated_ms": read.latency.ms if read.parts.interpolated else None,
+        "reason": read.parts.interpolation_reason,
+    }
+    if read.parts.interpolated is None or read.latency.ms is None or known.latency.ms is None:
+        return row
+    found = read.parts.interpolated
+    half = None if found.error is None else found.error * found.share
+    error = read.latency.ms / known.latency.ms - 1
+    row |= {
+        "ci95_ms": read.latency.ci95_ms,
         "between": found.between,
         "share": found.share,
         "half": half,
         "error": error,
-        "inside": None if half is None else abs(known.estimate_ms - read.estimate_ms) <= half * read.estimate_ms,
+        "inside": None if half is None else abs(known.latency.ms - read.latency.ms) <= half * read.latency.ms,
         "left_out_errors": [asdict(one) | {"error": one.error} for one in found.left_out],
     }
-    if read.undisturbed_ms is not None and known.undisturbed_ms is not None:
-        row["undisturbed_error"] = read.undisturbed_ms / known.undisturbed_ms - 1
-    if known.measured_ms is not None:
-        row["measured_error"] = read.estimate_ms / known.measured_ms - 1
-        row["estimate_error"] = known.estimate_ms / known.measured_ms - 1
-        row["inside_measured"] = None if read.ci95_ms is None else _holds(read.ci95_ms, known.measured_ms)
+    if read.latency.undisturbed_ms is not None and known.latency.undisturbed_ms is not None:
+        row["undisturbed_error"] = read.latency.undisturbed_ms / known.latency.undisturbed_ms - 1
+    if known.truth.ms is not None:
+        row["measured_error"] = read.latency.ms / known.truth.ms - 1
+        row["estimate_error"] = known.latency.ms / known.truth.ms - 1
+        row["inside_measured"] = None if read.latency.ci95_ms is None else _holds(read.latency.ci95_ms, known.truth.ms)
     return row
 
 
@@ -234,10 +237,10 @@ def summary(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "read": len(read),
         "against_estimate": _spread(one.get("error") for one in read),
         "against_estimate_undisturbed": _spread(one.get("undisturbed_error") for one in read),
-        "inside": sum(inside) / len(inside) if inside else None,
+        "inside": share(sum(inside), len(inside)),
         "half": middle([one["half"] for one in read if one.get("half") is not None]),
         "against_measured": _spread(one.get("measured_error") for one in read),
-        "inside_measured": sum(measured) / len(measured) if measured else None,
+        "inside_measured": share(sum(measured), len(measured)),
         "estimate_against_measured": _spread(one.get("estimate_error") for one in read),
     }
 

@@ -15,7 +15,7 @@ from typing import Any
 from dlbricks import __version__
 from dlbricks.db import Store, Subject
 from dlbricks.db.samples.statistics import BASELINE, Baseline
-from dlbricks.generator.measurement.costs import RunCosts
+from dlbricks.generator.measurement.pace import RunCosts
 from dlbricks.generator.measurement.run import RunReport
 
 QUIET = 0.8
@@ -155,6 +155,11 @@ def middle(values: Sequence[float]) -> float | None:
 def within(values: Sequence[float], limit: float) -> float | None:
     """How many are at most a limit."""
     return share(sum(value <= limit for value in values), len(values))
+
+
+def versions(stack: Mapping[str, Any]) -> str:
+    """The software of a stack as it stands in a page."""
+    return " ".join(f"{name} {version}" for name, version in stack.get("versions", {}).items())
 
 
 def percent(value: float | None) -> str:

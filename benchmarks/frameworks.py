@@ -15,8 +15,6 @@ keeps the measurements.
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,17 +25,17 @@ from pathlib import Path
 from typing import Any
 
 from dlbricks import __version__, estimate
-from dlbricks.bricks.cutting.wiring import sequences
+from dlbricks.bricks.cutting.sequences import sequences
 from dlbricks.bricks.graph.graph import build_graph
 from dlbricks.bricks.suite.suite import Suite
 from dlbricks.constructor import Estimate
 from dlbricks.db import Store
 from dlbricks.generator.backends.registry import get
-from dlbricks.generator.backends.requirements import in_turn
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.measurement.agreement import AgreementReport, Outcome, check_agreement
 from dlbricks.generator.measurement.run import RunReport, run
 from dlbricks.models import ModelSource, find_models
+from facts import middle, number, percent, share, versions, within, write
 
 CNNS = [
     "alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet", "squeezenet", "vgg19",
@@ -45,10 +43,11 @@ CNNS = [
 ]  # fmt: skip
 TRANSFORMERS = ["bert_base", "gpt2", "vit_b16"]
 BACKENDS = ["onnxruntime", "torch", "openvino", "mxnet"]
-_BOUNDS = {
+_BOUNDS = (
     "lower_bound_sequential_ms", "lower_bound_critical_path_ms", "benanza_ratio_sequential",
     "benanza_ratio_critical_path",
-}  # fmt: skip
+)  # fmt: skip
+_FIGURES = ("measured_ms", "estimate_ms", "ci95_ms", "sequential_ms", "critical_path_ms", *_BOUNDS)
 
 
 @dataclass(frozen=True)
@@ -77,19 +76,16 @@ def main() -> None:
         suites: dict[int, Suite] = {}
         bricks = {}
         for granularity in options.granularities:
-            report = generate(sources, granularity=granularity, out=folder / f"suite-{granularity}")
-            assert report.suite is not None
-            suites[granularity] = report.suite
-            bricks[granularity] = {"sequences": report.sequences, "unique": report.unique}
+            made = generate(sources, granularity=granularity, out=folder / f"suite-{granularity}")
+            assert made.suite is not None
+            suites[granularity] = made.suite
+            bricks[granularity] = {"sequences": made.sequences, "unique": made.unique}
         of_cnns = _keys(source for source in sources if source.name in CNNS)
         result: dict[str, Any] = {
             "schema": 1,
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "dlbricks": __version__,
-            "threads": options.threads,
-            "processes": options.processes,
-            "visits": options.visits,
-            "sessions": options.sessions,
+            **{name: getattr(options, name) for name in ("threads", "processes", "visits", "sessions")},
             "bricks": bricks,
             "frameworks": {},
         }
@@ -106,12 +102,7 @@ def main() -> None:
                         row |= {name: found[name] for name in _BOUNDS}
         systems = store.systems()
         result["system"] = [{"cpu": found.cpu, "cores": found.physical_cores} for found in systems.values()]
-    options.out.mkdir(parents=True, exist_ok=True)
-    target = options.out / "frameworks"
-    target.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
-    text = _report(result)
-    target.with_suffix(".md").write_text(text)
-    print(text)
+    write(options.out, "frameworks", result, report(result))
 
 
 def _options() -> argparse.Namespace:
@@ -145,26 +136,18 @@ def _framework(
 ) -> dict[str, Any]:
     """One framework: agreement, and its runs."""
     backend = get(one.backend)
-    caches = ["hot", "model"] if in_turn(backend, backend.resolve("cpu", one.options)) else ["hot"]
+    caches = ["hot", "model"] if backend.in_turn(backend.resolve("cpu", one.options)) else ["hot"]
     entry: dict[str, Any] = {"caches": caches, "runs": {}, "models": {}, "accuracy": {}}
     if not options.no_agreement:
         entry["agreement"] = _agreed(check_agreement(suites[min(suites)], one.backend, options=one.options), cnns)
     for granularity, suite in suites.items():
         for cache in caches:
             done = run(
-                suite,
-                store=store,
-                backend=one.backend,
-                options=one.options,
-                threads=options.threads,
-                cache=cache,
-                models=sources,
-                again=("all",),  # a ratio is of models that were visited in turn with these very bricks
-                visits=options.visits,
-                processes=options.processes,
-                sessions=options.sessions,
+                suite, store=store, backend=one.backend, options=one.options, threads=options.threads, cache=cache,
+                models=sources, again=("all",),  # a ratio is of models that were visited in turn with these very bricks
+                visits=options.visits, processes=options.processes, sessions=options.sessions,
                 memory_bytes=options.memory_gib << 30,
-            )
+            )  # fmt: skip
             label = _label(granularity, cache)
             entry["models"][label] = _models(sources, store, (granularity, cache, done.stack), options)
             entry["accuracy"][label] = _accuracy(entry["models"][label])
@@ -184,13 +167,13 @@ def _agreed(report: AgreementReport, cnns: set[str]) -> dict[str, Any]:
     reasons = Counter(
         f"{' '.join(row.operators)}: {row.reason}" for row in report.rows if row.verdict is not Outcome.SAME
     )
-    of_cnns = [row for row in report.rows if row.key in cnns]
+    ran = {row.key for row in report.rows if row.verdict in {Outcome.SAME, Outcome.DIFFERENT}}
     return {
         "against": report.against,
         "tolerance": report.tolerance,
         "counts": {str(verdict): report.count(verdict) for verdict in Outcome},
-        "runs": _share(row.verdict in {Outcome.SAME, Outcome.DIFFERENT} for row in report.rows),
-        "runs_of_cnns": _share(row.verdict in {Outcome.SAME, Outcome.DIFFERENT} for row in of_cnns),
+        "runs": share(len(ran), len(report.rows)),
+        "runs_of_cnns": share(len(ran & cnns), sum(row.key in cnns for row in report.rows)),
         "worst_error": max((row.error for row in report.rows if row.error is not None), default=None),
         "reasons": dict(reasons.most_common()),
     }
@@ -212,24 +195,16 @@ def _models(
 
 
 def _row(found: Estimate) -> dict[str, Any]:
-    measured = found.measured_ms
+    measured = found.truth.ms
     return {
         "name": found.name,
         "error": found.error,
-        "missing": len(found.missing),
-        "measured_ms": measured,
-        "estimate_ms": found.estimate_ms,
-        "ci95_ms": found.ci95_ms,
-        "sequential_ms": found.sequential_ms,
-        "critical_path_ms": found.critical_path_ms,
-        "lower_bound_sequential_ms": found.lower_bound_sequential_ms,
-        "lower_bound_critical_path_ms": found.lower_bound_critical_path_ms,
-        "benanza_ratio_sequential": found.benanza_ratio_sequential,
-        "benanza_ratio_critical_path": found.benanza_ratio_critical_path,
-        "ratio": found.ratio if found.paired else None,
-        "ratio_ci95": found.ratio_ci95 if found.paired else None,
-        "raw_ratio": found.sequential_ms / measured if found.sequential_ms is not None and measured else None,
-        "ratio_reason": found.ratio_reason,
+        "missing": len(found.parts.missing),
+        **{name: getattr(found, name) for name in _FIGURES},
+        "ratio": found.truth.ratio if found.truth.paired else None,
+        "ratio_ci95": found.truth.ratio_ci95 if found.truth.paired else None,
+        "raw_ratio": found.sums.sequential_ms / measured if found.sums.sequential_ms is not None and measured else None,
+        "ratio_reason": found.truth.reason,
     }
 
 
@@ -239,22 +214,18 @@ def _accuracy(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     if not known:
         return {"models": 0}
     errors = [abs(row["ratio"] - 1) for row in known]
+    inside = sum(row["ratio_ci95"][0] <= 1 <= row["ratio_ci95"][1] for row in known)
     return {
         "models": len(known),
-        "median_error": statistics.median(errors),
-        "within_10": _share(error <= 0.10 for error in errors),
+        "median_error": middle(errors),
+        "within_10": within(errors, 0.10),
         "worst": max(errors),
         "worst_model": max(known, key=lambda row: abs(row["ratio"] - 1))["name"],
-        "inside_interval": _share(row["ratio_ci95"][0] <= 1 <= row["ratio_ci95"][1] for row in known),
+        "inside_interval": share(inside, len(known)),
     }
 
 
-def _share(truths: Iterable[bool]) -> float | None:
-    listed = list(truths)
-    return sum(listed) / len(listed) if listed else None
-
-
-def _report(result: dict[str, Any]) -> str:
+def report(result: dict[str, Any]) -> str:
     """The tables as Markdown."""
     frameworks = result["frameworks"]
     small, large = (_label(pick(result["bricks"]), "hot") for pick in (min, max))
@@ -274,15 +245,16 @@ def _report(result: dict[str, Any]) -> str:
         found = entry.get("agreement")
         if found is not None:
             counts = found["counts"]
-            versions = " ".join(f"{name} {version}" for name, version in entry.get("versions", {}).items())
             lines.append(
-                f"| {label} | {versions} | {_percent(found['runs'])} | {_percent(found['runs_of_cnns'])} | "
+                f"| {label} | {versions(entry)} | {percent(found['runs'])} | {percent(found['runs_of_cnns'])} | "
                 f"{counts['same']} | {counts['different']} | {counts['failed']} | {found['worst_error']:.1e} |"
             )
-    lines += ["", "What does not run, or not alike:", ""]
-    for label, entry in frameworks.items():
-        reasons = entry.get("agreement", {}).get("reasons", {})
-        lines += [f"* {label}: {count} x {reason}" for reason, count in reasons.items()]
+    apart = [
+        f"* {label}: {count} x {reason}"
+        for label, entry in frameworks.items()
+        for reason, count in entry.get("agreement", {}).get("reasons", {}).items()
+    ]
+    lines += ["", f"What does not run, or not alike:{'' if apart else ' nothing.'}", *([""] if apart else []), *apart]
     lines += [
         "",
         "| framework | bricks, cache | models | median error | within 10 % | worst | inside interval |",
@@ -292,9 +264,9 @@ def _report(result: dict[str, Any]) -> str:
         for cache, row in entry["accuracy"].items():
             if row["models"]:
                 lines.append(
-                    f"| {label} | {cache} | {row['models']} | {_percent(row['median_error'])} | "
-                    f"{_percent(row['within_10'])} | {_percent(row['worst'])} ({row['worst_model']}) | "
-                    f"{_percent(row['inside_interval'])} |"
+                    f"| {label} | {cache} | {row['models']} | {percent(row['median_error'])} | "
+                    f"{percent(row['within_10'])} | {percent(row['worst'])} ({row['worst_model']}) | "
+                    f"{percent(row['inside_interval'])} |"
                 )
     lines += [
         "",
@@ -314,23 +286,9 @@ def _report(result: dict[str, Any]) -> str:
             row = entry["models"][small][position]
             bound = {key: value for key, value in entry["models"][large][position].items() if key in _BOUNDS}
             row = row | bound
-            cells = [
-                row[key]
-                for key in (
-                    "measured_ms", "sequential_ms", "critical_path_ms", "lower_bound_sequential_ms",
-                    "lower_bound_critical_path_ms", "benanza_ratio_sequential", "benanza_ratio_critical_path", "ratio",
-                )
-            ]  # fmt: skip
-            lines.append(f"| {row['name']} | {label} | {' | '.join(map(_number, cells))} | {row['missing'] or ''} |")
+            cells = [row[key] for key in ("measured_ms", "sequential_ms", "critical_path_ms", *_BOUNDS, "ratio")]
+            lines.append(f"| {row['name']} | {label} | {' | '.join(map(number, cells))} | {row['missing'] or ''} |")
     return "\n".join([*lines, ""])
-
-
-def _percent(share: float | None) -> str:
-    return "" if share is None else f"{100 * share:.1f} %"
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.3g}" if abs(value) < 10 else f"{value:.1f}"
 
 
 if __name__ == "__main__":

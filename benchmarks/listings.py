@@ -102,7 +102,8 @@ def _fields(of: str) -> str:
     """What a value holds: its fields, and what is computed of them."""
     kind = _public(of)
     names = [one.name for one in dataclasses.fields(kind) if not one.name.startswith("_")]
-    computed = [name for name, value in vars(kind).items() if isinstance(value, property) and name[0] != "_"]
+    members = {name: value for base in reversed(inspect.getmro(kind)) for name, value in vars(base).items()}
+    computed = [name for name, value in members.items() if isinstance(value, property) and name[0] != "_"]
     return "\n".join(
         f"{words}: {' '.join(f'`{name}`' for name in found)}."
         for words, found in ((f"Fields of `{of}`", names), ("Computed", computed))

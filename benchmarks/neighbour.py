@@ -89,8 +89,10 @@ class Neighbour:
         self._process.terminate()
         try:
             printed, _ = self._process.communicate(timeout=_STOP_S)
-        finally:
+        except BaseException:
             self._process.kill()
+            self._process.communicate()  # else its pipe stays open
+            raise
         if died is not None or self._process.returncode:
             raise RuntimeError(f"the neighbour ended by itself, with {self._process.returncode}") from error
         self.schedule = json.loads(printed)

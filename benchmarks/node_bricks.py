@@ -29,7 +29,7 @@ from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.measurement.run import run
 from dlbricks.generator.network.network import synthetic_network
 from dlbricks.models import find_models
-from facts import provenance, share, write
+from facts import provenance, share, versions, write
 
 _SILENT = 4
 
@@ -43,12 +43,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="dlbricks-nodes-") as place:
         folder = Path(place)
         with Store.open(folder / "nodes.db") as store:
-            _write_models(folder / "models", options.names)
+            write_node_tests(folder / "models", options.names)
             result = experiment(folder, store)
     write(options.out, "node-bricks", result, report(result))
 
 
-def _write_models(folder: Path, names: str) -> None:
+def write_node_tests(folder: Path, names: str = "") -> None:
+    """Write the models of the onnx wheel's node tests.
+
+    Args:
+        folder: A new one.
+        names: A pattern that their names begin with.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from onnx.backend.test.case.node import collect_testcases
@@ -117,11 +123,13 @@ def _kind(reason: str) -> str:
 
 def report(result: Mapping[str, Any]) -> str:
     """The tables as Markdown."""
-    versions = " ".join(f"{name} {version}" for name, version in result["stack"]["versions"].items())
     kept = result["bricks"] - len(result["other_keys"])
     lines = [
         "# Bricks of ONNX's node tests\n",
-        f"{result['date']}, onnx {onnx.__version__}, {versions}. Written by `benchmarks/node_bricks.py`.\n",
+        (
+            f"{result['date']}, onnx {onnx.__version__}, {versions(result['stack'])}. "
+            "Written by `benchmarks/node_bricks.py`.\n"
+        ),
         "| | |",
         "|---|---|",
         f"| models, of which cannot be decomposed | {result['models']}, {len(result['broken_models'])} |",

@@ -3,44 +3,59 @@
     python benchmarks/operators.py [--run] [--check]
 
 ``--run`` decomposes every model of the onnx wheel's node tests, and the graphs that ONNX Runtime executes for quantised
-files (``quantised.py``), at G=1, measures each brick there is with ONNX Runtime, and writes, operator by operator, what
-came of it to ``docs/results/operators.json``. docs/operators.md is written from that file, from that of ``classes.py``
-(shares by class of files) and from the code: which operators have a formula, and which of them PyTorch, MXNet, cuDNN
-and CuPy have here. ``--check`` writes nothing, and fails where the page would change; a test does the same.
+files, at G=1, measures each brick there is with ONNX Runtime, and writes, operator by operator, what came of it to
+``docs/results/operators.json``; it needs the ``zoo`` extra. docs/operators.md is written from that file, from
+``docs/results/classes.json`` (shares by class of files) and from the code: which operators have a formula, and which of
+them PyTorch, MXNet, cuDNN and CuPy have here. ``--check`` writes nothing, and fails where the page would change; a test
+does the same.
+
+Quantised files have seeded weights, and are made by the tools that people use: ``onnxruntime.quantization`` and the
+conversion of ``onnxruntime.transformers`` to float16; bfloat16 is cast here. Calibration sees random inputs: values do
+not matter here, types and structure do.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import tempfile
-import warnings
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import blocks
-import classes
+import numpy as np
+import onnx
+import onnxruntime as ort
 from dlbricks.bricks.costs import FORMULAS
 from dlbricks.bricks.layer import LayerState
 from dlbricks.bricks.suite.brick import Brick, build_brick
 from dlbricks.bricks.suite.writing import write_suite
 from dlbricks.db import Store, Subject
 from dlbricks.errors import DlbricksError
-from dlbricks.generator.decomposition.cutter import Cut, Cutter
-from dlbricks.generator.decomposition.oracle import WorkerOracle
+from dlbricks.generator.decomposition.cut import Cut
+from dlbricks.generator.decomposition.decompose import Decomposer
 from dlbricks.generator.measurement.run import run
+from dlbricks.generator.network.export import export_model
 from dlbricks.models import ModelSource, find_models
-from dlbricks.models.names import plain_domain
+from dlbricks.models.subgraphs import plain_domain
+from node_bricks import write_node_tests
+from onnx import TensorProto, helper, numpy_helper, version_converter
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
 
 PAGES = (Path("docs/operators.md"),)
 
-_RESULT = Path("docs/results/operators.json")
+_RESULT, _CLASSES = Path("docs/results/operators.json"), Path("docs/results/classes.json")
 _ONNX = "ai.onnx"
 _QUANTISED = ("squeezenet", "minilm_l6")
 """Models whose quantised files bring the runtime's own operators."""
+
+_OPSET = 21
+_SAMPLES = 2
+"""What a calibration sees."""
 
 Counts = dict[str, dict[str, int]]
 
@@ -66,8 +81,8 @@ def rendered(text: str, top: Path) -> str:
 
 
 def _found(top: Path) -> dict[str, Any]:
-    """What ``classes.py`` found; its versions stand beside those of the run."""
-    found = json.loads((top / classes.RESULT).read_text())
+    """What decomposes by class of files; its versions stand beside those of the run."""
+    found = json.loads((top / _CLASSES).read_text())
     return {"classes": found["classes"], "class_versions": found["versions"]}
 
 
@@ -77,10 +92,10 @@ def experiment() -> dict[str, Any]:
     counts: Counts = defaultdict(Counter)  # type: ignore[assignment]
     with tempfile.TemporaryDirectory(prefix="dlbricks-operators-") as place:
         folder = Path(place)
-        with Store.open(folder / "operators.db") as store, WorkerOracle() as oracle:
+        with Store.open(folder / "operators.db") as store:
             stack = ""
             for graph, sources in (("source", _node_tests(folder / "nodes")), ("runtime", _quantised(folder))):
-                with Cutter(Cut(1, graph=graph), oracle=oracle) as cutter:
+                with Decomposer(Cut(1, graph=graph)) as cutter:
                     bricks, of = _decomposed(sources, cutter, counts)
                     bound = Cut(1, graph=graph).bound_to()
                 suite = write_suite(folder / graph, bricks, granularity=1, graph=graph, bound_to=bound)
@@ -95,7 +110,7 @@ def experiment() -> dict[str, Any]:
 
 
 def _decomposed(
-    sources: Sequence[ModelSource], cutter: Cutter, counts: Counts
+    sources: Sequence[ModelSource], cutter: Decomposer, counts: Counts
 ) -> tuple[dict[str, Brick], dict[str, str]]:
     """The bricks of models by key, and the operator of each; layers are counted by what became of them."""
     bricks: dict[str, Brick] = {}
@@ -123,31 +138,133 @@ def _name(domain: str, operator: str) -> str:
 
 
 def _node_tests(folder: Path) -> list[ModelSource]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from onnx.backend.test.case.node import collect_testcases
-
-        cases = collect_testcases(None)
-    folder.mkdir()
-    for case in cases:
-        (folder / f"{case.name}.onnx").write_bytes(case.model.SerializeToString())
+    write_node_tests(folder)
     return find_models([folder])
 
 
-def _quantised(folder: Path) -> list[ModelSource]:
-    import quantised
+# Quantised files. ----------------------------------------------------------------------------------------------------
 
-    return [source for _, source in quantised.files(folder, _QUANTISED, quantised.CLASSES)[0]]
+
+class _Inputs(CalibrationDataReader):
+    """Random inputs of a model, legal where they are indices."""
+
+    def __init__(self, path: Path) -> None:
+        session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        draws = np.random.default_rng(0)
+        self._left = [
+            {one.name: _drawn(draws, one.shape, one.type) for one in session.get_inputs()} for _ in range(_SAMPLES)
+        ]
+
+    def get_next(self) -> dict[str, Any] | None:
+        """As the calibration asks for it."""
+        return self._left.pop() if self._left else None
+
+
+def _drawn(draws: np.random.Generator, shape: Sequence[int], kind: str) -> Any:
+    if "int64" in kind:
+        return draws.integers(0, 2, shape)
+    return draws.standard_normal(shape).astype(np.float32)
+
+
+def _static(style: QuantFormat, activations: QuantType, *, per_channel: bool = False) -> Callable[[Path, Path], None]:
+    def make(source: Path, target: Path) -> None:
+        quantize_static(
+            source, target, _Inputs(source), quant_format=style, activation_type=activations,
+            weight_type=QuantType.QInt8, per_channel=per_channel,
+        )  # fmt: skip
+
+    return make
+
+
+def _dynamic(source: Path, target: Path) -> None:
+    quantize_dynamic(source, target, weight_type=QuantType.QInt8)
+
+
+def _four_bits(style: QuantFormat) -> Callable[[Path, Path], None]:
+    def make(source: Path, target: Path) -> None:
+        from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
+        quantizer = MatMulNBitsQuantizer(
+            onnx.load(str(source)), block_size=32, is_symmetric=False, accuracy_level=4, quant_format=style
+        )
+        quantizer.process()
+        quantizer.model.save_model_to_file(str(target), use_external_data_format=False)
+
+    return make
+
+
+def _float16(source: Path, target: Path) -> None:
+    from onnxruntime.transformers.float16 import convert_float_to_float16
+
+    onnx.save(convert_float_to_float16(onnx.load(str(source))), str(target))
+
+
+def _bfloat16(source: Path, target: Path) -> None:
+    """Every float of a model as bfloat16, its inputs and outputs too."""
+    model = onnx.load(str(source))
+    for tensor in model.graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT:
+            wide = numpy_helper.to_array(tensor)
+            narrow = helper.make_tensor(tensor.name, TensorProto.BFLOAT16, wide.shape, wide.ravel())
+            tensor.CopyFrom(narrow)
+    for node in model.graph.node:
+        for attribute in node.attribute:
+            if node.op_type == "Cast" and attribute.name == "to" and attribute.i == TensorProto.FLOAT:
+                attribute.i = TensorProto.BFLOAT16
+            if attribute.HasField("t") and attribute.t.data_type == TensorProto.FLOAT:
+                wide = numpy_helper.to_array(attribute.t)
+                attribute.t.CopyFrom(helper.make_tensor("", TensorProto.BFLOAT16, wide.shape, wide.ravel()))
+    del model.graph.value_info[:]
+    for value in (*model.graph.input, *model.graph.output):
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
+            value.type.tensor_type.elem_type = TensorProto.BFLOAT16
+    onnx.save(model, str(target))
+
+
+_FORMS: Mapping[str, Callable[[Path, Path], None]] = {
+    "qdq-u8": _static(QuantFormat.QDQ, QuantType.QUInt8),
+    "qdq-u8-channel": _static(QuantFormat.QDQ, QuantType.QUInt8, per_channel=True),
+    "qdq-s8": _static(QuantFormat.QDQ, QuantType.QInt8),
+    "qdq-u16": _static(QuantFormat.QDQ, QuantType.QUInt16),
+    "qoperator": _static(QuantFormat.QOperator, QuantType.QUInt8),
+    "dynamic": _dynamic,
+    "int4-nbits": _four_bits(QuantFormat.QOperator),
+    "int4-qdq": _four_bits(QuantFormat.QDQ),
+    "float16": _float16,
+    "bfloat16": _bfloat16,
+}
+
+
+def _quantised(folder: Path) -> list[ModelSource]:
+    """Each model in each form that the tools can make of it; what they cannot is named on stderr."""
+    found: list[ModelSource] = []
+    for name in _QUANTISED:
+        plain = folder / f"{name}.onnx"
+        export_model(find_models([name])[0], plain)
+        # Conversions per channel and by blocks came with opsets 13 and 21; the tools write them into any.
+        onnx.save(version_converter.convert_version(onnx.load(plain), _OPSET), plain)
+        for form, make in _FORMS.items():
+            target = folder / f"{name}-{form}.onnx"
+            try:
+                make(plain, target)
+            except Exception as error:  # noqa: BLE001  # the quantizer raises whatever its parts raise
+                print(f"{target.name}: {type(error).__name__}: {error}"[:200], file=sys.stderr)
+            else:
+                found += find_models([target])
+    return found
+
+
+# The page. -----------------------------------------------------------------------------------------------------------
 
 
 def _torch() -> set[str]:
-    from dlbricks.generator.backends.torch.operators.registry import operators
+    from dlbricks.generator.backends.torch.operators.call import operators
 
     return set(operators())
 
 
 def _mxnet() -> set[str]:
-    from dlbricks.generator.backends.mxnet.operators.node import translations
+    from dlbricks.generator.backends.mxnet.operators.translation import translations
 
     return set(translations())
 
@@ -159,9 +276,8 @@ def _cudnn() -> set[str]:
 
 
 def _cupy() -> set[str]:
-    from dlbricks.generator.backends.cupy.movers import MOVERS
-    from dlbricks.generator.backends.cupy.pointwise import POINTWISE
-    from dlbricks.generator.backends.cupy.pooling import POOLINGS
+    from dlbricks.generator.backends.cupy.call import POINTWISE
+    from dlbricks.generator.backends.cupy.operators import MOVERS, POOLINGS
 
     return {*MOVERS, *POINTWISE, *POOLINGS}
 
@@ -228,6 +344,22 @@ def _summary(result: Mapping[str, Any]) -> str:
     return "\n".join([*lines, ""])
 
 
+def _classes(result: Mapping[str, Any]) -> str:
+    """Layers that decompose by class of files; names are left out of the reasons."""
+    lines = ["", "| class | graph | files | layers that decompose | | the others |", "|---|---|---:|---:|---:|---|"]
+    for name, rows in result["classes"].items():
+        for row in rows:
+            done, layers = row["decomposed"], row["layers"]
+            rest = Counter[str]()
+            for reason, count in (*row["reasons"].items(), *row["unreadable"].items()):
+                rest[re.sub("^(input|output) … ", "", reason)] += count
+            lines.append(
+                f"| {name} | `{row['graph']}` | {row['files']} | {_of(done, layers)} | {100 * done / layers:.1f} % "
+                f"| {'; '.join(f'{count} x {reason}' for reason, count in rest.most_common())} |"
+            )
+    return "\n".join([*lines, ""])
+
+
 def _versions(result: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {version}" for name, version in result["versions"].items())
 
@@ -237,7 +369,7 @@ def _class_versions(result: Mapping[str, Any]) -> str:
 
 
 _BLOCKS = {
-    "classes": classes.table,
+    "classes": _classes,
     "class-versions": _class_versions,
     "operators": _tables,
     "summary": _summary,

@@ -32,7 +32,7 @@ from dlbricks.db import Store, Subject
 from dlbricks.db.values import NATIVE
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.measurement.ceilings import measure_ceilings
-from dlbricks.generator.measurement.data.data_effects import measure_data
+from dlbricks.generator.measurement.data_effects import measure_data
 from dlbricks.generator.measurement.run import run
 from dlbricks.models import ModelSource
 from facts import provenance, quietness

@@ -27,8 +27,7 @@ from typing import Any
 
 from dlbricks.analyzer.findings.analyze import analyze
 from dlbricks.analyzer.findings.finding import Finding
-from dlbricks.analyzer.findings.keeping import keep_findings
-from dlbricks.analyzer.reporting import report, set_up
+from dlbricks.analyzer.reporting import keep_findings, report, set_up
 from dlbricks.db import Store
 from dlbricks.models import ModelSource, find_models
 from facts import percent, provenance, quietness, share
@@ -111,10 +110,10 @@ def proven(source: ModelSource, store: Store, options: argparse.Namespace) -> di
     measured_s = time.monotonic() - begun
     (row,) = analyze(
         [source], store=store, system=truth.system, stack=truth.stack, threads=truth.conditions.threads,
-        cache=section.estimate.cache, dtype=truth.conditions.dtype, prove=True, visits=options.visits,
+        cache=section.estimate.place.cache, dtype=truth.conditions.dtype, prove=True, visits=options.visits,
         until=time.monotonic() + options.budget,
     ).rows  # fmt: skip
-    keep_findings(store, truth, row.findings, proven=True)
+    keep_findings(truth, row.findings, proven=True)
     return {
         **record,
         "error": row.error,

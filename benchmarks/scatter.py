@@ -65,11 +65,11 @@ def scatter(sources: Sequence[ModelSource], store: Store, options: argparse.Name
     models = [one for one in found if one is not None]
     if not models:
         raise SystemExit(f"no model of {options.db} was visited by two processes")
-    place = next(row for row in rows if row.system and row.stack)
+    place = next(row for row in rows if row.place.system and row.place.stack)
     runs = {one.run: None for one in truths.values()}
     begun = {run.id: run.started for run in store.runs()}
     return {
-        **provenance(store, place.system or "", place.stack or ""),
+        **provenance(store, place.place.system or "", place.place.stack or ""),
         **{name: getattr(options, name) for name in ("graph", "granularity", "threads")},
         "protocol": PROTOCOL,
         "started": [begun[run] for run in runs],
@@ -81,10 +81,15 @@ def scatter(sources: Sequence[ModelSource], store: Store, options: argparse.Name
 
 def _of_model(row: Estimate, truth: Measurement | None, store: Store) -> dict[str, Any] | None:
     """One model; None where its bricks or itself were not all visited by the same number of processes, two or more."""
-    if row.missing or not row.sequences or truth is None or row.level is None:
+    if row.parts.missing or not row.parts.sequences or truth is None or row.model.level is None:
         return None
-    counts = Counter(part.key for part in row.sequences)
-    where: dict[str, Any] = {"system": row.system, "stack": row.stack, "threads": row.threads, "cache": row.level}
+    counts = Counter(part.key for part in row.parts.sequences)
+    where: dict[str, Any] = {
+        "system": row.place.system,
+        "stack": row.place.stack,
+        "threads": row.place.threads,
+        "cache": row.model.level,
+    }
     bricks = {one.key: one for one in store.measurements(subject=Subject.BRICK, keys=set(counts), **where)}
     if bricks.keys() != counts.keys():
         return None

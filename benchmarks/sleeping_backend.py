@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from dlbricks.db.values import NATIVE, Stack
+from dlbricks.db.values import Stack
 from dlbricks.errors import UnsupportedBrick, UsageError
-from dlbricks.generator.backends.base import WORKER_COMMAND, Availability, Option, Settings
+from dlbricks.generator.backends.base import Availability, Backend, Executable, Option, Settings
 from dlbricks.generator.network.network import Network
 
 SLEEP = Option("sleep_us", "2000", help="microseconds that each execution sleeps")
@@ -24,12 +24,10 @@ _NEVER = "DLBRICKS_SLEEPLESS"
 """Environment variable: an operator whose networks are refused."""
 
 
-class SleepingBackend:
+class SleepingBackend(Backend):
     """Every network takes as long as the option says, whatever the machine does."""
 
     name = "sleeping"
-    devices = ("cpu",)
-    dtypes = (NATIVE,)
     options = (SLEEP,)
 
     def probe(self) -> Availability:
@@ -37,9 +35,6 @@ class SleepingBackend:
 
     def declared(self, device: str) -> Sequence[Option]:
         return self.options
-
-    def command(self) -> Sequence[str]:
-        return WORKER_COMMAND
 
     def resolve(self, device: str, options: Mapping[str, str]) -> dict[str, str]:
         if device not in self.devices or set(options) - {SLEEP.name}:
@@ -60,7 +55,7 @@ class SleepingBackend:
         return Sleeping(network, int(settings.options[SLEEP.name]) / 1e6)
 
 
-class Sleeping:
+class Sleeping(Executable):
     """A network that is asleep."""
 
     def __init__(self, network: Network, seconds: float) -> None:
@@ -68,9 +63,6 @@ class Sleeping:
 
     def run(self) -> None:
         time.sleep(self._seconds)
-
-    def synchronize(self) -> None:
-        pass
 
     def outputs(self) -> list[npt.NDArray[Any]]:
         return [np.ones(1, np.float32) for _ in self._network.outputs]

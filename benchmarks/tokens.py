@@ -40,14 +40,14 @@ import numpy as np
 import onnxruntime as ort
 from dlbricks import __version__
 from dlbricks.analyzer.reporting import set_up
-from dlbricks.analyzer.tokens.lengths import pair
-from dlbricks.analyzer.tokens.tokens import Part, Tokens, tokens
+from dlbricks.analyzer.tokens import Part, Tokens, pair, tokens
 from dlbricks.constructor.curve import Curve
 from dlbricks.db import Store
 from dlbricks.generator.machine.lock import machine_lock
 from dlbricks.generator.network.export import export_model
 from dlbricks.generator.progress import Progress
 from dlbricks.models import find_models
+from facts import share
 
 _SHARE = 0.5
 """Of the time that bricks are measured in, what the loop takes."""
@@ -177,7 +177,7 @@ def _write(models: dict[str, dict[str, Any]], target: Path) -> None:
     }
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(result) + "\n")
-    text = _page(result)
+    text = page(result)
     target.with_suffix(".md").write_text(text)
     print(text)
 
@@ -295,8 +295,7 @@ def _left_out(models: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
     if not rows:
         return None
     judged = [row["inside"] for row in rows if row["inside"] is not None]
-    inside = sum(judged) / len(judged) if judged else None
-    return _spread(row["error"] for row in rows) | {"inside": inside, "judged": len(judged)}
+    return _spread(row["error"] for row in rows) | {"inside": share(sum(judged), len(judged)), "judged": len(judged)}
 
 
 def _spread(errors: Iterable[float]) -> dict[str, Any]:
@@ -309,7 +308,8 @@ def _spread(errors: Iterable[float]) -> dict[str, Any]:
     }
 
 
-def _page(result: dict[str, Any]) -> str:
+def page(result: dict[str, Any]) -> str:
+    """The tables as Markdown."""
     lines = [
         "# Answers of decoders, predicted from bricks and generated in a loop",
         "",

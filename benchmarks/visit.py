@@ -31,11 +31,10 @@ from dlbricks.generator.backends.registry import get
 from dlbricks.generator.measurement.settings import MeasurementSettings
 from dlbricks.models import find_models
 from dlbricks.models.zoo import names
-from visit_clock import TABLES, Clock, Terminated, TimeUp
 from visit_folder import Folder, Record
 from visit_plan import Stage, stages
 from visit_stages import do
-from visit_state import Visit
+from visit_state import TABLES, Clock, Terminated, TimeUp, Visit
 from visit_tables import markdown, results
 
 _DEFAULTS: dict[str, Any] = {
@@ -105,7 +104,7 @@ def _option(text: str) -> tuple[str, str]:
 def _check(settings: Mapping[str, Any]) -> None:
     """Make sure that the settings make sense here, before they are kept."""
     names = ("backend", "device", "options", "threads", "processes", "sessions", "visits")
-    MeasurementSettings(**{name: settings[name] for name in names}).check()
+    MeasurementSettings.of({name: settings[name] for name in names}).check()
     get(settings["backend"]).stack(settings["device"], settings["options"])
     for source in find_models(settings["models"], batches=[settings["batch"]]):
         if source.problem is not None:

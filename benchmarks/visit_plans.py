@@ -17,10 +17,9 @@ from threading import Timer
 from typing import Any
 
 from dlbricks.errors import DlbricksError
-from dlbricks.generator.backends.algorithms import PlanBackend
 from dlbricks.generator.backends.base import Settings
 from dlbricks.generator.backends.registry import get
-from dlbricks.generator.device.opening import open_device
+from dlbricks.generator.device.host import open_device
 from dlbricks.generator.network.network import read_network, synthetic_network
 from visit_folder import PLANS, Record
 from visit_plan import Stage
@@ -97,7 +96,6 @@ def _child(arguments: Sequence[str], keys: Iterable[str]) -> None:
         parser.add_argument(name)
     asked = parser.parse_args(arguments)
     backend = get(asked.backend)
-    assert isinstance(backend, PlanBackend)  # of _WANTED
     settings = Settings("cuda", 1, backend.resolve("cuda", json.loads(asked.options)), dtype=asked.dtype)
     backend.setup(settings)
     for key in keys:

@@ -1,7 +1,8 @@
 """How each stage of a visit is done, until it is done or its time is up.
 
 A stage is tried as it stands on any device: what the library refuses there, such as an option that the device does not
-have, is recorded with the library's reason.
+have, is recorded with the library's reason. The first thing on a GPU is a few bricks in every way in which all will be
+measured: a way that fails costs its own stages alone, and what it said is kept.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import shutil
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Generator, Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
@@ -22,17 +23,21 @@ from pathlib import Path
 from typing import Any
 
 from dlbricks import __version__
+from dlbricks.bricks.suite.suite import Suite
+from dlbricks.errors import DlbricksError
 from dlbricks.generator.backends.registry import backends
 from dlbricks.generator.machine.system import machine_state, probe_system
-from dlbricks.generator.measurement.agreement import Outcome, agreements
+from dlbricks.generator.measurement.agreement import Agreement, Outcome, agreements, checked_place
 from visit_folder import Record
 from visit_measuring import bricks, ceilings, kernels, models
-from visit_plan import Stage
+from visit_plan import Stage, stages
 from visit_plans import plans
 from visit_state import Visit
-from visit_verifying import verify
 
 _ITEM_TIMEOUT_S = 60.0
+
+_OPERATORS = ("Conv", "Gemm", "MatMul", "Softmax", "MaxPool", "Add")
+"""A brick of each is verified, where the models have one."""
 
 _PACKAGES = (
     "cuda", "cupy", "ml-dtypes", "numpy", "nvidia", "nvmath", "onnx", "openvino", "protobuf", "sqlalchemy", "tensorrt",
@@ -49,7 +54,7 @@ def do(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:
     """
     kinds = {
         "stack": _stack,
-        "verify": verify,
+        "verify": _verify,
         "agreement": _agreement,
         "bricks": bricks,
         "kernels": kernels,
@@ -83,6 +88,51 @@ def _stack(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None
     record.status = "done"
 
 
+def _verify(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:  # noqa: ARG001
+    """Check each way until the time is up; those that were checked are not checked again."""
+    until = time.monotonic() + allowed_s
+    ways: dict[str, Any] = record.result.setdefault("ways", {})
+    planned = [one for one in stages(visit.settings["batch"], visit.settings["device"]) if one.kind == "bricks"]
+    for one in planned:
+        if one.batch is not None or one.name in ways:
+            continue
+        if time.monotonic() >= until:
+            return
+        ways[one.name] = _checked(visit, one)
+        visit.folder.save()
+    record.status = "done"
+
+
+def _checked(visit: Visit, stage: Stage) -> dict[str, Any]:
+    """What becomes of a few bricks: how many agree, and why others do not."""
+    found: dict[str, Any] = {"counts": {}, "reasons": []}
+    suite = visit.suite(None)
+    try:
+        for one in _rows(visit, stage, suite, set(_different(suite))):
+            verdict = str(one.verdict)
+            found["counts"][verdict] = found["counts"].get(verdict, 0) + 1
+            if one.reason:
+                found["reasons"].append(f"{' '.join(one.operators)}: {one.reason}")
+    except DlbricksError as error:
+        found["reasons"].append(str(error))
+    return found
+
+
+def _rows(visit: Visit, stage: Stage, suite: Suite, keys: Collection[str]) -> Generator[Agreement, None, None]:
+    place = checked_place(visit.backend(stage), visit.settings["device"], visit.options(stage), stage.dtype)
+    yield from agreements(suite, place, checked_place("onnxruntime"), keys=keys, timeout_s=_ITEM_TIMEOUT_S)
+
+
+def _different(suite: Suite) -> Iterator[str]:
+    """Bricks of operators that are as different as there are, of which each library has one at least."""
+    seen: dict[str, list[str]] = {}
+    for key in suite.keys:
+        seen.setdefault(" ".join(suite.brick(key).operators), []).append(key)
+    for name in _OPERATORS:
+        if name in seen:
+            yield seen[name][len(seen[name]) // 2]
+
+
 def _agreement(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:
     """Bricks beside the CPU's reference, each kept as it comes."""
     until = time.monotonic() + allowed_s
@@ -90,15 +140,7 @@ def _agreement(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> 
     place = {"system": record.system, "stack": record.stack, "dtype": stage.dtype}
     rows = [row for row in visit.folder.rows() if place.items() <= row.items()]
     left = set(suite.keys) - {row["key"] for row in rows}
-    checking = agreements(
-        suite,
-        visit.backend(stage),
-        keys=left,
-        device=visit.settings["device"],
-        options=visit.options(stage),
-        dtype=stage.dtype,
-        timeout_s=_ITEM_TIMEOUT_S,
-    )
+    checking = _rows(visit, stage, suite, left)
     try:
         for found in checking if left else ():
             row = place | asdict(found)

@@ -24,6 +24,7 @@ from dlbricks.db.samples.rates import (
 )
 from dlbricks.generator.machine.cores import physical_cores
 from dlbricks.models import ModelSource, find_models
+from facts import versions
 from visit_folder import PLANS, Folder, Record
 from visit_plans import WANTED, best_of
 
@@ -120,8 +121,8 @@ def _rows(folder: Folder, record: Record, store: Store) -> Iterator[dict[str, An
             "name": row.name,
             **_with_plans(row, plans),
             **{name: getattr(row, name) for name in _FIGURES},
-            "known_ms": row.known_ms,
-            "coverage": row.coverage.sequences if row.coverage else None,
+            "known_ms": row.sums.known_ms,
+            "coverage": row.parts.coverage.sequences if row.parts.coverage else None,
             "note": _note(row),
         }
 
@@ -189,12 +190,12 @@ def _plans_for(folder: Folder, record: Record) -> dict[str, tuple[float, float]]
 
 def _with_plans(row: Estimate, plans: Mapping[str, tuple[float, float]]) -> dict[str, float | None]:
     """What a model's convolutions and products take by the libraries, and its bound with them."""
-    known = [plans[one.key] for one in row.sequences if one.key in plans]
-    asked = sum(not WANTED.isdisjoint(one.op_types) for one in row.sequences)
+    known = [plans[one.key] for one in row.parts.sequences if one.key in plans]
+    asked = sum(not WANTED.isdisjoint(one.op_types) for one in row.parts.sequences)
     all_known = bool(known) and len(known) == asked
     bounds = [
         min((ms for ms in (one.lower_bound_ms, plans.get(one.key, (None, None))[1]) if ms is not None), default=None)
-        for one in row.sequences
+        for one in row.parts.sequences
     ]
     whole = bool(bounds) and None not in bounds
     return {
@@ -219,9 +220,9 @@ def _measured(
 def _note(row: Estimate) -> str | None:
     if row.error:
         return row.error
-    if row.missing:
-        return f"{len(row.missing)} bricks not measured, the first: {row.missing[0].reason}"
-    return row.ratio_reason
+    if row.parts.missing:
+        return f"{len(row.parts.missing)} bricks not measured, the first: {row.parts.missing[0].reason}"
+    return row.truth.reason
 
 
 def markdown(found: Mapping[str, Any]) -> str:
@@ -352,11 +353,10 @@ def _stage(stage: Mapping[str, Any]) -> list[str]:
     if not any(row["measured_ms"] for row in rows):
         shares = ", ".join(f"{row['name']} {row['coverage'] or 0:.0%}" for row in rows)
         return ["", f"## {stage['stage']}", "", f"Bricks alone. Sequences of a model that it has: {shares}."]
-    versions = " ".join(f"{name} {version}" for name, version in stage["versions"].items())
-    options = " ".join(f"{name}={value}" for name, value in stage["options"].items())
+    software, options = versions(stage), " ".join(f"{name}={value}" for name, value in stage["options"].items())
     lines = [
         "", f"## {stage['stage']}", "",
-        f"System `{stage['system'][:8]}`, stack `{stage['stack'][:8]}`: {versions}, {stage['device']}, {options}.",
+        f"System `{stage['system'][:8]}`, stack `{stage['stack'][:8]}`: {software}, {stage['device']}, {options}.",
         f"Computed in {stage['dtype']}, caches {stage['cache']}, batch {stage['batch'] or 'of the models'}.",
         "",
         f"| {' | '.join(_COLUMNS)} |",

@@ -10,20 +10,7 @@ import onnx
 from onnx import numpy_helper
 
 from ..errors import BrokenModel
-from .tensor import ELEMENT_BITS, TensorType
-
-__all__ = [
-    "Array",
-    "decode_constant",
-    "element_name",
-    "element_number",
-    "encode_array",
-    "encode_tensor",
-    "tensor_array",
-    "tensor_type",
-    "tensor_type_of_array",
-    "type_of",
-]
+from .layer import ELEMENT_BITS, TensorType
 
 Array = npt.NDArray[np.generic]
 

@@ -10,17 +10,6 @@ from onnx import helper
 
 from ..models.skeleton import mark_weight
 
-__all__ = [
-    "CHAIN",
-    "CHAIN_NODES",
-    "COPY",
-    "GEMM",
-    "OVERHEAD",
-    "STREAM",
-    "built_in",
-    "built_in_key",
-]
-
 OVERHEAD = "@overhead"
 """In place of a path in ``Prepare``: a network of one addition of one element, whose time is that of a call."""
 

@@ -20,11 +20,9 @@ import click
 from ..errors import DlbricksError, UsageError
 from ..version import __version__
 from .console import Reporter, answer, drawn, note
-from .findings import analyze
 from .fleet import fleet
 from .inventory import backends, brick, models, system
-from .latencies import advise, compare, estimate, history, kernels
-from .manifests import manifest, reproduce
+from .latencies import advise, compare, each_measured, estimate, history, kernels
 from .models import PLACE, binding_options, custom_ops_option, model_arguments, take_models
 from .options import (
     check_runtime_options,
@@ -39,15 +37,11 @@ from .options import (
     split_options,
     stack_options,
 )
-from .reporting import report
-from .storage import db
-from .threads import each_measured
-from .tokens import tokens
+from .reporting import analyze, report, tokens
+from .storage import db, manifest, reproduce
 
 if TYPE_CHECKING:
     from ..db import Store
-
-__all__ = ["commands", "main"]
 
 _INTERRUPTED = 130
 """Exit code after Ctrl-C, as the shell gives it."""
@@ -72,8 +66,9 @@ def main() -> NoReturn:
         _fail(error.format_message(), error.exit_code)
     except DlbricksError as error:
         _fail(str(error), error.exit_code)
-    except (KeyboardInterrupt, click.Abort):
-        _fail("interrupted; what was committed is kept, and the same command goes on from there", _INTERRUPTED)
+    except (KeyboardInterrupt, click.Abort) as error:
+        kept = "; ".join(getattr(error.__cause__ or error, "__notes__", ()))  # click's Abort stands before its cause
+        _fail(f"interrupted{f'; {kept}; the same command goes on from there' if kept else ''}", _INTERRUPTED)
     except OSError as error:
         _fail(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error), 1)
     sys.exit(code if isinstance(code, int) else 0)
@@ -237,12 +232,12 @@ def run(
 def _store(database: str, *, dry_run: bool) -> AbstractContextManager[Store]:
     """Where results go. A forecast leaves no trace: what is there is read, and where nothing is, nothing is made."""
     from ..db import Store
-    from ..db.place import Place
-    from ..db.provisional import open_for_results
+    from ..db.merging import open_for_results
+    from ..db.place import DatabasePlace
 
     if not dry_run:
         return open_for_results(database)
-    absent = not Place.of(database).inspect()
+    absent = not DatabasePlace.of(database).inspect()
     return Store.open("sqlite://" if absent else database, create=absent, read_only=not absent)
 
 
@@ -267,7 +262,7 @@ def measure(
         dlbricks measure squeezenet --threads 2
     """
     from ..analyzer.report.answers.runs import measure_answer
-    from ..db.provisional import open_for_results
+    from ..db.merging import open_for_results
     from ..generator.measurement.measure import measure as measure_models
 
     sources = take_models(options)

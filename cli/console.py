@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from ..generator.progress import Progress
 
-__all__ = ["CROSSED", "INCOMPLETE", "Reporter", "answer", "drawn", "note"]
-
 INCOMPLETE = 3
 """Exit code of a command that did its work, but not all of it."""
 
@@ -49,6 +47,7 @@ _VERBS = {
     "check": "comparing",
     "plan": "planning",
     "retry": "retrying",
+    "analyse": "analysing",
     "profile": "profiling",
 }
 

@@ -10,11 +10,8 @@ import click
 
 from ..errors import UsageError
 from .console import answer, note
-from .models import PLACE
+from .models import PLACE, seconds, share
 from .options import database_option, format_options, quiet_option
-from .spelling import seconds, share
-
-__all__ = ["fleet"]
 
 
 @click.group()
@@ -100,11 +97,11 @@ def fleet_work(
     if not node:
         raise UsageError("a worker needs the name of its node", remedy="give --node, or set DLBRICKS_NODE")
     from ..analyzer.report.answers.fleet import work_answer
-    from ..generator.fleet.worker import Node, work
+    from ..generator.fleet.worker import FleetNode, work
 
-    here = Node(name=node, url=database, state=state or _state() / node, **how)
+    here = FleetNode(name=node, url=database, state=state or _state() / node, **how)
     done = work(here, most=1 if once else None, drain=drain, note=(lambda _text: None) if quiet else note)
-    answer(work_answer(done), form, complete=all(one.complete for one in done))
+    answer(work_answer(done), form, complete=all(job.complete for job in done))
 
 
 def _state() -> Path:

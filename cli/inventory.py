@@ -22,8 +22,6 @@ from .options import (
     suite_option,
 )
 
-__all__ = ["backends", "brick", "models", "system"]
-
 
 @click.group()
 def models() -> None:
@@ -71,7 +69,7 @@ def models_export(
     Example:
         dlbricks models export squeezenet -o zoo
     """
-    from ..analyzer.report.answers.exports import export_models
+    from ..analyzer.report.answers.generation import export_models
 
     result, complete = export_models(
         take_models(options), out, force=force, opened=opened, attention=attention, weights=weights
@@ -132,7 +130,7 @@ def brick_export(*, key: str, suite: Path, out: Path | None, seed: int, force: b
     Example:
         dlbricks brick export 3f2a --suite suite -o brick.onnx
     """
-    from ..analyzer.report.answers.exports import export_brick
+    from ..analyzer.report.answers.generation import export_brick
 
     answer(export_brick(key, suite, out, seed=seed, force=force), form)
 
@@ -232,7 +230,7 @@ def backends_plans(
     Example:
         dlbricks backends plans suite --gpu h200 --dtype float16
     """
-    from ..analyzer.report.answers.plans import plans_answer
+    from ..analyzer.report.answers.generation import plans_answer
     from ..bricks.suite.suite import Suite
     from ..generator.planning.library_plans import Layout, library_plans
 
@@ -271,7 +269,7 @@ def system(*, ceilings: bool, threads: int | None, database: str, quiet: bool, f
         answer(system_answer(), form)
         return
     from ..analyzer.report.roofs import ceilings_answer
-    from ..db.provisional import open_for_results
+    from ..db.merging import open_for_results
     from ..generator.measurement.ceilings import measure_ceilings
 
     options["threads"] = 1 if threads is None else threads

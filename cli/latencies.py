@@ -5,14 +5,17 @@ Nothing is measured, but for what ``history --confirm`` asks for.
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from ..analyzer.report.tables import MOST
+from ..analyzer.report.units import counted
 from .console import Reporter, answer, drawn
-from .models import PLACE, model_arguments, take_models
+from .models import PLACE, model_arguments, moment, take_models
 from .options import (
     all_option,
     comparison_options,
@@ -25,10 +28,84 @@ from .options import (
     plot_option,
     split_options,
 )
-from .spelling import moment
-from .threads import each_estimated
 
-__all__ = ["advise", "compare", "estimate", "history", "kernels"]
+if TYPE_CHECKING:
+    from ..analyzer.estimation.estimates import Estimates
+    from ..constructor.result import Estimate
+    from ..models import ModelSource
+
+
+# The same command for several numbers of threads, one after the other.
+#
+# The library measures with one number at a time, since a worker is bound to its cores when it starts. Each number has
+# its own runs in the database, goes on from where it was interrupted, and gets an equal share of what is left of the
+# time.
+
+
+_LEAST_S = 1e-3
+"""A share where nothing is left: the least is measured all the same, as of a single budget that is too short."""
+
+Report = TypeVar("Report")
+
+
+def each_measured(
+    threads: Sequence[int],
+    models: Sequence[ModelSource],
+    budget_s: float | None,
+    *,
+    progress: Reporter,
+    measure: Callable[[int, list[ModelSource], float | None], Report],
+    spent_s: Callable[[Report], float],
+) -> list[Report]:
+    """One report per number of threads.
+
+    Args:
+        threads: The numbers; 0 means all physical cores.
+        models: Whole models; with several numbers the name of each ends in ``@t2``.
+        budget_s: Total time of all; None: as long as it takes.
+        progress: Shows which number is measured.
+        measure: Measures with one number, the models and seconds given.
+        spent_s: What of its share a report used up.
+    """
+    if len(threads) > 1:
+        from ..generator.machine.cores import physical_cores
+
+        threads = tuple(dict.fromkeys(number or len(physical_cores()) for number in threads))
+    reports: list[Report] = []
+    for place, number in enumerate(threads):
+        named = list(models)
+        if len(threads) > 1:
+            progress.part = f" with {counted(number, 'thread')}"
+            named = [
+                model if model.problem else dataclasses.replace(model, name=f"{model.name}@t{number}")
+                for model in models
+            ]
+        share_s = None if budget_s is None else max(_LEAST_S, budget_s / (len(threads) - place))
+        report = measure(number, named, share_s)
+        budget_s = None if budget_s is None else budget_s - spent_s(report)
+        reports.append(report)
+    return reports
+
+
+def each_estimated(threads: Sequence[int], estimate: Callable[[int | None], Estimates]) -> Estimates:
+    """Estimates for several numbers of threads, those of a model side by side, its name with ``@t2`` at its end.
+
+    Args:
+        threads: The numbers, of which 0 may mean another one; one number, or none, for estimates as they are.
+        estimate: Estimates every model with one number.
+    """
+    from ..analyzer.estimation.estimates import Estimates
+
+    if len(threads) < 2:
+        return estimate(threads[0] if threads else None)
+    found: dict[tuple[int, int | None], Estimate] = {}
+    for number in threads:
+        for place, entry in enumerate(estimate(number)):
+            name = f"{entry.name}@t{number if entry.place.threads is None else entry.place.threads}"
+            source = dataclasses.replace(entry.model.source, name=name)
+            named = dataclasses.replace(entry, model=dataclasses.replace(entry.model, source=source))
+            found.setdefault((place, entry.place.threads), named)
+    return Estimates(tuple(found[key] for key in sorted(found, key=lambda key: key[0])))
 
 
 @click.command()
@@ -61,12 +138,12 @@ def estimate(
         dlbricks estimate squeezenet resnet50 -g 1
     """
     from ..analyzer.estimation.estimate import estimate as estimate_models
-    from ..analyzer.estimation.interpolation import estimate_between
+    from ..analyzer.estimation.estimate import estimate_between
     from ..analyzer.report.answers.estimates import estimates_answer
-    from ..db.decompositions import open_keeping
+    from ..db import Store
 
     sources = take_models(options)
-    with open_keeping(database) as store:
+    with Store.open(database, read_only=True) as store:
         estimates = each_estimated(
             threads or (),
             lambda number: (estimate_between if interpolate else estimate_models)(
@@ -97,11 +174,11 @@ def kernels(*, every: bool, database: str, form: str, **options: Any) -> None:
     Example:
         dlbricks kernels squeezenet --backend torch
     """
-    from ..analyzer.kernels.kernels import kernels as find_kernels
+    from ..analyzer.kernels import kernels as find_kernels
     from ..analyzer.report.answers.kernels import kernels_answer
-    from ..db.decompositions import open_keeping
+    from ..db import Store
 
-    with open_keeping(database) as store:
+    with Store.open(database, read_only=True) as store:
         found = find_kernels(take_models(options), store=store, **options)
     answer(kernels_answer(found, most=None if every else MOST), form, complete=found.complete)
 
@@ -147,9 +224,9 @@ def compare(
     """
     from ..analyzer.comparison.compare import compare as compare_stored
     from ..analyzer.report.answers.comparison import comparison_answer
-    from ..db.decompositions import open_keeping
+    from ..db import Store
 
-    with open_keeping(database) as store:
+    with Store.open(database, read_only=True) as store:
         comparison = compare_stored(take_models(options), store=store, **options)
     if plot is not None:
         from ..analyzer.report.drawing import draw_comparison
@@ -211,10 +288,10 @@ def history(
     """
     from ..analyzer.history.history import history as find_history
     from ..analyzer.report.answers.history import history_answer
-    from ..db.decompositions import open_keeping
+    from ..db import Store
 
     sources = take_models(options)
-    with open_keeping(database) as store:
+    with Store.open(database, read_only=True) as store:
         found = find_history(sources, store=store, **options)
     if environments is not None:
         from ..analyzer.history.confirm import confirm
@@ -227,7 +304,7 @@ def history(
         from ..analyzer.report.drawing import draw_history
 
         drawn(draw_history(found, plot))
-    crossed = any({"change", str(one.verdict).lower()} & {*fail_on} for one in found.alarms)
+    crossed = any({"change", str(alarm.verdict).lower()} & {*fail_on} for alarm in found.alarms)
     answer(
         history_answer(found, runs=runs, most=None if every else MOST), form, complete=found.complete, crossed=crossed
     )
@@ -247,8 +324,8 @@ def advise(*, database: str, form: str, **options: Any) -> None:
     """
     from ..analyzer.advice import advise as advise_on
     from ..analyzer.report.answers.comparison import advice_answer
-    from ..db.decompositions import open_keeping
+    from ..db import Store
 
-    with open_keeping(database) as store:
+    with Store.open(database, read_only=True) as store:
         advice = advise_on(take_models(options), store=store, **options)
     answer(advice_answer(advice), form, complete=advice.complete)

@@ -5,17 +5,134 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from .spelling import batches, dimension
-
 if TYPE_CHECKING:
     from ..models import ModelSource
 
-__all__ = ["PLACE", "Command", "binding_options", "custom_ops_option", "model_arguments", "stacked", "take_models"]
+
+# What words on the command line mean: times, batch sizes, numbers of threads, dimensions, settings and shares.
+
+
+def seconds(text: str) -> float:
+    """A time: seconds, or a number with the unit s, m or h."""
+    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
+    number, unit = (text[:-1], text[-1]) if text[-1:] in units else (text, "s")
+    try:
+        value = float(number) * units[unit]
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is no time; write 90, 90s, 5m or 1h") from error
+    if not 0 < value < float("inf"):
+        raise click.BadParameter(f"{text!r} is not a positive time")
+    return value
+
+
+def moment(text: str) -> datetime:
+    """A point in time: ISO 8601, local where it names no time zone, or how long ago, with the unit s, m, h or d."""
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except ValueError:
+        pass  # no time of day: how long ago, then
+    long_ago = text if text[-1:].isalpha() else ""  # a number alone could be a year
+    try:
+        ago_s = seconds(long_ago.removesuffix("d")) * (86400 if text.endswith("d") else 1)
+        return datetime.now(UTC) - timedelta(seconds=ago_s)
+    except (click.BadParameter, OverflowError) as error:
+        message = f"{text!r} is no time in the past; write 2026-11-23T08:00, 2026-11-23T08:00Z, 90m, 2h or 3d"
+        raise click.BadParameter(message) from error
+
+
+def batches(text: str) -> tuple[int, ...]:
+    """Batch sizes with commas between them, each once, and ranges."""
+    wrong = f"{text!r} is no list of batch sizes"
+    return _positive(text, f"{wrong}; write 1, 1,4,8 or 1..8", f"{wrong}: a batch has at least one sample")
+
+
+def threads(text: str) -> tuple[int, ...]:
+    """Numbers of threads with commas between them, each once; 0 means one per physical core."""
+    parts = text.split(",")
+    if not all(part.isdecimal() for part in parts):
+        raise click.BadParameter(f"{text!r} is no list of numbers of threads; write 1 or 1,2,4 (0: all physical cores)")
+    return tuple(dict.fromkeys(map(int, parts)))
+
+
+def sizes(text: str) -> tuple[int, ...]:
+    """Sizes with commas between them, each once; ``64..1024`` doubles from the one to the other, which always counts.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    found: list[int] = []
+    for part in text.split(","):
+        first, dots, last = part.partition("..")
+        low, high = int(first), int(last) if dots else int(first)
+        if not (part.replace("..", "", 1).isdecimal() and (not dots or 0 < low <= high)):
+            raise ValueError(text)
+        found += [low << doubled for doubled in range(high.bit_length()) if low << doubled < high]
+        found.append(high)
+    return tuple(dict.fromkeys(found))
+
+
+def lengths(text: str) -> tuple[int, ...]:
+    """Lengths in tokens, at least one each: ``128``, ``32,500`` or ``32..512``."""
+    wrong = f"{text!r} is no list of lengths; write 128, 32,500 or 32..512"
+    return _positive(text, wrong, f"{text!r}: a length is at least 1")
+
+
+def _positive(text: str, wrong: str, zero: str) -> tuple[int, ...]:
+    """Sizes of at least 1; else what to say of what is no list of sizes, and of one that holds a zero."""
+    try:
+        found = sizes(text)
+    except ValueError as error:
+        raise click.BadParameter(wrong) from error
+    if not all(found):
+        raise click.BadParameter(zero)
+    return found
+
+
+def dimension(text: str) -> tuple[str, tuple[int, ...]]:
+    """NAME=N[,N...], each size once, and ranges; the name itself may hold an equals sign."""
+    name, _, numbers = text.rpartition("=")
+    try:
+        found = sizes(numbers)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is not NAME=N; write past=128, past=128,512 or past=64..1024") from error
+    if not name:
+        raise click.BadParameter(f"{text!r} names no dimension; write past=128, past=128,512 or past=64..1024")
+    return name, found
+
+
+def setting(text: str) -> tuple[str, str]:
+    """NAME=VALUE."""
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise click.BadParameter(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
+def share(text: str) -> float:
+    """A positive share: ``3%`` or ``0.03``."""
+    number, unit = (text[:-1], 100.0) if text.endswith("%") else (text, 1.0)
+    try:
+        value = float(number) / unit
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is no share; write 3% or 0.03") from error
+    if not 0 < value < float("inf"):
+        raise click.BadParameter(f"{text!r} is not a positive share")
+    return value
+
+
+def saving(text: str) -> float:
+    """A limit of what a finding may save: ``saving>10%``."""
+    word, sign, number = text.replace(" ", "").partition(">")
+    if word != "saving" or not sign:
+        raise click.BadParameter(f"{text!r} is no limit; write 'saving>10%'")
+    return share(number)
+
 
 PLACE = click.Path(path_type=Path)
 
@@ -89,7 +206,7 @@ model_arguments = stacked(
 def take_models(options: dict[str, Any]) -> list[ModelSource]:
     """Take what ``model_arguments`` added out of a command's options, and find the models."""
     from ..models import find_models
-    from ..models.control.choices import read_choices
+    from ..models.control import read_choices
 
     control, observed = read_choices(options.pop("branches"), options.pop("trips"))
     models, batch = options.pop("models"), options.pop("batch") or ()

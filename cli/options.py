@@ -9,34 +9,7 @@ import click
 from click.core import ParameterSource
 
 from ..errors import UsageError
-from .models import PLACE, Command, stacked
-from .spelling import moment, seconds, setting, share, threads
-
-__all__ = [
-    "all_option",
-    "check_runtime_options",
-    "comparison_options",
-    "database_option",
-    "device_options",
-    "estimated_options",
-    "format_options",
-    "history_options",
-    "interpolate_option",
-    "kernel_options",
-    "measured_options",
-    "node_options",
-    "pace_options",
-    "plot_option",
-    "quiet_option",
-    "report_options",
-    "runtime_options",
-    "setting_option",
-    "since_option",
-    "split_options",
-    "stack_options",
-    "suite_argument",
-    "suite_option",
-]
+from .models import PLACE, Command, moment, seconds, setting, share, stacked, threads
 
 _CUSTOM_OPS = "custom_ops"
 """The option of a stack that ``--custom-ops`` stands for."""

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..analyzer.report.tables import MOST
 from ..errors import UsageError
-from .console import Reporter, answer, note
-from .models import PLACE, model_arguments, take_models
+from .console import Reporter, answer, drawn, note
+from .models import PLACE, custom_ops_option, dimension, lengths, model_arguments, saving, share, take_models
 from .options import (
+    all_option,
     database_option,
     format_options,
     interpolate_option,
+    measured_options,
     quiet_option,
     report_options,
     setting_option,
@@ -23,8 +26,6 @@ from .options import (
 if TYPE_CHECKING:
     from ..analyzer.reporting import Setup
     from ..db import Store
-
-__all__ = ["open_store", "picked_setup", "report"]
 
 
 @click.command()
@@ -102,12 +103,12 @@ def report(
             progress=progress,
         )
     if trace is not None:
-        from ..analyzer.report.trace import write_trace
+        from ..analyzer.report.viewers import write_trace
 
         if not write_trace(result.sections, trace):
             note(f"{trace} is empty: there is no trace before every layer of a model is measured")
     if annotated is not None:
-        from ..analyzer.report.annotation import annotate
+        from ..analyzer.report.viewers import annotate
 
         annotate(result.sections, annotated)
     answer(report_answer(result), form, complete=result.complete)
@@ -126,7 +127,152 @@ def picked_setup(*, stored: bool, system: str | None, stack: str | None, **optio
 
 def open_store(database: str, *, stored: bool) -> AbstractContextManager[Store]:
     """The database: with what is stored alone, or for results too."""
-    from ..db.decompositions import open_keeping
-    from ..db.provisional import open_for_results
+    from ..db import Store
+    from ..db.merging import open_for_results
 
-    return open_keeping(database) if stored else open_for_results(database)
+    return Store.open(database, read_only=True) if stored else open_for_results(database)
+
+
+# The command about language models: how long an answer takes.
+
+
+@click.command()
+@click.argument("models", nargs=-1, required=True, metavar="PROMPT [STEP]")
+@click.option(
+    "--prompt",
+    "prompts",
+    type=lengths,
+    default="32..512",
+    show_default=True,
+    metavar="N[,N...]|N..M",
+    help="Tokens of the prompt: lengths, or doubled from N to M.",
+)
+@click.option(
+    "--new", type=click.IntRange(min=1), default=128, show_default=True, metavar="N", help="Tokens of the answer."
+)
+@click.option(
+    "--at",
+    "lengths",
+    type=lengths,
+    default=None,
+    metavar="N[,N...]|N..M",
+    help="Lengths to measure at; else the shortest and longest that is needed, and powers of two between.",
+)
+@click.option(
+    "--prompt-dim", "prompt_dimension", metavar="NAME", help="Dimension of PROMPT that counts its tokens; else found."
+)
+@click.option(
+    "--past-dim", "past_dimension", metavar="NAME", help="Dimension of STEP that counts the cache; else found."
+)
+@click.option(
+    "--dim",
+    "dims",
+    type=dimension,
+    multiple=True,
+    metavar="NAME=N",
+    help="Value of another dimension, such as the length of what an encoder reads; repeatable.",
+)
+@custom_ops_option
+@report_options
+@setting_option
+@click.option("--suite", type=PLACE, metavar="SUITE", help="Folder to keep the bricks in; else a temporary one.")
+@click.option("--plot", type=PLACE, metavar="FILE|DIR", help="Also draw latency and throughput against length.")
+@database_option
+@quiet_option
+@format_options
+def tokens(
+    *,
+    models: tuple[str, ...],
+    prompts: tuple[int, ...],
+    new: int,
+    lengths: tuple[int, ...] | None,
+    prompt_dimension: str | None,
+    past_dimension: str | None,
+    dims: tuple[tuple[str, tuple[int, ...]], ...],
+    budget_s: float | None,
+    stored: bool,
+    suite: Path | None,
+    plot: Path | None,
+    database: str,
+    quiet: bool,
+    form: str,
+    **options: Any,
+) -> None:
+    """How fast a language model answers: time to first token, time per token, tokens per second.
+
+    PROMPT is the model that fills a cache of keys and values, STEP the one that extends it by a token; or the name that
+    both begin with in the zoo. Bricks are measured at a few lengths; what lies between is interpolated, and marked.
+
+    \b
+    Example:
+        dlbricks tokens distilgpt2 --prompt 32..512 --new 128
+    """
+    from ..analyzer.tokens import draw_tokens, pair, tokens_answer
+    from ..analyzer.tokens import tokens as time_tokens
+
+    if several := next((name for name, sizes in dims if len(sizes) > 1), None):
+        raise click.BadParameter(
+            f"{several} has one value here; --prompt and --new vary the lengths", param_hint="--dim"
+        )
+    prompt, step = pair(models, {name: size for name, (size,) in dims})
+    with open_store(database, stored=stored) as store, Reporter(quiet=quiet) as progress:
+        found = time_tokens(
+            prompt, step, store=store, prompts=prompts, new=new, lengths=lengths or (),
+            prompt_dimension=prompt_dimension, past_dimension=past_dimension,
+            setup=picked_setup(stored=stored, **options), measure=not stored, budget_s=budget_s, suite=suite,
+            progress=progress,
+        )  # fmt: skip
+    if plot is not None:
+        drawn(draw_tokens(found, plot))
+    answer(tokens_answer(found), form, complete=found.complete)
+
+
+# The command that finds what models miss, and proves it where that is asked for.
+
+
+@click.command()
+@model_arguments
+@measured_options
+@click.option(
+    "--minimum-share",
+    type=share,
+    default="1%",
+    show_default=True,
+    metavar="SHARE",
+    help="Findings that save less of the model are left out.",
+)
+@click.option("--prove", is_flag=True, help="Try every remedy, the model as it is and as it would be visited in turn.")
+@click.option("--write", type=PLACE, metavar="DIR", help="Folder for improved models that were proven to save time.")
+@click.option(
+    "--visits", type=click.IntRange(min=6), default=36, show_default=True, metavar="N", help="Of each side in a proof."
+)
+@click.option(
+    "--processes", type=click.IntRange(min=1), default=2, show_default=True, metavar="N", help="Workers of a proof."
+)
+@click.option(
+    "--fail-on",
+    type=saving,
+    metavar="LIMIT",
+    help="End with exit code 4 where one finding saves more, as proven, else as predicted: 'saving>10%'.",
+)
+@all_option
+@database_option
+@quiet_option
+@format_options
+def analyze(
+    *, fail_on: float | None, every: bool, database: str, quiet: bool, form: str, write: Path | None, **options: Any
+) -> None:
+    """What models miss: findings with their savings, what to do, and proofs.
+
+    \b
+    Example:
+        dlbricks analyze squeezenet --prove --fail-on 'saving>10%'
+    """
+    from ..analyzer.findings.analyze import analyze as analyze_models
+    from ..analyzer.report.answers.findings import analyze_answer
+    from ..db import Store
+
+    with Store.open(database, read_only=True) as store, Reporter(quiet=quiet) as progress:
+        report = analyze_models(take_models(options), store=store, write=write, progress=progress, **options)
+    crossed = fail_on is not None and any(row.largest_share > fail_on for row in report.rows)
+    answer(analyze_answer(report, most=None if every else MOST), form, complete=report.complete, crossed=crossed)

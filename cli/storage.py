@@ -1,18 +1,25 @@
-"""Commands about the database: what it holds, its export, its merge, its upgrade."""
+"""Commands to keep results and hand them on: the database, and manifests to reproduce what was measured."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import click
 
-from ..analyzer.report.tables import Answer
-from .console import answer
-from .models import PLACE, binding_options, take_models
-from .options import database_option, format_options, suite_option
-
-__all__ = ["db"]
+from ..analyzer.report.tables import MOST, Answer
+from .console import Reporter, answer
+from .models import PLACE, binding_options, custom_ops_option, share, take_models
+from .options import (
+    all_option,
+    database_option,
+    format_options,
+    measured_options,
+    quiet_option,
+    suite_argument,
+    suite_option,
+)
 
 
 @click.group()
@@ -67,7 +74,7 @@ def db_export(
     Example:
         dlbricks db export latencies.db --measurements-only
     """
-    from ..analyzer.report.naming import names_of
+    from ..analyzer.report.answers.generation import names_of
     from ..db import Store, export
 
     models = take_models(options)
@@ -91,7 +98,7 @@ def db_merge(*, other: str, node: str | None, database: str, form: str) -> None:
     """
     from ..analyzer.report.answers.resources import merge_answer
     from ..db import merge
-    from ..db.provisional import open_for_results
+    from ..db.merging import open_for_results
 
     with open_for_results(database) as store:
         answer(merge_answer(merge(store, other, node=node)), form)
@@ -112,3 +119,110 @@ def db_upgrade(*, database: str, form: str) -> None:
     done = upgrade(database)
     text = "up to date already" if done.before == done.after else f"upgraded to {done.after}"
     answer(Answer([{"before": done.before, "after": done.after}], summary=[f"{database}: {text}"]), form)
+
+
+_FILE = click.Path(path_type=Path, dir_okay=False, writable=True)
+
+
+def _can_be_made(_context: click.Context, _parameter: click.Parameter, path: Path | None) -> Path | None:
+    """Refuse a file that cannot be written before anything is measured for it."""
+    if path is not None and (path.is_file() or not path.exists()):
+        folder = path.resolve().parent
+        if not folder.is_dir():
+            raise click.BadParameter(f"the folder of {path} does not exist")
+        if not os.access(folder, os.W_OK):
+            raise click.BadParameter(f"the folder of {path} cannot be written")
+    return path
+
+
+@click.command()
+@suite_argument
+@click.option(
+    "-o",
+    "--out",
+    type=_FILE,
+    callback=_can_be_made,
+    required=True,
+    metavar="FILE",
+    help="The manifest; what is there is replaced.",
+)
+@click.option("--run", metavar="ID", help="The run (an id or its beginning); else the newest that is finished.")
+@click.option("--hashes", is_flag=True, help="Ask pip for wheels whose hashes no record of the installation has.")
+@measured_options
+@database_option
+@format_options
+def manifest(*, suite: Path, out: Path, database: str, form: str, **options: Any) -> None:
+    """Write down what a run of a suite measured, on and with what, for others to reproduce (docs/reproducing.md).
+
+    \b
+    Example:
+        dlbricks manifest suite -o results.json --hashes
+    """
+    from ..analyzer.manifests.manifest import manifest as make
+    from ..analyzer.report.answers.reproduction import manifest_answer
+    from ..db import Store
+
+    with Store.open(database, create=False, read_only=True) as store:
+        made = make(suite, store=store, **options)
+    made.write(out)
+    answer(manifest_answer(made, out), form, complete=made.complete)
+
+
+@click.command()
+@click.argument("file", type=PLACE, metavar="FILE")
+@click.option("--suite", type=PLACE, required=True, metavar="SUITE", help="The suite that the manifest is about.")
+@click.option("--here", is_flag=True, help="Measure in this environment, instead of one made from the lock file.")
+@click.option("--lock", type=PLACE, metavar="FILE", help="Make the environment from this pylock.toml instead.")
+@custom_ops_option
+@click.option("--dry-run", is_flag=True, help="Only name what differs here; nothing is installed or measured.")
+@click.option(
+    "-o",
+    "--out",
+    type=_FILE,
+    callback=_can_be_made,
+    metavar="FILE",
+    help="Also write a manifest of what was measured now.",
+)
+@click.option(
+    "--minimum-effect",
+    type=share,
+    default="15%",
+    show_default=True,
+    metavar="SHARE",
+    help="Difference that matters, for example 3% or 0.03; anything less is SAME.",
+)
+@click.option(
+    "--fail-on",
+    type=click.Choice(["slower", "faster", "unclear"]),
+    multiple=True,
+    help="End with exit code 4 where a brick has this verdict; repeatable.",
+)
+@all_option
+@quiet_option
+@format_options
+def reproduce(
+    *, file: Path, out: Path | None, fail_on: tuple[str, ...], every: bool, quiet: bool, form: str, **options: Any
+) -> None:
+    """Measure what a manifest says once more, in its environment, and compare; name all that differs here.
+
+    \b
+    Example:
+        dlbricks reproduce results.json --suite suite
+    """
+    from ..analyzer.manifests.reproduce import reproduce as again
+    from ..analyzer.report.answers.reproduction import reproduction_answer
+    from ..errors import UsageError
+
+    if options["here"] and options["lock"] is not None:
+        raise UsageError("--here takes this environment, --lock another one", remedy="leave out one")
+    with Reporter(quiet=quiet) as progress:
+        found = again(file, progress=progress, **options)
+    result = reproduction_answer(found, most=None if every else MOST)
+    if out is not None and found.manifest is not None:
+        try:
+            found.manifest.write(out)
+        except OSError:
+            answer(result, form)  # what took so long to measure does not end with the file
+            raise
+    crossed = any(str(verdict).lower() in fail_on for verdict in found.verdicts)
+    answer(result, form, complete=found.complete, crossed=crossed)

@@ -6,26 +6,23 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from ..bricks.cutting.windows import KeyedWindow
+from ..bricks.cutting.sequences import KeyedWindow
+from ..bricks.decomposition import Decomposition
 from ..bricks.graph.footprint import is_level
-from ..bricks.sequence import LayerSequence
 from ..db import Measurement
 from .choice import COLD
-from .composition.bound import Cover, further_covers, lower_bound
-from .composition.composition import CriticalPath, Quotient
-from .composition.selection_bias import selection_bias
+from .composition import Cover, CriticalPath, further_covers, lower_bound, selection_bias
 from .coverage import cannot_be_bricks
-from .decomposition import Decomposition, edges
-from .stored import BrickMeasurements, Stored
+from .decomposition import edges, state_of
+from .evidence import Evidence
+from .measurements import BrickMeasurements
+from .result import BenanzaBound, BenanzaBounds, GroundTruth
 from .uncertainty.calibration import scatters
 from .uncertainty.interval import NORMAL, Uncertainty, Weights
-from .uncertainty.pairing import paired
-
-__all__ = ["Bound", "Bounds", "benanza_ratio", "bounded", "bounds_of", "not_of_one_state"]
+from .uncertainty.pairing import Paired, paired
 
 _REPLICATES = 128
 
@@ -60,10 +57,9 @@ class Bounds:
     critical_path: Bound
 
 
-def bounds_of(  # noqa: PLR0917  (what ``estimate`` has at hand)
+def bounds_of(
     model: Decomposition,
-    parts: Sequence[LayerSequence],
-    quotient: Quotient,
+    asked: Cover,
     bricks: BrickMeasurements,
     uncertainty: Uncertainty,
     path: CriticalPath | None,
@@ -76,8 +72,7 @@ def bounds_of(  # noqa: PLR0917  (what ``estimate`` has at hand)
 
     Args:
         model: As decomposed.
-        parts: The sequences that it was asked to be composed of.
-        quotient: Their quotient DAG.
+        asked: The sequences that it was asked to be composed of.
         bricks: What is known of the bricks.
         uncertainty: Has their raw samples.
         path: The critical path of the sequences on the stack that was asked for, where they are all measured.
@@ -85,7 +80,6 @@ def bounds_of(  # noqa: PLR0917  (what ``estimate`` has at hand)
     graph = model.graph
     if cannot_be_bricks(graph):
         return None
-    asked = Cover(quotient, tuple(part.key for part in parts))
     competing = {*asked.keys, *(window.key for window in model.windows)}
     rivals = {key: bricks.rivals[key] for key in sorted(competing) if key in bricks.rivals}
     lowest = {key: some[0].latency_ns for key, some in rivals.items()}
@@ -125,13 +119,13 @@ def bounded(
     whole = [window for window in windows if window.key in lowest]
     used = {key for cover in measured for key in cover.keys} | {window.key for window in whole}
     entering = {key: some for key, some in rivals.items() if key in used}
-    ids = [one.id for some in entering.values() for one in some]
+    ids = [measurement.id for some in entering.values() for measurement in some]
     errors = iter(uncertainty.draws_ns(ids, _REPLICATES))
     bias = selection_bias(
         measured,
         whole,
         size,
-        {key: [one.latency_ns for one in some] for key, some in entering.items()},
+        {key: [measurement.latency_ns for measurement in some] for key, some in entering.items()},
         {key: np.stack([next(errors) for _ in some]) for key, some in entering.items()},
     )
     apart = len({uncertainty.known[id_].run for id_ in ids}) > 1
@@ -177,31 +171,67 @@ def not_of_one_state(state: str, own: Collection[str], truth: Measurement) -> st
     measured = truth.conditions.cache
     if state == measured or (state in own and measured != COLD):
         return None
-    classes = ", ".join(sorted(one for one in own if is_level(one)))
+    classes = ", ".join(sorted(level for level in own if is_level(level)))
     return (
         f"the bound is of bricks in the cache state {state}, and the model was measured with cache {measured}, in its "
         f"own state ({classes}): use --cache model"
     )
 
 
-def benanza_ratio(bound: Bound, truth: Measurement, measured_ns: float, stored: Stored) -> dict[str, Any]:
-    """Bound / measured, with its interval: of visits in turn where both had such.
+def benanza_bounds(
+    model: Decomposition,
+    bounds: Bounds | None,
+    truth: GroundTruth,
+    both: Paired | None,
+    evidence: Evidence,
+) -> BenanzaBounds:
+    """The lower bounds as a result, beside the model as measured.
+
+    Args:
+        model: As decomposed.
+        bounds: The bounds; None where there are none.
+        truth: The model as measured.
+        both: Means of the visits that bricks and model had in turn; None where they had none.
+        evidence: What is known.
+    """
+    measured, state = truth.measurement, state_of(model, evidence.choice)
+    reason, comparable = truth.reason, False
+    if measured is not None:
+        reason = "not every brick is measured" if model.sequences else "no layer of the model is executed"
+        measured_ns = measured.latency_ns if both is None else both.measured_ns
+        if model.sequences and bounds is not None and measured_ns > 0:
+            reason = not_of_one_state(state, {model.level, evidence.executed[model.own.key].level}, measured)
+            comparable = reason is None
+
+    def shown(bound: Bound) -> BenanzaBound:
+        low, high = bound.ci95_ns
+        ratio, ci95 = None, None
+        if comparable and measured is not None:
+            ratio, ci95 = benanza_ratio(bound, measured, measured_ns, evidence)
+        return BenanzaBound(bound.latency_ns / 1e6, (low / 1e6, high / 1e6), ratio, ci95)
+
+    if bounds is None:
+        return BenanzaBounds(reason=reason)
+    return BenanzaBounds(shown(bounds.sequential), shown(bounds.critical_path), reason)
+
+
+def benanza_ratio(
+    bound: Bound, truth: Measurement, measured_ns: float, evidence: Evidence
+) -> tuple[float, tuple[float, float] | None]:
+    """A bound divided by the measured latency, and its interval: of visits in turn where both had such.
 
     Args:
         bound: The bound.
         truth: The model.
         measured_ns: Its latency; positive.
-        stored: What is known.
-
-    Returns:
-        ``ratio`` and ``ci95``.
+        evidence: What is known.
     """
-    uncertainty, (least, most) = stored.uncertainty, bound.bias_ns
+    uncertainty, (least, most) = evidence.uncertainty, bound.bias_ns
     ratio = bound.latency_ns / measured_ns
     if bound.latency_ns <= 0:
-        return {"ratio": ratio, "ci95": None}
-    weights = stored.in_run(bound.weights, truth.run)
-    both = paired(weights, truth, stored.members(weights), uncertainty)
+        return ratio, None
+    weights = evidence.in_run(bound.weights, truth.run)
+    both = paired(weights, truth, evidence.members(weights), uncertainty)
     if both is not None:
         half = both.half
     else:
@@ -215,4 +245,4 @@ def benanza_ratio(bound: Bound, truth: Measurement, measured_ns: float, stored: 
         max(0.0, bound.latency_ns + least) / measured_ns / reach,
         (bound.latency_ns + most) / measured_ns * reach,
     )
-    return {"ratio": ratio, "ci95": (min(low, ratio), high)}
+    return ratio, (min(low, ratio), high)

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from ..db import Conditions, Stack, System
 
-__all__ = ["COLD", "MODEL", "Choice", "in_parallel", "narrows"]
-
 MODEL = "model"
 """The cache state that stands for all levels of reuse distance together: of each model its own is looked up."""
 
@@ -34,6 +32,46 @@ class Choice:
     stack: Stack
     conditions: Conditions
     count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cutting:
+    """How a model was decomposed.
+
+    Attributes:
+        granularity: Most layers in a sequence.
+        graph: Which graph was decomposed: ``source``, ``runtime`` or ``fused``.
+        overlap: Whether sequences could begin at every layer.
+        connected: Whether sequences could be connected windows.
+    """
+
+    granularity: int
+    graph: str = "source"
+    overlap: bool = False
+    connected: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredPlace:
+    """Where the bricks of an estimate were measured; where nothing is stored, what was asked for.
+
+    Attributes:
+        system: Key of the system; None where nothing that matches is stored.
+        stack: Key of the stack; None likewise.
+        backend: Backend.
+        device: Device.
+        threads: Threads.
+        cache: Cache state. ``model``: bricks at the model's own reuse distance.
+        dtype: Precision.
+    """
+
+    system: str | None = None
+    stack: str | None = None
+    backend: str | None = None
+    device: str | None = None
+    threads: int | None = None
+    cache: str | None = None
+    dtype: str | None = None
 
 
 def narrows(stack: Stack) -> bool:

@@ -3,145 +3,329 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
-from ..bricks.layer import LayerState
-from ..bricks.sequence import LayerSequence
-from ..bricks.suite.signature import Signature
+from ..bricks.decomposition import Decomposition, Failed
+from ..bricks.graph.control import ControlFlow
+from ..bricks.graph.expansion import BARE, FRAMING
+from ..bricks.layer import LayerSequence
+from ..db import Measurement, Subject
+from ..db.values import NATIVE
 from ..errors import InvalidSequence
-from .bounds import Bound, Bounds, bounds_of
-from .choice import COLD, Choice, in_parallel
-from .composition.composition import CriticalPath, critical_path, sequential
-from .composition.cover import Window, cheapest_cover
-from .coverage import coverage_of, missing_of, row_of
-from .decomposition import Decomposition, Failed, Interventions, quotient_of, state_of
-from .framing import framing_of
-from .headroom import beside_roofline
-from .prediction.excess import benanza_note
-from .prediction.prediction import Asked, Prediction, predict, unexplained
-from .prediction.terms import host_of
-from .remedies import Remedies
-from .result import Estimate, Interpolation
-from .reuse import repeated_windows, with_repeated
-from .stored import BrickMeasurements, Stored
-from .truth import beside_truth
-from .uncertainty.calibration import Method
-from .uncertainty.pairing import FUSION
+from .bounds import benanza_bounds, bounds_of
+from .choice import COLD, MODEL, Choice, Cutting, MeasuredPlace, in_parallel
+from .composition import Cover, CriticalPath, Quotient, Window, cheapest_cover, critical_path, sequential
+from .coverage import cannot_be_bricks, coverage_of, missing_of, rows_of
+from .curve import Interpolation
+from .decomposition import quotient_of, state_of
+from .evidence import EstimateRequest, Evidence
+from .measurements import BrickMeasurements
+from .prediction import Asked, Prediction, benanza_note, host_of, predict, unexplained
+from .remedies import Task
+from .result import (
+    Estimate,
+    EstimatedModel,
+    Framing,
+    GroundTruth,
+    Latency,
+    Parts,
+    RooflineBound,
+    SequenceLatency,
+    Sums,
+    Term,
+)
+from .roofline import roofline
+from .uncertainty.calibration import Method, scatters
+from .uncertainty.interval import NORMAL, with_method
+from .uncertainty.pairing import FUSION, Paired, paired
 
-__all__ = ["construct", "without"]
 
-
-def construct(
+def truth_of(
     model: Decomposition,
-    stored: Stored,
-    executed: Interventions,
-    remedies: Remedies,
-    blank: Estimate,
-) -> Estimate:
-    """Construct a model's estimate; what it cannot say stays None.
+    parts: Sequence[LayerSequence],
+    evidence: Evidence,
+    prediction: Prediction | None,
+    latency: Latency,
+) -> tuple[GroundTruth, Paired | None]:
+    """What was measured of the model itself, and how the estimate stands beside it.
 
     Args:
         model: As decomposed.
-        stored: What is known of its bricks, and of itself.
-        executed: What the runtime executes for it.
-        remedies: What would measure what is missing.
-        blank: How the model was decomposed.
+        parts: The sequences that the estimate is composed of.
+        evidence: What is known of the model.
+        prediction: What the estimate is composed of; None where it is not complete, or there is nothing to compose.
+        latency: The prediction with its interval.
+
+    Returns:
+        The ground truth, and the means of the visits that bricks and model had in turn; None where they had none.
     """
-    graph, state = model.graph, state_of(model, stored.choice)
-    stored = stored.at_boundary(executed.graph, executed.parts, executed.level)
-    stored = stored.at_boundary(graph, model.sequences, state)
-    stored = with_repeated(stored, executed.parts, executed.level)
-    stored = with_repeated(stored, model.sequences, state, repeated_windows(model))
-    bricks = stored.bricks_in(state)
-    parts = _cover(model, bricks) if blank.overlap else model.sequences
-    try:
-        quotient = quotient_of(graph, parts)
-    except InvalidSequence as error:
-        return without(Failed(model.source, str(error)), blank)
-    measured = [part for part in parts if bricks.measured(part.key, part.reuse)]
-    missing = tuple(missing_of(model, parts, bricks, remedies))
-    estimate = replace(
-        blank,
-        **_identity(model, stored.choice),
-        unique=len({part.key for part in parts}),
-        coverage=coverage_of(graph, parts, measured),
-        known_ms=_ms(sequential(map(bricks.latency_ns, measured))),
-        missing=missing,
+    key = model.own.key
+    measured = evidence.truths.get(key)
+    if measured is None:
+        failure = evidence.model_failures.get(key)
+        if failure is not None:
+            reason = f"the model itself could not be measured: {failure.kind}: {failure.reason}"
+            return GroundTruth(reason=reason), None
+        reason = "the model itself is not measured under these conditions"
+        return GroundTruth(reason=reason, remedy=evidence.request.remedies.truth(model.source)), None
+    both: Paired | None = None
+    ratio: float | None = None
+    ratio_ci95: tuple[float, float] | None = None
+    if prediction is not None and latency.ms is not None and parts and measured.latency_ns > 0:
+        weights = evidence.in_run(prediction.weights, measured.run)
+        both = paired(weights, measured, evidence.members(weights), evidence.uncertainty)
+        if both is not None:
+            ratio = both.estimate_ns / both.measured_ns
+            ratio_ci95 = _around(ratio, with_method(both.half, prediction.method_sd))
+        else:
+            ratio = latency.ms / measured.latency_ms
+            ratio_ci95 = _apart(ratio, measured, latency, evidence, prediction)
+    incomplete = "not every brick is measured" if parts else "no layer of the model is executed"
+    measured_ns = measured.latency_ns if both is None else both.measured_ns
+    quiet_ns, half_ns = measured.undisturbed_ns or None, measured.half_ns
+    truth = GroundTruth(
+        ms=measured_ns / 1e6,
+        ci95_ms=(max(0.0, measured_ns - half_ns) / 1e6, (measured_ns + half_ns) / 1e6),
+        undisturbed_ms=None if quiet_ns is None else quiet_ns / 1e6,
+        ratio=ratio,
+        ratio_ci95=ratio_ci95,
+        paired=None if ratio is None else both is not None,
+        disturbance=None if quiet_ns is None else measured_ns / quiet_ns - 1,
+        reason=incomplete if ratio is None else None,
+        measurement=measured,
     )
+    return truth, both
+
+
+def quietness(evidence: Evidence, prediction: Prediction) -> tuple[float | None, float | None, float | None]:
+    """The prediction on a quiet machine in ms, how many visits were quiet, and how much slower they all were.
+
+    Args:
+        evidence: What is known of the bricks.
+        prediction: What is composed of them.
+    """
+    quiet_ns = evidence.uncertainty.undisturbed_ns(prediction.weights)
+    known = evidence.members(prediction.weights)
+    shares = [(known[id_].quiet, known[id_].latency_ns * weight) for id_, weight in prediction.weights.items()]
+    rated = [(quiet, weight) for quiet, weight in shares if quiet is not None and weight > 0]
+    total = math.fsum(weight for _, weight in rated)
+    share = math.fsum(quiet * weight for quiet, weight in rated) / total if total > 0 else None
+    if quiet_ns is None or quiet_ns <= 0:
+        return None, share, None
+    return quiet_ns / 1e6, share, prediction.ms * 1e6 / quiet_ns - 1
+
+
+def _run_sd(evidence: Evidence, ours: Iterable[Measurement], truth: Measurement) -> float:
+    """What an estimate from bricks and a model differ by where they come from different runs, relative."""
+    stacks = evidence.uncertainty.stacks
+    bricks = (measurement for measurement in ours if measurement.subject is Subject.BRICK)
+    of_bricks = max((scatters(stacks, brick).run_sd for brick in bricks), default=0.0)
+    return math.hypot(of_bricks, scatters(stacks, truth).run_sd)
+
+
+def _apart(
+    ratio: float, truth: Measurement, latency: Latency, evidence: Evidence, prediction: Prediction
+) -> tuple[float, float] | None:
+    """The interval of a ratio of different sessions, with what these may differ by: the less quiet, the more."""
+    if latency.ms is None or latency.ci95_ms is None:  # read between two sizes: nothing shows how good that is
+        return None
+    run_sd = _run_sd(evidence, evidence.members(prediction.weights).values(), truth)
+    theirs = truth.latency_ns / truth.undisturbed_ns - 1 if truth.undisturbed_ns else 0.0
+    runs = math.hypot(run_sd, max(0.0, latency.disturbance or 0.0) / 2, max(0.0, theirs) / 2)
+    half = math.hypot(latency.ci95_ms[1] / latency.ms - 1, truth.half_ns / truth.latency_ns, NORMAL * runs)
+    return _around(ratio, half)
+
+
+def _around(ratio: float, half: float) -> tuple[float, float]:
+    """The interval of a ratio from half of that of its logarithm."""
+    reach = min(half, 50.0)  # a single time block shows nothing: the interval then says so, and stays a number
+    return ratio * math.exp(-reach), ratio * math.exp(reach)
+
+
+# What of an estimate is control flow itself: its operators beyond their bodies, slices and stacks around them.
+
+
+def framing_of(control: Iterable[ControlFlow], rows: Sequence[SequenceLatency]) -> tuple[Framing, ...]:
+    """One entry per operator of control flow, in the order given.
+
+    Args:
+        control: The model's control flow. Of operators with one name nothing is said: their layers have one, too.
+        rows: The sequences that the estimate is composed of. Those that hold other layers as well say nothing.
+    """
+    flows = tuple(control)
+    names = Counter(flow.name for flow in flows)
+    return tuple(_framing(flow, rows) if names[flow.name] == 1 else Framing() for flow in flows)
+
+
+def _framing(flow: ControlFlow, rows: Sequence[SequenceLatency]) -> Framing:
+    own = [row for row in rows if _sources(row) == {f"{flow.name}{BARE}"}]
+    slices = [row for row in rows if _sources(row) and all(_frames(flow, name) for name in _sources(row))]
+    return Framing(_total_ms(own), _total_ms(slices) if flow.op_type != "If" else None)
+
+
+def _sources(row: SequenceLatency) -> set[str]:
+    """The layers of the model's own graph that a sequence stands for, whichever graph was cut."""
+    return {*(row.names if row.form is None else row.form.source_layers)}
+
+
+def _frames(flow: ControlFlow, name: str) -> bool:
+    return name.startswith(f"{flow.name}/") and name.removeprefix(f"{flow.name}/").partition("/")[0] in FRAMING
+
+
+def _total_ms(rows: Sequence[SequenceLatency]) -> float | None:
+    """The sum; None where there are none, or one is not measured."""
+    known = [row.latency_ms for row in rows if row.latency_ms is not None]
+    return sequential(known) if rows and len(known) == len(rows) else None
+
+
+def construct(model: Decomposition | Failed, evidence: Evidence) -> Estimate:
+    """Construct a model's estimate; what it cannot say stays None.
+
+    Args:
+        model: As decomposed, or why it cannot be.
+        evidence: What is known of its bricks, and of itself.
+    """
+    request = evidence.request
+    cutting, remedies = request.cutting, request.remedies
+    if isinstance(model, Failed):
+        return failed(model, request)
+    key, state = model.own.key, state_of(model, evidence.choice)
+    bricks = evidence.bricks_in(key, state)
+    parts = _cover(model, bricks) if cutting.overlap else model.sequences
+    try:
+        quotient = quotient_of(model.graph, parts)
+    except InvalidSequence as error:
+        return failed(Failed(model.source, str(error)), request)
+    missing = tuple(missing_of(model, parts, bricks, remedies))
     path: CriticalPath | None = None
     prediction: Prediction | None = None
-    if all(one.key in bricks.latest for one in missing):
+    if all(brick.key in bricks.latest for brick in missing):
         path = critical_path(quotient, [bricks.latency_ns(part) for part in parts])
-        if graph is executed.graph:
-            executed = replace(executed, parts=parts)
-        parallel = _at_once(stored.choice)
-        own = state if state == COLD else executed.level or model.level
-        prediction = predict(
-            Asked(
-                model.own.key,
-                graph,
-                blank.graph,
-                parts,
-                quotient,
-                state,
-                own,
-                method=_method(model, blank, stored.choice, state),
-                parallel=parallel,
-            ),
-            stored,
-            executed,
-            lambda kind, cache: (
-                remedies.examine(model.source)
-                if kind == "data"
-                else remedies.measure(model.source, graph="fused", cache=cache, algorithms=FUSION)
-                if kind == "fusion"
-                else remedies.measure(model.source, graph=kind, cache=cache)
-            ),
-        )
-        host = host_of(parts, bricks)
-        half_ms = _with_reading(prediction, stored.interpolated)
-        estimate = replace(
-            estimate,
-            interpolated=stored.interpolated,
-            estimate_ms=prediction.ms,
-            ci95_ms=None if half_ms is None else (max(0.0, prediction.ms - half_ms), prediction.ms + half_ms),
-            calibrated=prediction.method_sd is not None,
-            scatter_calibrated=stored.scatter_known,
-            sequential_ms=_ms(sequential(map(bricks.latency_ns, parts))),
-            critical_path_ms=_ms(path.latency),
-            host_ms=None if host is None else _ms(sequential(one.latency_ns for one in host)),
-        )
-    bounds = bounds_of(model, parts, quotient, bricks, stored.uncertainty, path)
-    estimate = replace(estimate, **_bounded(bounds))
-    known = {} if prediction is None else stored.members(prediction.weights)
-    estimate = replace(
-        estimate,
-        **beside_truth(
-            model.own.key,
-            stored,
-            estimate,
-            prediction=prediction,
-            known=known,
-            bounds=bounds,
-            state=state,
-            own_states={model.level, executed.level},
-            remedy=remedies.truth(model.source),
+        prediction = _predicted(model, parts, quotient, evidence)
+    bounds = bounds_of(model, Cover(quotient, tuple(part.key for part in parts)), bricks, evidence.uncertainty, path)
+    latency = _latency(prediction, evidence, key)
+    truth, both = truth_of(model, parts, evidence, prediction, latency)
+    latency = latency if both is None else _paired(latency, both)
+    lower = benanza_bounds(model, bounds, truth, both, evidence)
+    attribution = None if prediction is None else _attribution(prediction, truth)
+    note = benanza_note(lower, truth, attribution, parallel=_at_once(evidence.choice))
+    rows = rows_of(model, parts, bricks, evidence, path)
+    sums = _sums(parts, bricks, path)
+    read = evidence.interpolated.get(key)
+    return Estimate(
+        EstimatedModel(model.source, cutting, model),
+        request.place if evidence.choice is None else place_of(evidence.choice),
+        Parts(
+            sequences=rows,
+            path=tuple(rows[index] for index in path.members) if path is not None else (),
+            missing=missing,
+            unique=len({part.key for part in parts}),
+            coverage=coverage_of(model.graph, parts, bricks),
+            framing=framing_of(model.own.control, rows),
+            interpolated=read if isinstance(read, Interpolation) and prediction is not None else None,
+            interpolation_reason=read if isinstance(read, str) else None,
         ),
+        latency,
+        sums,
+        replace(lower, note=note),
+        truth,
+        attribution,
+        _roofline(model, parts, quotient, evidence, sums),
+        evidence,
     )
-    if prediction is not None:
-        estimate = replace(estimate, **_attributed(prediction, estimate))
-    estimate = replace(estimate, benanza_note=benanza_note(estimate, parallel=_at_once(stored.choice)))
-    members = path.members if path is not None else ()
-    on_path = frozenset(members)
-    signatures: dict[str, Signature] = {}
-    rows = tuple(
-        row_of(index, part, model, bricks, kernels=stored.kernels, known=signatures, on_path=index in on_path)
-        for index, part in enumerate(parts)
+
+
+def failed(model: Failed, request: EstimateRequest) -> Estimate:
+    """The estimate of a model that cannot be decomposed: why, and what was asked for.
+
+    Args:
+        model: The model, and why.
+        request: What was asked for.
+    """
+    return Estimate(EstimatedModel(model.source, request.cutting, error=model.reason), request.place)
+
+
+def place_of(choice: Choice) -> MeasuredPlace:
+    """The place that a combination stands for."""
+    conditions, stack = choice.conditions, choice.stack
+    return MeasuredPlace(
+        choice.system_key, choice.stack_key, stack.backend, stack.device,
+        conditions.threads, conditions.cache, conditions.dtype,
+    )  # fmt: skip
+
+
+def _predicted(
+    model: Decomposition, parts: tuple[LayerSequence, ...], quotient: Quotient, evidence: Evidence
+) -> Prediction:
+    """What a model whose bricks are all measured will take."""
+    cutting, remedies = evidence.request.cutting, evidence.request.remedies
+    key, state = model.own.key, state_of(model, evidence.choice)
+    executed = evidence.executed[key]
+    if model.graph is executed.graph:
+        executed = replace(executed, parts=parts)
+
+    def remedy(kind: str, cache: str) -> Task | None:
+        if kind == "data":
+            return remedies.examine(model.source)
+        if kind == "fusion":
+            return remedies.measure(model.source, graph="fused", cache=cache, algorithms=FUSION)
+        return remedies.measure(model.source, graph=kind, cache=cache)
+
+    asked = Asked(
+        model=key,
+        graph=model.graph,
+        kind=cutting.graph,
+        parts=parts,
+        quotient=quotient,
+        state=state,
+        level=state if state == COLD else executed.level or model.level,
+        method=_method(model, cutting, evidence.choice, state),
+        parallel=_at_once(evidence.choice),
     )
-    estimate = replace(estimate, framing=framing_of(model.own.control, rows))
-    estimate = replace(estimate, sequences=rows, path=tuple(rows[index] for index in members))
-    return beside_roofline(estimate, model, parts, quotient, stored, remedies)
+    return predict(asked, evidence, executed, remedy)
+
+
+def _latency(prediction: Prediction | None, evidence: Evidence, key: str) -> Latency:
+    """The best prediction, with its interval."""
+    if prediction is None:
+        return Latency()
+    read = evidence.interpolated.get(key)
+    half_ms = _with_reading(prediction, read if isinstance(read, Interpolation) else None)
+    undisturbed_ms, quiet, disturbance = quietness(evidence, prediction)
+    return Latency(
+        ms=prediction.ms,
+        ci95_ms=None if half_ms is None else (max(0.0, prediction.ms - half_ms), prediction.ms + half_ms),
+        calibrated=prediction.method_sd is not None,
+        scatter_calibrated=evidence.scatter_known,
+        undisturbed_ms=undisturbed_ms,
+        quiet=quiet,
+        disturbance=disturbance,
+    )
+
+
+def _paired(latency: Latency, both: Paired) -> Latency:
+    """The prediction as the mean of those visits that bricks and model had in turn; its interval is as wide."""
+    assert latency.ci95_ms is not None  # noqa: S101  # what was read between sizes has no visits
+    assert latency.ms is not None  # noqa: S101  # it is known with its interval
+    ms, half_ms = _ms(both.estimate_ns), latency.ci95_ms[1] - latency.ms  # the lower end may be cut off at 0
+    return replace(latency, ms=ms, ci95_ms=(max(0.0, ms - half_ms), ms + half_ms))
+
+
+def _sums(parts: Sequence[LayerSequence], bricks: BrickMeasurements, path: CriticalPath | None) -> Sums:
+    """Raw sums over sequences; those over all of them only where a critical path is known."""
+    measured = [part for part in parts if bricks.measured(part.key, part.reuse)]
+    known_ms = _ms(sequential(map(bricks.latency_ns, measured)))
+    if path is None:
+        return Sums(known_ms=known_ms)
+    host = host_of(tuple(parts), bricks)
+    return Sums(
+        sequential_ms=_ms(sequential(map(bricks.latency_ns, parts))),
+        critical_path_ms=_ms(path.latency),
+        host_ms=None if host is None else _ms(sequential(measurement.latency_ns for measurement in host)),
+        known_ms=known_ms,
+    )
 
 
 def _cover(model: Decomposition, bricks: BrickMeasurements) -> tuple[LayerSequence, ...]:
@@ -158,52 +342,12 @@ def _cover(model: Decomposition, bricks: BrickMeasurements) -> tuple[LayerSequen
     return tuple(model.sequences[index] for index in cheapest_cover(windows, len(model.units)))
 
 
-def _identity(model: Decomposition, choice: Choice | None) -> dict[str, Any]:
-    graph = model.graph
-    of_model = {
-        "name": model.source.name,
-        "batch": model.source.batch,
-        "dims": dict(model.source.dims),
-        "bound": dict(graph.bound),
-        "level": model.level,
-        "control": model.own.control,
-        "layers": len(graph.layers),
-        "folded": sum(layer.state is LayerState.FOLDED for layer in graph.layers),
-    }
-    if choice is None:
-        return of_model
-    return of_model | {
-        "system": choice.system_key,
-        "stack": choice.stack_key,
-        "backend": choice.stack.backend,
-        "device": choice.stack.device,
-        "threads": choice.conditions.threads,
-        "cache": choice.conditions.cache,
-        "dtype": choice.conditions.dtype,
-    }
-
-
-def _bounded(bounds: Bounds | None) -> dict[str, Any]:
-    if bounds is None:
-        return {}
-    said: dict[str, Any] = {}
-    for name in ("sequential", "critical_path"):
-        bound: Bound = getattr(bounds, name)
-        low, high = bound.ci95_ns
-        said[f"lower_bound_{name}_ms"] = _ms(bound.latency_ns)
-        said[f"lower_bound_{name}_ci95_ms"] = (_ms(low), _ms(high))
-    return said
-
-
-def _attributed(prediction: Prediction, estimate: Estimate) -> dict[str, Any]:
+def _attribution(prediction: Prediction, truth: GroundTruth) -> Mapping[str, Term]:
     """The distance to the measured latency by its causes."""
     measured = None
-    if estimate.measured_ms is not None and estimate.measured_ci95_ms is not None:
-        low, high = estimate.measured_ci95_ms
-        measured = (estimate.measured_ms, (high - low) / 2)
-    terms = {**prediction.terms, "unexplained": unexplained(prediction, measured, estimate.ratio_reason)}
-    sizes = [abs(term.ms) for name, term in terms.items() if term.ms is not None and term.counted and name != "bricks"]
-    return {"attribution": terms, "attribution_absolute_ms": sequential(sizes)}
+    if truth.ms is not None and truth.measurement is not None:
+        measured = (truth.ms, _ms(truth.measurement.half_ns))
+    return {**prediction.terms, "unexplained": unexplained(prediction, measured, truth.reason)}
 
 
 def _with_reading(prediction: Prediction, found: Interpolation | None) -> float | None:
@@ -213,19 +357,48 @@ def _with_reading(prediction: Prediction, found: Interpolation | None) -> float 
     return None if found.error is None else math.hypot(prediction.half_ms, found.error * found.share * prediction.ms)
 
 
-def _method(model: Decomposition, blank: Estimate, choice: Choice | None, state: str) -> Method | None:
+def _method(model: Decomposition, cutting: Cutting, choice: Choice | None, state: str) -> Method | None:
     """How the sum of the bricks is composed."""
     if choice is None:
         return None
     return Method(
         backend=choice.stack.backend,
         device=choice.stack.device,
-        graph=blank.graph,
-        granularity=2 if blank.overlap or blank.connected else blank.granularity,
-        cache=state,
+        graph=cutting.graph,
+        granularity=2 if cutting.overlap or cutting.connected else cutting.granularity,
+        cache=MODEL if state == model.level else state,
         threads=choice.conditions.threads,
         batch=model.source.batch or 1,
         dtype=choice.conditions.dtype,
+    )
+
+
+def _roofline(
+    model: Decomposition, parts: Sequence[LayerSequence], quotient: Quotient, evidence: Evidence, sums: Sums
+) -> RooflineBound:
+    """How fast the model could be at most, and how far it is from that."""
+    choice, state = evidence.choice, state_of(model, evidence.choice)
+    if choice is None:
+        return RooflineBound(reason="nothing is stored, and so nothing of the machine is known")
+    found = roofline(
+        model.graph, parts, evidence.bricks_in(model.own.key, state), evidence.ceilings, state=state,
+        system=choice.system,
+    )  # fmt: skip
+    bounds, ceilings = found.bounds_ms(parts), evidence.ceilings
+    if bounds is None:
+        single = ceilings.known  # what is not computed in the precision is in float32, and that is missing
+        missing = "the bandwidth" if ceilings.compute is not None and not single else "the rate of arithmetic"
+        dtype = NATIVE if single else ceilings.dtype
+        reason = f"{missing} of this system is not measured with these threads in {dtype}"
+        return RooflineBound(reason=reason, remedy=evidence.request.remedies.ceilings(), bricks=found)
+    if cannot_be_bricks(model.graph):
+        return RooflineBound(reason="a layer cannot be a brick, and its work is not known", bricks=found)
+    whole = sequential(bounds)
+    return RooflineBound(
+        ms=whole,
+        critical_path_ms=critical_path(quotient, bounds).latency,
+        headroom=sums.sequential_ms / whole if sums.sequential_ms is not None and whole else None,
+        bricks=found,
     )
 
 
@@ -236,14 +409,3 @@ def _at_once(choice: Choice | None) -> bool:
 
 def _ms(nanoseconds: float) -> float:
     return nanoseconds / 1e6
-
-
-def without(model: Failed, blank: Estimate) -> Estimate:
-    """What to say of a model that cannot be estimated at all.
-
-    Args:
-        model: The model, and why.
-        blank: How it was to be decomposed.
-    """
-    source = model.source
-    return replace(blank, name=source.name, batch=source.batch, dims=dict(source.dims), error=model.reason)

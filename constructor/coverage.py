@@ -3,34 +3,59 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 
+from ..bricks.decomposition import Decomposition
 from ..bricks.graph.graph import ModelGraph
-from ..bricks.layer import LayerState
-from ..bricks.sequence import LayerSequence
-from ..bricks.suite.signature import Signature
-from .decomposition import Decomposition
-from .form import form_of
+from ..bricks.layer import LayerSequence, LayerState
+from ..bricks.suite.brick import BrickTypes, signature_in
+from .composition import CriticalPath
+from .evidence import Evidence
+from .measurements import BrickMeasurements
 from .remedies import Remedies
-from .result import Coverage, Missing, SequenceLatency
-from .stored import BrickMeasurements
-
-__all__ = ["cannot_be_bricks", "coverage_of", "missing_of", "row_of"]
+from .result import Coverage, Form, Missing, SequenceLatency
 
 
-def coverage_of(graph: ModelGraph, parts: Sequence[LayerSequence], measured: Sequence[LayerSequence]) -> Coverage:
+def form_of(
+    model: Decomposition,
+    part: LayerSequence,
+    *,
+    kernels: tuple[str, ...] = (),
+    known: MutableMapping[str, BrickTypes] | None = None,
+) -> Form:
+    """What a sequence of a model is.
+
+    Args:
+        model: The model.
+        part: The sequence, of the graph that was cut.
+        kernels: Those that ran for its brick.
+        known: Signatures by brick, of sequences that were asked for before; added to.
+    """
+    sources = part.layers
+    if model.executed is not None and model.graph is model.executed.graph:
+        sources = tuple(sorted(frozenset[int]().union(*(model.executed.origins[index] for index in part.layers))))
+    names = tuple(model.own.layers[index].name for index in sources)
+    signature = (known or {}).get(part.key) or signature_in(model.graph, part)
+    if known is not None:
+        known[part.key] = signature
+    inputs, weights, outputs = signature.inputs, signature.weights, signature.outputs
+    return Form(inputs, weights, outputs, signature.strides, signature.kernel, names, kernels)
+
+
+def coverage_of(graph: ModelGraph, parts: Sequence[LayerSequence], bricks: BrickMeasurements) -> Coverage:
     """How much of a model is measured.
 
     Args:
         graph: The graph that was cut.
         parts: Its sequences.
-        measured: Those of them that are measured.
+        bricks: What is known of their bricks.
     """
 
     def macs(some: Sequence[LayerSequence]) -> int:
         costs = (graph.layers[layer].cost for part in some for layer in part.layers)
         return sum(cost.macs for cost in costs if cost is not None)
 
+    measured = [part for part in parts if bricks.measured(part.key, part.reuse)]
     whole = len(parts) + sum(layer.state is LayerState.SKIPPED for layer in graph.layers)
     total = macs(parts)
     return Coverage(
@@ -61,17 +86,11 @@ def missing_of(
             count=count,
             layers=tuple(layer.name for layer in layers),
             op_types=tuple(layer.op_type for layer in layers),
-            reason=_unmeasured(key, bricks) if failure is None else f"{failure.kind}: {failure.reason}",
+            reason="not measured" if failure is None else f"{failure.kind}: {failure.reason}",
             remedy=remedies.measure(source, again=None if failure is None else "failed"),
             form=form_of(model, first[key]),
         )
     yield from _skipped(graph)
-
-
-def _unmeasured(key: str, bricks: BrickMeasurements) -> str:
-    if key in bricks.outdated:
-        return "measured by an earlier version only, which is never combined with this one"
-    return "not measured"
 
 
 def cannot_be_bricks(graph: ModelGraph) -> bool:
@@ -86,28 +105,36 @@ def _skipped(graph: ModelGraph) -> Iterator[Missing]:
             yield Missing(None, 1, (layer.name,), (layer.op_type,), reason, None)
 
 
-def row_of(
-    index: int,
-    part: LayerSequence,
+def rows_of(
     model: Decomposition,
+    parts: Sequence[LayerSequence],
     bricks: BrickMeasurements,
-    *,
-    kernels: Mapping[str, tuple[str, ...]],
-    known: MutableMapping[str, Signature],
-    on_path: bool,
-) -> SequenceLatency:
-    """What is known of one sequence.
+    evidence: Evidence,
+    path: CriticalPath | None,
+) -> tuple[SequenceLatency, ...]:
+    """Return the latency of each sequence.
 
     Args:
-        index: Its position among the sequences.
-        part: The sequence.
         model: The model.
-        bricks: What is known of its brick.
-        kernels: Those that ran for bricks, by key.
-        known: As of ``form_of``.
-        on_path: Whether it lies on the critical path.
+        parts: Its sequences.
+        bricks: The measurements of their bricks.
+        evidence: Names the kernels of the bricks.
+        path: The critical path; None if it is not known.
     """
-    layers = [model.graph.layers[layer] for layer in part.layers]
+    on_path = frozenset(path.members if path is not None else ())
+    signatures: dict[str, BrickTypes] = {}
+    rows = []
+    for index, part in enumerate(parts):
+        form = form_of(model, part, kernels=evidence.kernels(part.key) or (), known=signatures)
+        rows.append(_row(model.graph, index, part, bricks, form, on_path=index in on_path))
+    return tuple(rows)
+
+
+def _row(
+    graph: ModelGraph, index: int, part: LayerSequence, bricks: BrickMeasurements, form: Form, *, on_path: bool
+) -> SequenceLatency:
+    """Return the latency of the sequence at a position."""
+    layers = [graph.layers[layer] for layer in part.layers]
     brick, lowest = bricks.of(part), next(iter(bricks.rivals.get(part.key, ())), None)
     read = part.key in bricks.read and not bricks.measured(part.key, part.reuse)
     return SequenceLatency(
@@ -124,6 +151,6 @@ def row_of(
         lower_bound_ms=None if lowest is None else lowest.latency_ms,
         fastest_stack=None if lowest is None else lowest.stack,
         fastest_variant=None if lowest is None else lowest.variant,
-        form=form_of(model, part, kernels=kernels, known=known),
+        form=form,
         interpolated=read,
     )

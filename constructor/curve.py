@@ -23,8 +23,6 @@ import numpy as np
 
 from ..db.samples.statistics import student
 
-__all__ = ["Curve", "LeftOut", "Point", "error_of"]
-
 Interval = tuple[float, float]
 
 _TERMS = 3
@@ -69,6 +67,31 @@ class LeftOut:
         return self.predicted_ms / self.ms - 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class Interpolation:
+    """Which bricks of an estimate were not measured, but read between other sizes of the model.
+
+    Attributes:
+        dimension: What the sizes are of.
+        between: The measured sizes below and above it that they were read between.
+        measured: All sizes that their curves go through.
+        bricks: How many bricks were read; all others of the model were measured.
+        share: Their share of the sum that the estimate is made from, 0 to 1.
+        error: Relative half-width of what they may be off by together; None where there are too few sizes to leave one
+            out.
+        left_out: Of measured sizes but the ends: the sum of the bricks that were read, as measured there, and as the
+            other sizes have it.
+    """
+
+    dimension: str
+    between: tuple[int, int]
+    measured: tuple[int, ...]
+    bricks: int
+    share: float
+    error: float | None
+    left_out: tuple[LeftOut, ...]
+
+
 def error_of(left_out: Sequence[LeftOut]) -> float | None:
     """Relative half-width of what reading between lengths may be off by; None where none was left out.
 
@@ -76,7 +99,7 @@ def error_of(left_out: Sequence[LeftOut]) -> float | None:
     """
     if not left_out:
         return None
-    return student(len(left_out)) * math.sqrt(math.fsum(one.error**2 for one in left_out) / len(left_out))
+    return student(len(left_out)) * math.sqrt(math.fsum(size.error**2 for size in left_out) / len(left_out))
 
 
 @dataclass(frozen=True)
@@ -131,7 +154,7 @@ class Curve:
         """What the neighbours are uncertain by, and the error of reading between them, as independent of each other."""
         if self.error is None:
             return None
-        own = [(high - low) / 2 / one.ms for one in neighbours if one.ci95_ms for low, high in (one.ci95_ms,)]
+        own = [(high - low) / 2 / point.ms for point in neighbours if point.ci95_ms for low, high in (point.ci95_ms,)]
         half = ms * math.hypot(self.error, max(own, default=0.0))
         return max(0.0, ms - half), ms + half
 
@@ -144,16 +167,16 @@ def _fitted(points: Sequence[Point]) -> tuple[float, ...]:
     longest = points[-1].length  # lengths as shares of it, so that no column is tiny
     columns = np.array([(point.length / longest) ** terms / point.ms for point in points])
     found, _ = nnls(columns, np.ones(len(points)))
-    return tuple(float(one) / longest**term for term, one in enumerate(found))
+    return tuple(float(coefficient) / longest**term for term, coefficient in enumerate(found))
 
 
 def _value(shape: Sequence[float], length: int) -> float:
-    return sum(one * float(length) ** term for term, one in enumerate(shape))
+    return sum(coefficient * float(length) ** term for term, coefficient in enumerate(shape))
 
 
 def _between(points: Sequence[Point], shape: Sequence[float], place: int, length: int) -> float:
     """The latency at a length between the points before ``place`` and at it."""
     low, high = points[place - 1], points[place]
     share = math.log(length / low.length) / math.log(high.length / low.length)
-    ratios = [one.ms / _value(shape, one.length) for one in (low, high)]
+    ratios = [point.ms / _value(shape, point.length) for point in (low, high)]
     return _value(shape, length) * (ratios[0] * (1.0 - share) + ratios[1] * share)

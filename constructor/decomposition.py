@@ -1,72 +1,16 @@
-"""The decomposition of a model as a value, and what follows from it."""
+"""What follows from the decomposition of a model: its quotient graph, and the graph that is executed beside it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..bricks.cutting.windows import KeyedWindow
-from ..bricks.cutting.wiring import sequences
-from ..bricks.graph.executed import ExecutedModel
-from ..bricks.graph.footprint import footprint, level_name
-from ..bricks.graph.graph import ModelGraph
-from ..bricks.graph.outline import Outline
-from ..bricks.graph.reuse import own_level
-from ..bricks.sequence import LayerSequence
-from ..models import ModelSource
+from ..bricks.decomposition import Decomposition, alone, footprint_class
+from ..bricks.graph.footprint import level_name
+from ..bricks.graph.graph import ExecutedModel, ModelGraph
+from ..bricks.layer import LayerSequence
 from .choice import MODEL, Choice
-from .composition.composition import Quotient, contract
-
-__all__ = [
-    "Decomposition",
-    "Failed",
-    "Interventions",
-    "alone",
-    "as_written",
-    "distance_level",
-    "edges",
-    "intervened",
-    "quotient_of",
-    "state_of",
-]
-
-
-@dataclass(frozen=True, slots=True)
-class Decomposition:
-    """A model as decomposed, now or earlier: graphs that the database kept are outlines (``bricks.graph.outline``).
-
-    Attributes:
-        source: The model.
-        own: Its own graph; its key is that of ground truth.
-        graph: The graph that was cut: its own, or the one that is executed.
-        sequences: The sequences to compose it from; overlapping ones where that was asked for.
-        units: Layers that no sequence parts, in an order in which sequences hold consecutive ones.
-        windows: All windows that may compete for the lower bound; empty where there are none but the sequences.
-        level: Name of the level of reuse distance that its bricks are measured at.
-        executed: What the runtime executes for it; None where nobody asked.
-    """
-
-    source: ModelSource
-    own: ModelGraph
-    graph: ModelGraph
-    sequences: tuple[LayerSequence, ...]
-    units: tuple[tuple[int, ...], ...]
-    windows: tuple[KeyedWindow, ...]
-    level: str
-    executed: ExecutedModel | None
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """A model that cannot be decomposed.
-
-    Attributes:
-        source: The model.
-        reason: Why, in one line.
-    """
-
-    source: ModelSource
-    reason: str
+from .composition import Quotient, contract
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,24 +42,16 @@ class Interventions:
 
 def intervened(executed: ExecutedModel) -> Interventions:
     """The bricks of an executed graph, layer by layer."""
-    return Interventions(executed, alone(executed.graph), distance_level(executed.graph))
+    return Interventions(executed, alone(executed.graph), level_name(footprint_class(executed.graph)))
 
 
 def as_written(graph: ModelGraph) -> Interventions:
     """The bricks of a model whose own graph is executed operator by operator."""
-    return Interventions(parts=alone(graph), level=distance_level(graph), written=graph)
-
-
-def alone(graph: ModelGraph) -> tuple[LayerSequence, ...]:
-    """The sequences of a graph at G = 1; an outline cannot be cut, and has them beside it."""
-    return graph.alone if isinstance(graph, Outline) else tuple(sequences(graph, 1))
+    return Interventions(parts=alone(graph), level=level_name(footprint_class(graph)), written=graph)
 
 
 def edges(graph: ModelGraph) -> Iterator[tuple[int, int]]:
     """(producer, consumer) of every value; faster than by way of ``graph.graph``, which may never be needed."""
-    if isinstance(graph, Outline):
-        yield from graph.edges
-        return
     for layer in graph.layers:
         for value in layer.outputs:
             for consumer in graph.consumers(value):
@@ -141,12 +77,6 @@ def _apart(pairs: Iterable[tuple[int, int]], places: Mapping[int, Sequence[int]]
         if producer not in places:
             yield producer, consumer
             yield from ((producer, place) for place in places.get(consumer, ()))
-
-
-def distance_level(graph: ModelGraph) -> str:
-    """The level of reuse distance of a graph, as a suite notes it for its bricks (``generator.decomposition``)."""
-    size = graph.footprint if isinstance(graph, Outline) else footprint(graph)
-    return level_name(own_level(graph.control, size))
 
 
 def state_of(model: Decomposition, choice: Choice | None) -> str:

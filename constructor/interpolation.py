@@ -12,23 +12,107 @@ measured is in all bricks of that size: errors of single bricks would average ou
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from ..bricks.graph.executed import ExecutedModel
-from ..bricks.graph.graph import ModelGraph
-from ..bricks.sequence import LayerSequence
+from ..bricks.decomposition import Decomposition
+from ..bricks.graph.graph import ExecutedModel, ModelGraph
+from ..bricks.layer import Layer, LayerSequence, Operand, Role, TensorType
 from ..db import Measurement
 from ..db.values import Summary
-from .curve import Curve, LeftOut, Point, error_of
-from .decomposition import Decomposition, Interventions, state_of
-from .family import families
-from .result import Interpolation
-from .stored import BrickMeasurements, Stored
+from .curve import Curve, Interpolation, LeftOut, Point, error_of
+from .decomposition import Interventions, state_of
+from .evidence import Evidence
+from .measurements import BrickMeasurements
 
-__all__ = ["Sized", "read_between"]
+# Families of bricks: what one part of a model is at several sizes of a dimension of it.
+#
+# Two sequences of a model at two sizes are of one family where they stand for the same layers of the model's own
+# graph, and have the same structure: operators, wiring, roles, element types and ranks, in short all but extents.
+# What they read and write then differs by the size alone, and so does their attributes' meaning: it is the same layer
+# of the same file. Of what a runtime put in by itself (layout changes) the layers count that stand before and behind
+# it. Where a runtime executes something else at another size, fuses other layers or leaves a change of layout out, no
+# sequence there is alike: the family has no member at that size, and nothing stands in for it.
+#
+# Where a model has several sequences alike, they are told apart by their order, and are of a family with those of sizes
+# at which there are as many.
+
+
+_LAST = "channels_last"
+"""An attribute by which runtimes mark the layout that an operator works in."""
+
+
+def families(
+    graph: ModelGraph, parts: Sequence[LayerSequence], executed: ExecutedModel | None = None
+) -> tuple[Hashable, ...]:
+    """The family of each sequence; no two of a model are of one.
+
+    Args:
+        graph: The graph that was cut.
+        parts: Its sequences.
+        executed: What the graph was made from, where it is one that a runtime executes.
+    """
+    found = [(_layers_of(graph, part, executed), _structure(graph, part)) for part in parts]
+    counts, seen = Counter(found), Counter[Hashable]()
+    numbered = []
+    for family in found:
+        numbered.append((*family, seen[family], counts[family]))
+        seen[family] += 1
+    return tuple(numbered)
+
+
+def _layers_of(graph: ModelGraph, part: LayerSequence, executed: ExecutedModel | None) -> Hashable:
+    """Names of the model's own layers that a sequence stands for, or stands between."""
+    if executed is None:
+        return tuple(graph.layers[index].name for index in part.layers)
+    own = _origins(executed, part.layers)
+    if own:
+        return own
+    before = {index for value in part.inputs if (index := graph.producer(value)) is not None}
+    behind = {index for value in part.outputs for index in graph.consumers(value)}
+    return _origins(executed, before), part.inputs if not before else (), _origins(executed, behind)
+
+
+def _origins(executed: ExecutedModel, layers: Sequence[int] | set[int]) -> tuple[str, ...]:
+    indices = frozenset[int]().union(*(executed.origins[index] for index in layers))
+    return tuple(executed.source.layers[index].name for index in sorted(indices))
+
+
+def _structure(graph: ModelGraph, part: LayerSequence) -> Hashable:
+    """A sequence without extents."""
+    numbers: dict[str, int] = {}
+    described = []
+    for index in part.layers:
+        layer = graph.layers[index]
+        reads = tuple(_fed(operand, numbers) for operand in layer.operands)
+        writes = tuple(
+            (numbers.setdefault(value, len(numbers)), value in part.outputs, _ranked(kind)) if value else None
+            for value, kind in zip(layer.outputs, layer.output_types, strict=True)
+        )
+        described.append((_operator(layer), reads, writes))
+    return tuple(described)
+
+
+def _operator(layer: Layer) -> Hashable:
+    """An operator without extents: domain, name, layout, kernel and strides."""
+    known = {attribute.name: attribute for attribute in layer.node.attribute}
+    kernel, strides = (tuple(known[name].ints) if name in known else () for name in ("kernel_shape", "strides"))
+    return layer.domain, layer.op_type, _LAST in known and bool(known[_LAST].i), kernel, strides
+
+
+def _fed(operand: Operand, numbers: dict[str, int]) -> Hashable:
+    """An input slot. How many values a constant has decides whether they are kept, and so is no difference."""
+    if operand.role is Role.ABSENT:
+        return None
+    number = numbers.setdefault(operand.value, len(numbers)) if operand.role is Role.ACTIVATION else None
+    return number, _ranked(operand.type)
+
+
+def _ranked(kind: TensorType | None) -> tuple[str, int] | None:
+    return None if kind is None else (kind.dtype, len(kind.shape))
+
 
 _LEAST_NS = 1.0
 """What a brick counts as at least: one that takes nothing has no relative error."""
@@ -84,60 +168,58 @@ class _Lacking:
     measured: tuple[int, ...]
 
 
-def read_between(wanted: Sized, others: Sequence[Sized], dimension: str, stored: Stored) -> Stored | str:
+def read_between(wanted: Sized, others: Sequence[Sized], dimension: str, evidence: Evidence) -> Evidence:
     """What is stored of a model, with those bricks that are not read between other sizes of it.
 
     Args:
         wanted: The model.
         others: The same at other sizes.
         dimension: What the sizes are of.
-        stored: What is known of all of them.
+        evidence: What is known of all of them.
 
     Returns:
-        That, for this model alone; or why a brick cannot be read.
+        The evidence with these bricks of the model; or with the reason why one cannot be read.
     """
-    asked, executed = _sums(wanted, stored)
-    theirs = {one.size: _sums(one, stored) for one in others if one.size > 0}  # an empty one is work of another kind
-    known = {size: one for size, (one, _) in theirs.items()}
+    asked, executed = _sums(wanted, evidence)
+    # A size of 0 is work of another kind.
+    theirs = {sized.size: _sums(sized, evidence) for sized in others if sized.size > 0}
+    known = {size: total for size, (total, _) in theirs.items()}
     reads, lacking = _read(asked, known, wanted.size)
     if lacking:
-        return _why_not(asked, known, reads, lacking, f"{dimension}={wanted.size}", wanted.size)
+        reason = _outside(known, dimension, wanted.size) or _why_not(asked, reads, lacking)
+        return replace(evidence, interpolated={**evidence.interpolated, wanted.model.own.key: reason})
     every = reads
-    stored, whole = _filled(stored, asked, reads, known, wanted.size)
+    evidence, whole = _filled(evidence, wanted, asked, reads, known)
     if executed is not None:  # the nearest to the model that there is: where all of it is known, it is the basis
-        known = {size: one for size, (_, one) in theirs.items() if one is not None}
+        known = {size: total for size, (_, total) in theirs.items() if total is not None}
         inside, lacking = _read(executed, known, wanted.size)
         if not lacking:
-            stored, whole = _filled(stored, executed, inside, known, wanted.size)
+            evidence, whole = _filled(evidence, wanted, executed, inside, known)
             every, reads = [*reads, *inside], inside
     sizes = {size for read in every for size in read.keys}
     left_out = _left_out(reads)
-    return replace(
-        stored,
-        interpolated=Interpolation(
-            dimension=dimension,
-            between=(
-                max((size for size in sizes if size < wanted.size), default=wanted.size),
-                min((size for size in sizes if size > wanted.size), default=wanted.size),
-            ),
-            measured=tuple(sorted(sizes)),
-            bricks=len({read.key for read in every}),
-            share=math.fsum(read.ms for read in reads) / whole if whole else 0.0,
-            error=error_of(left_out) if reads else 0.0,
-            left_out=left_out,
+    found = Interpolation(
+        dimension=dimension,
+        between=(
+            max((size for size in sizes if size < wanted.size), default=wanted.size),
+            min((size for size in sizes if size > wanted.size), default=wanted.size),
         ),
+        measured=tuple(sorted(sizes)),
+        bricks=len({read.key for read in every}),
+        share=math.fsum(read.ms for read in reads) / whole if whole else 0.0,
+        error=error_of(left_out) if reads else 0.0,
+        left_out=left_out,
     )
+    return replace(evidence, interpolated={**evidence.interpolated, wanted.model.own.key: found})
 
 
-def _sums(one: Sized, stored: Stored) -> tuple[_Sum, _Sum | None]:
+def _sums(sized: Sized, evidence: Evidence) -> tuple[_Sum, _Sum | None]:
     """What was asked to be added up, and the bricks of the executed graph where these are others."""
-    model, executed, state = one.model, one.executed, state_of(one.model, stored.choice)
-    stored = stored.at_boundary(executed.graph, executed.parts, executed.level)
-    stored = stored.at_boundary(model.graph, model.sequences, state)
+    model, executed, state = sized.model, sized.executed, state_of(sized.model, evidence.choice)
 
     def summed(graph: ModelGraph, parts: tuple[LayerSequence, ...], place: str) -> _Sum:
         made = next((found for found in (model.executed, executed.executed) if found and found.graph is graph), None)
-        return _Sum(graph, parts, made, place, stored.bricks_in(place))
+        return _Sum(graph, parts, made, place, evidence.bricks_in(model.own.key, place))
 
     asked = summed(model.graph, model.sequences, state)
     if executed.graph is None or (executed.graph is model.graph and executed.level == state):
@@ -150,7 +232,7 @@ def _read(own: _Sum, others: Mapping[int, _Sum], size: int) -> tuple[list[_Read]
     """The sequences that are not measured: those that can be read, and those that cannot."""
     if all(part.key in own.bricks.latest for part in own.parts):
         return [], []
-    members = {at: _members(one) for at, one in others.items()}
+    members = {at: _members(total) for at, total in others.items()}
     reads, lacking = [], []
     for family, part in zip(_members(own), own.parts, strict=True):
         if part.key in own.bricks.latest:
@@ -166,9 +248,11 @@ def _read(own: _Sum, others: Mapping[int, _Sum], size: int) -> tuple[list[_Read]
     return reads, lacking
 
 
-def _members(one: _Sum) -> dict[Hashable, str]:
+def _members(total: _Sum) -> dict[Hashable, str]:
     """The brick of each family."""
-    return dict(zip(families(one.graph, one.parts, one.executed), (part.key for part in one.parts), strict=True))
+    return dict(
+        zip(families(total.graph, total.parts, total.executed), (part.key for part in total.parts), strict=True)
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -178,16 +262,17 @@ def _curve(points: tuple[tuple[int, float], ...]) -> Curve:
 
 
 def _filled(
-    stored: Stored, own: _Sum, reads: Sequence[_Read], others: Mapping[int, _Sum], size: int
-) -> tuple[Stored, float]:
+    evidence: Evidence, wanted: Sized, own: _Sum, reads: Sequence[_Read], others: Mapping[int, _Sum]
+) -> tuple[Evidence, float]:
     """What is stored with what was read, and the sum of all of it in ms."""
     tables: dict[str, Table] = {
         "latest": lambda bricks: bricks.latest,
         "inner": lambda bricks: bricks.inner,
         "host": lambda bricks: bricks.host,
     }
-    bricks = stored.bricks_in(own.state)
-    added = {name: _table(reads, others, table, size, own.state) for name, table in tables.items()}
+    added = {name: _table(reads, others, table, wanted.size, own.state) for name, table in tables.items()}
+    model = wanted.model.own.key
+    bricks = evidence.bricks_in(model, own.state)
     made = replace(
         bricks,
         latest={**bricks.latest, **added["latest"]},
@@ -195,10 +280,9 @@ def _filled(
         host={**bricks.host, **added["host"]},
         read=bricks.read | added["latest"].keys(),
     )
-    latest = {**own.bricks.latest, **added["latest"]}
-    uncertainty = stored.uncertainty.beside(one for table in added.values() for one in table.values())
-    whole = math.fsum(latest[part.key].latency_ns for part in own.parts) / 1e6
-    return replace(stored, bricks={**stored.bricks, own.state: made}, uncertainty=uncertainty), whole
+    uncertainty = evidence.uncertainty.beside(measurement for table in added.values() for measurement in table.values())
+    whole = math.fsum(made.latest[part.key].latency_ns for part in own.parts) / 1e6
+    return replace(evidence, bricks={**evidence.bricks, (model, own.state): made}, uncertainty=uncertainty), whole
 
 
 def _table(
@@ -210,7 +294,11 @@ def _table(
     """
     found: defaultdict[str, list[Measurement]] = defaultdict(list)
     for read in reads:
-        points = {at: one for at, key in read.keys.items() if (one := table(others[at].bricks).get(key)) is not None}
+        points = {
+            at: measurement
+            for at, key in read.keys.items()
+            if (measurement := table(others[at].bricks).get(key)) is not None
+        }
         low = max((at for at in read.keys if at < size), default=0)
         high = min((at for at in read.keys if at > size), default=0)
         if low in points and high in points:
@@ -220,10 +308,10 @@ def _table(
 
 def _mean(some: Sequence[Measurement]) -> Measurement:
     """What several families take on average."""
-    quiet = [one.undisturbed_ns for one in some if one.undisturbed_ns is not None]
+    quiet = [measurement.undisturbed_ns for measurement in some if measurement.undisturbed_ns is not None]
     return replace(
         some[0],
-        summary=replace(some[0].summary, mean_ns=math.fsum(one.latency_ns for one in some) / len(some)),
+        summary=replace(some[0].summary, mean_ns=math.fsum(measurement.latency_ns for measurement in some) / len(some)),
         undisturbed_ns=math.fsum(quiet) / len(quiet) if len(quiet) == len(some) else None,
     )
 
@@ -236,15 +324,14 @@ def _measurement(
     Its own uncertainty is none of the error of reading it, which the model's interval has from leaving sizes out.
     """
     neighbours = [points[at] for at in between]
-    nearer = min(zip(between, neighbours, strict=True), key=lambda one: abs(math.log(one[0] / size)))[1]
-    mean_ns = _at(size, {at: one.latency_ns for at, one in points.items()})
+    nearer = min(zip(between, neighbours, strict=True), key=lambda pair: abs(math.log(pair[0] / size)))[1]
+    mean_ns = _at(size, {at: measurement.latency_ns for at, measurement in points.items()})
     assert mean_ns is not None  # noqa: S101  # it is known on both sides
-    share = max(one.half_ns / max(_LEAST_NS, abs(one.latency_ns)) for one in neighbours)
+    share = max(neighbour.half_ns / max(_LEAST_NS, abs(neighbour.latency_ns)) for neighbour in neighbours)
     return replace(
         nearer,
         id=f"read {key} {state} {nearer.variant} {size}",
-        key=key,
-        conditions=replace(nearer.conditions, cache=state),
+        identity=replace(nearer.identity, key=key, conditions=replace(nearer.conditions, cache=state)),
         summary=Summary(
             mean_ns=mean_ns,
             median_ns=mean_ns,
@@ -259,14 +346,14 @@ def _measurement(
         ),
         load_ns=None,
         first_run_ns=None,
-        undisturbed_ns=_at(size, {at: one.undisturbed_ns for at, one in points.items()}),
+        undisturbed_ns=_at(size, {at: measurement.undisturbed_ns for at, measurement in points.items()}),
         quiet=None,
     )
 
 
 def _at(size: int, known: Mapping[int, float | None]) -> float | None:
     """A latency at a size in ns; None where it is not known on both sides."""
-    point = _curve(tuple(sorted((at, one) for at, one in known.items() if one is not None))).at(size)
+    point = _curve(tuple(sorted((at, ns) for at, ns in known.items() if ns is not None))).at(size)
     return None if point is None else point.ms * 1e6
 
 
@@ -274,31 +361,29 @@ def _left_out(reads: Sequence[_Read]) -> tuple[LeftOut, ...]:
     """Of each measured size: what was read, as measured there, and as the other sizes have it."""
     sums: defaultdict[int, list[tuple[_Read, LeftOut]]] = defaultdict(list)
     for read in reads:
-        for one in read.curve.left_out:
-            sums[one.length].append((read, one))
+        for point in read.curve.left_out:
+            sums[point.length].append((read, point))
     least = _MOST * math.fsum(read.ms for read in reads)
     return tuple(
-        LeftOut(size, math.fsum(one.ms for _, one in some), math.fsum(one.predicted_ms for _, one in some))
+        LeftOut(size, math.fsum(point.ms for _, point in some), math.fsum(point.predicted_ms for _, point in some))
         for size, some in sorted(sums.items())
         if math.fsum(read.ms for read, _ in some) >= least
     )
 
 
-def _why_not(  # noqa: PLR0917  (what ``read_between`` has at hand)
-    own: _Sum,
-    others: Mapping[int, _Sum],
-    reads: Sequence[_Read],
-    lacking: Sequence[_Lacking],
-    place: str,
-    size: int,
-) -> str:
-    """Why bricks cannot be read, in a line."""
-    sizes = sorted(at for at, one in others.items() if any(one.bricks.measured(part.key) for part in one.parts))
+def _outside(others: Mapping[int, _Sum], dimension: str, size: int) -> str | None:
+    """Return why a size does not lie between measured sizes; None if it does."""
+    sizes = sorted(at for at, total in others.items() if any(total.bricks.measured(part.key) for part in total.parts))
     if not sizes:
-        return f"no other size of {place.partition('=')[0]} is measured, of those that were looked at"
+        return f"no other size of {dimension} is measured, of those that were looked at"
     if not sizes[0] < size < sizes[-1]:
-        return f"{place} does not lie between sizes that are measured ({', '.join(map(str, sizes))})"
-    worst = min(lacking, key=lambda one: (len(one.alike), len(one.measured)))
+        return f"{dimension}={size} does not lie between sizes that are measured ({', '.join(map(str, sizes))})"
+    return None
+
+
+def _why_not(own: _Sum, reads: Sequence[_Read], lacking: Sequence[_Lacking]) -> str:
+    """Return why the most isolated of the bricks that cannot be read cannot be."""
+    worst = min(lacking, key=lambda sequence: (len(sequence.alike), len(sequence.measured)))
     layers = [own.graph.layers[index] for index in worst.part.layers]
     text = (
         f"{len(lacking)} of {len(lacking) + len(reads)} sequences that are not measured cannot be read, such as "

@@ -9,8 +9,6 @@ from typing import Protocol
 
 from ..models import ModelSource
 
-__all__ = ["Remedies", "Task", "TaskKind"]
-
 
 class TaskKind(StrEnum):
     """What a task calls."""

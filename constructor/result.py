@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from ..bricks.graph.control import ControlFlow
-    from .curve import LeftOut
-    from .form import Form
-    from .remedies import Task
-    from .roofline.roofline import Roofline
+from ..bricks.layer import LayerState
+from ..bricks.suite.brick import BrickTypes
+from .choice import MeasuredPlace
 
-__all__ = ["SIGNS", "Coverage", "Estimate", "Framing", "Interpolation", "Missing", "SequenceLatency", "Term"]
+if TYPE_CHECKING:
+    from ..bricks.decomposition import Decomposition
+    from ..bricks.graph.control import ControlFlow
+    from ..db import Measurement
+    from ..models import ModelSource
+    from .choice import Cutting
+    from .curve import Interpolation
+    from .evidence import Evidence
+    from .remedies import Task
+    from .roofline import Roofline
 
 SIGNS = {
     "bricks": 1, "fusion": -1, "layout": -1, "overhead": -1, "cache": 1, "data": 1, "unexplained": 1,
@@ -31,7 +38,7 @@ class Term:
         ci95_ms: Its interval.
         reason: Why it is not known; None where it is.
         remedy: What would measure it; None where it is known, or nothing does.
-        counted: Whether it is part of the sums; a cause whose interval includes nothing is not.
+        counted: Whether it is part of the sums; a cause whose interval includes zero is not.
     """
 
     ms: float | None = None
@@ -39,6 +46,20 @@ class Term:
     reason: str | None = None
     remedy: Task | None = None
     counted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Form(BrickTypes):
+    """The signature of a sequence, and the layers of the model that it stands for.
+
+    Attributes:
+        source_layers: Their names in the model's own graph, in its order; of a node that a runtime executes, those that
+            it came from, and none where the runtime put it in (changes of layout).
+        kernels: Those that ran for it under a profiler, the longest first; empty where none is stored.
+    """
+
+    source_layers: tuple[str, ...] = ()
+    kernels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,190 +153,283 @@ class Missing:
 
 
 @dataclass(frozen=True, slots=True)
-class Interpolation:
-    """Which bricks of an estimate were not measured, but read between other sizes of the model.
+class EstimatedModel:
+    """The model that an estimate is of.
 
     Attributes:
-        dimension: What the sizes are of.
-        between: The measured sizes below and above it that they were read between.
-        measured: All sizes that their curves go through.
-        bricks: How many bricks were read; all others of the model were measured.
-        share: Their share of the sum that the estimate is made from, 0 to 1.
-        error: Relative half-width of what they may be off by together; None where there are too few sizes to leave one
-            out.
-        left_out: Of measured sizes but the ends: the sum of the bricks that were read, as measured there, and as the
-            other sizes have it.
+        source: The model, with the batch and the dimensions that were asked for.
+        cutting: How it was decomposed.
+        decomposition: Its sequences; None where it cannot be decomposed.
+        error: Why it cannot be decomposed.
     """
 
-    dimension: str
-    between: tuple[int, int]
-    measured: tuple[int, ...]
-    bricks: int
-    share: float
-    error: float | None
-    left_out: tuple[LeftOut, ...]
+    source: ModelSource
+    cutting: Cutting
+    decomposition: Decomposition | None = None
+    error: str | None = None
+
+    @property
+    def dims(self) -> dict[str, int]:
+        """Dimensions asked for."""
+        return dict(self.source.dims)
+
+    @property
+    def bound(self) -> dict[str, int]:
+        """What dynamic dimensions were bound to."""
+        return {} if self.decomposition is None else dict(self.decomposition.graph.bound)
+
+    @property
+    def level(self) -> str | None:
+        """Name of the model's own reuse distance."""
+        return None if self.decomposition is None else self.decomposition.level
+
+    @property
+    def layers(self) -> int | None:
+        """Operators of the graph that was decomposed."""
+        return None if self.decomposition is None else len(self.decomposition.graph.layers)
+
+    @property
+    def folded(self) -> int | None:
+        """Of these, layers that cost nothing at inference."""
+        if self.decomposition is None:
+            return None
+        return sum(layer.state is LayerState.FOLDED for layer in self.decomposition.graph.layers)
+
+    @property
+    def control(self) -> tuple[ControlFlow, ...]:
+        """The model's control flow, and what became of each of its operators."""
+        return () if self.decomposition is None else self.decomposition.own.control
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The sequences of a model, and how much of them is measured.
+
+    Attributes:
+        sequences: Every sequence, in the model's order.
+        path: Those on the critical path, from start to end; empty where it is not known.
+        missing: What is not measured.
+        unique: Different bricks among the sequences; None where the model cannot be decomposed.
+        coverage: How much of the model is measured; None likewise.
+        framing: What each operator of control flow takes beyond its body; empty where nothing is measured.
+        interpolated: Which bricks were read between other sizes; None where none was.
+        interpolation_reason: Why bricks that are missing could not be read, where that was asked for.
+    """
+
+    sequences: tuple[SequenceLatency, ...] = ()
+    path: tuple[SequenceLatency, ...] = ()
+    missing: tuple[Missing, ...] = ()
+    unique: int | None = None
+    coverage: Coverage | None = None
+    framing: tuple[Framing, ...] = ()
+    interpolated: Interpolation | None = None
+    interpolation_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """The best prediction of a model's latency: the sum corrected by what is known of its distance to the model.
+
+    Attributes:
+        ms: The prediction (``prediction``).
+        ci95_ms: Its interval: what time blocks and processes of the measurements differ by, and, where ``calibrated``,
+            the error of the method.
+        calibrated: Whether the error of this way to compose an estimate is known (``uncertainty.calibration``). Where
+            it is not, the intervals are too narrow by it. None where there is no estimate.
+        scatter_calibrated: Whether it is known by how much processes differ for such a backend, device and threads.
+            Where it is not, the widest known value stands in. What runs differ by is not in the interval. None where
+            there is no estimate.
+        undisturbed_ms: The same on a quiet machine: what to compare across runs and machines.
+        quiet: Share of the bricks' visits that were quiet, by the probes around them.
+        disturbance: How much slower the visits of bricks were than quiet ones: 0.1 stands for 10 %.
+    """
+
+    ms: float | None = None
+    ci95_ms: tuple[float, float] | None = None
+    calibrated: bool | None = None
+    scatter_calibrated: bool | None = None
+    undisturbed_ms: float | None = None
+    quiet: float | None = None
+    disturbance: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Raw sums over the sequences of a model.
+
+    Attributes:
+        sequential_ms: Over all of them; None where one is not measured.
+        critical_path_ms: The greatest along a path; None likewise.
+        host_ms: What the processor takes to enqueue all sequences, where a device does the work and that was measured.
+            Where it is more than the device takes, the model is bound by its launches.
+        known_ms: Over those that are measured.
+    """
+
+    sequential_ms: float | None = None
+    critical_path_ms: float | None = None
+    host_ms: float | None = None
+    known_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BenanzaBound:
+    """A lower bound of a model's latency.
+
+    Attributes:
+        ms: The bound; None where the bricks do not cover the model.
+        ci95_ms: Its interval, over all stacks that compete (``bounds``).
+        ratio: The bound divided by the measured latency; of bricks in the model's own cache state.
+        ratio_ci95: Its interval.
+    """
+
+    ms: float | None = None
+    ci95_ms: tuple[float, float] | None = None
+    ratio: float | None = None
+    ratio_ci95: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BenanzaBounds:
+    """The lower bounds of a model.
+
+    Attributes:
+        sequential: The cheapest disjoint cover by measured bricks of at most G layers (``bound``).
+        critical_path: The least critical path of the covers that were tried. No end of its interval is above that of
+            the sequential bound.
+        reason: Why there are no ratios; None where there are.
+        note: Why the model takes less than its lower bound; None where it does not.
+    """
+
+    sequential: BenanzaBound = BenanzaBound()
+    critical_path: BenanzaBound = BenanzaBound()
+    reason: str | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroundTruth:
+    """The whole model as measured under the same system, stack and conditions, and the estimate beside it.
+
+    Attributes:
+        ms: Mean latency; None where the model is not measured.
+        ci95_ms: Its interval.
+        undisturbed_ms: The same on a quiet machine.
+        ratio: The estimate divided by the measured latency; of means of visits that alternated, where ``paired``.
+        ratio_ci95: Its interval: what time blocks differ by, and the error of the method where that is known.
+        paired: Whether bricks and model were visited in turn. False where they come from different sessions, whose
+            scatter is part of the interval. None where there is no ratio.
+        disturbance: How much slower the visits were than quiet ones: 0.1 stands for 10 %.
+        reason: Why there is no ratio; None where there is one.
+        remedy: What would measure the model; None where it is measured, cannot be, or nothing does.
+        measurement: The measurement; None where there is none.
+    """
+
+    ms: float | None = None
+    ci95_ms: tuple[float, float] | None = None
+    undisturbed_ms: float | None = None
+    ratio: float | None = None
+    ratio_ci95: tuple[float, float] | None = None
+    paired: bool | None = None
+    disturbance: float | None = None
+    reason: str | None = None
+    remedy: Task | None = None
+    measurement: Measurement | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RooflineBound:
+    """How fast the machine's ceilings would allow the model to be.
+
+    Attributes:
+        ms: Least sum of its bricks that the ceilings allow; None where these are not known.
+        critical_path_ms: The same along the critical path.
+        headroom: The sequential sum divided by ``ms``.
+        reason: Why there is no roofline; None where there is.
+        remedy: What would measure the ceilings that are missing.
+        bricks: Every brick under the ceilings; without bounds where these are not known.
+    """
+
+    ms: float | None = None
+    critical_path_ms: float | None = None
+    headroom: float | None = None
+    reason: str | None = None
+    remedy: Task | None = None
+    bricks: Roofline | None = None
+
+
+_DISTURBED = 0.1
+"""A machine counts as disturbed where visits were slower than quiet ones by more than that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """The latency of one model, reconstructed from its bricks.
 
-    All latencies are in milliseconds. Where coverage is below 1 the totals are None and ``known_ms`` is the sum of what
-    is measured; where the model itself cannot be decomposed, ``error`` says why and everything else is empty. Where
-    bricks were read between other sizes of the model (``interpolated``), the totals are known all the same; ``missing``
-    and coverage are of what was measured.
+    All latencies are in milliseconds. Where a brick is missing the totals are None, and ``sums.known_ms`` is the sum of
+    what is measured. Where the model cannot be decomposed, ``error`` says why and everything else is empty. Where
+    bricks were read between other sizes of the model (``parts.interpolated``), the totals are known all the same, and
+    ``parts.missing`` and the coverage are of what was measured.
 
     Attributes:
-        name: The model.
-        granularity: Most layers in a sequence.
-        graph: Which graph was decomposed: ``source``, ``runtime`` or ``fused``.
-        overlap: Sequences could begin at every layer.
-        connected: Sequences could be connected windows.
-        batch: Batch asked for; None for the model's own.
-        dims: Dimensions asked for.
-        bound: What dynamic dimensions were bound to.
-        system: Key of the system; None where nothing that matches is stored.
-        stack: Key of the stack; likewise.
-        backend: Backend; where nothing is stored, as asked for.
-        device: Device; likewise.
-        threads: Threads; likewise.
-        cache: Cache state; likewise. ``model``: bricks at the model's own reuse distance.
-        level: Name of the model's own reuse distance.
-        dtype: Precision; likewise.
-        layers: Operators of the graph that was decomposed.
-        folded: Of these, layers that cost nothing at inference.
-        unique: Different bricks among its sequences.
-        estimate_ms: The best prediction: the sum corrected by what is known of its distance to the model
-            (``prediction``).
-        ci95_ms: Its interval: what time blocks and processes of the measurements differ by, and, where ``calibrated``,
-            the method's error.
-        calibrated: Whether the error of this way to compose an estimate is known (``uncertainty.calibration``); where
-            it is not, the intervals are too narrow by it. None where there is no estimate.
-        scatter_calibrated: Whether what processes and runs differ by is known for such a backend, device and threads;
-            where not, what is known of others stands in, and the intervals are a guess by it. None likewise.
-        sequential_ms: Raw sum over all sequences.
-        critical_path_ms: Greatest raw sum along a path.
-        host_ms: What the processor takes to enqueue all sequences, where a device does the work and that was measured:
-            where it is more than the device takes, the model is bound by its launches.
-        lower_bound_sequential_ms: Cheapest disjoint cover by measured bricks of at most G layers (``bound``).
-        lower_bound_sequential_ci95_ms: Its interval, over all stacks that compete (``bounds``).
-        lower_bound_critical_path_ms: Least critical path of the covers that were tried.
-        lower_bound_critical_path_ci95_ms: Its interval; neither end is above that of the sequential bound.
-        benanza_ratio_sequential: ``lower_bound_sequential_ms / measured_ms``; of bricks in the model's own cache state.
-        benanza_ratio_sequential_ci95: Its interval.
-        benanza_ratio_critical_path: ``lower_bound_critical_path_ms / measured_ms``, likewise.
-        benanza_ratio_critical_path_ci95: Its interval.
-        undisturbed_ms: The same on a quiet machine: what to compare across runs and machines.
-        measured_ms: Ground truth: mean of the whole model under the same system, stack and conditions.
-        measured_ci95_ms: Its interval.
-        measured_undisturbed_ms: The same on a quiet machine.
-        ratio: ``estimate_ms / measured_ms``; means of visits that alternated, where ``paired``.
-        ratio_ci95: Its interval: what time blocks differ by, and, where ``calibrated``, the error of the method.
-        paired: Whether bricks and model were visited in turn; False where they come from different sessions, whose
-            scatter is part of the interval; None where there is no ratio.
-        disturbed: Whether the machine was disturbed: ``disturbance`` is more than 10 %.
-        disturbance: How much slower the visits were than quiet ones: ``measured_ms / measured_undisturbed_ms - 1``, of
-            the bricks where the model is not measured.
-        quiet: Share of the bricks' visits that were quiet, by the probes around them.
-        ratio_reason: Why there is no ratio; None where there is one.
-        ratio_remedy: What would measure the model; None where it is measured, cannot be, or nothing does.
-        benanza_ratio_reason: Why there are no Benanza ratios; likewise.
-        benanza_note: Why the model takes less than its lower bound; None where it does not.
-        roofline_ms: Least sum of its bricks that the machine's ceilings allow (``roofline``).
-        roofline_critical_path_ms: The same along the critical path.
-        roofline_headroom: ``sequential_ms / roofline_ms``.
-        roofline_reason: Why there is no roofline; None where there is.
-        roofline_remedy: What would measure the ceilings that are missing.
-        roofline: Every brick under the ceilings; without bounds where these are not known.
-        coverage: How much of the model is measured; None on an error.
-        known_ms: Sum over the measured sequences.
-        attribution: The distance between bricks and model by its causes (the names in ``SIGNS``); None where the
-            bricks are not all measured.
-        attribution_absolute_ms: Sum of the sizes of the causes that are counted, so that they cannot hide each other.
-        missing: What is not measured.
-        sequences: Every sequence, in the model's order.
-        path: Those on the critical path, from start to end; empty where it is not known.
-        control: The model's control flow, and what became of each of its operators.
-        framing: What each of these takes beyond its body; empty where nothing is measured.
-        error: Why the model could not be decomposed.
-        interpolated: Which of its bricks were read between other sizes; None where none was.
-        interpolation_reason: Why those that are missing could not be, where that was asked for.
+        model: The model, and how it was decomposed.
+        place: Where its bricks were measured.
+        parts: Its sequences, and how much of them is measured.
+        latency: The best prediction.
+        sums: Raw sums over the sequences.
+        bounds: The lower bounds.
+        truth: The whole model as measured.
+        attribution: The distance between bricks and model by its causes (the names in ``SIGNS``); None where the bricks
+            are not all measured.
+        roofline: How fast the machine's ceilings would allow the model to be.
+        evidence: What it was made from; None where the model cannot be decomposed.
     """
 
-    name: str
-    granularity: int
-    graph: str = "source"
-    overlap: bool = False
-    connected: bool = False
-    batch: int | None = None
-    dims: Mapping[str, int] = field(default_factory=dict)
-    bound: Mapping[str, int] = field(default_factory=dict)
-    system: str | None = None
-    stack: str | None = None
-    backend: str | None = None
-    device: str | None = None
-    threads: int | None = None
-    cache: str | None = None
-    level: str | None = None
-    dtype: str | None = None
-    layers: int | None = None
-    folded: int | None = None
-    unique: int | None = None
-    estimate_ms: float | None = None
-    ci95_ms: tuple[float, float] | None = None
-    calibrated: bool | None = None
-    scatter_calibrated: bool | None = None
-    sequential_ms: float | None = None
-    critical_path_ms: float | None = None
-    host_ms: float | None = None
-    lower_bound_sequential_ms: float | None = None
-    lower_bound_sequential_ci95_ms: tuple[float, float] | None = None
-    lower_bound_critical_path_ms: float | None = None
-    lower_bound_critical_path_ci95_ms: tuple[float, float] | None = None
-    benanza_ratio_sequential: float | None = None
-    benanza_ratio_sequential_ci95: tuple[float, float] | None = None
-    benanza_ratio_critical_path: float | None = None
-    benanza_ratio_critical_path_ci95: tuple[float, float] | None = None
-    undisturbed_ms: float | None = None
-    measured_ms: float | None = None
-    measured_ci95_ms: tuple[float, float] | None = None
-    measured_undisturbed_ms: float | None = None
-    ratio: float | None = None
-    ratio_ci95: tuple[float, float] | None = None
-    paired: bool | None = None
-    disturbed: bool | None = None
-    disturbance: float | None = None
-    quiet: float | None = None
-    ratio_reason: str | None = None
-    ratio_remedy: Task | None = None
-    benanza_ratio_reason: str | None = None
-    benanza_note: str | None = None
-    roofline_ms: float | None = None
-    roofline_critical_path_ms: float | None = None
-    roofline_headroom: float | None = None
-    roofline_reason: str | None = None
-    roofline_remedy: Task | None = None
-    roofline: Roofline | None = None
-    coverage: Coverage | None = None
-    known_ms: float | None = None
+    model: EstimatedModel
+    place: MeasuredPlace = field(default_factory=MeasuredPlace)
+    parts: Parts = Parts()
+    latency: Latency = Latency()
+    sums: Sums = Sums()
+    bounds: BenanzaBounds = BenanzaBounds()
+    truth: GroundTruth = GroundTruth()
     attribution: Mapping[str, Term] | None = None
-    attribution_absolute_ms: float | None = None
-    missing: tuple[Missing, ...] = ()
-    sequences: tuple[SequenceLatency, ...] = ()
-    path: tuple[SequenceLatency, ...] = ()
-    control: tuple[ControlFlow, ...] = ()
-    framing: tuple[Framing, ...] = ()
-    error: str | None = None
-    interpolated: Interpolation | None = None
-    interpolation_reason: str | None = None
+    roofline: RooflineBound = RooflineBound()
+    evidence: Evidence | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.model.source.name
+
+    @property
+    def error(self) -> str | None:
+        """Why the model could not be decomposed."""
+        return self.model.error
+
+    @property
+    def attribution_absolute_ms(self) -> float | None:
+        """Sum of the sizes of the causes that are counted, so that they cannot hide each other."""
+        if self.attribution is None:
+            return None
+        causes = (term for name, term in self.attribution.items() if name != "bricks" and term.counted)
+        return math.fsum(abs(term.ms) for term in causes if term.ms is not None)
+
+    @property
+    def disturbance(self) -> float | None:
+        """How much slower the visits were than quiet ones; of the bricks where that of the model is not known."""
+        return self.latency.disturbance if self.truth.disturbance is None else self.truth.disturbance
+
+    @property
+    def disturbed(self) -> bool | None:
+        """Whether the machine was disturbed, by more than 10 %."""
+        return None if self.disturbance is None else self.disturbance > _DISTURBED
 
     @property
     def lower_bound_ms(self) -> float | None:
         """The sequential lower bound; None also where the model is estimated to take less: it is no bound then."""
-        bound, estimate = self.lower_bound_sequential_ms, self.estimate_ms
+        bound, estimate = self.bounds.sequential.ms, self.latency.ms
         return None if bound is not None and estimate is not None and bound > estimate else bound
 
     @property
     def complete(self) -> bool:
         """Whether the whole model is measured."""
-        return self.error is None and not self.missing
+        return self.error is None and not self.parts.missing

@@ -9,8 +9,6 @@ from typing import Any
 
 from .result import Estimate
 
-__all__ = ["BATCH", "ModelSweep", "optimal_batch", "sizes_of", "stem_of", "swept"]
-
 BATCH = "batch"
 """What the dimension is called that counts the samples of a batch."""
 
@@ -39,13 +37,13 @@ class ModelSweep:
         points = [
             {
                 "size": size,
-                "latency_ms": entry.estimate_ms,
-                "ci95_ms": entry.ci95_ms,
-                "per_s": 1000.0 * (size if batched else 1) / entry.estimate_ms if entry.estimate_ms else None,
+                "latency_ms": entry.latency.ms,
+                "ci95_ms": entry.latency.ci95_ms,
+                "per_s": 1000.0 * (size if batched else 1) / entry.latency.ms if entry.latency.ms else None,
                 "lower_bound_ms": entry.lower_bound_ms,
-                "measured_ms": entry.measured_ms,
-                "interpolated": entry.interpolated is not None,
-                "share": None if entry.interpolated is None else entry.interpolated.share,
+                "measured_ms": entry.truth.ms,
+                "interpolated": entry.parts.interpolated is not None,
+                "share": None if entry.parts.interpolated is None else entry.parts.interpolated.share,
             }
             for size, entry in self.estimates.items()
         ]
@@ -63,7 +61,7 @@ class ModelSweep:
 
         None where no batch is twice another; the gain is None where the largest is the best.
         """
-        known = {size: entry.estimate_ms for size, entry in self.estimates.items() if entry.interpolated is None}
+        known = {size: entry.latency.ms for size, entry in self.estimates.items() if entry.parts.interpolated is None}
         latencies = {size: ms for size, ms in known.items() if ms is not None}
         doubling = [min(latencies, default=1)]
         while 2 * doubling[-1] in latencies:
@@ -99,7 +97,7 @@ def swept(estimates: Sequence[Estimate]) -> list[ModelSweep]:
     """
     groups: dict[str, list[Estimate]] = defaultdict(list)
     for entry in estimates:
-        if entry.estimate_ms is not None:
+        if entry.latency.ms is not None:
             groups[stem_of(entry)].append(entry)
     found = []
     for stem, group in groups.items():
@@ -113,12 +111,12 @@ def swept(estimates: Sequence[Estimate]) -> list[ModelSweep]:
 
 def sizes_of(entry: Estimate) -> dict[str, int]:
     """The sizes that were asked for, by dimension."""
-    return {**entry.dims, **({} if entry.batch is None else {BATCH: entry.batch})}
+    return {**entry.model.dims, **({} if entry.model.source.batch is None else {BATCH: entry.model.source.batch})}
 
 
 def stem_of(entry: Estimate) -> str:
     """The model's name without the sizes at its end."""
     name = entry.name
-    for ending in (*(f"@{dim}={size}" for dim, size in entry.dims.items()), f"@b{entry.batch}"):
+    for ending in (*(f"@{dim}={size}" for dim, size in entry.model.dims.items()), f"@b{entry.model.source.batch}"):
         name = name.replace(ending, "")
     return name

@@ -14,8 +14,6 @@ from dataclasses import dataclass, replace
 
 from .curve import Curve, Point
 
-__all__ = ["Generation", "generation", "lengths_between", "steps_of"]
-
 Interval = tuple[float, float]
 
 
@@ -84,7 +82,7 @@ def generation(prompts: Curve, steps: Curve, *, prompt: int, new: int) -> Genera
     """
     first = prompts.at(prompt)
     found = [steps.at(length) for length in steps_of(prompt, new)]
-    times = [one for one in found if one is not None]
+    times = [point for point in found if point is not None]
     known = len(times) == len(found)
     made = Generation(
         prompt,
@@ -93,9 +91,9 @@ def generation(prompts: Curve, steps: Curve, *, prompt: int, new: int) -> Genera
         ttft_ci95_ms=None if first is None else first.ci95_ms,
         ttft_interpolated=first is not None and first.interpolated,
         steps=len(found),
-        steps_interpolated=sum(one.interpolated for one in times),
+        steps_interpolated=sum(point.interpolated for point in times),
     )
-    token_ms = sum(one.ms for one in times) / len(times) if known and times else None
+    token_ms = sum(point.ms for point in times) / len(times) if known and times else None
     made = replace(
         made,
         token_ms=token_ms,
@@ -107,7 +105,7 @@ def generation(prompts: Curve, steps: Curve, *, prompt: int, new: int) -> Genera
     if first is None or not known:
         return made
     whole = [first, *times]
-    total_ms = sum(one.ms for one in whole)
+    total_ms = sum(point.ms for point in whole)
     return replace(
         made,
         total_ms=total_ms,
@@ -118,7 +116,7 @@ def generation(prompts: Curve, steps: Curve, *, prompt: int, new: int) -> Genera
 
 def _summed(points: Sequence[Point]) -> Interval | None:
     """The interval of a sum whose parts err alike; None where one of a part is not known."""
-    known = [one.ci95_ms for one in points if one.ci95_ms is not None]
+    known = [point.ci95_ms for point in points if point.ci95_ms is not None]
     return (sum(low for low, _ in known), sum(high for _, high in known)) if len(known) == len(points) else None
 
 

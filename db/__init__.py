@@ -11,11 +11,11 @@ from ..lazy import lazy
 
 if TYPE_CHECKING:
     from .exporting import export, frame
-    from .filter import Filter
     from .merging import merge
+    from .queries import Filter
+    from .revision import Upgrade, upgrade
     from .store import Store
     from .transfer import Transferred
-    from .upgrading import Upgrade, upgrade
     from .values import (
         Block,
         Combination,
@@ -63,7 +63,7 @@ __getattr__, __dir__ = lazy(
         "Combination": "values",
         "Conditions": "values",
         "Failure": "values",
-        "Filter": "filter",
+        "Filter": "queries",
         "Kernel": "values",
         "KernelView": "values",
         "Measurement": "values",
@@ -74,11 +74,11 @@ __getattr__, __dir__ = lazy(
         "Subject": "values",
         "System": "values",
         "Transferred": "transfer",
-        "Upgrade": "upgrading",
+        "Upgrade": "revision",
         "Verdict": "values",
         "export": "exporting",
         "frame": "exporting",
         "merge": "merging",
-        "upgrade": "upgrading",
+        "upgrade": "revision",
     },
 )

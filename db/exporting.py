@@ -19,8 +19,6 @@ from .values import Subject
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["FORMATS", "PUBLIC_STATE", "export", "frame", "names_a_path", "public_values"]
-
 FORMATS = ("csv", "parquet", "sqlite")
 
 _PUBLIC_SUBJECTS = (Subject.BRICK, Subject.REFERENCE)
@@ -226,7 +224,7 @@ def frame(store: Store, *, latest: bool = False, node: str | None = None) -> pd.
     return table.astype(
         {
             **dict.fromkeys(("load_ns", "first_run_ns", "footprint_bytes"), "Int64"),
-            **dict.fromkeys(("reference_ns", "undisturbed_ns", "quiet"), "Float64"),
+            **dict.fromkeys(("undisturbed_ns", "quiet"), "Float64"),
         }
     )
 
@@ -235,7 +233,7 @@ _COLUMNS = [
     "id", "run", "subject", "key", "variant", "system", "cpu", "architecture", "physical_cores", "memory_gib", "gpus",
     "stack", "backend", "device", "versions", "options", "threads", "cache", "dtype", "unroll", "samples", "median_ns",
     "mean_ns", "trimmed_mean_ns", "min_ns", "p90_ns", "p99_ns", "ci95_low_ns", "ci95_high_ns", "verdict", "stop",
-    "load_ns", "first_run_ns", "reference_ns", "protocol", "footprint_bytes", "undisturbed_ns", "quiet",
+    "load_ns", "first_run_ns", "protocol", "footprint_bytes", "undisturbed_ns", "quiet",
     "node", "campaign",
 ]  # fmt: skip
 """Columns of ``frame``, so that an empty table has them too."""

@@ -17,8 +17,6 @@ from ..errors import (
     StoreError,
 )
 
-__all__ = ["fault", "guarded"]
-
 _Row = tuple[type[StoreError], str, str]
 
 _LOCKED: _Row = (DatabaseLocked, "is held by another process", "wait until it has finished, then try again")

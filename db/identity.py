@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Select, Table, bindparam, insert, select
+from sqlalchemy import Connection, Select, Table, bindparam, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
 from ..errors import StoreError
 from .rows import to_stack, to_system
-from .schema import CombinationRow, ItemRow, StackRow, SystemRow, table_of
-from .values import Conditions, Failure, Measurement, Stack, Subject, System
-
-__all__ = [
-    "CHUNK",
-    "Identity",
-    "Natural",
-    "chunks",
-    "combination_id",
-    "insert_new",
-    "item_id",
-    "item_ids",
-    "put_rows",
-    "put_stack_row",
-    "put_system_row",
-    "stored_stacks",
-    "stored_systems",
-]
+from .schema import CombinationRow, ItemRow, KernelViewRow, StackRow, SystemRow, table_of
+from .values import Conditions, Identity, Stack, System
 
 CHUNK = 500
 """Values in one IN clause; SQLite before 3.32 takes 999 parameters in all."""
@@ -45,32 +28,6 @@ def chunks(connection: Connection, values: Iterable[str]) -> Iterator[list[str]]
     rest = iter(sorted(set(values)))
     while chunk := list(islice(rest, size)):
         yield chunk
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """What is measured, and under what: two measurements of one identity are comparable.
-
-    Attributes:
-        subject: Brick, model or reference.
-        key: Key of the brick or model.
-        system: Key of the system.
-        stack: Key of the stack.
-        conditions: Threads, cache state and precision.
-        variant: Name of an algorithm or precision variant.
-    """
-
-    subject: Subject
-    key: str
-    system: str
-    stack: str
-    conditions: Conditions
-    variant: str = ""
-
-    @classmethod
-    def of(cls, value: Measurement | Failure) -> Identity:
-        """The identity that a measurement or failure is of."""
-        return cls(value.subject, value.key, value.system, value.stack, value.conditions, value.variant)
 
 
 _INSERTS: dict[str, Callable[[Table], sqlite.Insert | postgresql.Insert]] = {
@@ -114,22 +71,6 @@ def _inserted(connection: Connection, table: Table, row: dict[str, Any]) -> bool
     return True
 
 
-def put_rows(connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> None:
-    """Insert rows, in place of those with the same primary key; the last writer wins."""
-    if not rows:
-        return
-    keys = [column.name for column in table.primary_key]
-    make = _INSERTS.get(connection.dialect.name)
-    if make is None:
-        for row in rows:
-            connection.execute(table.delete().where(*(table.c[name] == row[name] for name in keys)))
-        connection.execute(insert(table), rows)
-        return
-    statement = make(table)
-    changed = {name: statement.excluded[name] for name in rows[0] if name not in keys}
-    connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=changed), rows)
-
-
 class Natural:
     """A table whose rows are found by some columns, its statements built once (building costs more than running)."""
 
@@ -153,7 +94,7 @@ class Natural:
         return found
 
 
-_ITEM = table_of(ItemRow)
+_ITEM, _KERNEL_VIEW = table_of(ItemRow), table_of(KernelViewRow)
 _systems = Natural(table_of(SystemRow), "key")
 _stacks = Natural(table_of(StackRow), "key")
 _combinations = Natural(table_of(CombinationRow), "system", "stack", "threads", "cache", "dtype")
@@ -271,3 +212,25 @@ def _known_items(
         c.key.in_({identity.key for identity in wanted}),
     )
     return {(subject, key, variant): id_ for id_, subject, key, variant in connection.execute(query)}
+
+
+def put_view(connection: Connection, identity: Identity, row: Mapping[str, Any]) -> bool:
+    """Store a view in place of an older one of the same item.
+
+    Args:
+        connection: Inside a writing transaction.
+        identity: What it is of.
+        row: Columns of ``KernelViewRow`` but for ``item_id``.
+
+    Returns:
+        Whether it was stored: not where the one that is there is as new.
+    """
+    item = item_id(connection, identity)
+    if insert_new(connection, _KERNEL_VIEW, [{**row, "item_id": item}]):
+        return True
+    later = (
+        update(_KERNEL_VIEW)
+        .where(_KERNEL_VIEW.c.item_id == item, _KERNEL_VIEW.c.taken_us < row["taken_us"])
+        .values(**row)
+    )
+    return connection.execute(later).rowcount == 1

@@ -18,8 +18,6 @@ from sqlalchemy.pool import ConnectionPoolEntry, QueuePool, StaticPool
 from ..errors import DatabaseReadOnly, ForeignDatabase, StoreError
 from .faults import fault, guarded
 
-__all__ = ["BUSY_TIMEOUT_S", "WRITING", "Place", "engine"]
-
 BUSY_TIMEOUT_S = 5.0
 """How long a statement waits for another process before ``DatabaseLocked``."""
 
@@ -34,7 +32,7 @@ _MAGIC = b"SQLite format 3\0"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DatabasePlace:
     """A database by path or URL.
 
     Attributes:
@@ -46,7 +44,7 @@ class Place:
     path: Path | None
 
     @classmethod
-    def of(cls, where: str | os.PathLike[str]) -> Place:
+    def of(cls, where: str | os.PathLike[str]) -> DatabasePlace:
         """Understand a path or a SQLAlchemy URL (anything with ``://``)."""
         text = os.fspath(where)
         if "://" not in text:
@@ -103,7 +101,7 @@ class Place:
 
 
 def engine(
-    place: Place,
+    place: DatabasePlace,
     *,
     read_only: bool = False,
     foreign_keys: bool = True,
@@ -155,7 +153,7 @@ def engine(
     return made
 
 
-def _name_in_errors(made: Engine, place: Place) -> None:
+def _name_in_errors(made: Engine, place: DatabasePlace) -> None:
     def named(context: ExceptionContext) -> StoreError | None:
         error = context.sqlalchemy_exception or context.original_exception
         known = isinstance(error, SQLAlchemyError | sqlite3.Error | OSError | UnicodeDecodeError)

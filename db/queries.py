@@ -1,41 +1,138 @@
-"""What the store can be asked: Core statements that read no more than they must."""
+"""What can be asked of a database: Core statements that read no more than they must. Nothing here writes."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
-from typing import Any
+import os
+import struct
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Self, TypedDict, Unpack
 
-from sqlalchemy import ColumnElement, Connection, FromClause, Select, and_, func, select, true, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    FromClause,
+    Select,
+    Table,
+    and_,
+    case,
+    delete,
+    false,
+    func,
+    select,
+    true,
+    tuple_,
+)
 
-from .filter import Filter
-from .identity import chunks
-from .rows import STATISTICS, to_block, to_measurement
+from ..errors import ForeignDatabase, StoreError
+from .faults import guarded
+from .identity import CHUNK, chunks, stored_stacks, stored_systems
+from .place import BUSY_TIMEOUT_S, WRITING, DatabasePlace, engine
+from .revision import NEW, check, identify, make_tables, use_wal
+from .rows import STATISTICS, to_block, to_measurement, to_run, to_view
 from .schema import (
+    REVISION,
+    REVISION_TABLE,
     BlockRow,
     CombinationRow,
     FailureRow,
     ItemRow,
+    KernelViewRow,
     MeasurementRow,
     RunRow,
     StackRow,
+    SystemRow,
     table_of,
 )
-from .values import PROTOCOL, Block, Combination, Conditions, Failure, Measurement, Subject
+from .values import (
+    PROTOCOL,
+    Block,
+    Circumstances,
+    Combination,
+    Conditions,
+    Failure,
+    Identity,
+    KernelView,
+    Measurement,
+    Run,
+    Stack,
+    Subject,
+    System,
+)
 
-__all__ = [
-    "Fastest",
-    "LeftOpen",
-    "blocks",
-    "combinations",
-    "contenders",
-    "failures",
-    "left_open",
-    "matching_items",
-    "measured_keys",
-    "measurements",
-    "outdated_keys",
-]
+# Which measurements, failures or kernel views a question is about.
+
+
+class FilterFields(TypedDict, total=False):
+    """The fields of ``Filter`` as keywords of what takes one."""
+
+    subject: Subject | None
+    keys: Collection[str] | None
+    system: str | None
+    stack: str | None
+    conditions: Conditions | None
+    threads: int | None
+    cache: str | frozenset[str] | None
+    dtype: str | None
+    backend: str | None
+    device: str | None
+    variant: str | frozenset[str] | None
+    protocol: int | None
+    since_us: int | None
+    node: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """What to select; None leaves a property open.
+
+    Attributes:
+        subject: Brick, model or reference.
+        keys: Keys of bricks or models.
+        system: Key of the system.
+        stack: Key of the stack.
+        conditions: All of threads, cache and dtype at once.
+        threads: Threads.
+        cache: Cache state, or several.
+        dtype: Precision.
+        backend: Name of the backend.
+        device: Its device.
+        variant: Name of the variant, or several; None for all.
+        protocol: How measurements were taken; None for all.
+        since_us: Only what was measured, failed or profiled then or later, in microseconds since 1970, UTC.
+        node: Name of the node that measured; empty: one without a name. Kernel views are of no node.
+    """
+
+    subject: Subject | None = None
+    keys: Collection[str] | None = None
+    system: str | None = None
+    stack: str | None = None
+    conditions: Conditions | None = None
+    threads: int | None = None
+    cache: str | frozenset[str] | None = None
+    dtype: str | None = None
+    backend: str | None = None
+    device: str | None = None
+    variant: str | frozenset[str] | None = ""
+    protocol: int | None = PROTOCOL
+    since_us: int | None = None
+    node: str | None = None
+
+    @classmethod
+    def of(cls, identity: Identity, keys: Collection[str] | None = None) -> Self:
+        """What selects one identity, or those that differ from it in their keys only."""
+        keys = (identity.key,) if keys is None else keys
+        where = (identity.system, identity.stack, identity.conditions)
+        return cls(identity.subject, keys, *where, variant=identity.variant)
+
+    def but(self, **fields: Unpack[FilterFields]) -> Self:
+        """The same with other values of some fields."""
+        return replace(self, **fields)
+
 
 _stack = table_of(StackRow)
 _combination = table_of(CombinationRow)
@@ -43,7 +140,9 @@ _item = table_of(ItemRow)
 _measurement = table_of(MeasurementRow)
 _block = table_of(BlockRow)
 _run = table_of(RunRow)
-_failure = table_of(FailureRow)
+_failure, _view, _system = table_of(FailureRow), table_of(KernelViewRow), table_of(SystemRow)
+_IDENTITY = (_item.c.combination_id, _item.c.subject, _item.c.key, _item.c.variant)
+"""The first columns of every query for identities."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,52 +150,21 @@ class LeftOpen:
     """An item that an interrupted run left.
 
     Attributes:
-        subject: What it is.
-        key: Its key.
+        identity: What it is.
         run: The run that opened it.
         started: When that run began.
         process: Its largest process number; None where it has no block.
-        variant: Name of its variant.
         protocol: How it was taken.
     """
 
-    subject: Subject
-    key: str
+    identity: Identity
     run: str
     started: str
     process: int | None
-    variant: str = ""
     protocol: int = PROTOCOL
 
 
-@dataclass(frozen=True, slots=True)
-class Fastest:
-    """The lowest stored latency of a brick.
-
-    Attributes:
-        key: Key of the brick.
-        stack: Key of the stack that reached it.
-        variant: Name of the variant.
-        latency_ns: Its latency.
-    """
-
-    key: str
-    stack: str
-    variant: str
-    latency_ns: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A combination as stored."""
-
-    id: int
-    system: str
-    stack: str
-    conditions: Conditions
-
-
-def _places(connection: Connection, wanted: Filter) -> dict[int, _Place]:
+def _places(connection: Connection, wanted: Filter) -> dict[int, Circumstances]:
     """The stored combinations that match; there are few of them, whatever the number of measurements."""
     c = _combination.c
     query = select(c.id, c.system, c.stack, c.threads, c.cache, c.dtype)
@@ -110,11 +178,22 @@ def _places(connection: Connection, wanted: Filter) -> dict[int, _Place]:
     if wanted.backend is not None or wanted.device is not None:
         query = query.join(_stack, _stack.c.key == c.stack)
         equal += [(_stack.c.backend, wanted.backend), (_stack.c.device, wanted.device)]
-    query = query.where(*(column == value for column, value in equal if value is not None)).order_by(c.id)
+    query = query.where(*(_is(column, value) for column, value in equal if value is not None)).order_by(c.id)
     return {
-        id_: _Place(id_, system, stack, Conditions(threads=threads, cache=cache, dtype=dtype))
+        id_: Circumstances(system, stack, Conditions(threads, cache, dtype))
         for id_, system, stack, threads, cache, dtype in connection.execute(query)
     }
+
+
+def _is(column: ColumnElement[Any], value: object) -> ColumnElement[bool]:
+    """That a column has a value, or one of several."""
+    return column.in_(value) if isinstance(value, frozenset) else column == value
+
+
+def _identity(places: Mapping[int, Circumstances], row: Sequence[Any]) -> Identity:
+    """The identity in a row that begins with ``_IDENTITY``."""
+    combination, subject, key, variant, *_ = row
+    return places[combination].identity(Subject(subject), key, variant=variant)
 
 
 def _chunks(connection: Connection, keys: Collection[str] | None) -> Iterator[list[str] | None]:
@@ -134,11 +213,11 @@ def _select_items(query: Select[Any], wanted: Filter, places: Collection[int], c
     if chunk is not None:
         query = query.where(_item.c.key.in_(chunk))
     if wanted.variant is not None:
-        query = query.where(_item.c.variant == wanted.variant)
+        query = query.where(_is(_item.c.variant, wanted.variant))
     return query
 
 
-def matching_items(connection: Connection, wanted: Filter) -> list[int]:
+def _matching_items(connection: Connection, wanted: Filter) -> list[int]:
     """Local keys of the items that match."""
     places = _places(connection, wanted)
     return [
@@ -146,28 +225,6 @@ def matching_items(connection: Connection, wanted: Filter) -> list[int]:
         for chunk in _chunks(connection, wanted.keys)
         for id_ in connection.scalars(_select_items(select(_item.c.id), wanted, list(places), chunk))
     ]
-
-
-def left_open(connection: Connection, wanted: Filter) -> list[LeftOpen]:
-    """Open measurements that match, with their age and place."""
-    places = _places(connection, wanted)
-    query = (
-        select(
-            *(_item.c.subject, _item.c.key, _run.c.id, _run.c.started, func.max(_block.c.process)),
-            *(_item.c.variant, _measurement.c.protocol),
-        )
-        .select_from(_measurement)
-        .join(_item, _item.c.id == _measurement.c.item_id)
-        .join(_run, _run.c.id == _measurement.c.run_id)
-        .join(_block, _block.c.measurement_id == _measurement.c.id, isouter=True)
-        .where(_measurement.c.finished_us.is_(None), _item.c.combination_id.in_(list(places)))
-        .group_by(_measurement.c.id, _item.c.subject, _item.c.key, _item.c.variant, _run.c.id, _run.c.started)
-    )
-    if wanted.variant is not None:
-        query = query.where(_item.c.variant == wanted.variant)
-    if wanted.node is not None:
-        query = query.where(_measurement.c.node == wanted.node)
-    return [LeftOpen(Subject(row[0]), *row[1:]) for row in connection.execute(query)]
 
 
 def _finished(table: FromClause, wanted: Filter) -> ColumnElement[bool]:
@@ -202,36 +259,27 @@ def _taken(connection: Connection, wanted: Filter, *, latest: bool) -> tuple[Fro
     return _measurement, and_(_measurement.c.item_id == _item.c.id, _measurement.c.id == first)
 
 
-def measurements(connection: Connection, wanted: Filter, *, latest: bool) -> list[Measurement]:
-    """Finished measurements, by key, combination and time; without raw samples.
-
-    Args:
-        connection: An open connection.
-        wanted: Which.
-        latest: Only the newest of each item.
-    """
-    places = _places(connection, wanted)
-    if not places:
-        return []
-    item, (taken, on) = _item.c, _taken(connection, wanted, latest=latest)
-    said = [taken.c[column.name] for column in STATISTICS]
-    query = select(item.combination_id, item.subject, item.key, item.variant, *said).select_from(_item).join(taken, on)
-    query = query.order_by(item.key, item.combination_id, item.variant, taken.c.finished_us, taken.c.id)
-    found: list[Measurement] = []
-    for chunk in _chunks(connection, wanted.keys):
-        for row in connection.execute(_select_items(query, wanted, list(places), chunk)):
-            place = places[row[0]]
-            found.append(
-                to_measurement(
-                    row[4:], subject=Subject(row[1]), key=row[2], system=place.system, stack=place.stack,
-                    conditions=place.conditions, variant=row[3],
-                )
-            )  # fmt: skip
-    return found
+def _by(run: ColumnElement[str], wanted: Filter) -> list[ColumnElement[bool]]:
+    """That a run is one of the node that was asked for; nothing where none was."""
+    return [] if wanted.node is None else [run.in_(select(_run.c.id).where(_run.c.node == wanted.node))]
 
 
-def blocks(connection: Connection, measurements: Collection[str]) -> dict[str, list[Block]]:
-    """Raw samples of measurements by their ids, each in (process, round) order; those without are absent."""
+def _measured(condition: ColumnElement[bool]) -> ColumnElement[bool]:
+    """That an item has a measurement of which something holds."""
+    return select(_measurement.c.id).where(_measurement.c.item_id == _item.c.id, condition).exists()
+
+
+def _measured_keys(connection: Connection, wanted: Filter) -> set[str]:
+    query = select(_item.c.key).distinct().where(_measured(_finished(_measurement, wanted)))
+    places = list(_places(connection, wanted))
+    return {
+        key
+        for chunk in _chunks(connection, wanted.keys)
+        for key in connection.scalars(_select_items(query, wanted, places, chunk))
+    }
+
+
+def _blocks(connection: Connection, measurements: Collection[str]) -> dict[str, list[Block]]:
     c = _block.c
     query = select(c.measurement_id, c.process, c.round, c.warmups, c.samples, c.data, c.visits)
     query = query.order_by(c.measurement_id, c.process, c.round)
@@ -242,121 +290,367 @@ def blocks(connection: Connection, measurements: Collection[str]) -> dict[str, l
     return found
 
 
-def contenders(
-    connection: Connection, wanted: Filter, *, without: Collection[str] = (), parts: Collection[str] = (),
-    reach: float = 1.0, most: int | None = None,
-) -> dict[str, list[Fastest]]:  # fmt: skip
-    """Per key the latest measurements of up to ``reach`` times the lowest latency, the lowest first; ``most`` at most.
+ANY = Filter()
+"""Whatever is measured as this version measures, without variants."""
 
-    Over everything that ``wanted`` leaves open. Neither stacks whose keys are in ``without`` nor variants in ``parts``
-    count.
+
+class Reader:
+    """An open database, and what can be asked of it; a context manager.
+
+    Each question sees the database as it is at that moment.
     """
-    places = {id_: place for id_, place in _places(connection, wanted).items() if place.stack not in without}
-    newest, on = _taken(connection, wanted, latest=True)
-    mean_ns = newest.c.mean_ns
-    place = func.row_number().over(partition_by=_item.c.key, order_by=(mean_ns, _item.c.id)).label("place")
-    ranked = (
-        select(_item.c.key, _item.c.combination_id, _item.c.variant, mean_ns, place)
-        .select_from(_item)
-        .join(newest, on)
-        .where(_item.c.variant.not_in(parts))
-    )
-    found: dict[str, list[Fastest]] = {}
-    for chunk in _chunks(connection, wanted.keys):
-        c = _select_items(ranked, wanted, list(places), chunk).subquery().c
-        query = select(c.key, c.combination_id, c.variant, c.mean_ns).order_by(c.key, c.place)
-        # Of many that compete few are wanted: what is left out here is not sent.
-        query = query if most is None else query.where(c.place <= most)
-        for key, where, variant, latency_ns in connection.execute(query):
-            known = found.setdefault(key, [])
-            if not known or latency_ns <= reach * known[0].latency_ns:
-                known.append(Fastest(key, places[where].stack, variant, latency_ns))
-    return found
 
+    def __init__(self, place: DatabasePlace, engine: Engine) -> None:
+        self.place = place
+        self._engine = engine
+        self._writer = engine.execution_options(**{WRITING: True})
+        snapshot = {"isolation_level": "REPEATABLE READ"} if engine.dialect.name == "postgresql" else {}
+        self._reader = engine.execution_options(**snapshot)  # in SQLite every transaction is one
 
-def _by(run: ColumnElement[str], wanted: Filter) -> list[ColumnElement[bool]]:
-    """That a run is one of the node that was asked for; nothing where none was."""
-    return [] if wanted.node is None else [run.in_(select(_run.c.id).where(_run.c.node == wanted.node))]
+    @classmethod
+    def open(
+        cls,
+        url: str | os.PathLike[str],
+        *,
+        create: bool = True,
+        read_only: bool = False,
+        busy_timeout_s: float = BUSY_TIMEOUT_S,
+    ) -> Self:
+        """Open a database, and make it where there is none.
 
+        Args:
+            url: A path (an SQLite file), or any SQLAlchemy URL.
+            create: Make a database that is not there; otherwise its absence is an error.
+            read_only: Open for reading; works in a folder that cannot be written. Implies ``create=False``.
+            busy_timeout_s: How long a call waits for another process before ``DatabaseLocked``.
 
-def failures(connection: Connection, wanted: Filter) -> list[Failure]:
-    """The newest failure of each item, unless a measurement was finished after it; of one node where that is asked."""
-    places = _places(connection, wanted)
-    item, failure = _item.c, _failure.c
-    later, newer = _failure.alias("later"), _measurement.alias("newer")
-    columns = (item.combination_id, item.subject, item.key, item.variant, failure.id, failure.run_id)
-    query = (
-        select(*columns, failure.kind, failure.reason)
-        .join(_failure, failure.item_id == item.id)
-        .where(
-            ~select(later.c.id)
-            .where(
-                later.c.item_id == item.id,
-                *_by(later.c.run_id, wanted),
-                tuple_(later.c.failed_us, later.c.id) > tuple_(failure.failed_us, failure.id),
+        Raises:
+            ForeignDatabase: For something that dlbricks did not make.
+            NewerDatabase: For a schema of a later version.
+            OlderDatabase: For one that wants ``dlbricks db upgrade``.
+            DatabaseReadOnly: Where it cannot be written and ``read_only`` was not asked for.
+            DatabaseLocked: Where another process holds it.
+            StoreError: For everything else: not there, not readable, no driver.
+        """
+        place = DatabasePlace.of(url)
+        create = create and not read_only
+        if not place.inspect() and not create:
+            raise StoreError(
+                f"there is no database at {place}", remedy="measure something first (`dlbricks run`), or give --db"
             )
-            .exists(),
-            ~select(newer.c.id)
-            .where(newer.c.item_id == item.id, newer.c.finished_us > failure.failed_us, *_by(newer.c.run_id, wanted))
-            .exists(),
-            *_by(failure.run_id, wanted),
-            *([] if wanted.since_us is None else [failure.failed_us >= wanted.since_us]),
-        )
-        .order_by(item.key, item.combination_id, item.variant)
-    )
-    found: list[Failure] = []
-    for chunk in _chunks(connection, wanted.keys):
-        for place_id, subject, key, variant, id_, run, kind, reason in connection.execute(
-            _select_items(query, wanted, list(places), chunk)
-        ):
-            place = places[place_id]
-            found.append(
-                Failure(
-                    id=id_, run=run, subject=Subject(subject), key=key, system=place.system, stack=place.stack,
-                    conditions=place.conditions, kind=kind, reason=reason, variant=variant,
+        made = engine(place, read_only=read_only, busy_timeout_s=busy_timeout_s)
+        opened = cls(place, made)
+        try:
+            with guarded(str(place)):
+                opened._prepare(create=create, read_only=read_only, busy_timeout_s=busy_timeout_s)
+        except BaseException:
+            opened.close()
+            raise
+        return opened
+
+    def _prepare(self, *, create: bool, read_only: bool, busy_timeout_s: float) -> None:
+        with self._engine.connect() as connection:
+            revision = identify(connection, self.place)
+        if not read_only and revision in (NEW, REVISION):
+            use_wal(self._engine, self.place, timeout_s=busy_timeout_s)
+        if revision == NEW:
+            if not create:
+                raise ForeignDatabase(f"database {self.place} is empty", remedy="name another one with --db")
+            revision = make_tables(self._engine, self.place)
+        check(revision, self.place)
+        if not read_only and self.place.sqlite:
+            with self._writer.begin() as connection:
+                # Changes nothing, but a file that cannot be written says so now, and not after the first measurement.
+                connection.execute(delete(REVISION_TABLE).where(false()))
+
+    def close(self) -> None:
+        """Give every connection back; SQLite's side files vanish with the last one."""
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A connection whose reads all see the same moment (merge and export use it).
+
+        Raises:
+            StoreError: Also for values that are none of ours: a database may come from anywhere.
+        """
+        try:
+            with guarded(str(self.place)), self._reader.connect() as connection:
+                yield connection
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, struct.error) as error:
+            raise StoreError(
+                f"database {self.place} holds a value that dlbricks did not write: {error}", remedy="restore a copy"
+            ) from error
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """A connection with one transaction, committed at the end and rolled back on an error."""
+        with guarded(str(self.place)), self._writer.begin() as connection:
+            yield connection
+
+    def systems(self) -> dict[str, System]:
+        """Every system by its key."""
+        with self.reading() as connection:
+            return stored_systems(connection)
+
+    def stacks(self) -> dict[str, Stack]:
+        """Every stack by its key."""
+        with self.reading() as connection:
+            return stored_stacks(connection)
+
+    def runs(self) -> list[Run]:
+        """Every run, oldest first."""
+        with self.reading() as connection:
+            rows = connection.execute(select(_run).order_by(_run.c.started, _run.c.id)).mappings()
+            return [to_run(dict(row)) for row in rows]
+
+    def open_item(self, identity: Identity, *, node: str = "") -> tuple[str, int, list[Block]] | None:
+        """What an interrupted run left of an item on a node: (measurement id, unroll, blocks); None for nothing."""
+        with self.reading() as connection:
+            items = _matching_items(connection, Filter.of(identity))
+            query = select(_measurement.c.id, _measurement.c.unroll).where(
+                _measurement.c.item_id.in_(items), _measurement.c.finished_us.is_(None), _measurement.c.node == node
+            )
+            row = connection.execute(query).one_or_none()
+            return None if row is None else (row[0], row[1], _blocks(connection, [row[0]]).get(row[0], []))
+
+    def left_open(self, system: str, stack: str, conditions: Conditions, *, node: str = "") -> list[LeftOpen]:
+        """Everything that interrupted runs of a node left under a combination, of whatever suite and variant."""
+        with self.reading() as connection:
+            places = _places(connection, Filter(None, None, system, stack, conditions))
+            query = (
+                select(*_IDENTITY, _run.c.id, _run.c.started, func.max(_block.c.process), _measurement.c.protocol)
+                .select_from(_measurement)
+                .join(_item, _item.c.id == _measurement.c.item_id)
+                .join(_run, _run.c.id == _measurement.c.run_id)
+                .join(_block, _block.c.measurement_id == _measurement.c.id, isouter=True)
+                .where(_measurement.c.finished_us.is_(None), _item.c.combination_id.in_(list(places)))
+                .where(_measurement.c.node == node)
+                .group_by(_measurement.c.id, *_IDENTITY, _run.c.id, _run.c.started)
+            )
+            return [LeftOpen(_identity(places, row), *row[4:]) for row in connection.execute(query)]
+
+    def blocks(self, measurement_id: str) -> list[Block]:
+        """Raw samples of a measurement, open or finished, in (process, round) order."""
+        return self.blocks_of([measurement_id]).get(measurement_id, [])
+
+    def blocks_of(self, measurements: Collection[str]) -> dict[str, list[Block]]:
+        """Raw samples of measurements by their ids, each in (process, round) order; those without are absent."""
+        with self.reading() as connection:
+            return _blocks(connection, measurements)
+
+    def measurements(
+        self, wanted: Filter = ANY, /, *, latest: bool = True, **fields: Unpack[FilterFields]
+    ) -> list[Measurement]:
+        """Finished measurements that match, by key, combination and time; ``blocks`` reads their raw samples.
+
+        Args:
+            wanted: Which.
+            latest: Only the newest of each item.
+            **fields: Fields of ``Filter`` in place of those of ``wanted``.
+        """
+        wanted = wanted.but(**fields)
+        with self.reading() as connection:
+            places = _places(connection, wanted)
+            if not places:
+                return []
+            item, (taken, on) = _item.c, _taken(connection, wanted, latest=latest)
+            said = [taken.c[column.name] for column in STATISTICS]
+            query = select(*_IDENTITY, *said).select_from(_item).join(taken, on)
+            query = query.order_by(item.key, item.combination_id, item.variant, taken.c.finished_us, taken.c.id)
+            return [
+                to_measurement(row[4:], _identity(places, row))
+                for chunk in _chunks(connection, wanted.keys)
+                for row in connection.execute(_select_items(query, wanted, list(places), chunk))
+            ]
+
+    def failures(self, wanted: Filter = ANY, /, **fields: Unpack[FilterFields]) -> list[Failure]:
+        """The newest failure of each item that matches, unless it was measured after that."""
+        wanted = wanted.but(**fields)
+        item, failure = _item.c, _failure.c
+        later, newer = _failure.alias("later"), _measurement.alias("newer")
+        query = (
+            select(*_IDENTITY, failure.id, failure.run_id, failure.kind, failure.reason)
+            .join(_failure, failure.item_id == item.id)
+            .where(
+                ~select(later.c.id)
+                .where(
+                    later.c.item_id == item.id,
+                    *_by(later.c.run_id, wanted),
+                    tuple_(later.c.failed_us, later.c.id) > tuple_(failure.failed_us, failure.id),
                 )
-            )  # fmt: skip
-    return found
+                .exists(),
+                ~select(newer.c.id)
+                .where(
+                    newer.c.item_id == item.id,
+                    newer.c.finished_us > failure.failed_us,
+                    *_by(newer.c.run_id, wanted),
+                )
+                .exists(),
+                *_by(failure.run_id, wanted),
+                *([] if wanted.since_us is None else [failure.failed_us >= wanted.since_us]),
+            )
+            .order_by(item.key, item.combination_id, item.variant)
+        )
+        with self.reading() as connection:
+            places = _places(connection, wanted)
+            return [
+                Failure(id_, run, _identity(places, whose), kind, reason)
+                for chunk in _chunks(connection, wanted.keys)
+                for *whose, id_, run, kind, reason in connection.execute(
+                    _select_items(query, wanted, list(places), chunk)
+                )
+            ]
+
+    def kernels(self, wanted: Filter = ANY, /, **fields: Unpack[FilterFields]) -> dict[Identity, KernelView]:
+        """The kernel views that match, by what they are of."""
+        wanted = wanted.but(**fields)
+        c = _view.c
+        query = select(*_IDENTITY, c.source, c.executions, c.wall_ns, c.kernels).join(_view, c.item_id == _item.c.id)
+        if wanted.since_us is not None:
+            query = query.where(c.taken_us >= wanted.since_us)
+        with self.reading() as connection:
+            places, items = _places(connection, wanted), _matching_items(connection, wanted)
+            parts = [items[start : start + CHUNK] for start in range(0, len(items), CHUNK)]
+            return {
+                _identity(places, row): to_view(dict(row._mapping))  # noqa: SLF001  (SQLAlchemy's own name for it)
+                for part in parts
+                for row in connection.execute(query.where(c.item_id.in_(part)))
+            }
+
+    def contenders(
+        self,
+        wanted: Filter = ANY,
+        /,
+        *,
+        without: Collection[str] = (),
+        parts: Collection[str] = (),
+        apart: Collection[str] = (),
+        reach: float = 1.0,
+        most: int | None = None,
+        **fields: Unpack[FilterFields],
+    ) -> dict[str, list[Measurement]]:
+        """Per key and cache state the lowest latency of what matches, and all up to ``reach`` times that, in order.
+
+        Args:
+            wanted: Which; ``variant=None`` looks over all variants.
+            without: Keys of stacks that do not count.
+            parts: Names of variants that do not.
+            apart: Keys of stacks that compete only among themselves.
+            reach: How many times the lowest latency another one may be; at 1 only that is given.
+            most: Of a key; None: all.
+            **fields: Fields of ``Filter`` in place of those of ``wanted``.
+        """
+        wanted = wanted.but(**fields)
+        found: dict[str, list[Measurement]] = {}
+        lowest: dict[tuple[str, int], float] = {}
+        with self.reading() as connection:
+            places = {id_: place for id_, place in _places(connection, wanted).items() if place.stack not in without}
+            if not places:
+                return {}
+            kinds = {id_: (place.conditions.cache, place.stack in apart) for id_, place in places.items()}
+            numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds.values()))}
+            taken, on = _taken(connection, wanted, latest=True)
+            group = case({id_: numbers[kind] for id_, kind in kinds.items()}, value=_item.c.combination_id)
+            rank = func.row_number().over(partition_by=(_item.c.key, group), order_by=(taken.c.mean_ns, _item.c.id))
+            columns = [*_IDENTITY, *(taken.c[column.name] for column in STATISTICS)]
+            labelled = [column.label(f"c{number}") for number, column in enumerate(columns)]
+            query = select(*labelled, group.label("among"), taken.c.mean_ns.label("ranked_ns"), rank.label("rank"))
+            query = query.select_from(_item).join(taken, on).where(_item.c.variant.not_in(parts))
+            for chunk in _chunks(connection, wanted.keys):
+                every = _select_items(query, wanted, list(places), chunk).subquery()
+                outer = select(every).order_by(every.c.c2, every.c.among, every.c.rank)
+                # Of many that compete few are wanted: what is left out here is not sent.
+                outer = outer if most is None else outer.where(every.c.rank <= most)
+                for *row, among, latency_ns, _ in connection.execute(outer):
+                    if latency_ns <= reach * lowest.setdefault((row[2], among), latency_ns):
+                        found.setdefault(row[2], []).append(to_measurement(row[4:], _identity(places, row)))
+        return found
+
+    def combinations(
+        self,
+        subject: Subject | None = None,
+        keys: Collection[str] | None = None,
+        *,
+        variant: str | None = None,
+        among: Filter = ANY,
+    ) -> list[Combination]:
+        """Systems, stacks and conditions under which something is measured, with the number of items.
+
+        Args:
+            subject: Of what; None: of everything.
+            keys: Of which; None: of all.
+            variant: Name of the variant; None for all.
+            among: Of these combinations only: counting takes as long as there are items.
+        """
+        wanted = among.but(subject=subject, keys=keys, variant=variant)
+        # An item is counted once, however often it was measured.
+        query = select(_item.c.combination_id, func.count()).where(_measured(_finished(_measurement, wanted)))
+        query = query.group_by(_item.c.combination_id)
+        counts: Counter[int] = Counter()
+        with self.reading() as connection:
+            places = _places(connection, wanted)
+            for chunk in _chunks(connection, wanted.keys):
+                for place, count in connection.execute(_select_items(query, wanted, list(places), chunk)):
+                    counts[place] += count
+        return [
+            Combination(place.system, place.stack, place.conditions, counts[id_])
+            for id_, place in places.items()
+            if id_ in counts
+        ]
+
+    def measured_keys(
+        self, system: str, stack: str, conditions: Conditions, subject: Subject, variant: str = ""
+    ) -> set[str]:
+        """Keys that need not be measured again under this combination."""
+        with self.reading() as connection:
+            return _measured_keys(connection, Filter(subject, None, system, stack, conditions, variant=variant))
+
+    def info(self) -> dict[str, Any]:
+        """Where the database is, its schema, how much it holds, and its systems and stacks."""
+        with self.reading() as connection:
+            counts = _counts(connection)
+            systems, stacks = stored_systems(connection), stored_stacks(connection)
+        path = self.place.path
+        with guarded(str(self.place)):
+            size = None if path is None else path.stat().st_size
+        return {
+            "database": str(self.place),
+            "revision": REVISION,
+            "bytes": size,
+            "counts": counts,
+            "systems": systems,
+            "stacks": stacks,
+        }
 
 
-def combinations(connection: Connection, wanted: Filter) -> list[Combination]:
-    """Under what something is stored, with the number of measured items; those without any are left out."""
-    places = _places(connection, wanted)
-    # An item is counted once, however often it was measured.
-    query = select(_item.c.combination_id, func.count()).where(_measured(_finished(_measurement, wanted)))
-    query = query.group_by(_item.c.combination_id)
-    counts: dict[int, int] = {}
-    for chunk in _chunks(connection, wanted.keys):
-        for place, count in connection.execute(_select_items(query, wanted, list(places), chunk)):
-            counts[place] = counts.get(place, 0) + count
-    return [
-        Combination(system=place.system, stack=place.stack, conditions=place.conditions, count=counts[id_])
-        for id_, place in places.items()
-        if id_ in counts
-    ]
+def _counts(connection: Connection) -> dict[str, int]:
+    """Numbers of everything stored."""
+    finished = _measurement.c.finished_us.is_not(None)
 
+    def count(table: Table, *where: ColumnElement[bool]) -> int:
+        return int(connection.scalar(select(func.count()).select_from(table).where(*where)) or 0)
 
-def measured_keys(connection: Connection, wanted: Filter) -> set[str]:
-    """Keys that have a finished measurement."""
-    return _keys(connection, wanted, _finished(_measurement, wanted))
+    def measured(subject: Subject) -> int:
+        return len(_measured_keys(connection, Filter(subject, variant=None, protocol=None)))
 
-
-def outdated_keys(connection: Connection, wanted: Filter) -> set[str]:
-    """Keys that have a finished measurement of an earlier protocol."""
-    c = _measurement.c
-    return _keys(connection, wanted, and_(c.finished_us.is_not(None), c.protocol < PROTOCOL))
-
-
-def _measured(condition: ColumnElement[bool]) -> ColumnElement[bool]:
-    """That an item has a measurement of which something holds."""
-    return select(_measurement.c.id).where(_measurement.c.item_id == _item.c.id, condition).exists()
-
-
-def _keys(connection: Connection, wanted: Filter, condition: ColumnElement[bool]) -> set[str]:
-    query = select(_item.c.key).distinct().where(_measured(condition))
-    places = list(_places(connection, wanted))
     return {
-        key
-        for chunk in _chunks(connection, wanted.keys)
-        for key in connection.scalars(_select_items(query, wanted, places, chunk))
+        "systems": count(_system),
+        "stacks": count(_stack),
+        "runs": count(_run),
+        "bricks": measured(Subject.BRICK),
+        "models": measured(Subject.MODEL),
+        "measurements": count(_measurement, finished),
+        "open": count(_measurement, ~finished),
+        "blocks": count(_block),
+        "failures": count(_failure),
+        "kernel_views": count(_view),
     }

@@ -7,41 +7,27 @@ import sys
 import zlib
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from functools import lru_cache
 from typing import Any
 
 from ..errors import StoreError
 from .schema import MeasurementRow, table_of
-from .values import Block, Conditions, Measurement, Run, Stack, Stop, Subject, Summary, System, Verdict, Visit
-
-__all__ = [
-    "STATISTICS",
-    "block_row",
-    "pack_samples",
-    "pack_visits",
-    "run_row",
-    "stack_row",
-    "statistics_row",
-    "system_row",
-    "to_block",
-    "to_measurement",
-    "to_run",
-    "to_stack",
-    "to_system",
-]
+from .values import Block, Identity, Kernel, KernelView, Measurement, Run, Stack, Stop, Summary, System, Verdict, Visit
 
 _SAMPLE_BYTES = 16
 """Two int64: elapsed_ns and loops."""
-_VISIT_BYTES = 24
-"""Three int64: begun_us, compute_ns, memory_ns."""
+_VISIT = ("begun_us", "compute_ns", "memory_ns", "cpu_ns", "switches", "waited_ns")
+"""Fields of a ``Visit``, an int64 each."""
+_UNKNOWN = -1
+"""In place of what the system did not tell."""
 _MOST_SAMPLES = 1_000_000
 """Of one request to a worker, and thus of a block."""
 
 _SUMMARY = ("median_ns", "mean_ns", "trimmed_mean_ns", "min_ns", "p90_ns", "p99_ns", "samples")
 """Columns that are fields of a ``Summary`` as they are..."""
 _OWN = (
-    "unroll", "load_ns", "first_run_ns", "reference_ns", "protocol", "footprint_bytes", "undisturbed_ns", "quiet",
+    "unroll", "load_ns", "first_run_ns", "protocol", "footprint_bytes", "undisturbed_ns", "quiet",
 )  # fmt: skip
 """...and of a ``Measurement``."""
 _SPELLED = ("id", "run_id", "ci95_low_ns", "ci95_high_ns", "block_medians_ns", "verdict", "stop")
@@ -57,8 +43,9 @@ def pack_samples(samples: Sequence[tuple[int, int]]) -> bytes:
 
 @lru_cache(maxsize=16)
 def pack_visits(visits: tuple[Visit, ...]) -> bytes:
-    """(begun_us, compute_ns, memory_ns) likewise; hundreds of bricks are visited together and have the same."""
-    return _packed(number for visit in visits for number in (visit.begun_us, visit.compute_ns, visit.memory_ns))
+    """The fields of visits likewise; hundreds of bricks are visited together and have the same."""
+    numbers = (getattr(visit, name) for visit in visits for name in _VISIT)
+    return _packed(_UNKNOWN if number is None else number for number in numbers)
 
 
 def _packed(numbers: Iterable[int]) -> bytes:
@@ -77,8 +64,10 @@ def _unpack_samples(data: object, samples: int) -> tuple[tuple[int, int], ...]:
 
 @lru_cache(maxsize=1024)  # those of a few hundred runs; hundreds of bricks have the same
 def _unpack_visits(data: object, samples: int) -> tuple[Visit, ...]:
-    flat = _unpacked(data, samples, _VISIT_BYTES)
-    return tuple(map(Visit, flat[::3], flat[1::3], flat[2::3]))
+    flat = _unpacked(data, samples, 8 * len(_VISIT))
+    columns = [flat[place :: len(_VISIT)] for place in range(len(_VISIT))]
+    known = [[None if number == _UNKNOWN else number for number in column] for column in columns[3:]]
+    return tuple(map(Visit, *columns[:3], *known))
 
 
 def _unpacked(data: object, samples: int, each: int) -> array[int]:
@@ -144,21 +133,18 @@ def statistics_row(measurement: Measurement) -> dict[str, Any]:
     }
 
 
-def to_measurement(
-    row: Sequence[Any], *, subject: Subject, key: str, system: str, stack: str, conditions: Conditions, variant: str
-) -> Measurement:
+def to_measurement(row: Sequence[Any], identity: Identity) -> Measurement:
     """From the columns ``STATISTICS``, and the identity of the item."""
     id_, run, low, high, packed, verdict, stop, *rest = row
     medians = struct.unpack(f"<{len(packed) // 8}d", packed)
     figures, own = rest[: len(_SUMMARY)], rest[len(_SUMMARY) :]
-    return Measurement(
-        id=id_, run=run, subject=subject, key=key, system=system, stack=stack, conditions=conditions,
-        summary=Summary(
-            **dict(zip(_SUMMARY, figures, strict=True)), ci95_ns=(low, high), block_medians_ns=medians,
-            verdict=Verdict(verdict),
-        ),
-        stop=Stop(stop), variant=variant, **dict(zip(_OWN, own, strict=True)),
-    )  # fmt: skip
+    summary = Summary(
+        **dict(zip(_SUMMARY, figures, strict=True)),
+        ci95_ns=(low, high),
+        block_medians_ns=medians,
+        verdict=Verdict(verdict),
+    )
+    return Measurement(id_, run, identity, summary=summary, stop=Stop(stop), **dict(zip(_OWN, own, strict=True)))
 
 
 def system_row(system: System) -> dict[str, Any]:
@@ -229,3 +215,34 @@ def run_row(run: Run) -> dict[str, Any]:
 def to_run(row: Mapping[str, Any]) -> Run:
     """From a row of ``RunRow``."""
     return Run(**{name: row[name] for name in Run.__slots__})
+
+
+def view_row(view: KernelView) -> dict[str, Any]:
+    """The columns of ``KernelViewRow`` that say what ran."""
+    return asdict(view) | {"kernels": [list(astuple(kernel)) for kernel in view.kernels]}
+
+
+def to_view(row: Mapping[str, Any]) -> KernelView:
+    """From a row of ``KernelViewRow``.
+
+    Raises:
+        StoreError: It holds something else.
+    """
+    kernels = row["kernels"]
+    if not isinstance(kernels, list) or not all(_is_kernel(entry) for entry in kernels):
+        raise StoreError("a stored kernel view cannot be read", remedy="restore a copy")
+    return KernelView(
+        kernels=tuple(Kernel(*entry) for entry in kernels),
+        wall_ns=row["wall_ns"],
+        executions=row["executions"],
+        source=row["source"],
+    )
+
+
+def _is_kernel(entry: Sequence[object]) -> bool:
+    # Databases of others are merged: what cannot be summed must not get further than here.
+    if not isinstance(entry, list) or len(entry) != len(Kernel.__slots__):
+        return False
+    *texts, calls, time_ns = entry
+    whole = isinstance(calls, int) and (time_ns is None or isinstance(time_ns, int))
+    return whole and all(isinstance(text, str) for text in texts)

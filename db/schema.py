@@ -7,15 +7,10 @@
     stack ──┘                    │        └── failure
                                  └── kernel_view
 
-    model_file    decomposition
-
 A *combination* is a system, a stack and conditions; an *item* is one brick or model under one combination: the identity
 of what was measured. A *measurement* is open until ``finished_us`` is set; an item has at most one open one on each
 node. Systems and stacks are named by their content, runs, measurements and failures by UUID; the integer keys are local
 to a file. An item has at most one kernel view, the latest.
-
-What models were decomposed into, and which files they were read from, is kept beside all that for whoever has the
-models. It refers to nothing, and never leaves the file that it is in: neither an export nor a merge takes it along.
 """
 
 from __future__ import annotations
@@ -42,34 +37,17 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-__all__ = [
-    "APPLICATION_ID",
-    "REVISIONS",
-    "REVISION_TABLE",
-    "Base",
-    "BlockRow",
-    "CombinationRow",
-    "DecompositionRow",
-    "FailureRow",
-    "ItemRow",
-    "KernelViewRow",
-    "MeasurementRow",
-    "ModelFileRow",
-    "RunRow",
-    "StackRow",
-    "SystemRow",
-    "table_of",
-]
-
 APPLICATION_ID = 0x444C4252
 """``PRAGMA application_id`` of our SQLite files: "DLBR" in ASCII."""
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005")
-"""Every schema revision, oldest first; the last one is what this version reads and writes."""
+REVISION = "0006"
+"""Schema revision that this version reads and writes."""
+
+EARLIER = ("", "0001", "0002", "0003", "0004", "0005")
+"""Revisions of versions that were never released; nothing reads them."""
 
 REVISION_TABLE = Table(
-    # Alembic's own layout. In a MetaData of its own, because alembic compares Base.metadata with the database and
-    # leaves its version table out on the database's side. A name of ours marks the database as ours.
+    # The layout of Alembic, which runs migrations. A name of ours marks the database as ours.
     "dlbricks_revision",
     MetaData(),
     Column("version_num", String(32), nullable=False),
@@ -86,7 +64,7 @@ _OPEN = text("finished_us IS NULL")
 class Base(DeclarativeBase):
     """Root of the declarative models."""
 
-    # Named constraints: SQLite can only alter a table by copying it, and alembic finds constraints by name.
+    # Named constraints: SQLite can only alter a table by copying it, and migrations find constraints by name.
     metadata = MetaData(
         naming_convention={
             "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -216,9 +194,8 @@ class MeasurementRow(Base):
     stop: Mapped[str | None] = mapped_column(String(16))
     load_ns: Mapped[int | None] = mapped_column(BigInteger)
     first_run_ns: Mapped[int | None] = mapped_column(BigInteger)
-    reference_ns: Mapped[float | None]
-    protocol: Mapped[int] = mapped_column(server_default="1")
-    """``values.PROTOCOL``; rows that were there before it are of the first."""
+    protocol: Mapped[int]
+    """``values.PROTOCOL``."""
     footprint_bytes: Mapped[int | None] = mapped_column(BigInteger)
     undisturbed_ns: Mapped[float | None]
     quiet: Mapped[float | None]
@@ -239,7 +216,7 @@ class BlockRow(Base):
     """Number of samples; ``data`` is deflated where it is shorter than 16 bytes a sample."""
     data: Mapped[bytes]
     visits: Mapped[bytes | None]
-    """When each was taken and what the probes said, deflated where that is shorter than 24 bytes a sample."""
+    """When each was taken and how quiet it was (``values.Visit``), deflated where that is shorter."""
 
 
 class FailureRow(Base):
@@ -269,35 +246,6 @@ class KernelViewRow(Base):
     wall_ns: Mapped[int] = mapped_column(BigInteger)
     kernels: Mapped[list[Any]]
     """Name, operator, place, calls and time of each."""
-
-
-class ModelFileRow(Base):
-    """What is in a model file, as long as its size and time are these (``db.decompositions``). Private."""
-
-    __tablename__ = "model_file"
-
-    place: Mapped[str] = mapped_column(_KEY, primary_key=True)
-    """SHA-256 of its absolute path."""
-    size: Mapped[int] = mapped_column(BigInteger)
-    mtime_ns: Mapped[int] = mapped_column(BigInteger)
-    sha256: Mapped[str] = mapped_column(_KEY)
-    external: Mapped[str] = mapped_column(Text)
-    """JSON: the files of external data that it names."""
-
-
-class DecompositionRow(Base):
-    """One part of what a model was decomposed into (``db.decompositions``). Private."""
-
-    __tablename__ = "decomposition"
-
-    model: Mapped[str] = mapped_column(_KEY, primary_key=True)
-    """Fingerprint of the model."""
-    part: Mapped[str] = mapped_column(_KEY, primary_key=True)
-    """What of it, and how it was cut, as a SHA-256."""
-    maker: Mapped[str] = mapped_column(Text)
-    """Versions of the code that decomposed it: no other one reads it."""
-    data: Mapped[bytes]
-    """Deflated JSON."""
 
 
 def table_of(row: type[Base]) -> Table:

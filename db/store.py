@@ -1,4 +1,4 @@
-"""The store: every latency that was ever measured, in SQLite or any other SQLAlchemy database."""
+"""The store: all measured latencies, in SQLite or any other SQLAlchemy database."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from sqlalchemy.exc import IntegrityError
 
 from ..errors import StoreError
 from .faults import guarded
-from .identity import Identity, insert_new, item_id, item_ids, put_stack_row, put_system_row
-from .kernel_views import put_view, view_row
-from .reader import Reader
-from .rows import STATISTICS, block_row, run_row, stack_row, statistics_row, system_row
+from .identity import insert_new, item_id, item_ids, put_stack_row, put_system_row, put_view
+from .queries import Reader
+from .rows import STATISTICS, block_row, run_row, stack_row, statistics_row, system_row, view_row
 from .schema import (
     BlockRow,
     FailureRow,
@@ -26,15 +25,13 @@ from .values import (
     PROTOCOL,
     Block,
     Failure,
+    Identity,
     KernelView,
     Measurement,
     Run,
     Stack,
     System,
 )
-
-__all__ = ["Opened", "Store"]
-
 
 _measurement, _block, _failure, _run = map(table_of, (MeasurementRow, BlockRow, FailureRow, RunRow))
 _is_open = _measurement.c.finished_us.is_(None)
@@ -50,13 +47,13 @@ _FINISH = (
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedMeasurement:
     """A measurement that begins.
 
     Attributes:
         id: Its UUID.
         run: The run that begins it.
-        identity: What is measured, and under what.
+        identity: The measured item and its conditions.
         unroll: Copies in the network.
     """
 
@@ -69,7 +66,7 @@ class Opened:
 class Store(Reader):
     """An open database; a context manager.
 
-    Each writing call is one transaction that is committed when it returns; every call raises ``StoreError`` kinds only.
+    Each writing call is one transaction, committed when the call returns. Every call raises ``StoreError`` kinds only.
     A process may use one store from several threads, but not across a fork.
 
     Example:
@@ -96,7 +93,7 @@ class Store(Reader):
             connection.execute(insert(_run), run_row(run))
 
     def end_run(self, id: str, *, after: Mapping[str, object], finished: str) -> None:  # noqa: A002  (as in Run)
-        """Note the state after a run and when it ended."""
+        """Store the state after a run and its end time."""
         with self.writing() as connection:
             changed = connection.execute(
                 update(_run).where(_run.c.id == id).values(after=dict(after), finished=finished)
@@ -116,12 +113,12 @@ class Store(Reader):
         connection.execute(delete(_block).where(_block.c.measurement_id == measurement_id))
         connection.execute(delete(_measurement).where(_measurement.c.id == measurement_id))
 
-    def add_session(self, opened: Iterable[Opened], blocks: Iterable[tuple[str, Block]]) -> None:
-        """Open items and commit what one session took of them and others, all or nothing.
+    def add_session(self, opened: Iterable[OpenedMeasurement], blocks: Iterable[tuple[str, Block]]) -> None:
+        """Open items and commit the blocks of one session, all or nothing.
 
         Args:
             opened: Items that are not open yet.
-            blocks: Measurement id and block, of items that are open.
+            blocks: Measurement id and block, of open items.
 
         Raises:
             StoreError: An item is open already (resume it with ``open_item``, or ``discard`` it), a block is stored
@@ -131,12 +128,12 @@ class Store(Reader):
         with guarded(str(self.place)):
             try:
                 with self._writer.begin() as connection:
-                    items = item_ids(connection, [one.identity for one in new])
-                    nodes = _nodes(connection, {one.run for one in new})
+                    items = item_ids(connection, [item.identity for item in new])
+                    nodes = _nodes(connection, {item.run for item in new})
                     begun = [
-                        {"id": one.id, "item_id": items[one.identity], "run_id": one.run, "unroll": one.unroll,
-                         "protocol": PROTOCOL, "node": nodes.get(one.run, "")}
-                        for one in new
+                        {"id": item.id, "item_id": items[item.identity], "run_id": item.run, "unroll": item.unroll,
+                         "protocol": PROTOCOL, "node": nodes.get(item.run, "")}
+                        for item in new
                     ]  # fmt: skip
                     rows = [block_row(measurement, block) for measurement, block in taken]
                     for statement, values in ((_BEGIN, begun), (_ADD_BLOCK, rows)):
@@ -148,31 +145,30 @@ class Store(Reader):
                     f"a session cannot be stored in database {self.place}: {reason}", remedy="resume what is open"
                 ) from error
 
-    def _not_begun(self, new: Sequence[Opened]) -> str:
-        """Which item of a session that was refused cannot be begun, and why; empty where all can."""
+    def _not_begun(self, new: Sequence[OpenedMeasurement]) -> str:
+        """Return which item of a refused session cannot be begun, and why; empty if all can."""
         nodes, seen = {run.id: run.node for run in self.runs()}, set()
-        for one in new:
-            what = one.identity
+        for item in new:
+            what = item.identity
             named = f"{what.subject} {what.key[:12]}"
-            place = (what.subject, what.key, what.system, what.stack, what.conditions, what.variant)
-            held = self.open_item(*place, node=nodes.get(one.run, ""))
+            held = self.open_item(what, node=nodes.get(item.run, ""))
             if held is not None:
                 return f"{named} is open already as measurement {held[0]}"
             if what in seen:
                 return f"{named} is begun twice"
-            if one.run not in nodes:
-                return f"run {one.run} of {named} is not stored"
+            if item.run not in nodes:
+                return f"run {item.run} of {named} is not stored"
             seen.add(what)
         return ""
 
-    def _not_added(self, new: Sequence[Opened], taken: Sequence[tuple[str, Block]]) -> str:
-        """Which block of a session that was refused cannot be added, and why; empty where all can."""
-        known, seen = {one.id for one in new}, set()
+    def _not_added(self, new: Sequence[OpenedMeasurement], taken: Sequence[tuple[str, Block]]) -> str:
+        """Return which block of a refused session cannot be added, and why; empty if all can."""
+        known, seen = {item.id for item in new}, set()
         stored = self.blocks_of({measurement for measurement, _ in taken})
         for measurement, block in taken:
             place = (measurement, block.process, block.round)
             named = f"process {block.process}, round {block.round} of measurement {measurement}"
-            if any((one.process, one.round) == place[1:] for one in stored.get(measurement, ())):
+            if any((old.process, old.round) == place[1:] for old in stored.get(measurement, ())):
                 return f"{named} is stored already"
             if place in seen:
                 return f"{named} is given twice"
@@ -188,11 +184,11 @@ class Store(Reader):
     def finish(self, *measurements: Measurement) -> None:
         """Fill in the statistics of open items and close them, in one commit."""
         with self.writing() as connection:
-            items = item_ids(connection, [Identity.of(measurement) for measurement in measurements])
+            items = item_ids(connection, [measurement.identity for measurement in measurements])
             for measurement in measurements:
                 known = {
                     "known_id": measurement.id,
-                    "known_item": items[Identity.of(measurement)],
+                    "known_item": items[measurement.identity],
                     "finished_us": _now_us(),
                 }
                 changed = connection.execute(_FINISH, statistics_row(measurement) | known)
@@ -204,14 +200,14 @@ class Store(Reader):
                     )
 
     def add(self, measurements: Iterable[tuple[Measurement, Sequence[Block]]]) -> int:
-        """Store finished measurements with their blocks, in one commit; return how many were not stored yet."""
+        """Store finished measurements with their blocks, in one commit; return how many were new."""
         added = list(measurements)
         with self.writing() as connection:
-            items = item_ids(connection, [Identity.of(measurement) for measurement, _ in added])
+            items = item_ids(connection, [measurement.identity for measurement, _ in added])
             nodes = _nodes(connection, {measurement.run for measurement, _ in added})
             rows = [
                 statistics_row(measurement)
-                | {"id": measurement.id, "item_id": items[Identity.of(measurement)], "finished_us": _now_us()}
+                | {"id": measurement.id, "item_id": items[measurement.identity], "finished_us": _now_us()}
                 | {"node": nodes.get(measurement.run, "")}
                 for measurement, _ in added
             ]
@@ -224,7 +220,7 @@ class Store(Reader):
         """Store why an item could not be measured; an older measurement of it stays.
 
         Args:
-            failure: What to store.
+            failure: The failure to store.
             instead_of: UUID of its open measurement, which is dropped in the same commit: a kill in between would
                 leave neither samples nor failure.
         """
@@ -233,7 +229,7 @@ class Store(Reader):
                 self._discard(connection, instead_of)
             row = {
                 "id": failure.id,
-                "item_id": item_id(connection, Identity.of(failure)),
+                "item_id": item_id(connection, failure.identity),
                 "run_id": failure.run,
                 "failed_us": _now_us(),
                 "kind": failure.kind,
@@ -248,7 +244,7 @@ class Store(Reader):
 
 
 def _nodes(connection: Connection, runs: Collection[str]) -> dict[str, str]:
-    """The node of each run that is stored."""
+    """Return the node of each stored run."""
     found = connection.execute(select(_run.c.id, _run.c.node).where(_run.c.id.in_(runs)))
     return {run: node for run, node in found}  # noqa: C416  (dict() takes no rows that mypy knows as pairs)
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, bindparam, exists, or_, select, update
 
-from .identity import CHUNK, Identity, insert_new, item_ids, stored_stacks, stored_systems
-from .kernel_views import put_view
+from .identity import CHUNK, insert_new, item_ids, put_view, stored_stacks, stored_systems
 from .rows import stack_row, system_row
 from .schema import (
     BlockRow,
@@ -23,9 +22,7 @@ from .schema import (
     SystemRow,
     table_of,
 )
-from .values import Conditions, Subject
-
-__all__ = ["Policy", "Transferred", "transfer"]
+from .values import Conditions, Identity, Subject
 
 _combination, _item, _measurement, _block, _failure, _run = map(
     table_of, (CombinationRow, ItemRow, MeasurementRow, BlockRow, FailureRow, RunRow)
@@ -202,5 +199,5 @@ def _views(source: Connection, target: Connection, policy: Policy, identities: M
 
 def _identity(row: Mapping[str, Any], places: Mapping[int, list[Any]]) -> Identity:
     system, stack, threads, cache, dtype = places[row["combination_id"]]
-    conditions = Conditions(threads=threads, cache=cache, dtype=dtype)
+    conditions = Conditions(threads, cache, dtype)
     return Identity(Subject(row["subject"]), row["key"], system, stack, conditions, row["variant"])

@@ -5,34 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-
-__all__ = [
-    "DATA",
-    "HOST",
-    "INNER",
-    "NATIVE",
-    "PARTS",
-    "PROTOCOL",
-    "Block",
-    "Combination",
-    "Conditions",
-    "Failure",
-    "Kernel",
-    "KernelView",
-    "Measurement",
-    "Run",
-    "Stack",
-    "Stop",
-    "Subject",
-    "Summary",
-    "System",
-    "Verdict",
-    "Visit",
-    "content_key",
-    "evicted_bytes",
-]
+from typing import Any, TypedDict
 
 
 def content_key(value: object) -> str:
@@ -52,9 +27,7 @@ class Subject(StrEnum):
 
 
 PROTOCOL = 3
-"""How samples are taken: 3 for visits that alternate over the bricks and models of a group (docs/measuring.md), 2 for
-such visits whose packs always shared memory between tensors of one shape, 1 for bursts and rotations. Rows of
-different protocols are never combined."""
+"""How samples are taken (docs/measuring.md). Rows of different protocols are never combined."""
 
 NATIVE = "float32"
 """The precision that every backend has: each value in the network's own type, which is float32 in most models."""
@@ -71,6 +44,13 @@ PARTS = (INNER, HOST)
 DATA = "data"
 """The variant that a model's data effect is stored as."""
 
+DATA_CACHE = "hot"
+"""Where data effects are measured: each layer repeats while it is timed. Values affect the arithmetic only, and cold
+weights cost the same with both."""
+
+PROFILED_CACHE = "hot"
+"""Where kernels are recorded: they are the same whatever the caches hold."""
+
 _SMALL_LAST_LEVEL = 64 << 20
 """A last-level cache up to this size is evicted as a whole; larger ones are shared by many cores (``Evictor``)."""
 
@@ -82,12 +62,6 @@ class Stop(StrEnum):
     """It was visited as often as was asked for."""
     BUDGET = "budget"
     """The time that was given is spent."""
-    CONVERGED = "converged"
-    """Protocol 1: the 95 % half-width of the median is at most 1 %."""
-    PLATEAU = "plateau"
-    """Protocol 1: more samples no longer make the interval narrower."""
-    TIMEOUT = "timeout"
-    """Protocol 1: the hard limit struck before there were enough samples."""
 
 
 class Verdict(StrEnum):
@@ -149,6 +123,49 @@ class Stack:
         """Content key."""
         return content_key(asdict(self))
 
+    @property
+    def runtime(self) -> Runtime:
+        """What runs it, with every option."""
+        return Runtime(self.backend, self.device, self.options)
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What is asked to execute networks; which versions it has, only a ``Stack`` knows.
+
+    Attributes:
+        backend: Name of the backend.
+        device: One of its devices.
+        options: Sorted (option, value); options that are not named have their defaults.
+    """
+
+    backend: str = "onnxruntime"
+    device: str = "cpu"
+    options: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, backend: str, device: str = "cpu", options: Mapping[str, str] | None = None) -> Runtime:
+        """Return a runtime with options by name."""
+        return cls(backend, device, tuple(sorted((options or {}).items())))
+
+
+DEFAULT_RUNTIME = Runtime()
+"""What executes where nobody says otherwise."""
+
+
+class RuntimeFields(TypedDict, total=False):
+    """A ``Runtime`` as keywords of a function; options are given by name."""
+
+    backend: str
+    device: str
+    options: Mapping[str, str] | None
+
+
+def runtime_from(fields: Mapping[str, Any]) -> Runtime:
+    """Return the runtime that keywords name, as in ``RuntimeFields``."""
+    usual = DEFAULT_RUNTIME
+    return Runtime.of(fields.get("backend", usual.backend), fields.get("device", usual.device), fields.get("options"))
+
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
@@ -158,10 +175,84 @@ class Conditions:
     cache: str = "hot"
     dtype: str = "float32"
 
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What is measured, and under what: two measurements of one identity are comparable.
+
+    Attributes:
+        subject: Brick, model or reference.
+        key: Key of the brick or model.
+        system: Key of the system.
+        stack: Key of the stack.
+        conditions: Threads, cache state and precision.
+        variant: Name of an algorithm, or of a part that was measured by itself; empty for all of it as the runtime
+            chooses.
+    """
+
+    subject: Subject
+    key: str
+    system: str
+    stack: str
+    conditions: Conditions
+    variant: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """A system, a stack and conditions, which many measurements share.
+
+    Attributes:
+        system: Key of the system.
+        stack: Key of the stack.
+        conditions: Threads, cache state and precision.
+    """
+
+    system: str
+    stack: str
+    conditions: Conditions
+
+    def identity(self, subject: Subject, key: str, *, cache: str | None = None, variant: str = "") -> Identity:
+        """Return the identity of a brick, model or reference here, or here in another cache state."""
+        here = self.conditions if cache is None else replace(self.conditions, cache=cache)
+        return Identity(subject, key, self.system, self.stack, here, variant)
+
+
+class _Identified:
+    """A value that is of an identity, with the identity's fields as its own."""
+
+    __slots__ = ()
+    identity: Identity
+
+    @property
+    def subject(self) -> Subject:
+        """What was timed."""
+        return self.identity.subject
+
     @property
     def key(self) -> str:
-        """Content key."""
-        return content_key(asdict(self))
+        """Brick key, or model key."""
+        return self.identity.key
+
+    @property
+    def system(self) -> str:
+        """Key of the system."""
+        return self.identity.system
+
+    @property
+    def stack(self) -> str:
+        """Key of the stack."""
+        return self.identity.stack
+
+    @property
+    def conditions(self) -> Conditions:
+        """Threads, cache state and precision."""
+        return self.identity.conditions
+
+    @property
+    def variant(self) -> str:
+        """Name of an algorithm or part; empty for all of it as the runtime chooses."""
+        return self.identity.variant
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,11 +263,17 @@ class Visit:
         begun_us: Microseconds since 1970, UTC.
         compute_ns: The slower of two probes of arithmetic, one just before and one just after.
         memory_ns: The slower of two probes of memory, likewise.
+        cpu_ns: CPU time of the thread that executed it; None where the system does not tell.
+        switches: How often that thread was interrupted for another one; likewise.
+        waited_ns: How long the threads of its process waited for a core, all together; likewise.
     """
 
     begun_us: int
     compute_ns: int
     memory_ns: int
+    cpu_ns: int | None = None
+    switches: int | None = None
+    waited_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +287,7 @@ class Block:
         samples: (elapsed_ns, loops) in the order taken, warm-ups excluded. The clock's own cost is taken off, so that
             a very short one may be negative.
         warmups: Number of warm-up executions that were dropped before.
-        visits: When each sample was taken; empty for protocol 1. Items of one group that have a process and round in
+        visits: When each sample was taken. Items of one group that have a process and round in
             common were visited in turn: sample i of one belongs to sample i of the other.
     """
 
@@ -230,7 +327,7 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement:
+class Measurement(_Identified):
     """The samples of one subject on one stack and system, with statistics, verdict and why it stopped.
 
     All times are of *one* execution of the subject, in nanoseconds. ``unroll`` copies ran per loop; the statistics
@@ -241,30 +338,21 @@ class Measurement:
     """UUID."""
     run: str
     """UUID of the run that took it."""
-    subject: Subject
-    key: str
-    """Brick key, or model key."""
-    system: str
-    stack: str
-    conditions: Conditions
+    identity: Identity
     unroll: int
     summary: Summary
     stop: Stop
     load_ns: int | None = None
     """Time to create the session; None where not taken."""
     first_run_ns: int | None = None
-    reference_ns: float | None = None
-    """Protocol 1: median of the reference network over the same processes and rounds."""
-    variant: str = ""
-    """Name of an algorithm, or of a part that was measured by itself; empty for all of it as the runtime chooses."""
     protocol: int = PROTOCOL
     """How the samples were taken."""
     footprint_bytes: int | None = None
     """What is touched between two visits of the same weights; 0 where it ran alone; None where that is not known."""
     undisturbed_ns: float | None = None
-    """Latency on a quiet machine (docs/measuring.md): what is compared across runs; None for earlier protocols."""
+    """Latency on a quiet machine (docs/measuring.md): what is compared across runs; None where it is not known."""
     quiet: float | None = None
-    """Share of its visits that were quiet, by the probes around them; None for earlier protocols."""
+    """Share of its visits that were quiet, by the probes around them; None where it is not known."""
 
     @property
     def latency_ns(self) -> float:
@@ -295,21 +383,15 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(_Identified):
     """A brick or model that could not be measured: stored, never silent, never zero."""
 
     id: str
     run: str
-    subject: Subject
-    key: str
-    system: str
-    stack: str
-    conditions: Conditions
+    identity: Identity
     kind: str
     """``unsupported``, ``error``, ``crashed``, ``timeout`` or ``memory``."""
     reason: str
-    variant: str = ""
-    """As in ``Measurement``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-__all__ = ["Progress", "ProgressCallback", "Stage", "Whole"]
-
 
 class Stage(StrEnum):
     """What is being done."""
@@ -25,6 +23,8 @@ class Stage(StrEnum):
     """A library is asked for its plans; ``done`` of ``total`` bricks are."""
     RETRY = "retry"
     """An item that ended its worker is tried alone once more."""
+    ANALYSE = "analyse"
+    """What models miss is looked for; ``done`` of ``total`` analyses are."""
     PROFILE = "profile"
     """The kernels of items are recorded, after everything is timed."""
 

@@ -10,20 +10,9 @@ import numpy as np
 from onnx import GraphProto, NodeProto, SparseTensorProto, TensorProto, helper, numpy_helper
 
 from ..errors import BrokenModel
-from .names import is_standard
-from .payload import count_elements, payload_bytes, raw_tensor
+from .external import count_elements, payload_bytes, raw_tensor
 from .skeleton import KEPT_ELEMENTS, is_causal_mask
-
-__all__ = [
-    "Constant",
-    "dense_constant",
-    "filled_constant",
-    "graph_constants",
-    "initializers",
-    "is_constant",
-    "node_constant",
-    "sparse_constant",
-]
+from .subgraphs import is_standard
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +148,8 @@ def filled_constant(node: NodeProto, dims: tuple[int, ...], name: str) -> Consta
         if len(element) * elements == nbytes:
             raw = element * elements
         else:  # a type below a byte is packed: int4 1 is 0x01 alone and 0x11 as a pair
-            one = TensorProto(data_type=dtype, dims=[1], raw_data=element)
-            raw = numpy_helper.from_array(np.repeat(numpy_helper.to_array(one), elements)).raw_data
+            repeated = TensorProto(data_type=dtype, dims=[1], raw_data=element)
+            raw = numpy_helper.from_array(np.repeat(numpy_helper.to_array(repeated), elements)).raw_data
         tensor = TensorProto(data_type=dtype, dims=dims, name=name, raw_data=raw)
     return Constant(dtype, dims, nbytes, tensor)
 

@@ -11,8 +11,6 @@ from enum import StrEnum
 
 from onnx import TensorProto
 
-__all__ = ["Dimension", "Expression", "Kind", "classify", "classify_name", "default_value", "expression"]
-
 _BATCH = 1
 _DEFAULT_SEQUENCE = 128
 _DEFAULT_PAST = _DEFAULT_SEQUENCE - 1
@@ -27,7 +25,7 @@ _MAX_EXPRESSION = 200
 _ARITHMETIC = re.compile(r"(?:[A-Za-z_]\w*|\d{1,9}(?!\w)|[ +\-*/()])+", re.ASCII)
 
 
-class Kind(StrEnum):
+class DimensionKind(StrEnum):
     """What a dynamic dimension counts."""
 
     BATCH = "batch"
@@ -47,18 +45,18 @@ class Kind(StrEnum):
 
 
 # The first match decides.
-_NAMES: tuple[tuple[re.Pattern[str], Kind], ...] = tuple(
+_NAMES: tuple[tuple[re.Pattern[str], DimensionKind], ...] = tuple(
     (re.compile(pattern, re.IGNORECASE), kind)
     for pattern, kind in (
-        (r"batch|beam|^(n|b|bs)$", Kind.BATCH),
-        (r"encoder(?!_hidden_size)", Kind.ENCODER),
-        (r"past|cache|history", Kind.PAST),
-        (r"total|max_?seq|^kv_|attention_mask", Kind.TOTAL),
-        (r"audio|waveform|samples", Kind.AUDIO),
-        (r"mel|^feature_size$", Kind.MEL),
-        (r"seq|text|token|len(gths?)?(_|$)|time|frame|^(t|s|l)$", Kind.SEQUENCE),
-        (r"height|width|^(h|w)$|image_size", Kind.SIDE),
-        (r"channel|^c$", Kind.CHANNELS),
+        (r"batch|beam|^(n|b|bs)$", DimensionKind.BATCH),
+        (r"encoder(?!_hidden_size)", DimensionKind.ENCODER),
+        (r"past|cache|history", DimensionKind.PAST),
+        (r"total|max_?seq|^kv_|attention_mask", DimensionKind.TOTAL),
+        (r"audio|waveform|samples", DimensionKind.AUDIO),
+        (r"mel|^feature_size$", DimensionKind.MEL),
+        (r"seq|text|token|len(gths?)?(_|$)|time|frame|^(t|s|l)$", DimensionKind.SEQUENCE),
+        (r"height|width|^(h|w)$|image_size", DimensionKind.SIDE),
+        (r"channel|^c$", DimensionKind.CHANNELS),
     )
 )
 _AUTOMATIC = re.compile(
@@ -98,41 +96,41 @@ class Dimension:
         return self.name or f"{self.input}[{self.axis}]"
 
 
-def classify(dimension: Dimension) -> Kind:
+def classify(dimension: Dimension) -> DimensionKind:
     """What a dimension counts, by its name, else by its place."""
     if _AUTOMATIC.match(dimension.name):
         return _by_place(dimension)
     kind = classify_name(dimension.name, dimension.input)
-    if kind is Kind.UNKNOWN and dimension.axis == 0:
-        return Kind.BATCH  # whatever its name, as nearly every first dimension is
+    if kind is DimensionKind.UNKNOWN and dimension.axis == 0:
+        return DimensionKind.BATCH  # whatever its name, as nearly every first dimension is
     return kind
 
 
-def classify_name(name: str, input_name: str) -> Kind:
+def classify_name(name: str, input_name: str) -> DimensionKind:
     """What a name of a dimension says that it counts."""
-    kind = next((kind for pattern, kind in _NAMES if pattern.search(name)), Kind.UNKNOWN)
-    return Kind.AUDIO if kind is Kind.SEQUENCE and input_name in _AUDIO_INPUTS else kind
+    kind = next((kind for pattern, kind in _NAMES if pattern.search(name)), DimensionKind.UNKNOWN)
+    return DimensionKind.AUDIO if kind is DimensionKind.SEQUENCE and input_name in _AUDIO_INPUTS else kind
 
 
-def _by_place(dimension: Dimension) -> Kind:
+def _by_place(dimension: Dimension) -> DimensionKind:
     axis, rank = dimension.axis, len(dimension.shape)
     recurrent = rank == 3 and dimension.dtype in _FLOATS and _STATES.search(dimension.input)
     if axis == (1 if recurrent else 0):
-        return Kind.BATCH
+        return DimensionKind.BATCH
     if rank == 4 and dimension.dtype in _FLOATS:
         last = dimension.shape[3]
         channels_last = last is not None and last <= 4 and dimension.shape[1] is None
         if axis == (3 if channels_last else 1):
-            return Kind.CHANNELS
-        return Kind.SIDE
+            return DimensionKind.CHANNELS
+        return DimensionKind.SIDE
     if dimension.input in _AUDIO_INPUTS:
-        return Kind.AUDIO
+        return DimensionKind.AUDIO
     if rank == 2 and dimension.dtype in _INTEGERS:
-        return Kind.SEQUENCE  # token ids, or their mask
-    return Kind.UNKNOWN
+        return DimensionKind.SEQUENCE  # token ids, or their mask
+    return DimensionKind.UNKNOWN
 
 
-def default_value(kind: Kind, *, decoding: bool) -> int | None:
+def default_value(kind: DimensionKind, *, decoding: bool) -> int | None:
     """A sensible value, None where there is none.
 
     Args:
@@ -140,15 +138,15 @@ def default_value(kind: Kind, *, decoding: bool) -> int | None:
         decoding: Whether the model has a cache of past positions: it then gets one new token.
     """
     values = {
-        Kind.BATCH: _BATCH,
-        Kind.PAST: _DEFAULT_PAST,
-        Kind.TOTAL: _DEFAULT_SEQUENCE,
-        Kind.ENCODER: _DEFAULT_SEQUENCE,
-        Kind.SEQUENCE: 1 if decoding else _DEFAULT_SEQUENCE,
-        Kind.AUDIO: _AUDIO_SAMPLES,
-        Kind.MEL: _MEL_BINS,
-        Kind.CHANNELS: _IMAGE_CHANNELS,
-        Kind.SIDE: _IMAGE_SIDE,
+        DimensionKind.BATCH: _BATCH,
+        DimensionKind.PAST: _DEFAULT_PAST,
+        DimensionKind.TOTAL: _DEFAULT_SEQUENCE,
+        DimensionKind.ENCODER: _DEFAULT_SEQUENCE,
+        DimensionKind.SEQUENCE: 1 if decoding else _DEFAULT_SEQUENCE,
+        DimensionKind.AUDIO: _AUDIO_SAMPLES,
+        DimensionKind.MEL: _MEL_BINS,
+        DimensionKind.CHANNELS: _IMAGE_CHANNELS,
+        DimensionKind.SIDE: _IMAGE_SIDE,
     }
     return values.get(kind)
 

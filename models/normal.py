@@ -7,22 +7,189 @@ See ``Skeleton.model`` for what the form is. Large constants within subgraphs (I
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, MutableSequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+import onnx
+import onnx.inliner
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
-from ..errors import BrokenModel
-from .constants import Constant, filled_constant, graph_constants, initializers, node_constant
-from .functions import inline_functions
-from .hoisting import hoist_constants
-from .names import plain_domain, require_text
-from .payload import count_elements
+from ..errors import BrokenModel, UnsupportedModel
+from .constants import Constant, filled_constant, graph_constants, initializers, is_constant, node_constant
+from .external import count_elements
 from .skeleton import KEPT_ELEMENTS, mark_causal, mark_weight
-from .subgraphs import bodies, may_have_bodies
+from .subgraphs import all_nodes, bodies, given_names, may_have_bodies, plain_domain, rename, require_text
 
-__all__ = ["NormalForm", "normalise"]
+# Inlining of model-local functions, so that every node of a model is an operator.
+
+
+_MAX_NODES = 1_000_000
+_MAX_DEPTH = 100
+
+_Id = tuple[str, str, str]
+"""Domain, name and overload of a function."""
+
+
+def inline_functions(model: ModelProto) -> ModelProto:
+    """The model with every call of a model-local function replaced by the function's nodes, in place of the call.
+
+    Returns ``model`` itself where it has no functions. The values of large constants may be absent.
+
+    Raises:
+        BrokenModel: Functions call each other in a circle.
+        UnsupportedModel: The calls expand to more nodes than any real model has, or a function is written for
+            another opset than the model and cannot be converted.
+    """
+    if not model.functions:
+        return model
+    functions = {(f.domain, f.name, f.overload): f for f in model.functions}
+    for function in model.functions:
+        require_text(function.domain, function.name, *(opset.domain for opset in function.opset_import))
+        for node in all_nodes(function.node):
+            require_text(node.domain, node.op_type)
+    _measure(model, functions)
+    try:
+        inlined = onnx.inliner.inline_local_functions(model, not _align(model))
+    except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise UnsupportedModel(f"its model-local functions cannot be inlined: {reason}") from error
+    if inlined.functions:
+        raise UnsupportedModel(f"its model-local function '{inlined.functions[0].name}' cannot be inlined")
+    return inlined
+
+
+def _measure(model: ModelProto, functions: dict[_Id, FunctionProto]) -> None:
+    """Refuse functions that recur, or that expand without bound, before anything expands them."""
+    sizes: dict[_Id, int] = {}
+    open_calls: list[_Id] = []
+
+    def expanded(nodes: Iterable[NodeProto]) -> int:
+        total = 0
+        for node in all_nodes(nodes):
+            name = (node.domain, node.op_type, node.overload)
+            total += size(name) if name in functions else 1
+        return total
+
+    def size(name: _Id) -> int:
+        if name not in sizes:
+            if name in open_calls:
+                raise BrokenModel(f"model-local function '{name[1]}' calls itself")
+            if len(open_calls) >= _MAX_DEPTH:
+                raise UnsupportedModel(f"model-local functions are nested more than {_MAX_DEPTH} deep")
+            open_calls.append(name)
+            sizes[name] = expanded(functions[name].node)
+            open_calls.pop()
+        return sizes[name]
+
+    total = expanded(model.graph.node)
+    if total > _MAX_NODES:
+        raise UnsupportedModel(f"its model-local functions expand to {total} nodes, more than {_MAX_NODES}")
+
+
+def _align(model: ModelProto) -> bool:
+    """Set each function's opsets to the model's where that changes no operator; whether that was so everywhere."""
+    wanted = {opset.domain: opset.version for opset in model.opset_import}
+    aligned = True
+    for function in model.functions:
+        for opset in function.opset_import:
+            version = wanted.setdefault(opset.domain, opset.version)
+            if version != opset.version:
+                if _same_operators(function, opset.domain, opset.version, version):
+                    opset.version = version
+                else:
+                    aligned = False
+    for domain in wanted.keys() - {opset.domain for opset in model.opset_import}:
+        model.opset_import.add(domain=domain, version=wanted[domain])
+    return aligned
+
+
+def _same_operators(function: FunctionProto, domain: str, one: int, other: int) -> bool:
+    for operator in {node.op_type for node in all_nodes(function.node) if node.domain == domain}:
+        if onnx.defs.has(operator, domain):
+            try:
+                first, second = (onnx.defs.get_schema(operator, version, domain) for version in (one, other))
+            except onnx.defs.SchemaError:
+                return False  # one of the opsets does not have it yet
+            if first.since_version != second.since_version:
+                return False
+    return True
+
+
+# Large constants of subgraphs, which become constants of the model around them.
+
+
+_Message = TypeVar("_Message")
+
+
+def hoist_constants(
+    nodes: Iterable[NodeProto], defined: set[str], definitions: Counter[str]
+) -> list[tuple[str, Constant]]:
+    """Take the large constants out of the subgraphs of a model's nodes, in place.
+
+    A subgraph sees the values of the model around it by name, so that its large constants can be the model's own: as
+    such they need no payload. Small ones stay where they are.
+
+    Args:
+        nodes: The nodes of the model's graph.
+        defined: Every name that the model's graph defines; the new ones are added.
+        definitions: How often each name is defined in subgraphs, all of them together.
+
+    Returns:
+        Name in the model and value, of each constant that was taken out.
+    """
+    hoist = _Hoist(defined, definitions)
+    for node in nodes:
+        for graph in bodies(node):
+            hoist.take(graph)
+    return hoist.taken
+
+
+class _Hoist:
+    def __init__(self, defined: set[str], definitions: Counter[str]) -> None:
+        self.taken: list[tuple[str, Constant]] = []
+        self._defined = defined
+        self._definitions = definitions
+
+    def take(self, graph: GraphProto) -> None:
+        for node in graph.node:
+            for nested in bodies(node):
+                self.take(nested)
+        large = {name: constant for name, constant in graph_constants(graph) if constant.tensor is None}
+        if not large:
+            return
+        _replace(graph.initializer, [tensor for tensor in graph.initializer if tensor.name not in large])
+        _replace(graph.sparse_initializer, [s for s in graph.sparse_initializer if s.values.name not in large])
+        nodes = [node for node in graph.node if not (is_constant(node) and node.output and node.output[0] in large)]
+        handed_out = {value.name for value in graph.output}
+        for name, constant in large.items():
+            outer = name
+            if name in handed_out or name in self._defined or self._definitions[name] > 1:
+                outer = self._fresh(name)
+                for node in nodes:
+                    rename(node, {name: outer})
+            if name in handed_out:  # a subgraph may hand out only what it makes itself
+                nodes.insert(0, NodeProto(op_type="Identity", input=[outer], output=[name]))
+            self._defined.add(outer)
+            self.taken.append((outer, constant))
+        _replace(graph.node, nodes)
+
+    def _fresh(self, name: str) -> str:
+        number = 1
+        while (fresh := f"{name}__{number}") in self._defined or fresh in self._definitions:
+            number += 1
+        return fresh
+
+
+def _replace(field: MutableSequence[_Message], items: list[_Message]) -> None:
+    del field[:]
+    field.extend(items)
+
+
+_DEFAULTS_SINCE = 4
+"""IR version since which an initializer of a graph input is a default; before, every initializer was an input."""
 
 _IR_VERSION = 10
 """Lowest IR version of the form: initializers need not be inputs (4), and values have metadata (10)."""
@@ -41,10 +208,13 @@ class NormalForm:
     Attributes:
         model: The model; graph inputs are its activations, in the file's order, and then its weights.
         weight_bytes: Bytes of all constants of the source.
+        overridable: Constants that a caller may override, since they are inputs of the graph as well. Runtimes fold
+            and pack none of them.
     """
 
     model: ModelProto
     weight_bytes: int
+    overridable: frozenset[str] = frozenset()
 
 
 def normalise(model: ModelProto, *, keep_weights: bool = False) -> NormalForm:
@@ -84,6 +254,9 @@ class _Normaliser:
             self._add_constant(name, constant)
         # An input with an initializer is a constant (the only form before IR 4, a default since).
         inputs = [value for value in self._graph.input if value.name not in self._constants]
+        defaults = frozenset[str]()
+        if self._source.ir_version >= _DEFAULTS_SINCE:
+            defaults = frozenset(value.name for value in self._graph.input if value.name in self._constants)
         for value in inputs:
             self._define(value.name)
         for node in self._graph.node:
@@ -94,7 +267,7 @@ class _Normaliser:
             self._used.add(value.name)
         if self._definitions and not self._keep_weights:
             self._hoisted = hoist_constants(self._live, self._defined, self._definitions)
-        return NormalForm(self._build(inputs), self._weight_bytes)
+        return NormalForm(self._build(inputs), self._weight_bytes, defaults & self._used)
 
     # ------------------------------------------------------------------ nodes, in order
 
@@ -166,9 +339,7 @@ class _Normaliser:
 
     def _visit_subgraph(self, graph: GraphProto, outer: AbstractSet[str]) -> set[str]:
         """Check a subgraph, and return the names that it takes from around it."""
-        local = {value.name for value in graph.input}
-        local.update(tensor.name for tensor in graph.initializer)
-        local.update(sparse.values.name for sparse in graph.sparse_initializer)
+        local = given_names(graph)
         captured: set[str] = set()
         for node in graph.node:
             self._check_domain(node)

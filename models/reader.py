@@ -15,12 +15,9 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from ..errors import BrokenModel, ModelNotFound, UnsupportedModel
 from .constants import is_constant
-from .external import ExternalFolder
-from .payload import count_elements
+from .external import ExternalFolder, count_elements
 from .skeleton import KEPT_ELEMENTS
 from .wire import compact
-
-__all__ = ["EXTERNAL_MARK", "external_locations", "read_full", "read_structure"]
 
 EXTERNAL_MARK = b"location"
 """Every external tensor has an entry with this key; most models have none and need no second look."""
@@ -43,7 +40,7 @@ def read_structure(path: Path) -> ModelProto:
         UnsafePath: External data would leave the model's folder.
         MissingExternalData: External data is missing or too short.
     """
-    with _Opened(path) as file:
+    with _OpenFile(path) as file:
         data = file.read(0, file.size) if file.size <= _DIRECT_BYTES else compact(file.read, file.size)
     model = _parse(data)
     if _may_be_external(data):
@@ -60,7 +57,7 @@ def read_full(path: Path) -> tuple[ModelProto, ExternalFolder]:
     Raises:
         DlbricksError: As ``read_structure``.
     """
-    with _Opened(path) as file:
+    with _OpenFile(path) as file:
         data = file.read(0, file.size)
     model = _parse(data)
     folder = ExternalFolder(path.parent)
@@ -75,7 +72,7 @@ def external_locations(path: Path) -> tuple[str, ...]:
     Raises:
         DlbricksError: As ``read_structure``.
     """
-    with _Opened(path) as file:
+    with _OpenFile(path) as file:
         data = file.read(0, file.size) if file.size <= _DIRECT_BYTES else compact(file.read, file.size)
     folder = ExternalFolder(path.parent)
     for tensor, _ in _tensors(_parse(data)):
@@ -84,7 +81,7 @@ def external_locations(path: Path) -> tuple[str, ...]:
     return tuple(sorted(folder.locations))
 
 
-class _Opened:
+class _OpenFile:
     """A regular file, open for reading at any offset."""
 
     def __init__(self, path: Path) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,12 +13,91 @@ from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
 from onnx import ModelProto, TensorProto
 
 from ..errors import BrokenModel, ModelError, UnsupportedModel
-from .loading import load_full, load_skeleton
-from .reader import read_structure
-from .shapes import declared_shape
+from .binding import Binding, apply, kinds_of, plan
+from .control import CourseChoice
+from .dimensions import DimensionKind
+from .external import ExternalFolder
+from .normal import normalise
+from .reader import read_full, read_structure
 from .skeleton import Skeleton, is_weight
+from .subgraphs import declared_shape
 
-__all__ = ["Edit", "Runnable", "runnable_file", "runnable_recipe"]
+# From a model file to its skeleton: read, bring into normal form, bind.
+
+
+def load_skeleton(
+    path: Path,
+    *,
+    batch: int | None = None,
+    dims: Mapping[str, int] | None = None,
+    control: tuple[CourseChoice, ...] = (),
+) -> Skeleton:
+    """The structure of a model file, bound to static shapes, without weights.
+
+    Args:
+        path: The ONNX file.
+        batch: Value of the batch dimension; None for 1, or what the file fixes.
+        dims: Value by dimension name, or by ``input[axis]``. Names that the model does not have are ignored.
+        control: What was said of the course of its control flow.
+
+    Raises:
+        ModelError: The file cannot be read or bound; which kind says why. The message names the file.
+        UsageError: ``batch`` and ``dims`` contradict each other.
+    """
+    return _load_bound(path, batch, dims, control)[0]
+
+
+def _load_bound(
+    path: Path, batch: int | None, dims: Mapping[str, int] | None, control: tuple[CourseChoice, ...] = ()
+) -> tuple[Skeleton, Binding]:
+    with _naming(path):
+        normal = normalise(read_structure(path))
+        binding = plan(normal.model, batch=batch, dims=dims)
+        apply(normal.model, binding)
+    return Skeleton(normal.model, binding.bound, normal.weight_bytes, path, control, normal.overridable), binding
+
+
+def load_kinds(path: Path) -> dict[str, DimensionKind]:
+    """What each dynamic dimension of a model file counts, by name, or by ``input[axis]``.
+
+    Raises:
+        ModelError: The file cannot be read; which kind says why. The message names the file.
+    """
+    with _naming(path):
+        return kinds_of(normalise(read_structure(path)).model)
+
+
+def load_full(
+    path: Path, *, batch: int | None = None, dims: Mapping[str, int] | None = None
+) -> tuple[ModelProto, ExternalFolder]:
+    """The same model as ``load_skeleton``, under the same names, with its weights.
+
+    Embedded weights are read, so that this takes their size in memory several times over; external ones stay
+    references.
+
+    Returns:
+        The model, and the folder of the external files that it refers to.
+
+    Raises:
+        DlbricksError: As ``load_skeleton``.
+    """
+    with _naming(path):
+        binding = plan(normalise(read_structure(path)).model, batch=batch, dims=dims)
+        model, folder = read_full(path)
+        normal = normalise(model, keep_weights=True)
+        apply(normal.model, binding)
+    return normal.model, folder
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except ModelError as error:
+        raise type(error)(f"{path}: {error.message}", remedy=error.remedy) from error
+    except UnicodeDecodeError as error:
+        raise BrokenModel(f"{path}: a name in it is not UTF-8") from error
+
 
 Edit = Callable[[ModelProto], None]
 """Changes a model in place."""
@@ -64,10 +144,10 @@ def runnable_file(
     Raises:
         ModelError: The model cannot be read, bound or written.
     """
-    skeleton = load_skeleton(path, batch=batch, dims=dims)
+    skeleton, binding = _load_bound(path, batch, dims)
     inputs = _inputs(path, skeleton)
-    if edit is None and (not skeleton.edited or _better_unbound(path, skeleton, inputs)):
-        return Runnable(path, synthetic=False, overrides=tuple(sorted(skeleton.overrides.items())), inputs=inputs)
+    if edit is None and (not binding.edited or _better_unbound(path, skeleton, inputs)):
+        return Runnable(path, synthetic=False, overrides=tuple(sorted(binding.overrides.items())), inputs=inputs)
     model, folder = load_full(path, batch=batch, dims=dims)
     if edit is not None:
         edit(model)

@@ -17,21 +17,7 @@ import onnx
 from onnx import TensorProto, numpy_helper
 
 if TYPE_CHECKING:
-    from .control.choices import Choice
-
-__all__ = [
-    "KEPT_ELEMENTS",
-    "LOW",
-    "Skeleton",
-    "hide_future",
-    "hides_future",
-    "is_causal",
-    "is_causal_mask",
-    "is_weight",
-    "mark_causal",
-    "mark_weight",
-    "may_be_mask",
-]
+    from .control import CourseChoice
 
 KEPT_ELEMENTS = 1024
 """Constants of up to this many elements keep their values in a skeleton (docs/architecture.md)."""
@@ -60,20 +46,17 @@ class Skeleton:
             unnamed dimension) to its value. Empty for a model that was static.
         weight_bytes: Bytes of all constants of the source, whether or not they were read.
         path: The file with the weights; None for a zoo recipe, whose weights are synthetic.
-        overrides: ``dim_param`` to value, to bind the *file* when a runtime loads it from ``path``.
-        edited: True when the file itself cannot serve with ``overrides`` alone (a fixed batch was changed, an
-            unnamed dimension bound): the runnable form must then be written from the edited structure.
         control: What was said of the course of its control flow, which is then written out (``bricks.graph.control``);
             None where it stays as it is, as in a brick.
+        overridable: Constants that a caller may override (``NormalForm``).
     """
 
     model: onnx.ModelProto
     bound: Mapping[str, int] = field(default_factory=dict)
     weight_bytes: int = 0
     path: Path | None = None
-    overrides: Mapping[str, int] = field(default_factory=dict)
-    edited: bool = False
-    control: tuple[Choice, ...] | None = None
+    control: tuple[CourseChoice, ...] | None = None
+    overridable: frozenset[str] = frozenset()
 
 
 def is_weight(value: onnx.ValueInfoProto) -> bool:

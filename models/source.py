@@ -5,21 +5,22 @@ from __future__ import annotations
 import copy
 import difflib
 import glob
+import hashlib
+import json
 import os
+import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
-from ..errors import BrokenModel, DlbricksError, ModelNotFound, UsageError
-from .control.choices import Choice
-from .dimensions import Kind, classify_name
-from .loading import load_kinds, load_skeleton
-from .runnable import Edit, Runnable, runnable_file, runnable_recipe
+from ..errors import BrokenModel, DlbricksError, ModelError, ModelNotFound, UsageError
+from .control import CourseChoice
+from .dimensions import DimensionKind, classify_name
+from .reader import EXTERNAL_MARK, external_locations
+from .runnable import Edit, Runnable, load_kinds, load_skeleton, runnable_file, runnable_recipe
 from .skeleton import Skeleton
-
-__all__ = ["ModelSource", "find_models"]
 
 _SUFFIX = ".onnx"
 
@@ -44,7 +45,7 @@ class ModelSource:
     zoo: str | None
     batch: int | None = None
     dims: tuple[tuple[str, int], ...] = ()
-    control: tuple[Choice, ...] = ()
+    control: tuple[CourseChoice, ...] = ()
     problem: DlbricksError | None = None
 
     def skeleton(self) -> Skeleton:
@@ -74,7 +75,7 @@ class ModelSource:
             return runnable_file(self.path, directory, name=self.name, batch=self.batch, dims=dims, edit=edit)
         return runnable_recipe(self._recipe(), directory, name=self.name)
 
-    def open_dimensions(self) -> dict[str, Kind]:
+    def open_dimensions(self) -> dict[str, DimensionKind]:
         """What each dimension that can be chosen counts, by name; the batch of a zoo model is not among them.
 
         Raises:
@@ -107,7 +108,7 @@ def find_models(
     *,
     batches: Sequence[int] = (),
     dims: Mapping[str, int] | None = None,
-    control: Sequence[Choice] = (),
+    control: Sequence[CourseChoice] = (),
 ) -> list[ModelSource]:
     """Find the models that the arguments name.
 
@@ -231,3 +232,59 @@ def _path_ends(path: Path) -> list[str]:
     stem = absolute.with_suffix("") if absolute.suffix.lower() == _SUFFIX else absolute
     parts = stem.parts[1:]
     return ["/".join(parts[-count:]) for count in range(1, len(parts) + 1)] + [absolute.as_posix()]
+
+
+# The fingerprint of a model: equal for two reads of the same model, without reading its structure.
+
+
+_CHUNK_BYTES = 1 << 20
+
+
+def fingerprint(source: ModelSource) -> str | None:
+    """Return what a model is made of, in short: its file, the state of its external data, what it is bound to.
+
+    Args:
+        source: The model.
+
+    Returns:
+        A SHA-256, hexadecimal; None for a model that cannot be read.
+    """
+    try:
+        if source.problem is not None:
+            return None
+        if source.path is not None:
+            parts = _of_file(source.path)
+        elif source.zoo is not None:
+            from .zoo import fingerprint as of_zoo  # its imports are not needed for files
+
+            parts = [of_zoo(source.zoo, dict(source.dims))]
+    except (OSError, ValueError, ModelError):
+        return None
+    control = [[[choice.node, choice.course, choice.how] for choice in source.control]] if source.control else []
+    text = json.dumps([parts, source.batch, sorted(source.dims), *control])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _of_file(path: Path) -> list[object]:
+    sha256, external = _content(path, *_state(path))
+    return ["file", sha256, *([location, *_state(path.parent / location)] for location in external)]
+
+
+def _state(path: Path) -> tuple[int, int]:
+    """Return size and time of the last change: by these a file is known to be the one that was read."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(f"{path} is no file")
+    return status.st_size, status.st_mtime_ns
+
+
+@lru_cache(maxsize=256)
+def _content(path: Path, _size: int, _mtime_ns: int) -> tuple[str, tuple[str, ...]]:
+    """Return the SHA-256 of a model file, and the files of external data that it names."""
+    digest, marked, end = hashlib.sha256(), False, b""
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+            marked = marked or EXTERNAL_MARK in end + chunk
+            end = chunk[-len(EXTERNAL_MARK) :]
+    return digest.hexdigest(), external_locations(path) if marked else ()

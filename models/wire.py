@@ -16,10 +16,8 @@ from dataclasses import dataclass, field
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
 
 from ..errors import BrokenModel
-from .payload import PAYLOAD_FIELDS
+from .external import PAYLOAD_FIELDS
 from .skeleton import KEPT_ELEMENTS, may_be_mask
-
-__all__ = ["Read", "compact"]
 
 Read = Callable[[int, int], bytes]
 """``read(offset, size)``: up to ``size`` bytes from ``offset``, fewer only at the end of the file."""
@@ -107,10 +105,10 @@ def compact(read: Read, size: int) -> bytes:
     Raises:
         BrokenModel: Not a protobuf message, or truncated.
     """
-    return _Walk(read).message("model", 0, size, 0)
+    return _FileWalk(read).message("model", 0, size, 0)
 
 
-class _Walk:
+class _FileWalk:
     """One walk over one file; holds the window that was read last."""
 
     def __init__(self, read: Read) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -16,6 +17,9 @@ import onnx
 import onnx.parser
 import pytest
 from onnx import numpy_helper
+from servers import server, url
+
+__all__ = ["server", "url"]
 
 # Tests assert no latency, so each process of a parallel run has a lock of its own, in a temporary
 # folder of its own: none waits for another. Processes that one test starts still exclude each other.
@@ -71,15 +75,37 @@ class Done:
 Cli = Callable[..., Done]
 
 
+@pytest.hookimpl(trylast=True)  # when nothing is left to be torn down
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Garbage collection is off while something is timed; a test that leaves it off is named, and not a later one."""
+    if not gc.isenabled():
+        gc.enable()
+        pytest.fail(f"{item.nodeid} left garbage collection off")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A cache folder without the answers of earlier runs; environments and exports, which take minutes, are shared."""
+    from dlbricks.models.cache import cache_folder
+
+    usual, own = cache_folder().absolute(), tmp_path_factory.mktemp("cache")
+    for name in ("backends", "environments", "zoo"):
+        (usual / name).mkdir(parents=True, exist_ok=True)
+        (own / name).symlink_to(usual / name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DLBRICKS_CACHE", str(own))
+        yield
+
+
 @pytest.fixture(scope="session", autouse=True)
 def brief_visits() -> Iterator[dict[str, int]]:
     """Visits of this process take 1 ms, and 24 fill any budget: tests assert no latency, and hundreds of them measure.
 
     Gives the values that users have, by name.
     """
-    from dlbricks.generator.measurement.sampling import pace
+    from dlbricks.generator.measurement import pace
 
-    brief = {"_LOOP_NS": 1_000_000, "_MOST_VISITS": 24}
+    brief = {"LOOP_NS": 1_000_000, "_MOST_VISITS": 24}
     usual = {name: getattr(pace, name) for name in brief}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in brief.items():

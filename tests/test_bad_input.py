@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -39,87 +38,24 @@ def _dense(path: Path, **edit: Any) -> onnx.ModelProto:
     return model
 
 
-def _external(path: Path, location: str, *, write: bool) -> None:
-    """A MatMul whose weight is an external file at ``location``."""
-    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[64, 64], data_location=TensorProto.EXTERNAL)
-    tensor.external_data.add(key="location", value=location)
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "w"], ["y"])],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 64])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 64])],
-        initializer=[tensor],
-    )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
-    if write:
-        (path.parent / location).write_bytes(b"\0" * 64 * 64 * 4)
-
-
 def not_onnx(path: Path) -> None:
     path.write_text("this is a text, and a long one at that\n" * 50)
-
-
-def empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def truncated(path: Path) -> None:
-    data = _branches_bytes(path)
-    path.write_bytes(data[: len(data) * 2 // 3])
-
-
-def _branches_bytes(path: Path) -> bytes:
-    _dense(path)
-    model = onnx.load(path)
-    model.graph.initializer.append(helper.make_tensor("w", TensorProto.FLOAT, [100], [0.5] * 100))
-    return model.SerializeToString()
 
 
 def future_opset(path: Path) -> None:
     _dense(path, opset=999)
 
 
-def missing_external(path: Path) -> None:
-    _external(path, "weights.bin", write=False)
-
-
-def short_external(path: Path) -> None:
-    _external(path, "weights.bin", write=True)
-    path.with_name("weights.bin").write_bytes(b"\0" * 100)
-
-
 def traversal(path: Path) -> None:
-    outside = path.parent / "models"
-    outside.mkdir()
-    _external(path, "../secret.bin", write=False)
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[64, 64], data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="../secret.bin")
+    model = _dense(path)
+    model.graph.initializer.append(tensor)
+    onnx.save(model, path)
 
 
-def absolute(path: Path) -> None:
-    _external(path, "/etc/hostname", write=False)
-
-
-def symlinked(path: Path) -> None:
-    target = path.parent.parent / f"{path.parent.name}-outside.bin"
-    target.write_bytes(b"\0" * 64 * 64 * 4)
-    path.with_name("weights.bin").symlink_to(target)
-    _external(path, "weights.bin", write=False)
-
-
-def unreadable_folder(path: Path) -> None:
-    path.mkdir()
-
-
-MODELS = [
-    (not_onnx, "not ONNX"),
-    (empty, "empty"),
-    (truncated, "truncated"),
-    (future_opset, "opset"),
-    (missing_external, "weights.bin"),
-    (short_external, "weights.bin"),
-    (traversal, "secret.bin"),
-    (absolute, "/etc/hostname"),
-    (symlinked, "weights.bin"),
-]
+MODELS = [(not_onnx, "not ONNX"), (future_opset, "opset"), (traversal, "secret.bin")]
+"""Of files that cannot be read, of what is not known, and of what may not be read: more in ``tests/models``."""
 
 
 @pytest.mark.parametrize(("make", "message"), MODELS, ids=lambda value: getattr(value, "__name__", ""))
@@ -139,6 +75,24 @@ def test_a_bad_model_is_one_line_in_its_row(
     assert "\n" not in row["error"]
     assert "Traceback" not in done.err
     assert not Path("suite").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["generate {} -o suite", "measure {} --visits 4", "estimate {}", "compare {}", "advise {}", "kernels {}",
+     "analyze {}", "history {}", "report {} --no-measure"],
+)  # fmt: skip
+def test_one_broken_model_does_not_stop_the_others(cli: Cli, branches: Path, command: str) -> None:
+    not_onnx(Path("broken.onnx"))
+    _database(Path("dlbricks.db"))
+
+    done = cli(*command.format("broken.onnx branches.onnx").split(), "--json")
+
+    broken, *whole = done.json["results"]
+    assert done.code == 3
+    assert "broken.onnx" in broken["error"]
+    assert [row["name"] for row in whole] == ["branches"]
+    assert whole[0]["error"] is None
 
 
 def test_an_unknown_operator_without_a_shape_is_skipped_by_name(cli: Cli, here: Path) -> None:
@@ -181,18 +135,6 @@ def test_an_unknown_operator_with_a_shape_is_a_brick_whose_failure_is_stored(cli
     assert "Frobnicate" in estimated.json["results"][0]["missing"][0]["reason"]
 
 
-def test_an_unbound_dimension_is_named_with_the_option_that_binds_it(cli: Cli, here: Path) -> None:
-    _dense(here / "bad.onnx", shape=["batch", "frobs"])
-
-    done = cli("generate", "bad.onnx", "-o", "suite", "--json")
-    bound = cli("generate", "bad.onnx", "--dim", "frobs=7", "-o", "suite", "--json")
-
-    (row,) = done.json["results"]
-    assert (done.code == 1 and "--dim" in row["error"] and "frobs" in row["error"]) or "frobs" in row["bound"]
-    assert bound.code == 0
-    assert bound.json["results"][0]["bound"]["frobs"] == 7
-
-
 def test_a_dimension_that_no_model_has_is_wrong_usage(cli: Cli, here: Path) -> None:
     _dense(here / "good.onnx", shape=["batch", 8])
     _database(here / "dlbricks.db")
@@ -205,13 +147,6 @@ def test_a_dimension_that_no_model_has_is_wrong_usage(cli: Cli, here: Path) -> N
     assert not Path("suite").exists()
 
 
-def test_a_model_that_is_not_there_is_named(cli: Cli, here: Path) -> None:
-    (row,) = cli("generate", "sqeezenet", "-o", "suite", "--json").json["results"]
-
-    assert "sqeezenet" in row["error"]
-    assert "squeezenet" in row["error"]  # did you mean
-
-
 # suites -------------------------------------------------------------------------------------------------------------
 
 
@@ -221,56 +156,15 @@ def suite(cli: Cli, branches: Path) -> Path:
     return Path("suite")
 
 
-def no_suite(suite: Path) -> None:
-    shutil.rmtree(suite)
-
-
-def missing_manifest(suite: Path) -> None:
-    (suite / "manifest.json").unlink()
-
-
-def broken_manifest(suite: Path) -> None:
-    (suite / "manifest.json").write_text("{")
-
-
-def foreign_manifest(suite: Path) -> None:
-    (suite / "manifest.json").write_text('{"name": "something else"}')
-
-
-def newer_manifest(suite: Path) -> None:
-    path = suite / "manifest.json"
-    path.write_text(path.read_text().replace('"schema": 1', '"schema": 99'))
-
-
-def missing_brick(suite: Path) -> None:
-    next((suite / "bricks").iterdir()).unlink()
-
-
-def tampered_brick(suite: Path) -> None:
-    path = sorted((suite / "bricks").iterdir())[0]
-    path.write_bytes(path.read_bytes() + b"\0")
-
-
-def swapped_brick(suite: Path) -> None:
-    first, second, *_ = sorted((suite / "bricks").iterdir())
-    first.write_bytes(second.read_bytes())
-
-
 @pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (no_suite, "is not a suite"),
-        (missing_manifest, "is not a suite"),
-        (broken_manifest, "is not JSON"),
-        (foreign_manifest, "is not a suite"),
-        (newer_manifest, "newer dlbricks"),
-    ],
-    ids=lambda value: getattr(value, "__name__", ""),
+    ("manifest", "message"), [(None, "is not a suite"), ("{", "is not JSON"), ('{"schema": 99}', "newer dlbricks")]
 )
 def test_a_bad_suite_is_one_line_and_nothing_is_measured(
-    cli: Cli, suite: Path, damage: Callable[[Path], None], message: str
+    cli: Cli, suite: Path, manifest: str | None, message: str
 ) -> None:
-    damage(suite)
+    (suite / "manifest.json").unlink()
+    if manifest is not None:
+        (suite / "manifest.json").write_text(manifest)
 
     done = cli("run", suite)
 
@@ -279,39 +173,18 @@ def test_a_bad_suite_is_one_line_and_nothing_is_measured(
     assert done.out == ""
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (missing_brick, "lacks the file of brick"),
-        (tampered_brick, "is not the file that the suite's manifest names"),
-        (swapped_brick, "is not the file that the suite's manifest names"),
-    ],
-)
-def test_a_bad_brick_is_one_line_and_the_others_are_measured(
-    cli: Cli, suite: Path, damage: Callable[[Path], None], message: str
-) -> None:
-    damage(suite)
+def test_a_bad_brick_is_one_line_and_the_others_are_measured(cli: Cli, suite: Path) -> None:
+    path = sorted((suite / "bricks").iterdir())[0]
+    path.write_bytes(path.read_bytes() + b"\0")
 
     done = cli("run", suite)
     counts = cli("run", suite, "--json").json
 
     assert done.code == 3
     (row,) = counts["results"]
-    assert message in row["reason"]
+    assert "is not the file that the suite's manifest names" in row["reason"]
     assert (counts["failed"], counts["remaining"]) == (1, 0)
     assert counts["reused"] == counts["bricks"] - 1
-
-
-def test_a_folder_that_is_no_suite_is_not_overwritten(cli: Cli, branches: Path) -> None:
-    precious = Path("precious/thesis.txt")
-    precious.parent.mkdir()
-    precious.write_text("years of work")
-
-    done = cli("generate", branches, "-o", "precious")
-
-    assert done.code == 1
-    assert "is not a suite" in done.error
-    assert precious.read_text() == "years of work"
 
 
 # databases ----------------------------------------------------------------------------------------------------------
@@ -331,10 +204,6 @@ def foreign_database(path: Path) -> None:
     connection.close()
 
 
-def no_database(path: Path) -> None:
-    path.write_text("dear diary, " * 200)
-
-
 def newer_database(path: Path) -> None:
     _database(path)
     with sqlite3.connect(path) as connection:
@@ -345,18 +214,9 @@ def newer_database(path: Path) -> None:
     connection.close()
 
 
-def folder(path: Path) -> None:
-    path.mkdir()
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
-    [
-        (foreign_database, "bad.db"),
-        (no_database, "bad.db"),
-        (newer_database, "newer"),
-        (folder, "bad.db"),
-    ],
+    [(foreign_database, "bad.db"), (newer_database, "newer")],
     ids=lambda value: getattr(value, "__name__", ""),
 )
 @pytest.mark.parametrize(
@@ -375,32 +235,6 @@ def test_a_bad_database_is_one_line_and_stays_as_it_was(
     assert message in done.error
     assert done.out == ""
     assert before is None or path.read_bytes() == before
-
-
-@pytest.mark.slow
-def test_a_locked_database_is_one_line(cli: Cli, suite: Path) -> None:
-    _database(Path("held.db"))
-    holder = sqlite3.connect("held.db", isolation_level=None)
-    holder.execute("BEGIN EXCLUSIVE")
-    try:
-        done = cli("run", suite, "--db", "held.db")
-    finally:
-        holder.close()
-
-    assert done.code == 1
-    assert "held.db" in done.error
-    assert cli("db", "info", "--db", "held.db").code == 0
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write read-only files")
-def test_a_read_only_database_is_one_line(cli: Cli, suite: Path) -> None:
-    path = _database(Path("fixed.db"))
-    path.chmod(0o444)
-
-    done = cli("run", suite, "--db", path)
-
-    assert done.code == 1
-    assert "fixed.db" in done.error
 
 
 def test_a_database_that_is_not_there_is_named(cli: Cli, suite: Path) -> None:
@@ -435,16 +269,6 @@ def _one_line(done: subprocess.CompletedProcess[str]) -> str:
     return line
 
 
-def test_a_full_disk_leaves_the_old_suite(cli: Cli, suite: Path) -> None:
-    before = {path: path.read_bytes() for path in suite.rglob("*") if path.is_file()}
-
-    line = _one_line(_limited(64, "generate", "branches.onnx", "-g", "2", "-o", "suite"))
-
-    assert "suite" in line
-    assert {path: path.read_bytes() for path in suite.rglob("*") if path.is_file()} == before
-    assert {path.name for path in Path().iterdir()} == {"branches.onnx", "suite"}
-
-
 @pytest.mark.slow
 def test_a_full_disk_leaves_the_database_sound(cli: Cli, suite: Path) -> None:
     _database(Path("dlbricks.db"))
@@ -462,7 +286,6 @@ def test_a_full_disk_leaves_no_half_file(cli: Cli, suite: Path) -> None:
 
     for arguments in (
         ["brick", "export", key, "--suite", "suite", "-o", "brick.onnx"],
-        ["models", "export", "squeezenet", "-o", "zoo"],
         ["generate", "branches.onnx", "-o", "again", "--plot", "share.png"],
     ):
         done = _limited(64 if arguments[0] != "generate" else 4096, *arguments)

@@ -162,7 +162,7 @@ def test_the_page_of_the_api_is_a_session_that_runs(here: Path, write_branches: 
     made, estimated, _missed, measured, compared, past = frames
     assert [len(frame) for frame in (made, estimated, measured, compared)] == [1, 1, 1, 1]
     assert len(past) == sum(row.runs for row in left["past"].rows) >= 2
-    assert estimated.loc["model", "estimate_ms"] == estimate.estimate_ms
+    assert estimated.loc["model", "estimate_ms"] == estimate.latency.ms
     assert list(left["made"].frame()["name"]) == ["model"]
     assert left["made"].to_json()["page"] == "report.html"
 
@@ -185,7 +185,7 @@ def test_the_notebook_runs(here: Path, write_branches: Callable[[Path], Path]) -
     (bar,) = left["axes"].containers
     assert estimate.complete
     assert [source.name for source in left["models"]] == ["model"]
-    assert sum(rectangle.get_width() for rectangle in bar) == pytest.approx(estimate.sequential_ms)
+    assert sum(rectangle.get_width() for rectangle in bar) == pytest.approx(estimate.sums.sequential_ms)
     assert [type(value).__name__ for value in values].count("DataFrame") == 4
 
 

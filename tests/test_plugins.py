@@ -55,6 +55,7 @@ def passed(result: pytest.RunResult) -> set[str]:
     return {line.split("::")[1].split()[0] for line in result.outlines if "PASSED" in line}
 
 
+@pytest.mark.slow
 def test_a_sample_and_the_rest_are_everything(run):
     sample, again, other, rest, everything = (
         passed(run(SWEEP, *arguments)) for arguments in ([], [], ["--seed=a"], ["--sweep=rest"], ["--sweep=all"])
@@ -68,6 +69,7 @@ def test_a_sample_and_the_rest_are_everything(run):
     assert len(everything) == 43
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("holds", [True, False])
 def test_a_skip_needs_a_reason_that_holds(run, holds):
     cases = [code for code, expected in SKIPS.items() if expected is holds]

@@ -71,7 +71,6 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert "dlbricks/generator/backends/mxnet/pins.txt" in names
     templates = (ROOT / "analyzer/report/page/templates").iterdir()
     assert {f"dlbricks/{path.relative_to(ROOT)}" for path in templates} <= set(names)
-    assert any(name.startswith("dlbricks/db/migrations/versions/") for name in names)
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
     in_repository = {
         f"dlbricks/{path.relative_to(ROOT)}"

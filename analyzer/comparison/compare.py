@@ -6,51 +6,108 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Unpack
 
+from ...bricks.decomposition import Decomposition
 from ...bricks.inference.shapes import ShapeOracle
-from ...constructor.decomposition import Decomposition, Failed
+from ...constructor.evidence import ends_in_view
 from ...db import Store
-from ...generator.decomposition.cutter import Cut
+from ...generator.decomposition.cut import Cut
 from ...models import ModelSource
-from ...tabular import Records, Tabular, nested_rows
-from ..estimation.query import Query, QueryFields, asked
+from ...tabular import Records, Row, Tabular, nested_rows
+from ..estimation.query import Query, QueryFields, asked, executes_as_written
 from .difference import MINIMUM_EFFECT, Relation, check_minimum_effect
-from .results import Figure, Pair, Results, open_results
-from .side_by_side import Absent, LayerComparison, judged, layers_of
-from .sides import By, Side, pick
+from .results import (
+    Judged,
+    ModelBrick,
+    Results,
+    SideLatency,
+    SidePair,
+    brick_of,
+    decomposed,
+    open_results,
+    unique_bricks,
+    verdicts_of,
+)
+from .sides import By, Side, find_side
 
-__all__ = ["Comparison", "ModelComparison", "compare"]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerComparison(Judged):
+    """One brick of a model on both sides; its verdict considers all bricks of the model.
+
+    Attributes:
+        brick: The brick.
+        mixed: Whether one side alone is eager and the brick ends in a view: what it leaves out, whoever reads the
+            result pays.
+    """
+
+    brick: ModelBrick
+    mixed: bool
+
+    @property
+    def base_ms(self) -> float:
+        """Its latency on the base; where both come from different runs, that on a quiet machine."""
+        return self._compared_ms[0]
+
+    @property
+    def other_ms(self) -> float:
+        """Its latency on the other side."""
+        return self._compared_ms[1]
+
+    @property
+    def _compared_ms(self) -> tuple[float, float]:
+        base, other = self.pair.compared
+        assert base is not None  # noqa: S101  # both sides have the brick
+        assert other is not None  # noqa: S101
+        return base.ms, other.ms
+
+    @property
+    def gain_ms(self) -> float:
+        """What the model would gain if the base ran this brick as fast as the other side does.
+
+        Occurrences times the difference; negative where the base is faster, 0 where ``mixed``.
+        """
+        return 0.0 if self.mixed else self.brick.occurrences * (self.base_ms - self.other_ms)
+
+    def record(self) -> Row:
+        """As a JSON object."""
+        return {
+            **self.brick.record(),
+            "base_ms": self.base_ms,
+            "other_ms": self.other_ms,
+            **self.judgement(),
+            "gain_ms": self.gain_ms,
+            "form": asdict(self.brick.form),
+            "apart": self.pair.apart,
+        }
 
 
 @dataclass(frozen=True, slots=True)
-class ModelComparison:
+class Absent:
+    """A brick that one side has no latency of.
+
+    Attributes:
+        key: Key of the brick; None for a layer that cannot be one.
+        operators: Its operators.
+        occurrences: How often the model holds it.
+        sides: Names of the sides that lack it.
+        reason: Why.
+    """
+
+    key: str | None
+    operators: tuple[str, ...]
+    occurrences: int
+    sides: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelComparison(Judged):
     """One model on two sides; everything is None that is not known.
 
     Attributes:
         name: The model.
         base: Name of the base.
         other: Name of the other side; None where there is none.
-        basis: What the ratio is of: ``measured`` (ground truth), ``estimate``, ``bricks`` (the sum of them), or
-            ``measured and estimate`` where neither is known of both.
-        base_measured_ms: Ground truth on the base.
-        base_measured_ci95_ms: Its interval.
-        other_measured_ms: Ground truth on the other side.
-        other_measured_ci95_ms: Its interval.
-        base_estimate_ms: From bricks, where ground truth is missing on a side.
-        base_estimate_ci95_ms: Its interval.
-        other_estimate_ms: Likewise.
-        other_estimate_ci95_ms: Its interval.
-        base_undisturbed_ms: As measured while the machine was quiet, where the ratio is of that: where both sides come
-            from different runs.
-        base_undisturbed_ci95_ms: Its interval.
-        other_undisturbed_ms: Likewise.
-        other_undisturbed_ci95_ms: Its interval.
-        ratio: Latency of the other side / latency of the base.
-        ratio_ci95: Its interval.
-        verdict: What the other side is.
-        reason: Why there is no verdict, or why it is UNCLEAR.
-        apart: Whether both come from different runs: the interval holds what the machine may have done between them.
-        gain_ms: What the model would gain if the base ran every brick that is FASTER on the other side as that does;
-            None where no brick is measured on both.
         layers: Every brick that is measured on both sides, the largest gain first.
         missing: Those that are not.
         error: Why the model could not be decomposed.
@@ -59,32 +116,38 @@ class ModelComparison:
     name: str
     base: str | None = None
     other: str | None = None
-    basis: str | None = None
-    base_measured_ms: float | None = None
-    base_measured_ci95_ms: tuple[float, float] | None = None
-    other_measured_ms: float | None = None
-    other_measured_ci95_ms: tuple[float, float] | None = None
-    base_estimate_ms: float | None = None
-    base_estimate_ci95_ms: tuple[float, float] | None = None
-    other_estimate_ms: float | None = None
-    other_estimate_ci95_ms: tuple[float, float] | None = None
-    base_undisturbed_ms: float | None = None
-    base_undisturbed_ci95_ms: tuple[float, float] | None = None
-    other_undisturbed_ms: float | None = None
-    other_undisturbed_ci95_ms: tuple[float, float] | None = None
-    ratio: float | None = None
-    ratio_ci95: tuple[float, float] | None = None
-    verdict: Relation | None = None
-    reason: str | None = None
-    apart: bool = False
-    gain_ms: float | None = None
     layers: tuple[LayerComparison, ...] = ()
     missing: tuple[Absent, ...] = ()
     error: str | None = None
 
+    @property
+    def gain_ms(self) -> float | None:
+        """What the model would gain if the base ran every brick that is FASTER on the other side as that does.
+
+        None where no brick is measured on both.
+        """
+        gains = [layer.gain_ms for layer in self.layers if layer.verdict is Relation.FASTER]
+        return sum(gains) if self.layers else None
+
     def record(self) -> dict[str, Any]:
         """As a JSON object, with the latencies that the ratio is of."""
-        return asdict(self) | _decided_by(self)
+        base, other, compared = self.pair.base, self.pair.other, self.pair.compared
+        return {
+            "name": self.name,
+            "base": self.base,
+            "other": self.other,
+            "basis": self.pair.basis,
+            **_cells(base_measured=base.measured, other_measured=other.measured),
+            **_cells(base_estimate=base.estimate, other_estimate=other.estimate),
+            **_cells(base_undisturbed=base.undisturbed, other_undisturbed=other.undisturbed),
+            **self.judgement(),
+            "apart": self.pair.apart,
+            "gain_ms": self.gain_ms,
+            "layers": [layer.record() for layer in self.layers],
+            "missing": [asdict(absent) for absent in self.missing],
+            "error": self.error,
+            **_cells(base=compared[0], other=compared[1]),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,18 +185,16 @@ class Comparison(Tabular):
         return Records(rows, totals, flat)
 
 
-def _decided_by(row: ModelComparison) -> dict[str, object]:
-    """The latencies that the ratio is of."""
-    measured = "measured" in (row.basis or "measured")
-    kinds = ("undisturbed", "measured", "estimate") if measured else ("estimate", "measured")
-    found: dict[str, object] = {}
-    for side in ("base", "other"):
-        kind = next((kind for kind in kinds if getattr(row, f"{side}_{kind}_ms") is not None), kinds[-1])
-        found |= {f"{side}_{unit}": getattr(row, f"{side}_{kind}_{unit}") for unit in ("ms", "ci95_ms")}
-    return found
+def _cells(**latencies: SideLatency | None) -> Row:
+    """Return latencies as keys of a JSON object."""
+    cells: dict[str, object] = {}
+    for name, latency in latencies.items():
+        cells[f"{name}_ms"] = None if latency is None else latency.ms
+        cells[f"{name}_ci95_ms"] = None if latency is None else latency.ci95_ms
+    return cells
 
 
-def _described(side: Side) -> dict[str, object]:
+def _described(side: Side) -> Row:
     place = side.choice
     return {
         "name": side.name,
@@ -195,70 +256,73 @@ def compare(
         (None, 'nothing is stored')
     """
     check_minimum_effect(minimum_effect)
-    by = By(by)
-    cut = Cut(granularity, connected=connected)
-    with open_results(models, store=store, query=asked(query, fields), cut=cut, by=by, oracle=oracle) as results:
-        sides = results.sides
-        first = sides[0] if sides else None
-        if base is not None or others:
-            first = pick(sides, base) if base is not None else first
-            chosen = [pick(sides, text) for text in others] or sides
-            sides = ([] if first is None else [first]) + [side for side in chosen if side is not first]
-        elif first is not None:
-            sides = [first, *(side for side in sides if side is not first)]
-        rows = [row for model in results.models for row in _rows(results, model, sides, minimum_effect)]
-    return Comparison(tuple(_decided(rows, minimum_effect)), tuple(sides), by, minimum_effect)
+    by, cut, query = By(by), Cut(granularity, connected=connected), asked(query, fields)
+    results = open_results(decomposed(models, cut, oracle), store, query, cut, by=by)
+    sides = results.sides
+    first = sides[0] if sides else None
+    if base is not None or others:
+        first = find_side(sides, base) if base is not None else first
+        chosen = [find_side(sides, text) for text in others] or sides
+        sides = ([] if first is None else [first]) + [side for side in chosen if side is not first]
+    elif first is not None:
+        sides = [first, *(side for side in sides if side is not first)]
+    return Comparison(tuple(_rows(results, sides, minimum_effect)), tuple(sides), by, minimum_effect)
 
 
-@dataclass(frozen=True, slots=True)
-class _Open:
-    """A row before all rows are known."""
-
-    row: ModelComparison
-    pair: Pair | None = None
-
-
-def _rows(results: Results, model: Decomposition | Failed, sides: Sequence[Side], minimum_effect: float) -> list[_Open]:
-    if not isinstance(model, Decomposition):
-        return [_Open(ModelComparison(model.source.name, error=model.reason, reason=model.reason))]
-    name = model.source.name
-    if len(sides) < 2:
-        alone = sides[0].name if sides else None
-        reason = "nothing is stored" if alone is None else f"nothing to compare with: only {alone} is stored"
-        return [_Open(ModelComparison(name, base=alone, reason=reason))]
-    return [_row(results, model, sides[0], other, minimum_effect) for other in sides[1:]]
-
-
-def _row(results: Results, model: Decomposition, base: Side, other: Side, minimum_effect: float) -> _Open:
-    pair = results.pair(model, base, other)
-    row = ModelComparison(
-        name=model.source.name,
-        base=base.name,
-        other=other.name,
-        **_figures("base", pair.base),
-        **_figures("other", pair.other),
-    )
-    layers, missing = layers_of(results, model, base, other, minimum_effect)
-    gains = [layer.gain_ms for layer in layers if layer.verdict is Relation.FASTER]
-    row = replace(row, basis=pair.basis, gain_ms=sum(gains) if layers else None, layers=layers, missing=missing)
-    if pair.difference is None:
-        return _Open(replace(row, reason=pair.reason))
-    seen = pair.difference
-    return _Open(replace(row, ratio=seen.ratio, ratio_ci95=seen.ci95, apart=pair.apart), pair)
+def _rows(results: Results, sides: Sequence[Side], minimum_effect: float) -> list[ModelComparison]:
+    """Return the rows with their verdicts: each is one of several differences that were looked at."""
+    base, others = (sides[0].name, sides[1:]) if sides else (None, ())
+    alone = "nothing is stored" if base is None else f"nothing to compare with: only {base} is stored"
+    known = [model for model in results.models if isinstance(model, Decomposition)]
+    pairs = [results.pair(model, sides[0], other) for model in known for other in others]
+    found = iter(zip(pairs, verdicts_of(pairs, minimum_effect), strict=True))
+    rows: list[ModelComparison] = []
+    for model in results.models:
+        if not isinstance(model, Decomposition):
+            rows.append(ModelComparison(name=model.source.name, error=model.reason, reason=model.reason))
+            continue
+        if not others:
+            rows.append(ModelComparison(name=model.source.name, base=base, reason=alone))
+        for other in others:
+            pair, (verdict, reason) = next(found)
+            layers, missing = layers_of(results, model, sides[0], other, minimum_effect)
+            decided = verdict if pair.difference is not None else None
+            row = ModelComparison(pair, decided, reason, name=model.source.name, base=base, other=other.name)
+            rows.append(replace(row, layers=layers, missing=missing))
+    return rows
 
 
-def _figures(side: str, figure: Figure) -> dict[str, Any]:
-    return {f"{side}_{name}": value for name, value in asdict(figure).items()}
+def layers_of(
+    results: Results, model: Decomposition, base: Side, other: Side, minimum_effect: float
+) -> tuple[tuple[LayerComparison, ...], tuple[Absent, ...]]:
+    """Return every brick of a model on both sides, the largest gain first; and those that a side lacks.
 
-
-def _decided(rows: Sequence[_Open], minimum_effect: float) -> list[ModelComparison]:
-    """The rows with their verdicts: each is one of several differences that were looked at."""
-    verdicts = iter(judged([one.pair for one in rows if one.pair is not None], minimum_effect))
-    decided = []
-    for one in rows:
-        if one.pair is None:
-            decided.append(one.row)
+    Args:
+        results: What is stored.
+        model: The model.
+        base: The base.
+        other: The other side.
+        minimum_effect: Relative difference that matters.
+    """
+    bricks: list[ModelBrick] = []
+    pairs: list[SidePair] = []
+    missing: list[Absent] = []
+    for key, (part, count) in unique_bricks(model).items():
+        lacking = {side.name: reason for side in (base, other) if (reason := results.lacks(model, side, key))}
+        if lacking:
+            operators = tuple(model.graph.layers[index].op_type for index in part.layers)
+            reason = "; ".join(dict.fromkeys(lacking.values()))
+            missing.append(Absent(key, operators, count, tuple(lacking), reason))
         else:
-            verdict, reason = next(verdicts)
-            decided.append(replace(one.row, verdict=verdict, reason=reason))
-    return decided
+            bricks.append(brick_of(model, part, count))
+            pairs.append(results.brick_pair(model, base, other, key))
+    missing += [
+        Absent(None, (layer.op_type,), 1, (base.name, other.name), f"cannot be a brick: {layer.reason}")
+        for layer in results.skipped(model)
+    ]
+    mixed = executes_as_written(base.choice.stack) is not executes_as_written(other.choice.stack)
+    layers = [
+        LayerComparison(pair, verdict, reason, brick=brick, mixed=mixed and ends_in_view(brick.operators))
+        for brick, pair, (verdict, reason) in zip(bricks, pairs, verdicts_of(pairs, minimum_effect), strict=True)
+    ]
+    return tuple(sorted(layers, key=lambda layer: -layer.gain_ms)), tuple(missing)

@@ -22,20 +22,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ...db.samples.statistics import student
-from ...errors import UsageError
+import numpy as np
+import numpy.typing as npt
 
-__all__ = [
-    "MINIMUM_EFFECT",
-    "Difference",
-    "Relation",
-    "check_minimum_effect",
-    "difference",
-    "discoveries",
-    "relation",
-    "two_sided",
-    "welch",
-]
+from ...constructor.uncertainty.pairing import ratio_spread, without_stalls
+from ...db.samples.statistics import student, time_blocks
+from ...errors import UsageError
 
 MINIMUM_EFFECT = 0.03
 """Relative difference below which latencies count as the same, where nothing else is asked for: about what is resolved
@@ -59,7 +51,7 @@ class Relation(StrEnum):
     FASTER = "FASTER"
     """Takes less time, by more than the minimum effect."""
     SLOWER = "SLOWER"
-    """Takes more time, likewise."""
+    """Takes more time, by more than the minimum effect."""
     UNCLEAR = "UNCLEAR"
     """The measurements do not decide it."""
 
@@ -79,21 +71,21 @@ class Difference:
     p: float
 
 
-def difference(base: float, other: float, *, error: float, degrees: float, apart: float = 0.0) -> Difference:
-    """The difference of two latencies.
+def difference(base: float, other: float, error: tuple[float, float], *, apart: float = 0.0) -> Difference:
+    """Return the difference of two latencies.
 
     Args:
         base: Positive latency, in any unit.
-        other: Likewise.
-        error: Standard error of the difference of their logarithms, by what was sampled.
-        degrees: Degrees of freedom that it is known with.
+        other: Positive latency in the same unit.
+        error: Standard error of the difference of their logarithms, by what was sampled, and its degrees of freedom.
         apart: Standard deviation of what the machine may have done between both.
     """
     centre = math.log(other) - math.log(base)
-    total = math.hypot(error, apart)
-    share = (error / total) ** 4 if total > 0 else 0.0
-    degrees = degrees / share if share > 0 else math.inf  # Welch and Satterthwaite; that of the machine counts as known
-    half = student(degrees) * total if total > 0 else 0.0
+    sampled, known = error
+    total = math.hypot(sampled, apart)
+    share = (sampled / total) ** 4 if total > 0 else 0.0
+    degrees = known / share if share > 0 else math.inf  # Welch and Satterthwaite; that of the machine counts as known
+    half = min(student(degrees) * total, _FAR) if total > 0 else 0.0
     p = two_sided(abs(centre) / total, degrees) if total > 0 else float(centre == 0)
     return Difference(math.exp(centre), (math.exp(centre - half), math.exp(centre + half)), p)
 
@@ -123,11 +115,11 @@ def relation(seen: Difference, *, minimum_effect: float, discovered: bool) -> Re
     return Relation.UNCLEAR
 
 
-def welch(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
+def welch(base: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
     """Standard error of a difference, and its degrees of freedom, by those of both sides (Welch and Satterthwaite)."""
-    error = math.hypot(one[0], other[0])
-    known = math.fsum(each**4 / degrees for each, degrees in (one, other))
-    return error, error**4 / known if known > 0 else max(one[1], other[1])
+    error = math.hypot(base[0], other[0])
+    known = math.fsum(own**4 / degrees for own, degrees in (base, other))
+    return error, error**4 / known if known > 0 else max(base[1], other[1])
 
 
 def two_sided(t: float, degrees: float) -> float:
@@ -135,3 +127,48 @@ def two_sided(t: float, degrees: float) -> float:
     from scipy.special import stdtr
 
     return 2 * float(stdtr(degrees, -abs(t)))
+
+
+# The difference of two sides that were visited in turn, visit by visit.
+
+
+_NS_PER_MS = 1e6
+_FAR = 50.0
+"""Logarithm of a ratio beyond which an interval is as good as without end."""
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """The latency before and after a change.
+
+    Attributes:
+        before_ms: Before it.
+        after_ms: After it.
+        difference: How far both differ.
+    """
+
+    before_ms: float
+    after_ms: float
+    difference: Difference
+
+
+def paired(before_ns: Sequence[Array], after_ns: Sequence[Array]) -> Levels:
+    """The means of both and their ratio, visits in which the machine stood still left out.
+
+    A machine that slows down slows both by one factor, so that the interval is that of their ratio: a bootstrap over
+    time blocks, in which both are drawn together (``constructor.uncertainty.pairing``).
+
+    Args:
+        before_ns: Latencies of the first, by process; visits of one position belong together.
+        after_ns: Of the second.
+    """
+    before, after = without_stalls(before_ns, after_ns)
+    ours, theirs = (float(np.concatenate(side).mean()) / _NS_PER_MS for side in (before, after))
+    blocks = time_blocks(before)
+    degrees = max(1, blocks.size - 1)
+    error = ratio_spread(time_blocks(after), blocks)
+    ratio, reach = theirs / ours, math.exp(min(student(degrees) * error, _FAR))
+    p = two_sided(abs(math.log(ratio)) / error, degrees) if error > 0 else float(ratio == 1)
+    return Levels(ours, theirs, Difference(ratio, (ratio / reach, ratio * reach), p))

@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
+from ...bricks.decomposition import Decomposition, Failed
 from ...bricks.inference.shapes import ShapeOracle
-from ...bricks.layer import Layer, LayerState
-from ...constructor.decomposition import Decomposition, Failed, state_of
-from ...constructor.result import Estimate
+from ...bricks.layer import Layer, LayerSequence, LayerState
+from ...constructor.choice import Choice
+from ...constructor.construction import construct
+from ...constructor.coverage import form_of
+from ...constructor.decomposition import state_of
+from ...constructor.evidence import Evidence
+from ...constructor.result import Estimate, Form
 from ...constructor.uncertainty.interval import NORMAL, Uncertainty
 from ...db import Measurement, Store, Subject, Verdict
-from ...generator.decomposition.cutter import Cut
-from ...generator.decomposition.oracle import WorkerOracle
+from ...generator.decomposition.cut import Cut
+from ...generator.decomposition.decompose import decompose, readable
 from ...models import ModelSource
-from ..estimation.cutting import readable_of
-from ..estimation.estimate import estimates_under
+from ...tabular import Row
 from ..estimation.query import Query
-from ..estimation.survey import decompose_all
-from .difference import Difference, difference
-from .sides import By, Side, SideResults, find_sides, read_side
-from .timeline import Timeline, visited_in_turn
-
-__all__ = ["Figure", "Pair", "Results", "open_results"]
+from ..estimation.reading import evidence_under
+from .difference import Difference, Relation, difference, discoveries, relation
+from .sides import By, Compared, Side, SideResults, Timeline, find_sides, read_side, visited_in_turn
 
 _NS_PER_MS = 1e6
 _MANY = 1e9
@@ -34,71 +35,108 @@ _MANY = 1e9
 _NO_TIME = "it takes no time that could be measured"
 
 
+# Values: bricks, latencies, and two of these side by side.
+
+
+@dataclass(frozen=True, slots=True)
+class ModelBrick:
+    """A brick of a model.
+
+    Attributes:
+        key: Its key.
+        operators: Its operators.
+        names: Names of the layers of its first occurrence.
+        occurrences: How often the model holds it.
+        form: What its first occurrence looks like.
+    """
+
+    key: str
+    operators: tuple[str, ...]
+    names: tuple[str, ...]
+    occurrences: int
+    form: Form
+
+    def record(self) -> Row:
+        """Return the keys of a JSON object that say which brick it is; ``form`` is a key of its own."""
+        return {"key": self.key, "operators": self.operators, "names": self.names, "occurrences": self.occurrences}
+
+
+def unique_bricks(model: Decomposition) -> dict[str, tuple[LayerSequence, int]]:
+    """Return the first sequence of each brick of a model and the number of its occurrences, by key."""
+    counts = Counter(part.key for part in model.sequences)
+    first = {part.key: part for part in reversed(model.sequences)}
+    return {key: (first[key], count) for key, count in counts.items()}
+
+
+def brick_of(model: Decomposition, part: LayerSequence, occurrences: int) -> ModelBrick:
+    """Return a brick of a model by its first sequence."""
+    layers = [model.graph.layers[index] for index in part.layers]
+    operators, names = tuple(layer.op_type for layer in layers), tuple(layer.name for layer in layers)
+    return ModelBrick(part.key, operators, names, occurrences, form_of(model, part))
+
+
+@dataclass(frozen=True, slots=True)
+class SideLatency:
+    """A latency.
+
+    Attributes:
+        ms: Milliseconds.
+        ci95_ms: Its interval; None where it is not known.
+    """
+
+    ms: float
+    ci95_ms: tuple[float, float] | None
+
+    @property
+    def error(self) -> float:
+        """Relative standard error; 0 where it is not known."""
+        return 0.0 if not self.ms or self.ci95_ms is None else (self.ci95_ms[1] - self.ms) / NORMAL / self.ms
+
+
 @dataclass(frozen=True, slots=True)
 class Figure:
     """The latency of a model or brick on one side; None where it is not known.
 
     Attributes:
-        measured_ms: As measured.
-        measured_ci95_ms: Its interval.
-        estimate_ms: From bricks; not looked up where the measured ones do.
-        estimate_ci95_ms: Its interval.
-        undisturbed_ms: As measured while the machine was quiet, where that is what is compared.
-        undisturbed_ci95_ms: Its interval, relatively as wide as that of ``measured_ms``.
+        measured: The mean of its measurement.
+        estimate: From bricks; not looked up where both sides are measured.
+        undisturbed: The latency on a quiet machine, where that is compared; its interval is relatively as wide as that
+            of the mean.
     """
 
-    measured_ms: float | None = None
-    measured_ci95_ms: tuple[float, float] | None = None
-    estimate_ms: float | None = None
-    estimate_ci95_ms: tuple[float, float] | None = None
-    undisturbed_ms: float | None = None
-    undisturbed_ci95_ms: tuple[float, float] | None = None
+    measured: SideLatency | None = None
+    estimate: SideLatency | None = None
+    undisturbed: SideLatency | None = None
 
     @property
-    def best_ms(self) -> float | None:
+    def best(self) -> SideLatency | None:
         """As measured, else from bricks."""
-        return self.estimate_ms if self.measured_ms is None else self.measured_ms
-
-    @property
-    def best_ci95_ms(self) -> tuple[float, float] | None:
-        """Interval of ``best_ms``."""
-        return self.estimate_ci95_ms if self.measured_ms is None else self.measured_ci95_ms
+        return self.measured or self.estimate
 
     @property
     def basis(self) -> str | None:
-        """What ``best_ms`` is."""
-        if self.best_ms is None:
-            return None
-        return "estimate" if self.measured_ms is None else "measured"
-
-    @property
-    def error(self) -> float:
-        """Relative standard error of ``best_ms``; 0 where it is not known."""
-        value, bounds = self.best_ms, self.best_ci95_ms
-        return 0.0 if not value or bounds is None else (bounds[1] - value) / NORMAL / value
-
-    def alone(self) -> Figure:
-        """The estimate without what was measured."""
-        return replace(self, measured_ms=None, measured_ci95_ms=None)
+        """What ``best`` is."""
+        return "measured" if self.measured else "estimate" if self.estimate else None
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class SidePair:
     """One model or brick on two sides.
 
     Attributes:
         base: On the base.
         other: On the other side.
-        basis: What the difference is of; None where there is none.
+        basis: What the difference is of: ``measured`` (ground truth), ``estimate``, ``bricks`` (the sum of them), or
+            ``measured and estimate`` where neither is known of both. None where there is no difference.
         difference: How far both differ; None where that is not known.
         reason: Why it is not known, or why it says nothing.
-        apart: Whether the machine may have changed between both: they were not visited in turn.
+        apart: Whether both come from different runs: the interval holds what the machine may have done between them.
         guessed: Whether how much it may have is not known for such stacks, and taken from others.
         noisy: Whether a measurement scatters by more than 10 %.
     """
 
-    base: Figure
-    other: Figure
+    base: Figure = Figure()
+    other: Figure = Figure()
     basis: str | None = None
     difference: Difference | None = None
     reason: str | None = None
@@ -106,56 +144,159 @@ class Pair:
     guessed: bool = False
     noisy: bool = False
 
+    @property
+    def compared(self) -> tuple[SideLatency | None, SideLatency | None]:
+        """The latencies of both sides that the difference is of."""
+        if "measured" in (self.basis or "measured"):
+            return self.base.undisturbed or self.base.best, self.other.undisturbed or self.other.best
+        return self.base.estimate or self.base.measured, self.other.estimate or self.other.measured
 
-class Results:
-    """What is stored of some models on all sides; read when it is first asked for.
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A pair with its verdict.
+
+    Attributes:
+        pair: The model or brick on both sides.
+        verdict: What the other side is, as seen from the base; None where nothing is known.
+        reason: Why there is no verdict, or why it is UNCLEAR.
+    """
+
+    pair: SidePair = SidePair()
+    verdict: Relation | None = None
+    reason: str | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """Latency of the other side / latency of the base."""
+        return None if self.pair.difference is None else self.pair.difference.ratio
+
+    @property
+    def ratio_ci95(self) -> tuple[float, float] | None:
+        """Interval of ``ratio``."""
+        return None if self.pair.difference is None else self.pair.difference.ci95
+
+    def judgement(self) -> Row:
+        """Return the keys of a JSON object that say how both sides differ."""
+        return {
+            "ratio": self.ratio,
+            "ratio_ci95": self.ratio_ci95,
+            "verdict": self.verdict,
+            "reason": self.reason,
+        }
+
+
+def figure_of(measurement: Measurement, *, undisturbed: bool = False) -> Figure:
+    """Return the figure of a measurement, where ``undisturbed`` with its latency on a quiet machine."""
+    figure = Figure(SideLatency(measurement.latency_ms, measurement.ci95_ms))
+    if not undisturbed or measurement.undisturbed_ns is None:
+        return figure
+    quiet_ms = measurement.undisturbed_ns / _NS_PER_MS
+    low, high = (bound * quiet_ms / measurement.latency_ms for bound in measurement.ci95_ms)
+    return replace(figure, undisturbed=SideLatency(quiet_ms, (low, high)))
+
+
+def pair_without_time(base: Measurement, other: Measurement) -> SidePair | None:
+    """Return the pair of two measurements where one takes no time; else None."""
+    if base.latency_ns > 0 and other.latency_ns > 0:
+        return None
+    return SidePair(figure_of(base), figure_of(other), reason=_NO_TIME)
+
+
+def measured_pair(
+    base: Measurement, other: Measurement, compared: Compared, error: tuple[float, float], *, calibrated: bool
+) -> SidePair:
+    """Return the pair of two measurements that take some time.
 
     Args:
-        models: The models, decomposed, as far as they can be.
+        base: On the base.
+        other: On the other side.
+        compared: Their latencies as they are compared.
+        error: Standard error of the difference of these latencies' logarithms, and its degrees of freedom.
+        calibrated: Whether it is known what runs of both stacks differ by.
+    """
+    ours, theirs = (figure_of(side, undisturbed=compared.undisturbed) for side in (base, other))
+    return SidePair(
+        ours,
+        theirs,
+        "measured",
+        difference(compared.base_ns, compared.other_ns, error, apart=compared.apart),
+        apart=compared.apart > 0,
+        guessed=compared.apart > 0 and not calibrated,
+        noisy=Verdict.UNSTABLE in {base.summary.verdict, other.summary.verdict},
+    )
+
+
+def verdicts_of(pairs: Sequence[SidePair], minimum_effect: float) -> list[tuple[Relation, str | None]]:
+    """Return the verdict of each of several pairs that were looked at together, and why it is UNCLEAR."""
+    fair = [pair.difference for pair in pairs if pair.difference is not None and pair.reason is None]
+    found = iter(discoveries([seen.p for seen in fair]))
+    verdicts: list[tuple[Relation, str | None]] = []
+    for pair in pairs:
+        if pair.difference is None or pair.reason is not None:
+            verdicts.append((Relation.UNCLEAR, pair.reason))
+            continue
+        discovered = next(found)
+        verdict = relation(pair.difference, minimum_effect=minimum_effect, discovered=discovered)
+        unclear = verdict is Relation.UNCLEAR
+        verdicts.append((verdict, _why_unclear(pair, discovered, minimum_effect, len(fair)) if unclear else None))
+    return verdicts
+
+
+def _why_unclear(pair: SidePair, discovered: bool, minimum_effect: float, looked_at: int) -> str:  # noqa: FBT001
+    assert pair.difference is not None  # noqa: S101
+    low, high = pair.difference.ci95
+    if discovered:
+        return f"they differ, by less than {minimum_effect:.1%} or more"
+    if not low <= 1 <= high:
+        return f"the difference could be chance among the {looked_at} that were looked at"
+    noisy = "; the machine was not quiet: measure again" if pair.noisy else ""
+    guessed = "; what runs of such stacks differ by is not calibrated: that of others was taken" if pair.guessed else ""
+    return f"the interval of the ratio reaches from {low:.3f} to {high:.3f}{guessed}{noisy}"
+
+
+# What is stored of some models on all sides.
+
+
+class Results:
+    """What is stored of some models on all sides; estimates are made when they are first asked for.
+
+    Args:
         store: The database.
-        query: What the caller asked for.
-        cut: How the models were decomposed.
+        models: The models, decomposed, as far as they can be.
+        sides: The sides.
+        evidence: Reads what is stored of models under a combination.
         by: What a side is.
-        oracle: Finds shapes that inference does not.
-        merged: Whether sides that differ only in the cache state of bricks are one.
     """
 
     def __init__(
         self,
-        models: Sequence[Decomposition | Failed],
-        *,
         store: Store,
-        query: Query,
-        cut: Cut,
+        models: Sequence[Decomposition | Failed],
+        sides: Sequence[Side],
+        evidence: Callable[[Choice, Sequence[Decomposition]], Evidence],
         by: By,
-        oracle: ShapeOracle,
-        merged: bool = False,
     ) -> None:
         self.models = models
-        self._readable = [model for model in models if isinstance(model, Decomposition)]
-        self._store = store
-        self._query = query
-        self._cut = cut
+        self.sides = list(sides)
+        self._evidence = evidence
         self._by = by
-        self._oracle = oracle
+        self._estimates: dict[tuple[str, str], Estimate] = {}
         self._timeline = Timeline(store)
-        keys = {part.key for model in self._readable for part in model.sequences}
-        truths = {model.own.key for model in self._readable}
-        self.sides = find_sides(store, query, bricks=keys, models=truths, by=by, merged=merged)
-        self._by_side = {side.name: self._read(side, truths) for side in self.sides}
-        of_models = [one for stored in self._by_side.values() for one in stored.truths.values()]
-        of_bricks = [one for stored in self._by_side.values() for one in stored.bricks.values()]
-        taken = store.blocks_of([one.id for one in (*of_models, *of_bricks)])
+        self._by_side = {side.name: self._read(store, side) for side in sides}
+        of_models = [truth for stored in self._by_side.values() for truth in stored.truths.values()]
+        of_bricks = [brick for stored in self._by_side.values() for brick in stored.bricks.values()]
+        taken = store.blocks_of([measurement.id for measurement in (*of_models, *of_bricks)])
         stacks = store.stacks()
         self._model_uncertainty = Uncertainty(of_models, taken, stacks)
         self._brick_uncertainty = Uncertainty(of_bricks, taken, stacks)
-        self._estimates: dict[tuple[str, str], Estimate] = {}
 
-    def _read(self, side: Side, models: Collection[str]) -> SideResults:
+    def _read(self, store: Store, side: Side) -> SideResults:
+        known = [model for model in self.models if isinstance(model, Decomposition)]
         wanted: defaultdict[str, set[str]] = defaultdict(set)
-        for model in self._readable:
+        for model in known:
             wanted[state_of(model, side.choice)] |= {part.key for part in model.sequences}
-        return read_side(self._store, self._timeline, side, bricks=wanted, models=models)
+        return read_side(store, self._timeline, side, bricks=wanted, models={model.own.key for model in known})
 
     # Bricks -------------------------------------------------------------------------------------------------------
 
@@ -174,7 +315,7 @@ class Results:
         """The layers of a model that cannot be bricks."""
         return [layer for layer in model.graph.layers if layer.state is LayerState.SKIPPED]
 
-    def brick_pair(self, model: Decomposition, base: Side, other: Side, key: str) -> Pair:
+    def brick_pair(self, model: Decomposition, base: Side, other: Side, key: str) -> SidePair:
         """A brick on two sides that both have it."""
         ours, theirs = self.brick(model, base, key), self.brick(model, other, key)
         assert ours is not None  # noqa: S101  # the caller asked ``lacks``
@@ -187,15 +328,13 @@ class Results:
         """The estimate of a model under the combination of a side."""
         asked = side.name, model.own.key
         if asked not in self._estimates:
-            (self._estimates[asked],) = estimates_under(
-                side.choice, [model], store=self._store, query=self._query, cut=self._cut, oracle=self._oracle
-            )
+            self._estimates[asked] = construct(model, self._evidence(side.choice, [model]))
         return self._estimates[asked]
 
     def measured(self, model: Decomposition, side: Side) -> Figure:
         """The latency of a model on a side as measured."""
         truth = self._by_side[side.name].truths.get(model.own.key)
-        return Figure() if truth is None else Figure(truth.latency_ms, truth.ci95_ms)
+        return Figure() if truth is None else figure_of(truth)
 
     def figure(self, model: Decomposition, side: Side) -> Figure:
         """The latency of a model on a side, as measured and from bricks; nothing is made of no bricks."""
@@ -204,50 +343,53 @@ class Results:
             return found
         if self._by is By.COMBINATION:
             entry = self.estimate(model, side)
-            return replace(found, estimate_ms=entry.estimate_ms, estimate_ci95_ms=entry.ci95_ms)
+            known = None if entry.latency.ms is None else SideLatency(entry.latency.ms, entry.latency.ci95_ms)
+            return replace(found, estimate=known)
         weights = self._weights(model, side)
         if weights is None:
             return found
         low, high = self._brick_uncertainty.interval_ns(weights)
-        return replace(
-            found,
-            estimate_ms=self._brick_uncertainty.value_ns(weights) / _NS_PER_MS,
-            estimate_ci95_ms=(low / _NS_PER_MS, high / _NS_PER_MS),
-        )
+        value_ms = self._brick_uncertainty.value_ns(weights) / _NS_PER_MS
+        return replace(found, estimate=SideLatency(value_ms, (low / _NS_PER_MS, high / _NS_PER_MS)))
 
-    def pair(self, model: Decomposition, base: Side, other: Side) -> Pair:
+    def pair(self, model: Decomposition, base: Side, other: Side) -> SidePair:
         """A model on two sides: as measured, else as estimated, else the one so and the other so."""
         ours, theirs = (self._by_side[side.name].truths.get(model.own.key) for side in (base, other))
         if ours is not None and theirs is not None:
             return self._measured_pair(ours, theirs, self._model_uncertainty)
-        figures = {side.name: self.figure(model, side) for side in (base, other)}
-        lacking = [side for side in (base, other) if figures[side.name].best_ms is None]
-        pair = Pair(figures[base.name], figures[other.name])
+        sides = base, other
+        figures = [self.figure(model, side) for side in sides]
+        pair = SidePair(figures[0], figures[1])
+        lacking = [side for side, figure in zip(sides, figures, strict=True) if figure.best is None]
         if lacking:
             return replace(pair, reason="; ".join(self.why_unknown(model, side) for side in lacking))
         kind = "estimate" if self._by is By.COMBINATION else "bricks"
-        if all(figure.estimate_ms is not None for figure in figures.values()):
-            figures = {name: figure.alone() for name, figure in figures.items()}  # like with like
+        if all(figure.estimate is not None for figure in figures):
+            figures = [replace(figure, measured=None) for figure in figures]  # like with like
         else:
             kind = f"measured and {kind}"
-        first, second = (figures[side.name].best_ms or 0.0 for side in (base, other))
-        if first <= 0 or second <= 0:
+        first, second = (figure.best for figure in figures if figure.best is not None)
+        if first.ms <= 0 or second.ms <= 0:
             return replace(pair, reason=_NO_TIME)
-        one, two = (self._representative(model, side, figures[side.name]) for side in (base, other))
-        in_turn = self._in_turn(one, two) if kind != "bricks" else self._all_in_turn(model, base, other)
-        apart = self._timeline.apart(one, two, in_turn=in_turn)
+        ours, theirs = (self._representative(model, *known) for known in zip(sides, figures, strict=True))
+        in_turn = self._in_turn(ours, theirs) if kind != "bricks" else self._all_in_turn(model, base, other)
+        apart = self._timeline.apart(ours, theirs, in_turn=in_turn)
         reason = None
         if kind == "bricks":
-            error, degrees = self._error_of_sums(model, base, other)
+            error = self._error_of_sums(model, base, other)
         else:
             # Each with the error of the method, by itself: how far those of two stacks are the same is not known.
-            error, degrees = math.hypot(*(figure.error for figure in figures.values())), _MANY
-            reason = self._not_calibrated(
-                model, [side for side in (base, other) if figures[side.name].basis == "estimate"]
-            )
-        seen = difference(first, second, error=error, degrees=degrees, apart=apart)
-        guessed = apart > 0 and not self._timeline.known(one, two)
-        return replace(pair, basis=kind, difference=seen, reason=reason, apart=apart > 0, guessed=guessed)
+            error = math.hypot(first.error, second.error), _MANY
+            estimated = [side for side, figure in zip(sides, figures, strict=True) if figure.basis == "estimate"]
+            reason = self._not_calibrated(model, estimated)
+        return replace(
+            pair,
+            basis=kind,
+            difference=difference(first.ms, second.ms, error, apart=apart),
+            reason=reason,
+            apart=apart > 0,
+            guessed=apart > 0 and not self._timeline.known(ours, theirs),
+        )
 
     def _all_in_turn(self, model: Decomposition, base: Side, other: Side) -> bool:
         """Whether each brick of a model was visited in turn with itself on the other side."""
@@ -259,35 +401,27 @@ class Results:
 
     def _in_turn(self, base: Measurement, other: Measurement) -> bool:
         taken = (
-            (self._brick_uncertainty if one.subject is Subject.BRICK else self._model_uncertainty).blocks(one.id)
-            for one in (base, other)
+            (self._brick_uncertainty if side.subject is Subject.BRICK else self._model_uncertainty).blocks(side.id)
+            for side in (base, other)
         )
         return visited_in_turn(base, other, *taken)
 
     def _not_calibrated(self, model: Decomposition, sides: Sequence[Side]) -> str | None:
         """Why estimates on some sides say nothing of a difference; None where the error of all is known."""
-        names = [side.name for side in sides if not self.estimate(model, side).calibrated]
+        names = [side.name for side in sides if not self.estimate(model, side).latency.calibrated]
         if not names:
             return None
         return f"how far estimates are off is not known ({', '.join(names)}): measure the model itself"
 
-    def _measured_pair(self, base: Measurement, other: Measurement, uncertainty: Uncertainty) -> Pair:
-        noisy = Verdict.UNSTABLE in {base.summary.verdict, other.summary.verdict}
-        here, there = (Figure(one.latency_ms, one.ci95_ms) for one in (base, other))
-        pair = Pair(here, there, "measured", noisy=noisy)
-        if base.latency_ns <= 0 or other.latency_ns <= 0:
-            return replace(pair, basis=None, reason=_NO_TIME)
+    def _measured_pair(self, base: Measurement, other: Measurement, uncertainty: Uncertainty) -> SidePair:
+        if (pair := pair_without_time(base, other)) is not None:
+            return pair
         taken = uncertainty.blocks(base.id), uncertainty.blocks(other.id)
         compared = self._timeline.between(base, other, taken, in_turn=self._in_turn(base, other))
-        known = self._timeline.undisturbed_error(base, other, uncertainty) if compared.undisturbed else None
-        if known is None:
-            known = uncertainty.error_ns({base.id: -1 / base.latency_ns, other.id: 1 / other.latency_ns})
-        error, degrees = known
-        seen = difference(compared.base_ns, compared.other_ns, error=error, degrees=degrees, apart=compared.apart)
-        guessed = compared.apart > 0 and not self._timeline.known(base, other)
-        if compared.undisturbed:
-            pair = replace(pair, base=_quiet(pair.base, compared.base_ns), other=_quiet(pair.other, compared.other_ns))
-        return replace(pair, difference=seen, apart=compared.apart > 0, guessed=guessed)
+        error = self._timeline.undisturbed_error(base, other, uncertainty) if compared.undisturbed else None
+        if error is None:
+            error = uncertainty.error_ns({base.id: -1 / base.latency_ns, other.id: 1 / other.latency_ns})
+        return measured_pair(base, other, compared, error, calibrated=self._timeline.known(base, other))
 
     def _weights(self, model: Decomposition, side: Side) -> dict[str, float] | None:
         """The sum of a model's bricks; None where some are not measured."""
@@ -311,12 +445,11 @@ class Results:
 
     def _representative(self, model: Decomposition, side: Side, figure: Figure) -> Measurement:
         """A measurement that stands for a model's latency in place and time."""
-        if figure.measured_ms is not None:
+        if figure.measured is not None:
             return self._by_side[side.name].truths[model.own.key]
         counts = Counter(part.key for part in model.sequences)
-        found = [(one, count) for key, count in counts.items() if (one := self.brick(model, side, key)) is not None]
-        largest, _ = max(found, key=lambda item: item[0].latency_ns * item[1])
-        return largest
+        found = {key: brick for key in counts if (brick := self.brick(model, side, key)) is not None}
+        return found[max(found, key=lambda key: found[key].latency_ns * counts[key])]
 
     def why_unknown(self, model: Decomposition, side: Side) -> str:
         """Why the latency of a model on a side is not known."""
@@ -330,45 +463,49 @@ class Results:
         return f"{side.name}: the model is not measured, and {known} of its {len(keys)} bricks are"
 
 
-@contextmanager
-def open_results(
-    models: Sequence[ModelSource],
-    *,
-    store: Store,
-    query: Query,
-    cut: Cut,
-    by: By = By.COMBINATION,
-    oracle: ShapeOracle | None = None,
-    merged: bool = False,
-) -> Iterator[Results]:
-    """Decompose models and find what is stored of them; a worker that is started for it ends with the context.
+def decomposed(models: Sequence[ModelSource], cut: Cut, oracle: ShapeOracle | None) -> list[Decomposition | Failed]:
+    """Decompose models, as far as they can be.
 
     Args:
         models: The models.
+        cut: How they are cut.
+        oracle: Finds shapes that inference does not; None for a worker.
+
+    Raises:
+        UsageError: Granularity less than 1, or a dimension that no model has.
+    """
+    cut.check()
+    found = decompose(models, cut, oracle=oracle)
+    readable(found)
+    return found
+
+
+def open_results(
+    models: Sequence[Decomposition | Failed],
+    store: Store,
+    query: Query,
+    cut: Cut,
+    *,
+    by: By = By.COMBINATION,
+    merged: bool = False,
+) -> Results:
+    """Find what is stored of models.
+
+    Args:
+        models: The models, decomposed.
         store: The database.
         query: What the caller asked for.
-        cut: How models are decomposed.
+        cut: How the models were decomposed.
         by: What a side is.
-        oracle: Finds shapes that inference does not; None for a worker.
         merged: Whether sides that differ only in the cache state of bricks are one.
 
     Raises:
-        UsageError: Granularity less than 1, a dimension that no model has, or a system or stack that is not stored.
+        UsageError: There is no such system or stack.
         AmbiguousQuery: Runs or variants are asked for, and several combinations match.
         StoreError: The database cannot be read.
     """
-    cut.check()
-    with WorkerOracle() as worker:
-        shapes = oracle or worker
-        found = decompose_all(models, cut, shapes, store=store)
-        readable_of(models, found)
-        yield Results(found, store=store, query=query, cut=cut, by=by, oracle=shapes, merged=merged)
-
-
-def _quiet(figure: Figure, latency_ns: float) -> Figure:
-    """The figure with a latency on a quiet machine beside its mean."""
-    assert figure.measured_ms is not None  # noqa: S101
-    assert figure.measured_ci95_ms is not None  # noqa: S101
-    undisturbed_ms = latency_ns / _NS_PER_MS
-    low, high = (bound * undisturbed_ms / figure.measured_ms for bound in figure.measured_ci95_ms)
-    return replace(figure, undisturbed_ms=undisturbed_ms, undisturbed_ci95_ms=(low, high))
+    known = [model for model in models if isinstance(model, Decomposition)]
+    bricks = {part.key for model in known for part in model.sequences}
+    truths = {model.own.key for model in known}
+    sides = find_sides(store, query, bricks=bricks, models=truths, by=by, merged=merged)
+    return Results(store, models, sides, partial(evidence_under, store=store, query=query, cut=cut), by)

@@ -2,20 +2,142 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from ...bricks.graph.boundary import BOUNDARY
 from ...constructor.choice import COLD, MODEL, Choice
-from ...db import Failure, Measurement, Run, Store, Subject
-from ...db.values import DATA, PARTS
+from ...constructor.uncertainty.calibration import scatters
+from ...constructor.uncertainty.interval import Uncertainty
+from ...db import Failure, Measurement, Store, Subject
+from ...db.samples.statistics import Baseline, alike, low_probes
+from ...db.values import DATA, PARTS, Block, Run, Stack
 from ...errors import AmbiguousQuery, UsageError
 from ..estimation.query import Query, matching, require_one, stored_under
-from .timeline import Timeline
+from .difference import welch
 
-__all__ = ["By", "Side", "SideResults", "find_sides", "pick", "read_side"]
+# What a machine may have done between two measurements.
+#
+# What one run visited in turn met the same machine. All else is compared by what it is on a quiet machine, which
+# repeats better than means do (docs/results/README.md), with what runs differ by in doubt: that holds for two runs,
+# and for what one run did one after the other, whose machine drifts as well. Where one of them was never seen quiet,
+# and probes say that the machine was another at its best moments, means are compared, and by how much they were
+# disturbed is in doubt too.
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Two measurements as they are compared.
+
+    Attributes:
+        base_ns: The first.
+        other_ns: The second.
+        apart: Relative standard deviation of what the machine may have done between both.
+        undisturbed: Whether the latencies are those on a quiet machine, and no means.
+    """
+
+    base_ns: float
+    other_ns: float
+    apart: float
+    undisturbed: bool = False
+
+
+class Timeline:
+    """The runs of a database in time.
+
+    Args:
+        store: The database.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._runs: Mapping[str, Run] = {run.id: run for run in store.runs()}
+        self._stacks = store.stacks()
+
+    def started(self, measurement: Measurement) -> str:
+        """When the run of a measurement began."""
+        return self._runs[measurement.run].started
+
+    def between(
+        self, base: Measurement, other: Measurement, blocks: tuple[Sequence[Block], Sequence[Block]], *, in_turn: bool
+    ) -> Compared:
+        """Two measurements of one kind, with the raw samples of each."""
+        if in_turn:
+            return Compared(base.latency_ns, other.latency_ns, 0.0)
+        same = bool(base.quiet and other.quiet) or alike(*(low_probes(side) for side in blocks))
+        return compare_across_runs(base, other, self._stacks, same=same)
+
+    def apart(self, base: Measurement, other: Measurement, *, in_turn: bool) -> float:
+        """What two means may differ by because of the machine; nothing where they were visited in turn."""
+        if in_turn:
+            return 0.0
+        return _apart(base, other, self._stacks)
+
+    def undisturbed_error(
+        self, base: Measurement, other: Measurement, uncertainty: Uncertainty
+    ) -> tuple[float, float] | None:
+        """Standard error of the difference of the logarithms of two undisturbed latencies, and its degrees of freedom.
+
+        None where one of them is not known.
+        """
+        first, second = (
+            uncertainty.undisturbed_error(side.id, Baseline.of_run(self._runs[side.run])) for side in (base, other)
+        )
+        return None if first is None or second is None else welch(first, second)
+
+    def known(self, *measurements: Measurement) -> bool:
+        """Whether what runs differ by was calibrated for the stacks and threads of some measurements."""
+        return all(scatters(self._stacks, measurement).known for measurement in measurements)
+
+
+def compare_across_runs(base: Measurement, other: Measurement, stacks: Mapping[str, Stack], *, same: bool) -> Compared:
+    """Two measurements that were not visited in turn, of one database or of two.
+
+    Args:
+        base: The first.
+        other: The second.
+        stacks: Those of both, by key.
+        same: Whether the machine was the same at its best moments, by probes.
+    """
+    if base.undisturbed_ns and other.undisturbed_ns and (same or (base.quiet and other.quiet)):
+        return Compared(base.undisturbed_ns, other.undisturbed_ns, _of_runs(base, other, stacks), undisturbed=True)
+    return Compared(base.latency_ns, other.latency_ns, _apart(base, other, stacks))
+
+
+def visited_in_turn(base: Measurement, other: Measurement, ours: Sequence[Block], theirs: Sequence[Block]) -> bool:
+    """Whether one run visited both in the same minutes, in all sessions of either.
+
+    What it did one after the other met a machine that may have changed in between, and so may have what does not know
+    when it was visited: neither counts as visited in turn.
+
+    Args:
+        base: One measurement.
+        other: Another one.
+        ours: Raw samples of the first.
+        theirs: Of the other one.
+    """
+    if base.run != other.run or not ours:
+        return False
+    own, others = ({(block.process, block.round): block for block in side} for side in (ours, theirs))
+    return own.keys() == others.keys() and all(block.beside(others[session]) for session, block in own.items())
+
+
+def _of_runs(base: Measurement, other: Measurement, stacks: Mapping[str, Stack]) -> float:
+    return math.hypot(*(scatters(stacks, side).run_sd for side in (base, other)))
+
+
+def _apart(base: Measurement, other: Measurement, stacks: Mapping[str, Stack]) -> float:
+    return math.hypot(_of_runs(base, other, stacks), _disturbance(base) / 2, _disturbance(other) / 2)
+
+
+def _disturbance(measurement: Measurement) -> float:
+    """How much slower visits were than quiet ones."""
+    if not measurement.undisturbed_ns:
+        return 0.0
+    return max(0.0, measurement.latency_ns / measurement.undisturbed_ns - 1)
+
 
 _SHOWN = 8
 """Characters of a key in names."""
@@ -96,21 +218,22 @@ def find_sides(
         places = _merged(places) if merged else places
         runs = store.runs()
         first = {(run.system, run.stack): run.started for run in reversed(runs)}
-        places.sort(key=lambda one: (first.get((one.system_key, one.stack_key), ""), one.conditions.threads))
+        places.sort(key=lambda place: (first.get((place.system_key, place.stack_key), ""), place.conditions.threads))
         return _named([Side("", place) for place in places])
     place = require_one(places)
     if place is None:
         return []
     here = stored_under(place).but(variant="" if by is By.RUN else None)
+    cold = place.conditions.cache == COLD
     found = [
-        one
+        measurement
         for subject, keys in ((Subject.BRICK, bricks), (Subject.MODEL, models))
-        for one in store.measurements(here, subject=subject, keys=keys, latest=False)
-        if (one.conditions.cache == COLD) == (place.conditions.cache == COLD) and one.variant not in _NO_LATENCIES
+        for measurement in store.measurements(here, subject=subject, keys=keys, latest=False)
+        if (measurement.conditions.cache == COLD) == cold and measurement.variant not in _NO_LATENCIES
     ]
     if by is By.VARIANT:
-        return _named([Side("", place, variant=name) for name in sorted({one.variant for one in found})])
-    ran = {one.run for one in found}
+        return _named([Side("", place, variant=name) for name in sorted({known.variant for known in found})])
+    ran = {known.run for known in found}
     return _named([Side("", place, run) for run in store.runs() if run.id in ran])
 
 
@@ -164,35 +287,33 @@ def read_side(
         bricks: Keys of the bricks that are wanted, by cache state.
         models: Keys of the models that are.
     """
-    place, latest = side.choice, side.run is None
-    conditions = place.conditions
+    latest, conditions = side.run is None, side.choice.conditions
 
-    def of_run(found: Iterable[Measurement]) -> list[Measurement]:
-        return [one for one in found if latest or (side.run is not None and one.run == side.run.id)]
+    def of_run(run: str) -> bool:
+        return side.run is None or run == side.run.id
 
-    here = stored_under(place).but(variant=side.variant)
+    here = stored_under(side.choice).but(variant=side.variant)
     whole = here.but(subject=Subject.MODEL, keys=models)
-    truths = [
-        one for one in of_run(store.measurements(whole, latest=latest)) if (one.conditions.cache == COLD) == side.cold
-    ]
-    failed = store.failures(whole)
+    taken = [truth for truth in store.measurements(whole, latest=latest) if of_run(truth.run)]
+    truths = [truth for truth in taken if (truth.conditions.cache == COLD) == side.cold]
     stored: dict[tuple[str, str], Measurement] = {}
     failures: dict[tuple[str, str], Failure] = {}
     for state, keys in bricks.items():
         where = here.but(subject=Subject.BRICK, keys=keys, conditions=replace(conditions, cache=state))
-        stored |= {(state, one.key): one for one in of_run(store.measurements(where, latest=latest))}
-        refused = store.failures(where)
-        failures |= {(state, one.key): one for one in refused if latest or one.run == getattr(side.run, "id", None)}
+        known = store.measurements(where, latest=latest)
+        stored |= {(state, measured.key): measured for measured in known if of_run(measured.run)}
+        failures |= {(state, failed.key): failed for failed in store.failures(where) if of_run(failed.run)}
+    failed_models = [failed for failed in store.failures(whole) if (failed.conditions.cache == COLD) == side.cold]
     return SideResults(
         # Measured hot and as part of a run at reuse distances: the later one stands.
-        truths={one.key: one for one in sorted(truths, key=timeline.started)},
+        truths={truth.key: truth for truth in sorted(truths, key=timeline.started)},
         bricks=stored,
-        model_failures={one.key: one for one in failed if (one.conditions.cache == COLD) == side.cold},
+        model_failures={failed.key: failed for failed in failed_models},
         failures=failures,
     )
 
 
-def pick(sides: Sequence[Side], text: str) -> Side:
+def find_side(sides: Sequence[Side], text: str) -> Side:
     """The side that a user means: by its name, by anything that only it has, or by the beginning of a key.
 
     Raises:

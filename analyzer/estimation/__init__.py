@@ -1,7 +1,6 @@
-"""Estimates of models from what is stored: what decomposes them, reads the database and asks the constructor.
+"""Estimates of models from stored measurements.
 
-Here stands the public ``estimate``, which stored combination it is made from (``selection``), how models are cut
-(``cutting``, ``survey``) and their decompositions kept (``archive``, ``records``), what is looked up of their bricks
-(``lookup``, ``ceilings``, ``profiled``), and the tasks that would measure what is missing. The arithmetic is the
-constructor's.
+``estimate.py`` holds the public ``estimate`` and ``estimate_between``, ``estimates.py`` their results. ``query.py``
+chooses the stored combination, ``reading.py`` reads the measurements of bricks and models, and ``tasks.py`` names the
+commands that measure missing ones. The arithmetic is in the constructor.
 """

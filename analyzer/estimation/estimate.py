@@ -6,49 +6,75 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Unpack
 
+from ...bricks.decomposition import Failed
 from ...bricks.inference.shapes import ShapeOracle
-from ...constructor.choice import Choice
-from ...constructor.construction import construct, without
-from ...constructor.decomposition import Decomposition, Failed
+from ...constructor.construction import construct, failed
+from ...constructor.evidence import Evidence
 from ...constructor.interpolation import Sized, read_between
 from ...constructor.result import Estimate
-from ...constructor.stored import Stored
+from ...constructor.sweep import BATCH, sizes_of, stem_of
 from ...db import Store
-from ...generator.decomposition.cutter import Cut
-from ...generator.decomposition.oracle import WorkerOracle
+from ...db.values import NATIVE
+from ...errors import UsageError
+from ...generator.decomposition.cut import Cut
+from ...generator.decomposition.decompose import Model, decompose, readable, source_of
 from ...models import ModelSource
-from .cutting import readable_of, settle
 from .estimates import Estimates
-from .lookup import look_up
-from .query import Query, QueryFields, asked, choose
-from .survey import decompose_all, executed_graphs, wanted_bricks
-from .tasks import Tasks
+from .query import Query, QueryFields, asked, chosen_stack
+from .reading import read_evidence, request_of
 
-__all__ = ["Explained", "Relatives", "estimate", "estimates_under", "explained"]
-
-Explained = tuple[Estimate, Decomposition | None]
-"""An estimate with what the model was decomposed into; None where it cannot be."""
+# The decomposition of a model by the kind of graph that is asked for; the generator's ``cutter`` does the cutting.
+#
+# * ``source``: the model's own graph, as DLBricks has it.
+# * ``runtime``: the graph that the runtime executes for it, on one stack and instruction set.
+# * ``fused``: the model's own layers, cut so that no fusion of the runtime is cut through.
 
 
 @dataclass(frozen=True, slots=True)
-class Relatives:
-    """The same model at other sizes of one dimension.
+class Settled:
+    """Whose graphs are cut, and which of the stored measurements belong to them.
 
     Attributes:
-        dimension: The dimension.
-        size: Its size.
-        others: The others by size; those of them that are not decomposed are left out.
+        cut: How models are cut, with the runtime that executes them where another graph than their own is.
+        query: Which stored combinations; only of that runtime where bricks are of what it executes.
+        why_not: Why the runtime cannot be asked here; None where it can.
     """
 
-    dimension: str
-    size: int
-    others: Mapping[int, ModelSource]
+    cut: Cut
+    query: Query
+    why_not: str | None = None
+
+
+def settle(store: Store, query: Query, cut: Cut) -> Settled:
+    """Settle which runtime executes the graphs that are cut; a model's own graph needs none.
+
+    Raises:
+        AmbiguousQuery: Several stored stacks are installed here.
+        UsageError: There is no such graph, the granularity is less than 1, the executed graph is asked for in another
+            precision, or no stored system, or stack, has a key that begins as asked.
+        BackendUnavailable: Nothing that matches is stored, and the backend is not installed.
+    """
+    if cut.graph == "runtime" and query.dtype not in {None, NATIVE}:
+        raise UsageError(
+            f"the graph that a runtime executes is known in {NATIVE} only, not in {query.dtype}",
+            remedy="use --graph source or fused",
+        )
+    cut = cut.of(cut.graph)
+    if cut.graph == "source":
+        return Settled(cut, query)
+    place = chosen_stack(store, query, at_home=cut.graph == "fused")
+    if place.why_not is not None:
+        return Settled(cut, query, f"{place.why_not}; use --graph source")
+    if cut.graph == "runtime" and place.stack.key in store.stacks():
+        query = replace(query, stack=place.stack.key)
+    return Settled(cut.of(cut.graph, place.stack, place.threads), query)
 
 
 def estimate(
-    models: Sequence[ModelSource],
+    models: Sequence[Model],
+    evidence: Evidence | None = None,
     *,
-    store: Store,
+    store: Store | None = None,
     query: Query | None = None,
     granularity: int = 1,
     overlap: bool = False,
@@ -60,9 +86,10 @@ def estimate(
     """Estimate the latency of models from the stored latencies of their bricks.
 
     Args:
-        models: The models, from ``find_models``. Nothing of them is run, but that a worker loads them to get the graph
-            that the runtime executes: where that is asked for, and where bricks at reuse distances are stored.
-        store: Where brick latencies are.
+        models: The models, from ``find_models``, or as ``decompose`` returns them. Nothing of them is run, but that a
+            worker loads them where the graph is asked for that the runtime executes.
+        evidence: What is stored of them, from ``read_evidence``; then nothing else is needed.
+        store: Without evidence: where brick latencies are.
         query: Which of the stored measurements.
         granularity: Most layers in a sequence; that of the suite that was measured.
         overlap: Sequences begin at every layer; the cheapest way to cut the model with them is composed.
@@ -88,110 +115,183 @@ def estimate(
         >>> from dlbricks.models import find_models
         >>> with Store.open("sqlite://") as store:
         ...     (answer,) = estimate(find_models(["squeezenet"]), store=store)
-        >>> answer.sequential_ms, answer.coverage.sequences, len(answer.missing) == answer.unique
+        >>> answer.sums.sequential_ms, answer.parts.coverage.sequences, len(answer.parts.missing) == answer.parts.unique
         (None, 0.0, True)
     """
+    if evidence is not None:
+        return Estimates(tuple(_estimated(model, evidence) for model in models))
+    if store is None:
+        raise UsageError("estimates need evidence, or a store to read it from", remedy="give store=Store.open(PATH)")
     cut = Cut(granularity, overlap, connected, graph)
-    found = explained(models, store=store, query=asked(query, fields), cut=cut, oracle=oracle)
-    return Estimates(tuple(one for one, _ in found))
+    return Estimates(tuple(estimates_in(store, models, asked(query, fields), cut, oracle=oracle)))
 
 
-def explained(
-    models: Sequence[ModelSource],
-    *,
-    store: Store,
-    query: Query,
-    cut: Cut,
-    oracle: ShapeOracle | None = None,
-    relatives: Mapping[ModelSource, Relatives] | None = None,
-) -> list[Explained]:
-    """The same, each estimate with what the model was decomposed into; None where it cannot be.
+def _estimated(model: Model, evidence: Evidence) -> Estimate:
+    if isinstance(model, ModelSource):
+        raise UsageError(f"{model.name} is not decomposed", remedy="give what decompose() returns")
+    return construct(model, evidence)
+
+
+def estimates_in(
+    store: Store, models: Sequence[Model], query: Query, cut: Cut, *, oracle: ShapeOracle | None = None
+) -> list[Estimate]:
+    """Decompose models, read what is stored of them, and estimate them.
 
     Args:
-        models: As for ``estimate``, and it raises the same.
         store: Where brick latencies are.
+        models: As for ``estimate``, and this raises the same.
         query: Which of the stored combinations.
         cut: Which graph is decomposed, and how wide sequences are.
         oracle: Finds shapes that inference does not.
-        relatives: Of those models whose missing bricks are to be read between other sizes: which of ``models`` these
-            are.
     """
     settled = settle(store, query, cut)
-    cut, query = settled.cut, settled.query
     if settled.why_not is not None:
-        blank = _blank(query, cut)
-        return [(without(Failed(source, settled.why_not), blank), None) for source in models]
-    with WorkerOracle() as worker:
-        shapes = oracle or worker
-        found = decompose_all(models, cut, shapes, store=store)
-        readable = readable_of(models, found)
-        choice = choose(store, {part.key for model in readable for part in model.sequences}, query)
-        made = estimates_under(
-            choice, readable, store=store, query=query, cut=cut, oracle=shapes, relatives=relatives or {}
-        )
-        estimates = iter(made)
-    return [
-        (next(estimates), model) if isinstance(model, Decomposition) else (without(model, _blank(query, cut)), None)
-        for model in found
-    ]
+        request = request_of(None, store, settled.query, settled.cut)
+        return [failed(Failed(source_of(model), settled.why_not), request) for model in models]
+    decompositions = decompose(models, settled.cut, oracle=oracle)
+    evidence = read_evidence(store, decompositions, settled.query, settled.cut)
+    return [construct(model, evidence) for model in decompositions]
 
 
-def _blank(query: Query, cut: Cut) -> Estimate:
-    """An estimate of which only that is known what was asked for."""
-    return Estimate(
-        name="",
-        granularity=cut.granularity,
-        graph=cut.graph,
-        overlap=cut.overlap,
-        connected=cut.connected,
-        backend=query.backend,
-        device=query.device,
-        threads=query.threads,
-        cache=query.cache,
-        dtype=query.dtype,
-    )
+# Sizes at which bricks are not measured: the bricks are read between sizes at which they are.
 
 
-def estimates_under(
-    choice: Choice | None,
-    models: Sequence[Decomposition],
+_OCTAVES = 3
+"""How far powers of two on both sides of a size are looked at, in doublings."""
+
+_ENOUGH = 3
+"""Measured sizes among those that were asked for, around one that is not: with these no others are looked at, each of
+which has to be decomposed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Relatives:
+    """A model that bricks are missing for, and the same model at other sizes of one dimension.
+
+    Attributes:
+        dimension: The dimension.
+        size: The model's own size.
+        others: The others by size.
+        added: Of these, those that nobody asked for.
+    """
+
+    dimension: str
+    size: int
+    others: Mapping[int, ModelSource]
+    added: tuple[ModelSource, ...]
+
+
+def estimate_between(
+    models: Sequence[ModelSource],
     *,
     store: Store,
-    query: Query,
-    cut: Cut,
-    oracle: ShapeOracle,
-    relatives: Mapping[ModelSource, Relatives] | None = None,
-) -> list[Estimate]:
-    """Estimate models that are decomposed from what is stored under one combination.
+    query: Query | None = None,
+    granularity: int = 1,
+    overlap: bool = False,
+    connected: bool = False,
+    graph: str = "source",
+    **fields: Unpack[QueryFields],
+) -> Estimates:
+    """Estimates, bricks that are missing read between other sizes of the same model (``constructor.interpolation``).
+
+    The sizes are those of the same model among ``models``, and, where fewer than three of these are measured around
+    one that is not, powers of two up to eight times as small and as large.
+    The dimension is the one whose size was given, or of several the one that varies among ``models``.
 
     Args:
-        choice: The combination; None where nothing that matches is stored.
-        models: The models.
+        models: As for ``estimate``, like all else here; and it raises the same.
         store: Where brick latencies are.
-        query: What the caller asked for.
-        cut: How the models were decomposed.
-        oracle: Finds shapes that inference does not.
-        relatives: As for ``explained``.
+        query: Which of the stored measurements.
+        granularity: Most layers in a sequence.
+        overlap: Sequences begin at every layer.
+        connected: Sequences may be weakly connected windows.
+        graph: Which graph is decomposed.
+        **fields: Fields of a ``Query``, in place of those of ``query``.
     """
-    keys = {part.key for model in models for part in model.sequences}
-    executed = executed_graphs(models, store, choice, keys, oracle)
-    stored = look_up(
-        store,
-        query,
-        choice,
-        bricks=wanted_bricks(models, choice, executed),
-        models={model.own.key for model in models},
-    )
-    tasks, blank = Tasks(store, choice, query, cut), _blank(query, cut)
-    by_source = {model.source: model for model in models}
-    made = []
-    for model in models:
-        known: Stored | str = stored
-        if relatives and (related := relatives.get(model.source)) is not None:
-            sized = {size: by_source[other] for size, other in related.others.items() if other in by_source}
-            others = [Sized(size, other, executed[other.own.key]) for size, other in sized.items()]
-            wanted = Sized(related.size, model, executed[model.own.key])
-            known = read_between(wanted, others, related.dimension, stored)
-        entry = construct(model, stored if isinstance(known, str) else known, executed[model.own.key], tasks, blank)
-        made.append(replace(entry, interpolation_reason=known) if isinstance(known, str) else entry)
-    return made
+    cut = Cut(granularity, overlap, connected, graph)
+    return Estimates(tuple(estimates_between(store, models, asked(query, fields), cut)))
+
+
+def estimates_between(store: Store, models: Sequence[ModelSource], query: Query, cut: Cut) -> list[Estimate]:
+    """The same, for a query and a cut.
+
+    Args:
+        store: Where brick latencies are.
+        models: The models.
+        query: Which of the stored measurements.
+        cut: Which graph is decomposed, and how wide sequences are.
+    """
+    found = estimates_in(store, models, query, cut)
+    wanted = {
+        source: relatives
+        for source, entry in zip(models, found, strict=True)
+        if (relatives := _relatives_of(source, entry, models, found)) is not None
+    }
+    if not wanted:
+        return found
+    # Of other sizes only what was measured under the combination that the first estimates are made from.
+    settled = settle(store, _same_combination(query, found) or query, cut)
+    added = dict.fromkeys(source for relatives in wanted.values() for source in relatives.added)
+    decompositions = decompose([*models, *added], settled.cut)
+    evidence = read_evidence(store, decompositions, settled.query, settled.cut)
+    here = {model.source: model for model in readable(decompositions)}
+    sized = {source: evidence.executed[model.own.key] for source, model in here.items()}
+    for source, relatives in wanted.items():
+        if source in here:
+            others = [
+                Sized(size, here[other], sized[other]) for size, other in relatives.others.items() if other in here
+            ]
+            own = Sized(relatives.size, here[source], sized[source])
+            evidence = read_between(own, others, relatives.dimension, evidence)
+    return [construct(model, evidence) for model in decompositions[: len(models)]]
+
+
+def _same_combination(query: Query, found: Sequence[Estimate]) -> Query | None:
+    """The query that only the combination matches which estimates are made from; None where there is none."""
+    place = next((entry.place for entry in found if entry.place.system is not None), None)
+    if place is None:
+        return None
+    threads, cache, dtype = place.threads, place.cache, place.dtype
+    return replace(query, system=place.system, stack=place.stack, threads=threads, cache=cache, dtype=dtype)
+
+
+def _relatives_of(
+    source: ModelSource, entry: Estimate, models: Sequence[ModelSource], found: Sequence[Estimate]
+) -> _Relatives | None:
+    """None where an estimate is known, or could not be, or no size was given that varies."""
+    missing = entry.parts.missing
+    if entry.error is not None or not missing or all(brick.key is None for brick in missing):
+        return None
+    alike = [
+        (model, other)
+        for model, other in zip(models, found, strict=True)
+        if stem_of(other) == stem_of(entry) and other.error is None
+    ]
+    varied = set[str]().union(*(_varies(other, entry) for _, other in alike))
+    names = varied if len(varied) == 1 else {*sizes_of(entry)}
+    if len(names) != 1:
+        return None
+    (name,) = names
+    size = sizes_of(entry)[name]
+    others = {sizes_of(other)[name]: model for model, other in alike if _varies(other, entry) == {name}}
+    added: dict[int, ModelSource] = {}
+    measured = [sizes_of(other)[name] for _, other in alike if other.complete and _varies(other, entry) == {name}]
+    if len(measured) < _ENOUGH or not min(measured) < size < max(measured):
+        powers = [1 << power for power in range(size.bit_length() + _OCTAVES + 1)]
+        near = [power for power in powers if size <= power << _OCTAVES and power <= size << _OCTAVES and power != size]
+        added = {power: _resized(source, name, power) for power in near if power not in others}
+    return _Relatives(name, size, others | added, tuple(added.values()))
+
+
+def _varies(entry: Estimate, other: Estimate) -> set[str]:
+    """The dimensions whose sizes differ."""
+    ours, theirs = sizes_of(entry), sizes_of(other)
+    return {name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)}
+
+
+def _resized(source: ModelSource, dimension: str, size: int) -> ModelSource:
+    """A model at another size, under a name that no other has."""
+    stem = replace(source, name=f"{source.name}, {dimension}={size}")
+    if dimension == BATCH:
+        return replace(stem, batch=size)
+    return replace(stem, dims=tuple((name, size if name == dimension else old) for name, old in source.dims))

@@ -10,10 +10,10 @@ from typing import TypedDict
 from ...bricks.graph.footprint import is_level
 from ...constructor.choice import MODEL, Choice
 from ...db import Combination, Stack, Store, Subject, System
-from ...db.filter import Filter
-from ...errors import AmbiguousQuery, UsageError
-
-__all__ = ["Query", "QueryFields", "asked", "choose", "matching", "require_one", "stored_under"]
+from ...db.queries import Filter
+from ...errors import AmbiguousQuery, BackendUnavailable, DlbricksError, UsageError
+from ...generator.backends.registry import get, names
+from ...generator.decomposition.executed import instruction_set
 
 _SHOWN = 8
 """Characters of a key in messages, more where two begin alike."""
@@ -102,17 +102,23 @@ def matching(
     _known("system", query.system, systems)
     _known("stack", query.stack, stacks)
 
-    def wanted(one: Combination) -> bool:
-        return _matches(_choice(one, systems, stacks), query)
+    def wanted(combination: Combination) -> bool:
+        return _matches(_choice(combination, systems, stacks), query)
 
-    among = _among(query, systems, stacks)
+    among = filter_of(query, systems, stacks)
     joined = _joined(store, store.combinations(subject, keys, variant="", among=among), keys, query, wanted)
-    found = [_choice(one, systems, stacks) for one in joined if wanted(one)]
+    found = [_choice(combination, systems, stacks) for combination in joined if wanted(combination)]
     return _all_cores(found) if query.threads == 0 else found
 
 
-def _among(query: Query, systems: Iterable[str], stacks: Iterable[str]) -> Filter:
-    """What of a query the database can tell before it counts anything."""
+def filter_of(query: Query, systems: Iterable[str], stacks: Iterable[str]) -> Filter:
+    """What of a query the database can tell before it counts anything.
+
+    Args:
+        query: What the caller asked for.
+        systems: Keys of all stored systems.
+        stacks: Keys of all stored stacks.
+    """
 
     def only(prefix: str | None, stored: Iterable[str]) -> str | None:
         found = [] if prefix is None else [key for key in stored if key.startswith(prefix)]
@@ -163,17 +169,19 @@ def _joined(
         return list(found)
     joined: list[Combination] = []
     levels: defaultdict[Combination, list[Combination]] = defaultdict(list)
-    for one in found:
-        if is_level(one.conditions.cache):
-            levels[replace(one, conditions=replace(one.conditions, cache=MODEL), count=0)].append(one)
+    for combination in found:
+        if is_level(combination.conditions.cache):
+            levels[replace(combination, conditions=replace(combination.conditions, cache=MODEL), count=0)].append(
+                combination
+            )
         else:
-            joined.append(one)
+            joined.append(combination)
     for whole, members in levels.items():
         if not wanted(whole):
             continue
         known = set[str]()
-        for one in members:
-            known |= store.measured_keys(one.system, one.stack, one.conditions, Subject.BRICK)
+        for member in members:
+            known |= store.measured_keys(member.system, member.stack, member.conditions, Subject.BRICK)
         joined.append(replace(whole, count=len(known if keys is None else known.intersection(keys))))
     return joined
 
@@ -258,3 +266,90 @@ def _describe(choice: Choice, among: Collection[Choice]) -> str:
     ]
     stack = " ".join((versions or choice.stack.backend, *options))
     return f"{machine}; {stack}; {choice.count} of these bricks"
+
+
+# Which stack's runtime can be asked here for the graphs that it executes.
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenStack:
+    """A stack whose graphs are wanted.
+
+    Attributes:
+        stack: The stack.
+        threads: Threads to run it with.
+        why_not: Why it cannot be asked here; None where it can.
+    """
+
+    stack: Stack
+    threads: int
+    why_not: str | None = None
+
+
+def why_not_here(stack: Stack, system: System) -> str | None:
+    """Why the graphs that a stack executes on a system cannot be had here; None where they can."""
+    text = f"the stored stack {stack.key[:8]} ({_spelt(stack)})"
+    try:
+        here = get(stack.backend).stack(stack.device, dict(stack.options))
+    except DlbricksError as error:
+        return f"{text} cannot be used here: {error}"
+    if here.versions != stack.versions:
+        return f"{text} is not the one that is installed here ({_spelt(here)})"
+    if here != stack:
+        return f"{text} has other options than the one that is installed here"
+    if instruction_set(system) != instruction_set():
+        return f"{text} was measured on {system.cpu}, whose instruction sets are not those of this machine"
+    return None
+
+
+def executes_as_written(stack: Stack) -> bool:
+    """Whether a stack runs a model's operators one by one, as they are written: no fusion, no layout of its own.
+
+    False where its backend is not known here. An option that an older version stored it without is as it comes.
+    """
+    if stack.backend not in names():
+        return False
+    try:
+        backend = get(stack.backend)
+    except BackendUnavailable:
+        return False
+    if stack.device not in backend.devices:
+        return False
+    return backend.eager(backend.resolve(stack.device, {}) | dict(stack.options))
+
+
+def chosen_stack(store: Store, query: Query, *, at_home: bool = False) -> ChosenStack:
+    """Of the stored stacks that match, the one that is installed here, and threads to run it with.
+
+    Which bricks an executed graph has is known only when the stack is: a stack cannot be chosen by its bricks.
+
+    Args:
+        store: The database.
+        query: What the caller asked for.
+        at_home: Where none of the stored stacks is installed here, take the one that a run here would store.
+
+    Returns:
+        The stack; where nothing that matches is stored, the one that a run would store; where none of those that do is
+        installed here, the first of them, and why not.
+
+    Raises:
+        AmbiguousQuery: Several stored stacks are installed here.
+        UsageError: No stored system, or stack, has a key that begins as asked.
+        BackendUnavailable: The stack of a run here is wanted, and the backend is not installed.
+    """
+    found = matching(store, None, query)
+    places = {(choice.stack_key, choice.system_key): (choice.stack, choice.system) for choice in found}
+    why_not = {keys: why_not_here(*place) for keys, place in places.items()}
+    here = [choice for choice in found if why_not[choice.stack_key, choice.system_key] is None]
+    if len({choice.stack_key for choice in here}) > 1:
+        require_one(here)
+    if here:
+        return ChosenStack(here[0].stack, here[0].conditions.threads)
+    if found and not at_home:
+        first = found[0]
+        return ChosenStack(first.stack, first.conditions.threads, why_not[first.stack_key, first.system_key])
+    return ChosenStack(get(query.backend or "onnxruntime").stack(query.device or "cpu", {}), query.threads or 1)
+
+
+def _spelt(stack: Stack) -> str:
+    return " ".join(f"{name} {version}" for name, version in stack.versions) or stack.backend

@@ -12,15 +12,11 @@ from ...constructor.remedies import Task, TaskKind
 from ...db import Stack, Store
 from ...db.values import NATIVE
 from ...errors import DlbricksError
-from ...generator.backends.base import Backend, FusingBackend, GraphBackend
+from ...generator.backends.base import Backend
 from ...generator.backends.registry import get
-from ...generator.backends.requirements import dtypes_on, in_turn, walks
-from ...generator.decomposition.cutter import Cut
+from ...generator.decomposition.cut import Cut
 from ...models import ModelSource
-from .query import Query
-from .runtime import executes_as_written
-
-__all__ = ["Tasks", "default_options"]
+from .query import Query, executes_as_written
 
 _DEFAULT_BACKEND = "onnxruntime"
 
@@ -111,24 +107,24 @@ class Tasks:
         stack = self._named()
         backend = _known(stack.backend)
         given = self._dtype in {None, NATIVE}
-        cuts = isinstance(backend, FusingBackend if graph == self._cut.graph == "fused" else GraphBackend)
-        if graph != "source" and backend is not None and not cuts:
+        needed = Backend.fused_graph if graph == self._cut.graph == "fused" else Backend.executed_graph
+        if graph != "source" and backend is not None and not backend.offers(needed):
             return graph == "runtime" and given and self._executes_as_written()
-        return given or (graph != "runtime" and backend is not None and self._dtype in dtypes_on(backend, stack.device))
+        return given or (graph != "runtime" and backend is not None and self._dtype in backend.dtypes_on(stack.device))
 
     def _executes_as_written(self) -> bool:
         return self._once("as written", lambda: executes_as_written(self._named()))
 
     def _in_turn(self) -> bool:
         """Whether the runtime can run the bricks of a model in turn; one that is not known here may."""
-        return self._can(in_turn)
+        return self._can("in turn", lambda backend, options: backend.in_turn(options))
 
     def _walks(self) -> bool:
         """Whether it can run the layers of a model one by one; one that is not known here may."""
-        return self._can(walks)
+        return self._can("walks", lambda backend, options: backend.walks(options))
 
-    def _can(self, able: Callable[[Backend, Mapping[str, str]], bool]) -> bool:
-        return self._once(able, lambda: self._is(able))
+    def _can(self, what: str, able: Callable[[Backend, Mapping[str, str]], bool]) -> bool:
+        return self._once(what, lambda: self._is(able))
 
     def _is(self, able: Callable[[Backend, Mapping[str, str]], bool]) -> bool:
         stack = self._named()

@@ -7,52 +7,123 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
+from ...bricks.decomposition import Failed
 from ...bricks.inference.shapes import ShapeOracle
-from ...constructor.choice import Choice
-from ...constructor.decomposition import Decomposition
+from ...constructor.choice import COLD, Choice, MeasuredPlace
+from ...constructor.construction import construct, failed
 from ...constructor.remedies import Task
-from ...db import Conditions, Store
+from ...constructor.result import Estimate
+from ...db import Conditions, Measurement, Store
 from ...errors import DlbricksError, MachineBusy, UsageError
-from ...generator.decomposition.cutter import Cut
-from ...generator.decomposition.model_bricks import unforeseen
-from ...generator.decomposition.oracle import WorkerOracle
+from ...generator.decomposition.cut import Cut
+from ...generator.decomposition.decompose import Model, decompose, source_of, unforeseen
 from ...generator.machine.system import probe_system
-from ...generator.progress import ProgressCallback
-from ...models import ModelSource
-from ...tabular import Records, Tabular
-from ..estimation.cutting import cut_of, readable_of
-from ..estimation.estimate import estimates_under
-from ..estimation.query import Query, QueryFields, asked, choose
-from ..estimation.runtime import Place, chosen_stack, executes_as_written
-from ..estimation.survey import decompose_all
-from ..shell import spelled, with_command
-from .analyses import slow_kernels
-from .analysis import BRICKS, LATENCY, Idea
-from .cold_start import ColdStart, cold_start_in
-from .finding import Finding
-from .joint import Joint, joint_of
-from .proof.proof import Workbench
-from .registry import ANALYSES
-from .subject import Subject
+from ...generator.progress import Progress, ProgressCallback, Stage
+from ...tabular import Records, Row, Tabular
+from ..estimation.query import ChosenStack, Query, QueryFields, asked, chosen_stack, executes_as_written
+from ..estimation.reading import read_evidence, request_of
+from ..shell import shell_command, with_command
+from .analyses import fusions, quantisation, rewrites, settings, slow_kernels, trials
+from .finding import BRICKS, LATENCY, Analysis, Finding, Idea, Joint, joint_of
+from .proof import LATE, Proving, Workbench
+from .subject import AnalysedModel, latency_of
 
-__all__ = ["AnalyzeReport", "ModelFindings", "analyze", "shown_once"]
+# Cold start: loading a model and its first run, compared with a run of the steady state.
+#
+# TrIMS (Dakkak et al., IEEE CLOUD 2019) asks this for one model in one process: if a model is loaded for every request,
+# loading is most of the latency. It is not a finding, since it saves nothing of a latency. Both times are stored with
+# the measurement of a whole model: one sample each, of the first process that loaded it. That process has imported the
+# runtime, and the file may have been read before, so that the first start of all takes longer. Memory that is touched
+# for the first time is not told apart from the work that kernels prepare.
+
+
+_NS_PER_MS = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class ColdStart:
+    """Loading a model and running it once.
+
+    Attributes:
+        load_ms: Until the runtime could run it.
+        first_run_ms: The first run after that.
+        latency_ms: A run of the steady state.
+    """
+
+    load_ms: float
+    first_run_ms: float
+    latency_ms: float
+
+    @property
+    def runs(self) -> float:
+        """How many runs of the steady state take as long as loading and the first run."""
+        return (self.load_ms + self.first_run_ms) / self.latency_ms
+
+    def record(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return asdict(self) | {"runs": self.runs}
+
+
+def cold_start_of(measured: Measurement | None) -> ColdStart | None:
+    """The cold start of a whole model; None where it was not timed."""
+    if measured is None or measured.load_ns is None or measured.first_run_ns is None or measured.latency_ns <= 0:
+        return None
+    return ColdStart(*(ns / _NS_PER_MS for ns in (measured.load_ns, measured.first_run_ns, measured.latency_ns)))
+
+
+def cold_start_in(subject: AnalysedModel) -> ColdStart | None:
+    """The cold start as the latest measurement of a model has it; None where none was taken."""
+    evidence = subject.estimate.evidence
+    stored = () if evidence is None else evidence.models.get(subject.graph.key, ())
+    warm = (measured for measured in stored if measured.conditions.cache != COLD)
+    found = [start for measured in warm if (start := cold_start_of(measured)) is not None]
+    return found[-1] if found else None
+
+
+# The analyses, in the order in which they are asked.
+
+
+ANALYSES: tuple[Analysis, ...] = (
+    rewrites.ACTIVATIONS,
+    rewrites.NORMALISATIONS,
+    rewrites.ATTENTION,
+    rewrites.BROKEN_FUSION,
+    rewrites.TRANSPOSES,
+    rewrites.CONVERSIONS,
+    rewrites.ROUNDINGS,
+    rewrites.FLOAT64,
+    quantisation.ANALYSIS,
+    rewrites.DUPLICATES,
+    rewrites.EXPANSIONS,
+    rewrites.ONE_HOT,
+    rewrites.LOCAL_RESPONSE,
+    rewrites.UNFOLDED,
+    trials.PADDING,
+    fusions.ANALYSIS,
+    slow_kernels.SLOW_KERNELS,
+    slow_kernels.ROOFLINE,
+    settings.DENORMALS,
+    trials.ALTERNATIVES,
+    trials.BATCH,
+    settings.THREADS,
+    settings.BRANCHES,
+    rewrites.INSERTED,
+)
+
 
 MINIMUM_SHARE = 0.01
 """Share of the model's latency that a finding saves at least."""
 
 
-_LATE = "the time was up"
-
-_OF_MODEL = ("latency_ms", "basis", "system", "stack", "threads", "dtype")
 _OF_FINDING = (
     "kind", "title", "layers", "current_ms", "achievable_ms", "saving_ms", "ci95_ms", "share", "proven_ms",
     "proven_share", "unproven", "at_most",
 )  # fmt: skip
-"""Fields of a model, and of a finding, that stand in a flat row of it."""
+"""Fields of a finding that stand in a flat row of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,42 +131,48 @@ class ModelFindings:
     """What one model misses.
 
     Attributes:
-        name: The model.
-        latency_ms: What it takes: the one latency that all savings are of.
-        latency_ci95_ms: Its interval.
-        basis: ``measured``, or ``estimate`` where the model itself is not measured.
-        system: Key of the system; None where nothing is stored.
-        stack: Key of the stack; likewise.
-        backend: Its backend.
-        device: Its device.
-        threads: Threads.
-        cache: Cache state.
-        dtype: Precision.
+        estimate: What it takes, and where.
         findings: What would save something, the largest saving first: by what was proven, else as predicted.
         tried: What was tried and saves nothing, or could not be tried.
         unasked: Analyses that could not be asked, each with the reason.
         cold_start: What loading and the first run cost; None where that is not stored.
-        remedies: What would measure what is missing.
         error: Why the model could not be analysed.
     """
 
-    name: str
-    latency_ms: float | None = None
-    latency_ci95_ms: tuple[float, float] | None = None
-    basis: str | None = None
-    system: str | None = None
-    stack: str | None = None
-    backend: str | None = None
-    device: str | None = None
-    threads: int | None = None
-    cache: str | None = None
-    dtype: str | None = None
+    estimate: Estimate
     findings: tuple[Finding, ...] = ()
     tried: tuple[Finding, ...] = ()
     unasked: tuple[str, ...] = ()
     cold_start: ColdStart | None = None
-    remedies: tuple[Task, ...] = ()
     error: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The model."""
+        return self.estimate.name
+
+    @property
+    def latency_ms(self) -> float | None:
+        """The one latency that all savings are of: measured, else estimated."""
+        return latency_of(self.estimate)
+
+    @property
+    def latency_ci95_ms(self) -> tuple[float, float] | None:
+        """Its interval."""
+        truth, latency = self.estimate.truth, self.estimate.latency
+        return latency.ci95_ms if truth.ci95_ms is None else truth.ci95_ms
+
+    @property
+    def basis(self) -> str | None:
+        """``measured``, or ``estimate`` where the model itself is not measured; None where nothing is known."""
+        if self.latency_ms is None:
+            return None
+        return "estimate" if self.estimate.truth.ms is None else "measured"
+
+    @property
+    def remedies(self) -> tuple[Task, ...]:
+        """What would measure what is missing."""
+        return tuple(dict.fromkeys(brick.remedy for brick in self.estimate.parts.missing if brick.remedy))
 
     @property
     def complete(self) -> bool:
@@ -105,29 +182,40 @@ class ModelFindings:
     @property
     def largest_share(self) -> float:
         """The largest share that one finding saves; 0 where there is none."""
-        return max((share_of(one) for one in self.findings if not one.at_most), default=0.0)
+        return max((share_of(found) for found in self.findings if not found.at_most), default=0.0)
 
     @property
     def joint(self) -> Joint | None:
         """What all findings would give together; None where there are none."""
         return joint_of(self.findings, self.latency_ms)
 
-    def cells(self, found: Finding) -> dict[str, Any]:
+    def cells(self, found: Finding) -> dict[str, object]:
         """One of its findings as a flat row."""
-        proof = found.proof
+        proof, record = found.proof, found.record()
         return {
             "name": self.name,
-            **{name: getattr(found, name) for name in _OF_FINDING},
+            **{name: record[name] for name in _OF_FINDING},
             "remedy": found.remedy.text,
             "artefact": None if proof is None else proof.artefact,
         }
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> Row:
         """As a JSON object."""
-        record = spelled({name: getattr(self, name) for name in self.__slots__}, remedies="commands")
-        record |= {name: [one.record() for one in getattr(self, name)] for name in ("findings", "tried")}
-        parts = {"joint": self.joint, "cold_start": self.cold_start}
-        return record | {name: None if one is None else one.record() for name, one in parts.items()}
+        place = self.estimate.place if self.error is None else MeasuredPlace()
+        return {
+            "name": self.name,
+            "latency_ms": self.latency_ms,
+            "latency_ci95_ms": self.latency_ci95_ms,
+            "basis": self.basis,
+            **asdict(place),
+            "findings": [found.record() for found in self.findings],
+            "tried": [found.record() for found in self.tried],
+            "unasked": self.unasked,
+            "cold_start": None if self.cold_start is None else self.cold_start.record(),
+            "commands": [shell_command(task) for task in self.remedies],
+            "error": self.error,
+            "joint": None if self.joint is None else self.joint.record(),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +237,14 @@ class AnalyzeReport(Tabular):
 
     def records(self) -> Records:
         """One row per model; flat, one per finding, those that were tried in vain included."""
+        of_model = ("latency_ms", "basis", "system", "stack", "threads", "dtype")
+        records = [row.record() for row in self.rows]
         flat = [
-            {name: getattr(row, name) for name in _OF_MODEL} | row.cells(found) | {"evidence": found.evidence}
-            for row in self.rows
+            {name: record[name] for name in of_model} | row.cells(found) | {"evidence": found.evidence}
+            for row, record in zip(self.rows, records, strict=True)
             for found in (*row.findings, *row.tried)
         ]
-        return Records([row.record() for row in self.rows], {"minimum_share": self.minimum_share}, flat)
+        return Records(records, {"minimum_share": self.minimum_share}, flat)
 
 
 def share_of(found: Finding) -> float:
@@ -163,7 +253,7 @@ def share_of(found: Finding) -> float:
 
 
 def analyze(
-    models: Sequence[ModelSource],
+    models: Sequence[Model | Estimate],
     *,
     store: Store,
     query: Query | None = None,
@@ -180,7 +270,8 @@ def analyze(
     """Find what models miss on one system and stack, from what is stored; and prove it where that is asked for.
 
     Args:
-        models: The models, from ``find_models``. A worker loads each for the graph that the runtime executes.
+        models: The models, from ``find_models``: a worker loads each for the graph that the runtime executes. Or
+            estimates of models that were decomposed along that graph: then no measurement is read again.
         store: Where latencies are. The bricks of the executed graph show what every operator takes (``generate`` with
             ``graph="runtime"``, then ``run``).
         query: Which of the stored measurements.
@@ -189,7 +280,7 @@ def analyze(
         write: Folder for improved model files that were proven to save something; needs ``prove``.
         visits: Of each side in one proof.
         processes: Fresh workers of one proof.
-        until: When no further proof begins, on the monotonic clock.
+        until: On the monotonic clock, when analyses and proofs end; what was found by then is the answer.
         oracle: Finds shapes that inference does not.
         progress: Called between visits.
         **fields: Fields of a ``Query``, in place of those of ``query``.
@@ -211,78 +302,81 @@ def analyze(
     """
     if write is not None and not prove:
         raise UsageError("improved models are written only where they are proven", remedy="add --prove")
-    query = asked(query, fields)
-    place = chosen_stack(store, query)
-    written = executes_as_written(place.stack)
-    if place.why_not is not None and (prove or not written):  # what runs as it is written need not be here to be cut
-        rows = [ModelFindings(source.name, error=place.why_not) for source in models]
-        return AnalyzeReport(tuple(rows), minimum_share)
-    cut = cut_of(Cut(1), "source") if written else cut_of(Cut(1), "runtime", place.stack, place.threads)
-    if place.why_not is None and place.stack.key in store.stacks():
-        query = replace(query, stack=place.stack.key)
-    with WorkerOracle() as worker:
-        shapes = oracle or worker
-        found = decompose_all(models, cut, shapes)  # what a database kept of them has no constants
-        readable = readable_of(models, found)
-        keys = {part.key for model in readable for part in model.sequences}
-        choice = choose(store, keys, query)
-        estimates = iter(estimates_under(choice, readable, store=store, query=query, cut=cut, oracle=shapes))
-    bench = _Bench(prove, write, visits, processes, minimum_share, until, progress)
-    stacked = choice or (_unstored(place) if prove else None)
-    rows = [
-        _row(Subject(model, next(estimates), choice, store), stacked, bench)
-        if isinstance(model, Decomposition)
-        else ModelFindings(model.source.name, error=model.reason)
-        for model in found
-    ]
+    known = [model for model in models if isinstance(model, Estimate)]
+    rest = [model for model in models if not isinstance(model, Estimate)]
+    place: ChosenStack | None = None
+    if rest:
+        made, place = _estimates(rest, store, asked(query, fields), oracle, prove=prove)
+        known += made
+    how = _Analysing(minimum_share, Proving(write, visits, processes, until, progress), prove=prove)
+    rows = [_row(estimate, store, how, place) for estimate in known]
     return AnalyzeReport(tuple(rows), minimum_share)
 
 
+def _estimates(
+    models: Sequence[Model], store: Store, query: Query, oracle: ShapeOracle | None, *, prove: bool
+) -> tuple[list[Estimate], ChosenStack]:
+    """The estimates of models along the graph that their runtime executes, and what a run here would measure with."""
+    place = chosen_stack(store, query)
+    written = executes_as_written(place.stack)
+    cut = Cut(1) if written else Cut(1).of("runtime", place.stack, place.threads)
+    if place.why_not is not None and (prove or not written):  # what runs as it is written need not be here to be cut
+        request = request_of(None, store, query, cut)
+        return [failed(Failed(source_of(model), place.why_not), request) for model in models], place
+    if place.why_not is None and place.stack.key in store.stacks():
+        query = replace(query, stack=place.stack.key)
+    decompositions = decompose(models, cut, oracle=oracle)
+    evidence = read_evidence(store, decompositions, query, cut)
+    return [construct(model, evidence) for model in decompositions], place
+
+
 @dataclass(frozen=True, slots=True)
-class _Bench:
-    """What is to be proven, and how."""
+class _Analysing:
+    """How models are analysed: the least saving that counts, and whether and how remedies are tried."""
 
-    prove: bool
-    write: Path | None
-    visits: int
-    processes: int
     minimum_share: float
-    until: float
-    progress: ProgressCallback | None
+    proving: Proving
+    prove: bool
 
 
-def _unstored(place: Place) -> Choice:
+def _unstored(place: ChosenStack) -> Choice:
     """What a run here would measure with."""
     system = probe_system()
     return Choice(system.key, place.stack.key, system, place.stack, Conditions(threads=place.threads), 0)
 
 
-def _row(subject: Subject, choice: Choice | None, bench: _Bench) -> ModelFindings:
-    estimate = subject.estimate
-    row = ModelFindings(
-        estimate.name,
-        latency_ms=subject.latency_ms,
-        latency_ci95_ms=estimate.ci95_ms if estimate.measured_ci95_ms is None else estimate.measured_ci95_ms,
-        basis=subject.basis,
-        system=estimate.system,
-        stack=estimate.stack,
-        backend=estimate.backend,
-        device=estimate.device,
-        threads=estimate.threads,
-        cache=estimate.cache,
-        dtype=estimate.dtype,
-        cold_start=cold_start_in(subject),
-        remedies=tuple(dict.fromkeys(one.remedy for one in estimate.missing if one.remedy)),
-    )
+def _row(estimate: Estimate, store: Store, how: _Analysing, place: ChosenStack | None) -> ModelFindings:
+    """What one model misses.
+
+    Args:
+        estimate: What it takes.
+        store: Where other ways to run it are stored.
+        how: How it is analysed.
+        place: What a run here would measure with; None where the estimate says it.
+    """
+    row = ModelFindings(estimate, error=estimate.error)
+    if estimate.error is not None:
+        return row
+    subject = AnalysedModel(estimate, store)
+    choice = subject.choice or (_unstored(place) if how.prove and place is not None else None)
+    row = replace(row, cold_start=cold_start_in(subject))
     lacking = _lacking(subject)
     found: list[Finding] = []
     ideas: list[Idea] = []
     unasked = []
-    for analysis in ANALYSES:
+    begun, progress = time.monotonic(), how.proving.progress
+    for done, analysis in enumerate(ANALYSES):
+        if progress is not None:
+            elapsed_s = time.monotonic() - begun
+            label = f"{estimate.name}: {analysis.name.replace('_', ' ')}"
+            progress(Progress(Stage.ANALYSE, done, len(ANALYSES), label, elapsed_s))
+        if time.monotonic() >= how.proving.until:
+            unasked.append(f"{analysis.name}: {LATE}")
+            continue
         try:
             if not analysis.requires & lacking.keys():
-                found += [one for one in analysis.run(subject) if _shown(one, bench.minimum_share)]
-            if bench.prove:
+                found += [finding for finding in analysis.run(subject) if _shown(finding, how.minimum_share)]
+            if how.prove:
                 ideas += analysis.ideas(subject)
         except DlbricksError as error:
             unasked.append(f"{analysis.name}: {' '.join(str(error).split())}")
@@ -291,42 +385,37 @@ def _row(subject: Subject, choice: Choice | None, bench: _Bench) -> ModelFinding
             unasked.append(unforeseen(analysis.name, error, "asked"))
     unasked += lacking.values()
     found = shown_once(found)
-    if not bench.prove or choice is None:
+    if not how.prove or choice is None:
         return replace(row, findings=_sorted(found), unasked=tuple(unasked))
-    known = {one.kind for one in found}
-    ideas = [one for one in ideas if one.kind not in known]
-    subject.choice = subject.choice or choice
+    kinds = {finding.kind for finding in found}
+    ideas = [idea for idea in ideas if idea.kind not in kinds]
+    subject.choice = choice
     try:
         with ExitStack() as resources:
             folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="dlbricks-proof-")))
-            workbench = Workbench(
-                subject.source, choice, folder, latency_ms=subject.latency_ms,
-                write=bench.write, visits=bench.visits, processes=bench.processes, progress=bench.progress,
-            )  # fmt: skip
-            found = [
-                workbench.prove(one) if time.monotonic() < bench.until else replace(one, unproven=_LATE)
-                for one in _sorted(found)
-            ]
-            new = [workbench.attempt(one, least=bench.minimum_share) for one in ideas if time.monotonic() < bench.until]
+            workbench = Workbench(subject.source, choice, folder, how.proving, latency_ms=subject.latency_ms)
+            found = workbench.prove(_sorted(found))
+            new = workbench.attempt(ideas, least=how.minimum_share)
+            new = [finding for finding in new if finding.unproven != LATE]
     except MachineBusy:
         raise
     except (DlbricksError, OSError) as error:
         unasked.append(f"nothing could be tried: {' '.join(str(error).split())}")
         return replace(row, findings=_sorted(found), unasked=tuple(unasked))
-    helps = [one for one in found if one.proof is None or one.unproven is None]
-    helps += [one for one in new if one.proof and one.unproven is None]
-    tried = [one for one in (*found, *new) if one not in helps]
+    helps = [finding for finding in found if finding.proof is None or finding.unproven is None]
+    helps += [finding for finding in new if finding.proof and finding.unproven is None]
+    tried = [finding for finding in (*found, *new) if finding not in helps]
     return replace(row, findings=_sorted(helps), tried=tuple(tried), unasked=tuple(unasked))
 
 
-def _lacking(subject: Subject) -> dict[str, str]:
+def _lacking(subject: AnalysedModel) -> dict[str, str]:
     """What analyses may require and is not stored, each with the reason."""
     lacking = {}
     if subject.latency_ms is None:
-        why = with_command(subject.estimate.ratio_reason, subject.estimate)
+        why = with_command(subject.estimate.truth.reason, subject.estimate)
         lacking[LATENCY] = why or "neither the model nor its bricks are measured"
-    missing = len(subject.estimate.missing)
-    if missing or not subject.estimate.sequences:
+    missing = len(subject.estimate.parts.missing)
+    if missing or not subject.estimate.parts.sequences:
         lacking[BRICKS] = f"{missing} bricks of what is executed are not measured"
     return lacking
 
@@ -338,10 +427,14 @@ def _shown(found: Finding, minimum_share: float) -> bool:
 
 def shown_once(found: Sequence[Finding]) -> list[Finding]:
     """Without slow kernels whose layers are all in findings that say what is wrong with them."""
-    known = {name for one in found if one.kind != slow_kernels.ANALYSIS.name for name in one.layers}
-    return [one for one in found if one.kind != slow_kernels.ANALYSIS.name or not known.issuperset(one.layers)]
+    known = {name for finding in found if finding.kind != slow_kernels.SLOW_KERNELS.name for name in finding.layers}
+    return [
+        finding
+        for finding in found
+        if finding.kind != slow_kernels.SLOW_KERNELS.name or not known.issuperset(finding.layers)
+    ]
 
 
 def _sorted(found: Sequence[Finding]) -> tuple[Finding, ...]:
     """The largest saving first; after them what could be saved at most."""
-    return tuple(sorted(found, key=lambda one: (one.at_most, -share_of(one))))
+    return tuple(sorted(found, key=lambda finding: (finding.at_most, -share_of(finding))))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["Finding", "Proof", "Remedy"]
+from .subject import AnalysedModel, Node, Spent
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,3 +102,165 @@ class Finding:
     def record(self) -> dict[str, Any]:
         """As a JSON object."""
         return asdict(self) | {"proven_ms": self.proven_ms, "proven_share": self.proven_share}
+
+
+# What an analysis is: a question about a model, what must be known to answer it, and how it is answered.
+
+
+BRICKS = "bricks"
+"""What the model's executed operators take."""
+
+LATENCY = "latency"
+"""What the model takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Idea:
+    """A remedy that may save time. A finding adds the predicted saving; without a prediction, only a trial shows it.
+
+    Attributes:
+        kind: Name of the analysis.
+        title: The missed opportunity, in one line.
+        remedy: The remedy.
+        evidence: Reasons, as sentences.
+        layers: Names of the layers concerned; empty for the whole model.
+    """
+
+    kind: str
+    title: str
+    remedy: Remedy
+    evidence: tuple[str, ...] = ()
+    layers: tuple[str, ...] = ()
+
+
+def _nothing(_subject: AnalysedModel) -> Iterable[Idea]:
+    return ()
+
+
+def _none(_subject: AnalysedModel) -> Iterable[Finding]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """One analysis.
+
+    Attributes:
+        name: What its findings are called.
+        requires: What must be stored: ``BRICKS``, ``LATENCY``.
+        run: What it finds.
+        ideas: What it would have tried.
+    """
+
+    name: str
+    requires: frozenset[str] = frozenset({BRICKS, LATENCY})
+    run: Callable[[AnalysedModel], Iterable[Finding]] = field(default=_none)
+    ideas: Callable[[AnalysedModel], Iterable[Idea]] = field(default=_nothing)
+
+
+def finding_of(subject: AnalysedModel, idea: Idea, current: Spent, saving: Spent) -> Finding:
+    """Return the finding of an idea whose saving is predicted.
+
+    Args:
+        subject: The model, whose latency is known.
+        idea: The idea.
+        current: The latency of the layers concerned.
+        saving: The part of it that the remedy would save.
+    """
+    assert subject.latency_ms is not None  # noqa: S101  # analyses require it
+    low, high = saving.ms - saving.half_ms, saving.ms + saving.half_ms
+    return Finding(
+        kind=idea.kind,
+        title=idea.title,
+        layers=idea.layers,
+        current_ms=current.ms,
+        achievable_ms=current.ms - saving.ms,
+        saving_ms=saving.ms,
+        ci95_ms=(low, high),
+        share=saving.ms / subject.latency_ms,
+        evidence=idea.evidence,
+        keys=current.keys,
+        remedy=idea.remedy,
+    )
+
+
+def spent_by(nodes: Iterable[Node]) -> str:
+    """Executed operators with what they take, for an evidence."""
+    return ", ".join(f"{node.layer.op_type} {node.ms:.3g} ms" for node in nodes if node.ms is not None)
+
+
+# What all findings of a model would give together, without counting a saving twice.
+
+
+_NS_PER_MS = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """What findings give together that do not overlap.
+
+    Attributes:
+        saving_ms: The sum: of what was proven, where it was, else of what is predicted.
+        ci95_ms: Both ends of their intervals, added up: findings of one machine may err together.
+        share: ``saving_ms`` of the model's latency.
+        findings: Which of the findings these are, by their number in the order given.
+    """
+
+    saving_ms: float
+    ci95_ms: tuple[float, float]
+    share: float
+    findings: tuple[int, ...]
+
+    def record(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return asdict(self)
+
+
+def joint_of(findings: Sequence[Finding], latency_ms: float | None) -> Joint | None:
+    """The largest sum of savings of findings that concern different layers; None where there are no findings.
+
+    Of findings that have a layer in common only one counts. One that names no layer is about the whole model, and
+    excludes all others: what another number of threads or another precision would leave of their savings is not
+    known. A maximum-weight clique of the findings that go together (``networkx``). What is only the most that could
+    be saved (``Finding.at_most``) does not count.
+
+    Args:
+        findings: Of one model.
+        latency_ms: The one latency that their savings are of.
+    """
+    if not latency_ms:
+        return None
+    import networkx as nx  # a report that knows of no findings needs none of it
+
+    together: nx.Graph[int] = nx.Graph()
+    for number, found in enumerate(findings):
+        saving = _saving(found)[0]
+        if saving > 0 and not found.at_most:
+            together.add_node(number, ns=max(1, round(saving * _NS_PER_MS)))
+    for number in together:
+        for other in together:
+            if number < other and _apart(findings[number], findings[other]):
+                together.add_edge(number, other)
+    chosen, _ = nx.max_weight_clique(together, weight="ns")
+    if not chosen:
+        return None
+    savings = [_saving(findings[number]) for number in chosen]
+    total, low, high = (math.fsum(column) for column in zip(*savings, strict=True))
+    return Joint(total, (low, high), total / latency_ms, tuple(sorted(chosen)))
+
+
+def _apart(finding: Finding, other: Finding) -> bool:
+    return bool(finding.layers) and bool(other.layers) and not set(finding.layers) & set(other.layers)
+
+
+def _saving(found: Finding) -> tuple[float, float, float]:
+    """What a finding saves, with both ends of its interval, of the model's one latency."""
+    proof = found.proof
+    if proof is None or found.proven_ms is None:
+        low, high = found.ci95_ms or (found.saving_ms, found.saving_ms)
+        return found.saving_ms, low, high
+    low, high = proof.ci95_ms
+    if not proof.saving_ms:
+        return 0.0, low, high
+    scale = found.proven_ms / proof.saving_ms
+    return found.proven_ms, scale * low, scale * high

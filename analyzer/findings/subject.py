@@ -5,21 +5,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 
-from ...bricks.cost import Cost
-from ...bricks.graph.executed import Layouts
-from ...bricks.graph.graph import ModelGraph
-from ...bricks.layer import Layer
-from ...bricks.operators import UNMOVED
+from ...bricks.graph.graph import Layouts, ModelGraph
+from ...bricks.layer import UNMOVED, Cost, Layer
 from ...constructor.choice import Choice
-from ...constructor.decomposition import Decomposition
 from ...constructor.result import Estimate, SequenceLatency
 from ...db import Store
+from ...errors import UsageError
 from ...models import ModelSource
-
-__all__ = ["Node", "Rates", "Spent", "Subject", "is_depthwise", "weighted_median", "weighted_quantile"]
 
 _HALF = 0.5
 _THIRD = 1 / 3
@@ -89,20 +84,28 @@ class Rates:
     special_per_ms: float | None
 
 
-class Subject:
+def latency_of(estimate: Estimate) -> float | None:
+    """The one latency that all savings are of: measured, else estimated."""
+    return estimate.latency.ms if estimate.truth.ms is None else estimate.truth.ms
+
+
+class AnalysedModel:
     """One model as analyses see it.
 
     Args:
-        model: The model, decomposed into what is executed.
-        estimate: What is known of its latency.
-        choice: System, stack and conditions; None where nothing is stored.
-        store: The database.
+        estimate: What is known of its latency, with the model decomposed into what is executed.
+        store: The database, for other ways to run the model.
+
+    Raises:
+        UsageError: The model could not be decomposed.
     """
 
-    def __init__(self, model: Decomposition, estimate: Estimate, choice: Choice | None, store: Store) -> None:
-        self.model = model
+    def __init__(self, estimate: Estimate, store: Store) -> None:
+        if estimate.model.decomposition is None:
+            raise UsageError(f"{estimate.name} is not decomposed: {estimate.error}", remedy="leave it out")
+        self.model = estimate.model.decomposition
         self.estimate = estimate
-        self.choice = choice
+        self.choice: Choice | None = None if estimate.evidence is None else estimate.evidence.choice
         self.store = store
         self._modest: dict[str, Rates] = {}
 
@@ -119,21 +122,20 @@ class Subject:
     @property
     def latency_ms(self) -> float | None:
         """The one latency that all savings are of: measured, else estimated."""
-        found = self.estimate.measured_ms
-        return self.estimate.estimate_ms if found is None else found
+        return latency_of(self.estimate)
 
     @property
     def basis(self) -> str | None:
         """What that latency is."""
         if self.latency_ms is None:
             return None
-        return "estimate" if self.estimate.measured_ms is None else "measured"
+        return "estimate" if self.estimate.truth.ms is None else "measured"
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
         """What is executed, in order; it never adds up to more than the model's latency."""
         graph, executed = self.model.graph, self.model.executed
-        rows = {row.layers[0]: row for row in self.estimate.sequences if len(row.layers) == 1}
+        rows = {row.layers[0]: row for row in self.estimate.parts.sequences if len(row.layers) == 1}
         origins = None if executed is None else executed.origins
         return tuple(
             Node(
@@ -151,7 +153,7 @@ class Subject:
 
         Where it is less, the rest is calls, gaps and what values cost, and no operator's.
         """
-        total = math.fsum(row.latency_ms for row in self.estimate.sequences if row.latency_ms is not None)
+        total = math.fsum(row.latency_ms for row in self.estimate.parts.sequences if row.latency_ms is not None)
         return min(1.0, self.latency_ms / total) if self.latency_ms and total else 1.0
 
     @property
@@ -184,7 +186,7 @@ class Subject:
             return None
         halves = {node.row.key: node.half_ms for node in nodes if node.row is not None}
         counts = Counter(node.row.key for node in nodes if node.row is not None)
-        half = math.hypot(*(counts[key] * one for key, one in halves.items()))
+        half = math.hypot(*(counts[key] * half for key, half in halves.items()))
         return Spent(math.fsum(node.ms or 0.0 for node in nodes), half, tuple(counts))
 
     def names(self, layers: Iterable[int]) -> tuple[str, ...]:
@@ -213,8 +215,12 @@ class Subject:
         """
         if operator not in self._modest:
             others, own = self._rates(_THIRD, without=operator), self._rates(_THIRD)
-            found = {one.name: getattr(others, one.name) or getattr(own, one.name) for one in fields(Rates)}
-            self._modest[operator] = Rates(**found)
+            self._modest[operator] = Rates(
+                bytes_per_ms=others.bytes_per_ms or own.bytes_per_ms,
+                macs_per_ms=others.macs_per_ms or own.macs_per_ms,
+                depthwise_per_ms=others.depthwise_per_ms or own.depthwise_per_ms,
+                special_per_ms=others.special_per_ms or own.special_per_ms,
+            )
         return self._modest[operator]
 
     def _rates(self, share: float, without: str = "") -> Rates:

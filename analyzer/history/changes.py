@@ -8,25 +8,172 @@ has to have moved as well as their mean.
 
 The scatter is that of the series itself, and Student's t pays for how few runs it is known from: the rate of false
 alarms holds for short series too. That is where this does better than the libraries that it was held against
-(``benchmarks/history.py``, docs/history.md).
+(docs/history.md).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...constructor.choice import COLD, MODEL
+from ...db import Measurement, Run, Stack, Store, Subject
+from ...db.queries import Filter
+from ...db.values import Runtime
+from ...tabular import Row
 from ..comparison.difference import Difference, difference, two_sided
+from ..estimation.query import Query, matching
 
-__all__ = ["FEWEST", "LEVEL", "MINIMUM_EFFECT", "Shift", "moved", "shifts", "standing"]
+# The runs of a model in one place, in the order in which they were made.
+
+
+MEAN, UNDISTURBED = "mean", "undisturbed"
+"""What the latencies of a series are: means, or those of a quiet machine."""
+
+_NS_PER_MS = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """Where the runs of a series were made: all that is part of what is measured, but for versions.
+
+    Attributes:
+        system: Key of the system.
+        runtime: The backend, its device and options.
+        threads: Its threads.
+        dtype: Precision.
+        cold: Whether everything is evicted before each execution; else a model is in its own cache state.
+    """
+
+    system: str
+    runtime: Runtime
+    threads: int
+    dtype: str
+    cold: bool
+
+    @classmethod
+    def of(cls, measurement: Measurement, stack: Stack) -> Track:
+        """Return the track of a measurement."""
+        conditions = measurement.conditions
+        cold = conditions.cache == COLD
+        return cls(measurement.system, stack.runtime, conditions.threads, conditions.dtype, cold)
+
+    @property
+    def cache(self) -> str:
+        """``cold``, or ``model``: whatever a model that is repeated leaves in the caches."""
+        return COLD if self.cold else MODEL
+
+    @property
+    def filter(self) -> Filter:
+        """What else was measured there, in whatever precision and with whatever options."""
+        runtime = self.runtime
+        return Filter(system=self.system, threads=self.threads, backend=runtime.backend, device=runtime.device)
+
+    def record(self) -> Row:
+        """Return the keys of a JSON object that say where it was."""
+        return {
+            "system": self.system,
+            "backend": self.runtime.backend,
+            "device": self.runtime.device,
+            "options": dict(self.runtime.options),
+            "threads": self.threads,
+            "cache": self.cache,
+            "dtype": self.dtype,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RunPoint:
+    """One run of a series.
+
+    Attributes:
+        run: Its id.
+        started: When it began, ISO 8601, UTC.
+        latency_ms: Undisturbed, or the mean; which, the series says.
+        ci95_ms: Interval of it, relatively as wide as that of the mean; it holds nothing that runs differ by.
+        quiet: Share of the visits during which the machine was quiet; None where that is not known.
+        stack: Key of the stack.
+        versions: Of the runtime's packages, of dlbricks, and of the operating system's kernel; and the node, where the
+            run has one: equal machines are one system, and so is a series.
+    """
+
+    run: str
+    started: str
+    latency_ms: float
+    ci95_ms: tuple[float, float]
+    quiet: float | None
+    stack: str
+    versions: Mapping[str, str]
+
+
+def measured_by_track(store: Store, query: Query, models: Collection[str]) -> dict[str, dict[Track, list[Measurement]]]:
+    """What was measured of whole models, by model and track; one measurement of each run, oldest run first.
+
+    Args:
+        store: The database.
+        query: What the caller asked for.
+        models: Keys of the models.
+
+    Raises:
+        UsageError: No stored system, or stack, has a key that begins as asked.
+    """
+    stacks, order = store.stacks(), {run.id: number for number, run in enumerate(store.runs())}
+    # A model that is repeated is in its own cache state: hot and model are the same of it.
+    places = matching(store, models, replace(query, cache=None), Subject.MODEL)
+    wanted = {
+        (place.system_key, place.stack_key, place.conditions)
+        for place in places
+        if query.cache is None or (query.cache == COLD) == (place.conditions.cache == COLD)
+    }
+    found: defaultdict[str, defaultdict[Track, dict[str, Measurement]]] = defaultdict(lambda: defaultdict(dict))
+    stored = store.measurements(subject=Subject.MODEL, keys=models, latest=False)
+    for taken in sorted(stored, key=lambda measurement: order[measurement.run]):
+        if (taken.system, taken.stack, taken.conditions) in wanted and value_ns(taken, MEAN):
+            found[taken.key][Track.of(taken, stacks[taken.stack])][taken.run] = taken
+    return {key: {track: list(runs.values()) for track, runs in of.items()} for key, of in found.items()}
+
+
+def basis_of(measurements: Iterable[Measurement]) -> str:
+    """What a series is made of: undisturbed latencies where all runs have one, else means; never some of both."""
+    return UNDISTURBED if all(measurement.undisturbed_ns for measurement in measurements) else MEAN
+
+
+def value_ns(measurement: Measurement, basis: str) -> float:
+    """The latency of a measurement."""
+    return measurement.latency_ns if basis == MEAN else measurement.undisturbed_ns or 0.0
+
+
+def points_of(
+    measurements: Sequence[Measurement], basis: str, runs: Mapping[str, Run], stacks: Mapping[str, Stack]
+) -> tuple[RunPoint, ...]:
+    """The points of a series.
+
+    Args:
+        measurements: Of each run one, oldest first.
+        basis: What their latencies are.
+        runs: By id.
+        stacks: By key.
+    """
+    points = []
+    for taken in measurements:
+        run, latency_ms = runs[taken.run], value_ns(taken, basis) / _NS_PER_MS
+        low, high = (bound * latency_ms / taken.latency_ns for bound in taken.ci95_ns)
+        kernel = run.before.get("kernel")
+        versions = {**dict(stacks[taken.stack].versions), "dlbricks": run.tool}
+        versions |= {"kernel": str(kernel)} if kernel else {}
+        versions |= {"node": run.node} if run.node else {}
+        points.append(RunPoint(run.id, run.started, latency_ms, (low, high), taken.quiet, taken.stack, versions))
+    return tuple(points)
+
 
 LEVEL = 2e-4
 """Probability of a cut by chance below which it is a change: with that a series without changes raises less than one
-alarm in 1,000 runs (``benchmarks/history.py``), although every new run is looked at with up to ``_NEWEST`` cuts."""
+alarm in 1,000 runs (docs/results/history.md), although every new run is looked at with up to ``_NEWEST`` cuts."""
 
 MINIMUM_EFFECT = 0.01
 """Relative change of level that matters where nothing else is asked for."""
@@ -85,7 +232,7 @@ def shifts(latencies: Sequence[float], *, minimum_effect: float = MINIMUM_EFFECT
 
     Example:
         >>> quiet = [1.00, 1.01, 0.99, 1.00, 1.01, 1.00, 0.99, 1.01]
-        >>> [(one.at, round(one.seen.ratio, 2)) for one in shifts([*quiet, *(1.1 * one for one in quiet)])]
+        >>> [(shift.at, round(shift.seen.ratio, 2)) for shift in shifts([*quiet, *(1.1 * ms for ms in quiet)])]
         [(8, 1.1)]
     """
     logs = np.log(np.asarray(latencies, dtype=np.float64))
@@ -99,7 +246,7 @@ def shifts(latencies: Sequence[float], *, minimum_effect: float = MINIMUM_EFFECT
     return _described(logs, found)
 
 
-def standing(latencies: Sequence[float], *, minimum_effect: float = MINIMUM_EFFECT) -> list[Shift]:
+def confirmed_shifts(latencies: Sequence[float], *, minimum_effect: float = MINIMUM_EFFECT) -> list[Shift]:
     """The same without alarms that later runs did not bear out: whose levels, over all their runs, hardly differ.
 
     Args:
@@ -112,7 +259,7 @@ def standing(latencies: Sequence[float], *, minimum_effect: float = MINIMUM_EFFE
         weakest = min(found, key=_size)
         if _size(weakest) >= least:
             break
-        found = _described(logs, [(one.at, one.found) for one in found if one is not weakest])
+        found = _described(logs, [(shift.at, shift.found) for shift in found if shift is not weakest])
     return found
 
 
@@ -140,12 +287,12 @@ def _described(logs: Values, found: Sequence[tuple[int, int]]) -> list[Shift]:
     ]
 
 
-def moved(before: Sequence[float], after: Sequence[float]) -> Difference | None:
+def level_difference(before: Sequence[float], after: Sequence[float]) -> Difference | None:
     """How far the levels of two groups of runs differ; None where either has fewer than two.
 
     Args:
         before: Positive values, in any unit.
-        after: Likewise.
+        after: Positive values in the same unit.
     """
     if min(len(before), len(after)) < 2:
         return None
@@ -162,16 +309,16 @@ def _cut(logs: Values, least: float) -> int | None:
     before, after = cuts - first, size - cuts
     centred = logs - logs.mean()
     sums, squares = (np.concatenate([[0.0], np.cumsum(part)]) for part in (centred, centred**2))
-    one, two = (sums[cuts] - sums[first]) / before, (sums[-1] - sums[cuts]) / after
-    rest = squares[-1] - squares[first] - before * one**2 - after * two**2
+    old_mean, new_mean = (sums[cuts] - sums[first]) / before, (sums[-1] - sums[cuts]) / after
+    rest = squares[-1] - squares[first] - before * old_mean**2 - after * new_mean**2
     degrees = before + after - 2
     error = np.sqrt(np.maximum(rest / degrees, _EXACT**2) * (1 / before + 1 / after))
-    far = np.abs(two - one)
+    far = np.abs(new_mean - old_mean)
     for index in np.argsort(-far / error):
         if two_sided(float(far[index] / error[index]), float(degrees[index])) >= LEVEL:
             return None  # of almost as many runs each: those that follow are no clearer
         old, new = logs[first[index] : cuts[index]], logs[cuts[index] :]
-        agreeing = float(np.median(new) - np.median(old)) * math.copysign(1, two[index] - one[index])
+        agreeing = float(np.median(new) - np.median(old)) * math.copysign(1, new_mean[index] - old_mean[index])
         if far[index] >= least and agreeing >= _AGREEING * far[index]:
             return int(cuts[index])
     return None
@@ -193,4 +340,4 @@ def _rest(logs: Values) -> float:
 def _difference(before: Values, after: Values) -> Difference:
     degrees = before.size + after.size - 2
     error = math.sqrt(max((_rest(before) + _rest(after)) / degrees, _EXACT**2) * (1 / before.size + 1 / after.size))
-    return difference(math.exp(before.mean()), math.exp(after.mean()), error=error, degrees=degrees)
+    return difference(math.exp(before.mean()), math.exp(after.mean()), (error, degrees))

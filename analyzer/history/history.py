@@ -1,32 +1,66 @@
-"""The latencies of models over time: every run that is stored, and where the level changed, by what."""
+"""The latencies of models over time: every run that is stored, and where the level changed, by what.
+
+Whether the machine moved, the probes around every visit and our own reference networks say, as series of the same runs.
+A probe is code of ours outside the runtime: no version of a runtime makes it slower, and what does makes everything so.
+A reference network runs in the runtime: where a version changed as well, that it moved says nothing of the machine.
+"""
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import fmean
 from typing import Unpack
 
+from ...bricks.decomposition import Decomposition, Failed
 from ...bricks.inference.shapes import ShapeOracle
-from ...constructor.choice import COLD, MODEL
-from ...constructor.decomposition import Decomposition, Failed
-from ...db import Measurement, Run, Stack, Store
-from ...generator.decomposition.cutter import Cut
-from ...generator.decomposition.oracle import WorkerOracle
+from ...bricks.reference import CHAIN, OVERHEAD, built_in_key
+from ...constructor.choice import COLD
+from ...db import Measurement, Run, Stack, Store, Subject
+from ...db.samples.statistics import Baseline
+from ...db.values import Visit
+from ...generator.decomposition.cut import Cut
 from ...models import ModelSource
-from ..comparison.difference import Relation, check_minimum_effect
-from ..estimation.cutting import readable_of
+from ..comparison.difference import Difference, Levels, check_minimum_effect
+from ..comparison.results import brick_of, decomposed, unique_bricks
 from ..estimation.query import Query, QueryFields, asked
-from ..estimation.survey import decompose_all
-from .blame import BrickRuns, blamed, brick_runs
-from .changes import FEWEST, MINIMUM_EFFECT, Shift, moved, standing
-from .machine import PROBE, Evidence, Witness, evidence, witnesses
-from .result import Cause, Change, History, ModelHistory, VersionChange
-from .series import Point, Track, basis_of, points_of, tracks
+from .changes import (
+    FEWEST,
+    MINIMUM_EFFECT,
+    UNDISTURBED,
+    RunPoint,
+    Shift,
+    Track,
+    basis_of,
+    confirmed_shifts,
+    level_difference,
+    measured_by_track,
+    points_of,
+    value_ns,
+)
+from .result import BrickChange, Cause, Change, History, MachineEvidence, ModelHistory, VersionChange, Witness
 
-__all__ = ["history"]
+_HOT = "hot"
+_NS_PER_US, _NS_PER_MS = 1e3, 1e6
+
+_PROBE, _REFERENCE = "probe", "reference"
+
+_NAMES = {built_in_key(OVERHEAD): "a call of one addition", built_in_key(CHAIN): "a chain of small operators"}
+
+_LEVEL = 0.01
+"""Probability that a series moved by chance below which it did."""
+
+_SHARE = 0.5
+"""A witness explains a change where it moved by this share of it, in the same direction."""
+
+_SHOWN = 8
+"""Characters of a key."""
+
+_BrickRuns = Mapping[str, Mapping[str, Measurement]]
+"""Key of a brick to what each run measured of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +79,9 @@ class _Series:
     """What the changes of one row are made from."""
 
     model: Decomposition
-    points: Sequence[Point]
+    points: Sequence[RunPoint]
     witnesses: Sequence[Witness]
-    bricks: BrickRuns
+    bricks: _BrickRuns
     order: Mapping[str, int]
     """Number of every run of the database, the oldest first."""
 
@@ -95,14 +129,10 @@ def history(
     """
     check_minimum_effect(minimum_effect)
     begin = None if since is None else since.astimezone(UTC)
-    cut = Cut(granularity, connected=connected)
-    cut.check()
-    with WorkerOracle() as worker:
-        found = decompose_all(models, cut, oracle or worker, store=store)
-    readable_of(models, found)
+    found = decomposed(models, Cut(granularity, connected=connected), oracle)
     known = _Known(store, {run.id: run for run in store.runs()}, store.stacks(), minimum_effect, begin)
     keys = {model.own.key for model in found if isinstance(model, Decomposition)}
-    stored = tracks(store, asked(query, fields), keys)
+    stored = measured_by_track(store, asked(query, fields), keys)
     rows: list[ModelHistory] = []
     for model in found:
         if isinstance(model, Failed):
@@ -118,40 +148,36 @@ def _row(known: _Known, model: Decomposition, track: Track, measurements: Sequen
     basis = basis_of(measurements)
     points = points_of(measurements, basis, known.runs, known.stacks)
     latencies = [point.latency_ms for point in points]
-    found = standing(latencies, minimum_effect=known.minimum_effect)
-    seen = witnesses(known.store, track, measurements, known.stacks, basis=basis)
-    bricks = brick_runs(known.store, track, model, known.stacks) if found else {}
-    series = _Series(model, points, seen, bricks, {run: number for number, run in enumerate(known.runs)})
+    found = confirmed_shifts(latencies, minimum_effect=known.minimum_effect)
+    witnesses = (
+        *_probes(known.store, measurements, basis),
+        *_references(known, track, [point.run for point in points]),
+    )
+    bricks = _brick_runs(known, track, model) if found else {}
+    series = _Series(model, points, witnesses, bricks, {run: number for number, run in enumerate(known.runs)})
     changes = [_change(series, shift) for shift in found]
-    few = f"{len(points)} of the {FEWEST} runs that it takes to find a change" if len(points) < FEWEST else None
     return ModelHistory(
-        name=model.source.name,
-        system=track.system,
-        backend=track.backend,
-        device=track.device,
-        options=dict(track.options),
-        threads=track.threads,
-        cache=COLD if track.cold else MODEL,
-        dtype=track.dtype,
-        basis=basis,
-        runs=len(points),
-        latest_ms=latencies[-1],
-        scatter=_scatter(latencies, [shift.at for shift in found]),
-        points=points,
-        changes=tuple(
-            one for one in changes if known.since is None or datetime.fromisoformat(one.started) >= known.since
+        model.source.name,
+        track,
+        basis,
+        _scatter(latencies, [shift.at for shift in found]),
+        points,
+        tuple(
+            change
+            for change in changes
+            if known.since is None or datetime.fromisoformat(change.first.started) >= known.since
         ),
-        machine=seen,
-        reason=few,
+        witnesses,
+        f"{len(points)} of the {FEWEST} runs that it takes to find a change" if len(points) < FEWEST else None,
     )
 
 
 def _scatter(latencies: Sequence[float], cuts: Sequence[int]) -> float | None:
     """Relative standard deviation within levels; None where no level has a second run."""
-    logs = [math.log(one) for one in latencies]
+    logs = [math.log(latency) for latency in latencies]
     parts = [logs[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(logs)], strict=True)]
     degrees = len(logs) - len(parts)
-    rest = sum((one - fmean(part)) ** 2 for part in parts for one in part)
+    rest = sum((value - fmean(part)) ** 2 for part in parts for value in part)
     return math.sqrt(rest / degrees) if degrees else None
 
 
@@ -160,62 +186,165 @@ def _change(series: _Series, shift: Shift) -> Change:
     # Of the runs that may be the first at the new level, that with which a version changed.
     at = min(shift.places, key=lambda place: (not _versions(points, place), abs(place - shift.at)))
     before, after = points[shift.begin : at], points[at : shift.end]
-    seen = moved([one.latency_ms for one in before], [one.latency_ms for one in after])
+    seen = level_difference([point.latency_ms for point in before], [point.latency_ms for point in after])
     assert seen is not None  # noqa: S101  # there are several runs on either side
-    slower = seen.ratio > 1
-    machine = tuple(evidence(one, seen, shift.begin, at, shift.end) for one in series.witnesses)
+    machine = tuple(_evidence(witness, seen, shift.begin, at, shift.end) for witness in series.witnesses)
     versions = _versions(points, at)
     cause, reason = _cause(versions, machine)
-    # Bricks may have been measured by other runs than the model.
-    first, middle, last = (series.order[one.run] for one in (before[0], after[0], after[-1]))
-    sides = (
-        [run for run, number in series.order.items() if first <= number < middle],
-        [run for run, number in series.order.items() if middle <= number <= last],
-    )
-    bricks, missing = blamed(series.model, series.bricks, *sides, slower=slower)
+    bricks, missing = _blamed(series, before, after, slower=seen.ratio > 1)
     return Change(
-        run=points[at].run,
-        started=points[at].started,
-        found=points[max(shift.found, at)].run,
-        verdict=Relation.SLOWER if slower else Relation.FASTER,
-        before_ms=_level(before),
-        after_ms=_level(after),
-        ratio=seen.ratio,
-        ratio_ci95=seen.ci95,
-        runs_before=len(before),
-        runs_after=len(after),
-        cause=cause,
-        reason=reason,
-        versions=versions,
-        machine=machine,
-        bricks=bricks,
-        bricks_missing=missing,
+        points[at],
+        points[max(shift.found, at)].run,
+        Levels(_level(before), _level(after), seen),
+        len(before),
+        len(after),
+        cause,
+        reason,
+        versions,
+        machine,
+        bricks,
+        missing,
     )
 
 
-def _level(points: Sequence[Point]) -> float:
-    return math.exp(fmean(math.log(one.latency_ms) for one in points))
+def _level(points: Sequence[RunPoint]) -> float:
+    return math.exp(fmean(math.log(point.latency_ms) for point in points))
 
 
-def _versions(points: Sequence[Point], at: int) -> tuple[VersionChange, ...]:
+def _versions(points: Sequence[RunPoint], at: int) -> tuple[VersionChange, ...]:
     """What changed between a run and the one before it."""
     old, new = points[at - 1].versions, points[at].versions
     names = dict.fromkeys([*old, *new])
     return tuple(VersionChange(name, old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name))
 
 
-def _cause(versions: Sequence[VersionChange], machine: Sequence[Evidence]) -> tuple[Cause, str]:
+def _cause(versions: Sequence[VersionChange], machine: Sequence[MachineEvidence]) -> tuple[Cause, str]:
     """What a change goes with, and how that is known."""
-    changed = ", ".join(f"{one.package} {one.before or 'absent'} → {one.after or 'absent'}" for one in versions)
+    changed = ", ".join(
+        f"{version.package} {version.before or 'absent'} → {version.after or 'absent'}" for version in versions
+    )
     # In another version of a runtime our own networks may take longer as well.
-    moving = [one for one in machine if one.moved and (one.kind == PROBE or not versions)]
-    names = ", ".join(f"{one.name} x {one.ratio:.3f}" for one in moving)
+    telling = [witness for witness in machine if witness.kind == _PROBE or not versions]
+    moving = [witness for witness in telling if witness.moved]
+    names = ", ".join(f"{witness.name} x {witness.ratio:.3f}" for witness in moving)
     if moving and versions:
         return Cause.UNKNOWN, f"both may be: {changed}, and the machine moved ({names})"
     if moving:
         return Cause.MACHINE, f"the machine and not the runtime: it moved as well ({names}), and no version changed"
-    looked = [one for one in machine if one.ratio is not None and (one.kind == PROBE or not versions)]
+    looked = any(witness.ratio is not None for witness in telling)
     still = "the machine did not move with it" if looked else "whether the machine moved is not known"
     if versions:
         return Cause.VERSIONS, f"{changed}; {still}"
     return Cause.UNKNOWN, f"no recorded version changed, and {still}"
+
+
+# Which bricks of a model changed when the model did.
+
+
+def _brick_runs(known: _Known, track: Track, model: Decomposition) -> _BrickRuns:
+    """Return what runs measured of a model's bricks where a series was made, in the cache state that most have."""
+    found: defaultdict[str, defaultdict[str, dict[str, Measurement]]] = defaultdict(lambda: defaultdict(dict))
+    states = (COLD,) if track.cold else (model.level, _HOT)
+    where = track.filter.but(subject=Subject.BRICK, keys={part.key for part in model.sequences}, dtype=track.dtype)
+    for state in states:
+        for measurement in known.store.measurements(where, cache=state, latest=False):
+            if known.stacks[measurement.stack].options == track.runtime.options:
+                found[state][measurement.key][measurement.run] = measurement
+    return max((found[state] for state in states), key=lambda bricks: sum(map(len, bricks.values())))
+
+
+def _blamed(
+    series: _Series, before: Sequence[RunPoint], after: Sequence[RunPoint], *, slower: bool
+) -> tuple[tuple[BrickChange, ...], int]:
+    """Return the bricks that runs before and after a change measured, those first that moved the model most.
+
+    Bricks may have been measured by other runs than the model, at the same time.
+
+    Args:
+        series: The series.
+        before: Its runs before the change.
+        after: Its runs after it.
+        slower: Which way the model moved.
+
+    Returns:
+        The bricks, and the number of unique ones that are not known on both sides.
+    """
+    first, middle, last = (series.order[point.run] for point in (before[0], after[0], after[-1]))
+    sides = range(first, middle), range(middle, last + 1)
+    changes = []
+    bricks = unique_bricks(series.model)
+    for key, (part, count) in bricks.items():
+        runs = series.bricks.get(key, {})
+        basis = basis_of(runs.values())
+        numbers = sorted(runs, key=series.order.__getitem__)
+        old, new = ([value_ns(runs[run], basis) for run in numbers if series.order[run] in side] for side in sides)
+        if not old or not new:
+            continue
+        old_ms, new_ms = fmean(old) / _NS_PER_MS, fmean(new) / _NS_PER_MS
+        seen = level_difference(old, new) if min(*old, *new) > 0 else None  # a logarithm of anything else has no sense
+        ratio = new_ms / old_ms if old_ms and new_ms else None
+        interval = None if seen is None else seen.ci95
+        changes.append(BrickChange(brick_of(series.model, part, count), old_ms, new_ms, ratio, interval))
+    sign = -1 if slower else 1
+    return tuple(sorted(changes, key=lambda change: sign * change.contribution_ms)), len(bricks) - len(changes)
+
+
+# Whether the machine moved.
+
+
+def _evidence(witness: Witness, seen: Difference, begin: int, at: int, end: int) -> MachineEvidence:
+    """Return what a witness did where the model changed.
+
+    Args:
+        witness: The witness.
+        seen: How the model changed.
+        begin: Index of the first run at the old level.
+        at: Of the first at the new one.
+        end: Behind the last.
+    """
+    values = witness.latencies_us
+    found = level_difference(
+        [value for value in values[begin:at] if value], [value for value in values[at:end] if value]
+    )
+    if found is None:
+        return MachineEvidence(witness.name, witness.kind, None, None, moved=False)
+    ours, theirs = math.log(seen.ratio), math.log(found.ratio)
+    with_it = found.p < _LEVEL and ours * theirs > 0 and abs(theirs) >= _SHARE * abs(ours)
+    return MachineEvidence(witness.name, witness.kind, found.ratio, found.ci95, moved=with_it)
+
+
+def _probes(store: Store, measurements: Sequence[Measurement], basis: str) -> list[Witness]:
+    """Return the probes as the latencies are: at their quietest, as a run's own baseline has them, or their means."""
+    blocks = store.blocks_of([measurement.id for measurement in measurements])
+    levels = [
+        _probe_levels([visit for block in blocks.get(measurement.id, []) for visit in block.visits], basis)
+        for measurement in measurements
+    ]
+    names = "probe of arithmetic", "probe of memory"
+    made = [Witness(name, _PROBE, values) for name, values in zip(names, zip(*levels, strict=True), strict=True)]
+    return [witness for witness in made if any(witness.latencies_us)]
+
+
+def _probe_levels(visits: Sequence[Visit], basis: str) -> tuple[float, float] | tuple[None, None]:
+    """Return microseconds of the probes of arithmetic and of memory around some visits; None where there are none."""
+    quietest = Baseline.of(visits)
+    if quietest is None:
+        return None, None
+    if basis == UNDISTURBED:
+        return quietest.compute_ns / _NS_PER_US, quietest.memory_ns / _NS_PER_US
+    compute_ns, memory_ns = fmean(visit.compute_ns for visit in visits), fmean(visit.memory_ns for visit in visits)
+    return compute_ns / _NS_PER_US, memory_ns / _NS_PER_US
+
+
+def _references(known: _Known, track: Track, order: Sequence[str]) -> list[Witness]:
+    """Return our own networks, where a run of the series measured them beside the model."""
+    found: defaultdict[str, dict[str, Measurement]] = defaultdict(dict)
+    for measurement in known.store.measurements(track.filter, subject=Subject.REFERENCE, latest=False):
+        if measurement.run in order and known.stacks[measurement.stack].options == track.runtime.options:
+            found[measurement.key][measurement.run] = measurement
+    made = []
+    for key, by_run in sorted(found.items()):
+        basis = basis_of(by_run.values())
+        values = [value_ns(by_run[run], basis) / _NS_PER_US if run in by_run else None for run in order]
+        made.append(Witness(_NAMES.get(key, f"reference {key[:_SHOWN]}"), _REFERENCE, tuple(values)))
+    return made

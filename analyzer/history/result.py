@@ -7,13 +7,10 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from ...tabular import Records, Tabular, nested_rows
-from ..comparison.difference import Relation
-from .blame import BrickChange
-from .machine import Evidence, Witness
-from .series import Point
-
-__all__ = ["Cause", "Change", "Confirmation", "History", "ModelHistory", "Standing", "VersionChange"]
+from ...tabular import Records, Row, Tabular, nested_rows
+from ..comparison.difference import Levels, Relation
+from ..comparison.results import ModelBrick
+from .changes import RunPoint, Track
 
 _SHOWN = 8
 """Characters of a key."""
@@ -42,15 +39,82 @@ class Standing(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class BrickChange:
+    """What a brick contributes to the change of its model.
+
+    Attributes:
+        brick: The brick.
+        before_ms: Its latency over the runs before the change.
+        after_ms: Over those after it.
+        ratio: ``after_ms / before_ms``; None where either is 0.
+        ratio_ci95: Its interval; None where either side is a single run.
+    """
+
+    brick: ModelBrick
+    before_ms: float
+    after_ms: float
+    ratio: float | None
+    ratio_ci95: tuple[float, float] | None
+
+    @property
+    def contribution_ms(self) -> float:
+        """Occurrences times the difference: what the model gained or lost by it."""
+        return self.brick.occurrences * (self.after_ms - self.before_ms)
+
+    def record(self) -> Row:
+        """As a JSON object."""
+        return {
+            **self.brick.record(),
+            "before_ms": self.before_ms,
+            "after_ms": self.after_ms,
+            "ratio": self.ratio,
+            "ratio_ci95": self.ratio_ci95,
+            "contribution_ms": self.contribution_ms,
+            "form": asdict(self.brick.form),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """Something that the runs of a series measured beside the model.
+
+    Attributes:
+        name: What it is.
+        kind: ``probe`` or ``reference``.
+        latencies_us: Of each run of the series; None where a run did not measure it.
+    """
+
+    name: str
+    kind: str
+    latencies_us: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MachineEvidence:
+    """What a witness did where the model changed.
+
+    Attributes:
+        name: The witness.
+        kind: ``probe`` or ``reference``.
+        ratio: After / before; None where too few runs measured it.
+        ratio_ci95: Its interval.
+        moved: Whether it moved with the model, by half as much at least, beyond chance.
+    """
+
+    name: str
+    kind: str
+    ratio: float | None
+    ratio_ci95: tuple[float, float] | None
+    moved: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Confirmation:
     """An alarm measured again, in the old environment and in the new one in turn; None is what is not known.
 
     Attributes:
         standing: What came of it.
-        before_ms: Mean in the old environment.
-        after_ms: In the new one.
-        ratio: ``after_ms / before_ms``, of visits in turn.
-        ratio_ci95: Its interval.
+        levels: Means in the old environment and in the new one, of visits in turn.
         old: Versions of the runtime's packages in the old environment.
         new: In the new one.
         bricks: What each brick contributes, by itself with hot caches, the one to blame first; only of what is
@@ -59,14 +123,31 @@ class Confirmation:
     """
 
     standing: Standing
-    before_ms: float | None = None
-    after_ms: float | None = None
-    ratio: float | None = None
-    ratio_ci95: tuple[float, float] | None = None
+    levels: Levels | None = None
     old: Mapping[str, str] | None = None
     new: Mapping[str, str] | None = None
     bricks: tuple[BrickChange, ...] = ()
     reason: str | None = None
+
+    def record(self) -> Row:
+        """As a JSON object."""
+        return {
+            "standing": self.standing,
+            **_levels(self.levels),
+            "old": self.old,
+            "new": self.new,
+            "bricks": [brick.record() for brick in self.bricks],
+            "reason": self.reason,
+        }
+
+
+def _levels(levels: Levels | None) -> Row:
+    return {
+        "before_ms": None if levels is None else levels.before_ms,
+        "after_ms": None if levels is None else levels.after_ms,
+        "ratio": None if levels is None else levels.difference.ratio,
+        "ratio_ci95": None if levels is None else levels.difference.ci95,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +170,9 @@ class Change:
     """A change of a model's level.
 
     Attributes:
-        run: Id of the first run at the new level.
-        started: When that began.
+        first: The first run at the new level.
         found: Id of the run with which it became known.
-        verdict: ``SLOWER`` or ``FASTER``.
-        before_ms: The old level: geometric mean of its runs.
-        after_ms: The new one.
-        ratio: ``after_ms / before_ms``.
-        ratio_ci95: Its interval, by what runs scatter.
+        levels: Both levels, the geometric means of their runs; how far they differ, by what runs scatter.
         runs_before: Runs at the old level.
         runs_after: Runs at the new one, until the next change.
         cause: What it goes with.
@@ -108,29 +184,48 @@ class Change:
         confirmation: What came of measuring it again in both environments; None where that was not asked for.
     """
 
-    run: str
-    started: str
+    first: RunPoint
     found: str
-    verdict: Relation
-    before_ms: float
-    after_ms: float
-    ratio: float
-    ratio_ci95: tuple[float, float]
+    levels: Levels
     runs_before: int
     runs_after: int
     cause: Cause
     reason: str
     versions: tuple[VersionChange, ...] = ()
-    machine: tuple[Evidence, ...] = ()
+    machine: tuple[MachineEvidence, ...] = ()
     bricks: tuple[BrickChange, ...] = ()
     bricks_missing: int = 0
     confirmation: Confirmation | None = None
+
+    @property
+    def verdict(self) -> Relation:
+        """``SLOWER`` or ``FASTER``."""
+        return Relation.SLOWER if self.levels.difference.ratio > 1 else Relation.FASTER
 
     @property
     def alarm(self) -> bool:
         """Whether nothing explains it but the runtime: neither the machine, nor that visits in turn do not show it."""
         refuted = self.confirmation is not None and self.confirmation.standing is Standing.REFUTED
         return self.cause is not Cause.MACHINE and not refuted
+
+    def record(self) -> Row:
+        """As a JSON object."""
+        return {
+            "run": self.first.run,
+            "started": self.first.started,
+            "found": self.found,
+            "verdict": self.verdict,
+            **_levels(self.levels),
+            "runs_before": self.runs_before,
+            "runs_after": self.runs_after,
+            "cause": self.cause,
+            "reason": self.reason,
+            "versions": [asdict(version) for version in self.versions],
+            "machine": [asdict(evidence) for evidence in self.machine],
+            "bricks": [brick.record() for brick in self.bricks],
+            "bricks_missing": self.bricks_missing,
+            "confirmation": None if self.confirmation is None else self.confirmation.record(),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,16 +234,8 @@ class ModelHistory:
 
     Attributes:
         name: The model.
-        system: Key of the system.
-        backend: Name of the backend.
-        device: Its device.
-        options: Options of the runtime.
-        threads: Its threads.
-        cache: ``cold``, or ``model``: whatever a model that is repeated leaves in the caches.
-        dtype: Precision.
+        track: Where its runs were made.
         basis: What latencies are: ``undisturbed`` where all runs know that, else ``mean``.
-        runs: Number of runs.
-        latest_ms: The newest.
         scatter: Relative standard deviation of runs around the level they are at.
         points: The runs, oldest first.
         changes: Where the level changed, oldest first; since when, was asked for.
@@ -158,26 +245,39 @@ class ModelHistory:
     """
 
     name: str
-    system: str | None = None
-    backend: str | None = None
-    device: str | None = None
-    options: Mapping[str, str] | None = None
-    threads: int | None = None
-    cache: str | None = None
-    dtype: str | None = None
+    track: Track | None = None
     basis: str | None = None
-    runs: int = 0
-    latest_ms: float | None = None
     scatter: float | None = None
-    points: tuple[Point, ...] = ()
+    points: tuple[RunPoint, ...] = ()
     changes: tuple[Change, ...] = ()
     machine: tuple[Witness, ...] = ()
     reason: str | None = None
     error: str | None = None
 
+    @property
+    def runs(self) -> int:
+        """Number of runs."""
+        return len(self.points)
+
     def record(self) -> dict[str, Any]:
         """As a JSON object."""
-        return asdict(self)
+        return {
+            "name": self.name,
+            **(dict.fromkeys(_PLACE) if self.track is None else self.track.record()),
+            "basis": self.basis,
+            "runs": self.runs,
+            "latest_ms": self.points[-1].latency_ms if self.points else None,
+            "scatter": self.scatter,
+            "points": [asdict(point) for point in self.points],
+            "changes": [change.record() for change in self.changes],
+            "machine": [asdict(witness) for witness in self.machine],
+            "reason": self.reason,
+            "error": self.error,
+        }
+
+
+_PLACE = ("system", "backend", "device", "options", "threads", "cache", "dtype")
+"""Keys that say where a model was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,15 +312,22 @@ class History(Tabular):
 
     def place_of(self, row: ModelHistory) -> str:
         """The backend, and what else distinguishes where a row was measured from other places of its model."""
-        alike = [other for other in self.rows if other.name == row.name and other.options is not None]
-        words = [row.backend or ""]
+        if row.track is None:
+            return ""
+        alike = [other.track for other in self.rows if other.name == row.name and other.track is not None]
+        own, tracks = _words(row.track), [_words(track) for track in alike]
+        options = [dict(track.runtime.options) for track in alike if track.runtime.backend == row.track.runtime.backend]
+        words = [row.track.runtime.backend]
         words += [
             f"{name}={value}"
-            for name, value in (row.options or {}).items()
-            if len({dict(other.options or {}).get(name) for other in alike if other.backend == row.backend}) > 1
+            for name, value in row.track.runtime.options
+            if len({given.get(name) for given in options}) > 1
         ]
-        threads = "1 thread" if row.threads == 1 else f"{row.threads} threads"
-        properties = {"device": row.device, "threads": threads, "cache": row.cache, "dtype": row.dtype}
-        words += [text or "" for name, text in properties.items() if len({getattr(other, name) for other in alike}) > 1]
-        words += [(row.system or "")[:_SHOWN]] if len({other.system for other in alike}) > 1 else []
+        words += [text for text, others in zip(own, zip(*tracks, strict=True), strict=True) if len({*others}) > 1]
         return " ".join(words)
+
+
+def _words(track: Track) -> tuple[str, ...]:
+    """Return what a track is called by, but for the backend and its options."""
+    threads = "1 thread" if track.threads == 1 else f"{track.threads} threads"
+    return track.runtime.device, threads, track.cache, track.dtype, track.system[:_SHOWN]

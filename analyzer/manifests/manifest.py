@@ -7,7 +7,6 @@ models, and their latencies, only where the suite itself has the names.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import os
@@ -17,29 +16,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
+import msgspec
+
 from ...bricks.reference import OVERHEAD, built_in_key
 from ...bricks.suite.suite import Suite
 from ...constructor.uncertainty.interval import Uncertainty
-from ...db import Conditions, Measurement, Run, Stack, Stop, Store, Subject, System, Verdict
-from ...db.samples.statistics import Baseline, low_probes
-from ...db.values import Summary, content_key
+from ...db import Measurement, Run, Stack, Store, Subject
+from ...db.exporting import PUBLIC_STATE, public_values
+from ...db.samples.statistics import BASELINE, Baseline, low_probes
+from ...db.values import content_key
 from ...errors import AmbiguousQuery, UsageError
-from ...generator.measurement.settings import MeasurementSettings
+from ...generator.measurement.settings import MeasurementFields, MeasurementSettings
+from ...generator.measurement.start import SOFTWARE
 from ..estimation.query import Query, QueryFields, asked
-from .locking import with_hashes
-from .parts import (
-    data_part,
-    hardware_part,
-    log_part,
-    model_part,
-    refuse_paths,
-    settings_part,
-    software_of,
-    software_part,
-)
-from .shape import Shape, misfit
-
-__all__ = ["PREDICATE", "STATEMENT", "Manifest", "Recorded", "manifest", "read_manifest"]
+from .parts import Shape, data_part, hardware_part, model_part, refuse_paths, software_part, with_hashes
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "urn:dlbricks:manifest:1"
@@ -48,9 +38,6 @@ PREDICATE = "urn:dlbricks:manifest:1"
 _SHOWN = 8
 """Characters of a run's id in messages."""
 
-_LOCAL = ("id", "run", "system", "stack")
-"""Of a measurement, what stands in the manifest once."""
-
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
@@ -58,23 +45,36 @@ class Recorded:
 
     Attributes:
         measurement: As stored.
-        error: Its relative standard error, by what time blocks and processes differ by.
-        degrees: Degrees of freedom that it is known with.
+        error: Its relative standard error, by what time blocks and processes differ by, and its degrees of freedom.
         undisturbed: Both of its undisturbed latency; None where that is not known.
     """
 
     measurement: Measurement
-    error: float
-    degrees: float
+    error: tuple[float, float]
     undisturbed: tuple[float, float] | None = None
 
     def record(self) -> dict[str, Any]:
         """As a JSON object."""
-        own: dict[str, Any] = {}
-        for name, value in asdict(self.measurement).items():
-            if name not in _LOCAL:
-                own |= value if name == "summary" else {name: value}
-        return own | {"error": self.error, "degrees": self.degrees, "undisturbed_error": self.undisturbed}
+        taken = self.measurement
+        error, degrees = self.error
+        return {
+            "subject": taken.subject,
+            "key": taken.key,
+            "conditions": asdict(taken.conditions),
+            "unroll": taken.unroll,
+            **asdict(taken.summary),
+            "stop": taken.stop,
+            "load_ns": taken.load_ns,
+            "first_run_ns": taken.first_run_ns,
+            "variant": taken.variant,
+            "protocol": taken.protocol,
+            "footprint_bytes": taken.footprint_bytes,
+            "undisturbed_ns": taken.undisturbed_ns,
+            "quiet": taken.quiet,
+            "error": error,
+            "degrees": degrees,
+            "undisturbed_error": self.undisturbed,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Manifest:
         software: The runtime, its options, Python, packages, the lock (``software_part``).
         model: The suite, how it was cut, and the models (``model_part``).
         data: Seed and generator of weights and inputs.
-        settings: Of the run: fields of ``MeasurementSettings``.
+        settings: Of the run: ``MeasurementFields``.
         log: When, the state of the machine, probes, reference networks, failures, and what is missing.
         measurements: Bricks of the suite, and whole models where it names them.
     """
@@ -109,10 +109,25 @@ class Manifest:
         """Backend, device, versions and options."""
         return _stack(self.software)
 
+    @property
+    def bricks(self) -> tuple[Recorded, ...]:
+        """The measurements of bricks."""
+        return tuple(known for known in self.measurements if known.measurement.subject is Subject.BRICK)
+
+    @property
+    def parts(self) -> dict[str, Mapping[str, Any]]:
+        """What decided the latencies, by name."""
+        return {
+            "hardware": self.hardware,
+            "software": self.software,
+            "model": self.model,
+            "data": self.data,
+            "settings": self.settings,
+        }
+
     def statement(self) -> dict[str, Any]:
         """As the JSON object of the file: an in-toto statement about the measurements and the suite."""
-        measured = [one.record() for one in self.measurements]
-        parts = {name: getattr(self, name) for name in _PARTS} | {"reference_log": self.log}
+        measured = [recorded.record() for recorded in self.measurements]
         return {
             "_type": STATEMENT,
             "subject": [
@@ -120,7 +135,7 @@ class Manifest:
                 {"name": "suite", "digest": {"sha256": self.model["suite"]}},
             ],
             "predicateType": PREDICATE,
-            "predicate": parts | {"measurements": measured},
+            "predicate": {**self.parts, "reference_log": self.log, "measurements": measured},
         }
 
     def write(self, path: str | os.PathLike[str]) -> None:
@@ -142,9 +157,6 @@ class Manifest:
             raise OSError(error.errno, error.strerror, str(path)) from error
         finally:
             partial.unlink(missing_ok=True)
-
-
-_PARTS = ("hardware", "software", "model", "data", "settings")
 
 
 def _stack(software: Mapping[str, Any]) -> Stack:
@@ -184,51 +196,57 @@ def manifest(
     """
     opened = suite if isinstance(suite, Suite) else Suite.open(Path(suite))
     chosen = _run_of(store, opened, run, asked(query, fields))
-    stack, system = store.stacks()[chosen.stack], store.systems()[chosen.system]
-    settings = settings_part(chosen)
+    stack = store.stacks()[chosen.stack]
+    settings = {name: chosen.options[name] for name in MeasurementFields.__annotations__ if name in chosen.options}
     refuse_paths(stack, settings)
-    recorded = software_of(chosen)
-    if hashes and recorded is not None:
+    recorded = chosen.before.get(SOFTWARE)
+    if hashes and isinstance(recorded, Mapping):
         recorded = {**recorded, "packages": with_hashes(recorded["packages"])}
-    return _manifest(store, opened, chosen, system, settings, software_part(stack, recorded))
-
-
-def _manifest(  # noqa: PLR0917
-    store: Store, suite: Suite, run: Run, system: System, settings: Mapping[str, Any], software: Mapping[str, Any]
-) -> Manifest:
-    named = suite.annotations is not None
-    bricks = _of_run(store, run, Subject.BRICK, suite.keys)
-    models = _of_run(store, run, Subject.MODEL, None) if named else []
-    references = _of_run(store, run, Subject.REFERENCE, None)
-    blocks = store.blocks_of([one.id for one in (*bricks, *models)])
+    software = software_part(stack, recorded if isinstance(recorded, Mapping) else None)
+    bricks = _of_run(store, chosen, Subject.BRICK, opened.keys)
+    models = [] if opened.annotations is None else _of_run(store, chosen, Subject.MODEL, None)
+    blocks = store.blocks_of([measurement.id for measurement in (*bricks, *models)])
     uncertainty = Uncertainty((*bricks, *models), blocks, store.stacks())
-    dims = run.options.get("dims")
-    failed = store.failures(subject=Subject.BRICK, keys=suite.keys, system=run.system, stack=run.stack, variant="")
-    found = {one.key for one in bricks}
-    probes = low_probes(one for found in blocks.values() for one in found)
-    log = {
-        "probes_low_ns": None if probes is None else list(probes),
-        "references": [
-            {
-                "key": one.key,
-                "name": OVERHEAD if one.key == built_in_key(OVERHEAD) else None,
-                "latency_ns": one.latency_ns,
-                "ci95_ns": list(one.ci95_ns),
-            }
-            for one in references
-        ],
-        "failures": [{"key": one.key, "kind": one.kind} for one in failed if one.run == run.id],
-        "missing": [key for key in suite.keys if key not in found],
-    }
+    baseline, dims = Baseline.of_run(chosen), chosen.options.get("dims")
     return Manifest(
-        hardware=hardware_part(system, run.before),
+        hardware=hardware_part(store.systems()[chosen.system], chosen.before),
         software=software,
-        model=model_part(suite, [one.key for one in models], dims if isinstance(dims, Mapping) else {}),
+        model=model_part(opened, [model.key for model in models], dims if isinstance(dims, Mapping) else {}),
         data=data_part(settings, software),
         settings=settings,
-        log=log_part(run) | log,
-        measurements=tuple(_recorded(one, uncertainty, Baseline.of_run(run)) for one in (*bricks, *models)),
+        log=_log(store, opened, chosen, low_probes(block for taken in blocks.values() for block in taken), bricks),
+        measurements=tuple(_recorded(measurement, uncertainty, baseline) for measurement in (*bricks, *models)),
     )
+
+
+def _log(
+    store: Store, suite: Suite, run: Run, low: tuple[float, float] | None, bricks: Collection[Measurement]
+) -> dict[str, Any]:
+    """When it was, the state of the machine as far as that is nobody's secret, and what failed or is missing."""
+    after = run.after or {}
+    found = {brick.key for brick in bricks}
+    failed = store.failures(subject=Subject.BRICK, keys=suite.keys, system=run.system, stack=run.stack, variant="")
+    return {
+        "run": run.id,
+        "command": run.command,
+        "started": run.started,
+        "finished": run.finished,
+        "before": public_values(run.before, PUBLIC_STATE),
+        "after": public_values(after, PUBLIC_STATE),
+        "probes_ns": after.get(BASELINE),
+        "probes_low_ns": None if low is None else list(low),
+        "references": [
+            {
+                "key": reference.key,
+                "name": OVERHEAD if reference.key == built_in_key(OVERHEAD) else None,
+                "latency_ns": reference.latency_ns,
+                "ci95_ns": list(reference.ci95_ns),
+            }
+            for reference in _of_run(store, run, Subject.REFERENCE, None)
+        ],
+        "failures": [{"key": failure.key, "kind": failure.kind} for failure in failed if failure.run == run.id],
+        "missing": [key for key in suite.keys if key not in found],
+    }
 
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
@@ -239,95 +257,74 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
             or its measurements were changed.
     """
     try:
-        found = json.loads(Path(path).read_text())
+        found = msgspec.json.decode(Path(path).read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} is no manifest: {error}", remedy="dlbricks manifest writes one") from error
     if not isinstance(found, dict) or found.get("_type") != STATEMENT or found.get("predicateType") != PREDICATE:
         kind = found.get("predicateType") if isinstance(found, dict) else type(found).__name__
         raise UsageError(f"{path} is no manifest of dlbricks, or of another version: it is {kind}")
     try:
-        said, digests = found["predicate"], {one["name"]: one["digest"]["sha256"] for one in found["subject"]}
+        said = found["predicate"]
+        digests = {subject["name"]: subject["digest"]["sha256"] for subject in found["subject"]}
         if digests["measurements"] != content_key(said["measurements"]) or digests["suite"] != said["model"]["suite"]:
             raise UsageError(f"{path} was changed: its measurements or its suite are not those that it states")
-        wrong = misfit(said, Shape) or misfit(said["measurements"], list[Summary], "predicate.measurements")
-        if wrong is not None:
-            raise UsageError(f"{path} is no manifest of dlbricks: {wrong} is missing or of another type")
-        MeasurementSettings(**said["settings"]).check()
-        stack = _stack(said["software"]).key
-        measured = tuple(_read(row, str(number), said, stack) for number, row in enumerate(said["measurements"]))
-        return Manifest(**{name: said[name] for name in _PARTS}, log=said["reference_log"], measurements=measured)
+        msgspec.convert(said, Shape)
+        MeasurementSettings.of(said["settings"]).check()
+        system, stack, log = content_key(said["hardware"]), _stack(said["software"]).key, said["reference_log"]
+        once = {"run": log["run"], "system": system, "stack": stack}
+        measured = (_read({"id": str(place), **once}, row) for place, row in enumerate(said["measurements"]))
+        return Manifest(
+            said["hardware"], said["software"], said["model"], said["data"], said["settings"], log, tuple(measured)
+        )
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{path} is no manifest of dlbricks: {error}") from error
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"{path} is no manifest of dlbricks: {error!r}") from error
 
 
-def _read(row: Mapping[str, Any], id_: str, said: Mapping[str, Any], stack: str) -> Recorded:
-    own = dict(row)
-    summary = {one.name: own.pop(one.name) for one in dataclasses.fields(Summary)}
-    error, degrees = float(own.pop("error")), float(own.pop("degrees"))
-    quiet = own.pop("undisturbed_error", None)
-    undisturbed = None
-    if quiet is not None:
-        of_quiet, freedom = quiet
-        undisturbed = float(of_quiet), float(freedom)
-    known = [(error, degrees), *filter(None, [undisturbed])]
-    sound = all(0 <= one < math.inf and 0 < freedom < math.inf for one, freedom in known)
-    if not sound or (own.get("undisturbed_ns") or 0) < 0:
-        raise ValueError(f"measurement {id_} has a negative latency, or an error that is none")
-    return Recorded(
-        Measurement(
-            **own
-            | {
-                "id": id_,
-                "run": said["reference_log"]["run"],
-                "system": content_key(said["hardware"]),
-                "stack": stack,
-                "subject": Subject(own["subject"]),
-                "conditions": Conditions(**own["conditions"]),
-                "summary": Summary(
-                    **summary
-                    | {
-                        "ci95_ns": tuple(summary["ci95_ns"]),
-                        "block_medians_ns": tuple(summary["block_medians_ns"]),
-                        "verdict": Verdict(summary["verdict"]),
-                    }
-                ),
-                "stop": Stop(own["stop"]),
-            }
-        ),
-        error,
-        degrees,
-        undisturbed,
-    )
+def _read(once: Mapping[str, str], row: Mapping[str, Any]) -> Recorded:
+    """Return a measurement from its row and what the manifest states once."""
+    measurement = msgspec.convert({**row, **once, "summary": row, "identity": {**row, **once}}, Measurement)
+    error = msgspec.convert((row["error"], row["degrees"]), tuple[float, float])
+    undisturbed = msgspec.convert(row.get("undisturbed_error"), tuple[float, float] | None)
+    recorded = Recorded(measurement, error, undisturbed)
+    known = recorded.record()
+    if unknown := {*row, *row["conditions"]} - {*known, *known["conditions"]}:
+        raise ValueError(f"measurement {once['id']} has fields that are not known: {', '.join(sorted(unknown))}")
+    sound = all(0 <= sd < math.inf and 0 < degrees < math.inf for sd, degrees in filter(None, (error, undisturbed)))
+    if not sound or (measurement.undisturbed_ns or 0) < 0:
+        raise ValueError(f"measurement {once['id']} has a negative latency, or an error that is none")
+    return recorded
 
 
 def _recorded(measurement: Measurement, uncertainty: Uncertainty, baseline: Baseline | None) -> Recorded:
     if measurement.latency_ns <= 0:
-        return Recorded(measurement, 0.0, 1.0)
-    error, degrees = uncertainty.error_ns({measurement.id: 1 / measurement.latency_ns})
-    return Recorded(measurement, error, degrees, uncertainty.undisturbed_error(measurement.id, baseline))
+        return Recorded(measurement, (0.0, 1.0))
+    error = uncertainty.error_ns({measurement.id: 1 / measurement.latency_ns})
+    return Recorded(measurement, error, uncertainty.undisturbed_error(measurement.id, baseline))
 
 
 def _of_run(store: Store, run: Run, subject: Subject, keys: Collection[str] | None) -> list[Measurement]:
     found = store.measurements(subject=subject, keys=keys, system=run.system, stack=run.stack, variant="", latest=False)
-    return [one for one in found if one.run == run.id]
+    return [measurement for measurement in found if measurement.run == run.id]
 
 
-def _run_of(store: Store, suite: Suite, run: str | None, query: Query) -> Run:
-    """The newest finished run of a suite, or the one that is meant.
+def _run_of(store: Store, suite: Suite, id_: str | None, query: Query) -> Run:
+    """Return the newest finished run of a suite, or the one that is meant.
 
     Raises:
         UsageError: There is none.
         AmbiguousQuery: Runs under several conditions match.
     """
     stacks = store.stacks()
-    known = [one for one in store.runs() if one.suite == suite.hash and one.finished is not None]
-    found = [one for one in known if one.id.startswith(run or "") and _matches(one, stacks[one.stack], query)]
+    known = [run for run in store.runs() if run.suite == suite.hash and run.finished is not None]
+    found = [run for run in known if run.id.startswith(id_ or "") and _matches(run, stacks[run.stack], query)]
     if not found:
         which = f"; finished are {_listed(known)}" if known else ""
         raise UsageError(
             f"no finished run of suite {suite.path} is stored as asked{which}", remedy=f"dlbricks run {suite.path}"
         )
-    if len({_conditions(one) for one in found}) > 1 or (run and len(found) > 1):
+    if len({(run.system, run.stack, *_conditions(run)) for run in found}) > 1 or (id_ and len(found) > 1):
         raise AmbiguousQuery(
             f"{len(found)} runs of suite {suite.path} match: {_listed(found)}", remedy="name one with --run"
         )
@@ -335,23 +332,22 @@ def _run_of(store: Store, suite: Suite, run: str | None, query: Query) -> Run:
 
 
 def _conditions(run: Run) -> tuple[object, ...]:
-    return run.system, run.stack, *(run.options.get(name) for name in ("threads", "cache", "dtype"))
+    return tuple(run.options.get(name) for name in ("threads", "cache", "dtype"))
 
 
 def _matches(run: Run, stack: Stack, query: Query) -> bool:
-    wanted = dataclasses.asdict(query)
-    given = {name: run.options.get(name) for name in ("threads", "cache", "dtype")}
-    given |= {"backend": stack.backend, "device": stack.device}
+    wanted = query.backend, query.device, query.threads, query.cache, query.dtype
+    given = stack.backend, stack.device, *_conditions(run)
     return (
-        run.system.startswith(wanted.pop("system") or "")
-        and run.stack.startswith(wanted.pop("stack") or "")
-        and all(value is None or given[name] == value for name, value in wanted.items())
+        run.system.startswith(query.system or "")
+        and run.stack.startswith(query.stack or "")
+        and all(value is None or value == own for value, own in zip(wanted, given, strict=True))
     )
 
 
 def _listed(runs: Sequence[Run]) -> str:
     return ", ".join(
-        f"{one.id[:_SHOWN]} ({one.started[:19].replace('T', ' ')}, {one.options.get('backend')}, "
-        f"threads {one.options.get('threads')}, cache {one.options.get('cache')})"
-        for one in runs
+        f"{run.id[:_SHOWN]} ({run.started[:19].replace('T', ' ')}, {run.options.get('backend')}, "
+        f"threads {run.options.get('threads')}, cache {run.options.get('cache')})"
+        for run in runs
     )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -14,66 +17,156 @@ from typing import Any
 from ...bricks.reference import OVERHEAD
 from ...bricks.suite.suite import Suite
 from ...constructor.uncertainty.calibration import scatters
-from ...db import Stack, Store, Subject, Verdict
+from ...db import Stack
 from ...db.samples.statistics import alike
-from ...errors import UsageError
-from ...generator.backends.environments import locked_environment
-from ...generator.backends.registry import get
+from ...db.store import Store
+from ...errors import UsageError, WorkerError
+from ...generator.backends.custom_ops import adopt, files_of
+from ...generator.backends.environments import locked_environment, own_variables
 from ...generator.machine.software import software_state
 from ...generator.machine.system import machine_state, probe_system
+from ...generator.measurement.run import run
 from ...generator.measurement.settings import MeasurementSettings
+from ...generator.measurement.start import stack_of
 from ...generator.progress import ProgressCallback
-from ...tabular import Records, Tabular
-from ..comparison.difference import Relation, difference, welch
-from ..comparison.results import Figure, Pair
-from ..comparison.side_by_side import judged
-from ..comparison.timeline import compared_apart
-from .differences import FieldDifference, differences
+from ...tabular import Records, Row, Tabular, flattened
+from ..comparison.difference import Relation, welch
+from ..comparison.results import Judged, SidePair, figure_of, measured_pair, pair_without_time, verdicts_of
+from ..comparison.sides import compare_across_runs
 from .manifest import Manifest, Recorded, manifest, read_manifest
 from .parts import data_part, hardware_part, software_part
-from .rerun import run_here, run_with
 
-__all__ = ["MINIMUM_EFFECT", "ReproducedBrick", "Reproduction", "reproduce"]
+# A suite measured by the Python of another environment, into a database of its own.
+#
+# The other Python runs this module as a program; it has this very dlbricks, or the one of its lock file.
+
+
+def run_here(
+    suite: Suite, database: Path, settings: MeasurementSettings, *, progress: ProgressCallback | None = None
+) -> None:
+    """Measure a suite in this environment; raises as ``run``."""
+    with Store.open(database) as store:
+        run(suite, store=store, settings=settings, progress=progress)
+
+
+def run_with(python: Path, suite: Suite, database: Path, settings: MeasurementSettings) -> None:
+    """Measure a suite by another Python.
+
+    Args:
+        python: Of an environment that has dlbricks.
+        suite: The bricks.
+        database: Is made, and holds one run afterwards.
+        settings: How to measure.
+
+    Raises:
+        UsageError: A library of custom operators that the settings name was not given here.
+        WorkerError: It failed; the message says why.
+    """
+    libraries = files_of(dict(settings.runtime.options))
+    order = json.dumps([str(suite.path.resolve()), str(database.resolve()), settings.record(), libraries])
+    done = subprocess.run(
+        [str(python), "-P", "-m", __name__, order],
+        env=own_variables(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        said = [line for line in done.stderr.splitlines() if line.strip()]
+        why = said[-1] if said else f"exit status {done.returncode}"
+        kind, _, reason = why.partition(": ")  # the last line of a traceback
+        raise WorkerError(f"{python} did not measure: {reason if kind.startswith('dlbricks.errors.') else why}")
+
+
+def _main() -> None:
+    suite, database, settings, libraries = json.loads(sys.argv[1])
+    adopt(libraries)
+    run_here(Suite.open(suite), Path(database), MeasurementSettings.of(settings))
+
+
+# In what a machine and its software differ from those of a manifest, field by field.
+
+
+_DERIVED = frozenset({"software.lock", "software.without_hash"})
+"""What follows from the packages."""
+
+_OF_FILE = ("wheel", "sha256")
+"""Of a package: the file that it came from. Where both sides know what is in it, nothing hangs on that."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldDifference:
+    """One field that differs; None: not known there, or not there.
+
+    Attributes:
+        field: Its path, such as ``hardware.governor`` or ``software.packages.numpy.version``.
+        manifest: What the manifest says.
+        here: What it is here.
+    """
+
+    field: str
+    manifest: Any
+    here: Any
+
+
+def differences(base: Manifest, here: Manifest) -> tuple[FieldDifference, ...]:
+    """Every field of the machine, the software, the models, the data and the settings in which two manifests differ.
+
+    Args:
+        base: The one that was handed on.
+        here: Of the same suite, here.
+    """
+    ours, theirs = (dict(flattened(manifest.parts)) for manifest in (base, here))
+    names = [name for name in dict.fromkeys([*ours, *theirs]) if name not in _DERIVED]
+    return tuple(
+        FieldDifference(name, ours.get(name), theirs.get(name))
+        for name in names
+        if ours.get(name) != theirs.get(name) and not _same_contents(name, ours, theirs)
+    )
+
+
+def _same_contents(name: str, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
+    """Whether a field is about the file of a package whose files are the same on both sides."""
+    package, _, last = name.rpartition(".")
+    known = [side.get(f"{package}.contents") for side in (ours, theirs)]
+    return last in _OF_FILE and known[0] is not None and known[0] == known[1]
+
 
 MINIMUM_EFFECT = 0.15
 """Relative difference below which a latency counts as reproduced, where nothing else is asked for. Two runs apart, of
 two processes each, of one brick on one thread scatter so (``scatter.json``) that the 95 % interval of their ratio
 reaches 8 % to either side and the ratio itself misses 1 by up to 5 % in four of five cases: 13 %, and a bit."""
 
-_NS_PER_MS = 1e6
 _NAMED = 3
 """Packages or bricks that an error names."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReproducedBrick:
-    """One brick of a manifest and the same brick here.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReproducedBrick(Judged):
+    """One brick of a manifest, the base, and the same brick here; without a verdict where it was not measured here.
 
     Attributes:
         key: Key of the brick.
         operators: Its operators.
         cache: Cache state that it was measured in.
-        manifest_ms: Its latency by the manifest: on a quiet machine where both sides know that, else the mean.
-        here_ms: Here; None where it was not measured.
-        ratio: ``here_ms / manifest_ms``.
-        ratio_ci95: Its interval, with what runs differ by.
-        verdict: What it is here; None where it was not measured.
-        reason: Why it is UNCLEAR, or was not measured.
     """
 
     key: str
     operators: tuple[str, ...]
     cache: str
-    manifest_ms: float
-    here_ms: float | None = None
-    ratio: float | None = None
-    ratio_ci95: tuple[float, float] | None = None
-    verdict: Relation | None = None
-    reason: str | None = None
 
-    def record(self) -> dict[str, Any]:
-        """As a JSON object."""
-        return asdict(self)
+    def record(self) -> Row:
+        """As a JSON object; latencies are those on a quiet machine where both sides know that, else means."""
+        stated, here = self.pair.compared
+        return {
+            "key": self.key,
+            "operators": self.operators,
+            "cache": self.cache,
+            "manifest_ms": None if stated is None else stated.ms,
+            "here_ms": None if here is None else here.ms,
+            **self.judgement(),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +220,7 @@ class Reproduction(Tabular):
             "ratio": self.ratio,
             "machine": dict(self.machine),
             "missing": list(self.missing),
-            "differences": [asdict(one) for one in self.differences],
+            "differences": [asdict(difference) for difference in self.differences],
         }
         return Records([row.record() for row in self.rows], totals)
 
@@ -172,13 +265,13 @@ def reproduce(
             f"suite {opened.path} is {opened.hash[:12]}, and the manifest is about {base.model['suite'][:12]}",
             remedy="generate it again with the same version and options, or ask for the very folder",
         )
-    known = {one.measurement.key for one in base.measurements if one.measurement.subject is Subject.BRICK}
+    known = {recorded.measurement.key for recorded in base.bricks}
     if strange := known - set(opened.keys):
         raise UsageError(f"the manifest has bricks that suite {opened.path} has not: {_some(sorted(strange))}")
     missing = tuple(key for key in opened.keys if key not in known)
     if dry_run:
         return Reproduction((), differences(base, _here(base)), None, minimum_effect, missing=missing)
-    settings = MeasurementSettings(**base.settings)
+    settings = MeasurementSettings.of(base.settings)
     with TemporaryDirectory(prefix="dlbricks-reproduce-") as name:
         database = Path(name) / "again.db"
         if here:
@@ -187,20 +280,20 @@ def reproduce(
             run_with(locked_environment(_lock(base, lock, Path(name))), opened, database, settings)
         with Store.open(database, read_only=True, create=False) as store:
             again = manifest(opened, store=store)
-    rows = _compared(base, again, opened, minimum_effect)
+    rows = _compare_bricks(base, again, opened, minimum_effect)
     environment, differ = "here" if here else "lock", differences(base, again)
     return Reproduction(rows, differ, environment, minimum_effect, again, _machine(base, again), missing)
 
 
 def _machine(base: Manifest, again: Manifest) -> dict[str, float]:
     """How much longer our own probes and calls took here."""
-    known = [_witnesses(one) for one in (base, again)]
-    return {name: known[1][name] / taken for name, taken in known[0].items() if name in known[1] and taken > 0}
+    then, now = (_witnesses(manifest) for manifest in (base, again))
+    return {name: now[name] / taken for name, taken in then.items() if name in now and taken > 0}
 
 
-def _witnesses(one: Manifest) -> dict[str, float]:
-    found = dict(zip(("compute", "memory"), one.log["probes_ns"] or (), strict=False))
-    call = next((row["latency_ns"] for row in one.log["references"] if row["name"] == OVERHEAD), None)
+def _witnesses(manifest: Manifest) -> dict[str, float]:
+    found = dict(zip(("compute", "memory"), manifest.log["probes_ns"] or (), strict=False))
+    call = next((row["latency_ns"] for row in manifest.log["references"] if row["name"] == OVERHEAD), None)
     return found if call is None else found | {"call": call}
 
 
@@ -228,81 +321,59 @@ def _some(names: Sequence[str]) -> str:
 
 def _here(base: Manifest) -> Manifest:
     """What this machine and this environment are, and all else as the manifest says."""
-    settings = MeasurementSettings(**base.settings)
-    stack = get(settings.backend).stack(settings.device, settings.options)
+    settings = MeasurementSettings.of(base.settings)
+    stack = stack_of(settings.runtime)
     software = software_part(stack, software_state(tuple(name for name, _ in stack.versions)))
     data = data_part(base.settings, software)
     return replace(base, hardware=hardware_part(probe_system(), machine_state()), software=software, data=data)
 
 
-def _compared(base: Manifest, again: Manifest, suite: Suite, minimum_effect: float) -> tuple[ReproducedBrick, ...]:
-    stacks = {one.stack.key: one.stack for one in (base, again)}
-    found = {_place(one): one for one in again.measurements}
-    failed = {one["key"]: one["kind"] for one in again.log["failures"]}
+def _compare_bricks(
+    base: Manifest, again: Manifest, suite: Suite, minimum_effect: float
+) -> tuple[ReproducedBrick, ...]:
+    """Return the bricks of a manifest with their verdicts; both sides come from different runs."""
+    stacks = {manifest.stack.key: manifest.stack for manifest in (base, again)}
+    found = {_place(recorded): recorded for recorded in again.bricks}
+    failed = {failure["key"]: failure["kind"] for failure in again.log["failures"]}
     same = alike(_low_probes(base), _low_probes(again))
-    rows, pairs = [], []
-    for one in base.measurements:
-        key, own = one.measurement.key, one.measurement
-        if own.subject is not Subject.BRICK:
-            continue
-        row = ReproducedBrick(key, suite.brick(key).operators, own.conditions.cache, own.latency_ms)
-        other = found.get(_place(one))
-        if other is None:
-            rows.append(replace(row, reason=failed.get(key, "not measured")))
-            continue
-        row, pair = _pair(row, one, other, stacks, same=same)
-        rows.append(row)
-        pairs.append(pair)
-    verdicts = iter(judged(pairs, minimum_effect))
-    return tuple(
-        row if row.here_ms is None else replace(row, verdict=verdict, reason=reason)
-        for row in rows
-        for verdict, reason in [(None, None) if row.here_ms is None else next(verdicts)]
-    )
+    pairs = [_pair(recorded, found.get(_place(recorded)), stacks, same=same) for recorded in base.bricks]
+    rows = []
+    for recorded, pair, (verdict, reason) in zip(base.bricks, pairs, verdicts_of(pairs, minimum_effect), strict=True):
+        key, cache = _place(recorded)
+        known = (key, cache) in found
+        operators = suite.brick(key).operators
+        row = ReproducedBrick(pair, verdict, reason, key=key, operators=operators, cache=cache)
+        rows.append(row if known else replace(row, verdict=None, reason=failed.get(key, "not measured")))
+    return tuple(rows)
 
 
-def _low_probes(one: Manifest) -> tuple[float, float] | None:
-    """What probes took at the machine's best moments; None where the manifest does not say, or says nonsense."""
-    match one.log.get("probes_low_ns"):
+def _low_probes(manifest: Manifest) -> tuple[float, float] | None:
+    """Return what probes took at the machine's best moments; None where the manifest does not say, or says nonsense."""
+    match manifest.log.get("probes_low_ns"):
         case [float(compute_ns), float(memory_ns)] if compute_ns > 0 and memory_ns > 0:
             return compute_ns, memory_ns
     return None
 
 
-def _place(one: Recorded) -> tuple[object, ...]:
-    return one.measurement.subject, one.measurement.key, one.measurement.conditions.cache
+def _place(recorded: Recorded) -> tuple[str, str]:
+    return recorded.measurement.key, recorded.measurement.conditions.cache
 
 
-def _pair(
-    row: ReproducedBrick, one: Recorded, other: Recorded, stacks: Mapping[str, Stack], *, same: bool
-) -> tuple[ReproducedBrick, Pair]:
-    """Both with their difference; they were not visited in turn."""
-    base, again = one.measurement, other.measurement
-    pair = Pair(
-        Figure(),
-        Figure(),
-        "measured",
-        apart=True,
-        guessed=not all(scatters(stacks, each).known for each in (base, again)),
-        noisy=Verdict.UNSTABLE in {base.summary.verdict, again.summary.verdict},
-    )
-    if base.latency_ns <= 0 or again.latency_ns <= 0:
-        return replace(row, here_ms=again.latency_ms), replace(pair, reason="it takes no time that could be measured")
-    compared = compared_apart(base, again, stacks, same=same)
-    error, degrees = _error(one, other, undisturbed=compared.undisturbed)
-    seen = difference(compared.base_ns, compared.other_ns, error=error, degrees=degrees, apart=compared.apart)
-    row = replace(
-        row,
-        manifest_ms=compared.base_ns / _NS_PER_MS,
-        here_ms=compared.other_ns / _NS_PER_MS,
-        ratio=seen.ratio,
-        ratio_ci95=seen.ci95,
-    )
-    return row, replace(pair, difference=seen)
+def _pair(base: Recorded, again: Recorded | None, stacks: Mapping[str, Stack], *, same: bool) -> SidePair:
+    """Return a brick of a manifest and the same brick here, which may not be measured."""
+    ours = base.measurement
+    if again is None:
+        return SidePair(figure_of(ours))
+    theirs = again.measurement
+    if (pair := pair_without_time(ours, theirs)) is not None:
+        return pair
+    compared = compare_across_runs(ours, theirs, stacks, same=same)
+    error = welch(base.error, again.error)
+    if compared.undisturbed and base.undisturbed is not None and again.undisturbed is not None:
+        error = welch(base.undisturbed, again.undisturbed)
+    calibrated = all(scatters(stacks, measurement).known for measurement in (ours, theirs))
+    return measured_pair(ours, theirs, compared, error, calibrated=calibrated)
 
 
-def _error(one: Recorded, other: Recorded, *, undisturbed: bool) -> tuple[float, float]:
-    """Standard error of the difference of two logarithms, and its degrees of freedom."""
-    if undisturbed and one.undisturbed is not None and other.undisturbed is not None:
-        return welch(one.undisturbed, other.undisturbed)
-    return welch((one.error, one.degrees), (other.error, other.degrees))
+if __name__ == "__main__":
+    _main()

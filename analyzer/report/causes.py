@@ -8,14 +8,31 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...constructor.result import SIGNS
-from ..shell import with_command
-from .elsewhere import advised_for
+from ..shell import shell_command, shell_steps, with_command
+from .units import short
 
 if TYPE_CHECKING:
     from ...constructor.remedies import Task
     from ...constructor.result import Estimate
 
-__all__ = ["Row", "rows_of", "written"]
+
+# Where what an estimate advises is to be run: its latencies may be of another machine than this one.
+
+
+def advised_for(entry: Estimate, task: Task) -> str:
+    """The command of a task where it measures the system that the estimate is of; else what to do on which machine.
+
+    Run here, it would put a second system into the database, and the estimate would have two answers.
+    """
+    from ...generator.machine.system import probe_system
+
+    if entry.place.system is None or entry.place.system == probe_system().key:
+        return shell_command(task)
+    *here, there = shell_steps(task, database=False)
+    steps = [f"here, {step}" for step in here]
+    steps.append(f"on system {short(entry.place.system)}, {there}")
+    return "; ".join([*steps, "then export and merge what it stores"])
+
 
 _ABSENT = "data"
 """A cause that may stay unknown without leaving the rest open."""
@@ -56,15 +73,15 @@ def rows_of(entry: Estimate) -> Iterator[Row]:
         reason = with_command(term.reason, entry) if term.counted else "not counted: its interval includes zero"
         yield Row(name, ms, _half(term.ci95_ms), name == "bricks", reason, term.remedy, term.counted)
     if entry.attribution:
-        yield Row("measured", entry.measured_ms, _half(entry.measured_ci95_ms), total=True, reason="not measured")
+        yield Row("measured", entry.truth.ms, _half(entry.truth.ci95_ms), total=True, reason="not measured")
 
 
 def _explained(entry: Estimate, left_ms: float | None) -> Row:
     """What bricks and causes come to: the estimate, unless that has bricks of its own."""
-    estimate_ms = entry.estimate_ms
-    explained_ms = None if left_ms is None or entry.measured_ms is None else entry.measured_ms - left_ms
+    estimate_ms = entry.latency.ms
+    explained_ms = None if left_ms is None or entry.truth.ms is None else entry.truth.ms - left_ms
     if explained_ms is None or (estimate_ms is not None and math.isclose(estimate_ms, explained_ms, rel_tol=1e-3)):
-        return Row("estimate", estimate_ms, _half(entry.ci95_ms), total=True)
+        return Row("estimate", estimate_ms, _half(entry.latency.ci95_ms), total=True)
     return Row("explained", explained_ms, None, total=True)
 
 
@@ -73,8 +90,8 @@ def written(entry: Estimate) -> list[str]:
     rows = list(rows_of(entry))
     if not rows:
         return []
-    where = f"{entry.graph} graph, cache {entry.cache}"
-    level = f" (level {entry.level})" if entry.cache == "model" and entry.level else ""
+    where = f"{entry.model.cutting.graph} graph, cache {entry.place.cache}"
+    level = f" (level {entry.model.level})" if entry.place.cache == "model" and entry.model.level else ""
     lines = [f"{entry.name}: from bricks to model, {where}{level}"]
     digits = _digits(rows)
     lines += [_line(row, digits) for row in rows]

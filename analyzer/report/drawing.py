@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -36,6 +38,7 @@ from .sweeping import sweeps_of
 from .units import counted
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
     from ...constructor.result import Estimate
@@ -43,7 +46,54 @@ if TYPE_CHECKING:
     from ..comparison.compare import Comparison, ModelComparison
     from ..history.result import History, ModelHistory
 
-__all__ = ["conditions_of", "draw_comparison", "draw_estimates", "draw_generated", "draw_history", "draw_sweeps"]
+
+# How much models share: the similarity of each pair (DLBricks, section 2.2).
+
+
+def jaccard(one: AbstractSet[str], other: AbstractSet[str]) -> float:
+    """Shared share of two sets of keys, ``|A & B| / |A | B|``; two empty sets are equal, 1.
+
+    Args:
+        one: Unique layer or brick keys of a model.
+        other: Those of another.
+    """
+    union = len(one | other)
+    return len(one & other) / union if union else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class SimilarityMatrix:
+    """Jaccard similarity of every pair of models; symmetric, with 1 on the diagonal.
+
+    Attributes:
+        names: The models.
+        values: One row per model, in the order of ``names``.
+    """
+
+    names: tuple[str, ...]
+    values: tuple[tuple[float, ...], ...]
+
+    def frame(self) -> pd.DataFrame:
+        """As a pandas frame with the models as rows and columns."""
+        import pandas as pd
+
+        return pd.DataFrame(self.values, index=list(self.names), columns=list(self.names))
+
+
+def similarity_matrix(models: Mapping[str, Iterable[str]]) -> SimilarityMatrix:
+    """Similarity of every pair of models of a zoo.
+
+    Args:
+        models: Layer or brick keys by model name; repetitions do not count.
+    """
+    unique = {name: frozenset(keys) for name, keys in models.items()}
+    upper: dict[tuple[str, str], float] = {}
+    names = tuple(unique)
+    for row, one in enumerate(names):
+        for other in names[row:]:
+            upper[one, other] = upper[other, one] = jaccard(unique[one], unique[other])
+    return SimilarityMatrix(names, tuple(tuple(upper[one, other] for other in names) for one in names))
+
 
 _MOST_BRICKS = 25
 """Bricks that a comparison of one model shows, those that differ most."""
@@ -165,8 +215,9 @@ def draw_history(report: History, place: Path) -> list[Path]:
 def _past(row: ModelHistory, report: History) -> Figure:
     points = row.points
     order = {point.run: index for index, point in enumerate(points)}
-    levels = [(order[one.run] - one.runs_before, order[one.run], one.before_ms) for one in row.changes]
-    levels += [(order[one.run], order[one.run] + one.runs_after, one.after_ms) for one in row.changes[-1:]]
+    changes = [(order[change.first.run], change) for change in row.changes]
+    levels = [(at - change.runs_before, at, change.levels.before_ms) for at, change in changes]
+    levels += [(at, at + change.runs_after, change.levels.after_ms) for at, change in changes[-1:]]
     levels = levels or [(0, len(points), fmean(point.latency_ms for point in points))]
     versions = []
     for index, (old, new) in enumerate(pairwise(points), 1):
@@ -178,15 +229,15 @@ def _past(row: ModelHistory, report: History) -> Figure:
         levels=levels,
         marks=[
             Mark(
-                order[one.run],
-                str(one.verdict),
-                f"{one.verdict} x {one.ratio:.3f} ({one.cause})",
-                one.cause == "machine",
+                at,
+                str(change.verdict),
+                f"{change.verdict} x {change.levels.difference.ratio:.3f} ({change.cause})",
+                change.cause == "machine",
             )
-            for one in row.changes
+            for at, change in changes
         ],
         versions=versions,
-        machine=[(one.name, one.latencies_us) for one in row.machine],
+        machine=[(witness.name, witness.latencies_us) for witness in row.machine],
     )
     title = f"{row.name}, {report.place_of(row)}: {counted(row.runs, 'run')}"
     return over_time(past, title=title, ylabel=f"ms ({row.basis})")
@@ -221,7 +272,7 @@ def _rivals(rows: Sequence[ModelComparison], comparison: Comparison) -> Figure:
             row.ratio_ci95,
             row.verdict,
             row.gain_ms,
-            apart=row.apart,
+            apart=row.pair.apart,
         )
         for row in rows
     ]
@@ -235,15 +286,15 @@ def _rivals(rows: Sequence[ModelComparison], comparison: Comparison) -> Figure:
 def _brick_rivals(row: ModelComparison, comparison: Comparison) -> Figure:
     layers = sorted(row.layers, key=lambda layer: -abs(layer.gain_ms))[:_MOST_BRICKS]
     layers.sort(key=lambda layer: -layer.gain_ms)
-    rivals = [Rival(f"the model ({row.basis})", row.ratio, row.ratio_ci95, row.verdict, apart=row.apart)]
+    rivals = [Rival(f"the model ({row.pair.basis})", row.ratio, row.ratio_ci95, row.verdict, apart=row.pair.apart)]
     rivals += [
         Rival(
-            f"{layer.occurrences} x {'+'.join(layer.operators)}  {layer.names[0]}",
+            f"{layer.brick.occurrences} x {'+'.join(layer.brick.operators)}  {layer.brick.names[0]}",
             layer.ratio,
             layer.ratio_ci95,
             layer.verdict,
             layer.gain_ms,
-            apart=layer.apart,
+            apart=layer.pair.apart,
             doubtful=str(layer.verdict) == "UNCLEAR",
         )
         for layer in layers
@@ -270,15 +321,15 @@ def _beside(estimates: Sequence[Estimate]) -> Figure:
     models = [
         ModelLatency(
             entry.name,
-            entry.sequential_ms,
-            entry.critical_path_ms,
-            entry.measured_ms,
-            entry.ci95_ms,
-            entry.estimate_ms,
-            ratio_ci95=entry.ratio_ci95,
-            undisturbed_ms=entry.undisturbed_ms,
+            entry.sums.sequential_ms,
+            entry.sums.critical_path_ms,
+            entry.truth.ms,
+            entry.latency.ci95_ms,
+            entry.latency.ms,
+            ratio_ci95=entry.truth.ratio_ci95,
+            undisturbed_ms=entry.latency.undisturbed_ms,
             disturbance=entry.disturbance if entry.disturbed else None,
-            paired=entry.paired is not False,
+            paired=entry.truth.paired is not False,
         )
         for entry in estimates
     ]
@@ -294,13 +345,13 @@ def _along(entry: Estimate) -> Figure:
             latency_ms=part.latency_ms,
             critical=part.on_path,
         )
-        for part in entry.sequences
+        for part in entry.parts.sequences
     ]
     return latency_by_layer(steps, title=f"{entry.name}, {conditions_of(entry)}")
 
 
 def _under(entry: Estimate) -> Figure:
-    return chart(entry, title=f"{entry.name}: roofline, {entry.graph} graph, {conditions_of(entry)}")
+    return chart(entry, title=f"{entry.name}: roofline, {entry.model.cutting.graph} graph, {conditions_of(entry)}")
 
 
 def _between(entry: Estimate) -> Figure:
@@ -310,12 +361,11 @@ def _between(entry: Estimate) -> Figure:
         else Fall(f"{row.label} (its interval includes zero)", None)
         for row in rows_of(entry)
     ]
-    graph = f"{entry.graph} graph, {conditions_of(entry)}"
+    graph = f"{entry.model.cutting.graph} graph, {conditions_of(entry)}"
     return waterfall(falls, title=f"{entry.name}: from bricks to model, {graph}")
 
 
 def _alike(keys: Mapping[str, frozenset[str]], granularity: int) -> Figure:
-    from ...bricks.graph.similarity import similarity_matrix
 
     matrix = similarity_matrix(keys)
     return similarity_grid(matrix.names, matrix.values, title=f"Similarity of models (Jaccard), G={granularity}")
@@ -323,10 +373,12 @@ def _alike(keys: Mapping[str, frozenset[str]], granularity: int) -> Figure:
 
 def conditions_of(entry: Estimate) -> str:
     """Under what a model was measured, for a title."""
-    threads = "" if entry.threads is None else f", {counted(entry.threads, 'thread')}"
-    known = [entry.backend, entry.device]
+    threads = "" if entry.place.threads is None else f", {counted(entry.place.threads, 'thread')}"
+    known = [entry.place.backend, entry.place.device]
     stack = " ".join(name for name in known if name)
-    return f"{stack}{threads}, {entry.cache or 'nothing measured'}, G={entry.granularity}".lstrip(", ")
+    return f"{stack}{threads}, {entry.place.cache or 'nothing measured'}, G={entry.model.cutting.granularity}".lstrip(
+        ", "
+    )
 
 
 def _slug(name: str) -> str:

@@ -8,20 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from ..estimation.estimates import forms_of, rate_record
 from ..shell import why_unbounded
-from .forms import FORM, form_cells
-from .plots import Dot, Roof, roofline_chart
-from .tables import MOST, Answer, Column, table_lines, unlisted
+from .plots import Roof, RooflineDot, roofline_chart
+from .tables import FORM, MOST, Answer, Column, form_cells, table_lines, unlisted
 from .units import counted, duration, milliseconds, percent, quantity, ratio, size
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from ...constructor.result import Estimate
-    from ...constructor.roofline.roofline import LayerRoof
+    from ...constructor.roofline import LayerRoof
     from ...db.samples.rates import Rate
     from ...generator.measurement.ceilings import CeilingReport, CeilingRow
-
-__all__ = ["ceilings_answer", "chart", "has_roof", "roofline_lines"]
 
 _GIGA = 1e9
 
@@ -107,9 +104,9 @@ def _interval(rate: Rate) -> str:
 
 def roofline_lines(entry: Estimate, *, most: int | None = MOST) -> list[str]:
     """The bricks of an estimate under the roofline, one line each, most time first; ``most`` None: all of them."""
-    if entry.roofline is None:
+    if entry.roofline.bricks is None:
         return [f"{entry.name}: no layers, since {entry.error or why_unbounded(entry)}"]
-    intervals, forms = {part.key: part.ci95_ms for part in entry.sequences}, forms_of(entry)
+    intervals, forms = {part.key: part.ci95_ms for part in entry.parts.sequences}, forms_of(entry)
     rows = [
         {
             **asdict(row),
@@ -118,15 +115,15 @@ def roofline_lines(entry: Estimate, *, most: int | None = MOST) -> list[str]:
             "bound_ms": None if row.headroom is not None and row.headroom < 1 else row.bound_ms,
             **form_cells(row.op_types, row.layers, forms.get(row.key)),
         }
-        for row in entry.roofline.layers[:most]
+        for row in entry.roofline.bricks.layers[:most]
     ]
-    whole = sum(row.total_ms or 0.0 for row in entry.roofline.layers) or 1.0
+    whole = sum(row.total_ms or 0.0 for row in entry.roofline.bricks.layers) or 1.0
     bounds = [
         Column("bound_ms", "bound ms", milliseconds),
         Column("headroom", "headroom", ratio),
         Column("bound_by", "bound by"),
     ]
-    if entry.roofline_ms is None:
+    if entry.roofline.ms is None:
         bounds = []  # no row has any
     columns = [
         Column("total_ms", "time ms", milliseconds),
@@ -141,18 +138,18 @@ def roofline_lines(entry: Estimate, *, most: int | None = MOST) -> list[str]:
         FORM,
     ]
     lines = [f"{entry.name}: layers, {_headline(entry)}", *table_lines(rows, columns)]
-    lines += unlisted(entry.roofline.layers, most)
-    faster = [row for row in entry.roofline.layers if row.headroom is not None and row.headroom < 1]
+    lines += unlisted(entry.roofline.bricks.layers, most)
+    faster = [row for row in entry.roofline.bricks.layers if row.headroom is not None and row.headroom < 1]
     notes = dict.fromkeys(row.note for row in faster)
     lines += [f"  {sum(row.count for row in faster if row.note == note)} {note}" for note in notes]
     return lines
 
 
 def _headline(entry: Estimate) -> str:
-    if entry.roofline_ms is None:
+    if entry.roofline.ms is None:
         return f"no bounds, since {why_unbounded(entry)}"
-    headroom = "" if entry.roofline_headroom is None else f", headroom {ratio(entry.roofline_headroom)}"
-    return f"roofline {milliseconds(entry.roofline_ms)} ms{headroom}"
+    headroom = "" if entry.roofline.headroom is None else f", headroom {ratio(entry.roofline.headroom)}"
+    return f"roofline {milliseconds(entry.roofline.ms)} ms{headroom}"
 
 
 def _drawable(row: LayerRoof) -> bool:
@@ -161,18 +158,21 @@ def _drawable(row: LayerRoof) -> bool:
 
 def has_roof(entry: Estimate) -> bool:
     """Whether there is a roofline to draw: ceilings, and bricks that are measured."""
-    found = entry.roofline
+    found = entry.roofline.bricks
     return found is not None and found.ceilings.known and any(_drawable(row) for row in found.layers)
 
 
 def chart(entry: Estimate, *, title: str) -> Figure:
     """The roofline of a model that has one."""
-    assert entry.roofline is not None  # noqa: S101  # ``has_roof``
-    ceilings = entry.roofline.ceilings
+    assert entry.roofline.bricks is not None  # noqa: S101  # ``has_roof``
+    ceilings = entry.roofline.bricks.ceilings
     assert ceilings.compute is not None  # noqa: S101
-    rows = [(row, row.latency_ms, row.total_ms) for row in entry.roofline.layers if _drawable(row)]
+    rows = [(row, row.latency_ms, row.total_ms) for row in entry.roofline.bricks.layers if _drawable(row)]
     timed = [(row, latency, total) for row, latency, total in rows if latency and total]
     whole = sum(total for _, _, total in timed)
-    dots = [Dot("+".join(row.op_types), row.flops or 0, row.bytes, each, total / whole) for row, each, total in timed]
-    levels = {name: one.rate.best / _GIGA for name, one in ceilings.levels}
+    dots = [
+        RooflineDot("+".join(row.op_types), row.flops or 0, row.bytes, each, total / whole)
+        for row, each, total in timed
+    ]
+    levels = {name: ceiling.rate.best / _GIGA for name, ceiling in ceilings.levels}
     return roofline_chart(dots, Roof(ceilings.compute.rate.best / _GIGA, levels), title=title)

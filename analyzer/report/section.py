@@ -1,56 +1,35 @@
-"""A model as reports show it: its estimate with what is stored around it, layer by layer."""
+"""A model as reports show it: its estimate and its findings, layer by layer."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from ...bricks.decomposition import Decomposition
 from ...bricks.graph.graph import ModelGraph
-from ...bricks.layer import Layer
-from ...bricks.sequence import LayerSequence
-from ...bricks.tensor import TensorType
-from ...constructor.choice import COLD, MODEL
-from ...constructor.composition.composition import Quotient
-from ...constructor.decomposition import Decomposition, quotient_of
+from ...bricks.layer import Layer, LayerSequence, TensorType
+from ...constructor.choice import Choice
+from ...constructor.composition import Quotient
+from ...constructor.decomposition import quotient_of, state_of
+from ...constructor.evidence import Evidence
 from ...constructor.result import Estimate, SequenceLatency
-from ...constructor.roofline.roofline import LayerRoof
-from ...db import Kernel, KernelView, Measurement, Run, Stack, Store, Subject, System
-from ...db.filter import Filter
-from ..findings.finding import Finding
-from ..findings.joint import Joint, joint_of
-
-__all__ = ["LayerRow", "Section", "layer_rows", "sections"]
+from ...constructor.roofline import LayerRoof
+from ...db import Kernel, KernelView, Measurement, Run
+from ...tabular import Row
+from ..findings.finding import Finding, Joint, joint_of
+from ..findings.subject import latency_of
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One model of a report.
+    """One model of a report: all of it is read from the estimate, and nothing from the database.
 
     Attributes:
         estimate: Its latency, composed.
-        model: What it was decomposed into; None where it could not be.
-        quotient: Its sequences as a DAG; None likewise.
-        system: The machine; None where nothing is stored.
-        stack: The runtime; likewise.
-        state: Cache state of its bricks.
-        truth: The whole model as measured; None where it is not.
-        bricks: Measurement of each brick, by key.
-        runs: The runs that these come from, earliest first.
-        kernels: The kernels of the whole model, and of bricks by key; empty where none were profiled.
         findings: What it misses, most saving first; None where it was not analysed.
     """
 
     estimate: Estimate
-    model: Decomposition | None = None
-    quotient: Quotient | None = None
-    system: System | None = None
-    stack: Stack | None = None
-    state: str = ""
-    truth: Measurement | None = None
-    bricks: Mapping[str, Measurement] | None = None
-    runs: tuple[Run, ...] = ()
-    kernels: Mapping[str, KernelView] | None = None
     findings: tuple[Finding, ...] | None = None
 
     @property
@@ -59,23 +38,76 @@ class Section:
         return self.estimate.name
 
     @property
-    def joint(self) -> Joint | None:
-        """What all findings would give together; None where there are none."""
-        measured_ms = self.estimate.measured_ms
-        return joint_of(self.findings or (), self.estimate.estimate_ms if measured_ms is None else measured_ms)
+    def model(self) -> Decomposition | None:
+        """What it was decomposed into; None where it could not be."""
+        return self.estimate.model.decomposition
 
-    def missed(self) -> dict[str, Any]:
-        """Its findings, and what they give together, as a JSON object."""
-        return {
-            "findings": None if self.findings is None else [one.record() for one in self.findings],
-            "joint": None if self.joint is None else self.joint.record(),
-        }
+    @property
+    def quotient(self) -> Quotient | None:
+        """Its sequences as a DAG; None where it could not be decomposed."""
+        return None if self.model is None else quotient_of(self.model.graph, self.model.sequences)
+
+    @property
+    def evidence(self) -> Evidence | None:
+        """What is stored of it; None where nothing is."""
+        found = self.estimate.evidence
+        return None if found is None or found.choice is None else found
+
+    @property
+    def choice(self) -> Choice | None:
+        """System, stack and conditions; None where nothing is stored."""
+        return None if self.evidence is None else self.evidence.choice
+
+    @property
+    def state(self) -> str:
+        """Cache state of its bricks."""
+        return "" if self.model is None else state_of(self.model, self.choice)
+
+    @property
+    def truth(self) -> Measurement | None:
+        """The whole model as measured; None where it is not."""
+        return self.estimate.truth.measurement
+
+    @property
+    def bricks(self) -> Mapping[str, Measurement]:
+        """Measurement of each brick that is measured, by key."""
+        if self.model is None or self.evidence is None:
+            return {}
+        known = self.evidence.bricks_in(self.model.own.key, self.state)
+        keys = dict.fromkeys(part.key for part in self.model.sequences)
+        return {key: known.latest[key] for key in keys if key in known.latest and key not in known.read}
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """The runs that these come from, earliest first."""
+        if self.evidence is None:
+            return ()
+        taken = [*self.bricks.values(), *([] if self.truth is None else [self.truth])]
+        used = {measurement.run for measurement in taken} & self.evidence.runs.keys()
+        return tuple(sorted((self.evidence.runs[run] for run in used), key=lambda run: run.started))
+
+    @property
+    def views(self) -> Mapping[str, KernelView]:
+        """The kernels of the model and of its bricks, by key; empty where none were profiled."""
+        return {} if self.evidence is None else self.evidence.views
 
     @property
     def profile(self) -> tuple[Kernel, ...]:
         """The kernels of the whole model; empty where it was not profiled."""
-        view = None if self.model is None else (self.kernels or {}).get(self.model.own.key)
+        view = None if self.model is None else self.views.get(self.model.own.key)
         return () if view is None else view.kernels
+
+    @property
+    def joint(self) -> Joint | None:
+        """What all findings would give together; None where there are none."""
+        return joint_of(self.findings or (), latency_of(self.estimate))
+
+    def missed(self) -> Row:
+        """Its findings, and what they give together, as a JSON object."""
+        return {
+            "findings": None if self.findings is None else [found.record() for found in self.findings],
+            "joint": None if self.joint is None else self.joint.record(),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,60 +141,6 @@ class LayerRow:
     measurement: Measurement | None
 
 
-def sections(found: Sequence[tuple[Estimate, Decomposition | None]], *, store: Store) -> list[Section]:
-    """What reports need of each model.
-
-    Args:
-        found: The estimates, and what the models were decomposed into.
-        store: Where they come from.
-    """
-    systems, stacks = store.systems(), store.stacks()
-    runs = {run.id: run for run in store.runs()}
-    made = []
-    for entry, model in found:
-        if model is None or entry.system is None or entry.stack is None:
-            quotient = None if model is None else quotient_of(model.graph, model.sequences)
-            made.append(Section(entry, model, quotient))
-            continue
-        state = model.level if entry.cache == "model" else entry.cache or ""
-        keys = [*dict.fromkeys(part.key for part in model.sequences)]
-        bricks = {one.key: one for one in _stored(store, entry, Subject.BRICK, keys, {state})}
-        # A model that is repeated is in its own state: hot and model are the same of it.
-        states = {COLD} if state == COLD else {"hot", MODEL}
-        whole = [one for one in _stored(store, entry, Subject.MODEL, [model.own.key], states) if one.run in runs]
-        truth = max(whole, key=lambda one: runs[one.run].started, default=None)
-        used = {one.run for one in (*bricks.values(), *whole) if one is truth or one.key in bricks} & runs.keys()
-        views = store.kernels(_under(entry), keys=[*bricks, model.own.key])
-        made.append(
-            Section(
-                entry,
-                model,
-                quotient_of(model.graph, model.sequences),
-                systems[entry.system],
-                stacks[entry.stack],
-                state,
-                truth,
-                bricks,
-                tuple(sorted((runs[run] for run in used), key=lambda run: run.started)),
-                {identity.key: view for identity, view in views.items()},
-            )
-        )
-    return made
-
-
-def _stored(
-    store: Store, entry: Estimate, subject: Subject, keys: Sequence[str], states: Collection[str]
-) -> list[Measurement]:
-    """The latest measurements under the combination of an estimate, in some cache states."""
-    found = store.measurements(_under(entry), subject=subject, keys=keys)
-    return [one for one in found if one.conditions.cache in states]
-
-
-def _under(entry: Estimate) -> Filter:
-    """What is stored under the combination of an estimate, in whatever cache state."""
-    return Filter(system=entry.system, stack=entry.stack, threads=entry.threads, dtype=entry.dtype)
-
-
 def layer_rows(section: Section) -> Iterator[LayerRow]:
     """The sequences of a model, in its order; none where it could not be decomposed."""
     model, entry = section.model, section.estimate
@@ -171,9 +149,10 @@ def layer_rows(section: Section) -> Iterator[LayerRow]:
     counts: dict[str, int] = {}
     for part in model.sequences:
         counts[part.key] = counts.get(part.key, 0) + 1
-    roofs = {} if entry.roofline is None else {row.key: row for row in entry.roofline.layers}
+    roofs = {} if entry.roofline.bricks is None else {row.key: row for row in entry.roofline.bricks.layers}
     shapes: dict[str, tuple[str, str]] = {}
-    for sequence, part in zip(entry.sequences, model.sequences, strict=True):
+    bricks = section.bricks
+    for sequence, part in zip(entry.parts.sequences, model.sequences, strict=True):
         origins = _origins(model, part)
         own = " + ".join(layer.name for layer in origins)
         executed = " + ".join(sequence.names)
@@ -192,7 +171,7 @@ def layer_rows(section: Section) -> Iterator[LayerRow]:
             writes=writes,
             count=counts[part.key],
             roof=roofs.get(part.key),
-            measurement=(section.bricks or {}).get(part.key),
+            measurement=bricks.get(part.key),
         )
 
 

@@ -13,8 +13,6 @@ from .plots import Reading, Sweep
 from .tables import Column, table_lines
 from .units import milliseconds, percent
 
-__all__ = ["drawn_sweep", "how_of", "said_of_batch", "sweep", "sweep_lines", "sweeps_of"]
-
 _DENSE = 60
 """Lengths between the first and the last that a line is drawn through."""
 
@@ -31,32 +29,35 @@ def sweep(curve: Curve, *, title: str, label: str, unit: str, items: Callable[[i
     """
     at = [point.length for point in curve.points]
     lengths = sorted({*at, *(round(length) for length in _spaced(at))})
-    found = [one for length in lengths if (one := curve.at(length)) is not None]
-    made = [Reading(one.length, one.ms, one.ci95_ms, items(one.length)) for one in found]
-    return Sweep(title, label, unit, [one for one in made if one.length in at], made)
+    found = [point for length in lengths if (point := curve.at(length)) is not None]
+    made = [Reading(point.length, point.ms, point.ci95_ms, items(point.length)) for point in found]
+    return Sweep(title, label, unit, [reading for reading in made if reading.length in at], made)
 
 
 def sweeps_of(estimates: Sequence[Estimate]) -> dict[str, Sweep]:
     """A sweep as it is drawn for each that there is (``constructor.sweep``), by name."""
-    return {f"{one.stem}-{one.dimension}": drawn_sweep(one.record()) for one in swept(estimates)}
+    return {
+        f"{model_sweep.stem}-{model_sweep.dimension}": drawn_sweep(model_sweep.record())
+        for model_sweep in swept(estimates)
+    }
 
 
 def drawn_sweep(row: Mapping[str, Any]) -> Sweep:
     """A sweep as it is drawn, from its row (``ModelSweep.record``)."""
     batched = row["dimension"] == BATCH
     points = [
-        (Reading(one["size"], one["latency_ms"], one["ci95_ms"], one["size"] if batched else 1), one)
-        for one in row["points"]
-        if one["latency_ms"]
+        (Reading(point["size"], point["latency_ms"], point["ci95_ms"], point["size"] if batched else 1), point)
+        for point in row["points"]
+        if point["latency_ms"]
     ]
     return Sweep(
         title=row["name"],
         label=row["dimension"],
         unit="inputs" if batched else "executions",
-        measured=[reading for reading, one in points if not one["interpolated"]],
+        measured=[reading for reading, point in points if not point["interpolated"]],
         between=[reading for reading, _ in points],
-        bounds=[replace(reading, ms=ms) for reading, one in points if (ms := one["lower_bound_ms"])],
-        read=[reading for reading, one in points if one["interpolated"]],
+        bounds=[replace(reading, ms=ms) for reading, point in points if (ms := point["lower_bound_ms"])],
+        read=[reading for reading, point in points if point["interpolated"]],
         joined=True,
     )
 
@@ -64,7 +65,7 @@ def drawn_sweep(row: Mapping[str, Any]) -> Sweep:
 def sweep_lines(estimates: Sequence[Estimate]) -> list[str]:
     """Latency, throughput and lower bound against what varies, as a table of each sweep, and the best batch."""
     lines: list[str] = []
-    for row in (one.record() for one in swept(estimates)):
+    for row in (model_sweep.record() for model_sweep in swept(estimates)):
         unit = "inputs/s" if row["dimension"] == BATCH else "executions/s"
         columns = [
             Column("size", str(row["dimension"])),

@@ -10,23 +10,14 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ...tabular import Records, Row, finite, flattened
 from .units import half_of, margin
 
-__all__ = [
-    "MOST",
-    "WIDTH",
-    "Answer",
-    "Column",
-    "Format",
-    "only_errors",
-    "printable",
-    "render",
-    "table_lines",
-    "unlisted",
-]
+if TYPE_CHECKING:
+    from ...constructor.result import Form
+
 
 WIDTH = 100
 """Characters of a line where no terminal reports its own."""
@@ -228,7 +219,7 @@ def _fitted(rows: Sequence[Row], columns: list[Column], width: int) -> list[str]
     _narrow(whole, [i for i, figures in enumerate(right) if not figures], width)
     heading = _wrapped([column.title for column in columns], whole, right, bottom=True)
     body = [line for row in zip(*cells, strict=True) for line in _wrapped(row, whole, right)]
-    return [*heading, _GAP.join("─" * one for one in whole), *body]
+    return [*heading, _GAP.join("─" * characters for characters in whole), *body]
 
 
 def _narrow(widths: list[int], words: Sequence[int], width: int) -> None:
@@ -291,3 +282,87 @@ def _is_right(values: Sequence[object]) -> bool:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+# What a brick is called and looks like, in the same words in every table of layers.
+#
+# A layer has the name that it has in the model's own graph. The node that a runtime executes for it stands beside it.
+
+
+FORM = Column("form", "operators, shapes, first layer")
+"""All cells as one, which wraps: for tables of many figures."""
+
+_NAMED = 3
+"""Layers that a cell names, before it counts them."""
+
+_LONGEST = 40
+"""Characters of a kernel's name; those of CUDA are a page long."""
+
+_INPUTS = 2
+"""Different shapes that a cell gives, likewise."""
+
+
+def form_cells(op_types: Sequence[str], names: Sequence[str], form: Form | None) -> dict[str, object]:
+    """Cells of a brick.
+
+    Args:
+        op_types: Its operators.
+        names: Names of its layers in the graph that was cut.
+        form: Their names in the model's own graph, and shapes; None where these are not known.
+    """
+    layers = tuple(names) if form is None else form.source_layers
+    cells = {
+        "operators": " + ".join(op_types),
+        "kernel": "" if form is None else kernel_of(form.kernel, form.strides),
+        "shapes": "" if form is None else shapes_of(form.inputs, form.outputs),
+        "layer": _listed(layers),
+        "node": "" if tuple(names) == layers else _listed(names),
+        "ran": "" if form is None else _listed([_cut(name) for name in form.kernels if name not in op_types], 1),
+    }
+    node = f"({cells['node']})" if cells["node"] else ""
+    ran = f"by {cells['ran']}" if cells["ran"] else ""
+    words = [cells["operators"], cells["kernel"], cells["shapes"] and f"{cells['shapes']};", cells["layer"], node, ran]
+    shown: dict[str, object] = {name: text or None for name, text in cells.items()}
+    return shown | {"form": " ".join(filter(None, words))}
+
+
+def form_columns(rows: Iterable[Mapping[str, object]]) -> list[Column]:
+    """Columns of these cells, but for those that are empty in every one of these rows."""
+    known = {name for row in rows for name, value in row.items() if value is not None}
+    titles = {"node": "runtime's node", "ran": "ran by"}
+    names = ("operators", "kernel", "shapes", "layer", "node", "ran")
+    return [Column(name, titles.get(name, name)) for name in names if name in known]
+
+
+def kernel_of(kernel: str, strides: str) -> str:
+    """Kernels and strides: ``3x3/2``, and ``3x3`` where the stride is 1; of several operators with a plus."""
+    pairs = zip(kernel.split(), [_stride(steps) for steps in strides.split()], strict=False)
+    return "+".join(f"{sizes}/{steps}" if steps != "1" else sizes for sizes, steps in pairs)
+
+
+def shapes_of(inputs: str, outputs: str) -> str:
+    """What a brick reads and writes: ``1x24x56x56 → 1x61x56x56``; float where nothing else is said."""
+    return " → ".join(_listed([_shape(word) for word in side.split()] or ["-"], _INPUTS) for side in (inputs, outputs))
+
+
+def _stride(steps: str) -> str:
+    """One number where all are the same."""
+    different = set(steps.split("x"))
+    return different.pop() if len(different) == 1 else steps
+
+
+def _shape(word: str) -> str:
+    """``float[1,2]`` as ``1x2``."""
+    dtype, _, sizes = word.rstrip("]").partition("[")
+    shape = sizes.replace(",", "x") or "scalar"
+    return shape if dtype == "float" else f"{dtype} {shape}"
+
+
+def _listed(words: Sequence[str], most: int = _NAMED) -> str:
+    rest = len(words) - most
+    return ", ".join([*words[:most], *([f"and {rest} more"] if rest > 0 else [])])
+
+
+def _cut(name: str) -> str:
+    name = name.removeprefix("com.microsoft.")
+    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"

@@ -5,20 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = [
-    "counted",
-    "duration",
-    "half_of",
-    "margin",
-    "milliseconds",
-    "percent",
-    "quantity",
-    "ratio",
-    "ratio_within",
-    "short",
-    "size",
-]
-
 _SHORT_KEY = 12
 
 

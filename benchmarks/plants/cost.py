@@ -16,7 +16,7 @@ from dlbricks.db import Store, Subject
 from dlbricks.generator.machine.cores import physical_cores
 from dlbricks.generator.measurement.measure import MeasureReport, measure
 from dlbricks.models import ModelSource, find_models
-from facts import number, percent, provenance, quietness
+from facts import number, percent, provenance, quietness, versions
 from plants.corpus import Plant, write
 
 LEAST = 0.05
@@ -136,13 +136,12 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def report(result: Mapping[str, Any]) -> str:
     """As Markdown."""
-    summary, system, stack = result["summary"], result["system"], result["stack"]
-    versions = " ".join(f"{name} {version}" for name, version in stack["versions"].items())
+    summary, system, software = result["summary"], result["system"], versions(result["stack"])
     lines = [
         "# What planted faults cost",
         "",
         (
-            f"dlbricks {result['dlbricks']}, {versions}, {result['date']}, {system['cpu']}, {system['cores']} cores. "
+            f"dlbricks {result['dlbricks']}, {software}, {result['date']}, {system['cpu']}, {system['cores']} cores. "
             f"{percent(result['quiet']['quiet_share'])} of the visits were quiet. Each faulty model and its clean twin "
             f"were visited in turn in one run ({result['visits']} visits, {result['processes']} processes of "
             f"{result['sessions']} sessions); the cost is their paired difference, as a share of the faulty model."

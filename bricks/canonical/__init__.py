@@ -5,22 +5,18 @@
 
 from __future__ import annotations
 
-from . import axes, elementwise, layout, recurrent, resampling, spatial
+from . import layout, spatial
+from .bodies import CanonicalForm, LayerSignature
 from .form import canonical_form, source_form
-from .schemas import ANY, CANONICAL_OPSET, versions_around
-from .signature import Form, Signature
+from .roles import ANY, CANONICAL_OPSET, versions_around
 
 __all__ = [
     "ANY",
     "CANONICAL_OPSET",
-    "Form",
-    "Signature",
-    "axes",
+    "CanonicalForm",
+    "LayerSignature",
     "canonical_form",
-    "elementwise",
     "layout",
-    "recurrent",
-    "resampling",
     "source_form",
     "spatial",
     "versions_around",

@@ -7,22 +7,72 @@ initializers; a body that reads anything else from outside cannot leave its mode
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from ...models.names import is_standard, plain_domain
-from ...models.shapes import static_shape
-from ...models.subgraphs import captures, outer_values, reads
+from ...models.subgraphs import captures, drop_unread, is_standard, outer_values, plain_domain, static_shape
 from ..constants import encode_tensor, tensor_type, type_of
-from ..layer import Role
-from ..tensor import TensorType
+from ..layer import Role, TensorType
 from .draft import ABSENT, OpsetBound, Slot
 from .roles import CONSTANT_ELEMENTS, is_deciding
-from .signature import Form, Signature
 
-__all__ = ["nameless_attributes", "upgrade_body"]
+# What decides a layer's identity, and what canonicalising it gives.
+#
+# A ``LayerSignature`` is all that decides a layer's identity, free of names: two layers with equal signatures are one
+# computation.
+
+
+class LayerSignature(NamedTuple):
+    """An operator without names.
+
+    Attributes:
+        domain: Empty for ONNX's own.
+        op_type: The operator.
+        opsets: Opset by domain, sorted, of the model (bodies may use several).
+        attributes: Serialised ``AttributeProto`` each, sorted by name; bodies are free of names (``bodies.py``).
+        slots: The inputs.
+        outputs: Types of the wanted outputs by slot; None where not wanted (or, inside a body, unknown).
+    """
+
+    domain: str
+    op_type: str
+    opsets: tuple[tuple[str, int], ...]
+    attributes: tuple[bytes, ...]
+    slots: tuple[Slot, ...]
+    outputs: tuple[TensorType | None, ...]
+
+    @property
+    def opset(self) -> int:
+        """The opset of the operator's own domain."""
+        return dict(self.opsets).get(self.domain, 1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CanonicalForm:
+    """What canonicalising a signature gives.
+
+    Attributes:
+        node: The node without input and output names.
+        opsets: Opset by domain that ``node`` is written for.
+        slots: The inputs of ``node``.
+        key: SHA-256, hexadecimal.
+        valid: The opsets of ONNX's own domain at which ``node`` means the same: the first, and the first not; None for
+            a node of another domain, which does not care.
+        bound: Whether ``node`` is the source's, because its meaning cannot be written at the canonical opset.
+        problem: Why the operator cannot be a brick; empty where it can.
+    """
+
+    node: onnx.NodeProto
+    opsets: tuple[tuple[str, int], ...]
+    slots: tuple[Slot, ...]
+    key: str
+    valid: tuple[int, int] | None = None
+    bound: bool = False
+    problem: str = ""
 
 
 def nameless_attributes(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> tuple[bytes, ...]:
@@ -147,7 +197,7 @@ def _constant(node: onnx.NodeProto) -> onnx.TensorProto | None:
 
 
 def upgrade_body(
-    body: onnx.GraphProto, opsets: tuple[tuple[str, int], ...], form: Callable[[Signature], Form]
+    body: onnx.GraphProto, opsets: tuple[tuple[str, int], ...], form: Callable[[LayerSignature], CanonicalForm]
 ) -> tuple[onnx.GraphProto, dict[str, int]]:
     """Bring every node of a nameless body into canonical form.
 
@@ -163,16 +213,16 @@ def upgrade_body(
         OpsetBound: An operator in it is bound to its opset.
         ValueError: The body carries weights, or an operator in it cannot be a brick.
     """
-    upgraded, needed = _Upgrade(opsets, form).body(body)
+    upgraded, needed = _BodyUpgrade(opsets, form).body(body)
     if outer_values(upgraded):  # a body inside a body, which is renamed with that one
         return upgraded, needed
     return _Renamer({}).body(upgraded, {}), needed  # constants that came and went leave no gaps
 
 
-class _Upgrade:
+class _BodyUpgrade:
     """Canonicalises the nodes of a body and of the bodies in it."""
 
-    def __init__(self, opsets: tuple[tuple[str, int], ...], form: Callable[[Signature], Form]) -> None:
+    def __init__(self, opsets: tuple[tuple[str, int], ...], form: Callable[[LayerSignature], CanonicalForm]) -> None:
         self._opsets = opsets
         self._form = form
 
@@ -199,13 +249,10 @@ class _Upgrade:
             copy.CopyFrom(form.node)
             copy.input.extend(_input(index, slot, node, target) for index, slot in enumerate(form.slots))
             copy.output.extend(node.output)
-        used = {name for node in target.node for name in reads(node)} | {value.name for value in target.output}
-        kept = [tensor for tensor in target.initializer if tensor.name in used]
-        del target.initializer[:]
-        target.initializer.extend(kept)
+        drop_unread(target)
         return target, needed
 
-    def _signature(self, node: onnx.NodeProto, values: Mapping[str, Slot], read: set[str]) -> Signature:
+    def _signature(self, node: onnx.NodeProto, values: Mapping[str, Slot], read: set[str]) -> LayerSignature:
         slots = []
         for index, name in enumerate(node.input):
             if not name:
@@ -216,7 +263,7 @@ class _Upgrade:
         outputs: list[TensorType | None] = [
             values.get(name, ABSENT).type if name in read else None for name in node.output
         ]
-        return Signature(
+        return LayerSignature(
             node.domain,
             node.op_type,
             self._opsets,

@@ -2,18 +2,77 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import onnx
+from onnx import AttributeProto
 
-from ..constants import decode_constant, encode_array, tensor_type_of_array
-from ..layer import Role
-from ..tensor import TensorType
-from .attributes import Value
+from ..constants import decode_constant, encode_array, encode_tensor, tensor_type_of_array
+from ..layer import Role, TensorType
 
-__all__ = ["ABSENT", "Draft", "OpsetBound", "Slot"]
+# Attributes as plain values: read from ONNX, written back, and spelled for a key.
+
+
+Value = Any
+"""int, float, bytes, a tuple of one of these, or a protocol message (tensor, graph, type, sparse tensor)."""
+
+_FIELDS: dict[int, str] = {
+    AttributeProto.FLOAT: "f",
+    AttributeProto.INT: "i",
+    AttributeProto.STRING: "s",
+    AttributeProto.TENSOR: "t",
+    AttributeProto.GRAPH: "g",
+    AttributeProto.SPARSE_TENSOR: "sparse_tensor",
+    AttributeProto.TYPE_PROTO: "tp",
+    AttributeProto.FLOATS: "floats",
+    AttributeProto.INTS: "ints",
+    AttributeProto.STRINGS: "strings",
+    AttributeProto.TENSORS: "tensors",
+    AttributeProto.GRAPHS: "graphs",
+    AttributeProto.SPARSE_TENSORS: "sparse_tensors",
+    AttributeProto.TYPE_PROTOS: "type_protos",
+}
+_LISTS = frozenset(kind for kind, field in _FIELDS.items() if field.endswith("s") and field != "s")
+
+
+def read_value(attribute: AttributeProto) -> Value:
+    """The value of an attribute; lists become tuples.
+
+    Raises:
+        ValueError: The attribute has no type (it refers to a function's parameter, or is malformed).
+    """
+    kind = attribute.type
+    field = _FIELDS.get(kind)
+    if field is None:
+        raise ValueError(f"attribute {attribute.name!r} has no type")
+    value = getattr(attribute, field)
+    return tuple(value) if kind in _LISTS else value
+
+
+def write_attribute(node: onnx.NodeProto, name: str, value: Value, kind: int) -> None:
+    """Add an attribute with a name, a value and a type to a node."""
+    node.attribute.add(name=name, type=kind, **{_FIELDS[kind]: value})
+
+
+def spell_value(value: Value) -> object:
+    """A value as JSON: injective, and the same on every machine.
+
+    Floats stay floats (their shortest decimal form is exact, and ``1.0`` is not ``1``); text and messages are
+    tagged, so that no two kinds share a spelling.
+    """
+    if isinstance(value, int | float):
+        return value
+    if isinstance(value, tuple):
+        return [spell_value(item) for item in value]
+    if isinstance(value, bytes):
+        return {"s": value.decode("latin-1")}
+    if isinstance(value, onnx.TensorProto):
+        return {"t": encode_tensor(value).hex()}
+    return {"p": value.SerializeToString(deterministic=True).hex()}
 
 
 class OpsetBound(Exception):
@@ -40,7 +99,7 @@ ABSENT = Slot(Role.ABSENT)
 
 
 @dataclass(slots=True)
-class Draft:
+class CanonicalDraft:
     """An operator that rules bring into canonical form, in place.
 
     Attributes:
@@ -138,3 +197,30 @@ def resolve_axis(axis: int, rank: int) -> int:
     if not -rank <= axis < max(rank, 1):
         raise ValueError(f"axis {axis} of rank {rank}")
     return axis + rank if axis < 0 else axis
+
+
+# The rules by operator: each brings one operator of ONNX's own domain into canonical form.
+
+
+Rule = Callable[[CanonicalDraft], None]
+"""Changes a draft in place; raises ``OpsetBound`` where it cannot, ``ValueError`` where the operator is not legal."""
+
+_RULES: dict[str, Rule] = {}
+
+
+def rule(*op_types: str) -> Callable[[Rule], Rule]:
+    """Register a function as the rule of one or more operators."""
+
+    def register(function: Rule) -> Rule:
+        for op_type in op_types:
+            if op_type in _RULES:
+                raise ValueError(f"{op_type} has two rules")
+            _RULES[op_type] = function
+        return function
+
+    return register
+
+
+def find_rule(op_type: str) -> Rule | None:
+    """The rule of an operator; None where defaults are all there is to do."""
+    return _RULES.get(op_type)

@@ -5,22 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from functools import lru_cache
+from collections.abc import Mapping
+from functools import lru_cache, partial
 
 import onnx
 
-from ..layer import Role
-from ..tensor import TensorType
-from .attributes import Value, read_value, spell_value, write_attribute
-from .bodies import upgrade_body
-from .draft import Draft, OpsetBound, Slot
-from .registry import find_rule
-from .roles import CONSTANT_ELEMENTS, is_deciding
-from .schemas import ANY, CANONICAL_OPSET, Schema, find_schema, versions_around
-from .signature import Form, Signature
+from ..layer import Role, TensorType
+from .bodies import CanonicalForm, LayerSignature, upgrade_body
+from .draft import CanonicalDraft, OpsetBound, Slot, Value, find_rule, read_value, spell_value, write_attribute
+from .roles import ANY, CANONICAL_OPSET, CONSTANT_ELEMENTS, Schema, find_schema, is_deciding, versions_around
 from .spatial import DILATED_AVERAGES
-
-__all__ = ["canonical_form", "hash_signature", "source_form"]
 
 _ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -36,7 +30,7 @@ blocks of channels."""
 
 
 @lru_cache(maxsize=16384)
-def canonical_form(signature: Signature, *, in_body: bool = False) -> Form:
+def canonical_form(signature: LayerSignature, *, in_body: bool = False) -> CanonicalForm:
     """Bring an operator into canonical form.
 
     Operators of ONNX's own domain are written for ``CANONICAL_OPSET``; those that came later, or changed their
@@ -56,12 +50,8 @@ def canonical_form(signature: Signature, *, in_body: bool = False) -> Form:
         return _hopeless(signature, f"not legal: {error}")
 
 
-def _form_in_body(signature: Signature) -> Form:
-    return canonical_form(signature, in_body=True)
-
-
 @lru_cache(maxsize=16384)
-def source_form(signature: Signature) -> Form:
+def source_form(signature: LayerSignature) -> CanonicalForm:
     """The form of an operator that has to run exactly as it is written: a node of the graph that a runtime executes.
 
     Nothing is filled in, resolved or brought to another opset. The file may import any opset from the operator's own
@@ -80,23 +70,42 @@ def source_form(signature: Signature) -> Form:
     described = {**defaults, **{attribute.name: read_value(attribute) for attribute in attributes}}
     given = [index for index, slot in enumerate(signature.slots) if slot.role is not Role.ABSENT]
     slots = signature.slots[: max(given, default=-1) + 1]
-    node = onnx.NodeProto(op_type=op_type, domain=domain, attribute=attributes)
-    return Form(
-        node,
-        _with_bodies({domain: version}, attributes, signature),
-        slots,
-        _key(node, version, described, slots, signature.outputs),
-        _valid(signature, attributes),
-        bound=not domain,
-        problem=_unknown_decider(domain, op_type, slots),
+    problem = _unknown_decider(domain, op_type, slots)
+    return _as_written(
+        signature._replace(slots=slots), attributes, version, described, bound=not domain, problem=problem
     )
 
 
-def _hopeless(signature: Signature, problem: str) -> Form:
-    return Form(onnx.NodeProto(), (), signature.slots, "", bound=True, problem=problem)
+def _as_written(
+    signature: LayerSignature,
+    attributes: list[onnx.AttributeProto],
+    version: int | None,
+    described: Mapping[str, Value],
+    *,
+    bound: bool = False,
+    problem: str = "",
+) -> CanonicalForm:
+    """The form of an operator that is not brought to another spelling.
+
+    Args:
+        signature: The operator.
+        attributes: Its attributes; those of a node with bodies keep the opsets of the model.
+        version: Its version, which enters the key; None: no version does.
+        described: Values of attributes that enter the key.
+        bound: As of the form.
+        problem: As of the form.
+    """
+    node = onnx.NodeProto(op_type=signature.op_type, domain=signature.domain, attribute=attributes)
+    opsets = signature.opsets if _has_bodies(attributes) else ((signature.domain, version or CANONICAL_OPSET),)
+    key = _key(node, version, described, signature.slots, signature.outputs)
+    return CanonicalForm(node, opsets, signature.slots, key, _valid(signature, attributes), bound, problem)
 
 
-def _form(signature: Signature, attributes: list[onnx.AttributeProto], *, in_body: bool) -> Form:
+def _hopeless(signature: LayerSignature, problem: str) -> CanonicalForm:
+    return CanonicalForm(onnx.NodeProto(), (), signature.slots, "", bound=True, problem=problem)
+
+
+def _form(signature: LayerSignature, attributes: list[onnx.AttributeProto], *, in_body: bool) -> CanonicalForm:
     problem = _payload(attributes)
     if problem:
         return _hopeless(signature, problem)
@@ -105,7 +114,7 @@ def _form(signature: Signature, attributes: list[onnx.AttributeProto], *, in_bod
     if schema is None or signature.domain:
         return _foreign(signature, attributes, values, schema)
     for target in _targets(schema, signature.op_type, in_body=in_body):
-        draft = Draft(
+        draft = CanonicalDraft(
             signature.op_type, schema.since, {**schema.defaults, **values}, list(signature.slots), signature.outputs
         )
         try:
@@ -116,17 +125,12 @@ def _form(signature: Signature, attributes: list[onnx.AttributeProto], *, in_bod
 
 
 def _bound(
-    signature: Signature, attributes: list[onnx.AttributeProto], values: dict[str, Value], schema: Schema
-) -> Form:
+    signature: LayerSignature, attributes: list[onnx.AttributeProto], values: dict[str, Value], schema: Schema
+) -> CanonicalForm:
     """The form of an operator whose meaning cannot be written at the canonical opset: the source's."""
-    node = onnx.NodeProto(op_type=signature.op_type, attribute=attributes)
-    described = {**schema.defaults, **values}
-    for name in _WITHOUT_EFFECT:
-        described.pop(name, None)
-    key = _key(node, schema.since, described, signature.slots, signature.outputs)
-    opsets = _with_bodies({"": schema.since}, attributes, signature)
+    described = {name: value for name, value in {**schema.defaults, **values}.items() if name not in _WITHOUT_EFFECT}
     problem = _unknown_decider("", signature.op_type, signature.slots)
-    return Form(node, opsets, signature.slots, key, _valid(signature, attributes), bound=True, problem=problem)
+    return _as_written(signature, attributes, schema.since, described, bound=True, problem=problem)
 
 
 def _targets(schema: Schema, op_type: str, *, in_body: bool) -> list[Schema]:
@@ -140,7 +144,7 @@ def _targets(schema: Schema, op_type: str, *, in_body: bool) -> list[Schema]:
     return targets
 
 
-def _write(draft: Draft, source: Schema, target: Schema, signature: Signature) -> Form:
+def _write(draft: CanonicalDraft, source: Schema, target: Schema, signature: LayerSignature) -> CanonicalForm:
     """Apply the rule of an operator and write it for a version of its schema.
 
     Raises:
@@ -165,14 +169,14 @@ def _write(draft: Draft, source: Schema, target: Schema, signature: Signature) -
     attributes = {**target.defaults, **draft.attributes}
     for name, value in attributes.items():
         if isinstance(value, onnx.GraphProto):
-            attributes[name], needed = upgrade_body(value, signature.opsets, _form_in_body)
+            attributes[name], needed = upgrade_body(value, signature.opsets, partial(canonical_form, in_body=True))
             for domain, opset in needed.items():
                 opsets[domain] = max(opset, opsets.get(domain, 1))
             valid = opsets[""], ANY
     node = onnx.NodeProto(op_type=draft.op_type)
     for name in sorted(attributes):
         write_attribute(node, name, attributes[name], target.kinds[name])
-    return Form(
+    return CanonicalForm(
         node,
         tuple(sorted(opsets.items())),
         slots,
@@ -182,7 +186,7 @@ def _write(draft: Draft, source: Schema, target: Schema, signature: Signature) -
     )
 
 
-def _fit_attributes(draft: Draft, source: Schema, target: Schema) -> None:
+def _fit_attributes(draft: CanonicalDraft, source: Schema, target: Schema) -> None:
     """Take out what another version does not know, where that changes nothing.
 
     Raises:
@@ -199,7 +203,7 @@ def _fit_attributes(draft: Draft, source: Schema, target: Schema) -> None:
         draft.pop(name)  # what a newer version added, at its default
 
 
-def _since_alike(draft: Draft, version: Schema, slots: tuple[Slot, ...]) -> int:
+def _since_alike(draft: CanonicalDraft, version: Schema, slots: tuple[Slot, ...]) -> int:
     """The first opset whose version of an operator differs from a later one's in nothing that it uses.
 
     Types and attributes that came later may be missing; a brick leaves such an attribute out.
@@ -227,8 +231,8 @@ def _check_types(target: Schema, slots: tuple[Slot, ...], outputs: tuple[TensorT
 
 
 def _foreign(
-    signature: Signature, attributes: list[onnx.AttributeProto], values: dict[str, Value], schema: Schema | None
-) -> Form:
+    signature: LayerSignature, attributes: list[onnx.AttributeProto], values: dict[str, Value], schema: Schema | None
+) -> CanonicalForm:
     """The form of an operator of another domain, or unknown to ONNX: the source's, attributes sorted by name."""
     domain, op_type = signature.domain, signature.op_type
     if not domain and op_type in _RUNTIME_OPSETS:
@@ -238,13 +242,10 @@ def _foreign(
         values = {**schema.defaults, **values}
     else:
         version = signature.opset if domain else None
-    node = onnx.NodeProto(op_type=op_type, domain=domain, attribute=attributes)
-    opsets = _with_bodies({domain: version or CANONICAL_OPSET}, attributes, signature)
-    key = _key(node, version, values, signature.slots, signature.outputs)
-    return Form(node, opsets, signature.slots, key, _valid(signature, attributes))
+    return _as_written(signature, attributes, version, values)
 
 
-def _valid(signature: Signature, attributes: list[onnx.AttributeProto]) -> tuple[int, int] | None:
+def _valid(signature: LayerSignature, attributes: list[onnx.AttributeProto]) -> tuple[int, int] | None:
     """The opsets of ONNX's own domain at which an operator in its source form means the same."""
     if _has_bodies(attributes):
         own = dict(signature.opsets).get("", 1)
@@ -257,15 +258,6 @@ def _valid(signature: Signature, attributes: list[onnx.AttributeProto]) -> tuple
 
 def _has_bodies(attributes: list[onnx.AttributeProto]) -> bool:
     return any(attribute.type == onnx.AttributeProto.GRAPH for attribute in attributes)
-
-
-def _with_bodies(
-    opsets: dict[str, int], attributes: list[onnx.AttributeProto], signature: Signature
-) -> tuple[tuple[str, int], ...]:
-    """The opsets of a node in its source form: those of the model, where it has bodies."""
-    if _has_bodies(attributes):
-        return signature.opsets
-    return tuple(opsets.items())
 
 
 def _payload(attributes: list[onnx.AttributeProto]) -> str:
@@ -300,7 +292,7 @@ def _unknown_decider(domain: str, op_type: str, slots: tuple[Slot, ...]) -> str:
 def _key(
     node: onnx.NodeProto,
     version: int | None,
-    attributes: dict[str, Value],
+    attributes: Mapping[str, Value],
     slots: tuple[Slot, ...],
     outputs: tuple[TensorType | None, ...],
 ) -> str:
@@ -316,7 +308,7 @@ def _key(
     return hashlib.sha256(_ENCODE(description).encode()).hexdigest()
 
 
-def hash_signature(signature: Signature) -> str:
+def hash_signature(signature: LayerSignature) -> str:
     """SHA-256 of an operator as the source has it: identifies a layer that has no key of its own."""
     description = [
         signature.domain,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..layer import Role
-from .draft import Draft, OpsetBound, resolve_axis
-from .registry import rule
+from ..layer import REDUCTIONS, Role
+from .draft import CanonicalDraft, OpsetBound, resolve_axis, rule
 
 
 @rule("Reshape")
-def reshape(draft: Draft) -> None:
+def reshape(draft: CanonicalDraft) -> None:
     """The target is the output's shape: no 0, no -1, no ``allowzero``."""
     draft.pop("shape")
     if draft.slot(1).role is Role.ACTIVATION:  # decided at run time; the static shape is one execution's
@@ -21,14 +20,14 @@ def reshape(draft: Draft) -> None:
 
 
 @rule("Expand")
-def expand(draft: Draft) -> None:
+def expand(draft: CanonicalDraft) -> None:
     """The target is the output's shape."""
     if draft.slot(1).role is not Role.ACTIVATION:
         draft.put_integers(1, draft.output().shape)
 
 
 @rule("Tile")
-def tile(draft: Draft) -> None:
+def tile(draft: CanonicalDraft) -> None:
     """Before opset 6 one axis was repeated, since then each has its count."""
     if draft.since >= 6:
         return
@@ -42,7 +41,7 @@ def tile(draft: Draft) -> None:
 
 
 @rule("Squeeze")
-def squeeze(draft: Draft) -> None:
+def squeeze(draft: CanonicalDraft) -> None:
     """The axes are given, counted from the front, ascending."""
     axes = given_axes(draft)
     if axes is None:
@@ -55,33 +54,33 @@ def squeeze(draft: Draft) -> None:
 
 
 @rule("Unsqueeze")
-def unsqueeze(draft: Draft) -> None:
+def unsqueeze(draft: CanonicalDraft) -> None:
     """The axes are counted from the front of the output, ascending."""
     axes = given_axes(draft)
     if axes is not None:
         put_axes(draft, axes, len(draft.shape(0)) + len(axes))
 
 
-def given_axes(draft: Draft) -> list[int] | None:
+def given_axes(draft: CanonicalDraft) -> list[int] | None:
     """The axes from the attribute (which goes) or input 1; None where they are not given or not known."""
     axes = draft.pop("axes")
     return list(axes) if axes is not None else draft.integers(1)
 
 
-def put_axes(draft: Draft, axes: list[int], rank: int) -> None:
+def put_axes(draft: CanonicalDraft, axes: list[int], rank: int) -> None:
     """Make input 1 the axes, counted from the front, ascending."""
     draft.put_integers(1, sorted(resolve_axis(axis, rank) for axis in axes))
 
 
 @rule("Transpose")
-def transpose(draft: Draft) -> None:
+def transpose(draft: CanonicalDraft) -> None:
     """The permutation is given; by default it reverses."""
     rank = len(draft.shape(0))
     draft.attributes["perm"] = tuple(draft.attributes.get("perm", range(rank - 1, -1, -1)))
 
 
 @rule("Flatten")
-def flatten(draft: Draft) -> None:
+def flatten(draft: CanonicalDraft) -> None:
     """The axis is counted from the front."""
     rank = len(draft.shape(0))
     axis = draft.attributes["axis"]
@@ -89,13 +88,13 @@ def flatten(draft: Draft) -> None:
 
 
 @rule("Concat")
-def concat(draft: Draft) -> None:
+def concat(draft: CanonicalDraft) -> None:
     """The axis is counted from the front; before opset 4 it was 1 by default."""
     draft.attributes["axis"] = resolve_axis(draft.attributes.get("axis", 1), len(draft.shape(0)))
 
 
 @rule("Split")
-def split(draft: Draft) -> None:
+def split(draft: CanonicalDraft) -> None:
     """The length of every part is given."""
     axis = resolve_axis(draft.attributes.get("axis", 0), len(draft.shape(0)))
     draft.attributes["axis"] = axis
@@ -113,7 +112,7 @@ def split(draft: Draft) -> None:
 
 
 @rule("Slice")
-def slice_(draft: Draft) -> None:
+def slice_(draft: CanonicalDraft) -> None:
     """Starts, ends, axes and steps are given, clamped to the extents, axes ascending."""
     shape = draft.shape(0)
     starts, ends, axes = draft.pop("starts"), draft.pop("ends"), draft.pop("axes")
@@ -148,7 +147,7 @@ def _clamp(start: int, end: int, step: int, extent: int) -> tuple[int, int, int]
 
 
 @rule("Pad")
-def pad(draft: Draft) -> None:
+def pad(draft: CanonicalDraft) -> None:
     """Padding is an input for every axis; a value is there only where it is used and not zero."""
     shape = draft.shape(0)
     rank = len(shape)
@@ -176,7 +175,7 @@ def pad(draft: Draft) -> None:
         draft.put(2, known.reshape(()))
 
 
-def _dtype(draft: Draft) -> np.dtype[np.generic]:
+def _dtype(draft: CanonicalDraft) -> np.dtype[np.generic]:
     names = {"float16": np.float16, "float": np.float32, "double": np.float64}
     kind = names.get(draft.type(0).dtype)
     if kind is None:
@@ -185,15 +184,145 @@ def _dtype(draft: Draft) -> np.dtype[np.generic]:
 
 
 @rule("DepthToSpace", "SpaceToDepth")
-def depth(draft: Draft) -> None:
+def depth(draft: CanonicalDraft) -> None:
     """SpaceToDepth has one mode at the canonical opset; it got a name later."""
     if draft.op_type == "SpaceToDepth" and draft.attributes.get("mode") == b"DCR":
         draft.pop("mode")
 
 
 @rule("CenterCropPad")
-def center_crop_pad(draft: Draft) -> None:
+def center_crop_pad(draft: CanonicalDraft) -> None:
     """The axes are counted from the front."""
     rank = len(draft.shape(0))
     axes = draft.attributes.get("axes", range(rank))
     draft.attributes["axes"] = tuple(resolve_axis(axis, rank) for axis in axes)
+
+
+# Rules of operators along axes: reductions, gathers, scatters, sorting, quantisation, normalisation.
+
+
+@rule(*REDUCTIONS)
+def reduce(draft: CanonicalDraft) -> None:
+    """The axes are given as input 1; all of them where none were given."""
+    if "axes" not in draft.attributes and draft.given(1) and draft.integers(1) is None:
+        return  # decided at run time
+    rank = len(draft.shape(0))
+    axes = given_axes(draft)
+    if not axes and draft.attributes.get("noop_with_empty_axes", 0):
+        draft.drop(1)
+        return
+    draft.attributes["noop_with_empty_axes"] = 0
+    put_axes(draft, list(axes or range(rank)), rank)
+
+
+@rule("ArgMax", "ArgMin", "Gather", "GatherElements", "LpNormalization", "ScatterElements")
+def one_axis(draft: CanonicalDraft) -> None:
+    """The axis is counted from the front of the first input."""
+    draft.attributes["axis"] = resolve_axis(draft.attributes["axis"], len(draft.shape(0)))
+
+
+@rule("Scatter")
+def scatter(draft: CanonicalDraft) -> None:
+    """Scatter is ScatterElements' first name."""
+    one_axis(draft)
+    draft.op_type = "ScatterElements"
+
+
+@rule("Compress", "Unique")
+def optional_axis(draft: CanonicalDraft) -> None:
+    """The axis, where there is one, is counted from the front; without one the input is flat."""
+    if "axis" in draft.attributes:
+        one_axis(draft)
+
+
+@rule("OneHot")
+def one_hot(draft: CanonicalDraft) -> None:
+    """The axis is counted from the front of the output; depth is a scalar."""
+    draft.attributes["axis"] = resolve_axis(draft.attributes["axis"], len(draft.shape(0)) + 1)
+    depth = draft.array(1)
+    if depth is not None and depth.size == 1:
+        draft.put(1, depth.reshape(()))
+
+
+@rule("TopK")
+def top_k(draft: CanonicalDraft) -> None:
+    """The number of elements is an input."""
+    draft.attributes["axis"] = resolve_axis(draft.attributes["axis"], len(draft.shape(0)))
+    count = draft.pop("k")
+    known = [count] if count is not None else draft.integers(1)
+    if known is not None:
+        draft.put_integers(1, known)
+
+
+@rule("CumSum")
+def cum_sum(draft: CanonicalDraft) -> None:
+    """The axis is a scalar, counted from the front."""
+    axis = draft.integers(1)
+    if axis is not None:
+        draft.put(1, np.asarray(resolve_axis(axis[0], len(draft.shape(0))), np.int64))
+
+
+@rule("Trilu")
+def trilu(draft: CanonicalDraft) -> None:
+    """The main diagonal needs no input."""
+    diagonal = draft.integers(1)
+    if diagonal == [0]:
+        draft.drop(1)
+
+
+@rule("DFT")
+def dft(draft: CanonicalDraft) -> None:
+    """The axis is a scalar input, counted from the front."""
+    rank = len(draft.shape(0))
+    attribute = draft.pop("axis")
+    if attribute is None and draft.given(2) and draft.integers(2) is None:
+        return
+    given = [attribute] if attribute is not None else draft.integers(2)
+    draft.put(2, np.asarray(resolve_axis(given[0] if given else -2, rank), np.int64))
+
+
+@rule("DequantizeLinear", "QuantizeLinear")
+def quantise(draft: CanonicalDraft) -> None:
+    """The axis matters only where scales run along one; the output's type says the rest."""
+    if draft.type(1).elements > 1:
+        draft.attributes["axis"] = resolve_axis(draft.attributes.get("axis", 1), len(draft.shape(0)))
+    else:
+        draft.attributes["axis"] = 1
+    if draft.op_type == "QuantizeLinear":
+        if "float8" not in draft.output().dtype:
+            draft.attributes["saturate"] = 1
+        if draft.given(2):
+            draft.attributes["output_dtype"] = 0
+
+
+@rule("LayerNormalization", "RMSNormalization")
+def normalise(draft: CanonicalDraft) -> None:
+    """The first normalised axis is counted from the front."""
+    one_axis(draft)
+
+
+@rule("MeanVarianceNormalization")
+def normalise_axes(draft: CanonicalDraft) -> None:
+    """The axes are counted from the front, ascending."""
+    rank = len(draft.shape(0))
+    axes = draft.attributes.get("axes", (0, 2, 3))
+    draft.attributes["axes"] = tuple(sorted(resolve_axis(axis, rank) for axis in axes))
+
+
+@rule("GroupNormalization")
+def group_normalisation(draft: CanonicalDraft) -> None:
+    """Before opset 21 scale and bias were per group, since then per channel."""
+    if draft.since < 21 and draft.attributes["num_groups"] != draft.shape(0)[1]:
+        raise OpsetBound("scale and bias per group")
+
+
+@rule("BatchNormalization")
+def batch_normalisation(draft: CanonicalDraft) -> None:
+    """At inference: statistics are inputs, and momentum has no effect."""
+    draft.pop("is_test")
+    if not draft.pop("spatial", 1):
+        raise OpsetBound("statistics per activation")
+    if draft.since < 14 and len(draft.outputs) > 1:
+        raise OpsetBound("training outputs")
+    if not draft.attributes.get("training_mode", 0):
+        draft.pop("momentum")

@@ -1,10 +1,295 @@
-"""Rules of operators that slide a window: convolutions and pools. Padding, strides and dilations become explicit."""
+"""Rules of elementwise operators, and of convolutions and pools: padding, strides and dilations become explicit."""
 
 from __future__ import annotations
 
-from .draft import Draft, OpsetBound
-from .elementwise import whole_order
-from .registry import rule
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+
+from .draft import CanonicalDraft, OpsetBound, resolve_axis, rule
+
+# Rules of elementwise operators: broadcasting before opset 7, bounds, casts, activations.
+
+
+# Rules of recurrent operators.
+
+
+_ACTIVATIONS = {"RNN": (b"Tanh",), "GRU": (b"Sigmoid", b"Tanh"), "LSTM": (b"Sigmoid", b"Tanh", b"Tanh")}
+
+
+@rule("RNN", "GRU", "LSTM")
+def recurrent(draft: CanonicalDraft) -> None:
+    """Hidden size and activations are given; the outputs show which of them there are."""
+    draft.pop("output_sequence")
+    directions, _, hidden = draft.shape(2)
+    if draft.attributes.get("direction") == b"foward":  # the default of opset 1, as printed there
+        draft.attributes["direction"] = b"forward"
+    draft.attributes["hidden_size"] = hidden
+    draft.attributes["activations"] = tuple(
+        draft.attributes.get("activations") or _ACTIVATIONS[draft.op_type] * directions
+    )
+
+
+_FLOAT8 = ("float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "float8e8m0")
+
+
+@rule("Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "Pow", "Sub", "Xor")
+def binary(draft: CanonicalDraft) -> None:
+    """Before opset 7 the second operand matched a run of the first's axes; numpy's rule is the case of the last."""
+    legacy = draft.pop("broadcast", 0)
+    axis = draft.pop("axis")
+    if draft.since >= 7 or not legacy or axis is None:
+        return
+    left, right = len(draft.shape(0)), len(draft.shape(1))
+    if resolve_axis(axis, left) + right != left:
+        raise OpsetBound("broadcast along leading axes")
+
+
+@rule("PRelu")
+def prelu(draft: CanonicalDraft) -> None:
+    """Before opset 7 the slope ran along the channels, since then numpy's rule holds."""
+    if draft.since >= 7:
+        return
+    slope = draft.type(1)
+    if slope.elements != 1 and len(draft.shape(0)) != 2:
+        raise OpsetBound("slope along the channels")
+
+
+@rule("Clip")
+def clip(draft: CanonicalDraft) -> None:
+    """Bounds are inputs; one that binds nothing is absent."""
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(onnx.TensorProto.DataType.Value(draft.type(0).dtype.upper()))
+    for slot, name in ((1, "min"), (2, "max")):
+        value = draft.pop(name)
+        if value is not None:
+            draft.put(slot, np.asarray(value, np.float32).astype(dtype))
+        bound = draft.array(slot)
+        if bound is None or bound.size != 1:
+            continue
+        if _binds(bound.ravel()[0], largest=slot == 2):
+            draft.put(slot, bound.reshape(()))
+        else:
+            draft.drop(slot)
+
+
+def _binds(value: Any, *, largest: bool) -> bool:
+    """Whether a bound lies within the range of its type."""
+    if value.dtype.kind not in "fiu":  # bfloat16 and the like: numpy knows no limits
+        return True
+    limits: Any = np.finfo(value.dtype) if value.dtype.kind == "f" else np.iinfo(value.dtype)
+    return bool(value < limits.max) if largest else bool(value > limits.min)
+
+
+@rule("Cast")
+def cast(draft: CanonicalDraft) -> None:
+    """The target is a number; saturation matters to 8-bit floats only."""
+    target = draft.attributes["to"]
+    if isinstance(target, bytes):  # before opset 6 it was a name
+        draft.attributes["to"] = onnx.TensorProto.DataType.Value(target.decode().upper())
+    if draft.output().dtype not in _FLOAT8:
+        draft.attributes["saturate"] = 1
+        draft.pop("round_mode")
+
+
+@rule("CastLike")
+def cast_like(draft: CanonicalDraft) -> None:
+    """Saturation matters to 8-bit floats only."""
+    if draft.output().dtype not in _FLOAT8:
+        draft.attributes["saturate"] = 1
+        draft.pop("round_mode")
+
+
+@rule("Dropout")
+def dropout(draft: CanonicalDraft) -> None:
+    """At inference Dropout is the identity: ratio and training mode go, and any seed with them."""
+    draft.pop("is_test")
+    draft.pop("seed")
+    ratio = draft.pop("ratio")
+    if draft.since < 12:
+        if len(draft.outputs) > 1:
+            raise OpsetBound("the mask was no boolean, or said nothing at inference")
+        return
+    if draft.given(2):
+        training = draft.array(2)
+        if training is None or training.any():
+            if ratio is not None:
+                raise OpsetBound("ratio given twice")
+            return
+    draft.drop(1)
+    draft.drop(2)
+
+
+@rule("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
+def random(draft: CanonicalDraft) -> None:
+    """A seed decides which numbers are drawn, not what it costs."""
+    draft.pop("seed")
+
+
+@rule("GlobalLpPool")
+def global_lp_pool(draft: CanonicalDraft) -> None:
+    """The norm's order became an integer."""
+    whole_order(draft)
+
+
+def whole_order(draft: CanonicalDraft) -> None:
+    """Make the attribute ``p`` an integer, where it is one."""
+    order = draft.attributes.get("p", 2)
+    if order != int(order):
+        raise OpsetBound(f"norm of order {order}")
+    draft.attributes["p"] = int(order)
+
+
+@rule("Softmax", "LogSoftmax", "Hardmax")
+def softmax(draft: CanonicalDraft) -> None:
+    """Before opset 13 all axes from ``axis`` on were one; that is one axis where only one of them is longer than 1."""
+    shape = draft.shape(0)
+    if not shape:
+        raise OpsetBound("a scalar has no axis")
+    axis = resolve_axis(draft.attributes["axis"], len(shape))
+    if draft.since < 13:
+        long = [candidate for candidate in range(axis, len(shape)) if shape[candidate] != 1]
+        if len(long) > 1:
+            raise OpsetBound("several axes are one")
+        axis = long[0] if long else axis
+    draft.attributes["axis"] = axis
+
+
+@rule("Einsum")
+def einsum(draft: CanonicalDraft) -> None:
+    """Subscripts are explicit, without blanks, and lettered in order of appearance."""
+    equation = draft.attributes["equation"].decode().replace(" ", "")
+    inputs, arrow, output = equation.partition("->")
+    if not arrow:  # numpy's rule: subscripts that appear once, in alphabetical order, after the ellipsis
+        letters = inputs.replace(".", "").replace(",", "")
+        output = ("..." if "..." in inputs else "") + "".join(
+            sorted(letter for letter in set(letters) if letters.count(letter) == 1)
+        )
+    names: dict[str, str] = {}
+    for letter in inputs + output:
+        if letter.isalpha() and letter not in names:
+            names[letter] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"[len(names)]
+    relabelled = "".join(names.get(letter, letter) for letter in f"{inputs}->{output}")
+    draft.attributes["equation"] = relabelled.encode()
+
+
+@rule("Gemm")
+def gemm(draft: CanonicalDraft) -> None:
+    """Before opset 7 the bias said whether it broadcasts; to the last axes, as numpy does."""
+    draft.pop("broadcast")
+
+
+# Rules of operators that resample: Resize, its forerunner Upsample, GridSample, RoiAlign.
+
+
+@rule("Upsample")
+def upsample(draft: CanonicalDraft) -> None:
+    """Upsample is the Resize that counts from the corner and rounds down."""
+    scales = draft.pop("scales")
+    height, width = draft.pop("height_scale"), draft.pop("width_scale")
+    if height is not None and width is not None:
+        scales = (1.0, 1.0, height, width)
+    if scales is None:
+        known = draft.array(1)
+        if known is None:
+            raise OpsetBound("scales are not known")
+        scales = known.tolist()
+    mode = draft.attributes["mode"]
+    draft.attributes["mode"] = b"linear" if mode == b"bilinear" else mode
+    draft.op_type = "Resize"
+    draft.slots[1:] = []
+    draft.put(2, np.asarray(scales, np.float32))
+    draft.attributes["coordinate_transformation_mode"] = b"asymmetric"
+    if draft.attributes["mode"] == b"nearest":
+        draft.attributes["nearest_mode"] = b"floor"
+
+
+@rule("Resize")
+def resize(draft: CanonicalDraft) -> None:
+    """Sizes are scales where that is exact; attributes that the mode does not read have their defaults."""
+    if draft.since < 11:
+        _resize_10(draft)
+    attributes = draft.attributes
+    coordinates = attributes["coordinate_transformation_mode"]
+    if coordinates == b"tf_half_pixel_for_nn":
+        raise OpsetBound("tf_half_pixel_for_nn was withdrawn")
+    if coordinates != b"tf_crop_and_resize":
+        draft.drop(1)
+        attributes.pop("extrapolation_value", None)
+    if attributes["mode"] != b"nearest":
+        attributes.pop("nearest_mode", None)
+    if attributes["mode"] != b"cubic":
+        attributes.pop("cubic_coeff_a", None)
+    for slot in (1, 2, 3):  # an empty tensor stands for an absent one
+        found = draft.slot(slot).type
+        if found is not None and found.elements == 0:
+            draft.drop(slot)
+    if "axes" in attributes:
+        _all_axes(draft)
+    stretched = attributes.get("keep_aspect_ratio_policy", b"stretch") == b"stretch"
+    if draft.given(3) and stretched and "axes" not in attributes:
+        _say_as_scales(draft)
+    if not draft.given(3):
+        attributes.pop("keep_aspect_ratio_policy", None)
+
+
+def _resize_10(draft: CanonicalDraft) -> None:
+    """Opset 10 had no roi and no choice of coordinates: from the corner, rounding down."""
+    scales = draft.slot(1)
+    draft.drop(1)
+    draft.place(2, scales)
+    draft.attributes["coordinate_transformation_mode"] = b"asymmetric"
+    draft.attributes["nearest_mode"] = b"floor"
+
+
+def _all_axes(draft: CanonicalDraft) -> None:
+    """Give scales or sizes for every axis, so that ``axes`` can go."""
+    shape = draft.shape(0)
+    axes = [resolve_axis(axis, len(shape)) for axis in draft.attributes["axes"]]
+    if draft.given(1) or draft.attributes.get("keep_aspect_ratio_policy", b"stretch") != b"stretch":
+        draft.attributes["axes"] = tuple(axes)
+        return
+    scales, sizes = draft.array(2), draft.integers(3)
+    if scales is not None:
+        full = np.ones(len(shape), np.float32)
+        full[axes] = scales
+        draft.put(2, full)
+    elif sizes is not None:
+        extents = list(shape)
+        for axis, size in zip(axes, sizes, strict=True):
+            extents[axis] = size
+        draft.put_integers(3, extents)
+    else:
+        draft.attributes["axes"] = tuple(axes)
+        return
+    draft.pop("axes")
+
+
+def _say_as_scales(draft: CanonicalDraft) -> None:
+    """Say sizes as scales, where a float32 holds each ratio exactly."""
+    shape, sizes = draft.shape(0), draft.integers(3)
+    if sizes is None or draft.given(1) or 0 in shape:
+        return
+    scales = np.asarray([size / extent for size, extent in zip(sizes, shape, strict=True)], np.float32)
+    if all(float(scale) * extent == size for scale, extent, size in zip(scales, shape, sizes, strict=True)):
+        draft.put(2, scales)
+        draft.drop(3)
+
+
+@rule("GridSample")
+def grid_sample(draft: CanonicalDraft) -> None:
+    """The modes lost their prefix."""
+    modes = {b"bilinear": b"linear", b"bicubic": b"cubic"}
+    draft.attributes["mode"] = modes.get(draft.attributes["mode"], draft.attributes["mode"])
+
+
+@rule("RoiAlign")
+def roi_align(draft: CanonicalDraft) -> None:
+    """Before opset 16 pixels were not shifted by a half."""
+    if draft.since < 16:
+        draft.attributes["coordinate_transformation_mode"] = b"output_half_pixel"
+
 
 _SAME = (b"SAME_UPPER", b"SAME_LOWER")
 
@@ -13,31 +298,31 @@ DILATED_AVERAGES = 19
 
 
 @rule("Conv")
-def conv(draft: Draft) -> None:
+def conv(draft: CanonicalDraft) -> None:
     """The kernel's extent comes from the weight."""
     _window(draft, draft.shape(1)[2:])
 
 
 @rule("ConvInteger")
-def conv_integer(draft: Draft) -> None:
+def conv_integer(draft: CanonicalDraft) -> None:
     """The kernel's extent comes from the weight."""
     _window(draft, draft.shape(1)[2:])
 
 
 @rule("QLinearConv")
-def qlinear_conv(draft: Draft) -> None:
+def qlinear_conv(draft: CanonicalDraft) -> None:
     """The kernel's extent comes from the weight, which is input 3."""
     _window(draft, draft.shape(3)[2:])
 
 
 @rule("DeformConv")
-def deform_conv(draft: Draft) -> None:
+def deform_conv(draft: CanonicalDraft) -> None:
     """The kernel's extent comes from the weight."""
     _window(draft, draft.shape(1)[2:])
 
 
 @rule("ConvTranspose")
-def conv_transpose(draft: Draft) -> None:
+def conv_transpose(draft: CanonicalDraft) -> None:
     """Padding is what the output's extent says; ``output_shape`` and ``auto_pad`` go."""
     kernel = draft.shape(1)[2:]
     mode = draft.attributes.get("auto_pad", b"NOTSET")
@@ -68,7 +353,7 @@ def conv_transpose(draft: Draft) -> None:
 
 
 @rule("MaxPool")
-def max_pool(draft: Draft) -> None:
+def max_pool(draft: CanonicalDraft) -> None:
     """The order of indices matters only where indices are wanted."""
     _pool(draft)
     if len(draft.outputs) < 2:
@@ -76,7 +361,7 @@ def max_pool(draft: Draft) -> None:
 
 
 @rule("AveragePool")
-def average_pool(draft: Draft) -> None:
+def average_pool(draft: CanonicalDraft) -> None:
     """Whether padding counts matters only where there is padding. Before opset 19 windows were not dilated."""
     _pool(draft)
     if not any(draft.attributes["pads"]) and not draft.attributes.get("ceil_mode", 0):
@@ -84,7 +369,7 @@ def average_pool(draft: Draft) -> None:
 
 
 @rule("LpPool")
-def lp_pool(draft: Draft) -> None:
+def lp_pool(draft: CanonicalDraft) -> None:
     """As the other pools, and the norm's order is an integer."""
     if "kernel_shape" not in draft.attributes:
         raise OpsetBound("no kernel_shape")
@@ -93,7 +378,7 @@ def lp_pool(draft: Draft) -> None:
 
 
 @rule("MaxUnpool")
-def max_unpool(draft: Draft) -> None:
+def max_unpool(draft: CanonicalDraft) -> None:
     """Strides and padding are explicit."""
     rank = len(draft.attributes["kernel_shape"])
     _fill(draft, "strides", (1,) * rank)
@@ -101,12 +386,12 @@ def max_unpool(draft: Draft) -> None:
 
 
 @rule("MaxRoiPool")
-def max_roi_pool(draft: Draft) -> None:
+def max_roi_pool(draft: CanonicalDraft) -> None:
     """Nothing to resolve: its defaults say it all."""
 
 
 @rule("Col2Im")
-def col2im(draft: Draft) -> None:
+def col2im(draft: CanonicalDraft) -> None:
     """Strides, padding and dilations are explicit."""
     rank = draft.type(1).elements
     _fill(draft, "strides", (1,) * rank)
@@ -114,7 +399,7 @@ def col2im(draft: Draft) -> None:
     _fill(draft, "pads", (0,) * (2 * rank))
 
 
-def _pool(draft: Draft) -> None:
+def _pool(draft: CanonicalDraft) -> None:
     kernel = draft.attributes["kernel_shape"]
     _window(draft, kernel)
     if not draft.attributes.get("ceil_mode", 0):
@@ -132,7 +417,7 @@ def _pool(draft: Draft) -> None:
         attributes["ceil_mode"] = 0
 
 
-def _window(draft: Draft, kernel: tuple[int, ...]) -> None:
+def _window(draft: CanonicalDraft, kernel: tuple[int, ...]) -> None:
     """Make a sliding window's geometry explicit: kernel, strides, dilations, and pads instead of ``auto_pad``."""
     rank = len(kernel)
     draft.attributes["kernel_shape"] = tuple(kernel)
@@ -142,17 +427,16 @@ def _window(draft: Draft, kernel: tuple[int, ...]) -> None:
     if mode == b"VALID":
         draft.attributes["pads"] = (0,) * (2 * rank)
     elif mode in _SAME:
-        draft.attributes["pads"] = _same_pads(draft.shape(0)[2:], kernel, strides, dilations, upper=mode == _SAME[0])
+        draft.attributes["pads"] = same_pads(draft.shape(0)[2:], kernel, strides, dilations, upper=mode == _SAME[0])
     else:
         _fill(draft, "pads", (0,) * (2 * rank))
     if "auto_pad" in draft.attributes:
         draft.attributes["auto_pad"] = b"NOTSET"
 
 
-def _same_pads(
-    extents: tuple[int, ...], kernel: tuple[int, ...], strides: tuple[int, ...], dilations: tuple[int, ...],
-    *, upper: bool,
-) -> tuple[int, ...]:  # fmt: skip
+def same_pads(
+    extents: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], *, upper: bool
+) -> tuple[int, ...]:
     """Padding that makes ``ceil(extent / stride)`` outputs; an odd one goes to the end (upper) or the beginning."""
     low: list[int] = []
     high: list[int] = []
@@ -165,7 +449,7 @@ def _same_pads(
     return (*low, *high)
 
 
-def _fill(draft: Draft, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
+def _fill(draft: CanonicalDraft, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
     """The value of a per-axis attribute; its default where it is missing or empty.
 
     Raises:

@@ -4,42 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import onnx
 
-from ...models.names import plain_domain
-from ..cost import Cost
-from ..tensor import TensorType
-from . import (
-    attention,
-    elementwise,
-    fused,
-    linear,
-    movement,
-    normalization,
-    pooling,
-    quantization,
-    recurrent,
-    reduction,
-    resampling,
-    selection,
-)
-from .call import Call, Formula
-
-if TYPE_CHECKING:
-    from ..layer import Operand
+from ...models.subgraphs import plain_domain
+from ..layer import Cost, Operand, TensorType
+from . import elementwise, fused, linear
+from .call import CostedNode, Formula
 
 __all__ = ["FORMULAS", "Cost", "layer_cost"]
 
 FORMULAS: dict[tuple[str, str], Formula] = {
-    key: formula
-    for module in (
-        attention, elementwise, fused, linear, movement, normalization, pooling, quantization, recurrent,
-        reduction, resampling, selection,
-    )
-    for key, formula in module.FORMULAS.items()
-}  # fmt: skip
+    **linear.ATTENTION_FORMULAS,
+    **elementwise.ELEMENTWISE_FORMULAS,
+    **fused.FUSED_FORMULAS,
+    **linear.LINEAR_FORMULAS,
+    **elementwise.MOVEMENT_FORMULAS,
+    **elementwise.NORMALIZATION_FORMULAS,
+    **linear.POOLING_FORMULAS,
+    **fused.QUANTIZATION_FORMULAS,
+    **linear.RECURRENT_FORMULAS,
+    **elementwise.REDUCTION_FORMULAS,
+    **linear.RESAMPLING_FORMULAS,
+    **elementwise.SELECTION_FORMULAS,
+}
 """Cost function by (domain, operator)."""
 
 
@@ -61,7 +49,7 @@ def layer_cost(
     formula = FORMULAS.get((plain_domain(node.domain), node.op_type))
     if formula is None:
         return None
-    call = Call(node, tuple(operands), tuple(output_types))
+    call = CostedNode(node, tuple(operands), tuple(output_types))
     try:
         work = formula(call)
         return dataclasses.replace(
@@ -77,7 +65,7 @@ def layer_cost(
         return None
 
 
-def _bytes(call: Call, *, constant: bool) -> int:
+def _bytes(call: CostedNode, *, constant: bool) -> int:
     """Bytes of the distinct constant (weight or constant role) or activation inputs."""
     kinds = ("weight", "constant") if constant else ("activation",)
     sizes: dict[str, int] = {}

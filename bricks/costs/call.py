@@ -5,18 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx
 
+from ...models.subgraphs import attribute_of
 from ..constants import decode_constant
-from ..cost import Cost
-from ..tensor import TensorType
-
-if TYPE_CHECKING:  # layer.py needs Cost, so this package must not need layer.py
-    from ..layer import Operand
-
-__all__ = ["Call", "Formula", "UnknownCostError"]
+from ..layer import Cost, Operand, TensorType
 
 
 class UnknownCostError(LookupError):
@@ -24,7 +19,7 @@ class UnknownCostError(LookupError):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CostedNode:
     """An operator with the types of its inputs and outputs.
 
     Attributes:
@@ -69,11 +64,7 @@ class Call:
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """Value of an attribute; text as ``str``."""
-        for attribute in self.node.attribute:
-            if attribute.name == name:
-                value = onnx.helper.get_attribute_value(attribute)
-                return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-        return default
+        return attribute_of(self.node, name, default)
 
     def values(self, slot: int) -> list[Any] | None:
         """The flattened values of a constant input; None where it is absent or not constant."""
@@ -115,5 +106,5 @@ class Call:
         return math.prod(self.require("kernel_shape"))
 
 
-Formula = Callable[[Call], Cost]
+Formula = Callable[[CostedNode], Cost]
 """The work of one call; the byte fields stay 0 and are filled by ``layer_cost``."""

@@ -2,10 +2,331 @@
 
 from __future__ import annotations
 
-from ..cost import Cost
-from .call import Call, Formula
+import math
 
-__all__ = ["ACTIVATIONS", "FORMULAS", "per_element", "times"]
+from ...models.subgraphs import bodies
+from ..layer import Cost, TensorType
+from .call import CostedNode, Formula, UnknownCostError
+
+# Work of reductions and scans. n is the number of input elements, m that of output elements.
+
+
+def reduce_sum(call: CostedNode) -> Cost:
+    """``additions = n`` (accumulated from zero)."""
+    return Cost(additions=call.input(0).elements)
+
+
+def reduce_mean(call: CostedNode) -> Cost:
+    """``additions = n``, ``divisions = m``."""
+    return Cost(additions=call.input(0).elements, divisions=call.output().elements)
+
+
+def reduce_prod(call: CostedNode) -> Cost:
+    """``multiplications = n``."""
+    return Cost(multiplications=call.input(0).elements)
+
+
+def reduce_extremum(call: CostedNode) -> Cost:
+    """Maximum, minimum or their position: ``comparisons = n``."""
+    return Cost(comparisons=call.input(0).elements)
+
+
+def reduce_l1(call: CostedNode) -> Cost:
+    """``sum |x|``: ``comparisons = n``, ``additions = n``."""
+    n = call.input(0).elements
+    return Cost(comparisons=n, additions=n)
+
+
+def reduce_l2(call: CostedNode) -> Cost:
+    """``sqrt(sum x x)``: ``multiplications = n``, ``additions = n``, ``divisions = m`` (roots)."""
+    n = call.input(0).elements
+    return Cost(multiplications=n, additions=n, divisions=call.output().elements)
+
+
+def reduce_sum_square(call: CostedNode) -> Cost:
+    """``sum x x``: ``multiplications = n``, ``additions = n``."""
+    n = call.input(0).elements
+    return Cost(multiplications=n, additions=n)
+
+
+def reduce_log_sum(call: CostedNode) -> Cost:
+    """``log(sum x)``: ``additions = n``, ``exponentials = m``."""
+    return Cost(additions=call.input(0).elements, exponentials=call.output().elements)
+
+
+def reduce_log_sum_exp(call: CostedNode) -> Cost:
+    """``max + log(sum exp(x - max))``: n comparisons, 2n + m additions, n + m exponentials."""
+    n, m = call.input(0).elements, call.output().elements
+    return Cost(comparisons=n, additions=2 * n + m, exponentials=n + m)
+
+
+REDUCTION_FORMULAS: dict[tuple[str, str], Formula] = {
+    ("", "ArgMax"): reduce_extremum,
+    ("", "ArgMin"): reduce_extremum,
+    ("", "CumProd"): reduce_prod,
+    ("", "CumSum"): reduce_sum,
+    ("", "ReduceL1"): reduce_l1,
+    ("", "ReduceL2"): reduce_l2,
+    ("", "ReduceLogSum"): reduce_log_sum,
+    ("", "ReduceLogSumExp"): reduce_log_sum_exp,
+    ("", "ReduceMax"): reduce_extremum,
+    ("", "ReduceMean"): reduce_mean,
+    ("", "ReduceMin"): reduce_extremum,
+    ("", "ReduceProd"): reduce_prod,
+    ("", "ReduceSum"): reduce_sum,
+    ("", "ReduceSumSquare"): reduce_sum_square,
+}
+
+
+# Work of sorting and selection, where the data decides the exact count: the stated bound is what is counted.
+
+
+def top_k(call: CostedNode) -> Cost:
+    """A heap of k elements per row: ``comparisons = n * ceil(log2(k + 1))``."""
+    axis = call.attribute("axis", -1)
+    out = call.output()
+    k = out.shape[axis] if out.shape else 1
+    return Cost(comparisons=call.input(0).elements * max(1, k.bit_length()))
+
+
+def unique(call: CostedNode) -> Cost:
+    """A sort: ``comparisons = n ceil(log2 n)``."""
+    n = call.input(0).elements
+    return Cost(comparisons=n * max(1, (n - 1).bit_length() if n else 0))
+
+
+def non_zero(call: CostedNode) -> Cost:
+    """``comparisons = n``."""
+    return Cost(comparisons=call.input(0).elements)
+
+
+def non_max_suppression(call: CostedNode) -> Cost:
+    """At most ``B C S min(k, S)`` overlaps of S boxes with the kept k, each 6 comparisons.
+
+    An overlap is also 5 additions, 3 multiplications and 1 division. Unknown where k is computed at run time.
+    """
+    boxes, scores = call.input(0), call.input(1)
+    kept = call.values(2)
+    if kept is None:
+        raise UnknownCostError("NonMaxSuppression with a limit computed at run time")
+    overlaps = scores.elements * min(int(kept[0]), boxes.shape[1])
+    return Cost(
+        comparisons=6 * overlaps + scores.elements,
+        additions=5 * overlaps,
+        multiplications=3 * overlaps,
+        divisions=overlaps,
+    )
+
+
+def multinomial(call: CostedNode) -> Cost:
+    """Per row one softmax-like cumulation of n scores, then a binary search per sample drawn."""
+    scores = call.input(0)
+    n, samples = scores.elements, call.output().elements
+    classes = scores.shape[-1] if scores.shape else 1
+    return Cost(exponentials=n, additions=n, comparisons=samples * max(1, math.ceil(math.log2(max(2, classes)))))
+
+
+SELECTION_FORMULAS: dict[tuple[str, str], Formula] = {
+    ("", "Multinomial"): multinomial,
+    ("", "NonMaxSuppression"): non_max_suppression,
+    ("", "NonZero"): non_zero,
+    ("", "TopK"): top_k,
+    ("", "Unique"): unique,
+}
+
+
+# Operators that move, copy or reinterpret data, and control flow around nothing: bytes, no arithmetic.
+
+
+def move(call: CostedNode) -> Cost:
+    """No work: each output element is a copy, a cast or a constant; index arithmetic is not counted."""
+    for slot, wanted in enumerate(call.node.output):
+        if wanted:
+            call.output(slot)
+    return Cost()
+
+
+MOVEMENT_FORMULAS: dict[tuple[str, str], Formula] = {
+    ("", name): move
+    for name in (
+        "BitCast", "Cast", "CastLike", "CenterCropPad", "Compress", "Concat", "Constant", "ConstantOfShape",
+        "DepthToSpace", "Expand", "EyeLike", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "OneHot",
+        "Pad", "Range", "Reshape", "ReverseSequence", "Scatter", "Shape", "Size", "Slice", "SpaceToDepth", "Split",
+        "Squeeze", "TensorScatter", "Tile", "Transpose", "Trilu", "Unsqueeze",
+    )
+}  # fmt: skip
+
+
+def scatter(call: CostedNode) -> Cost:
+    """Copies; a ``reduction`` (add, mul, max, min) costs one operation per element of the updates."""
+    n = call.input(2).elements
+    match call.attribute("reduction", "none"):
+        case "add":
+            return Cost(additions=n)
+        case "mul":
+            return Cost(multiplications=n)
+        case "max" | "min":
+            return Cost(comparisons=n)
+        case _:
+            return move(call)
+
+
+def bare(call: CostedNode) -> Cost:
+    """No work where the bodies hold no operators; how often others run is not known here."""
+    held = list(bodies(call.node))
+    if not held or any(body.node for body in held):
+        raise UnknownCostError(f"the work of the bodies of {call.node.op_type} is not known")
+    return Cost()
+
+
+MOVEMENT_FORMULAS["", "If"] = MOVEMENT_FORMULAS["", "Loop"] = bare
+MOVEMENT_FORMULAS["", "ScatterElements"] = scatter
+MOVEMENT_FORMULAS["", "ScatterND"] = scatter
+
+
+# Work of normalisations and softmax.
+#
+# Throughout, n is the number of elements of the data and r the number of groups that share their statistics
+# (rows of a LayerNormalization, channels of a BatchNormalization).
+
+
+def rows(data: TensorType, axis: int) -> int:
+    """Groups of a normalisation over the axes from ``axis`` on: the product of the dimensions before it."""
+    axis += len(data.shape) if axis < 0 else 0
+    return math.prod(data.shape[:axis])
+
+
+def standardise(n: int, r: int, *, scale: bool, bias: bool) -> Cost:
+    """``(x - mean) / sqrt(variance + epsilon)``, then scale and bias.
+
+    Additions 3n (mean, centring, variance) + n for a bias + r (epsilon); multiplications 2n (squares, reciprocal
+    deviation) + n for a scale; divisions 4r (mean, variance, root, reciprocal).
+    """
+    return Cost(
+        additions=(3 + bias) * n + r,
+        multiplications=(2 + scale) * n,
+        divisions=4 * r,
+    )
+
+
+def batch_norm(call: CostedNode) -> Cost:
+    """Inference: ``y = a x + b`` with a, b per channel C.
+
+    ``multiplications = n + C``, ``additions = n + 2 C``, ``divisions = 2 C`` (root and quotient). In training
+    mode the statistics come on top: 3n additions, n multiplications, 2 C divisions.
+    """
+    n, channels = call.input(0).elements, call.input(1).elements
+    training = bool(call.attribute("training_mode", 0))
+    return Cost(
+        additions=n + 2 * channels + training * 3 * n,
+        multiplications=n + channels + training * n,
+        divisions=2 * channels + training * 2 * channels,
+    )
+
+
+def layer_norm(call: CostedNode) -> Cost:
+    """``standardise`` over the axes from ``axis`` (default -1) on; r rows."""
+    data = call.input(0)
+    return standardise(data.elements, rows(data, call.attribute("axis", -1)), scale=True, bias=call.has(2))
+
+
+def rms_norm(call: CostedNode) -> Cost:
+    """``x / sqrt(mean(x x) + epsilon) scale``: 3n multiplications, n + r additions, 3r divisions."""
+    data = call.input(0)
+    r = rows(data, call.attribute("axis", -1))
+    return Cost(multiplications=3 * data.elements, additions=data.elements + r, divisions=3 * r)
+
+
+def instance_norm(call: CostedNode) -> Cost:
+    """``standardise`` with ``r = N C``."""
+    data = call.input(0)
+    return standardise(data.elements, rows(data, 2), scale=True, bias=True)
+
+
+def group_norm(call: CostedNode) -> Cost:
+    """``standardise`` with ``r = N num_groups``."""
+    data = call.input(0)
+    groups = call.require("num_groups")
+    return standardise(data.elements, data.shape[0] * groups, scale=True, bias=True)
+
+
+def mean_variance_norm(call: CostedNode) -> Cost:
+    """``standardise`` without scale and bias over ``axes`` (default 0, 2, 3)."""
+    data = call.input(0)
+    axes = {axis % len(data.shape) for axis in call.attribute("axes", [0, 2, 3])}
+    r = math.prod(size for axis, size in enumerate(data.shape) if axis not in axes)
+    return standardise(data.elements, r, scale=False, bias=False)
+
+
+def lrn(call: CostedNode) -> Cost:
+    """``x / (k + alpha / size * sum of size neighbours x x) ^ beta``.
+
+    ``multiplications = 2n``, ``additions = size n`` (size - 1 in the window, 1 for k; the window is not clipped
+    at the edges here), ``exponentials = n``, ``divisions = n``.
+    """
+    n = call.input(0).elements
+    return Cost(multiplications=2 * n, additions=call.require("size") * n, exponentials=n, divisions=n)
+
+
+def lp_norm(call: CostedNode) -> Cost:
+    """``x / |x|_p``: p=1 n comparisons, p=2 n multiplications and r roots; n additions and n divisions."""
+    data = call.input(0)
+    axis = call.attribute("axis", -1) % len(data.shape)
+    r = data.elements // data.shape[axis] if data.shape[axis] else 0
+    if call.attribute("p", 2) == 1:
+        return Cost(comparisons=data.elements, additions=data.elements, divisions=data.elements)
+    return Cost(multiplications=data.elements, additions=data.elements, divisions=data.elements + r)
+
+
+def softmax(call: CostedNode) -> Cost:
+    """``exp(x - max) / sum``: n comparisons, 2n additions, n exponentials, n divisions."""
+    n = call.input(0).elements
+    return Cost(comparisons=n, additions=2 * n, exponentials=n, divisions=n)
+
+
+def log_softmax(call: CostedNode) -> Cost:
+    """``x - max - log(sum exp(x - max))``: n comparisons, 3n additions, n exponentials and one log per row."""
+    data = call.input(0)
+    if not data.shape:
+        raise UnknownCostError("LogSoftmax of a scalar")
+    length = data.shape[call.attribute("axis", -1)]
+    r = data.elements // length if length else 0
+    return Cost(comparisons=data.elements, additions=3 * data.elements, exponentials=data.elements + r)
+
+
+def hardmax(call: CostedNode) -> Cost:
+    """1 at the first maximum of each row: n comparisons."""
+    return Cost(comparisons=call.input(0).elements)
+
+
+def cross_entropy(call: CostedNode) -> Cost:
+    """Log-softmax of the scores, then one subtraction per sample: 3n + samples additions, n exponentials."""
+    n, samples = call.input(0).elements, call.input(1).elements
+    return Cost(comparisons=n, additions=3 * n + samples, exponentials=n + samples)
+
+
+def negative_log_likelihood(call: CostedNode) -> Cost:
+    """One addition and one multiplication (weight or -1) per sample."""
+    samples = call.input(1).elements
+    return Cost(additions=samples, multiplications=samples)
+
+
+NORMALIZATION_FORMULAS: dict[tuple[str, str], Formula] = {
+    ("", "BatchNormalization"): batch_norm,
+    ("", "GroupNormalization"): group_norm,
+    ("", "Hardmax"): hardmax,
+    ("", "InstanceNormalization"): instance_norm,
+    ("", "LRN"): lrn,
+    ("", "LayerNormalization"): layer_norm,
+    ("", "LogSoftmax"): log_softmax,
+    ("", "LpNormalization"): lp_norm,
+    ("", "MeanVarianceNormalization"): mean_variance_norm,
+    ("", "NegativeLogLikelihoodLoss"): negative_log_likelihood,
+    ("", "RMSNormalization"): rms_norm,
+    ("", "SimplifiedLayerNormalization"): rms_norm,  # ONNX Runtime registers it in ONNX's own domain
+    ("", "Softmax"): softmax,
+    ("", "SoftmaxCrossEntropyLoss"): cross_entropy,
+}
 
 
 def times(work: Cost, elements: int) -> Cost:
@@ -23,7 +344,7 @@ def times(work: Cost, elements: int) -> Cost:
 def per_element(formula: str, work: Cost) -> Formula:
     """Make the cost function of an operator that computes ``formula`` once per output element."""
 
-    def cost(call: Call) -> Cost:
+    def cost(call: CostedNode) -> Cost:
         return times(work, call.output().elements)
 
     cost.__doc__ = f"Per output element: ``{formula}``."
@@ -102,19 +423,19 @@ _TRANSCENDENTAL = (
 )  # fmt: skip
 
 
-def gelu(call: Call) -> Cost:
+def gelu(call: CostedNode) -> Cost:
     """Per element ``0.5 x (1 + erf(x / sqrt 2))``, or the tanh form where ``approximate`` says so."""
     name = "FastGelu" if call.attribute("approximate", "none") == "tanh" else "Gelu"
     return times(ACTIVATIONS[name][1], call.output().elements)
 
 
-def clip(call: Call) -> Cost:
+def clip(call: CostedNode) -> Cost:
     """Per element one comparison for each bound that is given."""
     bounds = call.has(1) + call.has(2) + (call.attribute("min") is not None) + (call.attribute("max") is not None)
     return Cost(comparisons=bounds * call.output().elements)
 
 
-def power(call: Call) -> Cost:
+def power(call: CostedNode) -> Cost:
     """``x ^ y`` per element: a whole y up to 4 is ``y - 1`` multiplications, 0.5 a square root, else one pow."""
     n = call.output().elements
     exponent = call.values(1)
@@ -126,23 +447,23 @@ def power(call: Call) -> Cost:
     return Cost(exponentials=n)
 
 
-def add_all(call: Call) -> Cost:
+def add_all(call: CostedNode) -> Cost:
     """Sum of k inputs: ``additions = (k - 1) output elements``."""
     return Cost(additions=(len(call.inputs()) - 1) * call.output().elements)
 
 
-def mean_all(call: Call) -> Cost:
+def mean_all(call: CostedNode) -> Cost:
     """Mean of k inputs: ``additions = (k - 1) output elements``, ``divisions = output elements``."""
     n = call.output().elements
     return Cost(additions=(len(call.inputs()) - 1) * n, divisions=n)
 
 
-def compare_all(call: Call) -> Cost:
+def compare_all(call: CostedNode) -> Cost:
     """Max or Min of k inputs: ``comparisons = (k - 1) output elements``."""
     return Cost(comparisons=(len(call.inputs()) - 1) * call.output().elements)
 
 
-def dropout(call: Call) -> Cost:
+def dropout(call: CostedNode) -> Cost:
     """Inference passes the data through; in training mode one draw, one comparison, one multiplication each."""
     training = call.values(2)
     if not call.has(2) or training == [False]:
@@ -151,7 +472,7 @@ def dropout(call: Call) -> Cost:
     return Cost(additions=n, comparisons=n, multiplications=n)
 
 
-FORMULAS: dict[tuple[str, str], Formula] = {
+ELEMENTWISE_FORMULAS: dict[tuple[str, str], Formula] = {
     **{
         ("", name): per_element(*entry)
         for name, entry in ACTIVATIONS.items()

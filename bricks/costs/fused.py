@@ -4,23 +4,177 @@ from __future__ import annotations
 
 import math
 
-from ..cost import Cost
-from .attention import rotary_embedding
-from .call import Call, Formula, UnknownCostError
-from .elementwise import ACTIVATIONS, per_element, times
-from .linear import biased, convolution, product
-from .movement import move
-from .normalization import layer_norm, rms_norm, softmax
-from .pooling import average_pool, global_average_pool, global_max_pool, max_pool
-from .resampling import resize
+from ..layer import Cost
+from . import linear
+from .call import CostedNode, Formula, UnknownCostError
+from .elementwise import ACTIVATIONS, layer_norm, move, per_element, rms_norm, softmax, times
 
-__all__ = ["FORMULAS"]
+# Work of quantisation, and of ONNX Runtime's quantised forms of ordinary operators (``com.microsoft``).
+
 
 _MICROSOFT = "com.microsoft"
+_DEQUANTIZE = Cost(additions=1, multiplications=1)
+_QUANTIZE = Cost(divisions=1, additions=1, comparisons=2)
+
+
+def quantize(call: CostedNode) -> Cost:
+    """``saturate(round(x / scale) + zero_point)``: 1 division, 2 comparisons, 1 addition where it has a zero point."""
+    n = call.input(0).elements
+    return Cost(divisions=n, comparisons=2 * n, additions=n if call.has(2) else 0)
+
+
+def dequantize(call: CostedNode) -> Cost:
+    """``(x - zero_point) scale``: 1 multiplication, 1 addition where it has a zero point."""
+    n = call.input(0).elements
+    return Cost(multiplications=n, additions=n if call.has(2) else 0)
+
+
+def dynamic_quantize(call: CostedNode) -> Cost:
+    """Minimum and maximum (2n comparisons), then ``quantize`` with a zero point."""
+    n = call.input(0).elements
+    return Cost(comparisons=4 * n, divisions=n, additions=n)
+
+
+def quantized_pair(call: CostedNode) -> Cost:
+    """Two inputs dequantised, one operation, one quantisation per output element."""
+    work = _DEQUANTIZE + _DEQUANTIZE + _QUANTIZE
+    work += Cost(multiplications=1) if call.node.op_type == "QLinearMul" else Cost(additions=1)
+    return times(work, call.output().elements)
+
+
+def quantized_sigmoid(call: CostedNode) -> Cost:
+    """Dequantised, one sigmoid, quantised, per element."""
+    return times(_DEQUANTIZE + _QUANTIZE + Cost(exponentials=1), call.output().elements)
+
+
+def quantized_leaky_relu(call: CostedNode) -> Cost:
+    """Dequantised, ``x if x >= 0 else alpha x``, quantised, per element."""
+    return times(_DEQUANTIZE + _QUANTIZE + Cost(comparisons=1, multiplications=1), call.output().elements)
+
+
+def quantized_softmax(call: CostedNode) -> Cost:
+    """Softmax (1 comparison, 2 additions, 1 exponential, 1 division) between dequantising and quantising."""
+    softmax = Cost(comparisons=1, additions=2, exponentials=1, divisions=1)
+    return times(_DEQUANTIZE + _QUANTIZE + softmax, call.output().elements)
+
+
+def quantized_average_pool(call: CostedNode) -> Cost:
+    """``additions = output elements * Kh Kw``, then one rescaling per output element."""
+    n = call.output().elements
+    return times(_QUANTIZE, n) + Cost(additions=n * call.window())
+
+
+def quantized_global_average_pool(call: CostedNode) -> Cost:
+    """``additions = input elements``, then one rescaling per output element."""
+    return times(_QUANTIZE, call.output().elements) + Cost(additions=call.input(0).elements)
+
+
+def quantized_concat(call: CostedNode) -> Cost:
+    """One dequantisation and one quantisation per output element, as where the scales differ."""
+    return times(_DEQUANTIZE + _QUANTIZE, call.output().elements)
+
+
+def quantized_gemm(call: CostedNode) -> Cost:
+    """``macs = M N K``, bias ``M N`` additions, one rescaling per output element."""
+    n = call.output().elements
+    macs = linear.product(call, transposed=bool(call.attribute("transA", 0)))
+    return times(_QUANTIZE, n) + Cost(macs=macs, additions=linear.biased(call, 6))
+
+
+def matmul_integer_to_float(call: CostedNode) -> Cost:
+    """``macs = batch M N K``, one scale per output element, bias one addition."""
+    return Cost(macs=linear.product(call), multiplications=call.output().elements, additions=linear.biased(call, 6))
+
+
+def dynamic_quantize_matmul(call: CostedNode) -> Cost:
+    """A quantised on the fly (``dynamic_quantize``), then ``macs = batch M N K``, one scale per output element."""
+    return dynamic_quantize(call) + Cost(
+        macs=linear.product(call), multiplications=call.output().elements, additions=linear.biased(call, 4)
+    )
+
+
+def matmul_n_bits(call: CostedNode) -> Cost:
+    """``macs = batch M N K``; the packed weights are dequantised once: N K multiplications and additions."""
+    weights = int(call.require("K")) * int(call.require("N"))
+    return Cost(macs=linear.product(call), multiplications=weights, additions=weights + linear.biased(call, 5))
+
+
+def quantized_where(call: CostedNode) -> Cost:
+    """One selection, one dequantisation and one quantisation per output element, as where the scales differ."""
+    return times(_DEQUANTIZE + _QUANTIZE + Cost(comparisons=1), call.output().elements)
+
+
+def quantized_mean(call: CostedNode) -> Cost:
+    """``additions = input elements``, then one rescaling per output element."""
+    return times(_QUANTIZE, call.output().elements) + Cost(additions=call.input(0).elements)
+
+
+def quantized_attention(call: CostedNode) -> Cost:
+    """Packed projection of integers, ``macs = B S I * 3 H d``, one scale per projected element, then attention."""
+    data, weights = call.input(0).shape, call.input(1).shape
+    if len(data) != 3 or len(weights) != 2:
+        raise UnknownCostError(f"QAttention of rank {len(data)}")
+    batch, queries, width = data
+    heads = int(call.require("num_heads"))
+    keys = queries + (call.input(8).shape[3] if call.has(8) else 0)
+    projected, head = batch * queries * weights[1], weights[1] // 3 // heads
+    scores = batch * heads * queries * keys
+    work = linear.scaled_dot_product(scores, head, head)
+    masked = scores if call.has(5) else 0
+    return work + Cost(macs=projected * width, multiplications=projected, additions=projected + masked)
+
+
+def gather_block_quantized(call: CostedNode) -> Cost:
+    """One dequantisation per element that is gathered."""
+    return times(_DEQUANTIZE, call.output().elements)
+
+
+def dynamic_quantize_lstm(call: CostedNode) -> Cost:
+    """``macs = T B D 4 H (I + H)`` of integers over T steps, D directions; data and state quantised in each step.
+
+    Per step and unit: 4 gates of one exponential each, one more of the cell; 4 additions, 3 multiplications.
+    """
+    steps, batch, width = call.input(0).shape
+    directions, hidden = call.input(2).shape[:2]
+    units = steps * batch * directions * hidden
+    quantized = steps * batch * (width + directions * hidden)
+    gates = Cost(macs=4 * (width + hidden), exponentials=5, additions=4, multiplications=3 + 4)
+    return times(gates, units) + times(_QUANTIZE + Cost(comparisons=2), quantized)
+
+
+QUANTIZATION_FORMULAS: dict[tuple[str, str], Formula] = {
+    ("", "DequantizeLinear"): dequantize,
+    ("", "DynamicQuantizeLinear"): dynamic_quantize,
+    ("", "QuantizeLinear"): quantize,
+    (_MICROSOFT, "DequantizeLinear"): dequantize,
+    (_MICROSOFT, "DynamicQuantizeLSTM"): dynamic_quantize_lstm,
+    (_MICROSOFT, "DynamicQuantizeMatMul"): dynamic_quantize_matmul,
+    (_MICROSOFT, "GatherBlockQuantized"): gather_block_quantized,
+    (_MICROSOFT, "MatMulBnb4"): matmul_n_bits,
+    (_MICROSOFT, "MatMulInteger16"): linear.matmul_integer,
+    (_MICROSOFT, "MatMulIntegerToFloat"): matmul_integer_to_float,
+    (_MICROSOFT, "MatMulNBits"): matmul_n_bits,
+    (_MICROSOFT, "QAttention"): quantized_attention,
+    (_MICROSOFT, "QGemm"): quantized_gemm,
+    (_MICROSOFT, "QLinearAdd"): quantized_pair,
+    (_MICROSOFT, "QLinearAveragePool"): quantized_average_pool,
+    (_MICROSOFT, "QLinearConcat"): quantized_concat,
+    (_MICROSOFT, "QLinearConv"): linear.qlinear_conv,
+    (_MICROSOFT, "QLinearGlobalAveragePool"): quantized_global_average_pool,
+    (_MICROSOFT, "QLinearLeakyRelu"): quantized_leaky_relu,
+    (_MICROSOFT, "QLinearMul"): quantized_pair,
+    (_MICROSOFT, "QLinearReduceMean"): quantized_mean,
+    (_MICROSOFT, "QLinearSigmoid"): quantized_sigmoid,
+    (_MICROSOFT, "QLinearSoftmax"): quantized_softmax,
+    (_MICROSOFT, "QLinearWhere"): quantized_where,
+    (_MICROSOFT, "QuantizeLinear"): quantize,
+}
+
+
 _NCHWC = "com.microsoft.nchwc"
 
 
-def _activation(call: Call) -> Cost:
+def _activation(call: CostedNode) -> Cost:
     """Work of the activation that an operator names, on all its output elements; none named is none."""
     name = call.attribute("activation", "")
     if not name:
@@ -30,53 +184,55 @@ def _activation(call: Call) -> Cost:
     return times(ACTIVATIONS[name][1], call.output().elements)
 
 
-def fused_conv(call: Call) -> Cost:
+def fused_conv(call: CostedNode) -> Cost:
     """Macs, bias as Conv; a summand Z adds one per output element; then the activation.
 
     In every layout the filter's first dimension is Cout; blocked layouts count their padding channels.
     """
-    return Cost(macs=convolution(call), additions=biased(call, 2) + biased(call, 3)) + _activation(call)
+    return Cost(macs=linear.convolution(call), additions=linear.biased(call, 2) + linear.biased(call, 3)) + _activation(
+        call
+    )
 
 
-def fused_gemm(call: Call) -> Cost:
+def fused_gemm(call: CostedNode) -> Cost:
     """``macs = M N K``, C one addition per output element; then the activation."""
-    macs = product(call, transposed=bool(call.attribute("transA", 0)))
-    return Cost(macs=macs, additions=biased(call, 2)) + _activation(call)
+    macs = linear.product(call, transposed=bool(call.attribute("transA", 0)))
+    return Cost(macs=macs, additions=linear.biased(call, 2)) + _activation(call)
 
 
-def bias_gelu(call: Call) -> Cost:
+def bias_gelu(call: CostedNode) -> Cost:
     """``gelu(a + b)``: one addition, then Gelu (erf) per element."""
     return times(ACTIVATIONS["Gelu"][1] + Cost(additions=1), call.output().elements)
 
 
-def fast_gelu(call: Call) -> Cost:
+def fast_gelu(call: CostedNode) -> Cost:
     """``gelu(x + bias)`` in tanh form; the bias may be absent."""
     return times(ACTIVATIONS["FastGelu"][1] + Cost(additions=int(call.has(1))), call.output().elements)
 
 
-def bias_softmax(call: Call) -> Cost:
+def bias_softmax(call: CostedNode) -> Cost:
     """One addition per element, then Softmax."""
     return softmax(call) + Cost(additions=call.input(0).elements)
 
 
-def skip_layer_norm(call: Call) -> Cost:
+def skip_layer_norm(call: CostedNode) -> Cost:
     """``LayerNormalization(input + skip + bias)``: one addition per element for the skip and one for the bias."""
     n = call.input(0).elements
     return layer_norm(_without_skip(call)) + Cost(additions=n * (2 if call.has(4) else 1))
 
 
-def skip_rms_norm(call: Call) -> Cost:
+def skip_rms_norm(call: CostedNode) -> Cost:
     """``RMSNormalization(input + skip + bias)``: one addition per element for the skip and one for the bias."""
     n = call.input(0).elements
     return rms_norm(call) + Cost(additions=n * (2 if call.has(3) else 1))
 
 
-def _without_skip(call: Call) -> Call:
+def _without_skip(call: CostedNode) -> CostedNode:
     """The normalisation inside a SkipLayerNormalization: input, gamma and, where given, beta."""
-    return Call(call.node, (call.operands[0], *call.operands[2:4]), call.outputs)
+    return CostedNode(call.node, (call.operands[0], *call.operands[2:4]), call.outputs)
 
 
-def embed_layer_norm(call: Call) -> Cost:
+def embed_layer_norm(call: CostedNode) -> Cost:
     """Two or three embedding rows added per token, then LayerNormalization over the hidden width."""
     out = call.output()
     n, tokens = out.elements, math.prod(out.shape[:-1])
@@ -84,7 +240,7 @@ def embed_layer_norm(call: Call) -> Cost:
     return Cost(additions=(embeddings + 4) * n + tokens, multiplications=3 * n, divisions=4 * tokens)
 
 
-def microsoft_group_norm(call: Call) -> Cost:
+def microsoft_group_norm(call: CostedNode) -> Cost:
     """As GroupNormalization (attribute ``groups``); SiLU on top where ``activation`` is 1."""
     data = call.input(0)
     groups = call.require("groups")
@@ -94,12 +250,12 @@ def microsoft_group_norm(call: Call) -> Cost:
     return Cost(additions=4 * n + r, multiplications=3 * n + gate, divisions=4 * r, exponentials=gate)
 
 
-def bias_add(call: Call) -> Cost:
+def bias_add(call: CostedNode) -> Cost:
     """``x + bias + skip``: 2 additions per element."""
     return Cost(additions=2 * call.output().elements)
 
 
-FORMULAS: dict[tuple[str, str], Formula] = {
+FUSED_FORMULAS: dict[tuple[str, str], Formula] = {
     (_MICROSOFT, "BiasAdd"): bias_add,
     (_MICROSOFT, "BiasGelu"): bias_gelu,
     (_MICROSOFT, "BiasSoftmax"): bias_softmax,
@@ -112,19 +268,19 @@ FORMULAS: dict[tuple[str, str], Formula] = {
     (_MICROSOFT, "Gelu"): per_element(*ACTIVATIONS["Gelu"]),
     (_MICROSOFT, "GroupNorm"): microsoft_group_norm,
     (_MICROSOFT, "NhwcFusedConv"): fused_conv,
-    (_MICROSOFT, "NhwcMaxPool"): max_pool,
+    (_MICROSOFT, "NhwcMaxPool"): linear.max_pool,
     (_MICROSOFT, "Pad"): move,
     (_MICROSOFT, "QuickGelu"): per_element(*ACTIVATIONS["QuickGelu"]),
-    (_MICROSOFT, "RotaryEmbedding"): rotary_embedding,
+    (_MICROSOFT, "RotaryEmbedding"): linear.rotary_embedding,
     (_MICROSOFT, "SkipLayerNormalization"): skip_layer_norm,
     (_MICROSOFT, "SkipSimplifiedLayerNormalization"): skip_rms_norm,
     (_MICROSOFT, "Trilu"): move,
-    (_NCHWC, "AveragePool"): average_pool,
+    (_NCHWC, "AveragePool"): linear.average_pool,
     (_NCHWC, "Conv"): fused_conv,
-    (_NCHWC, "GlobalAveragePool"): global_average_pool,
-    (_NCHWC, "GlobalMaxPool"): global_max_pool,
-    (_NCHWC, "MaxPool"): max_pool,
+    (_NCHWC, "GlobalAveragePool"): linear.global_average_pool,
+    (_NCHWC, "GlobalMaxPool"): linear.global_max_pool,
+    (_NCHWC, "MaxPool"): linear.max_pool,
     (_NCHWC, "ReorderInput"): move,
     (_NCHWC, "ReorderOutput"): move,
-    (_NCHWC, "Upsample"): resize,
+    (_NCHWC, "Upsample"): linear.resize,
 }

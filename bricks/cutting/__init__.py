@@ -1,5 +1,5 @@
 """Cutting: from a graph to its sequences of at most G layers, and the key of each.
 
-Here stand Algorithms 1 and 2 of DLBricks (``split``), overlapping windows, the units of a runtime's fusions, and cuts
-along them (``fused``), and wiring.
+``sequences.py`` holds Algorithms 1 and 2 of DLBricks (``split``), overlapping windows, and the wiring of a sequence.
+``fused.py`` cuts along the units of a runtime's fusions.
 """

@@ -1,6 +1,6 @@
-"""The ModelGraph: a model as a DAG of layers with a type on every edge, and what describes it as a whole.
+"""The ModelGraph: a model as a DAG of layers with a type on every edge.
 
-Here stands how it is assembled, what a runtime executes for it (``executed``), who reads what in it (``flow``), what
-it touches (``footprint``), how soon iterations touch it again (``reuse``), and what models share (``similarity``).
-Where it is cut stands in ``cutting``.
+``assembly.py`` builds it, ``control.py`` and ``expansion.py`` write control flow out, ``flow.py`` tells which layers
+read a value, and ``footprint.py`` tells the bytes that a model touches. ``graph.py`` also describes the graph that a
+runtime executes. ``bricks/cutting`` cuts graphs.
 """

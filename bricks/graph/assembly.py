@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from functools import cached_property
 
 import onnx
 from onnx import numpy_helper
 
 from ...errors import BrokenModel
-from ...models.names import plain_domain
-from ...models.subgraphs import bodies, captures
-from ..canonical import Form, Signature, canonical_form, source_form
+from ...models.subgraphs import bodies, captures, given_names, plain_domain
+from ..canonical import CanonicalForm, LayerSignature, canonical_form, source_form
 from ..canonical.bodies import nameless_attributes
 from ..canonical.draft import ABSENT, Slot
-from ..canonical.roles import constant_role
-from ..canonical.schemas import find_schema
+from ..canonical.roles import constant_role, find_schema
 from ..constants import encode_array, encode_tensor
 from ..costs import Cost, layer_cost
 from ..inference.shapes import Inference
-from ..layer import Layer, LayerState, Operand, Role
-from ..tensor import TensorType
-
-__all__ = ["Assembly"]
+from ..layer import Layer, LayerState, Operand, Role, TensorType
 
 _NO_OPERAND = Operand("", None, Role.ABSENT)
 
 _Types = tuple[TensorType | None, ...]
-_COSTS: dict[tuple[Form, _Types, tuple[int, ...]], Cost | None] = {}
+_COSTS: dict[tuple[CanonicalForm, _Types, tuple[int, ...]], Cost | None] = {}
 """Layers repeat within a model and between models; a form is compared by identity, as ``canonical_form`` keeps it."""
 
 
@@ -62,7 +58,7 @@ class Assembly:
         _check_order(graph, self._captures)
         self._read = self._values_read(graph)
         self._data: dict[str, bytes] = {}
-        self.idle: dict[int, Signature] = {}
+        self.idle: dict[int, LayerSignature] = {}
         self.layers = tuple([self._layer(index, node) for index, node in enumerate(graph.node)])
 
     @cached_property
@@ -96,7 +92,7 @@ class Assembly:
                 return self._costed(layer, signature) if self._as_is else layer
         return self._idle(index, signature, outputs, LayerState.SKIPPED, why)
 
-    def _costed(self, layer: Layer, signature: Signature) -> Layer:
+    def _costed(self, layer: Layer, signature: LayerSignature) -> Layer:
         """A layer in its own form with the cost of its canonical form, which is what the formulas read."""
         form = canonical_form(signature)
         if form.problem:
@@ -104,52 +100,38 @@ class Assembly:
         plain = self._live(layer.index, form, layer.outputs, layer.output_types)
         return dataclasses.replace(layer, cost=plain.cost)
 
-    def _live(self, index: int, form: Form, outputs: tuple[str, ...], types: _Types) -> Layer:
-        node = self._nodes[index]
-        operands = tuple([_operand(slot, position, node) for position, slot in enumerate(form.slots)])
+    def _live(self, index: int, form: CanonicalForm, outputs: tuple[str, ...], types: _Types) -> Layer:
+        layer = self._plain(index, form.slots, outputs, types, LayerState.LIVE)
         canonical = None
         if not form.bound:
             canonical = onnx.NodeProto()
             canonical.CopyFrom(form.node)
-            canonical.input.extend([operand.value for operand in operands])
+            canonical.input.extend([operand.value for operand in layer.operands])
             canonical.output.extend(outputs)
-        return Layer(
-            index=index,
-            name=node.name or f"{node.op_type}_{index}",
-            node=node,
-            opsets=self._own_opsets(node),
+        return dataclasses.replace(
+            layer,
             canonical=canonical,
             canonical_opsets=form.opsets,
             valid_opsets=form.valid,
-            operands=operands,
-            outputs=outputs,
-            output_types=types,
             key=form.key,
-            cost=_cost(form, canonical if canonical is not None else node, operands, types),
-            state=LayerState.LIVE,
+            cost=_cost(form, canonical if canonical is not None else layer.node, layer.operands, types),
         )
 
     def _idle(
-        self, index: int, signature: Signature, outputs: tuple[str, ...], state: LayerState, reason: str
+        self, index: int, signature: LayerSignature, outputs: tuple[str, ...], state: LayerState, reason: str
     ) -> Layer:
-        node = self._nodes[index]
         self.idle[index] = signature
-        return Layer(
-            index=index,
-            name=node.name or f"{node.op_type}_{index}",
-            node=node,
-            opsets=self._own_opsets(node),
-            canonical=None,
-            canonical_opsets=(),
-            valid_opsets=None,
-            operands=tuple([_operand(slot, position, node) for position, slot in enumerate(signature.slots)]),
-            outputs=outputs,
-            output_types=signature.outputs,
-            key="",
-            cost=None,
-            state=state,
-            reason=reason,
-        )
+        layer = self._plain(index, signature.slots, outputs, signature.outputs, state)
+        return dataclasses.replace(layer, reason=reason)
+
+    def _plain(
+        self, index: int, slots: Sequence[Slot], outputs: tuple[str, ...], types: _Types, state: LayerState
+    ) -> Layer:
+        """A layer without what its canonical form tells."""
+        node = self._nodes[index]
+        operands = tuple([_operand(slot, position, node) for position, slot in enumerate(slots)])
+        name = node.name or f"{node.op_type}_{index}"
+        return Layer(index, name, node, self._own_opsets(node), operands, outputs, types, state)
 
     def _own_opsets(self, node: onnx.NodeProto) -> tuple[tuple[str, int], ...]:
         domain = plain_domain(node.domain)
@@ -176,18 +158,18 @@ class Assembly:
             wanted.pop()
         return tuple(wanted)
 
-    def _signature(self, index: int, node: onnx.NodeProto, types: _Types) -> Signature:
+    def _signature(self, index: int, node: onnx.NodeProto, types: _Types) -> LayerSignature:
         domain, op_type = plain_domain(node.domain), node.op_type
         slots = self._slots(domain, op_type, node)
         if any(bodies(node)):
             typed = self._inference.model.graph.node[index]
             typed = typed if typed.op_type == op_type else node  # folding may have put a Constant there
             attributes = nameless_attributes(typed, self._captured(index))
-            return Signature(domain, op_type, self._opsets, attributes, slots, types)
+            return LayerSignature(domain, op_type, self._opsets, attributes, slots, types)
         opset = self._opset.get(domain, 1)
         schema = find_schema(domain, op_type, opset)
         opsets = ((domain, schema.since if schema is not None else opset),)
-        return Signature(domain, op_type, opsets, nameless_attributes(node, {}), slots, types)
+        return LayerSignature(domain, op_type, opsets, nameless_attributes(node, {}), slots, types)
 
     def _slots(self, domain: str, op_type: str, node: onnx.NodeProto) -> tuple[Slot, ...]:
         slots = []
@@ -224,7 +206,7 @@ class Assembly:
                 found[name] = numpy_helper.from_array(self._constants.arrays[name])
         return found
 
-    def _why_untyped(self, index: int, signature: Signature, outputs: tuple[str, ...]) -> str:
+    def _why_untyped(self, index: int, signature: LayerSignature, outputs: tuple[str, ...]) -> str:
         """Why a layer has no static type, naming the value; empty where it has all."""
         node = self._nodes[index]
         for position, slot in enumerate(signature.slots):
@@ -268,7 +250,7 @@ def _repeats(operands: tuple[Operand, ...]) -> tuple[int, ...]:
     return tuple(map(names.index, names)) if len(set(names)) < len(names) else ()
 
 
-def _cost(form: Form, node: onnx.NodeProto, operands: tuple[Operand, ...], types: _Types) -> Cost | None:
+def _cost(form: CanonicalForm, node: onnx.NodeProto, operands: tuple[Operand, ...], types: _Types) -> Cost | None:
     """The cost of a layer: a matter of its form, and of which operands are one value."""
     decisive = (form, types, _repeats(operands))
     if decisive not in _COSTS:
@@ -280,10 +262,7 @@ def _cost(form: Form, node: onnx.NodeProto, operands: tuple[Operand, ...], types
 
 def _check_order(graph: onnx.GraphProto, captured: list[tuple[str, ...]]) -> None:
     """Refuse a graph whose values are not each defined once, before they are read."""
-    defined = {value.name for value in graph.input}
-    defined.update(tensor.name for tensor in graph.initializer)
-    defined.update(tensor.values.name for tensor in graph.sparse_initializer)
-    defined.add("")
+    defined = {*given_names(graph), ""}
     for index, node in enumerate(graph.node):
         for name in (*node.input, *captured[index]):
             if name not in defined:

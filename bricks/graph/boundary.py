@@ -11,11 +11,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
-from ..sequence import LayerSequence
-from ..tensor import TensorType
+from ..layer import LayerSequence, TensorType
 from .graph import ModelGraph
-
-__all__ = ["BOTH", "BOUNDARY", "GIVEN", "KEPT", "LARGE_BYTES", "boundary_of", "boundary_variants"]
 
 GIVEN = "given"
 """The variant of a brick whose large inputs are the model's own."""

@@ -15,11 +15,8 @@ import numpy.typing as npt
 import onnx
 
 from ...models.skeleton import LOW, hides_future, is_causal
-from ..inference.folding import Constants
-from ..operators import VIEWS
-from ..tensor import TensorType
-
-__all__ = ["SOFTMAX", "causal_scores"]
+from ..inference.shapes import Constants
+from ..layer import VIEWS, TensorType
 
 Array = npt.NDArray[Any]
 
@@ -140,7 +137,7 @@ class _Masks:
 
 def _over_keys(node: onnx.NodeProto, scores: TensorType) -> bool:
     """Whether a Softmax is over the last axis."""
-    return all(one.i in {-1, len(scores.shape) - 1} for one in node.attribute if one.name == "axis")
+    return all(attribute.i in {-1, len(scores.shape) - 1} for attribute in node.attribute if attribute.name == "axis")
 
 
 def _is_matrix(found: TensorType | None) -> bool:

@@ -12,17 +12,46 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import onnx
+from onnx import NodeProto
 
-from ...models.control.choices import Choice, Course, How, body_of, chosen, label_of
-from ...models.names import is_standard
+from ...models.control import Course, CourseChoice, How, body_of, chosen, label_of
 from ...models.skeleton import Skeleton
-from ...models.subgraphs import captures
+from ...models.subgraphs import all_nodes, captures, is_standard
 from ..constants import element_number, tensor_array
 from ..inference.shapes import Inference, infer_types
-from .expansion import BARE, FRAMING, Carried, Expansion, Step
-from .extent import size_of
+from .expansion import Carried, Expansion, ExpansionStep
 
-__all__ = ["BARE", "FRAMING", "ControlFlow", "WrittenOut", "given_courses", "write_out"]
+# How large control flow becomes where it is written out, which is asked before it is done.
+
+
+_LOOP_INPUTS = 2
+"""Inputs of a Loop before those that it carries."""
+
+_AROUND_BYTES = 128
+"""The most of an operator that slices or stacks and of its constant, beside names that the file gives."""
+
+
+def size_of(node: NodeProto, course: Course) -> tuple[int, int]:
+    """The most operators that an operator becomes, those in bodies in its body counted once each; and their bytes.
+
+    Each iteration slices what a Scan reads, and gives what is stacked an axis more.
+    """
+    if isinstance(course, str):
+        body, times, around = body_of(node, f"{course}_branch"), 1, 0
+    else:
+        body, times = body_of(node, "body"), course
+        scanned = _scanned(node)
+        stacked = node.output[max(0, len(node.input) - (scanned if node.op_type == "Scan" else _LOOP_INPUTS)) :]
+        around = max(0, scanned) + sum(1 for name in stacked if name)
+    layers = times * (1 + around + sum(1 for _ in all_nodes(body.node))) + len(node.output)
+    longest = max(len(name) for name in (node.name, *node.input, *node.output))
+    return layers, times * int(body.ByteSize()) + layers * (_AROUND_BYTES + 4 * longest)
+
+
+def _scanned(node: NodeProto) -> int:
+    """How many inputs an operator reads a slice of in each iteration."""
+    return int(next((attribute.i for attribute in node.attribute if attribute.name == "num_scan_inputs"), 0))
+
 
 _OPERATORS = frozenset({"If", "Loop", "Scan"})
 
@@ -71,7 +100,7 @@ class WrittenOut:
 
     model: onnx.ModelProto
     control: tuple[ControlFlow, ...] = ()
-    rounds: tuple[tuple[Step, ...], ...] = ()
+    rounds: tuple[tuple[ExpansionStep, ...], ...] = ()
 
 
 def write_out(skeleton: Skeleton) -> WrittenOut:
@@ -119,7 +148,7 @@ def _written_out(skeleton: Skeleton, contested: Collection[_Operator]) -> Writte
     bare: set[str] = set()
     done: list[ControlFlow] = []
     refused: dict[str, str] = {}
-    rounds: list[tuple[Step, ...]] = []
+    rounds: list[tuple[ExpansionStep, ...]] = []
     while True:
         decisions = _Decisions(model, skeleton, labels, refused, bare, contested=contested)
         if not decisions.steps or len(rounds) == _MOST_ROUNDS:
@@ -139,10 +168,10 @@ def _written_out(skeleton: Skeleton, contested: Collection[_Operator]) -> Writte
             done.append(replace(decisions.known[step.output], layers=expanded.layers))
 
 
-def given_courses(control: Iterable[ControlFlow]) -> list[Choice]:
+def given_courses(control: Iterable[ControlFlow]) -> list[CourseChoice]:
     """The courses that hold because the caller said so: the model itself may take others."""
     return [
-        Choice(flow.name, flow.course if flow.op_type == "If" else int(flow.course))
+        CourseChoice(flow.name, flow.course if flow.op_type == "If" else int(flow.course))
         for flow in control
         if flow.how == How.GIVEN and flow.layers
     ]
@@ -176,7 +205,7 @@ class _Decisions:
         self._contested = contested
         self.known: dict[str, ControlFlow] = {}
         self.left: list[ControlFlow] = []
-        steps: list[Step] = []
+        steps: list[ExpansionStep] = []
         self._layers = len(model.graph.node)
         self._bytes = 0
         for index, node in enumerate(model.graph.node):
@@ -197,7 +226,7 @@ class _Decisions:
             unmeasured = executed and bare is None
             reason = "what it takes beyond its body is not measured: it reads constants alone" if unmeasured else ""
             self.known[output] = replace(flow, reason=reason)
-            steps.append(Step(output, course, bare))
+            steps.append(ExpansionStep(output, course, bare))
         self.steps = tuple(steps)
 
     def _too_large(self, node: onnx.NodeProto, course: Course) -> str:
@@ -239,10 +268,10 @@ class _Decisions:
             return None if taken is None else "then" if taken else "else"
         if node.op_type == "Loop":
             return self._fixed_trips(node)
-        scanned = next((one.i for one in node.attribute if one.name == "num_scan_inputs"), 0)
+        scanned = next((attribute.i for attribute in node.attribute if attribute.name == "num_scan_inputs"), 0)
         if not 0 < scanned <= len(node.input):
             return None
-        axes = next((list(one.ints) for one in node.attribute if one.name == "scan_input_axes"), [0])
+        axes = next((list(attribute.ints) for attribute in node.attribute if attribute.name == "scan_input_axes"), [0])
         kind = self._inference.types.get(node.input[len(node.input) - scanned])
         if kind is None or not axes or not -len(kind.shape) <= axes[0] < len(kind.shape):
             return None
@@ -259,7 +288,7 @@ class _Decisions:
         body = body_of(node, "body")
         if trips is None or begun is None or len(body.input) < 2 or not body.output:
             return None
-        made = {name: one for one in body.node for name in one.output}
+        made = {name: inner for inner in body.node for name in inner.output}
         known = {tensor.name: tensor for tensor in body.initializer}
         name = body.output[0].name
         for _ in range(len(body.node)):
@@ -269,7 +298,7 @@ class _Decisions:
             return max(0, trips)
         constant = known.get(name)
         if name in made and made[name].op_type == "Constant":
-            constant = next((one.t for one in made[name].attribute if one.name == "value"), None)
+            constant = next((attribute.t for attribute in made[name].attribute if attribute.name == "value"), None)
         if constant is not None:
             array = tensor_array(constant)
             return max(0, trips) if array.size == 1 and bool(array.item()) else None

@@ -15,11 +15,8 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
 
 from ...errors import BrokenModel, ModelError, UnsupportedModel
 from ...models.constants import is_constant, node_constant
-from ...models.control.choices import Course, body_of, label_of
-from ...models.names import is_standard
-from ...models.subgraphs import bodies, own_names, rename
-
-__all__ = ["BARE", "FRAMING", "Carried", "Expanded", "Expansion", "Step"]
+from ...models.control import Course, body_of, label_of
+from ...models.subgraphs import attributes_of, bodies, is_standard, own_names, rename
 
 BARE = "/bare"
 """How the name of a bare operator ends, behind that of the operator."""
@@ -47,7 +44,7 @@ class Carried:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ExpansionStep:
     """What is done to one operator.
 
     Attributes:
@@ -90,11 +87,11 @@ class Expansion:
     def __init__(self, model: ModelProto, *, keep_weights: bool = False) -> None:
         self._graph = model.graph
         self._keep_weights = keep_weights
-        self._opset = max((one.version for one in model.opset_import if one.domain in {"", "ai.onnx"}), default=1)
+        self._opset = max((entry.version for entry in model.opset_import if entry.domain in {"", "ai.onnx"}), default=1)
         self._taken = own_names(model.graph)
         self._numbers: dict[str, int] = {}
 
-    def apply(self, steps: Sequence[Step]) -> dict[str, Expanded]:
+    def apply(self, steps: Sequence[ExpansionStep]) -> dict[str, Expanded]:
         """Write operators of the model's own graph out, all in one pass.
 
         Args:
@@ -114,7 +111,7 @@ class Expansion:
                 nodes.append(node)
                 continue
             try:
-                part = _Part(self, node, step)
+                part = _ExpandedOperator(self, node, step)
             except ModelError as error:
                 nodes.append(node)
                 found[output] = Expanded(0, problem=error.message)
@@ -167,10 +164,10 @@ class Expansion:
         return names
 
 
-class _Part:
+class _ExpandedOperator:
     """The operators that one control-flow operator becomes."""
 
-    def __init__(self, expansion: Expansion, node: NodeProto, step: Step) -> None:
+    def __init__(self, expansion: Expansion, node: NodeProto, step: ExpansionStep) -> None:
         self._expansion = expansion
         self._node = node
         self._at = step.output
@@ -228,7 +225,7 @@ class _Part:
 
     def _scan(self, trips: int) -> None:
         node, body = self._node, body_of(self._node, "body")
-        given = {one.name: helper.get_attribute_value(one) for one in node.attribute if one.name != "body"}
+        given = attributes_of(node)
         scanned = int(given.get("num_scan_inputs", 0))
         carried = len(node.input) - scanned
         made_slots = len(body.output) - carried

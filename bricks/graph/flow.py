@@ -13,8 +13,6 @@ from ...models.subgraphs import captures
 from ..layer import Layer, LayerState, Role
 from .graph import ModelGraph
 
-__all__ = ["Flow", "common_opsets", "flow_of", "flow_over", "is_empty"]
-
 _FLOWS: weakref.WeakKeyDictionary[ModelGraph, Flow] = weakref.WeakKeyDictionary()
 
 
@@ -49,7 +47,7 @@ class Flow:
 
 def common_opsets(ranges: Iterable[tuple[int, int] | None]) -> tuple[int, int] | None:
     """The opsets that layers can be written for together: the first, and the first not; None where none cares."""
-    found = [one for one in ranges if one is not None]
+    found = [opsets for opsets in ranges if opsets is not None]
     return (max(since for since, _ in found), min(until for _, until in found)) if found else None
 
 

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 
 from ...models.skeleton import Skeleton, is_weight
 from ...models.subgraphs import captures
-from ..canonical import Signature
+from ..canonical import LayerSignature
 from ..canonical.form import hash_signature
 from ..inference.shapes import ShapeOracle, infer_types, stated_types
-from ..layer import Layer, LayerState
-from ..tensor import TensorType
+from ..layer import Layer, LayerState, TensorType
 from .assembly import Assembly
 from .causal import causal_scores
 from .control import ControlFlow, write_out
@@ -23,7 +22,6 @@ from .control import ControlFlow, write_out
 if TYPE_CHECKING:
     import networkx as nx
 
-__all__ = ["CAPTURE", "ModelGraph", "build_graph"]
 
 CAPTURE = "capture"
 """Slot of an edge to a layer whose body reads the value, instead of the layer itself."""
@@ -47,6 +45,7 @@ class ModelGraph:
         identity: The key of the model's own graph, where this is that graph prepared as a runtime takes it.
         control: The model's control flow, and what became of it.
         causal: Values that a Softmax reads behind a causal mask (``causal.py``).
+        overridable: Constants that a caller may override: runtimes fold and pack none, so the model is another one.
     """
 
     layers: tuple[Layer, ...]
@@ -56,11 +55,12 @@ class ModelGraph:
     types: Mapping[str, TensorType]
     weight_bytes: int
     bound: Mapping[str, int]
-    idle: Mapping[int, Signature]
+    idle: Mapping[int, LayerSignature]
     salt: str = ""
     identity: str = ""
     control: tuple[ControlFlow, ...] = ()
     causal: frozenset[str] = frozenset()
+    overridable: frozenset[str] = frozenset()
 
     @cached_property
     def graph(self) -> nx.MultiDiGraph[int]:
@@ -119,6 +119,8 @@ class ModelGraph:
         description: list[object] = [inputs, layers, [number(name) for name in self.outputs]]
         if self.salt:
             description.append(self.salt)
+        if self.overridable:
+            description.append(["overridable", sorted(numbers[name] for name in self.overridable if name in numbers)])
         return hashlib.sha256(json.dumps(description, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -179,6 +181,7 @@ def build_graph(
         identity=identity,
         control=written.control,
         causal=causal_scores(source, inference.types, inference.constants),
+        overridable=skeleton.overridable,
     )
 
 
@@ -201,3 +204,57 @@ def _wire(layers: tuple[Layer, ...], types: Mapping[str, TensorType]) -> nx.Mult
                 producers[name] = layer.index
     nx.freeze(graph)
     return graph
+
+
+# The graph that a runtime executes for a model, and which of the model's layers each of its layers is.
+
+
+@dataclass(frozen=True, slots=True)
+class Layouts:
+    """Which layers of an executed graph work in a layout of the runtime's own, and which change the layout.
+
+    Attributes:
+        changes: Operators that bring a value into such a layout, or out of it.
+        domains: Domains whose operators all work in one.
+        prefixes: How the names of other operators that work in one begin.
+        flags: Attributes that mark any operator as working in one, where they are not 0.
+    """
+
+    changes: frozenset[str] = frozenset()
+    domains: frozenset[str] = frozenset()
+    prefixes: tuple[str, ...] = ()
+    flags: frozenset[str] = frozenset()
+
+    def is_change(self, layer: Layer, origin: frozenset[int]) -> bool:
+        """Whether a layer changes the layout of what it reads; so does any transposition that the runtime put in."""
+        return layer.kind in self.changes or (layer.op_type == "Transpose" and not origin)
+
+    def is_own(self, layer: Layer) -> bool:
+        """Whether a layer works in a layout of the runtime's own."""
+        flagged = any(attribute.name in self.flags and attribute.i for attribute in layer.node.attribute)
+        return layer.domain in self.domains or flagged or layer.op_type.startswith(self.prefixes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExecutedModel:
+    """What a runtime executes for a model.
+
+    Attributes:
+        name: The model.
+        source: Its own graph.
+        graph: The graph that is executed, fused and laid out; its salt binds its keys to a stack and instruction set.
+        origins: For each layer of ``graph`` the layers of ``source`` that it came from, by index; empty for what the
+            runtime put in (layout changes). They may name folded layers that the runtime does execute.
+        eliminated: Live layers of ``source`` that no layer of ``graph`` came from: the runtime has nothing to do for
+            them.
+        duplicated: Layers of ``source`` that several layers of ``graph`` came from, with the number of these.
+        layouts: How the runtime's own layouts show in ``graph``.
+    """
+
+    name: str
+    source: ModelGraph
+    graph: ModelGraph
+    origins: tuple[frozenset[int], ...]
+    eliminated: frozenset[int]
+    duplicated: Mapping[int, int]
+    layouts: Layouts

@@ -16,9 +16,8 @@ import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
 
+from ...models.subgraphs import attributes_of
 from ..constants import Array
-
-__all__ = ["EVALUATED_ELEMENTS", "EVALUATED_FLOATS", "Unevaluated", "evaluate"]
 
 EVALUATED_ELEMENTS = 1024
 """Integers and booleans of up to this many elements are evaluated (docs/architecture.md)."""
@@ -51,7 +50,7 @@ def evaluate(node: onnx.NodeProto, inputs: Inputs) -> list[Array]:
     operation = _OPERATIONS.get(node.op_type)
     if operation is None:
         raise Unevaluated(node.op_type)
-    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    attributes = attributes_of(node)
     try:
         with np.errstate(all="raise"):
             result = operation(inputs, attributes)

@@ -7,7 +7,7 @@ sequence gives the same bytes on every machine, and the file alone gives back th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -16,20 +16,15 @@ from google.protobuf.descriptor import FieldDescriptor  # type: ignore[import-un
 from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 
 from ...errors import BrokenModel, InvalidSequence, ModelError, TamperedBrick
-from ...models.skeleton import Skeleton, mark_causal, mark_weight
+from ...models.skeleton import Skeleton, is_weight, mark_causal, mark_weight
+from ...models.subgraphs import declared_shape
 from ..canonical.bodies import nameless_attributes
-from ..canonical.schemas import CANONICAL_OPSET, find_schema
+from ..canonical.roles import CANONICAL_OPSET, find_schema
 from ..constants import element_number
-from ..cost import Cost
-from ..cutting.wiring import Numbering, make_sequence, number_values
+from ..cutting.sequences import Numbering, make_sequence, number_values
 from ..graph.flow import common_opsets
 from ..graph.graph import ModelGraph, build_graph
-from ..layer import Layer, LayerState, Operand, Role
-from ..sequence import LayerSequence
-from ..tensor import TensorType
-from ..traffic import weights_read
-
-__all__ = ["IR_VERSION", "MAX_BRICK_BYTES", "Brick", "build_brick", "load_brick"]
+from ..layer import Cost, Layer, LayerSequence, LayerState, Operand, Role, TensorType, weights_read
 
 IR_VERSION = 10
 """IR version of brick files: the first with metadata on values, which marks the weights."""
@@ -291,3 +286,82 @@ class _Writer:
 
 def _value_info(name: str, kind: TensorType) -> onnx.ValueInfoProto:
     return onnx.helper.make_tensor_value_info(name, element_number(kind.dtype), kind.shape)
+
+
+# What a brick reads and writes, in words: for people, and for tables.
+
+
+@dataclass(frozen=True, slots=True)
+class BrickTypes:
+    """Types and shapes of a brick, as ``float[1,64,56,56]``; several are joined with a blank.
+
+    Attributes:
+        inputs: Of activations.
+        weights: Of weights.
+        outputs: Of what it hands on.
+        strides: Of its operators that have strides, as ``2x2``; empty where none has.
+        kernel: Of its convolutions and poolings, as ``3x3``; likewise.
+    """
+
+    inputs: str
+    weights: str
+    outputs: str
+    strides: str
+    kernel: str = ""
+
+
+def signature_of(brick: Brick) -> BrickTypes:
+    """Read the signature out of a brick's file."""
+    graph = onnx.load_model_from_string(brick.model).graph
+    types = {value.name: _type(value) for value in (*graph.input, *graph.value_info)}
+    spatial = [_spatial(node, types.get(node.input[1]) if len(node.input) > 1 else None) for node in graph.node]
+    return BrickTypes(
+        inputs=_joined(types[value.name] for value in graph.input if not is_weight(value)),
+        weights=_joined(types[value.name] for value in graph.input if is_weight(value)),
+        outputs=_joined(map(_type, graph.output)),
+        strides=_sizes(strides for _, strides in spatial),
+        kernel=_sizes(kernel for kernel, _ in spatial),
+    )
+
+
+def signature_in(graph: ModelGraph, part: LayerSequence) -> BrickTypes:
+    """The signature of a sequence of a model: equal to that of its brick, but for constants that are no weights.
+
+    Args:
+        graph: The graph that was cut.
+        part: The sequence.
+    """
+    layers = [graph.layers[index] for index in part.layers]
+    spatial = [_spatial(layer.node, layer.operands[1].type if len(layer.operands) > 1 else None) for layer in layers]
+    return BrickTypes(
+        inputs=_joined(map(graph.types.get, part.inputs)),
+        weights=_joined(map(graph.types.get, part.weights)),
+        outputs=_joined(map(graph.types.get, part.outputs)),
+        strides=_sizes(strides for _, strides in spatial),
+        kernel=_sizes(kernel for kernel, _ in spatial),
+    )
+
+
+def _spatial(node: onnx.NodeProto, weight: TensorType | None) -> tuple[Sequence[int], Sequence[int]]:
+    """Kernel and strides of an operator; empty where it has none."""
+    known = {
+        attribute.name: attribute.ints for attribute in node.attribute if attribute.name in {"kernel_shape", "strides"}
+    }
+    kernel: Sequence[int] = known.get("kernel_shape", ())
+    if not kernel and "Conv" in node.op_type and weight is not None:
+        kernel = weight.shape[2:]
+    return kernel, known.get("strides") or (1,) * len(kernel)
+
+
+def _sizes(several: Iterable[Sequence[int]]) -> str:
+    return " ".join("x".join(map(str, sizes)) for sizes in several if sizes)
+
+
+def _joined(types: Iterable[TensorType | None]) -> str:
+    return " ".join(f"{kind.dtype}[{','.join(map(str, kind.shape))}]" for kind in types if kind is not None)
+
+
+def _type(value: onnx.ValueInfoProto) -> TensorType:
+    tensor = value.type.tensor_type
+    name = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
+    return TensorType(name, declared_shape(value.type))

@@ -17,12 +17,11 @@ from onnx import numpy_helper
 
 from ...errors import DlbricksError, UsageError
 from ...models.skeleton import Skeleton
-from ..cutting.wiring import make_sequence
+from ...models.subgraphs import attributes_of
+from ..cutting.sequences import make_sequence
 from ..graph.graph import build_graph
 from ..layer import Layer, Role
 from .brick import Brick, build_brick
-
-__all__ = ["decoys"]
 
 _SMALLEST = 4
 """Dimensions below this keep their size: batches, heads, colour channels, kernels, axes."""
@@ -185,7 +184,7 @@ def _consistent(layer: Layer) -> bool:
 
 def _whole_windows(node: onnx.NodeProto, data: tuple[int, ...]) -> bool:
     """Whether pooling windows fill the plane: runtimes do not agree on what ``ceil_mode`` makes of a rest."""
-    values = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+    values = attributes_of(node)
     if not values.get("ceil_mode", 0):
         return True
     spatial = len(data) - 2

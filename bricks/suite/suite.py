@@ -1,4 +1,4 @@
-"""A suite: the folder of bricks that is carried to the machine where they are measured.
+"""A suite: the folder of bricks that is carried to the machines that measure them.
 
 ::
 
@@ -11,16 +11,108 @@ Sorted by key, without names or times: the same bricks give the same bytes on ev
 from __future__ import annotations
 
 import hashlib
+import json
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
 
 from ...errors import MissingBrick, SuiteError, TamperedBrick
+from ..graph.boundary import BOUNDARY
 from ..graph.footprint import REPEAT_LEVELS, REUSE_LEVELS, level_of
 from .brick import MAX_BRICK_BYTES, Brick, load_brick
-from .manifest import FOLDER, MANIFEST, MAX_MANIFEST_BYTES, parse_manifest, read_bounded
 
-__all__ = ["Suite"]
+# The manifest of a suite, and reading of untrusted files: every field and every size is checked.
+
+
+SCHEMA = 1
+"""Version of the manifest."""
+
+MANIFEST = "manifest.json"
+
+GRAPHS = ("source", "fused", "runtime")
+"""The graphs that bricks can be cut from: the model unchanged, along the runtime's fusions, or the executed graph."""
+
+FOLDER = "bricks"
+"""Folder of the brick files."""
+
+MAX_MANIFEST_BYTES = 1 << 30
+
+_Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}\\Z")]
+"""A key becomes a file name: only hexadecimal digits are allowed."""
+
+_Footprint = Annotated[int, msgspec.Meta(gt=0, le=1 << 62)]
+"""Any positive size, since earlier versions had more footprint classes."""
+
+
+class _Entry(msgspec.Struct):
+    key: _Digest
+    sha256: _Digest
+    bytes: int
+    distances: list[_Footprint] = []
+    boundary: list[Literal[*BOUNDARY]] = []  # type: ignore[valid-type]
+
+
+class _SuiteManifest(msgspec.Struct):
+    """The fields of a manifest that are read; others are ignored."""
+
+    granularity: Annotated[int, msgspec.Meta(ge=1)]
+    overlap: bool
+    connected: bool
+    bricks: list[_Entry]
+    graph: Literal[*GRAPHS] = GRAPHS[0]  # type: ignore[valid-type]
+    bound_to: str = ""
+    annotations: dict[str, dict[str, int]] | None = None
+    levels: dict[str, _Footprint] = {}
+
+
+def read_bounded(path: Path, limit: int) -> bytes:
+    """Read a whole file that may be untrusted: a regular file of at most ``limit`` bytes.
+
+    Raises:
+        FileNotFoundError: The file does not exist.
+        SuiteError: It cannot be read, is not a regular file, or is too large.
+    """
+    try:
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):
+            raise SuiteError(f"{path} is not a regular file", remedy="generate the suite again")
+        with path.open("rb") as file:
+            data = file.read(limit + 1)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise SuiteError(f"{path} cannot be read: {error.strerror or error}") from error
+    if len(data) > limit:
+        raise SuiteError(f"{path} is larger than {limit} bytes", remedy="generate the suite again")
+    return data
+
+
+def parse_manifest(folder: Path, data: bytes) -> dict[str, Any]:
+    """Check every field of a manifest: a suite may come from an untrusted source.
+
+    Raises:
+        SuiteError: It is not a manifest of this version.
+    """
+    try:
+        manifest: dict[str, Any] = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise SuiteError(f"{folder / MANIFEST} is not JSON", remedy="generate the suite again") from error
+    schema = manifest.get("schema") if isinstance(manifest, dict) else None
+    if type(schema) is int and schema > SCHEMA:  # only the newer version can check the other fields
+        raise SuiteError(f"suite {folder} was made by a newer dlbricks (schema {schema})", remedy="update dlbricks")
+    if type(schema) is not int or "bricks" not in manifest:
+        raise SuiteError(f"{folder} is not a suite of dlbricks", remedy="'dlbricks generate' makes one")
+    try:
+        keys = [entry.key for entry in msgspec.convert(manifest, _SuiteManifest).bricks]
+    except msgspec.ValidationError as error:
+        raise SuiteError(f"{folder / MANIFEST} is damaged: {error}", remedy="generate the suite again") from error
+    if keys != sorted(set(keys)):
+        raise SuiteError(f"{folder / MANIFEST} is damaged: bricks are not sorted", remedy="generate the suite again")
+    return manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +122,14 @@ class Suite:
     Attributes:
         path: Its folder.
         granularity: G of the bricks.
-        overlap: Whether they were cut at every offset.
-        connected: Whether weakly connected windows were accepted.
+        overlap: The bricks were cut at every offset.
+        connected: Weakly connected windows were accepted.
         keys: Keys of the bricks, sorted.
-        hash: SHA-256 of the manifest, which holds the digest of every brick file: names the suite's content.
-        annotations: Where asked for when it was made: model name to the number of occurrences by brick key.
-        graph: Which graphs its bricks were cut from: ``source``, ``fused`` or ``runtime``.
-        bound_to: What bricks of executed graphs belong to, a stack and an instruction set; None for others.
-        levels: Where it has annotations: model name to the footprint class, in bytes, of the graph that was cut.
+        hash: SHA-256 of the manifest, which contains the digest of every brick file: identifies the suite's content.
+        annotations: If requested at generation: model name to the number of occurrences by brick key; else None.
+        graph: The graphs that its bricks were cut from: ``source``, ``fused`` or ``runtime``.
+        bound_to: The stack and instruction set of bricks of executed graphs; None for others.
+        levels: If it has annotations: model name to the footprint class, in bytes, of the graph that was cut.
     """
 
     path: Path
@@ -53,13 +145,14 @@ class Suite:
     levels: Mapping[str, int] = field(default_factory=dict)
     _distances: Mapping[str, tuple[int, ...]] = field(default_factory=dict, repr=False, compare=False)
     _boundary: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False, compare=False)
+    _written: Mapping[str, Brick] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def open(cls, path: str | Path) -> Suite:
-        """Read the manifest of a suite; bricks are read when asked for.
+        """Read the manifest of a suite; bricks are read on request.
 
         Raises:
-            SuiteError: It is not there or cannot be read, or dlbricks did not make it, or a newer version did.
+            SuiteError: It does not exist or cannot be read, or dlbricks did not make it, or a newer version did.
         """
         folder = Path(path)
         try:
@@ -85,9 +178,9 @@ class Suite:
         )
 
     def footprints(self, key: str) -> tuple[int, ...]:
-        """Footprint classes, in bytes, to measure a brick in: of the models that hold it, and of their iterations.
+        """Return the footprint classes, in bytes, to measure a brick in: of its models, and of their iterations.
 
-        Where that is not noted, all classes of models.
+        If the suite does not note them, all classes of models.
         """
         noted = self._distances.get(key)
         if not noted:
@@ -95,27 +188,29 @@ class Suite:
         return tuple(sorted({size if size in REPEAT_LEVELS else level_of(size) for size in noted}))
 
     def boundary(self, key: str) -> tuple[str, ...]:
-        """Variants to measure a brick in besides, since it stands where a model begins or ends (``graph.boundary``)."""
+        """Return additional variants to measure a brick in, if it begins or ends a model (``graph.boundary``)."""
         return self._boundary.get(key, ())
 
     def brick_path(self, key: str) -> Path:
-        """Where the file of a brick lies.
+        """Return the path of a brick's file.
 
         Raises:
-            MissingBrick: The suite has no such brick.
+            MissingBrick: The brick is not in the suite.
         """
         if key not in self._digests:
             raise MissingBrick(f"suite {self.path} has no brick {key}", remedy="'dlbricks brick list' names them")
         return self.path / FOLDER / f"{key}.onnx"
 
     def brick(self, key: str) -> Brick:
-        """Read a brick and verify it against the manifest and against its own key.
+        """Read a brick and verify it against the manifest and its own key; a brick just written is not read again.
 
         Raises:
-            MissingBrick: The suite has no such brick, or its file is not there.
-            TamperedBrick: The file is not the one that the manifest names, or its key is not its name.
+            MissingBrick: The brick is not in the suite, or its file does not exist.
+            TamperedBrick: The file differs from its digest in the manifest, or its key from its name.
             SuiteError: It cannot be read.
         """
+        if key in self._written:
+            return self._written[key]
         path = self.brick_path(key)
         digest, size = self._digests[key]
         if not path.resolve().is_relative_to(self.path.resolve()):

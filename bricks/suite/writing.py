@@ -12,15 +12,13 @@ import re
 import shutil
 import uuid
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ...errors import SuiteError
 from .brick import Brick
-from .manifest import FOLDER, MANIFEST, SCHEMA
-from .suite import Suite
-
-__all__ = ["refuse_foreign", "write_suite"]
+from .suite import FOLDER, MANIFEST, SCHEMA, Suite
 
 _NO_LOCKS = {errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 """What network file systems answer that cannot lock a folder."""
@@ -95,9 +93,9 @@ def write_suite(
         manifest["levels"] = dict(sorted(levels.items()))
     data = json.dumps(manifest, indent=1).encode() + b"\n"
     try:
-        if not (target / MANIFEST).exists() and _created(target, bricks, data):
-            return Suite.open(target)
-        return _replaced(target, bricks, data)
+        new = not (target / MANIFEST).exists() and _created(target, bricks, data)
+        suite = Suite.open(target) if new else _replaced(target, bricks, data)
+        return replace(suite, _written=dict(bricks))
     except OSError as error:
         raise SuiteError(
             f"suite {target} cannot be written: {error.strerror or error}", remedy="choose another place for it"

@@ -18,8 +18,6 @@ from typing import Any
 
 from ...db.values import Measurement, Stack, Subject
 
-__all__ = ["Method", "Scatter", "method_error_sd", "scatter_of", "scatters"]
-
 
 @dataclass(frozen=True, slots=True)
 class Scatter:

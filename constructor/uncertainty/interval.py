@@ -33,8 +33,6 @@ from ...db.samples.statistics import (
 from ...db.values import Block, Measurement, Stack, Subject
 from .calibration import scatters
 
-__all__ = ["NORMAL", "Uncertainty", "Weights", "combined", "with_method"]
-
 Weights = Mapping[str, float]
 """A linear combination of measurements: coefficient by the measurement's id."""
 
@@ -131,7 +129,9 @@ class Uncertainty:
         if id_ not in self._sessions:
             filled = [block for block in self.blocks(id_) if block.samples]
             values = block_values(filled, self.known[id_].unroll)
-            self._sessions[id_] = {(block.process, block.round): one for block, one in zip(filled, values, strict=True)}
+            self._sessions[id_] = {
+                (block.process, block.round): latencies for block, latencies in zip(filled, values, strict=True)
+            }
         return self._sessions[id_]
 
     def visited(self, id_: str) -> Mapping[tuple[int, int], NDArray[np.float64]]:
@@ -152,11 +152,11 @@ class Uncertainty:
         """
         total: list[float] = []
         for id_, weight in weights.items():
-            one = self.known[id_]
-            quiet = one.undisturbed_ns
-            if quiet is None and one.subject is Subject.BRICK:
+            measurement = self.known[id_]
+            quiet = measurement.undisturbed_ns
+            if quiet is None and measurement.subject is Subject.BRICK:
                 return None
-            total.append(weight * (one.latency_ns if quiet is None else quiet))
+            total.append(weight * (measurement.latency_ns if quiet is None else quiet))
         return math.fsum(total)
 
     def half_ns(self, weights: Weights) -> float:
@@ -171,12 +171,12 @@ class Uncertainty:
         shared: defaultdict[str, float] = defaultdict(float)
         processes: dict[str, int] = {}
         for id_, weight in weights.items():
-            seen, one = self._of(id_), self.known[id_]
+            seen, measurement = self._of(id_), self.known[id_]
             if seen is None:
-                alone += (weight * one.half_ns / NORMAL) ** 2
+                alone += (weight * measurement.half_ns / NORMAL) ** 2
                 continue
-            shared[one.run] += weight * one.latency_ns * seen.process_sd
-            processes[one.run] = min(seen.processes, processes.get(one.run, seen.processes))
+            shared[measurement.run] += weight * measurement.latency_ns * seen.process_sd
+            processes[measurement.run] = min(seen.processes, processes.get(measurement.run, seen.processes))
             alike[seen.layout].append((weight, seen.residuals))
         sessions: dict[_Session, NDArray[np.float64]] = {}
         for layout, members in alike.items():
@@ -188,13 +188,17 @@ class Uncertainty:
                     known[:size] += residuals[:size]
         if not sessions:
             return math.sqrt(alone), _MANY
-        sums = np.concatenate(list(sessions.values()))
-        degrees = max(1, sums.size - 1)
-        blocks = float((sums**2).sum()) * sums.size / degrees
+        variances = []  # of sets of sessions that share no time, each around means of its own
+        for cluster in _clusters(alike):
+            sums = np.concatenate([sessions[session] for session in cluster])
+            degrees = max(1, sums.size - 1)
+            variances.append((float((sums**2).sum()) * sums.size / degrees, degrees))
+        blocks = math.fsum(variance for variance, _ in variances)
         total = blocks + alone + math.fsum(apart**2 / processes[run] for run, apart in shared.items())
         if total <= 0:
             return 0.0, _MANY
-        return math.sqrt(total), degrees * (total / blocks) ** 2 if blocks else _MANY
+        doubt = math.fsum(variance**2 / degrees for variance, degrees in variances)  # Welch and Satterthwaite
+        return math.sqrt(total), total**2 / doubt if doubt else _MANY
 
     def undisturbed_error(self, id_: str, baseline: Baseline | None) -> tuple[float, float] | None:
         """Relative standard error of one undisturbed latency, and its degrees of freedom; None where it is not known.
@@ -206,14 +210,14 @@ class Uncertainty:
             id_: Of the measurement.
             baseline: That of its run: which visits were quiet.
         """
-        one = self.known[id_]
-        found = undisturbed_error([block for block in self.blocks(id_) if block.samples], one.unroll, baseline)
-        if found is None or not one.undisturbed_ns:
+        measurement = self.known[id_]
+        found = undisturbed_error([block for block in self.blocks(id_) if block.samples], measurement.unroll, baseline)
+        if found is None or not measurement.undisturbed_ns:
             return None
-        sampled, degrees = found[0] / one.undisturbed_ns, found[1]
+        sampled, degrees = found[0] / measurement.undisturbed_ns, found[1]
         processes = len({process for process, _ in self.sessions(id_)})
         fewer = max(0.0, 1 / processes - 1 / _CALIBRATED)
-        total = math.hypot(sampled, scatters(self.stacks, one).process_sd * math.sqrt(fewer))
+        total = math.hypot(sampled, scatters(self.stacks, measurement).process_sd * math.sqrt(fewer))
         return total, degrees * (total / sampled) ** 4 if sampled else _MANY
 
     def draws_ns(self, ids: Sequence[str], count: int) -> NDArray[np.float64]:
@@ -225,20 +229,20 @@ class Uncertainty:
         """
         rng = np.random.default_rng(_SEED)
         known = [self.known[id_] for id_ in ids]
-        runs = sorted({one.run for one in known})
+        runs = sorted({measurement.run for measurement in known})
         shared = {run: rng.normal(size=(2, count // 2)) for run in runs}
         blocks: dict[tuple[_Session, int], NDArray[np.float64]] = {}
         drawn: dict[_Layout, NDArray[np.float64]] = {}
         rows = np.zeros((len(ids), count // 2))
-        for number, one in enumerate(known):
-            scatter, seen = scatters(self.stacks, one), self._of(one.id)
-            of_process, of_run = shared[one.run]
+        for number, measurement in enumerate(known):
+            scatter, seen = scatters(self.stacks, measurement), self._of(measurement.id)
+            of_process, of_run = shared[measurement.run]
             if len(runs) > 1:
-                rows[number] += of_run * (scatter.run_sd * one.latency_ns)
+                rows[number] += of_run * (scatter.run_sd * measurement.latency_ns)
             if seen is None:
-                rows[number] += rng.normal(size=count // 2) * (one.half_ns / NORMAL)
+                rows[number] += rng.normal(size=count // 2) * (measurement.half_ns / NORMAL)
                 continue
-            rows[number] += of_process * (seen.process_sd * one.latency_ns / math.sqrt(seen.processes))
+            rows[number] += of_process * (seen.process_sd * measurement.latency_ns / math.sqrt(seen.processes))
             size = seen.residuals.size
             wider = math.sqrt(size / max(1, size - 1)) * (student(size - 1) / NORMAL if size < _FEW else 1.0)
             if seen.layout not in drawn:
@@ -250,13 +254,13 @@ class Uncertainty:
             rows[number] += (wider * seen.residuals) @ drawn[seen.layout]
         return np.hstack([rows, -rows])
 
-    def runs_ns(self, weights: Weights, but: str | None = None) -> float:
-        """Standard deviation of a combination by what runs differ by, each independent; that of one run is left out."""
+    def runs_ns(self, weights: Weights) -> float:
+        """Standard deviation of a combination by what runs differ by, each independent."""
         shared: defaultdict[str, float] = defaultdict(float)
         for id_, weight in weights.items():
-            one = self.known[id_]
-            shared[one.run] += weight * one.latency_ns * scatters(self.stacks, one).run_sd
-        return math.hypot(*(apart for run, apart in shared.items() if run != but))
+            measurement = self.known[id_]
+            shared[measurement.run] += weight * measurement.latency_ns * scatters(self.stacks, measurement).run_sd
+        return math.hypot(*shared.values())
 
     def interval_ns(self, weights: Weights) -> tuple[float, float]:
         """95 % interval of a latency; low is never negative."""
@@ -265,8 +269,10 @@ class Uncertainty:
 
     def _of(self, id_: str) -> _Seen | None:
         if id_ not in self._seen:
-            one = self.known[id_]
-            self._seen[id_] = _described(one.run, self.sessions(id_), scatters(self.stacks, one).process_sd)
+            measurement = self.known[id_]
+            self._seen[id_] = _described(
+                measurement.run, self.sessions(id_), scatters(self.stacks, measurement).process_sd
+            )
         return self._seen[id_]
 
 
@@ -274,18 +280,30 @@ def _described(run: str, sessions: Mapping[tuple[int, int], NDArray[np.float64]]
     """None where there are too few time blocks to show anything."""
     places = sorted(sessions)
     values = [sessions[place] for place in places]
-    means, visits = time_blocks(values), sum(one.size for one in values)
+    means, visits = time_blocks(values), sum(session.size for session in values)
     if means.size < 2:
         return None
-    counts = [max(1, one.size // VISITS_PER_BLOCK) for one in values]
-    centre = math.fsum(float(one.sum()) for one in values) / visits
-    scale = np.repeat([one.size / count for one, count in zip(values, counts, strict=True)], counts)
+    counts = [max(1, session.size // VISITS_PER_BLOCK) for session in values]
+    centre = math.fsum(float(session.sum()) for session in values) / visits
+    scale = np.repeat([session.size / count for session, count in zip(values, counts, strict=True)], counts)
     return _Seen(
         tuple(((run, *place), count) for place, count in zip(places, counts, strict=True)),
         (means - centre) * scale / visits,
         len({process for process, _ in sessions}),
         process_sd,
     )
+
+
+def _clusters(layouts: Iterable[_Layout]) -> list[set[_Session]]:
+    """The sessions of some layouts, in sets that have none in common with each other."""
+    clusters: list[set[_Session]] = []
+    for layout in layouts:
+        joined = {session for session, _ in layout}
+        for cluster in [cluster for cluster in clusters if cluster & joined]:
+            clusters.remove(cluster)
+            joined |= cluster
+        clusters.append(joined)
+    return clusters
 
 
 def _split(layout: _Layout, residuals: NDArray[np.float64]) -> Iterator[tuple[_Session, NDArray[np.float64]]]:

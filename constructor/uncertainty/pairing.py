@@ -18,8 +18,6 @@ from ...db.samples.statistics import student, time_blocks
 from ...db.values import Measurement, Subject
 from .interval import Uncertainty, Weights
 
-__all__ = ["FUSION", "Paired", "paired", "ratio_spread", "without_stalls"]
-
 FUSION = ("unfused", "extended")
 """Algorithms without fusion and with it, neither in a layout of its own: their difference is what fusion saves, and may
 be measured apart from the model."""
@@ -78,10 +76,10 @@ def paired(
     places: set[tuple[int, int]] | None = None
     constant: dict[str, float] = {}
     for id_, weight in weights.items():
-        one = known[id_]
-        shared = _shared(one, truth, uncertainty)
+        measurement = known[id_]
+        shared = _shared(measurement, truth, uncertainty)
         if not shared:
-            if one.subject is Subject.BRICK and one.variant not in FUSION:
+            if measurement.subject is Subject.BRICK and measurement.variant not in FUSION:
                 return None
             constant[id_] = weight  # a call, what values cost, or what fusion saves: visited beside any model
             continue
@@ -116,7 +114,7 @@ def without_stalls(bricks: Sequence[Array], models: Sequence[Array]) -> tuple[li
     kept = [(ours <= limits[0]) & (theirs <= limits[1]) for ours, theirs in zip(bricks, models, strict=True)]
     if np.concatenate(kept).mean() < 1 - _FEW:
         return [*bricks], [*models]
-    filled = [(ours[one], theirs[one]) for ours, theirs, one in zip(bricks, models, kept, strict=True) if one.any()]
+    filled = [(ours[calm], theirs[calm]) for ours, theirs, calm in zip(bricks, models, kept, strict=True) if calm.any()]
     return [ours for ours, _ in filled], [theirs for _, theirs in filled]
 
 
@@ -136,20 +134,20 @@ def _draws(count: int) -> NDArray[np.int64]:
     return np.random.default_rng(_SEED).integers(0, count, size=(_DRAWS, count))
 
 
-def _shared(one: Measurement, truth: Measurement, uncertainty: Uncertainty) -> Mapping[tuple[int, int], Array]:
+def _shared(brick: Measurement, truth: Measurement, uncertainty: Uncertainty) -> Mapping[tuple[int, int], Array]:
     """The sessions of a brick that its model was visited in, too."""
-    own, model = uncertainty.visited(one.id), uncertainty.visited(truth.id)
-    if one.run == truth.run and own.keys() <= model.keys():
+    own, model = uncertainty.visited(brick.id), uncertainty.visited(truth.id)
+    if brick.run == truth.run and own.keys() <= model.keys():
         return own
-    return {place: own[place] for place in own if place in model and _at_once(one, truth, uncertainty, place)}
+    return {place: own[place] for place in own if place in model and _at_once(brick, truth, uncertainty, place)}
 
 
-def _at_once(one: Measurement, other: Measurement, uncertainty: Uncertainty, place: tuple[int, int]) -> bool:
+def _at_once(brick: Measurement, other: Measurement, uncertainty: Uncertainty, place: tuple[int, int]) -> bool:
     """Whether blocks of the same number were taken at the same time: runs count their processes anew."""
-    if one.run == other.run:
+    if brick.run == other.run:
         return True
     ours, theirs = (
         [block for block in uncertainty.blocks(measurement.id) if (block.process, block.round) == place]
-        for measurement in (one, other)
+        for measurement in (brick, other)
     )
     return any(block.beside(twin) for block in ours for twin in theirs)

@@ -12,20 +12,6 @@ from dataclasses import dataclass
 from ...bricks.reference import CHAIN_NODES, COPY, GEMM, STREAM
 from ..values import NATIVE, Measurement, System
 
-__all__ = [
-    "GEMM_SIZES",
-    "GPU_GEMM_SIZES",
-    "STREAM_SIZES",
-    "Rate",
-    "ceiling_names",
-    "ceiling_work",
-    "gemm_sizes_on",
-    "level_of_cache",
-    "node_ns",
-    "rate_of",
-    "stream_sizes",
-]
-
 GEMM_SIZES = (512, 1024, 2048)
 """Sides of the squares: which of them suits a kernel and its caches best is for the measurement to say."""
 

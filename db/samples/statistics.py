@@ -15,23 +15,6 @@ from numpy.typing import NDArray
 
 from ..values import Block, Run, Summary, Verdict, Visit
 
-__all__ = [
-    "BASELINE",
-    "MIN_SAMPLES",
-    "VISITS_PER_BLOCK",
-    "Baseline",
-    "alike",
-    "block_values",
-    "half_width",
-    "low_probes",
-    "quiet_visits",
-    "student",
-    "summarise",
-    "time_blocks",
-    "undisturbed",
-    "undisturbed_error",
-]
-
 MIN_SAMPLES = 10
 """Fewer samples are no measurement (PEERS: nvbench, DLBricks)."""
 
@@ -78,7 +61,7 @@ class Baseline:
     def of(cls, visits: Iterable[Visit], known: Iterable[Baseline] = ()) -> Baseline | None:
         """Low quantiles of all probes, or what earlier runs found where that is less; None without any probe."""
         probes = np.array([(visit.compute_ns, visit.memory_ns) for visit in visits], dtype=np.float64)
-        found = [(one.compute_ns, one.memory_ns) for one in known]
+        found = [(visit.compute_ns, visit.memory_ns) for visit in known]
         if probes.size:
             found.append((float(np.quantile(probes[:, 0], _BASE[0])), float(np.quantile(probes[:, 1], _BASE[1]))))
         return cls(*(min(ends) for ends in zip(*found, strict=True))) if found else None
@@ -87,7 +70,7 @@ class Baseline:
     def of_run(cls, run: Run) -> Baseline | None:
         """What a run recorded at its end; None where it has none."""
         found = (run.after or {}).get(BASELINE)
-        if not isinstance(found, list) or len(found) != 2 or not all(isinstance(one, int | float) for one in found):
+        if not isinstance(found, list) or len(found) != 2 or not all(isinstance(probe, int | float) for probe in found):
             return None
         return cls(float(found[0]), float(found[1]))
 
@@ -107,17 +90,17 @@ def block_values(blocks: Sequence[Block], unroll: int) -> list[Values]:
 
 def time_blocks(values: Sequence[Values]) -> Values:
     """Means of the time blocks of some sessions; a last one that is short belongs to the one before."""
-    sizes = {one.size for one in values}
+    sizes = {samples.size for samples in values}
     if len(sizes) == 1 and sizes.pop() % VISITS_PER_BLOCK == 0:  # as a rule; one by one takes longer
         whole: Values = np.concatenate(values).reshape(-1, VISITS_PER_BLOCK).mean(axis=1)
         return whole
     means: list[float] = []
-    for one in values:
-        count = max(1, one.size // VISITS_PER_BLOCK)
-        if one.size == count * VISITS_PER_BLOCK:
-            means += one.reshape(count, VISITS_PER_BLOCK).mean(axis=1).tolist()
+    for samples in values:
+        count = max(1, samples.size // VISITS_PER_BLOCK)
+        if samples.size == count * VISITS_PER_BLOCK:
+            means += samples.reshape(count, VISITS_PER_BLOCK).mean(axis=1).tolist()
         else:
-            means += [float(part.mean()) for part in np.array_split(one, count) if part.size]
+            means += [float(part.mean()) for part in np.array_split(samples, count) if part.size]
     return np.array(means)
 
 
@@ -159,7 +142,7 @@ def summarise(blocks: Sequence[Block], unroll: int) -> Summary:
         p99_ns=max(0.0, float(p99)),
         ci95_ns=(low, high),
         samples=int(pooled.size),
-        block_medians_ns=tuple(float(np.median(one)) for one in values),
+        block_medians_ns=tuple(float(np.median(samples)) for samples in values),
         verdict=_verdict(pooled.size, (high - low) / 2 / mean if mean else math.inf, filled),
     )
 
@@ -216,15 +199,15 @@ def undisturbed_error(blocks: Sequence[Block], unroll: int, baseline: Baseline |
     """
     values, quiet = block_values(blocks, unroll), quiet_visits(blocks, baseline)
     parts: list[tuple[Values, NDArray[np.bool_]]] = []
-    for one, calm in zip(values, quiet, strict=True):
-        count = max(1, one.size // VISITS_PER_BLOCK)
-        parts += zip(np.array_split(one, count), np.array_split(calm, count), strict=True)
+    for samples, calm in zip(values, quiet, strict=True):
+        count = max(1, samples.size // VISITS_PER_BLOCK)
+        parts += zip(np.array_split(samples, count), np.array_split(calm, count), strict=True)
     if len(parts) < 2:
         return None
-    widest = max(one.size for one, _ in parts)
+    widest = max(samples.size for samples, _ in parts)
     filled, known = np.full((len(parts), widest), np.inf), np.zeros((len(parts), widest), dtype=np.bool_)
-    for number, (one, calm) in enumerate(parts):  # what is missing of a row counts as infinite, and is no visit
-        filled[number, : one.size], known[number, : one.size] = one, calm
+    for number, (samples, calm) in enumerate(parts):  # what is missing of a row counts as infinite, and is no visit
+        filled[number, : samples.size], known[number, : samples.size] = samples, calm
     drawn = np.random.default_rng(0).integers(0, len(parts), (_DRAWS, len(parts)))
     draws = _undisturbed(filled[drawn].reshape(_DRAWS, -1), known[drawn].reshape(_DRAWS, -1))
     return float(np.std(draws)) * math.sqrt(len(parts) / (len(parts) - 1)), len(parts) - 1

@@ -1,53 +1,34 @@
 """What a backend is: a runtime that can execute networks.
 
-A backend is a class named by an entry point of the group ``dlbricks.backends``. Its module is light: the runtime
-itself is imported inside methods only, so that listing backends costs nothing and works where none is installed.
-All but ``probe``, ``command``, ``resolve`` and ``stack`` run inside the worker.
+A backend is a subclass of ``Backend``, named by an entry point of the group ``dlbricks.backends``. Its module is light:
+the runtime itself is imported inside methods only, so that listing backends costs nothing and works where none is
+installed. All but ``probe``, ``command``, ``resolve`` and ``stack`` run inside the worker.
 """
+# ruff: noqa: ARG002 - what a method does by default depends on few of its arguments
 
 from __future__ import annotations
 
+import importlib.util
+import re
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeGuard, runtime_checkable
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 
+from ...bricks.graph.graph import Layouts
 from ...db.values import NATIVE, KernelView, Stack
-from ...errors import BackendError, UsageError
+from ...errors import BackendError, BackendUnavailable, UsageError
+from ..device.device import Device, Run
+from ..device.host import open_device
 from ..machine.cores import pin
 from ..network.network import Network
-from .optimiser import OptimiserTraits
-
-__all__ = [
-    "MADE_OF",
-    "TF32",
-    "WORKER_COMMAND",
-    "Availability",
-    "Backend",
-    "DeviceDtypesBackend",
-    "EagerBackend",
-    "Executable",
-    "ExecutedGraph",
-    "FusingBackend",
-    "GraphBackend",
-    "NodeTimes",
-    "OptimisingBackend",
-    "Option",
-    "PackedExecutable",
-    "PackingBackend",
-    "ProfilingBackend",
-    "Settings",
-    "TracingBackend",
-    "ValueType",
-    "bind",
-    "is_packing",
-    "node_name",
-    "released",
-]
 
 ValueType = tuple[str, tuple[int, ...]]
 """Element type (ONNX's name in lower case) and shape."""
@@ -87,15 +68,12 @@ class Option:
         default: Value where it is not given.
         choices: The values it takes; empty: any integer from 0.
         help: What it does, in one line.
-        later: Whether a stack names it only where it is not the default: those that were stored before there was this
-            option stay what they are.
     """
 
     name: str
     default: str
     choices: tuple[str, ...] = ()
     help: str = ""
-    later: bool = False
 
     def accepts(self, value: str) -> bool:
         """Whether a value is valid."""
@@ -135,76 +113,115 @@ class Settings:
     memory_reuse: bool = True
 
 
-class Executable(Protocol):
-    """A network loaded by a runtime, with its inputs bound."""
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """One way of several in which a backend can run the same network in the same precision.
 
-    def run(self) -> None:
-        """Execute once. On a device that works asynchronously, only ``synchronize`` waits for the end.
-
-        Raises:
-            BackendError: The execution failed.
-            MemoryError: There was not enough memory.
-        """
-
-    def synchronize(self) -> None:
-        """Wait until everything that was started is done."""
-
-    def outputs(self) -> list[npt.NDArray[Any]]:
-        """Outputs of the last execution, in the order of ``Network.outputs``."""
-
-    def output_bytes(self) -> int:
-        """Bytes of the outputs of the last execution."""
-
-    def close(self) -> None:
-        """Free what the runtime holds; the object cannot be used afterwards."""
-
-
-@runtime_checkable
-class Backend(Protocol):
-    """A runtime that can execute networks."""
+    Attributes:
+        name: Unique within the backend; measurements bear it as their variant.
+        options: Options of the backend that make the difference, with their values. All of them take effect when a
+            network is prepared, not when the process is set up, so that one worker runs all algorithms in turn.
+        help: What is different, in one line.
+        channels: ``Settings.channels``. No option: it would be part of every stack, and part it from what is stored.
+    """
 
     name: str
-    devices: tuple[str, ...]
-    dtypes: tuple[str, ...]
-    """Precisions that it can compute a network in, ``NATIVE`` first."""
+    options: Mapping[str, str]
+    help: str = ""
+    channels: int = 1
 
-    def probe(self) -> Availability:
-        """Whether the runtime can run here; never raises, imports nothing heavy."""
 
-    def command(self) -> Sequence[str]:
-        """Program and arguments that start a worker for it (``WORKER_COMMAND`` in this environment)."""
+PADDED = tuple(
+    Algorithm(
+        f"padded-{multiple}", {}, f"channels padded with zeros to a multiple of {multiple}, weights too", multiple
+    )
+    for multiple in (16, 8)
+)
+"""Those that any backend can offer: what is different is done to the network (``padding``)."""
 
-    def resolve(self, device: str, options: Mapping[str, str]) -> dict[str, str]:
-        """Every option with its effective value.
 
-        Raises:
-            UsageError: The device or an option is unknown, or has a wrong value.
-        """
+def differing(algorithms: Iterable[Algorithm], options: Mapping[str, str]) -> tuple[Algorithm, ...]:
+    """Of algorithms those that differ from what the effective options choose, and padded ones, sorted by name."""
+    found = (
+        algorithm
+        for algorithm in algorithms
+        if any(options.get(name) != value for name, value in algorithm.options.items())
+    )
+    return tuple(sorted((*found, *PADDED), key=lambda algorithm: algorithm.name))
 
-    def stack(self, device: str, options: Mapping[str, str]) -> Stack:
-        """Backend, device, versions and every option with its effective value.
 
-        Raises:
-            UsageError: As ``resolve``.
-            BackendUnavailable: The runtime is not installed.
-        """
+@dataclass(frozen=True, slots=True)
+class PlanTime:
+    """One way of several in which a library can execute one brick, and what came of it.
 
-    def setup(self, settings: Settings) -> None:
-        """Prepare the worker's process, once, before the first network: pinning, thread pools.
+    Attributes:
+        name: As the library names it; else made of its engine and knobs.
+        engine: Number of the engine or algorithm, for this brick and version of the library.
+        knobs: Name and value of each, sorted.
+        modes: Heuristics that offer it, or the part of the library that has it.
+        rank: Place in the list of the library's first heuristic, from 0; None where that does not offer it.
+        place: Value of the option ``plan`` that executes it; None where it cannot be executed.
+        notes: Numerical notes.
+        behavior: Behaviour notes.
+        workspace_bytes: Memory that it needs beside its tensors; None where it is not known.
+        ns: Time of one execution, on the device's clock: median of a few, caches hot; None where it failed.
+        error: Largest difference to the outputs of the first plan that ran, as a share of their largest value.
+        reason: Why it was not timed; empty where it was.
+    """
 
-        Raises:
-            BackendUnavailable: The runtime cannot be loaded.
-            BackendError: The process cannot be set up as asked.
-        """
+    name: str
+    engine: int
+    knobs: tuple[tuple[str, int], ...] = ()
+    modes: tuple[str, ...] = ()
+    rank: int | None = None
+    place: int | None = None
+    notes: tuple[str, ...] = ()
+    behavior: tuple[str, ...] = ()
+    workspace_bytes: int | None = None
+    ns: float | None = None
+    error: float | None = None
+    reason: str = ""
 
-    def prepare(self, network: Network, settings: Settings) -> Executable:
-        """Load a network.
 
-        Raises:
-            UnsupportedBrick: The runtime cannot express it.
-            BackendError: The runtime failed.
-            MemoryError: There was not enough memory.
-        """
+@dataclass(frozen=True, slots=True)
+class OptimiserTraits:
+    """By what the operators of an optimised graph are matched with those that they came from.
+
+    Attributes:
+        layouts: How layouts of the runtime's own show in a graph.
+        transposing: Its operators that take a transposition over from one in front of or behind them; its layout
+            changes do as well.
+        prefixes: What it puts before the name of an operator that it fused or laid out anew.
+        blocked: Matches the name of an operator that it laid out anew: the group ``value`` is the value that the
+            operator stands for, which may end in the group ``step``. None: it gives no such names.
+        renamed: Matches the name of an operator that it copied or gave another layout: the group ``name`` is that which
+            the operator had before. None: it renames none.
+        summands: The first slot of such an operator in which it reads what is added to its result.
+    """
+
+    layouts: Layouts = field(default_factory=Layouts)
+    transposing: frozenset[str] = frozenset()
+    prefixes: tuple[str, ...] = ()
+    blocked: re.Pattern[str] | None = None
+    summands: int = 0
+    renamed: re.Pattern[str] | None = None
+
+    def stands_for(self, name: str) -> tuple[str, str] | None:
+        """The values that an operator may be named after, the likelier one first; None where it kept its own name."""
+        found = self.blocked.fullmatch(name) if self.blocked is not None else None
+        return None if found is None else (found["value"] + (found["step"] or ""), found["value"])
+
+    def plain(self, name: str) -> str:
+        """The name that an operator had before it was copied or laid out anew; its own where it was not."""
+        found = self.renamed.fullmatch(name) if self.renamed is not None else None
+        return name if found is None else found["name"]
+
+    def family(self, kind: str) -> str:
+        """What operators have in common that differ in layout, or in what is fused to them, alone."""
+        name = kind.rpartition(".")[2]
+        for prefix in self.prefixes:
+            name = name.removeprefix(prefix)
+        return name
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -223,83 +240,8 @@ class ExecutedGraph:
     stages: tuple[onnx.ModelProto, ...] = ()
 
 
-@runtime_checkable
-class GraphBackend(Backend, Protocol):
-    """A backend that reports the graph that it executes; not every runtime can."""
-
-    optimiser: OptimiserTraits
-    """What its optimiser leaves in that graph."""
-
-    def executed_graph(self, network: Network, settings: Settings) -> ExecutedGraph:
-        """The graph that ``prepare`` would execute for a network with these settings.
-
-        Nodes of the network are named after their first output (``node_name``), so that those that survive are known.
-
-        Raises:
-            UnsupportedBrick: The runtime cannot express it.
-            BackendError: The runtime failed.
-            MemoryError: There was not enough memory.
-        """
-
-
 MADE_OF = "made_of"
 """An attribute of nodes that are the runtime's own: the values of the network that each was made of, by name."""
-
-
-@runtime_checkable
-class FusingBackend(Backend, Protocol):
-    """A backend that reports which layers it executes together, but hands nothing out that could be run in parts.
-
-    Bricks can be cut along its fusions (``--graph fused``), while there are none of its own operators.
-    """
-
-    def fused_graph(self, network: Network, settings: Settings) -> ExecutedGraph:
-        """As ``executed_graph`` of ``GraphBackend``, without stages; each node has the attribute ``MADE_OF``."""
-
-
-@runtime_checkable
-class ProfilingBackend(Backend, Protocol):
-    """A backend that reports the kernels that it executes, in a pass apart from timing."""
-
-    def kernels(self, network: Network, settings: Settings, executions: int) -> KernelView:
-        """Load a network, run it once to warm up and then under the runtime's profiler, and close it.
-
-        Names are those of operators and kernels, never of a model's nodes or values.
-
-        Raises:
-            UnsupportedBrick: The runtime cannot express it.
-            BackendError: The runtime failed.
-            MemoryError: There was not enough memory.
-        """
-
-
-@runtime_checkable
-class TracingBackend(Backend, Protocol):
-    """A backend that reports how often it executes each operator, those in bodies of control flow too."""
-
-    def calls(self, network: Network, settings: Settings) -> dict[str, int]:
-        """Load a network without optimising it, run it once, and close it; calls by the names of nodes.
-
-        Raises:
-            As ``ProfilingBackend.kernels``.
-        """
-
-
-@runtime_checkable
-class OptimisingBackend(Backend, Protocol):
-    """A backend whose bricks can be run one by one as a model runs its layers: the cache mode ``model``."""
-
-    def in_turn(self, options: Mapping[str, str]) -> bool:
-        """Whether it runs operators one after the other with these effective options, and keeps them apart."""
-
-    def optimised(self, network: Network, settings: Settings) -> Network:
-        """The network as the runtime optimises it, to be run as it stands, with its weights.
-
-        Raises:
-            UnsupportedBrick: The runtime cannot express it.
-            BackendError: The runtime failed.
-            MemoryError: There was not enough memory.
-        """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -315,9 +257,54 @@ class NodeTimes:
     times: npt.NDArray[np.float64]
 
 
-class PackedExecutable(Executable, Protocol):
+class Executable(ABC):
+    """A network loaded by a runtime, with its inputs bound."""
+
+    @abstractmethod
+    def run(self) -> None:
+        """Execute once. On a device that works asynchronously, only ``synchronize`` waits for the end.
+
+        Raises:
+            BackendError: The execution failed.
+            MemoryError: There was not enough memory.
+        """
+
+    def synchronize(self) -> None:  # noqa: B027  # many runtimes have nothing left to wait for
+        """Wait until everything that was started is done."""
+
+    def timed_ns(self) -> int:
+        """Return the nanoseconds of one execution, to its end."""
+        begin = time.perf_counter_ns()
+        self.run()
+        self.synchronize()
+        return time.perf_counter_ns() - begin
+
+    def refresh(self) -> None:  # noqa: B027
+        """Enqueue what writes the inputs again, as the layer before does in a model; their values stay."""
+
+    def share(self, known: MutableMapping[object, Any]) -> None:  # noqa: B027
+        """Use the inputs that are known of the same form, in place of its own; add those that are not.
+
+        On a GPU alone, where the values of large inputs make no difference to a time.
+        """
+
+    @abstractmethod
+    def outputs(self) -> list[npt.NDArray[Any]]:
+        """Outputs of the last execution, in the order of ``Network.outputs``."""
+
+    @abstractmethod
+    def output_bytes(self) -> int:
+        """Bytes of the outputs of the last execution."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free what the runtime holds; the object cannot be used afterwards."""
+
+
+class PackedExecutable(Executable):
     """A packed network whose runtime records the time of every node until ``end``."""
 
+    @abstractmethod
     def end(self) -> NodeTimes:
         """The executions so far; those that follow are not watched.
 
@@ -326,12 +313,311 @@ class PackedExecutable(Executable, Protocol):
         """
 
 
-@runtime_checkable
-class PackingBackend(OptimisingBackend, Protocol):
-    """A backend that can run many bricks in one network (``network.packed``) and report the time of every node."""
+class _Refreshed(Executable):
+    """A network of a runtime that waits for its end, with inputs in memory that is ours as well."""
+
+    def __init__(self, executable: Executable, network: Network) -> None:
+        self._executable = executable
+        self._feeds = [array for array in network.feeds.values() if array.dtype.kind == "f" and array.flags.writeable]
+
+    def run(self) -> None:
+        self._executable.run()
+        self._executable.synchronize()
+
+    def refresh(self) -> None:
+        for array in self._feeds:
+            np.multiply(array, 1, out=array)
+
+    def outputs(self) -> list[npt.NDArray[Any]]:
+        return self._executable.outputs()
+
+    def output_bytes(self) -> int:
+        return self._executable.output_bytes()
+
+    def close(self) -> None:
+        self._executable.close()
+
+
+_NO_GRAPH = ("does not report the graph that it executes", "use --graph source")
+
+_LACKS = {
+    "algorithms": (
+        "offers no choice of algorithms",
+        "leave out --algorithms; its options, if it has any, are stacks of their own (--option)",
+    ),
+    "calls": ("does not report which operators it executes", "use backend onnxruntime"),
+    "executed_graph": _NO_GRAPH,
+    "fused_graph": _NO_GRAPH,
+    "in_turn": ("cannot measure in cache mode 'model'", "use --cache hot or --cache cold"),
+    "kernels": ("does not report the kernels that it executes", "leave out --kernels"),
+    "plans": ("offers no choice of plans", "use backend cudnn or cublas"),
+    "prepare_packed": ("does not report the time of every node", "load its bricks one by one"),
+}
+"""By optional method of ``Backend``: what a backend without it lacks, and what to do instead."""
+
+
+class Backend(ABC):
+    """A runtime that can execute networks.
+
+    A subclass names its package and has ``setup`` and ``prepare``. Every other method has a default; ``offers`` tells
+    whether a backend has one of its own.
+
+    Attributes:
+        name: Of the backend.
+        devices: Where it can run.
+        dtypes: Precisions that it can compute a network in, ``NATIVE`` first.
+        module: What is imported to use the runtime.
+        distributions: Packages that bring it; which one is installed decides the latency.
+        install: What installs it.
+        environment: The ``environments.Environment`` that its packages live in; None: that of dlbricks itself.
+        optimiser: What its optimiser leaves in the graph of ``executed_graph``.
+    """
+
+    name: str
+    devices: tuple[str, ...] = ("cpu",)
+    dtypes: tuple[str, ...] = (NATIVE,)
+    module: str
+    distributions: tuple[str, ...]
+    install: str
+    environment: object | None = None
+    optimiser = OptimiserTraits()
+
+    def offers(self, method: Callable[..., Any]) -> bool:
+        """Whether it has an optional method of its own, such as ``Backend.kernels``."""
+        return getattr(type(self), method.__name__) is not method
+
+    def require(self, method: Callable[..., Any]) -> Self:
+        """The backend, if it has an optional method of its own.
+
+        Raises:
+            UsageError: It has none; the message says what cannot be done.
+        """
+        if not self.offers(method):
+            raise self._lacks(method)
+        return self
+
+    def _lacks(self, method: Callable[..., Any]) -> UsageError:
+        what, remedy = _LACKS[method.__name__]
+        return UsageError(f"backend {self.name} {what}", remedy=remedy)
+
+    # What is known without loading the runtime
+
+    def declared(self, device: str) -> Sequence[Option]:
+        """The options that it has on a device."""
+        return ()
+
+    def missing(self, device: str) -> str:
+        """What is missing to run on a device, in one line; empty where nothing is known to be. Loads nothing."""
+        return ""
+
+    def versions(self) -> tuple[tuple[str, str], ...]:
+        """The installed packages of ``distributions`` with their versions, sorted; empty where there is none."""
+        if importlib.util.find_spec(self.module) is None:
+            return ()
+        return installed(self.distributions)
+
+    def probe(self) -> Availability:
+        """Whether the runtime can run here; never raises, imports nothing heavy."""
+        found = self.versions()
+        if not found:
+            return Availability(ok=False, reason=f"not installed; {self.install}")
+        missing = {device: lack for device in self.devices if (lack := self.missing(device))}
+        return Availability(ok=True, versions=dict(found), missing=missing)
+
+    def command(self) -> Sequence[str]:
+        """Program and arguments that start a worker for it (``WORKER_COMMAND`` in this environment)."""
+        return WORKER_COMMAND
+
+    def resolve(self, device: str, options: Mapping[str, str]) -> dict[str, str]:
+        """Every option with its effective value.
+
+        Raises:
+            UsageError: The device or an option is unknown, or has a wrong value; the message lists what is valid.
+        """
+        if device not in self.devices:
+            raise UsageError(
+                f"backend {self.name} has no device {device!r}", remedy=f"it has {', '.join(self.devices)}"
+            )
+        declared = self.declared(device)
+        known = {option.name: option for option in declared}
+        for name, value in options.items():
+            if name not in known:
+                raise UsageError(
+                    f"backend {self.name} has no option {name!r}",
+                    remedy=f"it has {', '.join(str(option) for option in declared)}",
+                )
+            if not known[name].accepts(value):
+                raise UsageError(
+                    f"option {name} of backend {self.name} cannot be {value!r}", remedy=f"use {known[name]}"
+                )
+        return {option.name: options.get(option.name, option.default) for option in declared}
+
+    def stack(self, device: str, options: Mapping[str, str]) -> Stack:
+        """Backend, device, versions of installed packages and every option with its effective value.
+
+        Raises:
+            UsageError: As ``resolve``.
+            BackendUnavailable: The runtime is not installed.
+        """
+        effective = self.resolve(device, options)
+        found = self.versions()
+        if not found:
+            raise BackendUnavailable(f"{self.name} is not installed", remedy=self.install)
+        return Stack(self.name, device, found, tuple(sorted(effective.items())))
+
+    def dtypes_on(self, device: str) -> tuple[str, ...]:
+        """Those of ``dtypes`` that it has on a device."""
+        return self.dtypes
+
+    def require_dtype(self, dtype: str, device: str = "") -> None:
+        """Make sure that it can compute in a precision.
+
+        Args:
+            dtype: The precision.
+            device: Where; empty: on any device.
+
+        Raises:
+            UsageError: It cannot; the message lists what it can.
+        """
+        if dtype not in self.dtypes:
+            raise UsageError(
+                f"backend {self.name} does not compute in {dtype!r}", remedy=f"it has {', '.join(self.dtypes)}"
+            )
+        known = self.dtypes_on(device) if device else self.dtypes
+        if dtype not in known:
+            raise UsageError(
+                f"backend {self.name} does not compute in {dtype!r} on device {device!r}",
+                remedy=f"it has {', '.join(known)} there",
+            )
+
+    # Execution of one network
+
+    @abstractmethod
+    def setup(self, settings: Settings) -> None:
+        """Prepare the worker's process, once, before the first network: pinning, thread pools.
+
+        Raises:
+            BackendUnavailable: The runtime cannot be loaded.
+            BackendError: The process cannot be set up as asked.
+        """
+
+    @abstractmethod
+    def prepare(self, network: Network, settings: Settings) -> Executable:
+        """Load a network.
+
+        Raises:
+            UnsupportedBrick: The runtime cannot express it.
+            BackendError: The runtime failed.
+            MemoryError: There was not enough memory.
+        """
+
+    # What it reports of an execution: each of these raises as ``prepare``
+
+    @property
+    def graph(self) -> str:
+        """What bricks can be cut along at best: its ``runtime`` graph, what it ``fused``, or the ``source`` alone."""
+        if self.offers(Backend.executed_graph):
+            return "runtime"
+        return "fused" if self.offers(Backend.fused_graph) else "source"
+
+    def executed_graph(self, network: Network, settings: Settings) -> ExecutedGraph:
+        """The graph that ``prepare`` would execute for a network with these settings; not every runtime reports it.
+
+        Nodes of the network are named after their first output (``node_name``), so that those that survive are known.
+        """
+        raise self._lacks(Backend.executed_graph)
+
+    def fused_graph(self, network: Network, settings: Settings) -> ExecutedGraph:
+        """As ``executed_graph``, without stages; each node has the attribute ``MADE_OF``, and none runs by itself.
+
+        For a runtime that hands nothing out that could be run in parts: bricks can be cut along its fusions
+        (``--graph fused``), while there are none of its own operators.
+        """
+        raise self._lacks(Backend.fused_graph)
+
+    def kernels(self, network: Network, settings: Settings, executions: int) -> KernelView:
+        """Load a network, run it once to warm up and then under the runtime's profiler, and close it.
+
+        Names are those of operators and kernels, never of a model's nodes or values.
+        """
+        raise self._lacks(Backend.kernels)
+
+    def calls(self, network: Network, settings: Settings) -> dict[str, int]:
+        """Load a network without optimising it, run it once, and close it.
+
+        Returns:
+            How often each operator was executed, by the names of nodes, those in bodies of control flow too.
+        """
+        raise self._lacks(Backend.calls)
+
+    # Bricks that are run one by one as a model runs its layers: the cache mode ``model``
+
+    def in_turn(self, options: Mapping[str, str]) -> bool:
+        """Whether it runs operators one after the other with these effective options, and keeps them apart."""
+        return False
+
+    def require_in_turn(self, options: Mapping[str, str]) -> None:
+        """Make sure that it can measure in the cache mode ``model`` with these effective options.
+
+        Raises:
+            UsageError: It cannot.
+        """
+        if not self.require(Backend.in_turn).in_turn(options):
+            raise UsageError(
+                f"backend {self.name} cannot measure in cache mode 'model' with these options: it would run bricks at "
+                "once, compile each for seconds whenever it is loaded, or look for branches, which only whole models "
+                "have",
+                remedy="use --cache hot or --cache cold, or measure whole models alone",
+            )
+
+    def optimised(self, network: Network, settings: Settings) -> Network:
+        """The network as the runtime optimises it, to be run as it stands, with its weights; raises as ``prepare``.
+
+        By default the network itself: what such a runtime optimises, it does for each brick that is loaded.
+        """
+        return replace(network, as_is=True)
+
+    def eager(self, options: Mapping[str, str]) -> bool:
+        """Whether it executes operators as they are written: nothing is fused, removed or laid out anew."""
+        return False
+
+    def walks(self, options: Mapping[str, str]) -> bool:
+        """Whether it can run the very layers that it executes for a model one by one, with these effective options.
+
+        It hands out an optimised network, or optimises nothing.
+        """
+        return self.in_turn(options) and (self.eager(options) or self.offers(Backend.prepare_packed))
+
+    def require_walking(self, device: str, options: Mapping[str, str]) -> None:
+        """Make sure that it can time layer by layer what a model's own values cost, with these effective options.
+
+        Raises:
+            UsageError: It cannot, or not on this device.
+        """
+        if not self.walks(options):
+            raise UsageError(
+                f"backend {self.name} cannot execute a model layer by layer, or not with these options",
+                remedy="leave out --data",
+            )
+        if device != "cpu":
+            raise UsageError(
+                f"what a model's own values cost is measured on the CPU alone, not on device {device!r}",
+                remedy="leave out --data",
+            )
+
+    # Many bricks in one network (``network.packed``), whose runtime reports the time of every node
+
+    def packs(self, settings: Settings) -> bool:
+        """Whether it runs many bricks in one network: on the CPU alone, where its profile has a clock."""
+        return settings.device == "cpu" and self.offers(Backend.prepare_packed)
+
+    def prepare_packed(self, network: Network, settings: Settings) -> PackedExecutable:
+        """Load a packed network; raises as ``prepare``."""
+        raise self._lacks(Backend.prepare_packed)
 
     def optimised_bricks(self, network: Network, settings: Settings) -> Network:
         """As ``optimised``, of bricks: what the layout at their edges keeps from being fused is fused as in a model."""
+        return self.optimised(network, settings)
 
     def edges(self, network: Network) -> frozenset[int]:
         """Places of the nodes that change the layout of what a brick reads and gives; a model has few of them.
@@ -339,30 +625,105 @@ class PackingBackend(OptimisingBackend, Protocol):
         Args:
             network: A brick of ``optimised_bricks``.
         """
+        return frozenset()
 
-    def prepare_packed(self, network: Network, settings: Settings) -> PackedExecutable:
-        """Load a packed network; raises as ``prepare``."""
+    # Bricks that are enqueued in the stream of a device, where events between them measure their times
+
+    def prepare_streamed(self, network: Network, settings: Settings) -> Executable:
+        """Load a network of a pass, and run it as often as it must be run before it can be captured.
+
+        Its ``run`` only enqueues. By default it waits, and the inputs are written in the memory of the network's feeds.
+
+        Raises as ``prepare``.
+        """
+        return _Refreshed(self.prepare(network, settings), network)
+
+    def device(self, settings: Settings) -> Device:
+        """The device of this process; after ``setup``. On the CPU: the cores that the process is bound to."""
+        bound = settings.options.get("pinning") == "on"
+        name = settings.device if self.offers(Backend.prepare_streamed) else "cpu"
+        return open_device(name, settings.cores[: settings.threads] if bound else ())
+
+    def captured(self, run: Run, settings: Settings) -> Run:
+        """A pass as the options have it: as one launch of what ``run`` enqueues, or ``run`` itself.
+
+        Raises:
+            BackendError: It cannot be captured.
+        """
+        return run
+
+    # Choices between several ways to run the same network
+
+    def algorithms(self, device: str, options: Mapping[str, str], dtype: str) -> tuple[Algorithm, ...]:
+        """Those that differ from what the effective options choose already, sorted by name."""
+        return ()
+
+    def require_algorithms(
+        self, device: str, options: Mapping[str, str], dtype: str, names: Collection[str] = ()
+    ) -> tuple[Algorithm, ...]:
+        """The algorithms beside the one that it chooses with these effective options.
+
+        Args:
+            device: Its device.
+            options: Effective ones.
+            dtype: Precision.
+            names: Of those that are wanted; empty: all.
+
+        Raises:
+            UsageError: It offers no choice, or has none of such a name.
+        """
+        found = self.require(Backend.algorithms).algorithms(device, options, dtype)
+        if not found:
+            raise UsageError(
+                f"backend {self.name} offers no choice of algorithms in {dtype} with these options",
+                remedy="leave out --algorithms",
+            )
+        unknown = sorted({*names} - {algorithm.name for algorithm in found})
+        if unknown:
+            raise UsageError(
+                f"backend {self.name} has no algorithm {unknown[0]!r} here",
+                remedy=f"it has {', '.join(algorithm.name for algorithm in found)}",
+            )
+        return tuple(algorithm for algorithm in found if not names or algorithm.name in names)
+
+    def with_algorithm(self, settings: Settings, name: str) -> Settings:
+        """The settings with one of its algorithms.
+
+        Raises:
+            UsageError: It has none of that name with these settings.
+        """
+        known = self.algorithms(settings.device, settings.options, settings.dtype)
+        chosen = next((algorithm for algorithm in known if algorithm.name == name), None)
+        if chosen is None:
+            names = ", ".join(algorithm.name for algorithm in known) or "none"
+            raise UsageError(f"backend {self.name} has no algorithm {name!r} here", remedy=f"it has {names}")
+        return replace(settings, options={**settings.options, **chosen.options}, channels=chosen.channels)
+
+    def plans(self, network: Network, settings: Settings, most: int) -> tuple[PlanTime, ...]:
+        """Build and time what its library offers for one brick, in the library's order; after ``setup``.
+
+        Args:
+            network: Of one brick, one copy.
+            settings: As of ``prepare``; the option ``plan`` has no effect.
+            most: Plans that are tried at most.
+
+        Returns:
+            One row per plan. A plan that cannot be built, runs out of memory or fails is a row with its reason.
+
+        Raises as ``prepare``, where not one plan is offered.
+        """
+        raise self._lacks(Backend.plans)
 
 
-def is_packing(backend: Backend, settings: Settings) -> TypeGuard[PackingBackend]:
-    """Whether a backend runs many bricks in one network there: on the CPU alone, where its profile has a clock."""
-    return settings.device == "cpu" and isinstance(backend, PackingBackend)
-
-
-@runtime_checkable
-class DeviceDtypesBackend(Backend, Protocol):
-    """A backend that does not have all of its precisions on every device."""
-
-    def dtypes_on(self, device: str) -> tuple[str, ...]:
-        """Those of ``dtypes`` that it has on a device."""
-
-
-@runtime_checkable
-class EagerBackend(Backend, Protocol):
-    """A backend that may execute a network's operators one by one, as they are written."""
-
-    def eager(self, options: Mapping[str, str]) -> bool:
-        """Whether it does with these effective options: nothing is fused, removed or laid out anew."""
+def installed(distributions: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Those packages that are installed, with their versions, sorted."""
+    found = []
+    for distribution in distributions:
+        try:
+            found.append((distribution, version(distribution)))
+        except PackageNotFoundError:
+            continue
+    return tuple(sorted(found))
 
 
 def bind(settings: Settings, cores: Sequence[int] | None = None) -> None:

@@ -14,8 +14,6 @@ from pathlib import Path
 
 from ...errors import BackendError, UsageError
 
-__all__ = ["CUSTOM_OPS", "adopt", "asked", "checked", "files_of", "paths_of", "register_custom_ops"]
-
 CUSTOM_OPS = "custom_ops"
 """The option of a stack: digests of the libraries, sorted, ``+`` between them."""
 

@@ -22,23 +22,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 from ...errors import BackendUnavailable, UsageError
-from ...models.zoo.cache import cache_folder
+from ...models.cache import cache_folder
 from ..machine.software import LOCK
 from . import registry
 from .base import Backend
-
-__all__ = [
-    "Environment",
-    "EnvironmentBackend",
-    "Installed",
-    "find_python",
-    "install_backend",
-    "locked_environment",
-    "own_variables",
-]
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 _PIP = ("-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:")
@@ -92,13 +81,6 @@ class Environment:
         return tuple(sorted((name, hits[0].version) for name, hits in found.items() if hits))
 
 
-@runtime_checkable
-class EnvironmentBackend(Backend, Protocol):
-    """A backend whose runtime lives in an environment of its own."""
-
-    environment: Environment
-
-
 @dataclass(frozen=True, slots=True)
 class Installed:
     """What ``install_backend`` left behind.
@@ -132,9 +114,9 @@ def install_backend(name: str, *, again: bool = False, python: str | None = None
         BackendUnavailable: There is no suitable Python, or a package cannot be installed; what was there is kept.
     """
     backend = registry.get(name)
-    if not isinstance(backend, EnvironmentBackend):
-        raise UsageError(f"backend {name} runs in the environment of dlbricks itself", remedy=_usual_way(backend))
     environment = backend.environment
+    if not isinstance(environment, Environment):
+        raise UsageError(f"backend {name} runs in the environment of dlbricks itself", remedy=_usual_way(backend))
     with _lock(environment.folder):
         fresh = again or not environment.installed
         if fresh:
@@ -243,9 +225,9 @@ def _requirements(lock: Path, text: bytes) -> tuple[list[str], bool]:
         for package, source in Pylock.from_dict(tomllib.loads(text.decode())).select():
             if isinstance(source, PackageWheel):
                 hashes = [f"{kind}:{value}" for kind, value in sorted(source.hashes.items())]
-                if not all(_HASH.fullmatch(one) for one in hashes):  # a line of pip's list, and no more than that
+                if not all(_HASH.fullmatch(digest) for digest in hashes):  # a line of pip's list, and no more than that
                     raise UsageError(f"{lock} is no lock file: {package.name} has a hash that is none")
-                words = " ".join(f"--hash={one}" for one in hashes)
+                words = " ".join(f"--hash={digest}" for digest in hashes)
                 lines.append(f"{package.name}=={parse_wheel_filename(source.filename)[1]} {words}")
                 linked = linked and package.name != "dlbricks"
             elif package.name != "dlbricks" or not isinstance(source, PackageDirectory):

@@ -1,38 +1,303 @@
 """Backends that call a library of a GPU directly: what those of cuDNN, cuBLAS and CuPy have in common.
 
 A brick is loaded into memory of the device once; each run enqueues the library's calls in the device's one stream.
+Memory is bytes, whatever the type: libraries take addresses, and CuPy need not know bfloat16. The networks that measure
+what a call costs are CuPy's (``clock``): cuBLAS has no addition, and cuDNN would fuse the chain. What a clock shows is
+the device's: the same events and launches stand around a library's calls.
+
+``measured`` times what a library offers for one brick, plan by plan. It is not a measurement as a campaign takes it: a
+few executions with caches hot, between events in the stream, as one CUDA graph. It ranks plans; the option ``plan``
+executes one of them in a campaign.
 """
 
 from __future__ import annotations
 
+import math
+import statistics
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
+from ...bricks.reference import CHAIN, OVERHEAD, built_in
 from ...db.values import NATIVE
 from ...errors import BackendError, BackendUnavailable, UnsupportedBrick
 from ...models.skeleton import mark_weight
 from ...models.subgraphs import reads
 from ..device.device import Device, Run
-from ..device.opening import open_device
-from ..machine.nvidia import lacks_of_gpu
-from ..network.network import Network
-from .algorithms import PADDED, Algorithm
-from .base import Option, Settings
-from .calling import CallingBackend
-from .clock import clock
-from .memory import Loaded, Memory
-from .wording import Wording
-
-__all__ = ["CUPY", "MODE", "PLAN", "LibraryBackend", "computed_in", "described", "later_plans", "values_of"]
+from ..machine.nvml import lacks_of_gpu
+from ..network.network import Network, narrowed_to, relative_difference
+from .base import PADDED, Algorithm, Backend, Executable, Option, PlanTime, Settings, released
+from .reports import Wording
 
 Array = npt.NDArray[Any]
+
+_WORD = 4
+_ABSENT = 255
+"""Every byte of what has not been written: no number in any type of floating point."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Buffer:
+    """A piece of memory.
+
+    Attributes:
+        bytes: As an array of CuPy, in whole words.
+        size: Bytes that are used.
+    """
+
+    bytes: Any
+    size: int
+
+    @property
+    def address(self) -> int:
+        """Where it begins on the device; a multiple of 256."""
+        return int(self.bytes.data.ptr)
+
+    def array(self, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> Any:
+        """The same memory as an array of CuPy."""
+        return self.bytes[: self.size].view(dtype).reshape(shape)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadedBrick:
+    """A brick in memory of the device, ready to be run.
+
+    Attributes:
+        run: Enqueues one execution; holds all that it needs.
+        inputs: Memory of the inputs.
+        outputs: Memory of the outputs.
+        read: Copies the outputs to the host, in the network's own types and shapes, in its order.
+    """
+
+    run: Run
+    inputs: Sequence[Buffer]
+    outputs: Sequence[Buffer]
+    read: Callable[[], list[Array]]
+
+
+@dataclass(frozen=True, slots=True)
+class _StreamHandle:
+    """A stream by its handle, in the protocol of CUDA's Python packages."""
+
+    handle: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle
+
+
+class Memory:
+    """Memory of a network.
+
+    Args:
+        device: A GPU; all copies and kernels are enqueued in its stream.
+    """
+
+    def __init__(self, device: Device) -> None:
+        import cupy
+
+        self._cupy = cupy
+        self._device = device
+        self.stream = cupy.cuda.Stream.from_external(_StreamHandle(device.stream))
+
+    def holding(self, values: Array) -> Buffer:
+        """Memory with the elements of an array, row by row."""
+        found = self.empty(values.nbytes)
+        if values.nbytes:
+            flat = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+            with self.stream:
+                found.bytes[: found.size].set(flat)
+            self._device.synchronize()  # the array may go when this returns
+        return found
+
+    def empty(self, size: int) -> Buffer:
+        """Memory for so many bytes.
+
+        Raises:
+            MemoryError: The device has not enough.
+        """
+        words = max(math.ceil(size / _WORD), _WORD)
+        with self.stream:
+            return Buffer(self._cupy.empty(_WORD * words, dtype=self._cupy.uint8), size)
+
+    def read(self, buffer: Buffer, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> Array:
+        """A copy of its elements on the host, when all that was enqueued is done."""
+        if not buffer.size:
+            return np.zeros(shape, dtype)
+        with self.stream:
+            found = self._cupy.asnumpy(buffer.bytes[: buffer.size])
+        return np.asarray(found).view(dtype).reshape(shape)
+
+    def erase(self, buffer: Buffer) -> None:
+        """Enqueue what makes its elements no numbers: whatever should write them is then seen not to."""
+        with self.stream:
+            buffer.bytes.fill(_ABSENT)
+
+    def rewrite(self, buffer: Buffer) -> None:
+        """Enqueue what reads every word and writes it again, as it is."""
+        with self.stream:
+            words = buffer.bytes.view(self._cupy.uint32)
+            self._cupy.bitwise_xor(words, self._cupy.uint32(0), out=words)
+
+
+def narrowed(values: Array, dtype: str) -> Array:
+    """An array in the precision that it is computed in; only float32 is changed.
+
+    Finite values stay finite: masks use the largest number of float32, which has no neighbour in other types.
+    """
+    if values.dtype != np.float32 or dtype == "float32":
+        return values
+    import ml_dtypes
+
+    return narrowed_to(values, np.float16 if dtype == "float16" else ml_dtypes.bfloat16)
+
+
+_FUNCTIONS = {"Abs": "absolute", "Add": "add"}
+"""By operator: the function of CuPy that it is."""
+
+
+def clock(network: Network, memory: Memory) -> LoadedBrick | None:
+    """One of the built-in networks of one operation or a chain of them, each a kernel; None for any other network."""
+    model = network.model
+    if model is None or _nodes(model) not in _known():
+        return None
+    import cupy
+
+    buffers = {name: memory.holding(array) for name, array in network.feeds.items()}
+    first = next(iter(network.feeds.values()))
+    kind, shape = first.dtype, first.shape
+    steps = []
+    for node in model.graph.node:
+        to = buffers[node.output[0]] = memory.empty(first.nbytes)
+        operands = [buffers[name].array(kind, shape) for name in node.input]
+        steps.append((getattr(cupy, _FUNCTIONS[node.op_type]), operands, to.array(kind, shape)))
+    outputs = [buffers[name] for name in network.outputs]
+
+    def run() -> None:
+        with memory.stream:
+            for function, operands, to in steps:
+                function(*operands, out=to)
+
+    inputs = [buffers[name] for name in network.feeds]
+    return LoadedBrick(run, inputs, outputs, lambda: [memory.read(each, kind, shape) for each in outputs])
+
+
+@cache
+def _known() -> frozenset[tuple[bytes, ...]]:
+    models = (built_in(name) for name in (OVERHEAD, CHAIN))
+    return frozenset(_nodes(model) for model in models if model is not None)
+
+
+def _nodes(model: onnx.ModelProto) -> tuple[bytes, ...]:
+    return tuple(node.SerializeToString(deterministic=True) for node in model.graph.node)
+
+
+_SAMPLES = 5
+_SAMPLE_NS = 5e5
+"""About as long as one sample shall be: many times the resolution of events, which is half a microsecond."""
+_MOST_COPIES = 32
+_GONE = "not tried: the GPU failed in a plan before"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlanCandidate:
+    """A plan that may be executed.
+
+    Attributes:
+        row: What is known of it; one with a reason is not tried, one without a place gets the next one if it is built.
+        start: Builds it; gives what enqueues one execution, and its workspace in bytes.
+    """
+
+    row: PlanTime
+    start: Callable[[], tuple[Run, int]]
+
+
+def measured(
+    candidates: Iterable[PlanCandidate],
+    loaded: LoadedBrick,
+    memory: Memory,
+    device: Device,
+    reason_of: Callable[[Exception], str],
+    *,
+    most: int,
+) -> tuple[PlanTime, ...]:
+    """Build, execute and time each plan.
+
+    Args:
+        candidates: In the library's order.
+        loaded: The brick in memory; its ``run`` is not used.
+        memory: Of the brick.
+        device: Where.
+        reason_of: One line of an exception of the library.
+        most: Plans that are executed at most; there are no rows of those behind.
+    """
+    rows: list[PlanTime] = []
+    first: list[Array] = []
+    place = 0
+    gone = ""
+    for candidate in candidates:
+        if place == most:
+            break
+        row = candidate.row
+        if row.reason or gone:
+            rows.append(replace(row, reason=row.reason or gone))
+            continue
+        try:
+            run, workspace = candidate.start()
+            row = replace(row, place=place if row.place is None else row.place, workspace_bytes=workspace)
+            place += 1
+            for buffer in loaded.outputs:
+                memory.erase(buffer)
+            run()
+            device.synchronize()
+            found = loaded.read()
+            first = first or found
+            error = max(map(relative_difference, found, first), default=0.0)
+            rows.append(replace(row, ns=_time_ns(run, device), error=error))
+        except Exception as error:  # noqa: BLE001  # the exceptions of libraries share no base class; a row has the reason
+            rows.append(replace(row, reason=reason_of(error)))
+            gone = _GONE if _is_gone(device) else ""
+    return tuple(rows)
+
+
+def _time_ns(run: Run, device: Device) -> float:
+    """Nanoseconds of one execution."""
+    run()
+    device.synchronize()
+    once = device.timed_ns(run, device.synchronize)
+    copies = int(min(max(_SAMPLE_NS / max(once, 1.0), 1), _MOST_COPIES))
+    launch = _captured(run, copies, device)
+    launch()
+    device.synchronize()
+    samples: Sequence[float] = [device.timed_ns(launch, device.synchronize) for _ in range(_SAMPLES)]
+    return statistics.median(samples) / copies
+
+
+def _captured(run: Run, copies: int, device: Device) -> Run:
+    """Several executions as one launch; a plan that cannot be captured has no time beside those that can."""
+
+    def repeat() -> None:
+        for _ in range(copies):
+            run()
+
+    return device.capture(repeat)
+
+
+def _is_gone(device: Device) -> bool:
+    """Whether nothing works on the device any more: an illegal address in a kernel ends the context."""
+    try:
+        device.synchronize()
+    except BackendError:
+        return True
+    return False
+
 
 CUPY = ("cupy-cuda12x", "cupy-cuda13x", "cupy")
 """Packages that bring CuPy."""
@@ -49,8 +314,8 @@ _FLOATS = {
 }
 
 
-class LibraryBackend(CallingBackend):
-    """A library that is given addresses on a GPU (see ``Backend``, ``StreamBackend``).
+class LibraryBackend(Backend):
+    """A library that is given addresses on a GPU (see ``Backend``).
 
     Attributes:
         wording: What the library's exceptions mean.
@@ -65,7 +330,7 @@ class LibraryBackend(CallingBackend):
         """Load the library; raises ``ImportError`` or ``OSError`` where that cannot be done."""
 
     @abstractmethod
-    def load(self, network: Network, settings: Settings, memory: Memory, device: Device) -> Loaded:
+    def load(self, network: Network, settings: Settings, memory: Memory, device: Device) -> LoadedBrick:
         """Load one copy of a brick; the network has a model. May raise whatever the library raises."""
 
     def others(self, options: Mapping[str, str]) -> Sequence[Algorithm]:  # noqa: ARG002
@@ -73,11 +338,11 @@ class LibraryBackend(CallingBackend):
         return ()
 
     def algorithms(self, device: str, options: Mapping[str, str], dtype: str) -> tuple[Algorithm, ...]:  # noqa: ARG002
-        """The library's own, and padded channels (see ``AlgorithmBackend``)."""
+        """The library's own, and padded channels (see ``Backend``)."""
         return tuple(sorted((*self.others(options), *PADDED), key=lambda algorithm: algorithm.name))
 
     def missing(self, device: str) -> str:  # noqa: ARG002
-        """CuPy or the driver (see ``PackagedBackend``)."""
+        """CuPy or the driver (see ``Backend``)."""
         return "; ".join(lacks_of_gpu("pip install cupy-cuda13x"))
 
     def setup(self, settings: Settings) -> None:
@@ -90,12 +355,12 @@ class LibraryBackend(CallingBackend):
                 f"{self.wording.runtime} cannot be loaded: {error}", remedy=self.install
             ) from error
 
-    def device(self, settings: Settings) -> Device:  # noqa: ARG002
-        """The GPU (see ``StreamBackend``)."""
-        return open_device("cuda")
+    def in_turn(self, options: Mapping[str, str]) -> bool:  # noqa: ARG002
+        """Always: each brick is a call of its own (see ``Backend``)."""
+        return True
 
     def captured(self, run: Run, settings: Settings) -> Run:
-        """As one CUDA graph with ``mode=graph`` (see ``StreamBackend``)."""
+        """As one CUDA graph with ``mode=graph`` (see ``Backend``)."""
         return self.device(settings).capture(run) if settings.options[MODE.name] == "graph" else run
 
     def prepare(self, network: Network, settings: Settings) -> LibraryExecutable:
@@ -105,10 +370,10 @@ class LibraryBackend(CallingBackend):
         return executable
 
     def prepare_streamed(self, network: Network, settings: Settings) -> LibraryExecutable:
-        """Load a brick and run it once: what libraries load or compile late is there then (see ``StreamBackend``)."""
+        """Load a brick and run it once: what libraries load or compile late is there then (see ``Backend``)."""
         device = self.device(settings)
         memory = Memory(device)
-        try:
+        with self.wording.translating():
             parts = [
                 clock(copy, memory) or self.load(copy, settings, memory, device)
                 for copy in _copies(network, self.wording.runtime)
@@ -117,15 +382,13 @@ class LibraryBackend(CallingBackend):
             executable.run()
             executable.refresh()
             executable.synchronize()
-        except Exception as error:  # the exceptions of libraries share no base class
-            raise self.wording.meaning(error) from error
         return executable
 
 
-class LibraryExecutable:
-    """A brick, or copies of one, in memory of a GPU (see ``StreamedExecutable``)."""
+class LibraryExecutable(Executable):
+    """A brick, or copies of one, in memory of a GPU (see ``Executable``)."""
 
-    def __init__(self, parts: Sequence[Loaded], memory: Memory, device: Device, wording: Wording) -> None:
+    def __init__(self, parts: Sequence[LoadedBrick], memory: Memory, device: Device, wording: Wording) -> None:
         self._parts = tuple(parts)
         self._memory = memory
         self._device = device
@@ -133,24 +396,29 @@ class LibraryExecutable:
         self._run: Run = self._parts[0].run if len(self._parts) == 1 else self._all
 
     def run(self) -> None:
+        """Enqueue one execution."""
         try:
             self._run()
         except Exception as error:  # as above
             raise self._wording.meaning(error) from error
 
     def refresh(self) -> None:
+        """Enqueue what writes the inputs again, as they are."""
         for part in self._parts:
             for buffer in part.inputs:
                 self._memory.rewrite(buffer)
 
     def synchronize(self) -> None:
+        """Wait for the device."""
         self._device.synchronize()
 
     def outputs(self) -> list[Array]:
+        """Return copies of the outputs on the host."""
         self._device.synchronize()
         return [value for part in self._parts for value in part.read()]
 
     def output_bytes(self) -> int:
+        """Return the bytes of the outputs."""
         return sum(buffer.size for part in self._parts for buffer in part.outputs)
 
     def capture(self, captured: Callable[[Run], Run]) -> None:
@@ -158,8 +426,9 @@ class LibraryExecutable:
         self._run = captured(self._run)
 
     def close(self) -> None:
+        """Free the memory of the device."""
         self._device.synchronize()
-        self._run, self._parts = _released, ()
+        self._run, self._parts = released, ()
 
     def _all(self) -> None:
         for part in self._parts:
@@ -259,7 +528,3 @@ def _copy(
         outputs=tuple(value.name for value in outputs),
         unroll=1,
     )
-
-
-def _released() -> None:
-    raise RuntimeError("this network was released")

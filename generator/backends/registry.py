@@ -6,12 +6,10 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
 from ...errors import BackendUnavailable, UsageError
-from .base import Availability, Backend, FusingBackend, GraphBackend
-from .optimiser import OptimiserTraits
-
-__all__ = ["GROUP", "backends", "get", "names", "optimiser_of", "require_available"]
+from .base import Availability, Backend, OptimiserTraits
 
 GROUP = "dlbricks.backends"
+_BASE = f"{Backend.__module__}.{Backend.__qualname__}"
 
 _OWN = (
     EntryPoint("cublas", "dlbricks.generator.backends.cublas.backend:CublasBackend", GROUP),
@@ -45,7 +43,7 @@ def get(name: str) -> Backend:
     except Exception as error:  # a plug-in is foreign code: whatever it raises is why it cannot be used
         raise BackendUnavailable(f"backend {name} ({point.value}) cannot be loaded: {error!r}") from error
     if not isinstance(backend, Backend):
-        raise BackendUnavailable(f"backend {name} ({point.value}) is no backend: methods are missing")
+        raise BackendUnavailable(f"backend {name} ({point.value}) is no backend: it does not derive from {_BASE}")
     return backend
 
 
@@ -57,11 +55,9 @@ def optimiser_of(name: str) -> OptimiserTraits:
         BackendUnavailable: As ``get``.
     """
     backend = get(name)
-    if isinstance(backend, GraphBackend):
-        return backend.optimiser
-    if isinstance(backend, FusingBackend):
-        return OptimiserTraits()  # its nodes say themselves which values they were made of
-    raise UsageError(f"backend {name} does not report the graph that it executes", remedy="use --graph source")
+    if backend.graph == "source":
+        backend.require(Backend.executed_graph)
+    return backend.optimiser
 
 
 def require_available(backend: Backend, name: str, device: str) -> None:

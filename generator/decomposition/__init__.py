@@ -1,5 +1,5 @@
-"""From models to suites: which graph is cut, where, and into which bricks.
+"""From models to suites: the choice of the graph, the cuts, and the bricks.
 
-Here stands ``generate`` and what it needs of a runtime: shapes, executed graphs, fusions, and which source layers
-they came from. Nothing here is timed.
+The package contains ``generate`` and its needs from a runtime: shapes, executed graphs, fusions, and the source layers
+of both. Nothing here is timed.
 """

@@ -5,57 +5,63 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
 from typing import Unpack
 
+from ...bricks.cutting.fused import fused_units
+from ...bricks.decomposition import Decomposition, Failed
+from ...bricks.graph.boundary import boundary_variants
 from ...bricks.graph.control import ControlFlow
-from ...bricks.suite.brick import Brick
+from ...bricks.graph.graph import ModelGraph
+from ...bricks.layer import LayerState
+from ...bricks.suite.brick import Brick, build_brick
 from ...bricks.suite.decoys import decoys as draw_decoys
 from ...bricks.suite.suite import Suite
 from ...bricks.suite.writing import refuse_foreign, write_suite
 from ...errors import UsageError
 from ...models import ModelSource, require_known
 from ...tabular import Records, Tabular
-from ..backends.custom_ops import adopt, asked, files_of
-from ..progress import Progress, ProgressCallback, Stage
-from ..worker.sandbox import confine
-from .cutter import Cut, CutFields, Cutter, cut_from
-from .model_bricks import ModelBricks, SkippedLayer, model_bricks, unforeseen
-from .oracle import WorkerOracle
-
-__all__ = ["GenerateReport", "GenerateRow", "generate"]
+from ..progress import ProgressCallback
+from .cut import Cut, CutFields, cut_from
+from .decompose import Model, attempt, decompose
 
 _TOTALS = ("granularity", "layers", "folded", "sequences", "unique", "decoys", "wall_s")
-"""Fields of a ``GenerateReport`` that JSON has as they are."""
+"""Fields of a ``GenerateReport`` that JSON repeats unchanged."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedLayer:
+    """A layer that cannot be a brick, with the reason; or several layers, by name, that cannot be one brick."""
+
+    layer: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class GenerateRow:
-    """What one model is made of.
+    """The result of one model.
 
     Attributes:
         name: The model.
-        layers: Operators of the source model (Constant nodes are no layers); None with ``error``.
+        layers: Operators of the source model without Constant nodes; None with ``error``.
         folded: Layers that only compute constants; None with ``error``.
-        sequences: Sequences at the granularity asked for; None with ``error``.
+        sequences: Sequences at the requested granularity; None with ``error``.
         unique: Different bricks among them; None with ``error``.
-        macs: Multiply-accumulates of one inference; None where the work of a layer is not known.
-        known_macs: Those of the layers whose work is known; None with ``error``.
-        uncounted: Operators whose work is not known, by number of layers.
+        macs: Multiply-accumulates of one inference; None if the work of a layer is unknown.
+        known_macs: Multiply-accumulates of the layers with known work; None with ``error``.
+        uncounted: Operators with unknown work, by number of layers.
         weight_bytes: Bytes of the model's constants; None with ``error``.
         skipped: Layers that cannot be bricks, with the reason.
-        apart: Layers that the runtime executes together and that bricks hold apart, with the reason (``fused``).
-        eliminated: Operators that the runtime has nothing to do for, by number of layers: each is in the brick of a
-            neighbour (``fused``).
+        apart: Layers that the runtime executes together but that are in separate bricks, with the reason (``fused``).
+        eliminated: Operators that the runtime eliminates, by number of layers: each is in the brick of a neighbour
+            (``fused``).
         bound: Dynamic dimensions and the values that they were given.
-        control: Control flow, and what became of each of its operators.
+        control: Control-flow operators, each with its course and the layers that it became.
         keys: Its bricks; empty with ``error``.
-        error: Why the model could not be decomposed.
+        error: The reason why the model could not be decomposed.
     """
 
     name: str
@@ -78,18 +84,18 @@ class GenerateRow:
 
 @dataclass(frozen=True, slots=True)
 class GenerateReport(Tabular):
-    """What a suite was made from.
+    """The result of ``generate``.
 
     Attributes:
         rows: One per model, in the order given.
-        suite: The suite on disk; None where no model could be decomposed.
+        suite: The suite on disk; None if no model could be decomposed.
         granularity: G.
         layers: Layers of all models.
         folded: Folded layers of all models.
         sequences: Sequences of all models.
         unique: Different bricks of all models, decoys not counted.
-        decoys: Dummy bricks among those of the suite.
-        wall_s: The whole call.
+        decoys: Dummy bricks among the bricks of the suite.
+        wall_s: Seconds of the whole call.
     """
 
     rows: tuple[GenerateRow, ...]
@@ -104,12 +110,12 @@ class GenerateReport(Tabular):
 
     @property
     def complete(self) -> bool:
-        """Whether every layer of every model is in the suite."""
+        """True if every layer of every model is in the suite."""
         return all(row.error is None and not row.skipped for row in self.rows)
 
     def records(self) -> Records:
-        """One row per model, the suite beside them."""
-        # Keys stand in the suite's manifest; which model has which is what --annotate is for.
+        """Return one row per model, with the suite as totals."""
+        # The suite's manifest has the keys; --annotate stores the keys of each model.
         rows = [{name: value for name, value in asdict(row).items() if name != "keys"} for row in self.rows]
         suite = self.suite
         totals = {"suite": None if suite is None else str(suite.path), "hash": None if suite is None else suite.hash}
@@ -117,7 +123,7 @@ class GenerateReport(Tabular):
 
 
 def generate(
-    models: Sequence[ModelSource],
+    models: Sequence[Model],
     *,
     out: str | os.PathLike[str],
     settings: Cut | None = None,
@@ -130,26 +136,26 @@ def generate(
 ) -> GenerateReport:
     """Cut models into sequences and write the suite of unique bricks.
 
-    The suite does not depend on ``jobs`` or on the order in which models are done. No model is executed, but for one
-    whose shapes inference cannot find: that is run once, in an isolated worker.
+    The suite does not depend on ``jobs`` or on the order in which models finish. No model is executed, with one
+    exception: if inference cannot find the shapes of a model, it runs once, in an isolated worker.
 
     Args:
-        models: What to decompose (``find_models``).
+        models: The models (``find_models``), or decompositions by the same cut (``decompose``).
         out: Folder of the suite.
         settings: How models are cut.
-        jobs: Processes; 1 works in this one.
-        annotate: Note in the suite which model holds which brick how often; it names the models.
-        decoys: Dummy bricks to mix in.
+        jobs: Number of processes; 1 uses this one.
+        annotate: Note in the suite how often each model contains each brick; this reveals the models' names.
+        decoys: Number of dummy bricks to mix in.
         decoy_seed: Secret that they are drawn from.
         progress: Called after each model.
         **fields: Fields of a ``Cut``, in place of ``settings``: ``granularity`` at least; ``options`` by name.
 
     Returns:
-        One row per model; a broken model is a row with ``error``, and the others go on.
+        One row per model; a broken model has a row with ``error``, and the others go on.
 
     Raises:
-        UsageError: An option has a wrong value or is given beside ``settings``, options contradict each other, or none
-            of the models has a dimension that was given.
+        UsageError: An option has a wrong value or is given together with ``settings``, options contradict each other,
+            or none of the models has a dimension that was given.
         SuiteError: The suite cannot be written.
 
     Example:
@@ -167,159 +173,133 @@ def generate(
         raise UsageError("annotations distinguish decoys from bricks", remedy="leave out --annotate or --decoys")
     refuse_foreign(Path(out))  # now, not after decomposing for an hour
     bound_to = cut.bound_to()
-    found: dict[int, ModelBricks] = {}
-    for position, result in _bricks_of_all(models, cut, jobs):
-        found[position] = result
-        if progress is not None:
-            elapsed = time.monotonic() - begun
-            left = elapsed / len(found) * (len(models) - len(found))
-            progress(Progress(Stage.GENERATE, len(found), len(models), result.name, elapsed, left))
-    ordered = [found[position] for position in range(len(models))]
-    if readable := [result for result in ordered if result.error is None]:
-        require_known({name: size for source in models for name, size in source.dims}, readable)
+    found = decompose(models, cut, jobs=jobs, progress=progress)
     bricks: dict[str, Brick] = {}
-    for result in ordered:
-        for key, brick in result.bricks.items():
-            bricks.setdefault(key, brick)
-    unique = len(bricks)
-    distances: dict[str, set[int]] = {}
-    for result in readable:
-        for key in result.occurrences:
-            distances.setdefault(key, set()).update((result.distance, *result.repeats.get(key, ())))
-    dummies = draw_decoys(list(bricks.values()), decoys, decoy_seed) if decoy_seed is not None and bricks else {}
+    rows: list[GenerateRow] = []
+    cut_up: list[Decomposition] = []
+    for model in found:
+        row = model if isinstance(model, Failed) else attempt(model.source, partial(_row, model, cut.graph, bricks))
+        if isinstance(row, Failed):
+            rows.append(_broken(row))
+        elif isinstance(model, Decomposition):
+            rows.append(row)
+            cut_up.append(model)
     suite = None
-    if readable:
+    dummies: dict[str, Brick] = {}
+    if cut_up:
+        given = {name: size for model in found for name, size in model.source.dims}
+        require_known(given, [model.own for model in cut_up])
+        dummies = draw_decoys(list(bricks.values()), decoys, decoy_seed) if decoy_seed is not None and bricks else {}
+        distances = _distances(cut_up)
         suite = write_suite(
             Path(out),
             bricks | dummies,
             granularity=cut.granularity,
             overlap=cut.overlap,
             connected=cut.connected,
-            annotations={result.name: result.occurrences for result in ordered} if annotate else None,
-            levels={result.name: result.distance for result in ordered if result.distance} if annotate else None,
+            annotations={model.name: _occurrences(model) for model in found} if annotate else None,
+            levels={model.name: model.footprint_class for model in cut_up} if annotate else None,
             graph=cut.graph,
             bound_to=bound_to,
             distances=distances | {key: _any_distance(distances) for key in dummies},
-            boundary=_united(result.boundary for result in readable),
+            boundary=_boundary(cut_up),
         )
     return GenerateReport(
-        rows=tuple(_row(result) for result in ordered),
+        rows=tuple(rows),
         suite=suite,
         granularity=cut.granularity,
-        layers=sum(result.layers for result in ordered),
-        folded=sum(result.folded for result in ordered),
-        sequences=sum(result.sequences for result in ordered),
-        unique=unique,
+        layers=sum(row.layers or 0 for row in rows),
+        folded=sum(row.folded or 0 for row in rows),
+        sequences=sum(row.sequences or 0 for row in rows),
+        unique=len(bricks),
         decoys=len(dummies),
         wall_s=time.monotonic() - begun,
     )
 
 
-def _united(found: Iterable[Mapping[str, Collection[str]]]) -> dict[str, set[str]]:
-    """What several models say of bricks, by key."""
-    united: dict[str, set[str]] = {}
-    for said in found:
-        for key, values in said.items():
-            united.setdefault(key, set()).update(values)
-    return united
+def _occurrences(model: Decomposition | Failed) -> dict[str, int]:
+    return dict(Counter(part.key for part in model.sequences)) if isinstance(model, Decomposition) else {}
+
+
+def _distances(models: Sequence[Decomposition]) -> dict[str, set[int]]:
+    """Return for each brick the classes of reuse distance of the models that contain it, and of their iterations."""
+    found: dict[str, set[int]] = {}
+    for model in models:
+        for part in model.sequences:
+            found.setdefault(part.key, set()).update({model.footprint_class, *([part.reuse] if part.reuse else ())})
+    return found
 
 
 def _any_distance(distances: Mapping[str, set[int]]) -> set[int]:
-    """For a decoy: the distances that are the most frequent, so that nothing distinguishes it from the others."""
+    """Return the most frequent distances: with them nothing distinguishes a decoy from a brick."""
     return set(Counter(frozenset(found) for found in distances.values()).most_common(1)[0][0])
 
 
-def _row(result: ModelBricks) -> GenerateRow:
-    broken = result.error is not None
+def _boundary(models: Sequence[Decomposition]) -> dict[str, set[str]]:
+    """Return for each brick its additional variants at inputs and outputs of an executed graph."""
+    found: dict[str, set[str]] = {}
+    for model in models:
+        for key, variants in boundary_variants(model.graph, model.sequences).items() if model.graph.salt else ():
+            found.setdefault(key, set()).update(variants)
+    return found
+
+
+def _broken(model: Failed) -> GenerateRow:
+    nothing = (None,) * 6
+    return GenerateRow(model.name, *nothing, uncounted={}, weight_bytes=None, skipped=(), bound={}, error=model.reason)
+
+
+def _row(model: Decomposition, kind: str, bricks: dict[str, Brick], _: ModelSource) -> GenerateRow:
+    """Return the row of a model, and add its new bricks."""
+    graph = model.own
+    new = {part.key: part for part in reversed(model.sequences) if part.key not in bricks}
+    bricks |= {key: build_brick(model.graph, part) for key, part in reversed(new.items())}
+    macs, uncounted = _work(graph)
+    apart, eliminated = _fusions(model) if kind == "fused" else ((), {})
+    keys = model.keys
     return GenerateRow(
-        name=result.name,
-        layers=None if broken else result.layers,
-        folded=None if broken else result.folded,
-        sequences=None if broken else result.sequences,
-        unique=None if broken else len(result.occurrences),
-        macs=None if broken or result.uncounted else result.known_macs,
-        known_macs=None if broken else result.known_macs,
-        uncounted=result.uncounted,
-        weight_bytes=None if broken else result.weight_bytes,
-        skipped=result.skipped,
-        bound=result.bound,
-        keys=frozenset(result.occurrences),
-        apart=result.apart,
-        eliminated=result.eliminated,
-        control=result.control,
-        error=result.error,
+        name=model.name,
+        layers=len(graph.layers),
+        folded=sum(layer.state is LayerState.FOLDED for layer in graph.layers),
+        sequences=len(model.sequences),
+        unique=len(keys),
+        macs=None if uncounted else macs,
+        known_macs=macs,
+        uncounted=uncounted,
+        weight_bytes=graph.weight_bytes,
+        skipped=tuple(
+            SkippedLayer(layer.name, layer.reason) for layer in model.graph.layers if layer.state is LayerState.SKIPPED
+        ),
+        bound=dict(graph.bound),
+        keys=keys,
+        apart=apart,
+        eliminated=eliminated,
+        control=graph.control,
     )
 
 
-def _bricks_of_all(models: Sequence[ModelSource], cut: Cut, jobs: int) -> Iterator[tuple[int, ModelBricks]]:
-    """Position and result of each model, as they are done."""
-    if jobs == 1 or len(models) < 2:
-        known: set[str] = set()
-        with WorkerOracle() as oracle, Cutter(cut, oracle=oracle) as cutter:
-            for position, source in enumerate(models):
-                result = model_bricks(source, cutter, known=known)
-                known.update(result.bricks)
-                yield position, result
-        return
-    left = dict(enumerate(models))
-    try:
-        yield from _in_pool(left, cut, min(jobs, len(models)))
-    except BrokenProcessPool:
-        # A model ended its process. Which one is not known, so those that are left go one by one, each in a
-        # process of its own, and the culprit is named.
-        for position, source in list(left.items()):
-            try:
-                yield from _in_pool({position: source}, cut, 1)
-            except BrokenProcessPool:
-                yield position, ModelBricks(source.name, error=f"model {source.name} ended the process that read it")
+def _fusions(model: Decomposition) -> tuple[tuple[SkippedLayer, ...], dict[str, int]]:
+    """Return the differences between bricks along fusions and the executed graph: separated and eliminated layers."""
+    executed = model.executed
+    if executed is None:
+        return (), {}
+    layers = executed.source.layers
+    torn = fused_units(executed).reasons
+    return (
+        tuple(SkippedLayer(", ".join(layers[index].name for index in group), why) for group, why in torn.items()),
+        dict(Counter(layers[index].op_type for index in sorted(executed.eliminated))),
+    )
 
 
-_built: set[str] = set()
-"""In a process of the pool: keys of the bricks that it has handed over already."""
-
-
-def _begin(libraries: Mapping[str, str]) -> None:
-    """What a process of the pool does first."""
-    confine()
-    adopt(libraries)
-
-
-def _bricks_alone(source: ModelSource, cut: Cut) -> ModelBricks:
-    """What a process of the pool does."""
-    with WorkerOracle() as oracle, Cutter(cut, oracle=oracle) as cutter:
-        result = model_bricks(source, cutter, known=_built)
-    _built.update(result.bricks)
-    return result
-
-
-def _in_pool(left: dict[int, ModelSource], cut: Cut, jobs: int) -> Iterator[tuple[int, ModelBricks]]:
-    """Decompose in parallel; what is done is taken out of ``left``.
-
-    Raises:
-        BrokenProcessPool: A process died; what is still in ``left`` is undone.
-    """
-    # A fork server, not fork: this process may have threads. Its processes inherit what it has imported.
-    context = get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(files_of(asked()),))
-    broken: BrokenProcessPool | None = None
-    try:
-        futures: dict[Future[ModelBricks], int] = {
-            pool.submit(_bricks_alone, source, cut): position for position, source in left.items()
-        }
-        for future in as_completed(futures):
-            try:
-                result = future.result()
-            except BrokenProcessPool as error:
-                broken = error  # every result that came in before is still worth having
-                continue
-            except Exception as error:  # noqa: BLE001
-                # The boundary of ``model_bricks`` again, for what fails on the way: a result that cannot be pickled.
-                position = futures[future]
-                result = ModelBricks(left[position].name, error=unforeseen(left[position].name, error))
-            del left[futures[future]]
-            yield futures[future], result
-    finally:
-        pool.shutdown(cancel_futures=True)
-    if broken is not None:
-        raise broken
+def _work(graph: ModelGraph) -> tuple[int, dict[str, int]]:
+    """Return the known multiply-accumulates, and the operators (with counts) of unknown work."""
+    macs = 0
+    uncounted: Counter[str] = Counter()
+    for layer in graph.layers:
+        if layer.state is LayerState.FOLDED:
+            continue
+        if layer.state is LayerState.LIVE and layer.cost is not None:
+            macs += layer.cost.macs
+        else:
+            uncounted[layer.op_type] += 1
+    return macs, dict(sorted(uncounted.items()))

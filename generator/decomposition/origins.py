@@ -1,10 +1,10 @@
-"""Origins: which operators of a graph became which operators of the optimised graph.
+"""Origins: the operators of a graph that each operator of the optimised graph came from.
 
-Optimisers keep the names of values: a fused operator writes the last value of what it fused. What an operator came
-from is therefore found by walking back, in the graph before, from the values that it writes to those that it reads.
-Where an optimiser gave a value a new name (blocked layouts, reshapes around a fused product), the value that it
-*stands for* follows from the operators around it: from those that kept their name, and from layout changes, which write
-what they read.
+Optimisers keep the names of values: a fused operator writes the last value of the operators that it fused. Its origins
+are therefore found in the graph before, by walking back from the values that it writes to the values that it reads.
+If an optimiser renamed a value (blocked layouts, reshapes around a fused product), the value that it *represents*
+follows from the operators around it: from operators that kept their name, and from layout changes, which write the
+value that they read.
 """
 
 from __future__ import annotations
@@ -12,38 +12,36 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ...bricks.operators import DEQUANTIZE, QUANTIZE, VIEWS
-from ..backends.optimiser import OptimiserTraits
-
-__all__ = ["FORMS", "Operator", "composed", "match", "sharing"]
+from ...bricks.layer import DEQUANTIZE, QUANTIZE, VIEWS
+from ..backends.base import OptimiserTraits
 
 FORMS = VIEWS | {"Cast", "Transpose"}
 """Operators of ONNX that change the form of a value and compute nothing."""
 
 _PASSING = frozenset({"Identity", "Dropout"})
-"""Operators of a source that come to nothing at inference."""
+"""Operators of a source that vanish at inference."""
 
 _CONVERSIONS = frozenset({DEQUANTIZE, QUANTIZE})
-"""Between real and quantised values: an operator that takes them in reads and writes quantised ones."""
+"""Conversions between real and quantised values: an operator that absorbs them reads and writes quantised ones."""
 
 _CLAMPS = frozenset({"Clip", "Relu"})
-"""What a quantisation behind them does as well, by saturating."""
+"""Operators that a quantisation after them replaces, since it saturates."""
 
 _TRANSPOSING = frozenset({"Gemm"})
-"""Operators of ONNX that take a transposition over from one in front of or behind them."""
+"""Operators of ONNX that absorb a transposition before or after them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Operator:
-    """What matching needs of an operator.
+class GraphOperator:
+    """The properties of an operator that matching needs.
 
     Attributes:
-        name: Equal names in two graphs are one operator; empty: it has none.
-        kind: The operator, behind its domain and a dot where that is not ONNX's own.
-        inputs: Values by slot; empty for what is no activation, captured values last.
-        outputs: Values by slot; empty for what is not wanted.
-        detail: Attributes and constants: operators of one kind that read the same and agree in it compute the same.
-            Empty: not known.
+        name: Equal names in two graphs are one operator; empty: unnamed.
+        kind: The operator, after its domain and a dot if the domain is not ONNX's own.
+        inputs: Values by slot; empty for a slot without activation; captured values last.
+        outputs: Values by slot; empty for an omitted output.
+        detail: Attributes and constants: operators of one kind with equal inputs and details compute the same. Empty:
+            unknown.
     """
 
     name: str
@@ -54,31 +52,35 @@ class Operator:
 
 
 def match(
-    before: Sequence[Operator], after: Sequence[Operator], traits: OptimiserTraits, *, idle: Collection[int] = ()
+    before: Sequence[GraphOperator],
+    after: Sequence[GraphOperator],
+    traits: OptimiserTraits,
+    *,
+    idle: Collection[int] = (),
 ) -> list[frozenset[int]]:
-    """Find for every operator of an optimised graph those that it came from.
+    """Find for every operator of an optimised graph the operators that it came from.
 
     Args:
         before: Operators in topological order.
-        after: Those that an optimiser made of them, in topological order.
-        traits: What that optimiser leaves in a graph.
-        idle: Operators of ``before`` that hand on what they read: they come to nothing, and are no origin of a
-            computation, only of one of their own kind.
+        after: Operators that an optimiser made of them, in topological order.
+        traits: The names and operators that this optimiser leaves in a graph.
+        idle: Operators of ``before`` that return their input unchanged. They vanish, and are an origin only of an
+            operator of the same kind, never of a computation.
 
     Returns:
-        Indices in ``before`` for each of ``after``; empty for an operator that was put in. One of ``before`` may be
+        Indices in ``before`` for each of ``after``; empty for an operator that was inserted. One of ``before`` may be
         an origin of several: it was duplicated, or its work is shared.
     """
     return _Matching(before, after, traits, idle).origins()
 
 
 class _Matching:
-    """The values of one graph in terms of those of another."""
+    """Maps the values of an optimised graph to the values of the graph before."""
 
     def __init__(
         self,
-        before: Sequence[Operator],
-        after: Sequence[Operator],
+        before: Sequence[GraphOperator],
+        after: Sequence[GraphOperator],
         traits: OptimiserTraits,
         idle: Collection[int],
     ) -> None:
@@ -103,12 +105,15 @@ class _Matching:
         self._settle()
 
     def origins(self) -> list[frozenset[int]]:
-        return [self._origin(index, op) for index, op in enumerate(self._after)]
+        """Return for each operator the operators before that it came from."""
+        known = set(self._stands_for.values())
+        pairs = zip(self._all_written(), self._all_read(), strict=True)
+        return [self._origin(index, written, read, known) for index, (written, read) in enumerate(pairs)]
 
-    # ------------------------------------------------------------------ what values stand for
+    # ------------------------------------------------------------------ values that values represent
 
     def _find_twins(self) -> dict[int, int]:
-        """Operators that kept their name, or were named after the value that they stand for."""
+        """Return operators that kept their name, or were named after the value that they represent."""
         by_name, family = self._by_name, self._traits.family
         twins = {}
         for index, op in enumerate(self._after):
@@ -123,14 +128,14 @@ class _Matching:
                     twins[index] = maker
         return twins
 
-    def _named(self, op: Operator) -> int | None:
-        """The operator of the graph before that has the name of one, or the name that it had."""
+    def _named(self, op: GraphOperator) -> int | None:
+        """Return the operator of the graph before with the present or former name of an operator."""
         return self._by_name.get(op.name, self._by_name.get(self._traits.plain(op.name)))
 
-    def _take_in_conversions(self, op: Operator) -> None:
-        """What an operator reads and writes instead, where conversions around it were folded into it.
+    def _take_in_conversions(self, op: GraphOperator) -> None:
+        """Map the values of an operator that absorbed the conversions around it.
 
-        It keeps its name, and where it writes quantised values they may have new ones.
+        It keeps its name, and the quantised values that it writes may have new ones.
         """
         own = self._named(op)
         if own is None or op.kind in _CONVERSIONS:
@@ -150,7 +155,7 @@ class _Matching:
             self._learn(op.outputs, [self._quantised(value) for value in self._before[own].outputs])
 
     def _quantised(self, value: str) -> str:
-        """The quantised form of a value that nothing else reads; the value itself where it has none of its own."""
+        """Return the quantised form of a value that nothing else reads; else the value."""
         made = value
         while len(readers := self._readers.get(made, [])) == 1:
             reader = self._before[readers[0]]
@@ -162,7 +167,7 @@ class _Matching:
         return value
 
     def _settle(self) -> None:
-        """Spread what is known over the operators until nothing is new; guess only then, first operator first."""
+        """Spread known values over the operators until nothing is new; guess only then, first operator first."""
         renamed = (index for index, op in enumerate(self._after) if self._traits.stands_for(op.name))
         guesses = iter([index for index in renamed if index in self._twin])
         while True:
@@ -174,7 +179,7 @@ class _Matching:
             self._stands_for[self._after[guess].outputs[0]] = self._fused_output(guess)
 
     def _spread(self) -> bool:
-        """One pass over the operators; whether anything was learnt."""
+        """Pass over the operators once; return true if a value was mapped."""
         size = len(self._stands_for)
         for index, op in enumerate(self._after):
             twin = self._twin.get(index)
@@ -193,9 +198,10 @@ class _Matching:
                 self._stands_for.setdefault(value, meaning)
 
     def _fused_output(self, index: int) -> str:
-        """What an operator in blocked layout writes: its own value, or that behind what it was fused with after.
+        """Return the value that an operator in blocked layout writes: its own, or the sum that it was fused with.
 
-        Only reached where no reader shows it: the sum that it adds is an input of it, an activation follows the sum.
+        Only reached if no reader shows it: the other summand is an input of the operator, an activation follows the
+        sum.
         """
         op = self._after[index]
         twin = self._before[self._twin[index]]
@@ -207,40 +213,40 @@ class _Matching:
                 break
         return value
 
-    # ------------------------------------------------------------------ what operators came from
+    # ------------------------------------------------------------------ origins of operators
 
-    def _origin(self, index: int, op: Operator) -> frozenset[int]:
-        written = self._written(index)
+    def _origin(self, index: int, written: set[str], read: set[str], known: set[str]) -> frozenset[int]:
         if not written:
             return frozenset({self._twin[index]}) if index in self._twin else frozenset()
-        found = self._walk_back(written, self._read(index, set()))
-        if found is None:  # it reads less than what it came from: stop at whatever is still there
-            found = self._walk_back(written, set(self._stands_for.values()) - written)
-        own = self._own(op, found or frozenset())
+        found = self._walk_back(written, read)
+        if found is None:  # it reads less than its origins do: stop at any value that is left
+            found = self._walk_back(written, known - written)
+        own = self._own(self._after[index], found or frozenset())
         return own.union(*(self._merged.get(index, ()) for index in own))
 
-    def _written(self, index: int) -> set[str]:
-        """What the outputs of an operator stand for, or the outputs of those that read them."""
-        outputs = [value for value in self._after[index].outputs if value]
-        written = {self._stands_for[value] for value in outputs if value in self._stands_for}
-        if not written:
-            for reader in {reader for value in outputs for reader in self._readers_after.get(value, ())}:
-                written |= self._written(reader)
-        return written
+    def _all_written(self) -> list[set[str]]:
+        """Return for each operator the values that its outputs represent; if unknown, those of its readers' outputs."""
+        found: list[set[str]] = [set() for _ in self._after]
+        for index in reversed(range(len(self._after))):
+            outputs = [value for value in self._after[index].outputs if value]
+            found[index] = {self._stands_for[value] for value in outputs if value in self._stands_for}
+            if not found[index]:
+                found[index].update(
+                    *(found[reader] for value in outputs for reader in self._readers_after.get(value, ()))
+                )
+        return found
 
-    def _read(self, index: int, seen: set[int]) -> set[str]:
-        """What the inputs of an operator stand for, or the inputs of those that made them."""
-        read: set[str] = set()
-        seen.add(index)
-        for value in self._after[index].inputs:
-            if value in self._stands_for:
-                read.add(self._stands_for[value])
-            elif value in self._maker_after and self._maker_after[value] not in seen:
-                read |= self._read(self._maker_after[value], seen)
-        return read
+    def _all_read(self) -> list[set[str]]:
+        """Return for each operator the values that its inputs represent; if unknown, those of their makers' inputs."""
+        found: list[set[str]] = []
+        for op in self._after:
+            read = {self._stands_for[value] for value in op.inputs if value in self._stands_for}
+            makers = [self._maker_after.get(value) for value in op.inputs if value not in self._stands_for]
+            found.append(read.union(*(found[maker] for maker in makers if maker is not None)))
+        return found
 
     def _walk_back(self, values: set[str], ends: set[str]) -> frozenset[int] | None:
-        """Operators between values and what they are computed from; None where that is left on the way."""
+        """Return the operators between values and the ends; None if the way leads to another input of the graph."""
         found: set[int] = set()
         pending = [value for value in values if value not in ends]
         while pending:
@@ -252,8 +258,8 @@ class _Matching:
                 pending += [value for value in self._before[maker].inputs if value and value not in ends]
         return frozenset(found)
 
-    def _own(self, op: Operator, found: frozenset[int]) -> frozenset[int]:
-        """Of the operators on the way those that this one does the work of."""
+    def _own(self, op: GraphOperator, found: frozenset[int]) -> frozenset[int]:
+        """Return the operators on the way that this one does the work of."""
         family = self._traits.family
         same = {index for index in found if family(self._before[index].kind) == family(op.kind)}
         if op.kind in self._forms:
@@ -268,8 +274,8 @@ class _Matching:
         return found - self._idle
 
 
-def _readers(operators: Sequence[Operator]) -> dict[str, list[int]]:
-    """For each value the operators that read it."""
+def _readers(operators: Sequence[GraphOperator]) -> dict[str, list[int]]:
+    """Return for each value the operators that read it."""
     readers: dict[str, list[int]] = {}
     for index, op in enumerate(operators):
         for value in dict.fromkeys(filter(None, op.inputs)):
@@ -278,12 +284,12 @@ def _readers(operators: Sequence[Operator]) -> dict[str, list[int]]:
 
 
 def _without_repetitions(
-    before: Sequence[Operator], after: Sequence[Operator]
-) -> tuple[list[Operator], Mapping[int, list[int]]]:
-    """Let operators read of several that compute the same the one that is left after optimisation.
+    before: Sequence[GraphOperator], after: Sequence[GraphOperator]
+) -> tuple[list[GraphOperator], Mapping[int, list[int]]]:
+    """Replace operators that compute the same by the one that is left after optimisation.
 
     Returns:
-        The operators; and for those that stand for others too the indices of these.
+        The operators; and for each operator that replaces others the indices of these.
     """
     alike: dict[tuple[str, tuple[str, ...], str], list[int]] = {}
     first: dict[str, str] = {}
@@ -307,7 +313,7 @@ def _without_repetitions(
 
 
 def composed(first: Sequence[frozenset[int]], second: Sequence[frozenset[int]]) -> list[frozenset[int]]:
-    """Origins over two steps of optimisation.
+    """Return the origins over two steps of optimisation.
 
     Args:
         first: Origins of the graph in between, in the graph before.
@@ -317,7 +323,7 @@ def composed(first: Sequence[frozenset[int]], second: Sequence[frozenset[int]]) 
 
 
 def sharing(origins: Sequence[frozenset[int]]) -> Mapping[int, int]:
-    """Operators that are an origin of several, with the number of these."""
+    """Return the operators that are an origin of several, with the number of these."""
     counts: dict[int, int] = {}
     for origin in origins:
         for index in origin:

@@ -17,8 +17,6 @@ from typing import Any
 from ...errors import BackendError, BackendUnavailable
 from .device import Over, Run
 
-__all__ = ["CudaDevice", "cuda_device"]
-
 _EVICTED = 2
 """Caches are evicted by writing so many times their size."""
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-__all__ = ["Device", "Event", "Over", "Run"]
-
 Event = Any
 """A point in the stream, as the device's library has it."""
 

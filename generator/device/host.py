@@ -3,16 +3,47 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from ...db.values import evicted_bytes
-from ...errors import BackendError
-from ..machine.cores import allowed, last_level_bytes, pin, private_cache_bytes
-from ..machine.memory import limit_memory
-from .device import Over, Run
+from ...errors import BackendError, UsageError
+from ..machine.cores import allowed, last_level_bytes, limit_memory, pin, private_cache_bytes
+from ..machine.nvml import gpu_state
+from .device import Device, Over, Run
 
-__all__ = ["Evictor", "HostDevice"]
+# The device of a name, and its state.
+
+
+def open_device(name: str, cores: tuple[int, ...] = ()) -> Device:
+    """The device of a name, for this process.
+
+    Args:
+        name: ``cpu`` or ``cuda``.
+        cores: Processors whose private caches ``evict`` of the CPU sweeps; empty: only where the thread runs.
+
+    Raises:
+        UsageError: There is no such device.
+        BackendUnavailable: CuPy is not installed, or finds no GPU.
+    """
+    if name == "cpu":
+        return HostDevice(cores)
+    if name == "cuda":
+        from .cuda import cuda_device
+
+        return cuda_device()
+    raise UsageError(f"there is no device {name!r}", remedy="use cpu or cuda")
+
+
+def state_of(name: str) -> Mapping[str, Any]:
+    """Clocks, power, temperature and why clocks are held back, without opening the device; empty where none are known.
+
+    Args:
+        name: ``cpu`` or ``cuda``.
+    """
+    return gpu_state() if name == "cuda" else {}
 
 
 class HostDevice:

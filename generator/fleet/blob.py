@@ -11,11 +11,8 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from ...bricks.suite.manifest import FOLDER, MANIFEST, parse_manifest
-from ...bricks.suite.suite import Suite
+from ...bricks.suite.suite import FOLDER, MANIFEST, Suite, parse_manifest
 from ...errors import DlbricksError, MissingBrick, SuiteError, TamperedBrick
-
-__all__ = ["fetched_lock", "fetched_suite", "keep_lock", "keep_suite", "pack_lock", "pack_suite"]
 
 
 def pack_suite(suite: Suite) -> bytes:

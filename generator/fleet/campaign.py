@@ -1,384 +1,260 @@
-"""A campaign's file: nodes, stacks, suites and conditions in TOML, and the cells that they make."""
+"""A campaign's file: nodes, stacks, suites and conditions in TOML, and the resulting cells."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
 import os
+import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Annotated, Literal, TypeVar
+
+import msgspec
 
 from ...bricks.suite.suite import Suite
+from ...db.values import Conditions, Runtime
 from ...errors import UsageError
-from ...models.control.choices import read_choices
+from ...models.control import read_choices
 from ..measurement.settings import CACHE_MODES, MeasurementSettings
-from .cell import NAME, NAME_RULE, Cell
-
-__all__ = ["Campaign", "Pace", "PlannedStack", "PlannedSuite", "load_campaign"]
+from .cell import NAME, NAME_RULE, Cell, PlannedPace, PlannedStack, PlannedSuite
 
 _DEFAULT = MeasurementSettings()
-_NOTHING: Mapping[str, Any] = {}
+_REMEDY = "docs/fleet.md has an example"
 
-T = TypeVar("T")
-D = TypeVar("D")
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedStack:
-    """A runtime as a campaign names it.
-
-    Attributes:
-        name: In the file.
-        backend: Name of the runtime.
-        device: ``cpu`` or ``cuda``.
-        options: Of the runtime, sorted.
-        lock: Its PEP 751 lock file; None: the environment of the node's worker.
-        lock_hash: SHA-256 of that.
-        custom_ops: Libraries of custom operators: paths on the nodes.
-        algorithms: As ``--algorithms`` has it.
-        algorithm: As ``--algorithm`` takes them.
-        nodes: Where it is measured; None: everywhere.
-    """
-
-    name: str
-    backend: str
-    device: str
-    options: tuple[tuple[str, str], ...]
-    lock: Path | None
-    lock_hash: str | None
-    custom_ops: tuple[str, ...]
-    algorithms: bool
-    algorithm: tuple[str, ...]
-    nodes: tuple[str, ...] | None
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedSuite:
-    """A suite as a campaign names it, with the whole models that are measured beside it.
-
-    Attributes:
-        name: In the file.
-        suite: Open.
-        models: Names of the zoo, or paths on the nodes.
-        batch: As ``--batch`` takes it.
-        dims: As ``--dim`` takes them.
-        branches: As ``--branch`` takes them.
-        trips: As ``--trip`` takes them.
-        nodes: Where it is measured; None: everywhere.
-    """
-
-    name: str
-    suite: Suite
-    models: tuple[str, ...]
-    batch: str | None
-    dims: tuple[str, ...]
-    branches: tuple[str, ...]
-    trips: tuple[str, ...]
-    nodes: tuple[str, ...] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How long is measured: ``--visits`` or ``--budget``, ``--processes`` and ``--sessions``."""
-
-    visits: int | None
-    budget_s: float | None
-    processes: int
-    sessions: int
+T = TypeVar("T", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """What a file asks for.
+    """The content of a campaign's file.
 
     Attributes:
         name: Stored with every run.
-        nodes: The owner's names of the machines.
-        stacks: Runtimes.
-        suites: Suites.
-        threads: Numbers of threads.
-        caches: Cache states.
-        dtypes: Precisions.
-        pace: How long is measured.
+        cells: One for every allowed combination of node, suite, stack and conditions, in this order.
+        suites: Open suites by hash.
+        locks: Lock files by hash.
     """
 
     name: str
-    nodes: tuple[str, ...]
-    stacks: tuple[PlannedStack, ...]
-    suites: tuple[PlannedSuite, ...]
-    threads: tuple[int, ...]
-    caches: tuple[str, ...]
-    dtypes: tuple[str, ...]
-    pace: Pace
+    cells: tuple[Cell, ...]
+    suites: Mapping[str, Suite]
+    locks: Mapping[str, Path]
 
-    def cells(self) -> Iterator[Cell]:
-        """Every node with every stack, suite and condition that it has a part in, suite by suite."""
-        conditions = itertools.product(self.threads, self.caches, self.dtypes)
-        everything = itertools.product(self.nodes, self.suites, self.stacks, conditions)
-        for node, suite, stack, (threads, cache, dtype) in everything:
-            if all(which is None or node in which for which in (suite.nodes, stack.nodes)):
-                yield Cell(
-                    campaign=self.name,
-                    node=node,
-                    stack=stack.name,
-                    suite=suite.name,
-                    suite_hash=suite.suite.hash,
-                    lock_hash=stack.lock_hash,
-                    backend=stack.backend,
-                    device=stack.device,
-                    options=stack.options,
-                    threads=threads,
-                    cache=cache,
-                    dtype=dtype,
-                    models=suite.models,
-                    batch=suite.batch,
-                    dims=suite.dims,
-                    visits=self.pace.visits,
-                    budget_s=self.pace.budget_s,
-                    processes=self.pace.processes,
-                    sessions=self.pace.sessions,
-                    branches=suite.branches,
-                    trips=suite.trips,
-                    custom_ops=stack.custom_ops,
-                    algorithms=stack.algorithms,
-                    algorithm=stack.algorithm,
-                )
+
+_Text = Annotated[str, msgspec.Meta(min_length=1)]
+_Name = Annotated[str, msgspec.Meta(pattern=f"^{NAME.pattern}$", description=NAME_RULE)]
+_Spelt = str | int | float  # not true and false
+_Count = Annotated[int, msgspec.Meta(ge=1)]
+_Cache = Literal[*CACHE_MODES]  # type: ignore[valid-type]
+
+
+class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A table of the file: its fields and their defaults."""
+
+
+class _StackTable(_Table, frozen=True):
+    backend: _Text
+    name: _Name | None = None
+    device: _Text = _DEFAULT.runtime.device
+    options: dict[str, _Spelt] = {}
+    lock: _Text | None = None
+    custom_ops: _Text | list[_Text] = []
+    algorithms: bool = False
+    algorithm: _Text | list[_Text] = []
+    nodes: _Name | list[_Name] | None = None
+
+
+class _SuiteTable(_Table, frozen=True):
+    path: _Text
+    name: _Name | None = None
+    models: _Text | list[_Text] = []
+    batch: _Spelt | None = None
+    dims: dict[str, _Spelt] = {}
+    branch: _Spelt | list[_Spelt] = []
+    trip: _Spelt | list[_Spelt] = []
+    nodes: _Name | list[_Name] | None = None
+
+
+class _ConditionsTable(_Table, frozen=True):
+    threads: Annotated[int, msgspec.Meta(ge=0)] | list[Annotated[int, msgspec.Meta(ge=0)]] = _DEFAULT.conditions.threads
+    cache: _Cache | list[_Cache] = _DEFAULT.conditions.cache
+    dtype: _Text | list[_Text] = _DEFAULT.conditions.dtype
+
+
+class _PaceTable(_Table, frozen=True):
+    visits: _Count | None = None
+    budget_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    processes: _Count = _DEFAULT.processes
+    sessions: _Count = _DEFAULT.sessions
+
+
+class _CampaignTable(_Table, frozen=True):
+    campaign: _Name
+    nodes: _Name | list[_Name]
+    stack: Annotated[list[_StackTable], msgspec.Meta(min_length=1)]
+    suite: Annotated[list[_SuiteTable], msgspec.Meta(min_length=1)]
+    conditions: _ConditionsTable = _ConditionsTable()
+    pace: _PaceTable = _PaceTable()
+
+
+_PLACE = re.compile(r"^(?P<what>.*) - at `\$\.?(?P<place>.*)`$")
 
 
 def load_campaign(file: str | os.PathLike[str]) -> Campaign:
-    """Read a campaign's file, and open what it names; paths are relative to it.
+    """Read a campaign's file, and open its suites and lock files; paths are relative to it.
 
     Raises:
-        UsageError: It cannot be read, is no TOML, or asks for something that makes no sense; the message names where.
+        UsageError: It cannot be read, is not TOML, or has an invalid value; the message names the place.
         SuiteError: A suite cannot be read.
     """
     path = Path(file)
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _CampaignTable)
     except OSError as error:
         raise UsageError(f"campaign {path} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except msgspec.ValidationError as error:
+        found = _PLACE.match(str(error))
+        what = f"{found['place']}: {found['what']}" if found else str(error)
+        raise UsageError(f"campaign {path}: {what}", remedy=_REMEDY) from error
+    except ValueError as error:
         raise UsageError(f"campaign {path} is no TOML: {error}") from error
-    top = _Table(path, "", table)
-    nodes = top.take("nodes", _names)
-    campaign = Campaign(
-        name=top.take("campaign", _name),
-        nodes=nodes,
-        stacks=tuple(_stack(one, nodes) for one in top.tables("stack")),
-        suites=tuple(_suite(one, nodes) for one in top.tables("suite")),
-        **_conditions(top.table("conditions")),
-        pace=_pace(top.table("pace")),
-    )
-    top.end()
-    _distinct(path, campaign)
-    return campaign
+    nodes = _CampaignReader(path, ()).several("nodes", table.nodes)
+    return _CampaignReader(path, nodes).campaign(table)
 
 
-class _Table:
-    """A table of the file, of which every key has to be taken."""
+Nodes = tuple[str, ...] | None
+"""Names of some of a campaign's nodes; None: all."""
 
-    def __init__(self, file: Path, where: str, values: Mapping[str, Any]) -> None:
-        self.file, self.where, self._left = file, where, dict(values)
 
-    def take(self, key: str, read: Callable[[Any], T], *default: D) -> T | D:
-        """A value; without a default it has to be there."""
-        if key not in self._left:
-            return default[0] if default else self.refuse(key, "is missing")
-        return self.read(key, self._left.pop(key), read)
+@dataclass(frozen=True, slots=True)
+class _CampaignReader:
+    """Checks that need more than a single value."""
 
-    def read(self, key: str, value: object, read: Callable[[Any], T]) -> T:
-        """A value as it is meant, also one that stands in for what is not there."""
+    file: Path
+    nodes: tuple[str, ...]
+
+    def wrong(self, place: str, what: str) -> UsageError:
+        """Return the error for a place in the file."""
+        return UsageError(f"campaign {self.file}: {place} {what}", remedy=_REMEDY)
+
+    def several(self, place: str, value: T | list[T], *, empty: bool = False) -> tuple[T, ...]:
+        """Return a list, or a single value as a list; refuse duplicates."""
+        found = tuple(value) if isinstance(value, list) else (value,)
+        if not found and not empty:
+            raise self.wrong(place, "= []: wants at least one")
+        if len(set(found)) < len(found):
+            raise self.wrong(place, "names something twice")
+        return found
+
+    def named(self, place: str, name: str | None, otherwise: str) -> str:
+        """Return a name, or the default if it is not given."""
+        found = otherwise if name is None else name
+        if not NAME.fullmatch(found):
+            raise self.wrong(f"{place}.name", f"= {found!r}: wants {NAME_RULE}")
+        return found
+
+    def some(self, place: str, nodes: str | list[str] | None) -> tuple[str, ...] | None:
+        """Return some of the campaign's nodes; None for all."""
+        if nodes is None:
+            return None
+        found = self.several(f"{place}.nodes", nodes)
+        for name in found:
+            if name not in self.nodes:
+                raise self.wrong(f"{place}.nodes", f"names {name!r}, which is no node of the campaign")
+        return found
+
+    def courses(self, place: str, value: _Spelt | list[_Spelt], *, branch: bool) -> tuple[str, ...]:
+        """Return courses of control flow that the command line can read, too."""
+        found = tuple(map(str, self.several(place, value, empty=True)))
         try:
-            return read(value)
-        except (TypeError, ValueError) as error:
-            return self.refuse(key, f"= {value!r}: {error}")
+            read_choices(*((found, ()) if branch else ((), found)))
+        except UsageError as error:
+            raise self.wrong(place, f"= {value!r}: {error.message}") from error
+        return found
 
-    def refuse(self, key: str, what: str) -> NoReturn:
-        raise UsageError(f"campaign {self.file}: {self.where}{key} {what}", remedy="docs/fleet.md has an example")
-
-    def table(self, key: str) -> _Table:
-        return _Table(self.file, f"{key}.", self.take(key, _mapping, _NOTHING))
-
-    def tables(self, key: str) -> list[_Table]:
-        found = self.take(key, lambda value: _listed(value, _mapping))
-        return [_Table(self.file, f"{key} {number}: ", one) for number, one in enumerate(found, 1)]
-
-    def end(self) -> None:
-        for key in self._left:
-            self.refuse(key, "is unknown here")
-
-
-def _stack(table: _Table, nodes: tuple[str, ...]) -> PlannedStack:
-    backend = table.take("backend", _text)
-    lock = table.take("lock", lambda value: table.file.parent / _text(value), None)
-    try:
-        digest = None if lock is None else hashlib.sha256(lock.read_bytes()).hexdigest()
-    except OSError as error:
-        table.refuse("lock", f"{lock} cannot be read: {error.strerror}")
-    stack = PlannedStack(
-        name=table.take("name", _name, None) or table.read("name", backend, _name),
-        backend=backend,
-        device=table.take("device", _text, _DEFAULT.device),
-        options=table.take("options", _pairs, ()),
-        lock=lock,
-        lock_hash=digest,
-        custom_ops=table.take("custom_ops", _texts, ()),
-        algorithms=table.take("algorithms", _whether, False),  # noqa: FBT003  (what it is where it is not said)
-        algorithm=table.take("algorithm", _texts, ()),
-        nodes=_some(table, nodes),
-    )
-    table.end()
-    return stack
-
-
-def _suite(table: _Table, nodes: tuple[str, ...]) -> PlannedSuite:
-    path = table.take("path", lambda value: table.file.parent / _text(value))
-    suite = PlannedSuite(
-        name=table.take("name", _name, None) or table.read("name", path.name, _name),
-        suite=Suite.open(path),
-        models=table.take("models", _texts, ()),
-        batch=table.take("batch", _spelt, None),
-        dims=tuple(f"{name}={size}" for name, size in table.take("dims", _pairs, ())),
-        branches=table.take("branch", lambda value: _courses(value, branch=True), ()),
-        trips=table.take("trip", lambda value: _courses(value, branch=False), ()),
-        nodes=_some(table, nodes),
-    )
-    table.end()
-    return suite
-
-
-def _some(table: _Table, nodes: tuple[str, ...]) -> tuple[str, ...] | None:
-    some = table.take("nodes", _names, None)
-    for name in some or ():
-        if name not in nodes:
-            table.refuse("nodes", f"names {name!r}, which is no node of the campaign")
-    return some
-
-
-def _conditions(table: _Table) -> dict[str, Any]:
-    found = {
-        "threads": table.take("threads", lambda value: _listed(value, _count(0)), (_DEFAULT.threads,)),
-        "caches": table.take("cache", lambda value: _listed(value, _cache), (_DEFAULT.cache,)),
-        "dtypes": table.take("dtype", lambda value: _listed(value, _text), (_DEFAULT.dtype,)),
-    }
-    table.end()
-    return found
-
-
-def _pace(table: _Table) -> Pace:
-    budget_s = table.take("budget_s", _positive, None)
-    visits = table.take("visits", _count(1), None)
-    if budget_s is not None and visits is not None:
-        table.refuse("visits", "stands beside budget_s, which takes as many visits as fit")
-    pace = Pace(
-        visits=_DEFAULT.visits if visits is None and budget_s is None else visits,
-        budget_s=budget_s,
-        processes=table.take("processes", _count(1), _DEFAULT.processes),
-        sessions=table.take("sessions", _count(1), _DEFAULT.sessions),
-    )
-    table.end()
-    return pace
-
-
-def _distinct(path: Path, campaign: Campaign) -> None:
-    for kind, named in (("stack", campaign.stacks), ("suite", campaign.suites)):
-        names = [one.name for one in named]
-        if len(set(names)) < len(names):
-            raise UsageError(f"campaign {path}: two of {kind} have one name", remedy="give each a name of its own")
-    found: dict[str, Cell] = {}
-    for cell in campaign.cells():
-        other = found.setdefault(cell.key, cell)
-        if other is not cell:
-            raise UsageError(
-                f"campaign {path}: {cell.suite} on {cell.stack} and {other.suite} on {other.stack} are the same",
-                remedy="leave one of them out",
+    def campaign(self, table: _CampaignTable) -> Campaign:
+        """Return the campaign of a file."""
+        pace, where = table.pace, table.conditions
+        if pace.budget_s is not None and pace.visits is not None:
+            raise self.wrong("pace.visits", "stands beside budget_s, which takes as many visits as fit")
+        locks: dict[str, Path] = {}
+        suites: dict[str, Suite] = {}
+        stack_nodes = [self.stack(f"stack[{number}]", part, locks) for number, part in enumerate(table.stack)]
+        suite_nodes = [self.suite(f"suite[{number}]", part, suites) for number, part in enumerate(table.suite)]
+        threads = self.several("conditions.threads", where.threads)
+        caches = self.several("conditions.cache", where.cache)
+        dtypes = self.several("conditions.dtype", where.dtype)
+        conditions = [Conditions(*values) for values in itertools.product(threads, caches, dtypes)]
+        visits = _DEFAULT.visits if pace.visits is None and pace.budget_s is None else pace.visits
+        length = PlannedPace(visits, pace.budget_s, pace.processes, pace.sessions)
+        self.check_names("stack", [stack.name for stack, _ in stack_nodes])
+        self.check_names("suite", [suite.name for suite, _ in suite_nodes])
+        cells = tuple(
+            Cell(table.campaign, node, stack, suite, under, length)
+            for node, (suite, own), (stack, able), under in itertools.product(
+                self.nodes, suite_nodes, stack_nodes, conditions
             )
-    if not found:
-        raise UsageError(f"campaign {path} asks for nothing", remedy="give it a node that has a stack and a suite")
+            if all(nodes is None or node in nodes for nodes in (own, able))
+        )
+        self.check_cells(cells)
+        return Campaign(table.campaign, cells, suites, locks)
 
+    def stack(self, place: str, table: _StackTable, locks: dict[str, Path]) -> tuple[PlannedStack, Nodes]:
+        """Return a stack and the nodes that measure it, and note its lock file."""
+        digest = None
+        if table.lock is not None:
+            lock = self.file.parent / table.lock
+            try:
+                digest = hashlib.sha256(lock.read_bytes()).hexdigest()
+            except OSError as error:
+                raise self.wrong(f"{place}.lock", f"{lock} cannot be read: {error.strerror}") from error
+            locks[digest] = lock
+        stack = PlannedStack(
+            self.named(place, table.name, table.backend),
+            Runtime.of(table.backend, table.device, {name: str(value) for name, value in table.options.items()}),
+            digest,
+            self.several(f"{place}.custom_ops", table.custom_ops, empty=True),
+            table.algorithms,
+            self.several(f"{place}.algorithm", table.algorithm, empty=True),
+        )
+        return stack, self.some(place, table.nodes)
 
-def _text(value: object) -> str:
-    if not isinstance(value, str) or not value:
-        raise TypeError("wants a text")
-    return value
+    def suite(self, place: str, table: _SuiteTable, suites: dict[str, Suite]) -> tuple[PlannedSuite, Nodes]:
+        """Return a suite and the nodes that measure it, and note the open suite."""
+        path = self.file.parent / table.path
+        name, opened = self.named(place, table.name, path.name), Suite.open(path)
+        suites[opened.hash] = opened
+        suite = PlannedSuite(
+            name,
+            opened.hash,
+            self.several(f"{place}.models", table.models, empty=True),
+            None if table.batch is None else str(table.batch),
+            tuple(sorted(f"{dim}={size}" for dim, size in table.dims.items())),
+            self.courses(f"{place}.branch", table.branch, branch=True),
+            self.courses(f"{place}.trip", table.trip, branch=False),
+        )
+        return suite, self.some(place, table.nodes)
 
+    def check_names(self, kind: str, names: Sequence[str]) -> None:
+        """Refuse two stacks or suites of one name."""
+        if len(set(names)) < len(names):
+            raise UsageError(f"campaign {self.file}: two of {kind} have one name", remedy="give each a name of its own")
 
-def _texts(value: object) -> tuple[str, ...]:
-    return _listed(value, _text)
-
-
-def _whether(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError("wants true or false")
-    return value
-
-
-def _courses(value: object, *, branch: bool) -> tuple[str, ...]:
-    """Courses of control flow that the command line can read, too."""
-    found = _listed(value, _spelt)
-    try:
-        read_choices(*((found, ()) if branch else ((), found)))
-    except UsageError as error:
-        raise ValueError(error.message) from error
-    return found
-
-
-def _name(value: object) -> str:
-    if not isinstance(value, str) or not NAME.fullmatch(value):
-        raise ValueError(f"wants {NAME_RULE}")
-    return value
-
-
-def _names(value: object) -> tuple[str, ...]:
-    return _listed(value, _name)
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise TypeError("wants a table")
-    return value
-
-
-def _pairs(value: object) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((name, _spelt(one)) for name, one in _mapping(value).items()))
-
-
-def _listed(value: object, read: Callable[[Any], T]) -> tuple[T, ...]:
-    """A list, or one of its kind."""
-    found = tuple(read(one) for one in (value if isinstance(value, list) else [value]))
-    if not found:
-        raise ValueError("wants at least one")
-    if any(one in found[:place] for place, one in enumerate(found)):
-        raise ValueError("names something twice")
-    return found
-
-
-def _count(least: int) -> Callable[[object], int]:
-    def read(value: object) -> int:
-        if type(value) is not int or value < least:
-            raise ValueError(f"wants a whole number of at least {least}")
-        return value
-
-    return read
-
-
-def _positive(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise ValueError("wants a positive number of seconds")
-    return float(value)
-
-
-def _cache(value: object) -> str:
-    if value not in CACHE_MODES:
-        raise ValueError(f"wants {', '.join(CACHE_MODES)}")
-    return str(value)
-
-
-def _spelt(value: object) -> str:
-    """As the command line spells it."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise TypeError("wants a text or a number")
-    return str(value)
+    def check_cells(self, cells: Sequence[Cell]) -> None:
+        """Refuse equal cells, and a campaign without any."""
+        found: dict[str, Cell] = {}
+        for cell in cells:
+            other = found.setdefault(cell.key, cell)
+            if other is not cell:
+                raise UsageError(
+                    f"campaign {self.file}: {cell.suite.name} on {cell.stack.name} and {other.suite.name} on "
+                    f"{other.stack.name} are the same",
+                    remedy="leave one of them out",
+                )
+        if not found:
+            raise UsageError(
+                f"campaign {self.file} asks for nothing", remedy="give it a node that has a stack and a suite"
+            )

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from ...db.values import content_key
+from ...db.values import Conditions, Runtime, content_key
 from ...errors import StoreError
-
-__all__ = ["NAME", "NAME_RULE", "Cell"]
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 NAME_RULE = "up to 63 letters, digits, dots, dashes and underscores, a letter or digit first"
@@ -20,10 +18,77 @@ NAME_RULE = "up to 63 letters, digits, dots, dashes and underscores, a letter or
 _NAMES = ("stack", "suite")
 """What the campaign's file calls things: another name is no other cell."""
 
-_LISTS = ("models", "dims", "options", "branches", "trips", "custom_ops", "algorithm")
+_KEYS = frozenset(
+    {
+        *("campaign", "node", "stack", "suite", "suite_hash", "lock_hash", "backend", "device", "options", "threads"),
+        *("cache", "dtype", "models", "batch", "dims", "visits", "budget_s", "processes", "sessions"),
+    }
+)
+"""Keys of every record."""
 
-_LATER = ("branches", "trips", "custom_ops", "algorithms", "algorithm")
-"""What cells of earlier versions were without: not in a record where it says nothing, so that they stay the same."""
+_LATER = frozenset({"branches", "trips", "custom_ops", "algorithms", "algorithm"})
+"""Keys that earlier versions did not have: a record has them only with a value, so that cells stay the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStack:
+    """A runtime in a campaign.
+
+    Attributes:
+        name: Its name in the campaign's file.
+        runtime: Backend, device and options.
+        lock_hash: SHA-256 of the lock file of its environment; None: the environment that the node's worker runs in.
+        custom_ops: Libraries of custom operators: paths on the node.
+        algorithms: True if each brick is also measured with each algorithm that the runtime offers.
+        algorithm: Names of the algorithms with which each brick is also measured.
+    """
+
+    name: str
+    runtime: Runtime
+    lock_hash: str | None = None
+    custom_ops: tuple[str, ...] = ()
+    algorithms: bool = False
+    algorithm: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSuite:
+    """A suite in a campaign, with the whole models that are measured with it.
+
+    Attributes:
+        name: Its name in the campaign's file.
+        hash: ``Suite.hash``, by which a node fetches it.
+        models: Whole models to be visited with the bricks: names of the zoo, or paths on the node.
+        batch: Their batch sizes, as ``--batch`` takes them; None: as they are.
+        dims: Their dynamic dimensions, as ``--dim`` takes them.
+        branches: Branches of the models' control flow, as ``--branch`` takes them.
+        trips: Trips of the models' loops, as ``--trip`` takes them.
+    """
+
+    name: str
+    hash: str
+    models: tuple[str, ...] = ()
+    batch: str | None = None
+    dims: tuple[str, ...] = ()
+    branches: tuple[str, ...] = ()
+    trips: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPace:
+    """Length of a measurement.
+
+    Attributes:
+        visits: Visits of each brick and model; None with a budget.
+        budget_s: Total time instead, in seconds.
+        processes: Worker processes that share the visits.
+        sessions: Sessions of each process.
+    """
+
+    visits: int | None
+    budget_s: float | None
+    processes: int
+    sessions: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,56 +96,20 @@ class Cell:
     """What one job measures.
 
     Attributes:
-        campaign: What it is part of, stored with its run.
-        node: Where; the name of the queue, too.
-        stack: What the campaign calls the stack.
-        suite: What the campaign calls the suite.
-        suite_hash: ``Suite.hash``, by which the node fetches it.
-        lock_hash: SHA-256 of the lock file of its environment; None: the environment that the node's worker runs in.
-        backend: Name of the runtime.
-        device: ``cpu`` or ``cuda``.
-        options: Of the runtime, sorted.
-        threads: Of the runtime; 0: all physical cores of the node.
-        cache: Cache state.
-        dtype: Precision.
-        models: Whole models to be visited with the bricks: names of the zoo, or paths on the node.
-        batch: Their batch sizes, as ``--batch`` takes them; None: as they are.
-        dims: Their dynamic dimensions, as ``--dim`` takes them.
-        visits: How often each brick and model is visited; None where there is a budget.
-        budget_s: Total time instead, in seconds.
-        processes: Worker processes that share the visits.
-        sessions: Sessions of each.
-        branches: Of the models' control flow, as ``--branch`` takes them.
-        trips: Likewise, as ``--trip`` takes them.
-        custom_ops: Libraries of custom operators: paths on the node.
-        algorithms: Whether each brick is also measured with each algorithm that the runtime offers.
-        algorithm: Those with which it is measured as well, by name.
+        campaign: The campaign, stored with its run.
+        node: The node that measures it; the name of the queue, too.
+        stack: The runtime.
+        suite: Bricks and models.
+        conditions: Threads (0: all physical cores of the node), cache state and precision.
+        pace: Length of the measurement.
     """
 
     campaign: str
     node: str
-    stack: str
-    suite: str
-    suite_hash: str
-    lock_hash: str | None
-    backend: str
-    device: str
-    options: tuple[tuple[str, str], ...]
-    threads: int
-    cache: str
-    dtype: str
-    models: tuple[str, ...]
-    batch: str | None
-    dims: tuple[str, ...]
-    visits: int | None
-    budget_s: float | None
-    processes: int
-    sessions: int
-    branches: tuple[str, ...] = ()
-    trips: tuple[str, ...] = ()
-    custom_ops: tuple[str, ...] = ()
-    algorithms: bool = False
-    algorithm: tuple[str, ...] = ()
+    stack: PlannedStack
+    suite: PlannedSuite
+    conditions: Conditions
+    pace: PlannedPace
 
     @property
     def key(self) -> str:
@@ -90,54 +119,91 @@ class Cell:
     @property
     def label(self) -> str:
         """For messages."""
-        threads = f"{self.threads or 'all'} thread{'' if self.threads == 1 else 's'}"
-        return f"{self.campaign}: {self.suite} on {self.stack}, {threads}, {self.cache}, {self.dtype}"
+        threads, cache, dtype = astuple(self.conditions)
+        counted = f"{threads or 'all'} thread{'' if threads == 1 else 's'}"
+        return f"{self.campaign}: {self.suite.name} on {self.stack.name}, {counted}, {cache}, {dtype}"
 
     def record(self) -> dict[str, Any]:
-        """As JSON."""
-        said = {name: value for name, value in asdict(self).items() if value or name not in _LATER}
-        return {name: list(map(_plain, value)) if name in _LISTS else value for name, value in said.items()}
+        """Return the cell as flat JSON."""
+        stack, suite = self.stack, self.suite
+        record = {
+            "campaign": self.campaign,
+            "node": self.node,
+            "stack": stack.name,
+            "suite": suite.name,
+            "suite_hash": suite.hash,
+            "lock_hash": stack.lock_hash,
+            "backend": stack.runtime.backend,
+            "device": stack.runtime.device,
+            "options": [[name, value] for name, value in stack.runtime.options],
+            **asdict(self.conditions),
+            "models": [*suite.models],
+            "batch": suite.batch,
+            "dims": [*suite.dims],
+            **asdict(self.pace),
+            "branches": [*suite.branches],
+            "trips": [*suite.trips],
+            "custom_ops": [*stack.custom_ops],
+            "algorithms": stack.algorithms,
+            "algorithm": [*stack.algorithm],
+        }
+        return {name: value for name, value in record.items() if value or name not in _LATER}
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Self:
-        """From JSON.
+        """Return the cell of a JSON record.
 
         Raises:
             StoreError: It is not one of this version.
         """
-        names = {field.name for field in fields(cls)}
-        if other := (set(record) ^ names).difference(_LATER):
+        if other := (set(record) ^ _KEYS) - _LATER:
             raise StoreError(
                 f"a job of the fleet is not of this version: {', '.join(sorted(other))}",
                 remedy="bring planner and nodes to the same version of dlbricks, and plan again",
             )
-        pairs = tuple((str(name), str(value)) for name, value in record["options"])
-        lists = {name: tuple(record[name]) for name in _LISTS if name in record}
-        return cls(**{**record, **lists, "options": pairs})
+        options = tuple((str(name), str(value)) for name, value in record["options"])
+        lists = {name: tuple(record.get(name, ())) for name in ("models", "dims", *_LATER - {"algorithms"})}
+        stack = PlannedStack(
+            record["stack"],
+            Runtime(record["backend"], record["device"], options),
+            record["lock_hash"],
+            lists["custom_ops"],
+            record.get("algorithms", False),
+            lists["algorithm"],
+        )
+        suite = PlannedSuite(
+            record["suite"],
+            record["suite_hash"],
+            lists["models"],
+            record["batch"],
+            lists["dims"],
+            lists["branches"],
+            lists["trips"],
+        )
+        conditions = Conditions(record["threads"], record["cache"], record["dtype"])
+        pace = PlannedPace(record["visits"], record["budget_s"], record["processes"], record["sessions"])
+        return cls(record["campaign"], record["node"], stack, suite, conditions, pace)
 
-    def command(self, suite: Path, database: Path) -> list[str]:
+    def command(self, folder: Path, database: Path) -> list[str]:
         """Arguments of ``dlbricks`` that measure it, and go on where that was interrupted.
 
         Args:
-            suite: Folder of the suite.
+            folder: Folder of the suite.
             database: An SQLite file of this cell alone: what is there was measured for it.
         """
-        pace = ("--budget", f"{self.budget_s}s") if self.budget_s is not None else ("--visits", str(self.visits))
+        stack, suite, conditions, pace = self.stack, self.suite, self.conditions, self.pace
+        length = ("--budget", f"{pace.budget_s}s") if pace.budget_s is not None else ("--visits", str(pace.visits))
         words = [
-            "run", str(suite), "--db", str(database), "--node", self.node, "--campaign", self.campaign,
-            "--backend", self.backend, "--device", self.device, "--threads", str(self.threads),
-            "--cache", self.cache, "--dtype", self.dtype, *pace,
-            "--processes", str(self.processes), "--sessions", str(self.sessions), "--quiet", "--json",
+            "run", str(folder), "--db", str(database), "--node", self.node, "--campaign", self.campaign,
+            "--backend", stack.runtime.backend, "--device", stack.runtime.device, "--threads", str(conditions.threads),
+            "--cache", conditions.cache, "--dtype", conditions.dtype, *length,
+            "--processes", str(pace.processes), "--sessions", str(pace.sessions), "--quiet", "--json",
         ]  # fmt: skip
-        words += [word for name, value in self.options for word in ("--option", f"{name}={value}")]
-        words += ["--batch", self.batch] if self.batch is not None else []
-        words += ["--algorithms"] if self.algorithms else []
+        words += [word for name, value in stack.runtime.options for word in ("--option", f"{name}={value}")]
+        words += ["--batch", suite.batch] if suite.batch is not None else []
+        words += ["--algorithms"] if stack.algorithms else []
         repeated = {
-            "--dim": self.dims, "--branch": self.branches, "--trip": self.trips, "--custom-ops": self.custom_ops,
-            "--algorithm": self.algorithm, "--with": self.models,
+            "--dim": suite.dims, "--branch": suite.branches, "--trip": suite.trips, "--custom-ops": stack.custom_ops,
+            "--algorithm": stack.algorithm, "--with": suite.models,
         }  # fmt: skip
         return words + [word for option, values in repeated.items() for value in values for word in (option, value)]
-
-
-def _plain(value: object) -> object:
-    return list(value) if isinstance(value, tuple) else value

@@ -12,13 +12,11 @@ from .cell import Cell
 from .queue import defer, queue_tables, retry, states
 from .server import Connection, bounded, connected, make_tables
 
-__all__ = ["PlanReport", "plan"]
-
 _NEW, _AGAIN = "new", "again"
 
 
 @dataclass(frozen=True, slots=True)
-class PlanReport:
+class QueueReport:
     """What planning found, and did.
 
     Attributes:
@@ -40,7 +38,7 @@ class PlanReport:
         return dict(Counter(what for _, what in self.cells))
 
 
-def plan(campaign: Campaign, url: str, *, dry_run: bool = False) -> PlanReport:
+def plan(campaign: Campaign, url: str, *, dry_run: bool = False) -> QueueReport:
     """Put a campaign's cells into the queues of its nodes; planning twice adds nothing.
 
     All of it is one transaction, in which nobody else plans: a planner that is killed has added nothing.
@@ -58,7 +56,7 @@ def plan(campaign: Campaign, url: str, *, dry_run: bool = False) -> PlanReport:
     with connected(url) as connection:
         Store.open(bounded(url)).close()  # nodes may add to the tables of measurements, and not make them
         make_tables(connection, queue_tables())
-        cells = {cell.key: cell for cell in campaign.cells()}
+        cells = {cell.key: cell for cell in campaign.cells}
         known = states(connection, cells)
         found = {key: _what(known[key][1]) if key in known else _NEW for key in cells}
         blobs = 0
@@ -69,7 +67,7 @@ def plan(campaign: Campaign, url: str, *, dry_run: bool = False) -> PlanReport:
             for key, what in found.items():
                 if what == _AGAIN:
                     retry(connection, known[key][0])
-    return PlanReport(campaign.name, tuple((cell, found[key]) for key, cell in cells.items()), blobs, dry_run)
+    return QueueReport(campaign.name, tuple((cell, found[key]) for key, cell in cells.items()), blobs, dry_run)
 
 
 def _what(status: str) -> str:
@@ -78,16 +76,14 @@ def _what(status: str) -> str:
 
 def _send(connection: Connection, campaign: Campaign, cells: list[Cell]) -> int:
     """Store the suites and lock files that cells need and that are not there; how many they were."""
-    hashes = {cell.suite_hash for cell in cells} | {cell.lock_hash for cell in cells if cell.lock_hash}
+    hashes = {cell.suite.hash for cell in cells} | {cell.stack.lock_hash for cell in cells if cell.stack.lock_hash}
     rows = connection.execute("SELECT hash FROM blob WHERE hash = ANY(%s)", [list(hashes)])
     missing = hashes - {row["hash"] for row in rows}
-    contents = {one.suite.hash: ("suite", one.suite) for one in campaign.suites}
-    locks = {one.lock_hash: one.lock for one in campaign.stacks if one.lock_hash and one.lock}
     for digest in sorted(missing):
-        if digest in contents:
-            kind, data = "suite", pack_suite(contents[digest][1])
+        if digest in campaign.suites:
+            kind, data = "suite", pack_suite(campaign.suites[digest])
         else:
-            kind, data = "lock", pack_lock(locks[digest], digest)
+            kind, data = "lock", pack_lock(campaign.locks[digest], digest)
         connection.execute(
             "INSERT INTO blob (hash, kind, content) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING", [digest, kind, data]
         )

@@ -18,25 +18,12 @@ from typing import TYPE_CHECKING, Any, LiteralString, TypeVar
 
 from ...errors import StoreError, UsageError
 from .cell import Cell
+from .runner import Measured
 from .server import Connection
 
 if TYPE_CHECKING:
     from procrastinate.jobs import Job as QueuedJob
     from procrastinate.manager import JobManager
-
-__all__ = [
-    "Foreign",
-    "Job",
-    "defer",
-    "fetch",
-    "finish",
-    "give_back",
-    "heard",
-    "queue_tables",
-    "retry",
-    "stale",
-    "states",
-]
 
 _TASK = "dlbricks.measure"
 
@@ -44,7 +31,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class CellJob:
     """A cell in a node's hands.
 
     Attributes:
@@ -71,7 +58,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Foreign:
+class ForeignJob:
     """A job in a node's hands that was planned by another version, and cannot be read.
 
     Attributes:
@@ -90,6 +77,43 @@ class Foreign:
     def label(self) -> str:
         """For messages."""
         return f"job {self.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class EndedJob:
+    """A job that a node ended.
+
+    Attributes:
+        job: The job.
+        measured: How its runner ended, and whether what it measured has arrived.
+        began: When the node took it.
+        waited_s: Seconds that it waited for a quiet machine.
+        pushed_s: Seconds from the end of the runner until the job was ended.
+    """
+
+    job: CellJob | ForeignJob
+    measured: Measured
+    began: datetime
+    waited_s: float
+    pushed_s: float = 0.0
+
+    @property
+    def complete(self) -> bool:
+        """True if it ran to its end."""
+        return self.measured.complete
+
+    def record(self) -> dict[str, object]:
+        """Return the row of JSON."""
+        return {
+            "job": self.job.id,
+            "label": self.job.label,
+            "complete": self.measured.complete,
+            "reason": self.measured.reason,
+            "counts": self.measured.counts,
+            "waited_s": self.waited_s,
+            "measured_s": self.measured.wall_s,
+            "pushed_s": self.pushed_s,
+        }
 
 
 def queue_tables() -> str:
@@ -128,7 +152,7 @@ def retry(connection: Connection, job: int) -> None:
     _manager(connection).retry_job_by_id(job, retry_at=datetime.fromtimestamp(0, UTC))
 
 
-def heard(connection: Connection, node: str, holder: str, *, take_over: bool) -> int:
+def heartbeat(connection: Connection, node: str, holder: str, *, take_over: bool) -> int:
     """Note that a node is there; its worker's number in the queue.
 
     Args:
@@ -157,12 +181,12 @@ def heard(connection: Connection, node: str, holder: str, *, take_over: bool) ->
     return worker
 
 
-def stale(connection: Connection, node: str) -> list[int]:
+def held_jobs(connection: Connection, node: str) -> list[int]:
     """Jobs that are in the hands of a node."""
-    return [_number(one) for one in _manager(connection).list_jobs(queue=node, status="doing")]
+    return [_number(job) for job in _manager(connection).list_jobs(queue=node, status="doing")]
 
 
-def fetch(connection: Connection, node: str, worker: int) -> Job | Foreign | None:
+def fetch(connection: Connection, node: str, worker: int) -> CellJob | ForeignJob | None:
     """Take a node's next job; None where there is none."""
     found = _done(_manager(connection).fetch_job(queues=[node], worker_id=worker))
     if found is None:
@@ -171,39 +195,41 @@ def fetch(connection: Connection, node: str, worker: int) -> Job | Foreign | Non
     try:
         cell = Cell.of(found.task_kwargs)
     except StoreError as error:
-        return Foreign(number, node, found.attempts, str(error))
+        return ForeignJob(number, node, found.attempts, str(error))
     row = connection.execute("SELECT max(attempt) AS last FROM outcome WHERE job = %s", [number]).fetchone()
     last = None if row is None else row["last"]
     # Its end and its being queued again count as one attempt each.
     deaths = found.attempts if last is None else max(0, found.attempts - last - 2)
-    return Job(number, cell, found.attempts, deaths)
+    return CellJob(number, cell, found.attempts, deaths)
 
 
-def finish(connection: Connection, job: Job | Foreign, outcome: dict[str, Any]) -> None:
+def finish(connection: Connection, ended: EndedJob) -> None:
     """End a job, and note how; one that had ended before stays as it is.
 
     Args:
         connection: Inside a transaction.
-        job: In our hands.
-        outcome: Columns of the table ``outcome``.
+        ended: A job in our hands, and its end.
     """
     from procrastinate.jobs import Status
 
+    job, measured = ended.job, ended.measured
     manager = _manager(connection)
     status = manager.get_job_status(job.id)
     if status not in {Status.TODO, Status.DOING}:
         return  # the answer to an earlier attempt was lost on its way
-    row = {**outcome, "job": job.id, "attempt": job.attempts, "node": job.node}
-    row["counts"] = json.dumps(row["counts"])
-    names = ", ".join(sorted(row))
-    values = ", ".join(f"%({name})s" for name in sorted(row))
-    statement = f"INSERT INTO outcome ({names}) VALUES ({values}) ON CONFLICT DO NOTHING"  # noqa: S608  (our own names)
-    connection.execute(statement.encode(), row)
-    end = Status.SUCCEEDED if outcome["complete"] else Status.FAILED
+    connection.execute(
+        "INSERT INTO outcome (job, attempt, node, complete, reason, began, waited_s, measured_s, counts) "
+        "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING",
+        [
+            *(job.id, job.attempts, job.node, measured.complete, measured.reason, ended.began, ended.waited_s),
+            *(measured.wall_s, json.dumps(measured.counts)),
+        ],
+    )
+    end = Status.SUCCEEDED if measured.complete else Status.FAILED
     _done(manager.finish_job_by_id_async(job.id, status=end, delete_job=False))
 
 
-def give_back(connection: Connection, job: Job) -> None:
+def give_back(connection: Connection, job: CellJob) -> None:
     """Put a job back into its queue, if it is still in our hands; it does not count as an attempt."""
     from procrastinate.jobs import Status
 

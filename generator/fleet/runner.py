@@ -9,16 +9,81 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, Self
 
 from ..machine.lock import LOCK_WAIT_VARIABLE
 from ..machine.system import quietness
-from .stopping import Stopping
 
-__all__ = ["Measured", "measure_cell", "wait_until_quiet"]
+# Ending on SIGTERM and SIGINT: whoever waits is woken, and what runs is interrupted once.
+
+
+class Stopping:
+    """Whether the end was asked for.
+
+    Attributes:
+        asked: Whether it was.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._child: int | None = None
+        self._woken, self._wakes = os.pipe()
+        os.set_blocking(self._wakes, False)
+
+    def ask(self) -> None:
+        """Ask for the end: a child is interrupted, whoever waits goes on."""
+        if self.asked:
+            return
+        self.asked = True
+        os.write(self._wakes, b"\n")
+        if self._child is not None:
+            with suppress(ProcessLookupError):  # it has just ended
+                os.kill(self._child, signal.SIGINT)
+
+    def wait(self, seconds: float) -> None:
+        """Sleep, or until the end is asked for."""
+        import select
+
+        select.select([self._woken], [], [], max(0.0, seconds))
+
+    @contextmanager
+    def passed_on_to(self, child: int) -> Iterator[None]:
+        """Interrupt a child process when the end is asked for."""
+        self._child = child
+        try:
+            if self.asked:  # before we knew it
+                os.kill(child, signal.SIGINT)
+            yield
+        finally:
+            self._child = None
+
+    def close(self) -> None:
+        """Give the pipe back."""
+        os.close(self._woken)
+        os.close(self._wakes)
+
+
+@contextmanager
+def stopping_on_signals() -> Iterator[Stopping]:
+    """Ask for the end on SIGTERM and SIGINT, in place of what they did."""
+    stopping = Stopping()
+
+    def ask(_number: int, _frame: FrameType | None) -> None:
+        stopping.ask()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stopping
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        stopping.close()
+
 
 _PR_SET_PDEATHSIG = 1
 
@@ -68,6 +133,11 @@ class Measured:
     counts: dict[str, Any] | None
     wall_s: float
     failures: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def failed(cls, reason: str, wall_s: float = 0.0) -> Self:
+        """Return the end of a runner that said nothing of bricks and models."""
+        return cls(complete=False, reason=reason, counts=None, wall_s=wall_s)
 
 
 def wait_until_quiet(busy: float, patience_s: float, stopping: Stopping) -> tuple[float, str]:
@@ -142,7 +212,7 @@ def measure_cell(
             break
         stopping.wait(_PAUSE_S)
     reason = "interrupted" if stopping.asked else _reason(code, log)
-    return Measured(False, reason, None, time.monotonic() - began_s)  # noqa: FBT003
+    return Measured.failed(reason, time.monotonic() - began_s)
 
 
 def _end_with_parent() -> None:
@@ -163,7 +233,7 @@ def _answered(answer: Path, wall_s: float) -> Measured:
         counts = {name: said.get(name) for name in _SAID}
         failures = tuple((row["key"], row["reason"]) for row in said.get("results", ()) if not row.get("variant"))
     except (AttributeError, KeyError, TypeError, ValueError):
-        return Measured(False, "dlbricks run ended without an answer that can be read", None, wall_s)  # noqa: FBT003
+        return Measured.failed("dlbricks run ended without an answer that can be read", wall_s)
     return Measured(True, "", counts, wall_s, failures)  # noqa: FBT003
 
 

@@ -24,8 +24,6 @@ from ...errors import DatabaseUnreachable, ForeignDatabase, NewerDatabase, Store
 if TYPE_CHECKING:
     import psycopg
 
-__all__ = ["SCHEMA", "Connection", "bounded", "connected", "make_tables", "transaction"]
-
 SCHEMA = "dlbricks_fleet"
 """The schema of PostgreSQL that holds all of it: whoever has no fleet sees no other tables than before."""
 

@@ -14,8 +14,6 @@ from ...errors import StoreError
 from .cell import Cell
 from .server import Connection, transaction
 
-__all__ = ["CampaignStatus", "CellFailure", "FleetStatus", "NodeStatus", "fleet_status"]
-
 _STATES = {"todo": "waiting", "doing": "running", "succeeded": "complete", "failed": "failed"}
 
 _QUERY = """
@@ -147,7 +145,7 @@ def fleet_status(url: str, *, campaign: str | None = None) -> FleetStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class _JobState:
     cell: Cell
     state: str
     counts: Mapping[str, Any]
@@ -156,7 +154,7 @@ class _Job:
     running_s: float | None
 
     @staticmethod
-    def of(row: Mapping[str, Any]) -> _Job:
+    def of(row: Mapping[str, Any]) -> _JobState:
         """A node wrote its counts and times: what makes no sense counts as not known.
 
         Raises:
@@ -164,7 +162,7 @@ class _Job:
         """
         counts, parts = row["counts"], [row["waited_s"], row["measured_s"]]
         known = all(part is not None and isfinite(part) and part >= 0 for part in parts)
-        return _Job(
+        return _JobState(
             cell=Cell.of(row["args"]),
             state=_state(row),
             counts=counts if isinstance(counts, dict) else {},
@@ -178,12 +176,12 @@ def _state(row: Mapping[str, Any]) -> str:
     return _STATES.get(row["status"], "failed")
 
 
-def _read(rows: Iterable[Mapping[str, Any]]) -> tuple[list[_Job], list[CellFailure]]:
+def _read(rows: Iterable[Mapping[str, Any]]) -> tuple[list[_JobState], list[CellFailure]]:
     """The jobs, and those of another version that are not complete."""
     jobs, foreign = [], []
     for row in rows:
         try:
-            jobs.append(_Job.of(row))
+            jobs.append(_JobState.of(row))
         except StoreError as error:
             if _state(row) != "complete":
                 campaign = str(row["args"].get("campaign", ""))
@@ -197,7 +195,7 @@ def _seen(connection: Connection) -> dict[str, datetime | None]:
     return {row["name"]: row["seen"] for row in connection.execute(query)}
 
 
-def _left(jobs: Iterable[_Job]) -> dict[int, float | None]:
+def _left(jobs: Iterable[_JobState]) -> dict[int, float | None]:
     """Seconds that each unfinished job may still take, by its identity here; None where nothing tells.
 
     By the mean of complete jobs of the same suite, models, pace and conditions on its node, else on others.
@@ -218,12 +216,12 @@ def _left(jobs: Iterable[_Job]) -> dict[int, float | None]:
 
 def _alike(cell: Cell) -> list[tuple[object, ...]]:
     """What cells have in common that take about as long, the most alike first."""
-    what = (cell.suite_hash, cell.models, cell.batch, cell.dims, cell.visits, cell.budget_s, cell.processes)
-    alike = (*what, cell.sessions, cell.threads, cell.cache)
-    return [(cell.node, cell.stack, *alike), (cell.node, *alike), alike]
+    suite, conditions = cell.suite, cell.conditions
+    alike = (suite.hash, suite.models, suite.batch, suite.dims, cell.pace, conditions.threads, conditions.cache)
+    return [(cell.node, cell.stack.name, *alike), (cell.node, *alike), alike]
 
 
-def _node(name: str, jobs: list[_Job], left: Mapping[int, float | None], seen: datetime | None) -> NodeStatus:
+def _node(name: str, jobs: list[_JobState], left: Mapping[int, float | None], seen: datetime | None) -> NodeStatus:
     states = Counter(job.state for job in jobs)
     running = next((job for job in jobs if job.state == "running"), None)
     return NodeStatus(
@@ -238,7 +236,7 @@ def _node(name: str, jobs: list[_Job], left: Mapping[int, float | None], seen: d
     )
 
 
-def _campaign(name: str, jobs: list[_Job], left: Mapping[int, float | None]) -> CampaignStatus:
+def _campaign(name: str, jobs: list[_JobState], left: Mapping[int, float | None]) -> CampaignStatus:
     ours = [job for job in jobs if job.cell.campaign == name]
     states = Counter(job.state for job in ours)
     ends = [_until(node, name, jobs, left) for node in {job.cell.node for job in ours}]
@@ -260,7 +258,7 @@ def _campaign(name: str, jobs: list[_Job], left: Mapping[int, float | None]) -> 
     )
 
 
-def _until(node: str, campaign: str, jobs: list[_Job], left: Mapping[int, float | None]) -> float | None:
+def _until(node: str, campaign: str, jobs: list[_JobState], left: Mapping[int, float | None]) -> float | None:
     """Until the last cell of a campaign on a node ends: whatever stands before it in the queue comes first."""
     queue = [job for job in jobs if job.cell.node == node and id(job) in left]
     last = max((place for place, job in enumerate(queue) if job.cell.campaign == campaign), default=-1)
@@ -274,7 +272,7 @@ def _sum(parts: Iterable[float | None]) -> float | None:
     return sum(known, 0.0) if len(known) == len(listed) else None
 
 
-def _total(jobs: Iterable[_Job], name: str) -> int:
+def _total(jobs: Iterable[_JobState], name: str) -> int:
     """Of what nodes counted; whatever else a node may have noted is left out."""
     counts = [job.counts.get(name) for job in jobs]
     return sum(count for count in counts if type(count) is int and count >= 0)

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ...db.merging import merge
 from ...db.store import Store
@@ -31,12 +31,9 @@ from ...errors import (
 )
 from .blob import fetched_lock, fetched_suite, keep_lock, keep_suite
 from .cell import NAME, NAME_RULE
-from .queue import Foreign, Job, fetch, finish, give_back, heard, retry, stale, states
-from .runner import Measured, measure_cell, wait_until_quiet
+from .queue import CellJob, EndedJob, ForeignJob, fetch, finish, give_back, heartbeat, held_jobs, retry, states
+from .runner import Measured, Stopping, measure_cell, stopping_on_signals, wait_until_quiet
 from .server import Connection, bounded, transaction
-from .stopping import Stopping, stopping_on_signals
-
-__all__ = ["Ended", "Node", "work"]
 
 _FIRST_S, _LONGEST_S = 1.0, 15.0
 """Pauses between two attempts to reach the server: doubled from the one to the other."""
@@ -48,7 +45,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class FleetNode:
     """A machine that works for a fleet.
 
     Attributes:
@@ -70,38 +67,13 @@ class Node:
     take_over: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """A job that a node ended, or gave back.
-
-    Attributes:
-        job: In the queue.
-        label: What it measured.
-        complete: Whether it ran to its end.
-        reason: Why not.
-        counts: Of bricks and models; None where nothing was measured.
-        waited_s: For a quiet machine.
-        measured_s: In the runner.
-        pushed_s: From its end until the job was ended.
-    """
-
-    job: int
-    label: str
-    complete: bool
-    reason: str
-    counts: dict[str, Any] | None
-    waited_s: float
-    measured_s: float
-    pushed_s: float
-
-
 def work(
-    node: Node,
+    node: FleetNode,
     *,
     most: int | None = None,
     drain: bool = False,
     note: Callable[[str], None] = lambda _text: None,
-) -> list[Ended]:
+) -> list[EndedJob]:
     """Work for a fleet, until SIGTERM or SIGINT, or as long as is asked for.
 
     Args:
@@ -121,9 +93,9 @@ def work(
     """
     if not NAME.fullmatch(node.name):
         raise UsageError(f"{node.name!r} cannot be the name of a node", remedy=f"use {NAME_RULE}")
-    done: list[Ended] = []
+    done: list[EndedJob] = []
     with _alone(node.state), stopping_on_signals() as stopping:
-        worker = _Worker(node, stopping, note)
+        worker = _NodeWorker(node, stopping, note)
         while not stopping.asked and (most is None or len(done) < most):
             job = worker.claim()
             if job is not None:
@@ -147,21 +119,21 @@ def _alone(state: Path) -> Iterator[None]:
         yield
 
 
-class _Worker:
-    def __init__(self, node: Node, stopping: Stopping, note: Callable[[str], None]) -> None:
+class _NodeWorker:
+    def __init__(self, node: FleetNode, stopping: Stopping, note: Callable[[str], None]) -> None:
         self._node, self._stopping, self._note = node, stopping, note
         self._cells = node.state / "cells"
         self._cells.mkdir(exist_ok=True)
         self._holder = _identity(node.state / "holder")
         self._met = False
 
-    def claim(self) -> Job | Foreign | None:
+    def claim(self) -> CellJob | ForeignJob | None:
         """Requeue what an earlier worker left, and take the next job."""
 
-        def take() -> Job | Foreign | None:
+        def take() -> CellJob | ForeignJob | None:
             with transaction(self._node.url) as connection:
-                number = heard(connection, self._node.name, self._holder, take_over=self._node.take_over)
-                for left in stale(connection, self._node.name):
+                number = heartbeat(connection, self._node.name, self._holder, take_over=self._node.take_over)
+                for left in held_jobs(connection, self._node.name):
                     retry(connection, left)
                     self._note(f"put back, since no worker has it any more: job {left}")
                 self._tidy(connection)
@@ -169,24 +141,24 @@ class _Worker:
 
         return self._patiently(take)
 
-    def perform(self, job: Job | Foreign) -> Ended | None:
+    def perform(self, job: CellJob | ForeignJob) -> EndedJob | None:
         """Measure a cell, push what was measured, end the job; None where it was given back."""
         began = _now()
-        if isinstance(job, Foreign):
-            return self._end(job, Measured(False, job.reason, None, 0.0), 0.0, began)  # noqa: FBT003
+        if isinstance(job, ForeignJob):
+            return self._end(job, Measured.failed(job.reason), 0.0, began)
         if job.deaths >= _MOST:
             reason = f"was begun {job.deaths} times and never ended"
-            return self._end(job, Measured(False, reason, None, 0.0), 0.0, began)  # noqa: FBT003
+            return self._end(job, Measured.failed(reason), 0.0, began)
         cell = job.cell
         self._note(f"measuring {cell.label}")
         waited_s = 0.0
         try:
-            suite = self._suite(cell.suite_hash)
-            python = sys.executable if cell.lock_hash is None else self._python(cell.lock_hash)
+            suite, lock_hash = self._suite(cell.suite.hash), cell.stack.lock_hash
+            python = sys.executable if lock_hash is None else self._python(lock_hash)
             if suite is None or python is None:
                 return None  # ended while it waited for the server: the next start puts the job back
             waited_s, disturbed = wait_until_quiet(self._node.busy, self._node.patience_s, self._stopping)
-            measured = Measured(False, disturbed, None, 0.0)  # noqa: FBT003
+            measured = Measured.failed(disturbed)
             if not disturbed and not self._stopping.asked:
                 words = cell.command(suite, self._local(job))
                 patience_s = self._node.patience_s
@@ -195,50 +167,37 @@ class _Worker:
                 if measured.complete and (missing := _missing(self._local(job), measured.failures)):
                     measured = replace(measured, complete=False, reason=missing)
         except (BackendUnavailable, SuiteError, UsageError) as error:
-            measured = Measured(False, str(error), None, 0.0)  # noqa: FBT003
+            measured = Measured.failed(str(error))
         if self._stopping.asked and not measured.complete:
             self._put_back(job)
             return None
         return self._end(job, measured, waited_s, began)
 
-    def _end(self, job: Job | Foreign, measured: Measured, waited_s: float, began: datetime) -> Ended | None:
+    def _end(self, job: CellJob | ForeignJob, measured: Measured, waited_s: float, began: datetime) -> EndedJob | None:
         """Push and finish, until the server has acknowledged both; only then what lies here may go."""
         from_s = time.monotonic()
-
         lost = ""
 
-        def acknowledged() -> Measured:
+        def acknowledged() -> EndedJob:
             nonlocal lost
-            lost = self._push(self._local(job)) if isinstance(job, Job) else ""
+            lost = self._push(self._local(job)) if isinstance(job, CellJob) else ""
             reason = "; ".join(filter(None, [measured.reason, lost]))
             arrived = replace(measured, complete=measured.complete and not lost, reason=reason)
-            outcome = {
-                "complete": arrived.complete,
-                "reason": arrived.reason,
-                "began": began,
-                "waited_s": waited_s,
-                "measured_s": arrived.wall_s,
-                "counts": arrived.counts,
-            }
+            ended = EndedJob(job, arrived, began, waited_s)
             with transaction(self._node.url) as connection:
-                finish(connection, job, outcome)
-            return arrived
+                finish(connection, ended)
+            return ended
 
-        arrived = self._patiently(acknowledged)
-        if arrived is None:
+        ended = self._patiently(acknowledged)
+        if ended is None:
             return None  # ended before the server answered: the next start goes on from the file
-        if isinstance(job, Job) and lost:
+        if isinstance(job, CellJob) and lost:
             self._set_aside(job.cell.key)
-        elif isinstance(job, Job) and arrived.complete:
+        elif isinstance(job, CellJob) and ended.complete:
             self._forget(job.cell.key)
-        ended = Ended(
-            job=job.id, label=job.label, complete=arrived.complete, reason=arrived.reason,
-            counts=arrived.counts, waited_s=waited_s, measured_s=arrived.wall_s, pushed_s=time.monotonic() - from_s,
-        )  # fmt: skip
-        self._note(
-            f"{'done' if ended.complete else 'failed'}: {ended.label}{f': {ended.reason}' if ended.reason else ''}"
-        )
-        return ended
+        reason = ended.measured.reason
+        self._note(f"{'done' if ended.complete else 'failed'}: {job.label}{f': {reason}' if reason else ''}")
+        return replace(ended, pushed_s=time.monotonic() - from_s)
 
     def _push(self, local: Path) -> str:
         """Bring what was measured to the server; why that is lost, where the file itself cannot be read."""
@@ -255,7 +214,7 @@ class _Worker:
             return f"what was measured cannot be read: {lost}"
         return ""
 
-    def _put_back(self, job: Job) -> None:
+    def _put_back(self, job: CellJob) -> None:
         """Best effort: where the server does not answer, the next start does it."""
         try:
             with transaction(self._node.url) as connection:
@@ -315,7 +274,7 @@ class _Worker:
             raise SuiteError(f"the fleet has no blob {digest[:12]}", remedy="plan the campaign again")
         return bytes(row["content"])
 
-    def _local(self, job: Job) -> Path:
+    def _local(self, job: CellJob) -> Path:
         return self._cells / f"{job.cell.key}.db"
 
     def _tidy(self, connection: Connection) -> None:

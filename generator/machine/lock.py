@@ -16,8 +16,6 @@ from pathlib import Path
 
 from ...errors import MachineBusy, UsageError
 
-__all__ = ["LOCK_DIR_VARIABLE", "LOCK_WAIT_VARIABLE", "lock_path", "machine_lock"]
-
 LOCK_WAIT_VARIABLE = "DLBRICKS_LOCK_WAIT"
 """Environment variable: seconds to wait for another measuring process before giving up (default 0)."""
 

@@ -22,8 +22,6 @@ from ...version import __version__
 if TYPE_CHECKING:
     from packaging.pylock import Package
 
-__all__ = ["IMAGE_VARIABLE", "LOCK", "software_state", "wheel_contents"]
-
 LOCK = "pylock.toml"
 """Under this name an environment keeps the lock file that it was made from."""
 
@@ -92,10 +90,10 @@ def _packages(needed: Iterable[str]) -> dict[str, dict[str, str | None]]:
     from packaging.utils import canonicalize_name
 
     installed: dict[str, metadata.Distribution] = {}
-    for one in metadata.distributions():
-        name = one.metadata["Name"]
+    for package in metadata.distributions():
+        name = package.metadata["Name"]
         if name:  # of a package that was removed by half there is none
-            installed.setdefault(canonicalize_name(name), one)
+            installed.setdefault(canonicalize_name(name), package)
     own = _own_requirements()
     chosen, unread = (set(installed) - _TOOLS, set()) if own is None else _required([*own, *needed], installed)
     locked = _locked()
@@ -139,18 +137,18 @@ def _required(roots: Iterable[str], installed: Mapping[str, metadata.Distributio
         name = canonicalize_name(wanted.name)
         if name not in installed or not applies:
             continue
-        for own in {"", *wanted.extras} - {one for known, one in seen if known == name}:
+        for own in {"", *wanted.extras} - {extra for known, extra in seen if known == name}:
             seen.add((name, own))
             waiting += [(needed, own, name) for needed in installed[name].requires or ()]
     return {name for name, _ in seen}, unread
 
 
-def _described(name: str, one: metadata.Distribution, locked: Mapping[str, Package]) -> dict[str, str | None]:
-    record = one.read_text("RECORD")
-    found = {"version": one.version, "contents": None if record is None else wheel_contents(record)}
-    if name in locked and str(locked[name].version) == one.version:
+def _described(name: str, package: metadata.Distribution, locked: Mapping[str, Package]) -> dict[str, str | None]:
+    record = package.read_text("RECORD")
+    found = {"version": package.version, "contents": None if record is None else wheel_contents(record)}
+    if name in locked and str(locked[name].version) == package.version:
         return found | _wheel_of(locked[name])
-    direct = json.loads(one.read_text("direct_url.json") or "{}")
+    direct = json.loads(package.read_text("direct_url.json") or "{}")
     digest = direct.get("archive_info", {}).get("hashes", {}).get("sha256")
     file = PurePosixPath(direct.get("url", "")).name
     return found | {"wheel": file, "sha256": digest} if digest and file.endswith(".whl") else found
@@ -167,7 +165,7 @@ def _locked() -> dict[str, Package]:
         lock = Pylock.from_dict(tomllib.loads((Path(sys.prefix) / LOCK).read_text()))
     except (FileNotFoundError, tomllib.TOMLDecodeError, PylockValidationError):
         return {}
-    return {one.name: one for one in lock.packages}
+    return {package.name: package for package in lock.packages}
 
 
 def _wheel_of(package: Package) -> dict[str, str | None]:

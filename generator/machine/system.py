@@ -15,11 +15,8 @@ from pathlib import Path
 import psutil
 
 from ...db.values import System
-from .cores import physical_cores
-from .memory import huge_pages
+from .cores import huge_pages, physical_cores
 from .nvml import gpu_state
-
-__all__ = ["Quietness", "machine_state", "probe_system", "quietness"]
 
 _CPUS = Path("/sys/devices/system/cpu")
 _ISA = frozenset({

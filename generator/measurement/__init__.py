@@ -1,7 +1,6 @@
 """Measuring: ``run`` and ``measure``, from options to results in the database.
 
-Here stands the session that asks workers for samples, what it measures (``item``, ``subjects``, ``pending``), and
-what it writes (``journal``); ``sampling`` decides how much of what, ``data`` and ``ceilings`` are measurements of
-their own. ``profiling`` takes the kernels of what was measured, ``agreement`` holds what two backends compute against
-each other.
+``execution`` leads a run: ``selection`` finds the bricks and models to measure, ``plan`` groups them, ``scheduler``
+asks workers for samples, ``pace`` limits their number, and ``recorder`` stores them. ``data_effects``, ``ceilings`` and
+``trial`` are separate measurements. ``agreement`` compares the outputs of two backends.
 """

@@ -1,16 +1,15 @@
-"""Whether a backend computes what another one does: every brick of a suite, on the same seeded inputs and weights.
+"""Check that two backends compute the same for every brick of a suite, on the same seeded inputs and weights.
 
-A latency of something else is no latency of the brick. Each backend runs in a worker of its own, so that one which
-crashes or hangs costs the brick alone.
+The latency of a different computation is not the brick's latency. Each backend runs in a separate worker, so that a
+crash or a hang loses only the current brick.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Generator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Generator, Mapping
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -22,27 +21,25 @@ import numpy.typing as npt
 import psutil
 
 from ...bricks.suite.suite import Suite
-from ...db.values import NATIVE
+from ...db.values import NATIVE, Runtime
 from ...errors import BackendError, BackendUnavailable, UnsupportedBrick, UsageError, WorkerError
 from ...tabular import Records, Tabular
 from ..backends.registry import get, require_available
-from ..backends.requirements import require_dtype
-from ..network.difference import relative_difference
+from ..network.network import relative_difference
 from ..progress import Progress, ProgressCallback, Stage
-from ..worker.requests import Prepare
-from ..worker.standby import Standby, start_worker
-
-__all__ = ["TOLERANCES", "Agreement", "AgreementReport", "Outcome", "agreements", "check_agreement", "difference"]
+from ..worker.client import Workers, start_worker
+from ..worker.messages import Load, NetworkFile, PackMember, Place
 
 TOLERANCES: Mapping[str, float] = {NATIVE: 1e-3, "bfloat16": 5e-2, "float16": 1e-2, "int8": 2e-1}
-"""Largest error by precision, as a share of the output's largest value: sums are added up in another order.
+"""Largest error by precision, as a share of the output's largest value: backends add in different orders.
 
-Of an integer or truth-valued output so many elements may differ: what lies on an edge may fall to either side.
+For integer and Boolean outputs it is the share of elements that may differ: a value on an edge may be rounded either
+way.
 """
 
 
 class Outcome(StrEnum):
-    """What came out for a brick."""
+    """Result of the comparison for one brick."""
 
     SAME = "same"
     DIFFERENT = "different"
@@ -50,18 +47,18 @@ class Outcome(StrEnum):
     FAILED = "failed"
     """The backend failed, or its worker died."""
     UNCHECKED = "unchecked"
-    """The backend ran it; that which it is held against could not."""
+    """The backend ran it; the reference backend could not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """One brick in one backend beside another.
+    """Comparison of one brick in two backends.
 
     Attributes:
         key: Key of the brick.
         operators: Its operators.
-        verdict: What came out.
-        error: Largest difference as a share of the output's largest value, over all outputs; None where there is none.
+        verdict: Result of the comparison.
+        error: Largest difference as a share of the output's largest value, over all outputs; None without a comparison.
         reason: Why it is not ``same``.
     """
 
@@ -74,12 +71,12 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class AgreementReport(Tabular):
-    """All bricks of a suite.
+    """Comparison of all bricks of a suite.
 
     Attributes:
-        backend: What was checked.
-        against: What it was checked against.
-        dtype: Precision it computed in.
+        backend: The backend that was checked.
+        against: The reference backend.
+        dtype: Precision of the checked backend.
         tolerance: Largest error that counts as the same.
         rows: One per brick, sorted by key.
     """
@@ -92,15 +89,15 @@ class AgreementReport(Tabular):
 
     @property
     def complete(self) -> bool:
-        """Whether every brick is known to compute the same."""
+        """True if both backends compute the same for every brick."""
         return all(row.verdict is Outcome.SAME for row in self.rows)
 
     def count(self, verdict: Outcome) -> int:
-        """Bricks with a verdict."""
+        """Return the number of bricks with a verdict."""
         return sum(row.verdict is verdict for row in self.rows)
 
     def records(self) -> Records:
-        """One row per brick that does not compute the same, counts beside them."""
+        """Return one row per brick with another verdict than ``same``, and counts as totals."""
         rows = [
             asdict(row) | {"operators": list(row.operators), "verdict": str(row.verdict)}
             for row in self.rows
@@ -129,35 +126,28 @@ def check_agreement(
     """Run every brick in two backends and compare the outputs.
 
     Args:
-        suite: Of source or fused bricks: those of an executed graph are of one stack's making.
-        backend: What to check.
-        against: What to check it against, on the CPU with default options, in each network's own precision.
-        device: Of ``backend``.
-        options: Of ``backend``.
-        dtype: What ``backend`` computes in; ``TOLERANCES`` has what each precision may cost.
-        seed: Of weights and inputs.
-        timeout_s: For each brick and backend.
+        suite: Source or fused bricks; bricks of an executed graph run on one stack only.
+        backend: Backend to check.
+        against: Reference backend, on the CPU with default options, in each network's own precision.
+        device: Device of ``backend``.
+        options: Options of ``backend``.
+        dtype: Precision of ``backend``; ``TOLERANCES`` has the largest error of each precision.
+        seed: Seed of weights and inputs.
+        timeout_s: Time limit for each brick and backend.
         progress: Called after each brick.
 
     Raises:
-        UsageError: A wrong option or precision, or bricks that one stack only can run.
+        UsageError: An option or precision is wrong, or only one stack can run the bricks.
         BackendUnavailable: A runtime, or the device, cannot be used here.
-        BackendError: A runtime cannot be set up as asked.
+        BackendError: A runtime cannot be set up with these options.
         WorkerError: A worker cannot be started.
-        SuiteError: A brick is missing or not what its name says.
+        SuiteError: A brick is missing, or its content does not match its name.
     """
+    _check_suite(suite)
     rows = []
     begun = time.monotonic()
-    for row in agreements(
-        suite,
-        backend,
-        against=against,
-        device=device,
-        options=options,
-        dtype=dtype,
-        seed=seed,
-        timeout_s=timeout_s,
-    ):
+    place, reference = checked_place(backend, device, options, dtype), checked_place(against)
+    for row in agreements(suite, place, reference, seed=seed, timeout_s=timeout_s):
         rows.append(row)
         if progress is not None:
             elapsed_s = time.monotonic() - begun
@@ -167,139 +157,127 @@ def check_agreement(
 
 def agreements(
     suite: Suite,
-    backend: str,
+    place: Place,
+    reference: Place,
     *,
     keys: Collection[str] | None = None,
-    against: str = "onnxruntime",
-    device: str = "cpu",
-    options: Mapping[str, str] | None = None,
-    dtype: str = NATIVE,
     seed: int = 0,
     timeout_s: float = 120.0,
 ) -> Generator[Agreement, None, None]:
-    """What ``check_agreement`` finds, one brick after the other: whoever asks may keep each row, and stop at any.
+    """Yield the rows of ``check_agreement`` one by one, so that the caller can keep each row and stop after any.
 
     Args:
-        suite: As for ``check_agreement``, and so is everything but ``keys``.
-        backend: Likewise.
-        keys: Only these bricks; None: all of the suite.
-        against: Likewise.
-        device: Likewise.
-        options: Likewise.
-        dtype: Likewise.
-        seed: Likewise.
-        timeout_s: Likewise.
+        suite: Source or fused bricks.
+        place: Where the checked backend runs (``checked_place``).
+        reference: Where the reference backend runs.
+        keys: Keys of the bricks to check; None: all bricks of the suite.
+        seed: Seed of weights and inputs.
+        timeout_s: Time limit for each brick and backend.
 
     Yields:
         One row per brick, in the order of the keys.
 
     Raises:
-        UsageError: As ``check_agreement``; with the first row.
-        BackendUnavailable: Likewise.
-        BackendError: A runtime cannot be set up as asked.
+        UsageError: Only one stack can run the bricks; raised when the first row is requested.
+        BackendUnavailable: A runtime, or the device, cannot be used here.
+        BackendError: A runtime cannot be set up with these options.
         WorkerError: A worker cannot be started.
-        SuiteError: As ``check_agreement``.
+        SuiteError: A brick is missing, or its content does not match its name.
     """
-    if suite.bound_to is not None:
-        raise UsageError(f"suite {suite.path} holds the bricks of one stack", remedy="check one with --graph source")
-    with ExitStack() as resources:
-        folder = Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-agreement-")))
-        both = [
-            resources.enter_context(
-                _Runner(name, on, chosen, precision, place=folder / f"{role}.npz", seed=seed, timeout_s=timeout_s)
-            )
-            for role, name, on, chosen, precision in [
-                ("own", backend, device, options or {}, dtype),
-                ("other", against, "cpu", {}, NATIVE),
-            ]
-        ]
-        for runner in both:
-            _ = runner.worker  # what ails the runtime itself is no brick's fault, and is reported once
+    _check_suite(suite)
+    places = (place, reference)
+    start = partial(start_worker, memory_bytes=psutil.virtual_memory().available // 2)
+    with TemporaryDirectory(prefix="dlbricks-agreement-") as folder, Workers(start) as workers:
+        for each in places:
+            workers.at(each)  # an error of the runtime itself concerns all bricks: report it once
+        outputs = partial(_outputs, workers, to=Path(folder) / "outputs.npz", seed=seed, timeout_s=timeout_s)
         for key in suite.keys:
             if keys is None or key in keys:
-                operators = suite.brick(key).operators
-                path = suite.brick_path(key).resolve()
-                yield _compare(key, tuple(operators), path, both, _tolerance(dtype))
+                blank = Agreement(key, tuple(suite.brick(key).operators), Outcome.SAME)
+                yield _compare(blank, suite.brick_path(key).resolve(), places, outputs)
+
+
+def _check_suite(suite: Suite) -> None:
+    if suite.bound_to is not None:
+        raise UsageError(f"suite {suite.path} holds the bricks of one stack", remedy="check one with --graph source")
 
 
 def _tolerance(dtype: str) -> float:
     return TOLERANCES.get(dtype, max(TOLERANCES.values()))
 
 
-class _Runner(Standby):
-    """One backend's worker."""
+def checked_place(
+    name: str, device: str = "cpu", options: Mapping[str, str] | None = None, dtype: str = NATIVE
+) -> Place:
+    """Return the place at which a backend runs bricks, after checking that the backend is available.
 
-    def __init__(
-        self,
-        backend: str,
-        device: str,
-        options: Mapping[str, str],
-        dtype: str,
-        *,
-        place: Path,
-        seed: int,
-        timeout_s: float,
-    ) -> None:
-        runtime = get(backend)
-        require_dtype(runtime, dtype, device)
-        resolved = runtime.resolve(device, options)
-        require_available(runtime, backend, device)
-        memory_bytes = psutil.virtual_memory().available // 2
-        super().__init__(
-            partial(start_worker, backend, device=device, options=resolved, memory_bytes=memory_bytes, dtype=dtype)
-        )
-        self.name = runtime.name
-        self._place = place
-        self._seed = seed
-        self._timeout_s = timeout_s
-
-    def outputs(self, path: Path) -> dict[str, npt.NDArray[Any]]:
-        """Inputs and outputs of one execution of a brick."""
-        worker = self.worker
-        request = Prepare(id="brick", path=str(path), synthetic=True, seed=self._seed, unroll=1)
-        worker.prepare(request, timeout_s=self._timeout_s)
-        worker.outputs("brick", self._place, timeout_s=self._timeout_s)
-        worker.release("brick")
-        with np.load(self._place, allow_pickle=False) as arrays:
-            return dict(arrays)
+    Raises:
+        UsageError: An option or precision is wrong.
+        BackendUnavailable: The runtime, or the device, cannot be used here.
+    """
+    backend = get(name)
+    backend.require_dtype(dtype, device)
+    resolved = backend.resolve(device, options or {})
+    require_available(backend, name, device)
+    return Place(Runtime.of(name, device, resolved), dtype=dtype)
 
 
-def _compare(key: str, operators: tuple[str, ...], path: Path, both: Sequence[_Runner], tolerance: float) -> Agreement:
+def _outputs(
+    workers: Workers[Place], place: Place, path: Path, *, to: Path, seed: int, timeout_s: float
+) -> dict[str, npt.NDArray[Any]]:
+    """Return the inputs and outputs of one execution of a brick."""
+    worker = workers.at(place)
+    member = PackMember("brick", NetworkFile(path=str(path), synthetic=True, seed=seed))
+    worker.load(Load(id="brick", members=(member,)), timeout_s=timeout_s)
+    worker.outputs("brick", to, timeout_s=timeout_s)
+    worker.drop("brick")
+    with np.load(to, allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+def _compare(
+    blank: Agreement,
+    path: Path,
+    places: tuple[Place, Place],
+    outputs: Callable[[Place, Path], dict[str, npt.NDArray[Any]]],
+) -> Agreement:
+    """Return the row of a brick, given the row without a result."""
+    place, reference = places
     try:
-        own = both[0].outputs(path)
+        own = outputs(place, path)
     except UnsupportedBrick as error:
-        return Agreement(key, operators, Outcome.UNSUPPORTED, reason=str(error))
+        return replace(blank, verdict=Outcome.UNSUPPORTED, reason=str(error))
     except BackendUnavailable:
         raise  # no brick can be checked
     except (BackendError, WorkerError) as error:
-        return Agreement(key, operators, Outcome.FAILED, reason=str(error))
+        return replace(blank, verdict=Outcome.FAILED, reason=str(error))
     try:
-        other = both[1].outputs(path)
+        other = outputs(reference, path)
     except (BackendError, WorkerError) as error:
-        return Agreement(key, operators, Outcome.UNCHECKED, reason=f"{both[1].name}: {error}")
-    worst = 0.0
+        return replace(blank, verdict=Outcome.UNCHECKED, reason=f"{reference.runtime.backend}: {error}")
+    worst, tolerance = 0.0, _tolerance(place.dtype)
     for name in other:
         if own[name].shape != other[name].shape:
             text = f"{name} has shape {own[name].shape}, and {other[name].shape} in the other backend"
-            return Agreement(key, operators, Outcome.DIFFERENT, reason=text)
+            return replace(blank, verdict=Outcome.DIFFERENT, reason=text)
         apart = difference(own[name], other[name])
         worst = max(worst, apart)
         if not apart <= tolerance:
             text = f"{name} differs by {apart:.1e} of its largest value, more than {tolerance:.0e}"
-            return Agreement(key, operators, Outcome.DIFFERENT, error=apart, reason=text)
-    return Agreement(key, operators, Outcome.SAME, error=worst)
+            return replace(blank, verdict=Outcome.DIFFERENT, error=apart, reason=text)
+    return replace(blank, error=worst)
 
 
 def difference(own: npt.NDArray[Any], other: npt.NDArray[Any]) -> float:
-    """How far two arrays of one shape are apart.
+    """Return the difference of two arrays of one shape.
 
     Args:
         own: Any values.
-        other: Likewise.
+        other: Values of the reference.
 
     Returns:
-        For numbers of a fraction the largest difference over the largest finite value of ``other``, infinite where one
-        is finite and the other is not; for all else the share of elements that differ.
+        For floating-point numbers, the largest difference divided by the largest finite value of ``other``; infinite if
+        an element is finite in one array only. For other types, the share of elements that differ.
     """
     if not other.size:
         return 0.0

@@ -8,112 +8,184 @@ from datetime import datetime
 from typing import Unpack
 
 from ...db.store import Store
-from ...db.values import Measurement
-from ...models import ModelSource
-from ...tabular import Records, Tabular
+from ...db.values import Measurement, Runtime
+from ...tabular import Records
 from ..backends.registry import get
-from ..backends.requirements import require_walking
+from ..decomposition.decompose import Model
 from ..progress import ProgressCallback
-from .campaign import conduct
-from .costs import RunCosts
-from .data.data_effects import measure_data
-from .data.model_effect import DataLayer
-from .profiling import ProfileReport
-from .settings import MeasurementFields, MeasurementSettings, settings_from
-
-__all__ = ["MeasureReport", "MeasureRow", "measure"]
+from .data_effects import DATA_PROCESSES, DataLayer, DataRow, measure_data
+from .execution import MeasuredReport, RunOutcome, all_kernels, execute_run
+from .settings import MeasurementFields, MeasurementSettings, Order, settings_from
 
 _NS_PER_MS = 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class MeasureRow:
-    """Ground truth of one model; every number is None where ``error`` says why.
+    """Ground truth of one model; if ``error`` is set, numbers are None.
 
     Attributes:
         name: The model.
         key: Its content key.
-        backend: Name of the runtime.
-        latency_ms: Mean.
-        ci95_ms: 95 % interval of the mean.
-        undisturbed_ms: What it takes on a quiet machine.
-        p90_ms: 90 % of the runs are at most this long.
-        p99_ms: 99 % are.
-        load_ms: Session creation.
-        first_run_ms: First execution after it.
-        verdict: ``stable``, ``noisy``, ``unstable`` or ``timed-out``.
-        error: Why it could not be measured.
-        data_effect_ms: What its own values cost beyond synthetic ones, over all its executed layers; None where that
-            was not asked for, and where ``data_error`` says why.
-        data_ci95_ms: 95 % interval of it; where it includes 0, its values do nothing.
-        data_layers: The executed layers whose latency depends on their values.
-        data_error: Why its values could not be examined.
-        bound: What its dynamic dimensions were bound to.
+        runtime: The runtime.
         threads: Threads of the runtime.
+        measurement: Its measurement; None if it could not be measured.
+        error: Why it could not be measured.
+        data: The effect of its own values; None if not requested.
+        bound: Sizes of its dynamic dimensions.
     """
 
     name: str
     key: str | None
-    backend: str
-    latency_ms: float | None = None
-    ci95_ms: tuple[float, float] | None = None
-    undisturbed_ms: float | None = None
-    p90_ms: float | None = None
-    p99_ms: float | None = None
-    load_ms: float | None = None
-    first_run_ms: float | None = None
-    verdict: str | None = None
+    runtime: Runtime
+    threads: int
+    measurement: Measurement | None = None
     error: str | None = None
-    data_effect_ms: float | None = None
-    data_ci95_ms: tuple[float, float] | None = None
-    data_layers: tuple[DataLayer, ...] | None = None
-    data_error: str | None = None
+    data: DataRow | None = None
     bound: Mapping[str, int] = field(default_factory=dict)
-    threads: int = 1
+
+    @property
+    def backend(self) -> str:
+        """Name of the runtime."""
+        return self.runtime.backend
+
+    @property
+    def latency_ms(self) -> float | None:
+        """Mean latency."""
+        return None if self.measurement is None else self.measurement.latency_ms
+
+    @property
+    def ci95_ms(self) -> tuple[float, float] | None:
+        """95 % interval of the mean."""
+        return None if self.measurement is None else self.measurement.ci95_ms
+
+    @property
+    def undisturbed_ms(self) -> float | None:
+        """Latency on a quiet machine."""
+        return None if self.measurement is None else _ms(self.measurement.undisturbed_ns)
+
+    @property
+    def p90_ms(self) -> float | None:
+        """90 % of the executions are at most this long."""
+        return None if self.measurement is None else _ms(self.measurement.summary.p90_ns)
+
+    @property
+    def p99_ms(self) -> float | None:
+        """99 % of the executions are at most this long."""
+        return None if self.measurement is None else _ms(self.measurement.summary.p99_ns)
+
+    @property
+    def load_ms(self) -> float | None:
+        """Duration of session creation."""
+        return None if self.measurement is None else _ms(self.measurement.load_ns)
+
+    @property
+    def first_run_ms(self) -> float | None:
+        """Duration of the first execution after session creation."""
+        return None if self.measurement is None else _ms(self.measurement.first_run_ns)
+
+    @property
+    def verdict(self) -> str | None:
+        """``stable``, ``noisy``, ``unstable`` or ``timed-out``."""
+        return None if self.measurement is None else str(self.measurement.summary.verdict)
+
+    @property
+    def data_effect_ms(self) -> float | None:
+        """Latency with its own values minus latency with synthetic ones, over all its executed layers."""
+        return None if self.data is None else self.data.effect_ms
+
+    @property
+    def data_ci95_ms(self) -> tuple[float, float] | None:
+        """95 % interval of the effect; if it includes 0, no effect was found."""
+        return None if self.data is None else self.data.ci95_ms
+
+    @property
+    def data_layers(self) -> tuple[DataLayer, ...] | None:
+        """The executed layers with a latency that depends on their values."""
+        return None if self.data is None or self.data.error is not None else self.data.layers
+
+    @property
+    def data_error(self) -> str | None:
+        """Why its values could not be examined; None if ``error`` has the reason."""
+        return None if self.data is None or self.data.key is None else self.data.error
+
+    def record(self) -> dict[str, object]:
+        """Return the row of JSON."""
+        return {
+            "name": self.name,
+            "key": self.key,
+            "backend": self.backend,
+            "latency_ms": self.latency_ms,
+            "ci95_ms": self.ci95_ms,
+            "undisturbed_ms": self.undisturbed_ms,
+            "p90_ms": self.p90_ms,
+            "p99_ms": self.p99_ms,
+            "load_ms": self.load_ms,
+            "first_run_ms": self.first_run_ms,
+            "verdict": self.verdict,
+            "error": self.error,
+            "data_effect_ms": self.data_effect_ms,
+            "data_ci95_ms": self.data_ci95_ms,
+            "data_layers": None if self.data_layers is None else [asdict(layer) for layer in self.data_layers],
+            "data_error": self.data_error,
+            "bound": dict(self.bound),
+            "threads": self.threads,
+        }
+
+
+def _ms(ns: float | None) -> float | None:
+    return None if ns is None else ns / _NS_PER_MS
 
 
 @dataclass(frozen=True, slots=True)
-class MeasureReport(Tabular):
+class MeasureReport(MeasuredReport):
     """Ground truth of several models.
 
     Attributes:
         rows: One per model, in the order given.
-        run: UUID of the run; None where no model could be read.
-        system: Key of this system.
-        stack: Key of the stack.
-        wall_s: The whole call.
-        costs: Where the time went.
-        kernels: What the pass that records kernels did; None where it was not asked for.
-        bounded_s: Of ``wall_s``, what a total time bounds: neither that pass nor what the values in models cost.
-        threads: Threads of the runtime.
+        outcome: What was asked for, and what became of it.
+        wall_s: Duration of the whole call, with data effects.
     """
 
     rows: tuple[MeasureRow, ...]
-    run: str | None
-    system: str
-    stack: str
+    outcome: RunOutcome
     wall_s: float
-    costs: RunCosts
-    kernels: ProfileReport | None = None
-    bounded_s: float = 0.0
-    threads: int = 1
 
     @property
     def complete(self) -> bool:
-        """Whether everything that was asked for is measured or listed."""
+        """True if all requested measurements succeeded."""
         unrecorded = self.kernels is not None and self.kernels.failures
         return not unrecorded and all(row.error is None and row.data_error is None for row in self.rows)
 
     def records(self) -> Records:
-        """One row per model."""
-        totals = {name: getattr(self, name) for name in ("run", "system", "stack", "wall_s")} | {
-            "kernels": None if self.kernels is None else asdict(self.kernels)
-        }
-        return Records(list(map(asdict, self.rows)), totals | {"by_threads": [{"threads": self.threads, **totals}]})
+        """Return one row per model."""
+        return measure_records([self])
+
+
+def measure_records(reports: Sequence[MeasureReport]) -> Records:
+    """Return the JSON of measurements with different numbers of threads: rows side by side, and the totals of each.
+
+    Args:
+        reports: Of the same models, one per number of threads.
+    """
+    each = [{"threads": report.threads, **_totals([report])} for report in reports]
+    of_models = zip(*(report.rows for report in reports), strict=True)
+    return Records([row.record() for rows in of_models for row in rows], _totals(reports) | {"by_threads": each})
+
+
+def _totals(reports: Sequence[MeasureReport]) -> dict[str, object]:
+    first, *others = reports
+    return {
+        "run": None if others else first.run,
+        "system": first.system,
+        "stack": first.stack,
+        "wall_s": sum(report.wall_s for report in reports),
+        "kernels": all_kernels(reports),
+    }
 
 
 def measure(
-    models: Sequence[ModelSource],
+    models: Sequence[Model],
     *,
     store: Store,
     settings: MeasurementSettings | None = None,
@@ -125,108 +197,52 @@ def measure(
     progress: ProgressCallback | None = None,
     **fields: Unpack[MeasurementFields],
 ) -> MeasureReport:
-    """Measure whole models, interleaved in rounds over several processes, and store them as ground truth.
+    """Measure whole models, alternating between them over several processes, and store them as ground truth.
 
-    Always measures, whatever is stored, unless ``since`` says otherwise; a measurement that was interrupted goes on.
+    Models are measured even if the database has measurements of them, unless ``since`` is given. An interrupted
+    measurement is continued.
 
     Args:
-        models: What to measure (``find_models``).
+        models: Models to measure (``find_models``).
         store: Open database.
         settings: How to measure.
-        since: Only what was not measured since this time; of the rest the stored measurements are the answer. Local
-            time where it has no time zone.
-        data: Also measure what the models' own values cost (``measure_data``); ``budget_s`` does not bound that.
-        kernels: Afterwards, in a pass of its own, also record which kernels run for each model; ``budget_s`` does not
-            bound that.
-        node: What you call this machine, stored with the run; None: ``$DLBRICKS_NODE``, else nothing. What another node
-            left unfinished in the database is not continued.
-        campaign: What this is part of, stored with the run.
+        since: Measure only models without a measurement since this time; report the stored measurements of the others.
+            A time without a time zone is local time.
+        data: Also measure the effect of the models' own values (``measure_data``); ``budget_s`` does not bound this.
+        kernels: Also record the kernels that run for each model, in a separate pass afterwards; ``budget_s`` does not
+            bound this pass.
+        node: Your name of this machine, stored with the run; None: ``$DLBRICKS_NODE``, or else empty. Unfinished
+            measurements of other nodes in the database are not continued.
+        campaign: Name of the campaign that the run belongs to, stored with the run.
         progress: Called between requests.
-        **fields: Fields of ``MeasurementSettings``, in place of ``settings``.
+        **fields: Fields of ``MeasurementSettings``, instead of ``settings``.
 
     Raises:
-        DlbricksError: As ``run``; a model that cannot be read or run is a row with ``error`` instead.
+        DlbricksError: As ``run``; a model that cannot be read or run becomes a row with ``error`` instead.
     """
     how = settings_from(settings, fields)
-    if data:  # before the models are measured without them
-        runtime = get(how.backend)
-        require_walking(runtime, how.device, runtime.resolve(how.device, how.options))
-    done = conduct(
-        how,
-        command="measure",
-        store=store,
-        models=models,
-        again=("all",),
-        since=since,
-        kernels=kernels,
-        node=node,
-        campaign=campaign,
-        progress=progress,
-    )
-    pending = {item.key: item for item in done.models.pending}
-    known = {found.key: found for found in done.models.reused}
-    failed = {failure.key: failure for failure in done.models.failed}
-    rows, used = [], done.conditions.threads
-    for name, key in done.sources.names:
+    if data:  # fail before the models are measured
+        runtime = get(how.runtime.backend)
+        options = runtime.resolve(how.runtime.device, dict(how.runtime.options))
+        runtime.require_walking(how.runtime.device, options)
+    order = Order("measure", again=("all",), since=since, kernels=kernels, node=node, campaign=campaign)
+    outcome = execute_run(how, order, store=store, models=models, progress=progress)
+    chosen = outcome.chosen
+    known = {measurement.key: measurement for measurement in (*chosen.models.reused, *chosen.models.measured)}
+    failed = {failure.key: failure.reason for failure in chosen.models.failures}
+    rows = []
+    for name, key in chosen.sources.names:
+        measurement, error = None if key is None else known.get(key), None
         if key is None:
-            rows.append(MeasureRow(name, None, how.backend, error=done.sources.problems[name], threads=used))
-            continue
-        item, bound = pending.get(key), done.sources.bound.get(name, {})
-        result = known.get(key) if item is None else item.result
-        failure = failed.get(key) if item is None else item.failure
-        if result is not None:
-            rows.append(replace(_row(name, how.backend, result), bound=bound, threads=used))
-        else:
-            reason = failure.reason if failure is not None else "the time was up before enough samples"
-            rows.append(MeasureRow(name, key, how.backend, error=reason, bound=bound, threads=used))
-    wall_s = done.wall_s
+            error = chosen.sources.problems[name]
+        elif measurement is None:
+            error = failed.get(key, "the time was up before enough samples")
+        bound = chosen.sources.bound.get(name, {})
+        rows.append(MeasureRow(name, key, how.runtime, how.conditions.threads, measurement, error, bound=bound))
+    wall_s = outcome.wall_s
     if data:
-        effects = measure_data(
-            models,
-            store=store,
-            backend=how.backend,
-            device=how.device,
-            options=how.options,
-            threads=how.threads,
-            dtype=how.dtype,
-            seed=how.seed,
-            progress=progress,
-        )
+        own = replace(how, processes=DATA_PROCESSES)
+        effects = measure_data(models, store=store, settings=own, progress=progress)
         wall_s += effects.wall_s
-        rows = [
-            replace(
-                row,
-                data_effect_ms=effect.effect_ms,
-                data_ci95_ms=effect.ci95_ms,
-                data_layers=effect.layers if effect.error is None else None,
-                data_error=effect.error if effect.key is not None else None,  # else ``error`` says it
-            )
-            for row, effect in zip(rows, effects.rows, strict=True)
-        ]
-    return MeasureReport(
-        rows=tuple(rows),
-        run=done.run,
-        system=done.system.key,
-        stack=done.stack.key,
-        wall_s=wall_s,
-        costs=done.costs,
-        kernels=done.kernels,
-        bounded_s=done.wall_s - done.costs.profile_s,
-        threads=used,
-    )
-
-
-def _row(name: str, backend: str, found: Measurement) -> MeasureRow:
-    return MeasureRow(
-        name=name,
-        key=found.key,
-        backend=backend,
-        latency_ms=found.latency_ms,
-        ci95_ms=found.ci95_ms,
-        undisturbed_ms=None if found.undisturbed_ns is None else found.undisturbed_ns / _NS_PER_MS,
-        p90_ms=found.summary.p90_ns / _NS_PER_MS,
-        p99_ms=found.summary.p99_ns / _NS_PER_MS,
-        load_ms=found.load_ns / _NS_PER_MS if found.load_ns is not None else None,
-        first_run_ms=found.first_run_ns / _NS_PER_MS if found.first_run_ns is not None else None,
-        verdict=str(found.summary.verdict),
-    )
+        rows = [replace(row, data=effect) for row, effect in zip(rows, effects.rows, strict=True)]
+    return MeasureReport(tuple(rows), outcome, wall_s)

@@ -1,11 +1,11 @@
-"""``run``: measure every brick of a suite that is not measured yet, and models beside them."""
+"""``run``: measure every brick of a suite without a stored measurement, and whole models along with them."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Unpack
@@ -13,33 +13,21 @@ from typing import Unpack
 from ...bricks.suite.suite import Suite
 from ...db.store import Store
 from ...db.values import Failure
-from ...models import ModelSource
-from ...tabular import Records, Tabular
+from ...tabular import Records
+from ..decomposition.decompose import Model
 from ..progress import ProgressCallback
-from .campaign import Campaign, conduct
-from .costs import RunCosts
-from .pending import Selection
-from .profiling import ProfileReport
-from .settings import MeasurementFields, MeasurementSettings, settings_from
-
-__all__ = ["RunFailure", "RunReport", "run"]
-
-_TOTALS = (
-    "bricks", "measured", "reused", "failed", "remaining", "models", "models_measured", "models_remaining",
-    "algorithms", "algorithms_reused", "algorithms_remaining", "wall_s", "timed_s", "prepare_s", "forecast_s",
-    "budget_s", "dry_run", "run", "system", "stack",
-)  # fmt: skip
-"""Fields of a ``RunReport`` that JSON has as they are."""
+from .execution import MeasuredReport, RunOutcome, all_kernels, execute_run
+from .settings import MeasurementFields, MeasurementSettings, Order, settings_from
 
 
 @dataclass(frozen=True, slots=True)
 class RunFailure:
-    """What a run could not measure.
+    """A brick or model that a run could not measure.
 
     Attributes:
         key: Key of the brick, or name of the model.
         reason: Why.
-        variant: Name of the algorithm; empty for none.
+        variant: Name of the algorithm; empty: the backend's choice.
         threads: Threads of the runtime.
     """
 
@@ -50,80 +38,135 @@ class RunFailure:
 
 
 @dataclass(frozen=True, slots=True)
-class RunReport(Tabular):
-    """What a run did.
+class RunReport(MeasuredReport):
+    """Report of a run.
 
     ``bricks`` is the sum of ``measured``, ``reused``, ``failed`` and ``remaining``.
 
     Attributes:
-        run: UUID of the run; None for a dry run, and where nothing was left to measure.
-        system: Key of this system.
-        stack: Key of the stack.
-        bricks: Bricks of the suite.
-        measured: Measured by this run; none by a dry run.
-        reused: Stored already.
-        failed: Cannot be measured, now or by an earlier run, or have a broken file.
-        remaining: Left over because the time was up, and running again goes on with them; for a dry run, those that
-            would be measured.
-        models: Whole models measured by this run or stored already.
-        models_remaining: Whole models left over, or to be measured, likewise.
-        failures: Brick key, or model name, and the reason.
-        algorithms: Bricks measured by this run with one of the backend's other algorithms, each once per algorithm.
-        algorithms_reused: Of these, those stored already.
-        algorithms_remaining: Left over, or to be measured, likewise.
-        algorithm_failures: Those that cannot be measured.
-        wall_s: The whole call.
-        timed_s: Timed samples.
-        prepare_s: Loading of networks in the workers.
-        forecast_s: What was expected before, within the budget where that was possible.
-        budget_s: Total time that was given; None: as long as it takes.
-        dry_run: Whether this was only a forecast.
-        costs: Every part of ``wall_s``.
-        kernels: What the pass that records kernels did; None where it was not asked for.
-        bound: What the dynamic dimensions of models were bound to, by name.
-        models_measured: Of ``models``, those measured by this run.
-        verdicts: Measurements of bricks and models that serve now, by verdict.
-        threads: Threads of the runtime.
+        outcome: What was asked for, and what became of it.
     """
 
-    run: str | None
-    system: str
-    stack: str
-    bricks: int
-    measured: int
-    reused: int
-    failed: int
-    remaining: int
-    models: int
-    models_remaining: int
-    failures: tuple[tuple[str, str], ...]
-    algorithms: int
-    algorithms_reused: int
-    algorithms_remaining: int
-    algorithm_failures: tuple[Failure, ...]
-    wall_s: float
-    timed_s: float
-    prepare_s: float
-    forecast_s: float
-    budget_s: float | None
-    dry_run: bool
-    costs: RunCosts
-    kernels: ProfileReport | None = None
-    bound: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    models_measured: int = 0
-    verdicts: Mapping[str, int] = field(default_factory=dict)
-    threads: int = 1
+    outcome: RunOutcome
 
     @property
-    def bounded_s(self) -> float:
-        """What of a total time it used up, or would: all but the pass that records kernels."""
-        return self.forecast_s if self.dry_run else self.wall_s - self.costs.profile_s
+    def bricks(self) -> int:
+        """Number of bricks of the suite."""
+        bricks = self.outcome.chosen.bricks
+        return len(bricks.pending) + len(bricks.reused) + len(bricks.failed) + bricks.broken
+
+    @property
+    def measured(self) -> int:
+        """Bricks measured by this run; 0 for a dry run."""
+        return len(self.outcome.chosen.bricks.measured)
+
+    @property
+    def reused(self) -> int:
+        """Bricks with a stored measurement."""
+        return len(self.outcome.chosen.bricks.reused)
+
+    @property
+    def failed(self) -> int:
+        """Bricks that failed in this run or an earlier one, or have a broken file."""
+        return len(self.outcome.chosen.bricks.failures) + self.outcome.chosen.bricks.broken
+
+    @property
+    def remaining(self) -> int:
+        """Bricks left when the budget was spent, for the next run; for a dry run, bricks to measure."""
+        return self.outcome.chosen.bricks.remaining
+
+    @property
+    def models(self) -> int:
+        """Whole models measured by this run or earlier."""
+        return len(self.outcome.chosen.models.reused) + self.models_measured
+
+    @property
+    def models_measured(self) -> int:
+        """The number of ``models`` measured by this run."""
+        return len(self.outcome.chosen.models.measured)
+
+    @property
+    def models_remaining(self) -> int:
+        """Whole models left, or to measure."""
+        return self.outcome.chosen.models.remaining
+
+    @property
+    def failures(self) -> tuple[tuple[str, str], ...]:
+        """Brick key or model name, and the reason."""
+        chosen = self.outcome.chosen
+        labels = {key: name for name, key in reversed(chosen.sources.names) if key is not None}
+        return (
+            *chosen.broken.items(),
+            *((failure.key, failure.reason) for failure in chosen.bricks.failures),
+            *((labels[failure.key], failure.reason) for failure in chosen.models.failures),
+            *chosen.sources.problems.items(),
+        )
+
+    @property
+    def algorithms(self) -> int:
+        """Bricks measured by this run with one of the backend's other algorithms, counted once per algorithm."""
+        return len(self.outcome.chosen.algorithms.measured)
+
+    @property
+    def algorithms_reused(self) -> int:
+        """Pairs of brick and algorithm with a stored measurement."""
+        return len(self.outcome.chosen.algorithms.reused)
+
+    @property
+    def algorithms_remaining(self) -> int:
+        """Pairs left, or to measure."""
+        return self.outcome.chosen.algorithms.remaining
+
+    @property
+    def algorithm_failures(self) -> tuple[Failure, ...]:
+        """Pairs that cannot be measured."""
+        return self.outcome.chosen.algorithms.failures
+
+    @property
+    def wall_s(self) -> float:
+        """Duration of the whole call."""
+        return self.outcome.wall_s
+
+    @property
+    def timed_s(self) -> float:
+        """Duration of the timed samples."""
+        return self.costs.timed_s
+
+    @property
+    def prepare_s(self) -> float:
+        """Duration of loading networks in the workers."""
+        return self.costs.prepare_s
+
+    @property
+    def forecast_s(self) -> float:
+        """Forecast made before the run, within the budget if possible."""
+        return self.outcome.forecast_s
+
+    @property
+    def budget_s(self) -> float | None:
+        """Total time given; None: unlimited."""
+        return self.outcome.settings.budget_s
+
+    @property
+    def dry_run(self) -> bool:
+        """True if this is only a forecast."""
+        return self.outcome.order.dry_run
+
+    @property
+    def bound(self) -> Mapping[str, Mapping[str, int]]:
+        """Sizes of the dynamic dimensions of models, by model name."""
+        return self.outcome.chosen.sources.bound
+
+    @property
+    def verdicts(self) -> Counter[str]:
+        """Number of valid measurements of bricks and models, by verdict."""
+        return self.outcome.chosen.bricks.verdicts + self.outcome.chosen.models.verdicts
 
     @property
     def complete(self) -> bool:
-        """Whether everything that was asked for is done: measured, or listed, for a dry run.
+        """True if all requested measurements are done, or listed by a dry run.
 
-        That the runtime has no such algorithm for a brick is an answer; that one crashed or took too long is none.
+        An algorithm that the runtime does not support for a brick counts as done; a crash or a timeout does not.
         """
         left = self.remaining + self.models_remaining + self.algorithms_remaining
         broken = any(failure.kind != "unsupported" for failure in self.algorithm_failures)
@@ -132,28 +175,64 @@ class RunReport(Tabular):
 
     @property
     def rows(self) -> tuple[RunFailure, ...]:
-        """What could not be measured: bricks and models, then bricks with other algorithms."""
+        """Failures of bricks and models, then of bricks with other algorithms."""
         failures = [(*failure, "") for failure in self.failures]
         failures += [(failure.key, failure.reason, failure.variant) for failure in self.algorithm_failures]
         return tuple(RunFailure(*failure, self.threads) for failure in failures)
 
     def records(self) -> Records:
-        """One row per failure, what was done beside them."""
-        totals = {name: getattr(self, name) for name in _TOTALS} | {
-            "verdicts": dict(self.verdicts),
-            "algorithms_failed": len(self.algorithm_failures),
-            "kernels": None if self.kernels is None else asdict(self.kernels),
-            "costs": asdict(self.costs),
-            "bound": {name: dict(bound) for name, bound in self.bound.items()},
-        }
-        return Records(list(map(asdict, self.rows)), totals | {"by_threads": [{"threads": self.threads, **totals}]})
+        """Return one row per failure, and counts and durations as totals."""
+        return run_records([self], self.budget_s)
+
+
+def run_records(reports: Sequence[RunReport], budget_s: float | None) -> Records:
+    """Return the JSON of runs with different numbers of threads: failures, sums, and the totals of each run.
+
+    Args:
+        reports: One per number of threads.
+        budget_s: Total time of all runs.
+    """
+    each = [{"threads": report.threads, **_totals([report], report.budget_s)} for report in reports]
+    failures = [asdict(failure) for report in reports for failure in report.rows]
+    return Records(failures, _totals(reports, budget_s) | {"by_threads": each})
+
+
+def _totals(reports: Sequence[RunReport], budget_s: float | None) -> dict[str, object]:
+    first, *others = reports
+    return {
+        "bricks": sum(report.bricks for report in reports),
+        "measured": sum(report.measured for report in reports),
+        "reused": sum(report.reused for report in reports),
+        "failed": sum(report.failed for report in reports),
+        "remaining": sum(report.remaining for report in reports),
+        "models": sum(report.models for report in reports),
+        "models_measured": sum(report.models_measured for report in reports),
+        "models_remaining": sum(report.models_remaining for report in reports),
+        "algorithms": sum(report.algorithms for report in reports),
+        "algorithms_reused": sum(report.algorithms_reused for report in reports),
+        "algorithms_remaining": sum(report.algorithms_remaining for report in reports),
+        "wall_s": sum(report.wall_s for report in reports),
+        "timed_s": sum(report.timed_s for report in reports),
+        "prepare_s": sum(report.prepare_s for report in reports),
+        "forecast_s": sum(report.forecast_s for report in reports),
+        "budget_s": budget_s,
+        "dry_run": first.dry_run,
+        "run": None if others else first.run,
+        "system": first.system,
+        "stack": first.stack,
+        "verdicts": dict(sum((report.verdicts for report in reports), Counter())),
+        "algorithms_failed": sum(len(report.algorithm_failures) for report in reports),
+        "kernels": all_kernels(reports),
+        "costs": asdict(sum((report.costs for report in others), start=first.costs)),
+        "bound": {name: dict(bound) for report in reports for name, bound in report.bound.items()},
+    }
 
 
 def run(
     suite: Suite | str | os.PathLike[str],
     *,
     store: Store,
-    models: Sequence[ModelSource] = (),
+    models: Sequence[Model] = (),
     settings: MeasurementSettings | None = None,
     again: Collection[str] = (),
     since: datetime | None = None,
@@ -165,42 +244,42 @@ def run(
     progress: ProgressCallback | None = None,
     **fields: Unpack[MeasurementFields],
 ) -> RunReport:
-    """Measure the bricks of a suite, and ground truth of whole models between their visits.
+    """Measure the bricks of a suite, alternating with whole models as ground truth.
 
-    What is stored for this system, stack and conditions is not measured again, and a run that was interrupted, even by
-    SIGKILL, goes on where it was: each block of samples is committed before the next one is taken.
+    Bricks and models with a measurement for this system, stack and conditions are not measured again. An interrupted
+    run, even by SIGKILL, can be continued: each block of samples is committed before the next one is taken.
 
     Args:
         suite: The suite, or its folder.
         store: Open database.
-        models: Whole models to be measured beside the bricks, visited in turn with them.
+        models: Whole models to measure, alternating with the bricks.
         settings: How to measure.
-        again: ``noisy``, ``failed`` or ``all``: what to measure although the store holds it.
-        since: Of that only what was measured before this time: a call that was killed goes on where it was when it is
-            repeated with the time at which it first began. Local time where it has no time zone.
-        algorithms: Also measure each brick once with each of the backend's other algorithms, or with those of these
-            names, in the same visits. These measurements bear the algorithm's name as their variant; they compete in
-            lower bounds, and ``unfused`` and ``extended`` show what fusion saves (docs/estimates.md).
-        kernels: Afterwards, in a pass of its own, also record which kernels run for each brick and model that is
-            measured and has no such view yet (``again`` with ``all``: for each); ``budget_s`` does not bound that.
+        again: Stored measurements to repeat: ``noisy``, ``failed`` or ``all``.
+        since: Repeat only measurements from before this time. To continue a call that was killed, repeat it with the
+            time of its first start. A time without a time zone is local time.
+        algorithms: Also measure each brick once with each of the backend's other algorithms, or with the named ones, in
+            the same visits. The algorithm's name is the variant of these measurements. They compete in lower bounds;
+            ``unfused`` and ``extended`` show the savings of fusion (docs/estimates.md).
+        kernels: Also record the kernels of each measured brick and model, in a separate pass afterwards, unless they
+            are stored (``again`` with ``all``: in any case). ``budget_s`` does not bound this pass.
         dry_run: Only forecast.
-        node: What you call this machine, stored with the run; None: ``$DLBRICKS_NODE``, else nothing. What another node
-            left unfinished in the database is not continued.
-        campaign: What this is part of, stored with the run.
+        node: Your name of this machine, stored with the run; None: ``$DLBRICKS_NODE``, or else empty. Unfinished
+            measurements of other nodes in the database are not continued.
+        campaign: Name of the campaign that the run belongs to, stored with the run.
         progress: Called between requests, never while a sample is timed.
-        **fields: Fields of ``MeasurementSettings``, in place of ``settings``.
+        **fields: Fields of ``MeasurementSettings``, instead of ``settings``.
 
     Returns:
-        Counts, failures with reasons, and where the time went.
+        Counts, failures with reasons, and wall time by part.
 
     Raises:
-        UsageError: An option has a wrong value, or is given beside ``settings``; the backend offers no choice of
-            algorithms, or does not report its kernels.
+        UsageError: An option has a wrong value, or is given in addition to ``settings``; the backend offers no choice
+            of algorithms, or does not report its kernels.
         BackendUnavailable: The runtime cannot be used here.
         MachineBusy: Another process is measuring on this machine.
         SuiteError: The suite cannot be read.
         WorkerError: No worker can be started.
-        StoreError: The database cannot be written; what was committed stays.
+        StoreError: The database cannot be written; committed samples remain.
 
     Example:
         >>> with Store.open("dlbricks.db") as store:  # doctest: +SKIP
@@ -208,12 +287,9 @@ def run(
     """
     how = settings_from(settings, fields)
     opened = suite if isinstance(suite, Suite) else Suite.open(Path(suite))
-    done = conduct(
-        how,
-        command="run",
-        store=store,
-        suite=opened,
-        models=models,
+    order = Order(
+        "run",
+        opened,
         again=again,
         since=since,
         algorithms=algorithms,
@@ -221,56 +297,5 @@ def run(
         dry_run=dry_run,
         node=node,
         campaign=campaign,
-        progress=progress,
     )
-    return _report(done, budget_s=how.budget_s, dry_run=dry_run)
-
-
-def _report(campaign: Campaign, *, budget_s: float | None, dry_run: bool) -> RunReport:
-    bricks, models, variants = campaign.bricks, campaign.models, campaign.algorithms
-    failed = [*bricks.failed, *(item.failure for item in bricks.pending if item.failure is not None)]
-    labels = {key: name for name, key in reversed(campaign.sources.names) if key is not None}
-    failed_models = [*models.failed, *(item.failure for item in models.pending if item.failure is not None)]
-    return RunReport(
-        run=campaign.run,
-        system=campaign.system.key,
-        stack=campaign.stack.key,
-        bricks=len(bricks.pending) + len(bricks.reused) + len(bricks.failed) + bricks.broken,
-        measured=sum(item.result is not None for item in bricks.pending),
-        reused=len(bricks.reused),
-        failed=len(failed) + bricks.broken,
-        remaining=sum(item.open for item in bricks.pending),
-        models=len(models.reused) + sum(item.result is not None for item in models.pending),
-        models_remaining=sum(item.open for item in models.pending),
-        failures=(
-            *campaign.broken.items(),
-            *((failure.key, failure.reason) for failure in failed),
-            *((labels[failure.key], failure.reason) for failure in failed_models),
-            *campaign.sources.problems.items(),
-        ),
-        algorithms=sum(item.result is not None for item in variants.pending),
-        algorithms_reused=len(variants.reused),
-        algorithms_remaining=sum(item.open for item in variants.pending),
-        algorithm_failures=(
-            *variants.failed,
-            *(item.failure for item in variants.pending if item.failure is not None),
-        ),
-        wall_s=campaign.wall_s,
-        timed_s=campaign.costs.timed_s,
-        prepare_s=campaign.costs.prepare_s,
-        forecast_s=campaign.forecast_s,
-        budget_s=budget_s,
-        dry_run=dry_run,
-        costs=campaign.costs,
-        kernels=campaign.kernels,
-        bound=campaign.sources.bound,
-        models_measured=sum(item.result is not None for item in models.pending),
-        verdicts=_verdicts(bricks, models),
-        threads=campaign.conditions.threads,
-    )
-
-
-def _verdicts(*selections: Selection) -> dict[str, int]:
-    taken = [item.result for selection in selections for item in selection.pending if item.result is not None]
-    reused = [found for selection in selections for found in selection.reused]
-    return dict(Counter(str(found.summary.verdict) for found in (*reused, *taken)))
+    return RunReport(execute_run(how, order, store=store, models=models, progress=progress))

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,20 +20,80 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from ...bricks.costs.elementwise import FORMULAS
+from ...bricks.costs.elementwise import ELEMENTWISE_FORMULAS
 from ...bricks.graph.causal import SOFTMAX
-from ...bricks.operators import VIEWS
+from ...bricks.layer import VIEWS
 from ...errors import BrokenModel
-from ...models.shapes import infer_shapes, static_shapes
 from ...models.skeleton import KEPT_ELEMENTS, hide_future, is_causal
-from ...models.subgraphs import all_graphs, all_nodes
-from . import noise
-from .domains import ONES, POSITIVE, Domain, Kind, Site
-from .legality import domain_of
+from ...models.subgraphs import all_graphs, all_nodes, infer_shapes, static_shapes
+from .legality import ONES, POSITIVE, Domain, DomainKind, Site, domain_of
 
-__all__ = ["InputType", "make_inputs"]
+# Pools of seeded random values, tiled into inputs of any size at the speed of a copy.
+#
+# Drawing a normal deviate costs about 10 ns, so that the inputs of one brick could cost more than timing it. A
+# latency does not depend on which random value stands where, so a pool is drawn once per process and tiled.
+
+
+POOL = 65_537
+"""Elements of a pool: prime, so that rows of common lengths do not repeat each other."""
+
+SMALLEST = 2.0**-6
+"""Smallest magnitude of a float: normal in every float type down to float8e4m3fn, so that no input is a denormal."""
 
 Array = npt.NDArray[Any]
+
+
+@lru_cache(maxsize=8)
+def _deviates(seed: int) -> npt.NDArray[np.float32]:
+    values = np.random.default_rng([seed, 1]).standard_normal(POOL, dtype=np.float32)
+    near_zero = np.abs(values) < SMALLEST
+    values[near_zero] = np.copysign(np.float32(SMALLEST), values[near_zero])
+    values.flags.writeable = False
+    return values
+
+
+@lru_cache(maxsize=8)
+def _fractions(seed: int) -> npt.NDArray[np.float64]:
+    values = np.random.default_rng([seed, 2]).random(POOL)
+    values.flags.writeable = False
+    return values
+
+
+def normal(seed: int) -> npt.NDArray[np.float32]:
+    """N(0, 1), rounded away from zero to at least ``SMALLEST``."""
+    return _deviates(seed)
+
+
+def positive(seed: int) -> npt.NDArray[np.float32]:
+    """|N(0, 1)| + 1/2: a legal denominator, logarithm, root and variance."""
+    return np.abs(_deviates(seed)) + np.float32(0.5)
+
+
+def uniform(seed: int, low: float, high: float) -> npt.NDArray[np.float64]:
+    """Uniform in [low, high)."""
+    return low + _fractions(seed) * (high - low)
+
+
+def integers(seed: int, low: int, high: int) -> npt.NDArray[np.int64]:
+    """Uniform integers in [low, high); ``low`` alone where the range is empty."""
+    return low + np.floor(_fractions(seed) * max(high - low, 1)).astype(np.int64)
+
+
+def fill(shape: tuple[int, ...], pool: Array, *, offset: int) -> Array:
+    """Repeat a pool into a new C-contiguous array of a shape, beginning at an offset."""
+    size = math.prod(shape)
+    out = np.empty(size, dtype=pool.dtype)
+    start = offset % len(pool)
+    head, tail = pool[start : start + size], pool[: min(start, max(0, size - (len(pool) - start)))]
+    done = len(head) + len(tail)
+    out[: len(head)], out[len(head) : done] = head, tail
+    while done < size:
+        count = min(size - done, done)
+        out[done : done + count] = out[:count]
+        done += count
+    return out.reshape(shape)
+
+
 InputType = tuple[str, str, tuple[int, ...]]
 """Name, element type (ONNX's own name in lower case) and static shape of a graph input."""
 
@@ -54,7 +115,7 @@ _COMPUTING = frozenset({
 })  # fmt: skip
 """Compute what an index consumer reads: ones stay small whatever they do."""
 
-_SHAPE_KEEPING = {op_type for _, op_type in FORMULAS} | {"Cast", "CastLike", "Identity"}
+_SHAPE_KEEPING = {op_type for _, op_type in ELEMENTWISE_FORMULAS} | {"Cast", "CastLike", "Identity"}
 """Write a value of the shape that they read, of the largest where they read several."""
 
 _WORDS = ("brick", "layer", "suite", "stack", "", "model", "graph")
@@ -83,7 +144,7 @@ def make_inputs(
         for copy, arrays in enumerate(made):
             # Exact values stand in order; random ones begin somewhere else in every input of every copy.
             offset = 0 if values.ordered else zlib.crc32(f"{position}/{copy}".encode())
-            arrays[name] = noise.fill(shape, values.pool, offset=offset)
+            arrays[name] = fill(shape, values.pool, offset=offset)
             if consumers.behind_mask(name):
                 hide_future(arrays[name])
     return made
@@ -120,10 +181,10 @@ class _Consumers:
         if not asked:
             return ONES if integer and "mask" in name.lower() else None
         first = asked[0]
-        if first.kind is Kind.RANGE:
-            ranges = [domain for domain in asked if domain.kind is Kind.RANGE]
+        if first.kind is DomainKind.RANGE:
+            ranges = [domain for domain in asked if domain.kind is DomainKind.RANGE]
             low, high = max(domain.low for domain in ranges), min(domain.high for domain in ranges)
-            return Domain(Kind.RANGE, low=low, high=high)
+            return Domain(DomainKind.RANGE, low=low, high=high)
         return first
 
     def behind_mask(self, name: str) -> bool:
@@ -157,17 +218,17 @@ class _Consumers:
     def _through(self, node: onnx.NodeProto, slot: int, domain: Domain) -> Domain | None:
         """What a demand on a node's output asks of one of its inputs."""
         op = node.op_type
-        if domain.kind is Kind.EXACT:
+        if domain.kind is DomainKind.EXACT:
             if op in _RESHAPING and slot == 0:
                 return domain
             if op == "Concat":
                 return self._part(node, slot, domain)
             return ONES
-        if domain.kind is Kind.RANGE:
+        if domain.kind is DomainKind.RANGE:
             return domain if op in _MOVING and (slot == 0 or op == "Concat") else ONES
-        if domain.kind is Kind.POSITIVE:
+        if domain.kind is DomainKind.POSITIVE:
             return POSITIVE if op in _POSITIVE_KEEPING else None
-        return domain if op in _MOVING or domain.kind is Kind.ONES else None
+        return domain if op in _MOVING or domain.kind is DomainKind.ONES else None
 
     def _part(self, node: onnx.NodeProto, slot: int, domain: Domain) -> Domain:
         """The piece of a concatenated vector that comes from one input."""
@@ -176,7 +237,7 @@ class _Consumers:
             return ONES
         lengths = [shape[0] for shape in shapes if shape]
         start = sum(lengths[:slot])
-        return Domain(Kind.EXACT, values=domain.values[start : start + lengths[slot]])
+        return Domain(DomainKind.EXACT, values=domain.values[start : start + lengths[slot]])
 
     def _known_shapes(self) -> Mapping[str, tuple[int, ...]]:
         if self._shapes is None:
@@ -223,9 +284,9 @@ def _values(dtype: np.dtype[Any], domain: Domain | None, seed: int) -> _Values:
     """Values of a domain, or a type's own default."""
     if dtype.kind in "OUS":
         return _Values(np.array(_WORDS, dtype=object))
-    if domain is not None and domain.kind is Kind.EXACT:
+    if domain is not None and domain.kind is DomainKind.EXACT:
         return _Values(np.array(domain.values or (0,), dtype=np.float64).astype(dtype), ordered=True)
-    if domain is not None and domain.kind is Kind.ONES and dtype.kind in "iub":
+    if domain is not None and domain.kind is DomainKind.ONES and dtype.kind in "iub":
         return _Values(np.ones(1, dtype=dtype))
     return _Values(_pool(dtype, domain, seed).astype(dtype))
 
@@ -233,18 +294,18 @@ def _values(dtype: np.dtype[Any], domain: Domain | None, seed: int) -> _Values:
 def _pool(dtype: np.dtype[Any], domain: Domain | None, seed: int) -> Array:
     kind = domain.kind if domain else None
     if dtype == np.bool_:
-        return noise.integers(seed, 0, 2) if kind is Kind.MIXED else np.ones(1)
+        return integers(seed, 0, 2) if kind is DomainKind.MIXED else np.ones(1)
     if dtype.kind in "iu" or "int" in dtype.name:
-        return noise.integers(seed, *_integer_bounds(dtype, domain))
-    if domain and kind is Kind.RANGE:
-        return noise.uniform(seed, domain.low, domain.high)
-    values = noise.positive(seed) if kind is Kind.POSITIVE else noise.normal(seed)
+        return integers(seed, *_integer_bounds(dtype, domain))
+    if domain and kind is DomainKind.RANGE:
+        return uniform(seed, domain.low, domain.high)
+    values = positive(seed) if kind is DomainKind.POSITIVE else normal(seed)
     return values + 1j * values[::-1] if dtype.kind == "c" else values
 
 
 def _integer_bounds(dtype: np.dtype[Any], domain: Domain | None) -> tuple[int, int]:
     """Lowest value and end of a range of integers; wide ones default to small positive numbers."""
-    if domain and domain.kind is Kind.RANGE:
+    if domain and domain.kind is DomainKind.RANGE:
         return int(domain.low), int(domain.high)
     if domain or dtype.itemsize > 2:
         return 1, 8

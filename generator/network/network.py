@@ -7,31 +7,149 @@ are marked external, and a backend hands the arrays to its runtime (or asks for 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from ...bricks.operators import RANDOM
+from ...bricks.layer import RANDOM
 from ...errors import BackendError, ModelError, UnboundDimension
 from ...models.binding import apply, plan
 from ...models.reader import read_full, read_structure
 from ...models.skeleton import is_weight
-from ...models.subgraphs import reads
-from .copies import add_copy, add_value
+from ...models.subgraphs import own_names, reads, rename
 from .inputs import InputType, make_inputs
-from .shared import shared_buffers
 from .synthetic.weights import synthesise
 
-__all__ = ["Network", "export_network", "export_open_network", "file_network", "read_network", "synthetic_network"]
+# Caches of keys and values that an operator extends in place, where what it reads and what it writes are one buffer.
+#
+# A loop that generates text may bind the ``past`` and the ``present`` of a step to the same memory, as large as the
+# longest answer: GroupQueryAttention then writes the new position and copies nothing. A model is made for that where
+# both are declared with the same shape; otherwise ``present`` is longer by the new positions.
+
+
+_SLOTS = {"GroupQueryAttention": ((3, 1), (4, 2))}
+"""Operators that extend a cache in place: inputs, and the outputs that may be the same memory."""
+
+
+def shared_buffers(graph: onnx.GraphProto) -> dict[str, str]:
+    """Outputs of a network that a loop binds to the memory of an input, by name, each with the input.
+
+    Args:
+        graph: The network.
+    """
+    inputs, outputs = _shapes(graph.input), _shapes(graph.output)
+    return {
+        present: past
+        for past, present in _caches(graph)
+        if past in inputs and present in outputs and inputs[past] == outputs[present]
+    }
+
+
+def _caches(graph: onnx.GraphProto) -> Iterator[tuple[str, str]]:
+    for node in graph.node:
+        for read, written in _SLOTS.get(node.op_type, ()):
+            if len(node.input) > read and len(node.output) > written:
+                yield node.input[read], node.output[written]
+
+
+def _shapes(values: Iterable[onnx.ValueInfoProto]) -> dict[str, bytes]:
+    """Element types and shapes as they are declared, open dimensions by their names."""
+    return {value.name: value.type.SerializeToString(deterministic=True) for value in values}
+
+
+# Copies of a brick in one network: its nodes and constants under other names, and its weights with other values.
+#
+# Runtimes share packed weights between nodes where the packed bytes are equal (ONNX Runtime does), and copies would
+# then read warm what a model reads cold.
+
 
 Array = npt.NDArray[Any]
+
+
+def add_copy(graph: onnx.GraphProto, source: onnx.GraphProto, name_of: Callable[[str], str]) -> list[onnx.NodeProto]:
+    """Add the nodes and constants of a graph to another one, all its values under other names.
+
+    Args:
+        graph: Added to; inputs and outputs are the caller's to declare.
+        source: Left as it is.
+        name_of: From a name in it to that of the copy.
+
+    Returns:
+        The nodes as they were added, in order; they have no names of their own.
+    """
+    names = {name: name_of(name) for name in own_names(source) if name}
+    for tensor in source.initializer:
+        twin = graph.initializer.add()
+        twin.CopyFrom(tensor)
+        twin.name = names[tensor.name]
+    added = []
+    for node in source.node:
+        added.append(graph.node.add())
+        added[-1].CopyFrom(node)
+        added[-1].ClearField("name")
+        rename(added[-1], names)
+    return added
+
+
+def add_value(values: Any, value: onnx.ValueInfoProto, name: str) -> None:
+    """Declare an input or output (``graph.input``, ``graph.output``) of the type of another one."""
+    twin = values.add()
+    twin.CopyFrom(value)
+    twin.name = name
+
+
+def distinct(array: Array, copy: int) -> Array:
+    """The values in memory of their own, turned by as many places as the number of the copy says.
+
+    Turned values keep their distribution and their range, whatever they mean.
+    """
+    return np.roll(array.reshape(-1), copy).reshape(array.shape)
+
+
+# The type of an array, as requests and replies carry it, and narrower ones.
+
+
+def array_type(array: npt.NDArray[Any]) -> tuple[str, tuple[int, ...]]:
+    """ONNX's name of the element type, in lower case, and the shape."""
+    number = helper.np_dtype_to_tensor_dtype(array.dtype)
+    return onnx.TensorProto.DataType.Name(number).lower(), tuple(array.shape)
+
+
+def narrowed_to(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Numbers in a narrower type; finite ones stay finite, as masks are made of the largest number of float32."""
+    limit = np.float32(ml_dtypes.finfo(dtype).max)
+    return np.where(np.isfinite(array), np.clip(array, -limit, limit), array).astype(dtype)
+
+
+# How far two arrays of numbers are apart.
+
+
+def relative_difference(own: npt.NDArray[Any], other: npt.NDArray[Any]) -> float:
+    """Largest difference over the largest finite value of ``other``; infinite where one is finite and the other not.
+
+    Args:
+        own: Numbers, of any type that becomes float64.
+        other: Likewise, of the same shape.
+    """
+    first, two = own.astype(np.float64), other.astype(np.float64)
+    finite = np.isfinite(two)
+    if not np.array_equal(first[~finite], two[~finite], equal_nan=True) or not np.isfinite(first[finite]).all():
+        return float("inf")
+    if not finite.any():
+        return 0.0
+    largest = float(np.abs(two[finite]).max())
+    apart = float(np.abs(first[finite] - two[finite]).max())
+    return apart / largest if largest else apart
+
 
 _INLINE_BYTES = 1024
 """Weights of up to this size are stored in the protobuf: runtimes look at small values while they load."""
@@ -314,6 +432,7 @@ def _needed(model: onnx.ModelProto) -> list[onnx.NodeProto]:
 
 
 def initializer(name: str, array: Array) -> onnx.TensorProto:
+    """Return an array as an initializer; the protobuf holds the values of a small one only."""
     if array.nbytes <= _INLINE_BYTES or array.dtype.kind in "OUS" or array.dtype.name in _PACKED:
         return numpy_helper.from_array(array, name)
     tensor = onnx.TensorProto(name=name, data_type=helper.np_dtype_to_tensor_dtype(array.dtype), dims=array.shape)

@@ -9,7 +9,7 @@ itself. Between two visits of a weight all other bricks have run, as in a model.
 optimised, consumers would fold and equal producers merge.
 
 A runtime that optimises networks is asked for the executed form of many bricks at once, as parts of one network that
-share nothing (``united``, ``parted``): one session in place of one per brick.
+share nothing (``merge``, ``split``): one session in place of one per brick.
 """
 
 from __future__ import annotations
@@ -25,17 +25,42 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from ...bricks.canonical import ANY
+from ...bricks.canonical import ANY, versions_around
 from ...bricks.graph.boundary import BOTH, GIVEN, KEPT, LARGE_BYTES
 from ...errors import BackendError
 from ...models.skeleton import hide_future, hides_future
-from ...models.subgraphs import reads
-from .copies import add_copy, add_value, distinct
-from .network import Network
-from .opsets import common_ranges, opset_ranges
-from .shared import shared_buffers
+from ...models.subgraphs import all_nodes, plain_domain, reads
+from .network import Network, add_copy, add_value, distinct, shared_buffers
 
-__all__ = ["PACKING", "Member", "Packed", "grouped", "pack", "parted", "united"]
+# Versions of operator sets at which operators mean the same: networks that share one can be put into one network.
+
+
+def opset_ranges(model: onnx.ModelProto) -> dict[str, tuple[int, int]]:
+    """Versions of each domain at which all nodes of a model mean what they mean in it: the first, and the first not.
+
+    Bricks of executed graphs bear the versions that their operators were last changed in, which differ from brick to
+    brick; most of them mean the same at some version that all allow.
+    """
+    imported = {plain_domain(entry.domain): entry.version for entry in model.opset_import}
+    ranges: dict[str, tuple[int, int]] = {}
+    for node in all_nodes(model.graph.node):
+        domain = plain_domain(node.domain)
+        low, high = ranges.get(domain, (1, ANY))
+        since, until = versions_around(domain, node.op_type, imported.get(domain, 1))
+        ranges[domain] = max(low, since), min(high, until)
+    return ranges
+
+
+def common_ranges(
+    ranges: Mapping[str, tuple[int, int]], added: Mapping[str, tuple[int, int]]
+) -> dict[str, tuple[int, int]] | None:
+    """Versions of each domain that both allow; None where there are none of some domain."""
+    merged = dict(ranges)
+    for domain, (low, high) in added.items():
+        known = merged.get(domain, (low, high))
+        merged[domain] = max(low, known[0]), min(high, known[1])
+    return merged if all(low < high for low, high in merged.values()) else None
+
 
 Array = npt.NDArray[Any]
 
@@ -65,7 +90,7 @@ _FRAME: Mapping[str, tuple[int, int]] = {"": (8, ANY)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Member:
+class PackedBrick:
     """A brick of a pack.
 
     Attributes:
@@ -97,7 +122,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Packed:
+class PackedNetwork:
     """A packed network, and whose its nodes are.
 
     Attributes:
@@ -140,7 +165,7 @@ def grouped(networks: Sequence[Network]) -> list[list[int]]:
     return [sorted(places) for _, places in groups]
 
 
-def pack(members: Sequence[Member], *, threads: int = 1) -> Packed:
+def pack(members: Sequence[PackedBrick], *, threads: int = 1) -> PackedNetwork:
     """Put bricks into one network, each between producers and consumers, in the order given.
 
     Weights that are equal are turned by as many places as equal ones came before, of whichever brick: ONNX Runtime
@@ -156,7 +181,7 @@ def pack(members: Sequence[Member], *, threads: int = 1) -> Packed:
     Raises:
         BackendError: There is no version of an operator set that all of them allow (see ``grouped``).
     """
-    made = _Assembly([member.network for member in members], threads=threads)
+    made = _PackBuilder([member.network for member in members], threads=threads)
     nodes: dict[str, int] = {}
     uncounted: dict[str, int] = {}
     idle: list[str] = []
@@ -178,16 +203,16 @@ def pack(members: Sequence[Member], *, threads: int = 1) -> Packed:
     if not idle:  # every output stays
         made.feed(_UNREAD, np.zeros(1, np.float32))
         idle.append(made.consume(_UNREAD))
-    return Packed(made.network(), nodes, uncounted, tuple(idle))
+    return PackedNetwork(made.network(), nodes, uncounted, tuple(idle))
 
 
-def united(networks: Sequence[Network]) -> Network:
+def merge(networks: Sequence[Network]) -> Network:
     """One network of several that share nothing, each with its own inputs, weights and outputs.
 
     Raises:
         BackendError: There is no version of an operator set that all of them allow (see ``grouped``).
     """
-    made = _Assembly(networks)
+    made = _PackBuilder(networks)
     for place, network in enumerate(networks):
         prefix = f"{place}.0/"
         for name, array in network.feeds.items():
@@ -198,12 +223,12 @@ def united(networks: Sequence[Network]) -> Network:
     return replace(made.network(), as_is=False)
 
 
-def parted(optimised: Network, networks: Sequence[Network]) -> list[Network]:
-    """What a runtime made of each of several networks that were ``united``, with their own inputs and outputs.
+def split(optimised: Network, networks: Sequence[Network]) -> list[Network]:
+    """What a runtime made of each of several networks that were ``merge``, with their own inputs and outputs.
 
     Args:
         optimised: What it made of all together.
-        networks: As they were given to ``united``.
+        networks: As they were given to ``merge``.
 
     Raises:
         BackendError: A node belongs to several of them, or to none.
@@ -248,7 +273,7 @@ def _part(optimised: Network, network: Network, place: int, owner: Mapping[int, 
     )
 
 
-class _Assembly:
+class _PackBuilder:
     """A network in the making."""
 
     def __init__(self, networks: Sequence[Network], *, threads: int = 1) -> None:
@@ -283,7 +308,7 @@ class _Assembly:
             hide_future(value)
             self._expand(name, f"{name}:one", value, array.shape)
             return
-        place = _parted(array) if self._threads > 1 else None
+        place = _split_axis(array) if self._threads > 1 else None
         if place is not None:
             self._add_vectors(name, value, array.shape, place)
             return
@@ -362,8 +387,8 @@ def _common_value(array: Array) -> Array | None:
     return None
 
 
-def _parted(array: Array) -> int | None:
-    """The axis at which an input is parted among threads, each of which writes whole spans; None where none fits."""
+def _split_axis(array: Array) -> int | None:
+    """The axis at which an input is split among threads, each of which writes whole spans; None where none fits."""
     if array.dtype not in {np.dtype(np.float32), np.dtype(np.float64)}:
         return None  # of which every runtime has a sum
     spans = (axis for axis in range(array.ndim - 1, 0, -1) if math.prod(array.shape[axis:]) >= _SPAN)

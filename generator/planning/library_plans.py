@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 
 import psutil
@@ -16,17 +15,11 @@ import psutil
 from ...bricks.suite.suite import Suite
 from ...errors import BackendError, UnsupportedBrick, UsageError, WorkerError
 from ...tabular import Records, Tabular
-from ..backends.cudnn.device import Gpu, find_gpu
-from ..backends.cudnn.library import require_library
-from ..backends.cudnn.lowering import DTYPES
-from ..backends.cudnn.plans import Plan
+from ..backends.cudnn.plans import DTYPES, EnginePlan, Gpu, find_gpu, require_library
 from ..progress import Progress, ProgressCallback, Stage
-from ..worker.client import Worker
-from ..worker.replies import Done
-from ..worker.standby import Standby
+from ..worker.client import Worker, Workers
+from ..worker.messages import Done
 from .planner import COMMAND, AskPlans, OfferedPlans, Start
-
-__all__ = ["BrickPlans", "Layout", "PlanReport", "library_plans"]
 
 _TENSOR_CORE = "TENSOR_CORE"
 
@@ -62,7 +55,7 @@ class BrickPlans:
     dtype: str
     layout: Layout | None
     operations: tuple[str, ...] = ()
-    plans: tuple[Plan, ...] = ()
+    plans: tuple[EnginePlan, ...] = ()
     reason: str = ""
     failed: bool = False
     planning_ns: int | None = None
@@ -121,7 +114,7 @@ def _result(row: BrickPlans) -> dict[str, object]:
     }
 
 
-def _plan(plan: Plan) -> dict[str, object]:
+def _plan(plan: EnginePlan) -> dict[str, object]:
     return {**asdict(plan), "knobs": dict(plan.knobs), "reason": plan.reason or None}
 
 
@@ -182,54 +175,47 @@ def library_plans(
     versions = require_library().versions
     rows = []
     begun = time.monotonic()
-    with _Library(found, timeout_s) as library:
+    with Workers(_started) as workers:
         for done, key in enumerate(suite.keys, 1):
             operators = tuple(suite.brick(key).operators)
             path = suite.brick_path(key).resolve()
             for dtype in dtypes:
-                rows += library.plans(key, operators, path, dtype, layouts)
+                rows += _plans(workers, found, BrickPlans(key, operators, dtype, Layout.NCHW), path, layouts, timeout_s)
             if progress is not None:
                 elapsed_s = time.monotonic() - begun
                 progress(Progress(Stage.PLAN, done, len(suite.keys), " ".join(operators), elapsed_s))
     return PlanReport(found, dict(versions), tuple(rows))
 
 
-class _Library(Standby):
-    """The process that asks."""
-
-    def __init__(self, gpu: Gpu, timeout_s: float) -> None:
-        super().__init__(partial(_started, gpu))
-        self._timeout_s = timeout_s
-
-    def plans(
-        self, key: str, operators: tuple[str, ...], path: Path, dtype: str, layouts: Sequence[Layout]
-    ) -> list[BrickPlans]:
-        """One row per layout; one alone where the layout makes no difference."""
-        rows = []
-        for layout in layouts:
-            row = BrickPlans(key, operators, dtype, layout)
-            request = AskPlans(str(path), dtype, layout is Layout.NHWC)
-            worker = self.worker
-            try:
-                reply = worker.ask(request, OfferedPlans, self._timeout_s)
-            except UnsupportedBrick as error:
-                return [replace(row, layout=None, reason=str(error))]
-            except (BackendError, WorkerError) as error:
-                rows.append(replace(row, reason=str(error), failed=True))
-                continue
-            rows.append(
-                replace(
-                    row,
-                    layout=layout if reply.images else None,
-                    operations=reply.operations,
-                    plans=reply.plans,
-                    reason=reply.reason,
-                    planning_ns=reply.planning_ns,
-                )
+def _plans(  # noqa: PLR0917
+    workers: Workers[Gpu], gpu: Gpu, blank: BrickPlans, path: Path, layouts: Sequence[Layout], timeout_s: float
+) -> list[BrickPlans]:
+    """One row per layout; one alone where the layout makes no difference."""
+    rows = []
+    for layout in layouts:
+        row = replace(blank, layout=layout)
+        request = AskPlans(str(path), row.dtype, layout is Layout.NHWC)
+        worker = workers.at(gpu)
+        try:
+            reply = worker.ask(request, OfferedPlans, timeout_s)
+        except UnsupportedBrick as error:
+            return [replace(row, layout=None, reason=str(error))]
+        except (BackendError, WorkerError) as error:
+            rows.append(replace(row, reason=str(error), failed=True))
+            continue
+        rows.append(
+            replace(
+                row,
+                layout=layout if reply.images else None,
+                operations=reply.operations,
+                plans=reply.plans,
+                reason=reply.reason,
+                planning_ns=reply.planning_ns,
             )
-            if not reply.images:
-                break
-        return rows
+        )
+        if not reply.images:
+            break
+    return rows
 
 
 def _started(gpu: Gpu) -> Worker:

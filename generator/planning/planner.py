@@ -1,31 +1,26 @@
 """The process that asks cuDNN for plans: a brick is untrusted, and a library may crash.
 
-It speaks as a worker does (``worker.requests``): one JSON object per line, a request and then its reply.
+It speaks as a worker does (``worker.messages``): one JSON object per line, a request and then its reply.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import IO, Any
 
 from ...errors import BackendUnavailable, WorkerError
-from ..backends.cudnn.plans import Plan
-from ..machine.memory import limit_memory
-from ..worker.replies import Done, Reply
-from ..worker.requests import Bye, Request, parse_request
-from ..worker.serving import answer_all, confined
-
-__all__ = ["COMMAND", "AskPlans", "OfferedPlans", "Start"]
+from ..backends.cudnn.plans import EnginePlan
+from ..machine.cores import limit_memory
+from ..worker.messages import Bye, Done, Reply, Request
+from ..worker.serving import answer_all, serve_confined
 
 COMMAND = (sys.executable, "-P", "-m", "dlbricks.generator.planning.planner")
 """Starts the process."""
 
 
-@dataclass(frozen=True, slots=True)
-class Start(Request):
+class Start(Request, frozen=True):
     """Load the library.
 
     Attributes:
@@ -33,14 +28,11 @@ class Start(Request):
         memory_bytes: Private memory that the process may take from now on; None: no limit.
     """
 
-    op: ClassVar[str] = "start"
-
     gpu: str
     memory_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AskPlans(Request):
+class AskPlans(Request, frozen=True):
     """Ask for the plans of one brick.
 
     Attributes:
@@ -49,25 +41,19 @@ class AskPlans(Request):
         channels_last: Layout of images.
     """
 
-    op: ClassVar[str] = "plans"
-
     path: str
     dtype: str
     channels_last: bool
 
 
-@dataclass(frozen=True, slots=True)
-class OfferedPlans(Reply):
+class OfferedPlans(Reply, frozen=True):
     """Reply to ``AskPlans``: a ``plans.Offer``, and whether the brick has images, so that their layout matters."""
 
     operations: tuple[str, ...]
-    plans: tuple[Plan, ...]
+    plans: tuple[EnginePlan, ...]
     reason: str
     planning_ns: int
     images: bool
-
-
-_REQUESTS: dict[str, type[Request]] = {kind.op: kind for kind in (Start, AskPlans, Bye)}
 
 
 class _Planner:
@@ -97,9 +83,9 @@ class _Planner:
 
     def _plans(self, request: AskPlans) -> Reply:
         from ...models.reader import read_structure
-        from ..backends.cudnn.dimensions import merged
+        from ..backends.cudnn.operations import merged
+        from ..backends.cudnn.operators import translate
         from ..backends.cudnn.plans import offered
-        from ..backends.cudnn.translation import translate
 
         if self._target is None:
             raise WorkerError("plans were asked for before the library was loaded")
@@ -110,18 +96,14 @@ class _Planner:
         return OfferedPlans(offer.operations, offer.plans, offer.reason, offer.planning_ns, images)
 
 
-def _parse(line: str) -> Request:
-    return parse_request(line, _REQUESTS)
-
-
 def serve(requests: Iterable[str], replies: IO[str]) -> None:
     """Answer requests until ``Bye`` or the end of the input."""
-    answer_all(requests, replies, _parse, _Planner().answer)
+    answer_all(requests, replies, Start | AskPlans | Bye, _Planner().answer)
 
 
 def main() -> None:
     """Confine the process, take the protocol's descriptors, and serve."""
-    confined(serve)
+    serve_confined(serve)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Rewrites of whole models that keep what they compute: one file each, with where it applies and how it is done.
+"""Rewrites of whole models that keep their results: each tells where it applies, and applies itself.
 
-What stands here knows ONNX and the model's own graph, and no runtime.
+Rewrites know ONNX and the model's graph, and no runtime.
 """

@@ -18,8 +18,6 @@ import numpy.typing as npt
 from ...bricks.layer import Layer
 from .pattern import View
 
-__all__ = ["REDUCING", "Axes", "Sheet", "reduced_axes"]
-
 Axes = tuple[int, ...]
 Numbers = npt.NDArray[np.float64]
 
@@ -99,7 +97,7 @@ class Sheet:
             if made is None or not np.isfinite(made).all():
                 continue
             self.values[layer.outputs[0]], self.makers[layer.outputs[0]] = made, layer
-            waiting |= {one.index: one for one in self.view.readers(layer.outputs[0])}
+            waiting |= {reader.index: reader for reader in self.view.readers(layer.outputs[0])}
 
     def _made(self, layer: Layer) -> Numbers | None:
         """What a layer makes of values that are known and of constants; None where that is not known."""
@@ -118,13 +116,13 @@ class Sheet:
         """What an operator that treats every element by itself makes."""
         function = _ELEMENTWISE.get(layer.op_type)
         operands = [] if function is None else [self._operand(layer, slot) for slot in range(len(names))]
-        known = [one for one in operands if one is not None]
+        known = [operand for operand in operands if operand is not None]
         variadic = layer.op_type == "Max" and len(operands) != 2
         if function is None or len(known) < len(names) or variadic:
             return None
-        full = any(one.ndim and one.shape[1] > 1 for one in known)
-        for name, one in zip(names, known, strict=True):
-            if full and name in self.values and one.shape[1] == 1 and self.view.shape(name) != self._kept:
+        full = any(operand.ndim and operand.shape[1] > 1 for operand in known)
+        for name, operand in zip(names, known, strict=True):
+            if full and name in self.values and operand.shape[1] == 1 and self.view.shape(name) != self._kept:
                 return None  # it would be broadcast along another axis
         found = np.asarray(function(*known), dtype=np.float64)
         return found if found.ndim else None

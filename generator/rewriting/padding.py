@@ -14,17 +14,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from ...bricks.layer import Layer, Role
-from ...bricks.operators import GLOBAL_POOLS, PARAMETERISED, POINTWISE, POOLS
+from ...bricks.layer import GLOBAL_POOLS, PARAMETERISED, POINTWISE, POOLS, Layer, Role
 from ...errors import ModelError
 from ...models.subgraphs import captures
-from .draft import Draft
 from .moments import reduced_axes
-from .pattern import Array, Match, View
+from .pattern import Array, Match, ModelDraft, View
 
-__all__ = ["Lanes", "apply", "find", "lanes_of"]
-
-Lanes = npt.NDArray[np.bool_]
+ChannelMask = npt.NDArray[np.bool_]
 """One for each channel of a value once it is padded: whether it is one of the model's own."""
 
 _IMAGE = 4
@@ -35,14 +31,14 @@ _NOT_FINITE = frozenset({"Acosh", "Acos", "Asin", "Atanh", "Div", "Exp", "Log", 
 
 
 @dataclass
-class _Walk:
+class _Widening:
     """One pass over a model with some of its convolutions widened.
 
     Attributes:
         view: The model.
         multiple: What channels are padded to a multiple of.
         wide: Convolutions that make more channels.
-        lanes: Of every value that is padded, along its axis 1.
+        channel_masks: Of every value that is padded, along its axis 1.
         makers: The convolutions that made these channels.
         refused: Convolutions whose channels something cannot read.
     """
@@ -50,7 +46,7 @@ class _Walk:
     view: View
     multiple: int
     wide: frozenset[int]
-    lanes: dict[str, Lanes] = field(default_factory=dict)
+    channel_masks: dict[str, ChannelMask] = field(default_factory=dict)
     makers: dict[str, frozenset[int]] = field(default_factory=dict)
     refused: set[int] = field(default_factory=set)
 
@@ -62,7 +58,7 @@ class _Walk:
 
     def _layer(self, layer: Layer) -> None:
         node = layer.node
-        read = [name for name in (*node.input, *captures(node)) if name in self.lanes]
+        read = [name for name in (*node.input, *captures(node)) if name in self.channel_masks]
         makers = frozenset[int]().union(*(self.makers[name] for name in read))
         if read:
             passed = self._passed(layer)
@@ -78,16 +74,16 @@ class _Walk:
                 layer.outputs[0], np.arange(_rounded(shape[1], self.multiple)) < shape[1], frozenset({layer.index})
             )
 
-    def _pad(self, value: str, lanes: Lanes, makers: frozenset[int]) -> None:
-        self.lanes[value], self.makers[value] = lanes, makers
+    def _pad(self, value: str, channel_mask: ChannelMask, makers: frozenset[int]) -> None:
+        self.channel_masks[value], self.makers[value] = channel_mask, makers
 
     def _refuse(self, *values: str) -> None:
         self.refused |= frozenset[int]().union(*(self.makers.get(name, frozenset()) for name in values))
 
-    def _passed(self, layer: Layer) -> Lanes | None:
+    def _passed(self, layer: Layer) -> ChannelMask | None:
         """The channels that a layer hands on; none where it reads them all, None where it cannot read them."""
         view, node = self.view, layer.node
-        others = [name for name in (*node.input[1:], *captures(node)) if name in self.lanes]
+        others = [name for name in (*node.input[1:], *captures(node)) if name in self.channel_masks]
         if layer.domain or any(layer.outputs[1:]) or view.shape(layer.outputs[0]) is None:
             return None
         if layer.op_type in POINTWISE - _NOT_FINITE or layer.op_type == "Div":
@@ -95,15 +91,15 @@ class _Walk:
         if layer.op_type == "Concat":
             return self._joined(layer)
         rule = _RULES.get(layer.op_type)
-        if others or rule is None or node.input[0] not in self.lanes:
+        if others or rule is None or node.input[0] not in self.channel_masks:
             return None
-        return rule(view, layer, self.lanes[node.input[0]])
+        return rule(view, layer, self.channel_masks[node.input[0]])
 
-    def _pointwise(self, layer: Layer) -> Lanes | None:
+    def _pointwise(self, layer: Layer) -> ChannelMask | None:
         """Channels stay where they are, and as many as they were."""
         made = self.view.shape(layer.outputs[0])
-        lanes = next(self.lanes[name] for name in layer.node.input if name in self.lanes)
-        if made is None or len(made) < 2 or made[1] != lanes.sum():
+        channel_mask = next(self.channel_masks[name] for name in layer.node.input if name in self.channel_masks)
+        if made is None or len(made) < 2 or made[1] != channel_mask.sum():
             return None
         for slot, name in enumerate(layer.node.input):
             shape, constant = self.view.shape(name), self.view.weight(layer, slot) is not None
@@ -111,37 +107,41 @@ class _Walk:
                 continue
             if layer.op_type == "Div" and slot == 1 and not constant:
                 return None  # a zero may be among the channels that are added
-            if name in self.lanes:
-                passes = np.array_equal(self.lanes[name], lanes) and shape is not None and len(shape) == len(made)
+            if name in self.channel_masks:
+                passes = (
+                    np.array_equal(self.channel_masks[name], channel_mask)
+                    and shape is not None
+                    and len(shape) == len(made)
+                )
             else:
                 passes = shape is not None and (constant or _across(shape, len(made)) == 1)
             if not passes:
                 return None
-        return lanes
+        return channel_mask
 
-    def _joined(self, layer: Layer) -> Lanes | None:
+    def _joined(self, layer: Layer) -> ChannelMask | None:
         shapes = [self.view.shape(name) for name in layer.node.input]
         axis = self.view.attribute(layer, "axis")
         known = [shape for shape in shapes if shape is not None]
         if len(known) < len(shapes) or axis is None or axis % len(known[0]) != 1:
             return None
         parts = zip(layer.node.input, known, strict=True)
-        return np.concatenate([self.lanes.get(name, np.ones(shape[1], bool)) for name, shape in parts])
+        return np.concatenate([self.channel_masks.get(name, np.ones(shape[1], bool)) for name, shape in parts])
 
 
 _READ = np.zeros(0, bool)
 """Of a layer that reads all channels and hands none on."""
 
 
-def _convolution(view: View, layer: Layer, lanes: Lanes) -> Lanes | None:
+def _convolution(view: View, layer: Layer, channel_mask: ChannelMask) -> ChannelMask | None:
     weight, group = view.weight(layer, 1), view.attribute(layer, "group") or 1
     if weight is None or weight.type is None:
         return None
     if group == 1:
         return _READ
-    count = int(lanes.sum())
+    count = int(channel_mask.sum())
     alone = group == count == weight.type.shape[0] and weight.type.shape[1] == 1
-    return lanes if alone and _bias_is_constant(view, layer) and layer.op_type == "Conv" else None
+    return channel_mask if alone and _bias_is_constant(view, layer) and layer.op_type == "Conv" else None
 
 
 def _bias_is_constant(view: View, layer: Layer) -> bool:
@@ -149,18 +149,18 @@ def _bias_is_constant(view: View, layer: Layer) -> bool:
     return len(layer.operands) < 3 or not layer.operands[2].value or view.weight(layer, 2) is not None
 
 
-def _product(view: View, layer: Layer, _: Lanes) -> Lanes | None:
+def _product(view: View, layer: Layer, _: ChannelMask) -> ChannelMask | None:
     shape, weight = view.shape(layer.node.input[0]), view.weight(layer, 1)
     flat = shape is not None and len(shape) == 2 and not view.attribute(layer, "transA")
     return _READ if flat and weight is not None and weight.type is not None and len(weight.type.shape) == 2 else None
 
 
-def _normalisation(view: View, layer: Layer, lanes: Lanes) -> Lanes | None:
+def _normalisation(view: View, layer: Layer, channel_mask: ChannelMask) -> ChannelMask | None:
     weights = [view.weight(layer, slot) for slot in range(1, 5)]
-    return lanes if all(one is not None and one.type is not None for one in weights) else None
+    return channel_mask if all(weight is not None and weight.type is not None for weight in weights) else None
 
 
-def _flat(view: View, layer: Layer, lanes: Lanes) -> Lanes | None:
+def _flat(view: View, layer: Layer, channel_mask: ChannelMask) -> ChannelMask | None:
     """All that follows the samples becomes one axis, or nothing but single rows and columns goes."""
     before, after = view.shape(layer.node.input[0]), view.shape(layer.outputs[0])
     if before is None or after is None or len(after) < 2 or after[0] != before[0]:
@@ -171,26 +171,26 @@ def _flat(view: View, layer: Layer, lanes: Lanes) -> Lanes | None:
         return None
     inner = int(np.prod(before[2:]))
     if len(after) == 2 and after[1] == before[1] * inner:
-        return np.repeat(lanes, inner)
-    return lanes if inner == 1 and after[1] == before[1] and int(np.prod(after[2:])) == 1 else None
+        return np.repeat(channel_mask, inner)
+    return channel_mask if inner == 1 and after[1] == before[1] and int(np.prod(after[2:])) == 1 else None
 
 
-def _averaged(view: View, layer: Layer, lanes: Lanes) -> Lanes | None:
+def _averaged(view: View, layer: Layer, channel_mask: ChannelMask) -> ChannelMask | None:
     before, after = view.shape(layer.node.input[0]), view.shape(layer.outputs[0])
     if before is None or after is None or min(reduced_axes(view, layer) or (0,)) < 2:
         return None
-    return lanes if after[:2] == before[:2] and int(np.prod(after[2:])) == 1 else None
+    return channel_mask if after[:2] == before[:2] and int(np.prod(after[2:])) == 1 else None
 
 
-def _resized(view: View, layer: Layer, lanes: Lanes) -> Lanes | None:
+def _resized(view: View, layer: Layer, channel_mask: ChannelMask) -> ChannelMask | None:
     before, after = view.shape(layer.node.input[0]), view.shape(layer.outputs[0])
-    constant = all(not one.value or view.weight(layer, slot) for slot, one in enumerate(layer.operands) if slot)
-    if view.attribute(layer, "keep_aspect_ratio_policy") not in {None, b"stretch"}:
+    constant = all(not operand.value or view.weight(layer, slot) for slot, operand in enumerate(layer.operands) if slot)
+    if view.attribute(layer, "keep_aspect_ratio_policy") not in {None, "stretch"}:
         return None  # what it makes of sizes depends on all of them
-    return lanes if constant and before is not None and after is not None and before[:2] == after[:2] else None
+    return channel_mask if constant and before is not None and after is not None and before[:2] == after[:2] else None
 
 
-_Rule = Callable[[View, Layer, Lanes], Lanes | None]
+_Rule = Callable[[View, Layer, ChannelMask], ChannelMask | None]
 _RULES: dict[str, _Rule] = {
     "BatchNormalization": _normalisation,
     "Conv": _convolution,
@@ -203,11 +203,11 @@ _RULES: dict[str, _Rule] = {
     "Reshape": _flat,
     "Resize": _resized,
     "Squeeze": _flat,
-    **dict.fromkeys(POOLS | GLOBAL_POOLS, lambda _view, _layer, lanes: lanes),
+    **dict.fromkeys(POOLS | GLOBAL_POOLS, lambda _view, _layer, channel_mask: channel_mask),
 }
 
 
-def lanes_of(view: View, multiple: int) -> tuple[dict[str, Lanes], frozenset[int]]:
+def channel_masks_of(view: View, multiple: int) -> tuple[dict[str, ChannelMask], frozenset[int]]:
     """The channels of all values that can be padded, and the convolutions that make more of them.
 
     Args:
@@ -216,10 +216,10 @@ def lanes_of(view: View, multiple: int) -> tuple[dict[str, Lanes], frozenset[int
     """
     wide = frozenset(layer.index for layer in view.live("Conv") if _can_make_more(view, layer, multiple))
     while True:
-        walk = _Walk(view, multiple, wide)
+        walk = _Widening(view, multiple, wide)
         walk.run()
         if not walk.refused:
-            return walk.lanes, wide
+            return walk.channel_masks, wide
         wide -= walk.refused
 
 
@@ -233,36 +233,36 @@ def _can_make_more(view: View, layer: Layer, multiple: int) -> bool:
 
 def find(view: View, multiple: int = 16) -> list[Match]:
     """One match of all layers that read or make padded channels; none where there are no such."""
-    lanes, wide = lanes_of(view, multiple)
+    channel_masks, wide = channel_masks_of(view, multiple)
     if not wide:
         return []
-    read = {index for name in lanes for index in view.graph.consumers(name)}
+    read = {index for name in channel_masks for index in view.graph.consumers(name)}
     last = view.graph.layers[max(wide)]
     return [view.match(wide | read, last.outputs[0], (), numbers={"multiple": multiple})]
 
 
-def apply(draft: Draft, view: View, match: Match) -> None:
+def apply(draft: ModelDraft, view: View, match: Match) -> None:
     """Pad weights and shapes, in place."""
-    lanes, wide = lanes_of(view, int(match.numbers["multiple"]))
+    channel_masks, wide = channel_masks_of(view, int(match.numbers["multiple"]))
     for index in view.graph.live:
         layer = view.graph.layers[index]
-        if index in wide or any(name in lanes for name in layer.node.input):
-            _widen(draft, view, layer, lanes)
+        if index in wide or any(name in channel_masks for name in layer.node.input):
+            _widen(draft, view, layer, channel_masks)
     for entry in draft.model.graph.value_info:
-        if entry.name in lanes and len(entry.type.tensor_type.shape.dim) > 1:
-            entry.type.tensor_type.shape.dim[1].dim_value = len(lanes[entry.name])
+        if entry.name in channel_masks and len(entry.type.tensor_type.shape.dim) > 1:
+            entry.type.tensor_type.shape.dim[1].dim_value = len(channel_masks[entry.name])
 
 
-def _widen(draft: Draft, view: View, layer: Layer, lanes: dict[str, Lanes]) -> None:
+def _widen(draft: ModelDraft, view: View, layer: Layer, channel_masks: dict[str, ChannelMask]) -> None:
     """Give one layer the weights and attributes that it needs."""
     node = draft.maker(layer.outputs[0])
-    read, made = lanes.get(layer.node.input[0]), lanes.get(layer.outputs[0])
+    read, made = channel_masks.get(layer.node.input[0]), channel_masks.get(layer.outputs[0])
     match layer.op_type:
         case "Conv" | "ConvTranspose":
-            group = next((one for one in node.attribute if one.name == "group"), None)
+            group = next((attribute for attribute in node.attribute if attribute.name == "group"), None)
             alone = group is not None and group.i > 1
             inner, outer = (1, 0) if layer.op_type == "Conv" else (0, 1)
-            places: list[tuple[int, Lanes | None, float]] = [(outer, made, 0.0)]
+            places: list[tuple[int, ChannelMask | None, float]] = [(outer, made, 0.0)]
             places += [] if alone else [(inner, read, 0.0)]
             _replace(draft, view, layer, 1, places)
             _replace(draft, view, layer, 2, [(0, made, 0.0)])
@@ -288,7 +288,7 @@ def _widen(draft: Draft, view: View, layer: Layer, lanes: dict[str, Lanes]) -> N
             assert shape is not None  # noqa: S101  # it passed
             for slot, name in enumerate(layer.node.input):
                 operand = view.weight(layer, slot)
-                if operand is None or operand.type is None or name in lanes:
+                if operand is None or operand.type is None or name in channel_masks:
                     continue
                 axis = 1 - len(shape) + len(operand.type.shape)
                 if _across(operand.type.shape, len(shape)) != 1:
@@ -298,19 +298,19 @@ def _widen(draft: Draft, view: View, layer: Layer, lanes: dict[str, Lanes]) -> N
 
 
 def _replace(
-    draft: Draft, view: View, layer: Layer, slot: int, places: Sequence[tuple[int, Lanes | None, float]]
+    draft: ModelDraft, view: View, layer: Layer, slot: int, places: Sequence[tuple[int, ChannelMask | None, float]]
 ) -> None:
     """Put a constant input of a layer with more room along some of its axes; what is new there holds a number."""
     if slot >= len(layer.operands) or layer.operands[slot].role is Role.ABSENT:
         return
-    wanted = [(axis, lanes, fill) for axis, lanes, fill in places if lanes is not None]
+    wanted = [(axis, channel_mask, fill) for axis, channel_mask, fill in places if channel_mask is not None]
     if not wanted:
         return
     array = _content(view, layer, slot)
-    for axis, lanes, fill in wanted:
-        shape = (*array.shape[:axis], len(lanes), *array.shape[axis + 1 :])
+    for axis, channel_mask, fill in wanted:
+        shape = (*array.shape[:axis], len(channel_mask), *array.shape[axis + 1 :])
         wide = np.full(shape, fill, dtype=array.dtype)
-        np.moveaxis(wide, axis, 0)[lanes] = np.moveaxis(array, axis, 0)
+        np.moveaxis(wide, axis, 0)[channel_mask] = np.moveaxis(array, axis, 0)
         array = wide
     draft.maker(layer.outputs[0]).input[slot] = draft.constant(array, "padded")
 

@@ -16,28 +16,10 @@ from ...bricks.inference.shapes import ShapeOracle
 from ...errors import ModelError, UsageError
 from ...models import ModelSource
 from ...models.external import ExternalFolder
-from ...models.loading import load_full
+from ...models.runnable import load_full
 from ..network.export import export_model
-from . import (
-    activations,
-    attention,
-    casts,
-    constants,
-    duplicates,
-    expansions,
-    islands,
-    local_response,
-    normalisations,
-    one_hot,
-    padding,
-    sums,
-    transposes,
-    unsigned,
-)
-from .draft import Draft
-from .pattern import Array, Match, View
-
-__all__ = ["REWRITES", "Rewrite", "Rewritten", "as_file", "matches", "rewritten"]
+from . import fusions, movement, padding, simplifications
+from .pattern import Array, Match, ModelDraft, View
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,27 +33,27 @@ class Rewrite:
     """
 
     find: Callable[[View], list[Match]]
-    apply: Callable[[Draft, View, Match], None]
+    apply: Callable[[ModelDraft, View, Match], None]
     tolerance: float = 1e-4
 
 
 REWRITES: Mapping[str, Rewrite] = {
-    "activations": Rewrite(activations.find, activations.apply, 1e-3),
-    "attention": Rewrite(attention.find, attention.apply, 1e-3),
-    "casts": Rewrite(casts.find, casts.apply, 1e-6),
-    "constants": Rewrite(constants.find, constants.apply, 1e-5),
-    "duplicates": Rewrite(duplicates.find, duplicates.apply, 1e-5),
-    "expansions": Rewrite(expansions.find, expansions.apply, 1e-6),
-    "islands": Rewrite(islands.find, islands.apply, 1e-3),
-    "local_response": Rewrite(local_response.find, local_response.apply),
-    "normalisations": Rewrite(normalisations.find, normalisations.apply, 1e-3),
-    "one_hot": Rewrite(one_hot.find, one_hot.apply, 1e-6),
+    "activations": Rewrite(fusions.find_activations, fusions.apply_activations, 1e-3),
+    "attention": Rewrite(fusions.find_attention, fusions.apply_attention, 1e-3),
+    "casts": Rewrite(movement.find_casts, movement.apply_casts, 1e-6),
+    "constants": Rewrite(simplifications.find_constants, simplifications.apply_constants, 1e-5),
+    "duplicates": Rewrite(simplifications.find_duplicates, simplifications.apply_duplicates, 1e-5),
+    "expansions": Rewrite(simplifications.find_expansions, simplifications.apply_expansions, 1e-6),
+    "islands": Rewrite(movement.find_islands, movement.apply_islands, 1e-3),
+    "local_response": Rewrite(simplifications.find_local_response, simplifications.apply_local_response),
+    "normalisations": Rewrite(fusions.find_normalisations, fusions.apply_normalisations, 1e-3),
+    "one_hot": Rewrite(simplifications.find_one_hot, simplifications.apply_one_hot, 1e-6),
     "padding_8": Rewrite(partial(padding.find, multiple=8), padding.apply),
     "padding_16": Rewrite(partial(padding.find, multiple=16), padding.apply),
-    "roundings": Rewrite(casts.find_rounding, casts.apply, 2e-2),
-    "sums": Rewrite(sums.find, sums.apply),
-    "transposes": Rewrite(transposes.find, transposes.apply, 1e-6),
-    "unsigned": Rewrite(unsigned.find, unsigned.apply, 5e-2),
+    "roundings": Rewrite(movement.find_rounding, movement.apply_casts, 2e-2),
+    "sums": Rewrite(fusions.find_sums, fusions.apply_sums),
+    "transposes": Rewrite(movement.find_transposes, movement.apply_transposes, 1e-6),
+    "unsigned": Rewrite(simplifications.find_unsigned, simplifications.apply_unsigned, 5e-2),
 }
 """By name, each with what it may change an output by."""
 
@@ -177,11 +159,11 @@ def rewritten(
         raise UsageError(f"{source.name} is no file", remedy="call as_file first")
     # Control flow stays: a model in which one branch stands for the whole would be another model.
     graph = build_graph(replace(source.skeleton(), control=None), oracle=oracle)
-    found = [one for one in matches(name, graph, source) if not values or one.value in values]
+    found = [match for match in matches(name, graph, source) if not values or match.value in values]
     if not found:
         return None
     model, folder = load_full(source.path, batch=source.batch, dims=dict(source.dims))
-    draft, view = Draft(model), _view(graph, source)
+    draft, view = ModelDraft(model), _view(graph, source)
     for match in found:
         REWRITES[name].apply(draft, view, match)
     changed = draft.finish()

@@ -1,4 +1,4 @@
-"""The parent's handle on one worker process: requests, replies, time limits, and why it died."""
+"""The parent's handle on worker processes: requests, replies, time limits, causes of death, and workers by place."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Generic, Self, TypeVar
 
+from ...db.values import KernelView
 from ...errors import (
     BackendError,
     BackendUnavailable,
@@ -26,57 +28,70 @@ from ...errors import (
     WorkerOutOfMemory,
     WorkerTimeout,
 )
+from ...models.runnable import Runnable
 from ..backends.base import WORKER_COMMAND
 from ..backends.custom_ops import files_of
-from ..backends.huge_pages import huge_page_variables
-from .environment import worker_environment
-from .redaction import redact_paths
-from .replies import (
-    Done,
-    Examined,
-    Greeting,
-    LeftOut,
-    Packed,
-    Prepared,
-    Refusal,
-    Refused,
-    Reply,
-    Types,
-    Unpacked,
-    Visited,
-    parse_reply,
-)
-from .requests import (
-    Bye,
-    Examine,
-    Extract,
-    Hello,
-    Limits,
-    Outputs,
-    Pack,
-    Prepare,
-    Release,
-    Request,
-    Unpack,
-    Values,
-    Visit,
-)
-
-__all__ = ["Timeouts", "Worker", "refused"]
+from ..backends.registry import get
+from . import messages
+from .serving import redact_paths
 
 _RING_BYTES = 4096
-"""What is kept of the worker's standard error."""
+"""Bytes of the worker's standard error that are kept."""
 _READ_BYTES = 1 << 16
 _LONGEST_REPLY = 1 << 28
-"""A reply longer than this is no reply but a runaway."""
+"""Limit on a reply in bytes; a longer reply means that the worker ran wild."""
 _LOADED_BYTES_PER_S = 5e7
-"""Slowest disk and packing that is waited for..."""
+"""Lower bound on the speed of disk and packing in bytes per second, for time limits."""
 _OPTIMISED_BYTES_PER_S = 2e7
-"""...and slowest optimiser beside them."""
+"""Lower bound on the speed of loading with the optimiser in bytes per second, for time limits."""
 _LONGEST_WAIT_S = 7 * 24 * 3600.0
-"""No answer takes a week; what a damaged file says of its size may be more than the system can wait for."""
+"""Limit on one wait in seconds: a damaged file may claim a size that gives more than the system call accepts."""
 
-_R = TypeVar("_R", bound=Reply)
+_R = TypeVar("_R", bound=messages.Reply)
+_T = TypeVar("_T")
+
+_RUNTIMES = (
+    "OMP_", "GOMP_", "KMP_", "LIBOMP_", "TBB_", "MKL_", "MKLDNN_", "DNNL_", "ONEDNN_", "OPENBLAS_", "GOTO_", "BLIS_",
+    "ORT_", "OV_", "OPENVINO_", "MXNET_", "TVM_", "ATEN_", "TORCH_", "TORCHDYNAMO_", "TORCHINDUCTOR_", "PYTORCH_",
+    "TRITON_", "LRU_CACHE_CAPACITY", "NPY_", "NUMPY_MADVISE_",
+)  # fmt: skip
+"""Variables by which runtimes and the libraries inside them choose threads, kernels, precisions and pages."""
+
+_GPU = (
+    "CUBLAS_", "CUBLASLT_", "CUDNN_", "CUPY_TF32", "CUPY_ACCELERATORS", "NVIDIA_TF32_OVERRIDE", "CUDA_LAUNCH_BLOCKING",
+    "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_MODULE_LOADING", "CUDA_FORCE_PTX_JIT", "CUDA_DISABLE_PTX_JIT",
+    "CUDA_INJECTION", "NVTX_INJECTION",
+)  # fmt: skip
+"""The same for a GPU; the last two load a profiler into the process. The user still chooses the visible GPUs."""
+
+_ALLOCATORS = ("MALLOC_", "GLIBC_TUNABLES", "TCMALLOC_", "JEMALLOC_", "_RJEM_MALLOC_", "MIMALLOC_")
+"""Variables of memory allocators: arenas, thresholds of mmap and trim, huge pages, checks of every block."""
+
+_LOADER = "LD_"
+"""Variables of the dynamic linker: preloaded libraries (another allocator, a tracer), time of symbol binding."""
+
+_PYTHON = (
+    "PYTHONMALLOC", "PYTHONDEVMODE", "PYTHONTRACEMALLOC", "PYTHONPERFSUPPORT", "PYTHON_PERF_JIT_SUPPORT",
+    "PYTHON_JIT", "PYTHON_GIL",
+)  # fmt: skip
+"""Variables that slow or change the interpreter that calls the runtime."""
+
+_DROPPED = (*_RUNTIMES, *_GPU, *_ALLOCATORS, _LOADER, *_PYTHON)
+
+_KEPT = frozenset({
+    "ORT_DISABLE_TELEMETRY", "LD_LIBRARY_PATH", "KMP_DUPLICATE_LIB_OK", "TRITON_LIBCUDA_PATH", "TRITON_PTXAS_PATH",
+    "CUDNN_PATH",
+})  # fmt: skip
+"""Variables that are kept: they do not change latencies, and some runtimes may not load without them."""
+
+_PAGES = {"NUMPY_MADVISE_HUGEPAGE": "0"}
+"""NumPy requests huge pages for its arrays if the kernel grants them on request. A runtime that reuses the memory of a
+freed array may then get its weights on huge pages by accident, unlike a model that it loads alone. Pages decide a
+quarter of the time of a decoder that reads its weights for one token (docs/measuring.md)."""
+
+_QUIET = {"ORT_DISABLE_TELEMETRY": "1"}
+"""Defaults that the user can override. Otherwise ONNX Runtime writes an identity of the machine and a database of its
+executions into the home folder at import."""
 
 
 class Timeouts:
@@ -84,43 +99,65 @@ class Timeouts:
 
     hello = 60.0
     """Loading the runtime."""
-    prepare = 120.0
-    """Loading a network and running it once; large models are given more by the caller."""
-    visit = 120.0
+    load = 120.0
+    """Loading a network and running it once; callers give large models more."""
+    time = 120.0
     """One execution."""
     bye = 2.0
 
     @classmethod
     def loading(cls, size_bytes: int, *, bound_s: float = math.inf) -> float:
-        """``prepare``, or a lower bound that the caller was given, and more for what is large."""
-        return min(cls.prepare, bound_s) + size_bytes / _LOADED_BYTES_PER_S
+        """Return ``load``, or the caller's smaller limit, plus time for large files."""
+        return min(cls.load, bound_s) + size_bytes / _LOADED_BYTES_PER_S
 
     @classmethod
     def optimising(cls, weight_bytes: int) -> float:
-        """``prepare``, and more for a large model that is written as the runtime executes it, or run while watched."""
-        return cls.prepare + weight_bytes / _OPTIMISED_BYTES_PER_S
+        """Return ``load`` plus time for a large model that is written as executed graph or profiled."""
+        return cls.load + weight_bytes / _OPTIMISED_BYTES_PER_S
 
 
-class Worker:
+class _Ended(ABC):
+    """What ends with its context: in order, or at once after an error."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End in order."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """End now."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.kill()
+
+
+class Worker(_Ended):
     """A worker process, from its start to its end.
 
     The parent blocks in ``select`` while the worker works: no thread, no polling, no timer. Standard error is read
-    into a small ring and only ever shown as the last line of a failure's reason. The worker runs in an empty folder
-    of its own, in a process group of its own, so that Ctrl-C reaches the parent alone.
+    into a small ring, and only its last line is shown, in the reason of a failure. The worker runs in an empty folder
+    and in a separate process group, so that Ctrl-C reaches the parent alone.
 
     Args:
-        command: Program and arguments; a runtime with pins of its own lives in an environment of its own.
-        variables: Of the environment, beside what reaches every worker.
+        command: Program and arguments; a runtime with pinned versions has a separate environment.
 
     Attributes:
-        greeting: What it answered first; None before that.
-        failed: Whether it died, did not answer in time, or hit its memory limit: it is best replaced.
+        greeting: Its first reply; None before that.
+        failed: True if it died, did not answer in time, or hit its memory limit: replace it.
 
     Raises:
         WorkerCrashed: It could not be started.
     """
 
-    def __init__(self, *, command: Sequence[str] = WORKER_COMMAND, variables: Mapping[str, str] | None = None) -> None:
+    def __init__(self, *, command: Sequence[str] = WORKER_COMMAND) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="dlbricks-worker-"))
         work, temporary = self._folder / "work", self._folder / "tmp"
         work.mkdir()
@@ -132,7 +169,7 @@ class Worker:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 cwd=work,
-                env=worker_environment(temporary, own=variables),
+                env=worker_environment(temporary),
                 process_group=0,
                 bufsize=0,
             )
@@ -148,38 +185,25 @@ class Worker:
             self._selector.register(stream.fileno(), selectors.EVENT_READ, stream is self._process.stdout)
         self._ending = None
         if hasattr(os, "pidfd_open"):
-            # Ready when the worker ends: its output stays open where a process that it started still holds it.
+            # Ready when the worker ends: a process that it started may keep its output open.
             self._ending = os.pidfd_open(self._process.pid)
             self._selector.register(self._ending, selectors.EVENT_READ)
         self._killed = False
         self.failed = False
-        self.greeting: Greeting | None = None
+        self.greeting: messages.Greeting | None = None
 
     @classmethod
-    def start(
-        cls,
-        backend: str,
-        *,
-        device: str = "cpu",
-        options: Mapping[str, str] | None = None,
-        threads: int = 1,
-        memory_bytes: int | None = None,
-        together: bool = False,
-        dtype: str = "float32",
-        command: Sequence[str] = WORKER_COMMAND,
-    ) -> Self:
+    def start(cls, hello: messages.Hello, *, command: Sequence[str] = WORKER_COMMAND) -> Self:
         """Start a worker and greet it.
 
         Raises:
-            BackendUnavailable: The runtime is not usable here, or the system cannot do what an option asks for.
-            UsageError: An option is unknown or has a wrong value, or the backend does not compute in the precision.
-            WorkerError: It died or did not answer.
+            BackendUnavailable: The runtime is not usable here, or the system does not support an option.
+            UsageError: An option is unknown or has a wrong value, or the backend does not support the precision.
+            WorkerError: The worker died or did not answer.
         """
-        own = dict(options or {})
-        worker = cls(command=command, variables=huge_page_variables(own))
+        worker = cls(command=command)
         try:
-            hello = Hello(backend, device, own, threads, Limits(memory_bytes), together, dtype, files_of(own))
-            worker.greeting = worker.ask(hello, Greeting, Timeouts.hello)
+            worker.greeting = worker.ask(hello, messages.Greeting, Timeouts.hello)
         except BaseException:
             worker.kill()
             raise
@@ -196,63 +220,82 @@ class Worker:
         lines = self._ring.decode(errors="replace").split("\n")
         return next((" ".join(line.split()) for line in reversed(lines) if line.strip()), "")
 
-    def prepare(self, request: Prepare, *, timeout_s: float = Timeouts.prepare) -> Prepared:
-        """Load a network.
+    def load(self, request: messages.Load, *, timeout_s: float = Timeouts.load) -> messages.Loaded:
+        """Load a network, or a pack of bricks.
 
         Raises:
             UnsupportedBrick: The runtime cannot express it.
             BackendError: The runtime or the file is at fault.
             WorkerError: The worker died, hung, or hit its memory limit.
         """
-        return self.ask(request, Prepared, timeout_s)
+        return self.ask(request, messages.Loaded, timeout_s)
 
-    def pack(self, request: Pack, *, timeout_s: float) -> Packed:
-        """Load bricks to be run together; raises as ``prepare``."""
-        return self.ask(request, Packed, timeout_s)
+    def time(self, request: messages.Time, *, timeout_s: float = Timeouts.time) -> messages.Timed:
+        """Execute a pack or a network between two probes; raises as ``load``."""
+        return self.ask(request, messages.Timed, timeout_s)
 
-    def visit(self, request: Visit, *, timeout_s: float = Timeouts.visit) -> Visited:
-        """Execute a pack or a network between two probes; raises as ``prepare``."""
-        return self.ask(request, Visited, timeout_s)
+    def read(self, name: str, *, timeout_s: float = Timeouts.load) -> messages.Readings:
+        """Return the times of a pack's bricks; raises as ``load``."""
+        return self.ask(messages.Read(name), messages.Readings, timeout_s)
 
-    def unpack(self, name: str, *, timeout_s: float) -> Unpacked:
-        """The times of a pack's bricks; raises as ``prepare``."""
-        return self.ask(Unpack(name), Unpacked, timeout_s)
+    def drop(self, name: str) -> None:
+        """Drop a network or a pack; raises as ``load``."""
+        self.ask(messages.Drop(name), messages.Done, Timeouts.load)
 
-    def outputs(self, name: str, path: Path, *, timeout_s: float = Timeouts.visit) -> None:
-        """Write inputs and outputs of one execution to an npz file; raises as ``prepare``."""
-        self.ask(Outputs(name, str(path)), Done, timeout_s)
+    def outputs(self, name: str, path: Path, *, timeout_s: float = Timeouts.time) -> None:
+        """Write inputs and outputs of one execution to an npz file; raises as ``load``."""
+        self._call(messages.Call(what="outputs", id=name, to=str(path)), type(None), timeout_s)
 
-    def values(self, path: Path, names: Sequence[str], *, timeout_s: float = Timeouts.prepare) -> Types:
-        """Execute a model once and return the types of some values; raises as ``prepare``."""
-        return self.ask(Values(str(path), tuple(names)), Types, timeout_s)
+    def types(
+        self, file: messages.NetworkFile, names: Sequence[str], *, timeout_s: float = Timeouts.load
+    ) -> messages.Types:
+        """Execute a skeleton once and return the types of some values; raises as ``load``."""
+        return self._call(
+            messages.Call(what="types", file=file, names=tuple(names)),
+            dict[str, tuple[str, tuple[int, ...]]],
+            timeout_s,
+        )
 
-    def extract(self, request: Extract, *, timeout_s: float = Timeouts.prepare) -> None:
-        """Write the graph that the runtime executes; raises as ``prepare``, and UsageError where it is not known."""
-        self.ask(request, Done, timeout_s)
+    def extract(self, file: messages.NetworkFile, folder: Path, *, timeout_s: float = Timeouts.load) -> None:
+        """Write the graph that the runtime executes.
 
-    def examine(self, request: Examine, *, timeout_s: float) -> Examined:
+        ``executed.onnx`` contains the type of every value. ``stage<i>.onnx``, nearest to the source first, contain the
+        types of inputs only. Raises as ``load``, and UsageError if the backend does not report the graph.
+        """
+        self._call(messages.Call(what="extract", file=file, to=str(folder)), type(None), timeout_s)
+
+    def examine(self, file: messages.NetworkFile, rounds: int, *, timeout_s: float) -> tuple[messages.LayerEffect, ...]:
         """Time a model's layers with its own values and with synthetic ones; raises as ``extract``."""
-        return self.ask(request, Examined, timeout_s)
+        return self._call(
+            messages.Call(what="examine", file=file, count=rounds), tuple[messages.LayerEffect, ...], timeout_s
+        )
 
-    def release(self, name: str) -> None:
-        """Drop a network; raises as ``prepare``."""
-        self.ask(Release(name), Done, Timeouts.prepare)
+    def profile(self, file: messages.NetworkFile, executions: int, *, timeout_s: float) -> KernelView:
+        """Run a network under the runtime's profiler; raises as ``extract``."""
+        return self._call(messages.Call(what="profile", file=file, count=executions), KernelView, timeout_s)
+
+    def trace(self, file: messages.NetworkFile, *, timeout_s: float) -> Mapping[str, int]:
+        """Run a network unchanged and count each node's executions by name; raises as ``extract``."""
+        return self._call(messages.Call(what="trace", file=file), dict[str, int], timeout_s)
+
+    def _call(self, request: messages.Call, kind: type[_T], timeout_s: float) -> _T:
+        return messages.read_answer(self.ask(request, messages.Called, timeout_s), kind)
 
     def close(self) -> None:
-        """End the worker in order; kill it where it does not follow."""
+        """End the worker in order; kill it if it does not respond."""
         try:
             if self._process.poll() is None:
-                self.ask(Bye(), Done, Timeouts.bye)
+                self.ask(messages.Bye(), messages.Done, Timeouts.bye)
                 self._process.wait(Timeouts.bye)
         except (WorkerError, BackendError, subprocess.TimeoutExpired):
-            pass  # it has nothing left to say; kill() below makes sure that it ends
+            pass  # the worker needs no reply any more; kill() below makes sure that it ends
         finally:
             self.kill()
 
     def kill(self) -> None:
-        """End the worker and everything it started, now."""
+        """End the worker and all processes that it started, now."""
         if self._killed:
-            return  # by now its number may be that of somebody else's group
+            return  # the system may have given its number to another group by now
         self._killed = True
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)  # the group outlives its leader
@@ -266,36 +309,27 @@ class Worker:
                     stream.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.kill()
-
-    def ask(self, request: Request, expected: type[_R], timeout_s: float) -> _R:
-        """Send a request and wait for its reply; raises as ``prepare``."""
+    def ask(self, request: messages.Request, expected: type[_R], timeout_s: float) -> _R:
+        """Send a request and wait for its reply; raises as ``load``."""
         assert self._process.stdin is not None  # noqa: S101
         deadline = time.monotonic() + timeout_s
         try:
             try:
-                self._process.stdin.write(request.to_json().encode() + b"\n")
+                self._process.stdin.write(messages.line_of(request))
             except (BrokenPipeError, ValueError) as error:
                 raise self._exit_error() from error
-            reply = parse_reply(self._read_line(deadline, request.op), expected)
-            if isinstance(reply, Refused):
-                raise _refusal(reply)
+            reply: _R | messages.Refused = messages.read_line(
+                self._read_line(deadline, request.op), expected | messages.Refused
+            )
+            if isinstance(reply, messages.Refused):
+                raise refusal_of(reply.kind, reply.reason)
         except WorkerError:
             self.failed = True
             raise
         return reply
 
-    def _read_line(self, deadline: float, op: str) -> str:
-        """Block until the reply is complete, reading standard error on the way."""
+    def _read_line(self, deadline: float, op: str) -> bytes:
+        """Block until the reply is complete, reading standard error meanwhile."""
         while b"\n" not in self._pending:
             left = deadline - time.monotonic()
             ready = self._selector.select(min(left, _LONGEST_WAIT_S)) if left > 0 else []
@@ -306,10 +340,10 @@ class Worker:
                 if key.fd != self._ending:
                     self._drain(key.fd, reply=bool(key.data))
             if {key.fd for key, _ in ready} == {self._ending}:
-                raise self._exit_error()  # everything that it said has been read
+                raise self._exit_error()  # its output has been read completely
         line, _, rest = bytes(self._pending).partition(b"\n")
         self._pending = bytearray(rest)
-        return line.decode(errors="replace")
+        return line
 
     def _drain(self, descriptor: int, *, reply: bool) -> None:
         chunk = os.read(descriptor, _READ_BYTES)
@@ -324,7 +358,7 @@ class Worker:
             self._selector.unregister(descriptor)
 
     def _exit_error(self) -> WorkerError:
-        """Why the worker ended; kills what is left of it."""
+        """Return the error that says why the worker ended; kill the rest of its process group."""
         assert self._process.stderr is not None  # noqa: S101
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(Timeouts.bye)  # its output closed: it is about to end
@@ -335,7 +369,7 @@ class Worker:
         self.kill()
         status = self._process.returncode
         if status < 0:
-            # The kernel's out-of-memory killer sends SIGKILL, and so does nobody else here before this line.
+            # Before this line only the kernel's out-of-memory killer sends SIGKILL.
             if -status == signal.SIGKILL:
                 return WorkerOutOfMemory(self._with_stderr_tail("the worker was killed, probably for lack of memory"))
             return WorkerCrashed(self._with_stderr_tail(f"the worker died of {signal.Signals(-status).name}"))
@@ -345,21 +379,112 @@ class Worker:
         return f"{text}: {redact_paths(self.stderr_tail)}" if self.stderr_tail else text
 
 
-def refused(left_out: LeftOut) -> BackendError | WorkerOutOfMemory:
-    """Why a brick is not in a pack."""
-    kinds: dict[str, type[BackendError | WorkerOutOfMemory]] = {
-        Refusal.UNSUPPORTED: UnsupportedBrick,
-        Refusal.MEMORY: WorkerOutOfMemory,
+def refusal_of(kind: messages.Refusal | None, reason: str) -> UsageError | BackendError | WorkerOutOfMemory:
+    """Return the error for a refusal."""
+    kinds: dict[messages.Refusal, type[UsageError | BackendError | WorkerOutOfMemory]] = {
+        messages.Refusal.UNSUPPORTED: UnsupportedBrick,
+        messages.Refusal.MEMORY: WorkerOutOfMemory,
+        messages.Refusal.USAGE: UsageError,
+        messages.Refusal.UNAVAILABLE: BackendUnavailable,
     }
-    return kinds.get(left_out.kind, BackendError)(left_out.reason)
+    return (BackendError if kind is None else kinds.get(kind, BackendError))(reason)
 
 
-def _refusal(reply: Refused) -> Exception:
-    kind: type[Exception] = {
-        Refusal.UNSUPPORTED: UnsupportedBrick,
-        Refusal.ERROR: BackendError,
-        Refusal.MEMORY: WorkerOutOfMemory,
-        Refusal.USAGE: UsageError,
-        Refusal.UNAVAILABLE: BackendUnavailable,
-    }[reply.kind]
-    return kind(reply.reason)
+def worker_environment(temporary: Path, *, given: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment variables of a worker.
+
+    Measurements must record their conditions, and stacks do not record environment variables: an effect must be an
+    option of the backend. The variables are removed before the worker starts, since the C library, the dynamic linker
+    and the interpreter read theirs once, at the start.
+
+    Args:
+        temporary: The worker's own temporary folder, removed with all files that a runtime leaves there.
+        given: The variables to choose from; None: those of this process.
+    """
+    variables = os.environ if given is None else given
+    kept = {name: value for name, value in variables.items() if name in _KEPT or not name.startswith(_DROPPED)}
+    return {**_QUIET, **kept, **_PAGES, "TMPDIR": str(temporary)}
+
+
+# Workers by place: each starts when it is first needed, again after it failed, and ends with its context.
+
+
+MODEL_MEMORY_BYTES = 16 << 30
+"""Memory limit of a worker that loads whole models."""
+
+
+def start_worker(place: messages.Place, memory_bytes: int = MODEL_MEMORY_BYTES) -> Worker:
+    """Start a worker at a place, and greet it.
+
+    Raises:
+        UsageError: An option has a wrong value, or the backend does not exist.
+        BackendUnavailable: The runtime cannot be used here.
+        WorkerError: It could not be started.
+    """
+    command: Sequence[str] = get(place.runtime.backend).command() if place.command is None else place.command
+    libraries = files_of(dict(place.runtime.options))
+    return Worker.start(messages.Hello(place, memory_bytes, libraries), command=command)
+
+
+def file_of(runnable: Runnable, *, seed: int = 0, as_is: bool = False, variant: str = "") -> messages.NetworkFile:
+    """Return a network in the form of the protocol."""
+    return messages.NetworkFile(
+        path=str(runnable.path if str(runnable.path).startswith("@") else runnable.path.resolve()),
+        synthetic=runnable.synthetic,
+        overrides=runnable.overrides,
+        inputs=runnable.inputs,
+        seed=seed,
+        as_is=as_is,
+        variant=variant,
+    )
+
+
+_Place = TypeVar("_Place", bound=Hashable)
+
+
+class Workers(_Ended, Generic[_Place]):
+    """One worker at each place, kept from one request to the next.
+
+    If a worker died, hung or hit its memory limit (``Worker.failed``), the next request starts another one. The first
+    request after ``close`` does so too.
+
+    Args:
+        start: Starts a worker at a place.
+        number: Number of the processes before; processes that begin together share one number.
+
+    Attributes:
+        number: Number of the processes that run, or ran last.
+        started: Count of started processes.
+    """
+
+    def __init__(self, start: Callable[[_Place], Worker], *, number: int = -1) -> None:
+        self._start = start
+        self._running: dict[_Place, Worker] = {}
+        self._met: set[_Place] = set()
+        self.number = number
+        self.started = 0
+
+    def at(self, place: _Place) -> Worker:
+        """Return the worker at a place; start one if none runs, which raises as ``start``."""
+        worker = self._running.get(place)
+        if worker is not None and worker.failed:
+            self._running.pop(place).kill()
+            worker = None
+        if worker is None:
+            worker = self._running[place] = self._start(place)
+            self.started += 1
+            if not self._met or place in self._met:
+                self.number += 1
+                self._met = set()
+            self._met.add(place)
+        return worker
+
+    def close(self) -> None:
+        """End all workers in order."""
+        while self._running:
+            self._running.popitem()[1].close()
+
+    def kill(self) -> None:
+        """End all workers now."""
+        while self._running:
+            self._running.popitem()[1].kill()

@@ -1,10 +1,10 @@
 """The isolated worker: runs untrusted networks, times them, answers on one pipe.
 
 Started as ``python -P -m dlbricks.generator.worker`` in an empty folder. It reads requests from its standard input
-and writes one reply for each; ``requests`` says what they are. Standard output belongs to the protocol alone: its
-descriptor is moved away at the start and descriptor 1 becomes standard error, so that a library that prints cannot
-break a reply. The worker ends when its input closes, and the kernel kills it when the parent's thread that started
-it dies, even in the middle of an execution.
+and writes one reply for each (see ``messages``). Only the protocol writes to standard output: at the start its
+descriptor is moved away and descriptor 1 becomes standard error. A library that prints therefore cannot break a
+reply. The worker ends when its input closes. The kernel kills it when the parent's thread that started it dies,
+even in the middle of an execution.
 """
 
 from __future__ import annotations
@@ -12,267 +12,423 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Callable, Iterable
+import zipfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+import msgspec
+import numpy as np
+import numpy.typing as npt
 import onnx
 
+from ...bricks.constants import tensor_type
 from ...bricks.reference import GEMM, built_in
-from ...db.values import NATIVE
-from ...errors import BackendError, UsageError
-from ..backends.base import Backend, Executable, FusingBackend, GraphBackend, OptimisingBackend, Settings
+from ...db.values import NATIVE, KernelView
+from ...errors import BackendError, ModelError, UsageError
+from ...models.subgraphs import declared_shape
+from ..backends.base import Backend, Executable, Settings
 from ..backends.custom_ops import adopt
 from ..backends.registry import get
-from ..backends.requirements import require_dtype, require_in_turn, require_profiling, require_tracing, with_algorithm
 from ..device.device import Device
+from ..device.host import HostDevice
+from ..halves import by_halves
 from ..machine.cores import physical_cores
-from ..machine.memory import private_bytes
-from ..network.network import Network, file_network, read_network, synthetic_network
+from ..network.network import Network, array_type, file_network, read_network, synthetic_network
 from ..network.padding import brick_network, padded_network
+from . import messages
 from .execution.extraction import write_graph
 from .execution.layer_effects import layer_effects
-from .execution.streaming import device_of
-from .execution.timing import time_once
-from .execution.unroll import choose_unroll
-from .execution.values import executed_types, read_feeds, write_arrays
-from .packs import Packs
-from .replies import Done, Examined, Greeting, Packed, Prepared, Profiled, Reply, Traced, Types, Visited
-from .requests import (
-    Bye,
-    Examine,
-    Extract,
-    Hello,
-    NetworkRequest,
-    Outputs,
-    Pack,
-    Prepare,
-    Profile,
-    Release,
-    Request,
-    Trace,
-    Unpack,
-    Values,
-    Visit,
-    parse_request,
-)
-from .serving import answer_all, confined
+from .execution.pack import ExecutedBrick, Pack, executed_bricks, load_pack
+from .execution.timing import Probe, choose_unroll, interruptions, undisturbed
+from .serving import answer_all, refusal, serve_confined
 
-__all__ = ["main", "serve"]
+# Executing a network for its values: types for the shape oracle, arrays for conformance.
+
+
+_MOST_ATTEMPTS = 64
+"""Limit on the executions of one call that works around operators that cannot run."""
+
+
+def executed_types(
+    model: onnx.ModelProto, names: Sequence[str], backend: Backend, settings: Settings, *, seed: int = 0
+) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Execute a skeleton-form model and return the types of some of its values.
+
+    If a value cannot be computed (the runtime lacks an operator), the names are tried in halves, so that the types of
+    the other values are still found.
+
+    Returns:
+        Name to element type (ONNX's name in lower case) and shape; values that could not be computed are missing.
+    """
+    produced = {name for node in model.graph.node for name in node.output}
+    types = {}
+    for value in model.graph.input:
+        if value.name in names:
+            known = tensor_type(value.type.tensor_type.elem_type, declared_shape(value.type))
+            if known is not None:  # unknown element types are left out
+                types[value.name] = known.dtype, known.shape
+
+    def find(wanted: Sequence[str]) -> None:
+        types.update(_types(model, wanted, backend, settings, seed=seed))
+
+    by_halves([[name for name in names if name in produced]], find, most=_MOST_ATTEMPTS)
+    return types
+
+
+def _types(
+    model: onnx.ModelProto, names: Sequence[str], backend: Backend, settings: Settings, *, seed: int
+) -> dict[str, tuple[str, tuple[int, ...]]]:
+    network = synthetic_network(model, seed=seed, outputs=names)
+    executable = backend.prepare(network, settings)
+    try:
+        executable.run()
+        executable.synchronize()
+        found = network.first_outputs(executable.outputs())
+    finally:
+        executable.close()
+    return {name: array_type(array) for name, array in found.items()}
+
+
+def write_arrays(path: Path, values: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Write an npz file; any name is allowed. Types that NumPy lacks are written as float32."""
+    with zipfile.ZipFile(path, "w", allowZip64=True) as archive:
+        for name, array in values.items():
+            kind = array.dtype.kind
+            plain = array if kind in "biufc" else array.astype(np.str_ if kind in "OSU" else np.float32)
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, plain, allow_pickle=False)
+
+
+def read_feeds(path: Path, feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    """Return the inputs of a network, with values from an npz file.
+
+    Args:
+        path: A file that ``write_arrays`` wrote.
+        feeds: The inputs. Strings, and inputs missing in the file, keep their values.
+
+    Raises:
+        BackendError: The file has an input of another shape.
+    """
+    found = dict(feeds)
+    with np.load(path, allow_pickle=False) as archive:
+        for name, own in feeds.items():
+            if name not in archive.files or own.dtype == object:
+                continue
+            array = archive[name]
+            if array.shape != own.shape:
+                raise BackendError(f"input '{name}' is {list(own.shape)}, and {list(array.shape)} was given")
+            found[name] = array.astype(own.dtype, order="C")  # a scalar stays one
+    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Kept:
-    """A network that is ready to be timed."""
+class _Single:
+    """A loaded network, ready to be timed."""
 
     network: Network
     executable: Executable
 
+    def close(self) -> None:
+        self.executable.close()
 
-class _Worker:
+
+@dataclass(slots=True, eq=False)
+class _KeptPack:
+    """Bricks that run together.
+
+    Attributes:
+        names: Ids of all requested bricks.
+        bricks: The bricks that can run, in the form that the runtime executes.
+        pack: The loaded pack; None if none of the bricks can run.
+        variant: The algorithm that all bricks run with.
+        visits: Number of timed visits since the pack was loaded.
+    """
+
+    names: frozenset[str]
+    bricks: dict[str, ExecutedBrick]
+    pack: Pack | None
+    variant: str
+    visits: int = 0
+
+    def close(self) -> None:
+        if self.pack is not None:
+            self.pack.close()
+
+
+class _WorkerState:
     """State of the worker between requests."""
 
     def __init__(self) -> None:
         self._backend: Backend | None = None
         self._settings = Settings("cpu", 1, {})
-        self._kept: dict[str, _Kept] = {}
-        self._opened: Device | None = None
-        self._packs = Packs()
+        self._kept: dict[str, _Single | _KeptPack] = {}
+        self._device: Device | None = None
+        self._probe: Probe | None = None
+        self._idle_ns: dict[str, float] = {}  # cost of a pack's node that computes nothing, by variant
 
-    def answer(self, request: Request) -> Reply:
-        """Do what a request asks."""
-        handlers: dict[str, Callable[[Any], Reply]] = {
-            Hello.op: self._hello,
-            Prepare.op: self._prepare,
-            Pack.op: self._pack,
-            Visit.op: self._visit,
-            Unpack.op: lambda request: self._packs.unpack(request.id),
-            Outputs.op: self._outputs,
-            Values.op: self._values,
-            Extract.op: self._extract,
-            Examine.op: self._examine,
-            Profile.op: self._profile,
-            Trace.op: self._trace,
-            Release.op: self._release,
-            Bye.op: lambda _: Done(),
+    def answer(self, request: messages.AnyRequest) -> messages.Reply:
+        """Execute a request and return its reply."""
+        handlers: dict[type[messages.AnyRequest], Callable[[Any], messages.Reply]] = {
+            messages.Hello: self._hello,
+            messages.Load: self._load,
+            messages.Time: self._time,
+            messages.Read: self._read,
+            messages.Call: self._call,
+            messages.Drop: self._drop,
+            messages.Bye: lambda _: messages.Done(),
         }
         try:
-            return handlers[request.op](request)
+            return handlers[type(request)](request)
         except Exception as error:
             self._end_if_lost(error)
             raise
 
     def _end_if_lost(self, error: Exception) -> None:
-        """A GPU that failed works for no process that used it: another one goes on."""
-        if self._opened is None or self._opened.name == "cpu":
+        """End the process if the GPU failed: it fails for every process that used it, so another worker must go on."""
+        if self._device is None or self._device.name == "cpu":
             return
         try:
-            self._opened.synchronize()
+            self._device.synchronize()
         except BackendError as lost:
             raise SystemExit(f"{lost}, after: {error}") from error
 
-    def _hello(self, request: Hello) -> Greeting:
+    def _hello(self, request: messages.Hello) -> messages.Greeting:
         if self._backend is not None:
             raise UsageError("this worker has a backend already", remedy="start another one")
-        backend = get(request.backend)
+        place = request.place
+        device = place.runtime.device
+        backend = get(place.runtime.backend)
         adopt(request.libraries)
-        options = backend.resolve(request.device, request.options)
+        options = backend.resolve(device, dict(place.runtime.options))
         cores = physical_cores()
-        if request.together:
-            require_in_turn(backend, options)
-        require_dtype(backend, request.dtype)
-        threads = request.threads or len(cores)
-        settings = Settings(request.device, threads, options, cores, request.together, request.dtype)
-        stack = backend.stack(request.device, options)
+        if place.together:
+            backend.require_in_turn(options)
+        backend.require_dtype(place.dtype)
+        settings = Settings(device, place.threads or len(cores), options, cores, place.together, place.dtype)
+        stack = backend.stack(device, options)
         backend.setup(settings)
         self._backend, self._settings = backend, settings
-        if request.limits.memory_bytes is not None:
-            self._device().limit(request.limits.memory_bytes)
-        gc.freeze()  # what is loaded now lives as long as the process: no collection need look at it again
-        return Greeting(stack=stack, threads=settings.threads, pid=os.getpid())
+        if request.memory_bytes is not None:
+            self._opened().limit(request.memory_bytes)
+        gc.freeze()  # all objects loaded now live as long as the process: exempt them from garbage collection
+        return messages.Greeting(stack=stack, threads=settings.threads, pid=os.getpid())
 
-    def _prepare(self, request: Prepare) -> Prepared:
-        begin, before = time.perf_counter_ns(), private_bytes()
-        self._release(Release(request.id))
-        model, settings = None, self._settings_of(request)
-        if request.synthetic or request.path.startswith("@"):
-            model = built_in(request.path) or read_network(Path(request.path), values=True)
-            network = _brick(model, request, settings, unroll=request.unroll or 1)
+    def _load(self, request: messages.Load) -> messages.Loaded:
+        if request.packed:
+            return self._load_pack(request)
+        self._drop(messages.Drop(request.id))
+        (member,) = request.members
+        file, model = member.file, None
+        settings = self._settings_of(file)
+        if file.synthetic or file.path.startswith("@"):
+            model = built_in(file.path) or read_network(Path(file.path), values=True)
+            network = _brick(file, settings, model, unroll=request.unroll or 1)
         elif request.unroll > 1:
-            raise UsageError(f"{request.path} is a whole model and cannot be unrolled", remedy="ask for one copy")
+            raise UsageError(f"{file.path} is a whole model and cannot be unrolled", remedy="ask for one copy")
         else:
-            network = replace(_whole_model(request), as_is=request.as_is)
+            network = replace(_model_network(file), as_is=file.as_is)
         if request.feeds:
             network = replace(network, feeds=read_feeds(Path(request.feeds), network.feeds))
-        kept, load_ns, first_run_ns = self._load(network, settings)
+        kept, load_ns, first_run_ns = self._loaded(network, settings)
         loading_ns = load_ns + first_run_ns
         if model is not None and request.unroll == 0:
             copies = choose_unroll(kept.executable, network)
             if copies > 1:
-                # The times of the single network stand: they are those of the brick.
-                kept.executable.close()
-                network = _brick(model, request, settings, unroll=copies)
-                kept, *again_ns = self._load(network, settings)
+                # The times of the single network are the brick's, and are kept.
+                kept.close()
+                kept, *again_ns = self._loaded(_brick(file, settings, model, unroll=copies), settings)
                 loading_ns += sum(again_ns)
         self._kept[request.id] = kept
-        return Prepared(
-            load_ns=load_ns,
-            first_run_ns=first_run_ns,
-            prepare_ns=time.perf_counter_ns() - begin,
-            loading_ns=loading_ns,
-            # A runtime keeps packed weights beside the original ones.
-            # What a runtime adds besides (threads with their stacks, code, plans) may be more than small networks hold.
-            bytes=max(
-                2 * network.weight_bytes + network.feed_bytes + kept.executable.output_bytes(),
-                private_bytes() - before,
-            ),
-            unroll=network.unroll,
+        return messages.Loaded(
+            loading_ns=loading_ns, load_ns=load_ns, first_run_ns=first_run_ns, unroll=kept.network.unroll
         )
 
-    def _pack(self, request: Pack) -> Packed:
-        backend = require_in_turn(self._greeted(), self._settings.options)
-        return self._packs.pack(request, backend, self._settings_of(request))
-
-    def _settings_of(self, request: Prepare | Profile | Pack) -> Settings:
-        """How a network is run: as the worker was greeted, or with one of the backend's algorithms."""
-        if not isinstance(request, Pack) and request.path.startswith("@") and not request.path.startswith(GEMM):
-            return replace(self._settings, dtype=NATIVE)
-        if not request.variant:
-            return self._settings
-        return with_algorithm(self._greeted(), self._settings, request.variant)
-
-    def _load(self, network: Network, settings: Settings) -> tuple[_Kept, int, int]:
-        """The loaded network, the time to load it and the time of its first run."""
-        backend = self._greeted()
+    def _loaded(self, network: Network, settings: Settings) -> tuple[_Single, int, int]:
+        """Return the loaded network, the nanoseconds to load it and the nanoseconds of its first run."""
         begin = time.perf_counter_ns()
-        executable = backend.prepare(network, settings)
+        executable = self._greeted().prepare(network, settings)
         load_ns = time.perf_counter_ns() - begin
-        first_run_ns = time_once(executable.run, executable.synchronize)
-        return _Kept(network, executable), load_ns, first_run_ns
+        first_run_ns = executable.timed_ns()
+        return _Single(network, executable), load_ns, first_run_ns
 
-    def _visit(self, request: Visit) -> Visited:
-        pack = self._packs.get(request.id)
-        if pack is not None:
-            return self._packs.visit(pack, request)
+    def _load_pack(self, request: messages.Load) -> messages.Loaded:
+        """Load bricks; if they are loaded already, load them in the new order."""
+        backend = self._greeted()
+        backend.require_in_turn(self._settings.options)
+        first = request.members[0].file
+        settings = self._settings_of(first)
+        files = {member.id: member.file.path for member in request.members}
+        kept = self._kept.pop(request.id, None)
+        if kept is not None:
+            kept.close()
+        if isinstance(kept, _KeptPack) and kept.names == files.keys():
+            bricks, failed = kept.bricks, dict[str, Exception]()
+        else:
+            bricks, failed = _executed(request.members, backend, settings)
+        begin = time.perf_counter_ns()
+        loaded = load_pack(
+            {name: bricks[name] for name in files if name in bricks},
+            {member.id: member.copies for member in request.members},
+            backend,
+            replace(settings, memory_reuse=request.memory_reuse),
+        )
+        loading_ns = time.perf_counter_ns() - begin
+        failed |= loaded.refused
+        omitted = {*loaded.refused, *loaded.alone}
+        bricks = {name: brick for name, brick in bricks.items() if name not in omitted}
+        self._kept[request.id] = _KeptPack(frozenset(files), bricks, loaded.pack, first.variant)
+        left_out = [messages.OmittedBrick(name, None, "it cannot be run with others") for name in loaded.alone]
+        for name, error in failed.items():
+            why = refusal(error, files[name])
+            left_out.append(messages.OmittedBrick(name, why.kind, why.reason))
+        return messages.Loaded(loading_ns=loading_ns, left_out=tuple(left_out))
+
+    def _settings_of(self, file: messages.NetworkFile) -> Settings:
+        """Return the settings of a network: as in ``Hello``, or with one of the backend's algorithms."""
+        if file.path.startswith("@") and not file.path.startswith(GEMM):
+            return replace(self._settings, dtype=NATIVE)
+        if not file.variant:
+            return self._settings
+        return self._greeted().with_algorithm(self._settings, file.variant)
+
+    def _time(self, request: messages.Time) -> messages.Timed:
         kept = self._found(request.id)
-        if request.cache not in {"hot", "cold"}:
-            raise UsageError(f"a worker has no cache mode {request.cache!r}", remedy="it has hot and cold")
-        cold = request.cache == "cold"
-        if cold and kept.network.unroll > 1:
-            raise UsageError("copies share their weights and would warm each other", remedy="prepare with unroll=1")
-        return self._packs.timed(
-            partial(_repeat, kept.executable, request.loops),
-            partial(_repeat, kept.executable, request.warmups),
-            device=self._device(),
-            synchronize=kept.executable.synchronize,
-            cold=cold,
+        if isinstance(kept, _KeptPack):
+            if (pack := kept.pack) is None:
+                raise UsageError(f"pack {request.id!r} is without bricks")
+            number, kept.visits = kept.visits, kept.visits + 1
+            return self._timed(
+                request,
+                HostDevice(),  # each pass waits for its end
+                warm_up=lambda: pack.run(visit=None),
+                run=lambda: pack.run(visit=number),
+                synchronize=_nothing,
+            )
+        if request.cold and kept.network.unroll > 1:
+            raise UsageError("copies share their weights and would warm each other", remedy="load with unroll=1")
+        run = kept.executable.run
+        return self._timed(request, self._opened(), warm_up=run, run=run, synchronize=kept.executable.synchronize)
+
+    def _timed(
+        self,
+        request: messages.Time,
+        device: Device,
+        *,
+        warm_up: Callable[[], None],
+        run: Callable[[], None],
+        synchronize: Callable[[], None],
+    ) -> messages.Timed:
+        """Warm up, then execute between two probes. A cold execution omits the first, which would refill the caches."""
+        if self._probe is None:
+            self._probe = Probe()
+
+        def loop() -> None:
+            for _ in range(request.loops):
+                run()
+
+        with undisturbed():
+            for _ in range(request.warmups):
+                warm_up()
+            synchronize()
+            switches, waited_ns = interruptions()
+            if request.cold:
+                device.evict()
+            before = (0, 0) if request.cold else self._probe()
+            begun_us = time.time_ns() // 1000
+            cpu_ns = time.thread_time_ns()
+            elapsed_ns = device.timed_ns(loop, synchronize)
+            cpu_ns = time.thread_time_ns() - cpu_ns
+            after = self._probe()
+            switches_then, waited_then_ns = interruptions()
+        return messages.Timed(
+            begun_us,
+            round(elapsed_ns),
+            max(before[0], after[0]),
+            max(before[1], after[1]),
+            cpu_ns,
+            None if switches is None or switches_then is None else switches_then - switches,
+            None if waited_ns is None or waited_then_ns is None else max(0, waited_then_ns - waited_ns),
         )
 
-    def _device(self) -> Device:
-        if self._opened is None:
-            self._opened = device_of(self._greeted(), self._settings)
-        return self._opened
+    def _read(self, request: messages.Read) -> messages.Readings:
+        kept = self._kept.get(request.id)
+        if not isinstance(kept, _KeptPack) or kept.pack is None:
+            raise UsageError(f"no pack {request.id!r} is loaded")
+        readings = kept.pack.read(self._idle_ns.get(kept.variant))
+        self._idle_ns[kept.variant] = readings.idle_ns
+        return readings
 
-    def _outputs(self, request: Outputs) -> Done:
+    def _call(self, request: messages.Call) -> messages.Called:
+        calls: dict[str, Callable[[messages.Call], object]] = {
+            "outputs": self._outputs,
+            "types": self._types,
+            "extract": self._extract,
+            "examine": self._examine,
+            "profile": self._profile,
+            "trace": self._trace,
+        }
+        return messages.Called(msgspec.Raw(msgspec.json.encode(calls[request.what](request))))
+
+    def _outputs(self, request: messages.Call) -> None:
         kept = self._found(request.id)
+        if not isinstance(kept, _Single):
+            raise UsageError(f"{request.id!r} is a pack: its bricks hand nothing out")
         kept.executable.run()
         kept.executable.synchronize()
         values = {**kept.network.first_feeds(), **kept.network.first_outputs(kept.executable.outputs())}
-        write_arrays(Path(request.path), values)
-        return Done()
+        write_arrays(Path(request.to), values)
 
-    def _values(self, request: Values) -> Types:
-        backend = self._greeted()
-        model = read_network(Path(request.path), values=True)
-        return Types(types=executed_types(model, request.names, backend, self._settings, seed=request.seed))
+    def _types(self, request: messages.Call) -> messages.Types:
+        backend, file = self._greeted(), _file_of(request)
+        model = read_network(Path(file.path), values=True)
+        return executed_types(model, request.names, backend, self._settings, seed=file.seed)
 
-    def _extract(self, request: Extract) -> Done:
+    def _extract(self, request: messages.Call) -> None:
         backend = self._greeted()
-        if not isinstance(backend, GraphBackend | FusingBackend):
-            raise UsageError(
-                f"backend {backend.name} does not report the graph that it executes", remedy="use --graph source"
-            )
+        if backend.graph == "source":
+            backend.require(Backend.executed_graph)
         if self._settings.dtype != NATIVE:
             raise UsageError(f"the graph that is executed in {self._settings.dtype} has no bricks")
-        network = _model_network(request)
-        graph_of = backend.executed_graph if isinstance(backend, GraphBackend) else backend.fused_graph
-        write_graph(graph_of(network, self._settings), network, Path(request.folder))
-        return Done()
+        network = _model_network(_file_of(request))
+        graph_of = backend.fused_graph if backend.graph == "fused" else backend.executed_graph
+        write_graph(graph_of(network, self._settings), network, Path(request.to))
 
-    def _examine(self, request: Examine) -> Examined:
-        backend = self._greeted()
-        if not isinstance(backend, OptimisingBackend) or not self._settings.together:
+    def _examine(self, request: messages.Call) -> list[messages.LayerEffect]:
+        backend, file = self._greeted(), _file_of(request)
+        if not self._settings.together:
             raise UsageError(
                 f"backend {backend.name} cannot execute a model layer by layer", remedy="use backend onnxruntime"
             )
-        network = backend.optimised(_model_network(request), self._settings)
-        found = layer_effects(network, backend, self._settings, rounds=request.rounds, seed=request.seed)
-        return Examined(layers=tuple(found))
+        network = backend.optimised(_model_network(file), self._settings)
+        return [*layer_effects(network, backend, self._settings, rounds=request.count, seed=file.seed)]
 
-    def _profile(self, request: Profile) -> Profiled:
-        backend = require_profiling(self._greeted())
-        settings = self._settings_of(request)
-        network = padded_network(replace(_model_network(request), as_is=request.as_is), settings.channels)
-        return Profiled(backend.kernels(network, settings, request.executions))
+    def _profile(self, request: messages.Call) -> KernelView:
+        backend, file = self._greeted().require(Backend.kernels), _file_of(request)
+        settings = self._settings_of(file)
+        network = padded_network(replace(_model_network(file), as_is=file.as_is), settings.channels)
+        return backend.kernels(network, settings, request.count)
 
-    def _trace(self, request: Trace) -> Traced:
-        backend = require_tracing(self._greeted())
-        return Traced(calls=backend.calls(_model_network(request), self._settings))
+    def _trace(self, request: messages.Call) -> dict[str, int]:
+        return self._greeted().require(Backend.calls).calls(_model_network(_file_of(request)), self._settings)
 
-    def _release(self, request: Release) -> Done:
+    def _drop(self, request: messages.Drop) -> messages.Done:
         kept = self._kept.pop(request.id, None)
         if kept is not None:
-            kept.executable.close()
-        self._packs.release(request.id)
-        return Done()
+            kept.close()
+        return messages.Done()
 
-    def _found(self, name: str) -> _Kept:
+    def _found(self, name: str) -> _Single | _KeptPack:
         kept = self._kept.get(name)
         if kept is None:
-            raise UsageError(f"no network {name!r} is prepared")
+            raise UsageError(f"no network {name!r} is loaded")
         return kept
+
+    def _opened(self) -> Device:
+        if self._device is None:
+            self._device = self._greeted().device(self._settings)
+        return self._device
 
     def _greeted(self) -> Backend:
         if self._backend is None:
@@ -280,34 +436,51 @@ class _Worker:
         return self._backend
 
 
-def _brick(model: onnx.ModelProto, request: Prepare, settings: Settings, *, unroll: int = 1) -> Network:
-    """The network of a brick that is asked for."""
-    network = brick_network(model, seed=request.seed, unroll=unroll, multiple=settings.channels)
-    return replace(network, as_is=request.as_is)
+def _executed(
+    members: Iterable[messages.PackMember], backend: Backend, settings: Settings
+) -> tuple[dict[str, ExecutedBrick], dict[str, Exception]]:
+    """Return bricks as the runtime executes them, and the errors of bricks that cannot be converted."""
+    networks: dict[str, Network] = {}
+    failed: dict[str, Exception] = {}
+    boundary = {member.id: member.boundary for member in members}
+    for member in members:
+        try:
+            networks[member.id] = _brick(member.file, settings)
+        except (BackendError, ModelError) as error:
+            failed[member.id] = error
+    bricks, refused = executed_bricks(networks, backend, settings)
+    return {name: replace(brick, boundary=boundary[name]) for name, brick in bricks.items()}, failed | refused
 
 
-def _repeat(executable: Executable, times: int) -> None:
-    for _ in range(times):
-        executable.run()
+def _brick(file: messages.NetworkFile, settings: Settings, model: Any = None, *, unroll: int = 1) -> Network:
+    """Return the network of a brick in a file."""
+    read = read_network(Path(file.path), values=True) if model is None else model
+    network = brick_network(read, seed=file.seed, unroll=unroll, multiple=settings.channels)
+    return replace(network, as_is=file.as_is)
 
 
-def _model_network(request: NetworkRequest) -> Network:
-    """The network of a model, with its own weights or with synthetic ones."""
-    if request.synthetic:
-        return synthetic_network(read_network(Path(request.path), values=True), seed=request.seed)
-    return _whole_model(request)
+def _model_network(file: messages.NetworkFile) -> Network:
+    """Return the network of a model, with its own weights or with synthetic ones."""
+    if file.synthetic:
+        return synthetic_network(read_network(Path(file.path), values=True), seed=file.seed)
+    return file_network(Path(file.path), overrides=dict(file.overrides), inputs=file.inputs, seed=file.seed)
 
 
-def _whole_model(request: NetworkRequest) -> Network:
-    """The network of a model file with its own weights."""
-    return file_network(Path(request.path), overrides=dict(request.overrides), inputs=request.inputs, seed=request.seed)
+def _file_of(request: messages.Call) -> messages.NetworkFile:
+    if request.file is None:
+        raise UsageError(f"{request.what!r} is asked of a file, and none is named")
+    return request.file
+
+
+def _nothing() -> None:
+    """Synchronize with nothing: a pass is over when its call returns."""
 
 
 def serve(requests: Iterable[str], replies: IO[str]) -> None:
     """Answer requests until ``Bye`` or the end of the input."""
-    answer_all(requests, replies, parse_request, _Worker().answer)
+    answer_all(requests, replies, messages.AnyRequest, _WorkerState().answer)
 
 
 def main() -> None:
     """Confine the process, take the protocol's descriptors, and serve."""
-    confined(serve)
+    serve_confined(serve)

@@ -10,11 +10,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from ..shapes import declared_shape
 from ..skeleton import Skeleton, mark_weight
-from ..subgraphs import rename
-
-__all__ = ["GraphWriter", "constant_bytes"]
+from ..subgraphs import declared_shape, rename
 
 _OPSET = 17  # the first with LayerNormalization; what the exporters of the built-in architectures write
 _IR_VERSION = 10  # the first with metadata on value infos, where the role of a weight stands

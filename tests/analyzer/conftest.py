@@ -11,11 +11,12 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from dlbricks.bricks.cutting.wiring import sequences
+from dlbricks.bricks.cutting.sequences import sequences
 from dlbricks.bricks.graph.graph import build_graph
 from dlbricks.bricks.reference import OVERHEAD, built_in_key
 from dlbricks.db import Block, Conditions, Failure, Measurement, Run, Stack, Stop, Store, Subject, System, Verdict
 from dlbricks.db.samples.statistics import summarise
+from dlbricks.db.values import Identity
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.measurement.run import run
 from dlbricks.models import ModelSource, find_models
@@ -81,7 +82,6 @@ class Bench:
         self.store.put_stack(stack)
         started = f"2026-11-21T10:{self.minute:02}:00+00:00"
         self.store.begin_run(Run(id_, started, "0", "run", None, system.key, stack.key))
-        reference_ns = reference_us * 1e3
 
         def taken(subject: Subject, key: str, latency_ms: float) -> tuple[Measurement, list[Block]]:
             times = latency_ms * 1e6 * self.rng.normal(1, noise, (2, 3, 5))
@@ -91,11 +91,10 @@ class Bench:
                 for round_ in range(3)
             ]
             found = summarise(blocks, 1)
+            own = "" if subject is Subject.REFERENCE else variant
             measurement = Measurement(
-                id=str(uuid.uuid4()), run=id_, subject=subject, key=key, system=system.key, stack=stack.key,
-                conditions=conditions, unroll=1, summary=replace(found, verdict=Verdict.STABLE),
-                stop=Stop.CONVERGED, reference_ns=reference_ns,
-                variant="" if subject is Subject.REFERENCE else variant,
+                id=str(uuid.uuid4()), run=id_, identity=Identity(subject, key, system.key, stack.key, conditions, own),
+                unroll=1, summary=replace(found, verdict=Verdict.STABLE), stop=Stop.VISITS,
                 load_ns=None if start_ms is None else int(start_ms[0] * 1e6),
                 first_run_ns=None if start_ms is None else int(start_ms[1] * 1e6),
                 undisturbed_ns=None if undisturbed is None else undisturbed * found.mean_ns,
@@ -111,9 +110,8 @@ class Bench:
         return id_
 
     def fail(self, run: str, stack: Stack, key: str, kind: str, reason: str, subject: Subject = Subject.BRICK) -> None:
-        self.store.add_failure(
-            Failure(str(uuid.uuid4()), run, subject, key, SYSTEM.key, stack.key, HOT, kind, reason)
-        )  # fmt: skip
+        identity = Identity(subject, key, SYSTEM.key, stack.key, HOT)
+        self.store.add_failure(Failure(str(uuid.uuid4()), run, identity, kind, reason))
 
     def bricks(self, *latencies: float) -> dict[str, float]:
         """A latency for each brick; one for all where one is given."""

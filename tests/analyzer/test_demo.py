@@ -7,23 +7,8 @@ from pathlib import Path
 
 import onnx.parser
 import pytest
-from dlbricks.analyzer.demo import MODELS, demo, demo_answer
+from dlbricks.analyzer.demo import demo, demo_answer
 from dlbricks.analyzer.report.tables import render
-from dlbricks.models.zoo import names
-
-
-@pytest.mark.slow
-def test_the_demo_of_two_models_of_the_zoo(tmp_path: Path) -> None:
-    result = demo(tmp_path / "demo", models=["squeezenet", "alexnet"], budget_s=600)
-
-    assert result.complete
-    lines = [line for line in render(demo_answer(result)).splitlines() if line.startswith(("squeezenet ", "alexnet "))]
-    assert [line.split()[:3] for line in lines] == [["squeezenet", "40", "28"], ["alexnet", "20", "20"]]
-    (squeezenet, alexnet) = json.loads(render(demo_answer(result), "json"))["results"]
-    assert squeezenet["critical_path_ms"] < squeezenet["sequential_ms"]
-    assert alexnet["critical_path_ms"] == pytest.approx(alexnet["sequential_ms"])  # a chain
-    assert squeezenet["measured_ms"] > 0
-
 
 CHAIN = """
 <ir_version: 8, opset_import: ["": 17]>
@@ -59,13 +44,3 @@ def test_the_demo_ends_with_a_table_and_plots(branches: Path, here: Path) -> Non
     assert fork["critical_path_ms"] < fork["sequential_ms"]
     assert chain["critical_path_ms"] == pytest.approx(chain["sequential_ms"])
     assert fork["measured_ms"] > 0
-    again = demo(here / "demo", models=["branches.onnx", "chain.onnx"], budget_s=600)
-    assert (again.measured.measured, again.measured.reused) == (0, result.measured.measured)
-
-
-def test_the_demo_shows_at_least_six_models_that_need_no_extra() -> None:
-    entries = {entry.name: entry for entry in names()}
-
-    assert len(MODELS) >= 6
-    assert all(entries[name].extra is None for name in MODELS)
-    assert "transformer" in {entries[name].family for name in MODELS}

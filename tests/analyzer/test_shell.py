@@ -9,10 +9,9 @@ from pathlib import Path
 
 import click
 import pytest
-from dlbricks.analyzer.shell import shell_command, shell_steps, spelled, with_command
+from dlbricks.analyzer.shell import shell_command, shell_steps
 from dlbricks.cli import commands
 from dlbricks.constructor.remedies import Task, TaskKind
-from dlbricks.constructor.result import Estimate
 from dlbricks.models import ModelSource
 
 MODEL = ModelSource("a b", Path("my models/a b.onnx"), None, batch=4, dims=(("length", 128),))
@@ -80,22 +79,3 @@ def test_every_command_and_option_is_one_that_the_command_line_has(kind: TaskKin
 
         assert program == "dlbricks"
         assert {word for word in words if word.startswith("-")} <= known
-
-
-def test_records_have_commands_in_the_place_of_tasks() -> None:
-    task = Task(TaskKind.CEILINGS)
-    record = spelled(
-        {"name": "m", "remedy": task, "more": (task, task), "none": None}, remedy="command", none="nothing"
-    )
-
-    line = "dlbricks system --ceilings"
-    assert list(record.items()) == [("name", "m"), ("command", line), ("more", (line, line)), ("nothing", None)]
-
-
-def test_only_that_the_model_is_not_measured_is_followed_by_what_measures_it() -> None:
-    entry = Estimate("m", 1, ratio_reason="not measured", ratio_remedy=Task(TaskKind.MODEL, MODEL))
-    failed = Estimate("m", 1, ratio_reason="it failed")
-
-    assert with_command("not measured", entry) == "not measured; run `dlbricks measure MODEL`"
-    assert [with_command("another", entry), with_command("it failed", failed)] == ["another", "it failed"]
-    assert with_command(None, entry) is None

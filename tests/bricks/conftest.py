@@ -85,10 +85,7 @@ def _draw_model(data: st.DataObject) -> onnx.ModelProto:
         "random",
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, _SHAPE) for name in ("x0", "x1")],
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, _SHAPE) for name in outputs],
-        [
-            numpy_helper.from_array(np.float32([0.5]), "c0"),
-            numpy_helper.from_array(np.array(0.75, np.float32), "c1"),
-        ],
+        [numpy_helper.from_array(np.float32([0.5]), "c0"), numpy_helper.from_array(np.array(0.75, np.float32), "c1")],
     )
     graph.input.append(mark_weight(helper.make_tensor_value_info("w0", TensorProto.FLOAT, _SHAPE)))
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)

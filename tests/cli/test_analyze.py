@@ -62,15 +62,3 @@ def test_nothing_stored_is_incomplete_with_the_command(
     assert done.code == 3
     assert "dlbricks generate" in done.out
     assert "not measured" in done.out
-
-
-@pytest.mark.parametrize("limit", ["10%", "saving<10%", "saving>ten", "saving>-1%"])
-def test_a_limit_that_is_none_is_a_wrong_usage(here: Path, cli: Callable[..., Any], limit: str) -> None:
-    assert cli("analyze", "squeezenet", "--fail-on", limit).code == 2
-
-
-def test_writing_needs_a_proof(measured: Path, cli: Callable[..., Any]) -> None:
-    done = cli("analyze", "lrn.onnx", "--write", "better")
-
-    assert done.code == 2
-    assert "--prove" in done.error

@@ -5,9 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from servers import server, url
-
-__all__ = ["server", "url"]
 
 
 @pytest.fixture

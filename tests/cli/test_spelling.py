@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import click
 import pytest
-from dlbricks.cli.spelling import moment
+from dlbricks.cli.models import batches, dimension, lengths, moment, sizes
 
 
 @pytest.mark.parametrize("text", ["2026-11-23T08:00Z", "2026-11-23T09:00+01:00"])
@@ -32,3 +35,47 @@ def test_a_moment_that_long_ago(text, ago):
 def test_what_is_no_moment(text):
     with pytest.raises(click.BadParameter, match="is no time in the past"):
         moment(text)
+
+
+# ``dlbricks tokens``, ranges of sizes, and decoders whose lengths stay open ----------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("128", (128,)),
+        ("64..1024", (64, 128, 256, 512, 1024)),
+        ("64..1000", (64, 128, 256, 512, 1000)),
+        ("1,32..128,32", (1, 32, 64, 128)),
+        ("5..5", (5,)),
+    ],
+)
+def test_ranges_double_and_hold_their_end(text: str, found: tuple[int, ...]) -> None:
+    assert sizes(text) == found
+    assert dimension(f"past={text}") == ("past", found)
+
+
+@pytest.mark.parametrize("text", ["", "x", "1..", "..4", "1..2..3", "-1", "4..2", "0..4", "1,", "1.. 2"])
+def test_what_is_no_range_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="is not NAME=N"):
+        dimension(f"past={text}")
+
+
+def test_a_length_and_a_batch_are_at_least_one() -> None:
+    assert lengths("1..4") == batches("1..4") == (1, 2, 4)
+    with pytest.raises(click.BadParameter, match="at least 1"):
+        lengths("0")
+    with pytest.raises(click.BadParameter, match="no list of batch sizes"):
+        batches("0")
+
+
+Cli = Callable[..., Any]
+
+
+def test_refused_commands_are_one_line(cli: Cli, here: Path) -> None:
+    assert "is no decoder of the zoo" in cli("tokens", "resnet50").error
+    assert "no list of lengths" in cli("tokens", "gpt2", "--prompt", "8..").error
+    assert "nothing.so cannot be read" in cli("tokens", "gpt2", "--custom-ops", "nothing.so").error
+    assert "cannot stay open" in cli("models", "export", "squeezenet", "--open", "-o", here).error
+    assert "leave one of them out" in cli("models", "export", "gpt2", "--open", "--dim", "a=2", "-o", here).error
+    assert not list(here.iterdir())

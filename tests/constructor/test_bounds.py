@@ -8,14 +8,13 @@ import uuid
 
 import numpy as np
 import pytest
-from dlbricks import estimate
 from dlbricks.constructor.bounds import bounded
-from dlbricks.constructor.composition.bound import Cover
-from dlbricks.constructor.composition.composition import contract
+from dlbricks.constructor.composition import Cover, contract
 from dlbricks.constructor.uncertainty.calibration import scatter_of
 from dlbricks.constructor.uncertainty.interval import Uncertainty
-from dlbricks.db import Block, Conditions, Measurement, Run, Stack, Stop, Subject
-from dlbricks.db.samples.statistics import summarise
+from dlbricks.db import Conditions, Run, Stack, Subject
+
+from .conftest import one, taken
 
 STACK = Stack("onnxruntime", "cpu", ())
 SHARED_SD = scatter_of(STACK, 1, Subject.BRICK).process_sd
@@ -28,18 +27,6 @@ SCENES = {  # distances of what competes with each brick, in standard errors of 
     "five at various distances": ((0.3, 1.0, 2.0, 4.0, 8.0), 6),
     "four time blocks": ((0.0,), 3),
 }
-
-
-def taken(name, times_ns) -> tuple[Measurement, list[Block]]:
-    blocks = [
-        Block(number // 2, number % 2, tuple((round(ns), 1) for ns in session))
-        for number, session in enumerate(times_ns)
-    ]
-    measurement = Measurement(
-        id=name, run="run", subject=Subject.BRICK, key=name, system="s", stack=STACK.key, conditions=Conditions(1),
-        unroll=1, summary=summarise(blocks, 1), stop=Stop.VISITS,
-    )  # fmt: skip
-    return measurement, blocks
 
 
 def chain(size):
@@ -69,7 +56,7 @@ def trials(scene, cover, count=TRIALS):
         yield bounded([cover(LAYERS)], (), LAYERS, rivals, uncertainty)
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("scene", SCENES)
 def test_the_interval_holds_the_true_bound(scene):
     """Nominal 95 %; 200 trials have a standard error of 1.5 %."""
@@ -83,6 +70,7 @@ def test_the_interval_holds_the_true_bound(scene):
     assert all(one.ci95_ns[0] <= one.latency_ns <= one.ci95_ns[1] for one in found)
 
 
+@pytest.mark.slow
 def test_without_luck_the_lowest_of_several_would_miss_the_true_bound():
     """The winner's curse: bounds are too low by more than their own scatter, so that it alone would not hold them."""
     true_ns = LAYERS * TRUE_NS
@@ -113,8 +101,8 @@ def test_fewer_time_blocks_widen():
 
 @pytest.mark.parametrize("shape", [chain, branches], ids=["chain", "branches"])
 def test_no_end_of_a_path_is_above_that_of_the_sum(shape):
-    for one in trials("one that is the same", shape, 5):
-        path, whole = one.critical_path, one.sequential
+    for found in trials("one that is the same", shape, 5):
+        path, whole = found.critical_path, found.sequential
         assert path.latency_ns <= whole.latency_ns
         assert all(0 <= ours <= theirs for ours, theirs in zip(path.ci95_ns, whole.ci95_ns, strict=True))
         assert shape is branches or path.latency_ns == whole.latency_ns
@@ -123,45 +111,36 @@ def test_no_end_of_a_path_is_above_that_of_the_sum(shape):
 # In estimates ---------------------------------------------------------------------------------------------------------
 
 
-def one(lab, source, **options):
-    (answer,) = estimate([source], store=lab.store, **options)
-    return answer
-
-
-def test_the_interval_widens_by_what_runs_differ_by_where_several_compete(lab, chain, keys_of):
+def test_the_interval_widens_by_what_runs_differ_by_where_several_compete(lab, chain, keys_of, other):
     lab.put([(key, 2.0) for key in {*keys_of(chain)}])
     alone = one(lab, chain)
-    other = Stack("openvino", "cpu", (("openvino", "2026.1"),))
-    lab.store.put_stack(other)
     later = str(uuid.uuid4())
     lab.store.begin_run(Run(later, "2026-11-25T00:00:00Z", "0", "run", None, lab.system.key, other.key))
     lab.put([(key, 2.01) for key in {*keys_of(chain)}], stack=other.key, run=later)
 
     both = one(lab, chain, backend="onnxruntime")
 
-    assert both.lower_bound_sequential_ms == alone.lower_bound_sequential_ms == 8.0
+    assert both.bounds.sequential.ms == alone.bounds.sequential.ms == 8.0
     for answer in (alone, both):
-        for low, high in (answer.lower_bound_sequential_ci95_ms, answer.lower_bound_critical_path_ci95_ms):
+        for low, high in (answer.bounds.sequential.ci95_ms, answer.bounds.critical_path.ci95_ms):
             assert 0 <= low < 8.0 < high
-    assert np.diff(both.lower_bound_sequential_ci95_ms) > np.diff(alone.lower_bound_sequential_ci95_ms)
+    assert np.diff(both.bounds.sequential.ci95_ms) > np.diff(alone.bounds.sequential.ci95_ms)
 
 
-def test_a_bound_is_of_the_cache_state_that_the_brick_itself_was_measured_in(lab, chain, keys_of):
+def test_a_bound_is_of_the_cache_state_that_the_brick_itself_was_measured_in(lab, chain, keys_of, other):
     """Of a footprint class that lacks a brick the nearest stands in, for the estimate and the bound alike."""
     relu, sigmoid = keys_of(chain)[:2]
     here, there = Conditions(1, "8MiB"), Conditions(1, "32MiB")
     lab.put([(relu, 2.0)], conditions=here)
     lab.put([(sigmoid, 3.0)], conditions=there)
-    other = Stack("openvino", "cpu", (("openvino", "2026.1"),))
-    lab.store.put_stack(other)
     lab.put([(sigmoid, 1.0)], conditions=here, stack=other.key)  # in another state than the brick: no rival
     lab.put([(relu, 1.0)], conditions=there, stack=other.key)
 
     answer = one(lab, chain, backend="onnxruntime", cache="model")
 
-    assert answer.sequential_ms == answer.lower_bound_sequential_ms == 10.0
+    assert answer.sums.sequential_ms == answer.bounds.sequential.ms == 10.0
     lab.put([(sigmoid, 2.5)], conditions=there, stack=other.key)
-    assert one(lab, chain, backend="onnxruntime", cache="model").lower_bound_sequential_ms == 9.0
+    assert one(lab, chain, backend="onnxruntime", cache="model").bounds.sequential.ms == 9.0
 
 
 @pytest.mark.parametrize(
@@ -177,15 +156,15 @@ def test_a_bound_stands_beside_a_model_of_the_same_cache_state_only(
 
     answer = one(lab, chain, cache=bricks)
 
-    assert answer.lower_bound_sequential_ms == 8.0
+    assert answer.bounds.sequential.ms == 8.0
     if alike:
-        low, high = answer.benanza_ratio_sequential_ci95
-        assert low < answer.benanza_ratio_sequential == 0.8 < high
-        assert answer.benanza_ratio_critical_path_ci95 is not None
-        assert answer.benanza_ratio_reason is None
+        low, high = answer.bounds.sequential.ratio_ci95
+        assert low < answer.bounds.sequential.ratio == 0.8 < high
+        assert answer.bounds.critical_path.ratio_ci95 is not None
+        assert answer.bounds.reason is None
     else:
-        assert answer.benanza_ratio_sequential is answer.benanza_ratio_sequential_ci95 is None
-        assert f"cache state {bricks}, and the model was measured with cache {model}" in answer.benanza_ratio_reason
+        assert answer.bounds.sequential.ratio is answer.bounds.sequential.ratio_ci95 is None
+        assert f"cache state {bricks}, and the model was measured with cache {model}" in answer.bounds.reason
 
 
 def test_what_disturbs_bricks_and_model_alike_is_not_in_the_ratio(lab, chain, keys_of, graph_of):
@@ -196,6 +175,6 @@ def test_what_disturbs_bricks_and_model_alike_is_not_in_the_ratio(lab, chain, ke
 
     answer = one(lab, chain)
 
-    assert np.diff(answer.lower_bound_sequential_ci95_ms) / answer.lower_bound_sequential_ms > 0.2
-    assert answer.benanza_ratio_sequential == pytest.approx(1)
-    assert answer.benanza_ratio_sequential_ci95 == pytest.approx((1, 1), abs=1e-6)
+    assert np.diff(answer.bounds.sequential.ci95_ms) / answer.bounds.sequential.ms > 0.2
+    assert answer.bounds.sequential.ratio == pytest.approx(1)
+    assert answer.bounds.sequential.ratio_ci95 == pytest.approx((1, 1), abs=1e-6)

@@ -6,6 +6,10 @@ import random
 
 import pytest
 from dlbricks.constructor.curve import Curve, Point
+from dlbricks.constructor.result import Estimate
+from dlbricks.constructor.sweep import sizes_of, stem_of, swept
+from dlbricks.constructor.tokens import generation, steps_of
+from flat import flat_estimate
 
 LENGTHS = (32, 64, 128, 256, 512)
 
@@ -32,14 +36,6 @@ def test_a_measured_length_is_what_was_measured() -> None:
     found = Curve.through([Point(32, 50.0), point, Point(128, 138.0)])
 
     assert found.at(64) == point
-
-
-def test_nothing_is_said_beyond_the_measured_lengths() -> None:
-    found = curve(40.0, 1.3)
-
-    assert found.at(31) is None
-    assert found.at(513) is None
-    assert Curve(()).at(1) is None
 
 
 def test_two_lengths_are_joined_without_an_interval() -> None:
@@ -75,3 +71,72 @@ def test_what_neighbours_are_uncertain_by_is_part_of_the_interval() -> None:
 
     assert read is not None
     assert read.ci95_ms == (pytest.approx(900.0), pytest.approx(1100.0))
+
+
+# Sweeps: which estimates are one model against one of its sizes ----------------------------------------------------
+
+
+def estimate(ms: float | None, batch: int | None = None, **dims: int) -> Estimate:
+    ends = "".join(f"@{name}={size}" for name, size in dims.items()) + (f"@b{batch}" if batch else "")
+    return flat_estimate(f"m{ends}", 1, estimate_ms=ms, dims=dims, batch=batch)
+
+
+def test_names_are_told_from_the_sizes_at_their_end():
+    entry = estimate(1.0, seq=8, batch=4)
+
+    assert (stem_of(entry), sizes_of(entry)) == ("m", {"seq": 8, "batch": 4})
+    (sweep,) = swept([estimate(3.0, seq=16), estimate(2.0, seq=8), estimate(None, seq=32)])
+    assert (sweep.stem, sweep.dimension, [*sweep.estimates]) == ("m", "seq", [8, 16])
+
+
+def test_one_that_varies_in_two_sizes_is_none():
+    assert not swept([estimate(1.0, seq=8, batch=1), estimate(2.0, seq=16, batch=2)])
+
+
+# The time of an answer from two curves -----------------------------------------------------------------------------
+
+PROMPTS = Curve.through([Point(32, 100.0, (90.0, 110.0)), Point(64, 180.0, (170.0, 190.0))])
+STEPS = Curve.through([Point(n, 10.0 + n / 10, (9.0 + n / 10, 11.0 + n / 10)) for n in (32, 64, 128)])
+
+
+def test_an_answer_is_its_prompt_and_one_step_for_each_further_token() -> None:
+    made = generation(PROMPTS, STEPS, prompt=32, new=4)
+
+    steps = [10.0 + length / 10 for length in (32, 33, 34)]
+    assert list(steps_of(32, 4)) == [32, 33, 34]
+    assert (made.ttft_ms, made.ttft_ci95_ms, made.ttft_interpolated) == (100.0, (90.0, 110.0), False)
+    assert (made.first_ms, made.last_ms) == (pytest.approx(steps[0]), pytest.approx(steps[-1]))
+    assert (made.steps, made.steps_interpolated) == (3, 2)
+    assert made.token_ms == pytest.approx(sum(steps) / 3)
+    assert made.total_ms == pytest.approx(100.0 + sum(steps))
+    assert made.tokens_per_s == pytest.approx(3000 / sum(steps))
+    assert made.overall_tokens_per_s == pytest.approx(4000 / (100 + sum(steps)))
+    assert made.total_ci95_ms is not None
+    assert made.total_ci95_ms[0] <= 90.0 + sum(steps) - 3
+
+
+def test_what_is_not_known_stays_open() -> None:
+    beyond = generation(PROMPTS, STEPS, prompt=64, new=128)
+    assert beyond.ttft_ms == 180.0
+    assert beyond.token_ms is beyond.total_ms is beyond.tokens_per_s is None
+
+    short = generation(PROMPTS, STEPS, prompt=100, new=2)
+    assert short.ttft_ms is short.total_ms is None
+    assert short.token_ms == pytest.approx(20.0)
+
+
+def test_an_interval_that_is_not_known_leaves_that_of_the_sum_open() -> None:
+    steps = Curve.through([Point(32, 13.0, (12.0, 14.0)), Point(64, 16.0, (15.0, 17.0))])
+
+    made = generation(PROMPTS, steps, prompt=32, new=3)
+
+    assert made.total_ms == pytest.approx(100.0 + 13.0 + 13.0 + 3 / 32)
+    assert made.token_ci95_ms is None
+
+
+def test_nothing_is_said_beyond_the_measured_lengths() -> None:
+    found = curve(40.0, 1.3)
+
+    assert found.at(31) is None
+    assert found.at(513) is None
+    assert Curve(()).at(1) is None

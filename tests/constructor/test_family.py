@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
-from dlbricks.bricks.cutting.wiring import sequences
-from dlbricks.bricks.graph.executed import ExecutedModel, Layouts
-from dlbricks.bricks.graph.graph import ModelGraph
-from dlbricks.bricks.graph.outline import Outline, outline_of
-from dlbricks.constructor.family import families
+from dlbricks.bricks.cutting.sequences import sequences
+from dlbricks.bricks.graph.graph import ExecutedModel, Layouts, ModelGraph
+from dlbricks.constructor.interpolation import families
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,13 +28,6 @@ def test_bricks_that_are_the_same_may_be_of_several_families() -> None:
 
     assert len({part.key for part in parts}) == 3  # Relu, Transpose and both products
     assert len({*families(attention(8), parts)}) == 5
-
-
-def test_a_graph_that_a_database_kept_has_the_families_of_the_graph_itself() -> None:
-    made = attention(5)
-    kept = Outline(json.loads(json.dumps(outline_of(made, sequences(made, 1)))))
-
-    assert families(kept, kept.alone) == families(made, sequences(made, 1))
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,21 @@ from __future__ import annotations
 import dataclasses
 import random
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import pytest
-from dlbricks.bricks.cutting.wiring import sequences
+from dlbricks.bricks.cutting.sequences import sequences
+from dlbricks.bricks.decomposition import Decomposition
 from dlbricks.bricks.graph.graph import ModelGraph
-from dlbricks.constructor.decomposition import Decomposition, Interventions
+from dlbricks.constructor.choice import Cutting, MeasuredPlace
+from dlbricks.constructor.curve import Interpolation
+from dlbricks.constructor.decomposition import Interventions
+from dlbricks.constructor.evidence import EstimateRequest, Evidence
 from dlbricks.constructor.interpolation import Sized, read_between
-from dlbricks.constructor.stored import BrickMeasurements, Stored
+from dlbricks.constructor.measurements import BrickMeasurements
 from dlbricks.constructor.uncertainty.interval import Uncertainty
 from dlbricks.db import Conditions, Measurement, Stop, Subject
+from dlbricks.db.values import Identity
 from dlbricks.models import ModelSource
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -36,15 +41,52 @@ def sized(size: int, made: ModelGraph | None = None) -> Sized:
 def measurement(key: str, ms: float, variant: str = "") -> Measurement:
     ns = ms * 1e6
     return Measurement(
-        id=str(uuid.uuid4()), run="run", subject=Subject.BRICK, key=key, system="", stack="", conditions=Conditions(1),
-        unroll=1, summary=summary_of(ns), stop=Stop.VISITS, variant=variant, undisturbed_ns=0.9 * ns, quiet=1.0,
-    )  # fmt: skip
+        str(uuid.uuid4()),
+        "run",
+        Identity(Subject.BRICK, key, "", "", Conditions(1), variant),
+        1,
+        summary_of(ns),
+        Stop.VISITS,
+        undisturbed_ns=0.9 * ns,
+        quiet=1.0,
+    )
 
 
-def stored(latencies: Mapping[str, float], **others: Mapping[str, Measurement]) -> Stored:
-    latest = {key: measurement(key, ms) for key, ms in latencies.items()}
-    known = [*latest.values(), *(one for some in others.values() for one in some.values())]
-    return Stored(bricks={"": BrickMeasurements(latest=latest, **others)}, uncertainty=Uncertainty(known, {}))
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """What is known of the model that was asked for, with what was read between sizes."""
+
+    bricks: BrickMeasurements
+    interpolated: Interpolation
+
+
+def stored(latencies: Mapping[str, float], **others: Mapping[str, Measurement]) -> BrickMeasurements:
+    return BrickMeasurements(latest={key: measurement(key, ms) for key, ms in latencies.items()}, **others)
+
+
+def read(wanted: Sized, others: Iterable[Sized], known: BrickMeasurements) -> Evidence:
+    """What is known with what was read, of the bricks of all sizes alike."""
+    sizes = [*others]
+    bricks = {(size.model.own.key, ""): known for size in (wanted, *sizes)}
+    request = EstimateRequest(Cutting(1), MeasuredPlace(), None)  # type: ignore[arg-type]  # nothing asks for remedies
+    return read_between(
+        wanted, sizes, "seq", Evidence(request, bricks=bricks, uncertainty=Uncertainty(known.members(), {}))
+    )
+
+
+def between(wanted: Sized, others: Iterable[Sized], known: BrickMeasurements) -> Found:
+    """What is read between sizes, where it can be."""
+    found, key = read(wanted, others, known), wanted.model.own.key
+    interpolated = found.interpolated[key]
+    assert isinstance(interpolated, Interpolation), interpolated
+    return Found(found.bricks_in(key, ""), interpolated)
+
+
+def why_not(wanted: Sized, others: Iterable[Sized], known: BrickMeasurements) -> str:
+    """Why nothing is read."""
+    reason = read(wanted, others, known).interpolated[wanted.model.own.key]
+    assert isinstance(reason, str)
+    return reason
 
 
 def keys(one: Sized) -> list[str]:
@@ -69,18 +111,16 @@ def test_work_of_any_order_is_read_exactly_for_each_brick(terms: list[tuple[floa
     }
     wanted = sized(size)
 
-    found = read_between(wanted, others, "seq", stored(known))
+    found = between(wanted, others, stored(known))
 
-    assert isinstance(found, Stored)
-    assert found.interpolated is not None
-    latest = found.bricks_in("").latest
+    latest = found.bricks.latest
     for place, key in enumerate(keys(wanted)[:-1]):
         assert latest[key].latency_ns == pytest.approx(1e6 * polynomial(terms[place], size), rel=1e-6)
         assert latest[key].undisturbed_ns == pytest.approx(0.9e6 * polynomial(terms[place], size), rel=1e-6)
     assert found.interpolated.share == pytest.approx(1.0)
     assert found.interpolated.error == pytest.approx(0.0, abs=1e-6)
     assert found.interpolated.bricks == 4
-    assert found.bricks_in("").read == {*keys(wanted)}
+    assert found.bricks.read == {*keys(wanted)}
 
 
 def linear(*sizes: int, slower: Mapping[int, float] | None = None) -> dict[str, float]:
@@ -91,13 +131,11 @@ def test_what_is_measured_is_taken_as_it_is() -> None:
     wanted = sized(48)
     first, *rest = dict.fromkeys(keys(wanted))
 
-    found = read_between(wanted, [sized(one) for one in SIZES], "seq", stored(linear(*SIZES) | {first: 7.0}))
+    found = between(wanted, map(sized, SIZES), stored(linear(*SIZES) | {first: 7.0}))
 
-    assert isinstance(found, Stored)
-    bricks = found.bricks_in("")
+    bricks = found.bricks
     assert bricks.latest[first].latency_ns == 7e6
     assert (bricks.read, bricks.measured(first)) == ({*rest}, True)
-    assert found.interpolated is not None
     assert found.interpolated.between == (32, 64)
     assert found.interpolated.share == pytest.approx(3 * 48 / (2 * 7 + 3 * 48))  # the first brick is there twice
 
@@ -106,10 +144,8 @@ def test_what_slows_all_bricks_of_a_size_does_not_average_out() -> None:
     """Five bricks that were all 10 % slow at a size are off by 10 % together, and the interval says so."""
     known = linear(*SIZES, slower={32: 1.1, 64: 1.0})
 
-    found = read_between(sized(48), [sized(one) for one in SIZES], "seq", stored(known))
+    found = between(sized(48), map(sized, SIZES), stored(known))
 
-    assert isinstance(found, Stored)
-    assert found.interpolated is not None
     left_out = {one.length: one for one in found.interpolated.left_out}
     assert [*left_out] == [32, 64]
     assert left_out[32].ms == pytest.approx(5 * 32 * 1.1)
@@ -127,11 +163,9 @@ def test_a_brick_of_two_families_takes_what_they_do_on_average() -> None:
     wanted = sized(8)
     assert keys(wanted)[2] == keys(wanted)[3]
 
-    found = read_between(wanted, others, "seq", stored(known))
+    found = between(wanted, others, stored(known))
 
-    assert isinstance(found, Stored)
-    assert found.bricks_in("").latest[keys(wanted)[2]].latency_ns == pytest.approx(3e6)
-    assert found.interpolated is not None
+    assert found.bricks.latest[keys(wanted)[2]].latency_ns == pytest.approx(3e6)
     assert found.interpolated.error is None  # of two sizes none can be left out
 
 
@@ -139,13 +173,12 @@ def test_parts_of_a_brick_are_read_where_both_neighbours_have_them() -> None:
     inner = {key: measurement(key, size / 2, "inner") for size in (32, 64) for key in keys(sized(size))[:1]}
     inner |= {key: measurement(key, 1.0, "inner") for key in keys(sized(16))[1:2]}
 
-    found = read_between(sized(48), [sized(one) for one in SIZES], "seq", stored(linear(*SIZES), inner=inner))
+    found = between(sized(48), map(sized, SIZES), stored(linear(*SIZES), inner=inner))
 
-    assert isinstance(found, Stored)
-    (read,) = {*found.bricks_in("").inner} - {*inner}
+    (read,) = {*found.bricks.inner} - {*inner}
     assert read == keys(sized(48))[0]
-    assert found.bricks_in("").inner[read].latency_ns == pytest.approx(24e6)
-    assert found.bricks_in("").inner[read].variant == "inner"
+    assert found.bricks.inner[read].latency_ns == pytest.approx(24e6)
+    assert found.bricks.inner[read].variant == "inner"
 
 
 @pytest.mark.parametrize(
@@ -159,7 +192,7 @@ def test_parts_of_a_brick_are_read_where_both_neighbours_have_them() -> None:
 def test_nothing_is_extrapolated(size: int, measured: tuple[int, ...], reason: str) -> None:
     others = [sized(one) for one in SIZES]
 
-    assert read_between(sized(size), others, "seq", stored(linear(*measured))) == reason
+    assert why_not(sized(size), others, stored(linear(*measured))) == reason
 
 
 def test_a_family_that_is_broken_is_named() -> None:
@@ -169,23 +202,21 @@ def test_a_family_that_is_broken_is_named() -> None:
     known = {key: 1.0 for one in others for key in keys(one)}
     missing = keys(sized(48))[-1]  # Relu, that the other place has as well
 
-    found = read_between(sized(48), others, "seq", stored(known))
+    found = why_not(sized(48), others, stored(known))
 
-    assert isinstance(found, str)
     assert "1 of 5 sequences that are not measured cannot be read, such as Relu (Relu_4)" in found
     assert "one like it at 16, 32, and it is measured at 16, 32" in found
     alone = graph(ATTENTION.format(48).replace("Relu(v)", "Sigmoid(v)"))
-    assert "none like it at any other size" in str(read_between(sized(48, alone), others, "seq", stored(known)))
+    assert "none like it at any other size" in why_not(sized(48, alone), others, stored(known))
     assert missing not in known
 
 
 def test_a_brick_that_takes_nothing_is_no_division_by_zero() -> None:
     known = {key: 0.0 for size in SIZES for key in keys(sized(size))}
 
-    found = read_between(sized(48), [sized(one) for one in SIZES], "seq", stored(known))
+    found = between(sized(48), map(sized, SIZES), stored(known))
 
-    assert isinstance(found, Stored)
-    read = [one for one in found.bricks_in("").latest.values() if one.summary.samples == 0]
+    read = [one for one in found.bricks.latest.values() if one.summary.samples == 0]
     assert all(one.latency_ns == pytest.approx(1.0) for one in read)
     assert dataclasses.asdict(found.interpolated)["error"] == pytest.approx(0.0, abs=1e-9)  # type: ignore[arg-type]
 
@@ -201,11 +232,9 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
         for one in others:
             common = chance.gauss(1, 0.03)
             known |= {key: one.size * common * chance.gauss(1, 0.03) for key in keys(one)}
-        found = read_between(wanted, others, "seq", stored(known))
-        assert isinstance(found, Stored)
-        assert found.interpolated is not None
+        found = between(wanted, others, stored(known))
         assert found.interpolated.error is not None
-        latest = found.bricks_in("").latest
+        latest = found.bricks.latest
         whole = sum(latest[key].latency_ns for key in parts) / 1e6
         inside.append(abs(whole - 48 * len(parts)) <= found.interpolated.error * whole)
 

@@ -6,11 +6,11 @@ import numpy as np
 import onnx
 import pytest
 from dlbricks import estimate
-from dlbricks.bricks.cutting.wiring import sequences
+from dlbricks.bricks.cutting.sequences import sequences
 from dlbricks.bricks.graph.footprint import level_name
 from dlbricks.db import Conditions
 from dlbricks.models import find_models
-from dlbricks.models.control.choices import Choice
+from dlbricks.models.control import CourseChoice
 
 WARM, COLD = "256KiB", "8MiB"
 
@@ -30,7 +30,7 @@ def loop(tmp_path):
         shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
         model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(shape, np.float32), value.name))
     onnx.save(model, tmp_path / "loop.onnx")
-    (source,) = find_models([tmp_path / "loop.onnx"], control=[Choice("", 3)])
+    (source,) = find_models([tmp_path / "loop.onnx"], control=[CourseChoice("", 3)])
     return source
 
 
@@ -47,7 +47,7 @@ def at(cache):
 
 
 def products(answer):
-    return [part for part in answer.sequences if part.op_types == ("MatMul",)]
+    return [part for part in answer.parts.sequences if part.op_types == ("MatMul",)]
 
 
 def test_iterations_are_as_warm_as_they_were_measured(lab, loop, shared):
@@ -60,26 +60,16 @@ def test_iterations_are_as_warm_as_they_were_measured(lab, loop, shared):
 
     assert cold.complete
     assert answer.complete
-    assert {part.cache for part in cold.sequences} == {COLD}  # what is stored of older suites answers as it did
-    assert cold.sequential_ms == pytest.approx(2.0 * len(cold.sequences))
+    assert {part.cache for part in cold.parts.sequences} == {COLD}  # what is stored of older suites answers as it did
+    assert cold.sums.sequential_ms == pytest.approx(2.0 * len(cold.parts.sequences))
     known = [(part.latency_ms, part.cache) for part in products(answer)]
     assert known == [(2.0, COLD), (2.0, COLD), (0.5, WARM), (0.5, WARM)]
-    warmer = sum(part.cache == WARM for part in answer.sequences)
-    assert warmer < len(answer.sequences)
-    assert answer.sequential_ms == pytest.approx(cold.sequential_ms - warmer * 1.5)
-    assert answer.critical_path_ms <= answer.sequential_ms
-    assert answer.lower_bound_sequential_ms <= answer.sequential_ms
-    assert answer.estimate_ms == pytest.approx(answer.sequential_ms)
-
-
-def test_other_cache_states_know_no_iterations(lab, loop, shared):
-    warm, every = shared
-    lab.put(((key, 2.0) for key in every), conditions=at("hot"))
-    lab.put(((key, 0.5) for key in warm), conditions=at(WARM))
-
-    (answer,) = estimate([loop], store=lab.store, cache="hot")
-
-    assert answer.sequential_ms == pytest.approx(2.0 * len(answer.sequences))
+    warmer = sum(part.cache == WARM for part in answer.parts.sequences)
+    assert warmer < len(answer.parts.sequences)
+    assert answer.sums.sequential_ms == pytest.approx(cold.sums.sequential_ms - warmer * 1.5)
+    assert answer.sums.critical_path_ms <= answer.sums.sequential_ms
+    assert answer.bounds.sequential.ms <= answer.sums.sequential_ms
+    assert answer.latency.ms == pytest.approx(answer.sums.sequential_ms)
 
 
 def test_what_the_loop_takes_by_itself_is_told(lab, loop, shared, graph_of):
@@ -88,18 +78,9 @@ def test_what_the_loop_takes_by_itself_is_told(lab, loop, shared, graph_of):
 
     (answer,) = estimate([loop], store=lab.store)
 
-    (framing,) = answer.framing
+    (framing,) = answer.parts.framing
     assert framing.own_ms == pytest.approx(2.0)
     assert framing.moved_ms == pytest.approx(2.0 * 4)  # three Unsqueeze, one Concat: the means are stacked
-
-
-def test_nothing_measured_is_no_cost_of_nothing(lab, loop, shared):
-    lab.put([(shared[0][0], 1.0)], conditions=at(COLD))
-
-    (answer,) = estimate([loop], store=lab.store)
-
-    assert answer.framing[0].own_ms is None
-    assert answer.framing[0].moved_ms is None
 
 
 @pytest.mark.parametrize("granularity", [2, 3])
@@ -113,5 +94,24 @@ def test_a_bound_never_grows_with_the_granularity(lab, loop, graph_of, granulari
     (one,) = estimate([loop], store=lab.store)
     (longer,) = estimate([loop], store=lab.store, granularity=granularity)
 
-    assert longer.lower_bound_sequential_ms <= one.lower_bound_sequential_ms
-    assert longer.lower_bound_sequential_ms <= longer.sequential_ms
+    assert longer.bounds.sequential.ms <= one.bounds.sequential.ms
+    assert longer.bounds.sequential.ms <= longer.sums.sequential_ms
+
+
+def test_nothing_measured_is_no_cost_of_nothing(lab, loop, shared):
+    lab.put([(shared[0][0], 1.0)], conditions=at(COLD))
+
+    (answer,) = estimate([loop], store=lab.store)
+
+    assert answer.parts.framing[0].own_ms is None
+    assert answer.parts.framing[0].moved_ms is None
+
+
+def test_other_cache_states_know_no_iterations(lab, loop, shared):
+    warm, every = shared
+    lab.put(((key, 2.0) for key in every), conditions=at("hot"))
+    lab.put(((key, 0.5) for key in warm), conditions=at(WARM))
+
+    (answer,) = estimate([loop], store=lab.store, cache="hot")
+
+    assert answer.sums.sequential_ms == pytest.approx(2.0 * len(answer.parts.sequences))

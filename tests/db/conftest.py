@@ -5,37 +5,16 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-from dlbricks.db import (
-    Block,
-    Conditions,
-    Failure,
-    Measurement,
-    Run,
-    Stack,
-    Stop,
-    Store,
-    Subject,
-    System,
-    Verdict,
-    upgrading,
-)
-from dlbricks.db.identity import Identity
-from dlbricks.db.place import WRITING, Place, engine
-from dlbricks.db.revision import mark
-from dlbricks.db.rows import block_row, run_row, stack_row, statistics_row, system_row
-from dlbricks.db.store import Opened
-from dlbricks.db.values import Summary, Visit
-from lab import changed
-from servers import Server, server, url
-from sqlalchemy import MetaData, Table, insert
-
-__all__ = ["server", "url"]
+from dlbricks.db import Block, Conditions, Failure, Measurement, Run, Stack, Stop, Store, Subject, System, Verdict
+from dlbricks.db.store import OpenedMeasurement
+from dlbricks.db.values import Identity, Summary, Visit
+from lab import changed, identity_with
+from servers import Server
 
 SYSTEM = System(
     cpu="Xeon Example",
@@ -64,16 +43,15 @@ class Bench:
     stack: str
     conditions: Conditions = dataclasses.field(default_factory=lambda: Conditions(threads=1))
 
+    def identity(self, name: object) -> Identity:
+        return Identity(Subject.BRICK, key_of(name), self.system, self.stack, self.conditions)
+
     def measurement(self, name: object, median_ns: float = 1000.0, **changes: object) -> Measurement:
         """A plausible finished measurement of a brick."""
         made = Measurement(
             id=str(uuid.uuid4()),
             run=self.run.id,
-            subject=Subject.BRICK,
-            key=key_of(name),
-            system=self.system,
-            stack=self.stack,
-            conditions=self.conditions,
+            identity=self.identity(name),
             unroll=4,
             summary=Summary(
                 median_ns=median_ns,
@@ -96,7 +74,7 @@ class Bench:
         return changed(made, **changes)
 
     def begin(self, measurement: Measurement) -> None:
-        opened = Opened(measurement.id, measurement.run, Identity.of(measurement), measurement.unroll)
+        opened = OpenedMeasurement(measurement.id, measurement.run, measurement.identity, measurement.unroll)
         self.store.add_session([opened], ())
 
     def measure(self, name: object, median_ns: float = 1000.0, **changes: object) -> Measurement:
@@ -109,18 +87,18 @@ class Bench:
         return made
 
     def failure(self, name: object, **changes: object) -> Failure:
-        made = Failure(
-            id=str(uuid.uuid4()),
-            run=self.run.id,
-            subject=Subject.BRICK,
-            key=key_of(name),
-            system=self.system,
-            stack=self.stack,
-            conditions=self.conditions,
-            kind="crashed",
-            reason="signal 11 while running /home/ann/secret/brick.onnx",
-        )
-        return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
+        reason = "signal 11 while running /home/ann/secret/brick.onnx"
+        made = Failure(str(uuid.uuid4()), self.run.id, self.identity(name), "crashed", reason)
+        return dataclasses.replace(made, identity=identity_with(made, changes), **changes)  # type: ignore[arg-type]
+
+
+def content(store: Store) -> tuple[object, ...]:
+    """Everything that a database says, apart from its local numbering."""
+    measurements = sorted(store.measurements(variant=None, latest=False), key=lambda m: m.id)
+    runs = sorted(store.runs(), key=lambda run: run.id)
+    failures = sorted(store.failures(variant=None), key=lambda failure: failure.id)
+    blocks = store.blocks_of([m.id for m in measurements])
+    return store.systems(), store.stacks(), runs, measurements, blocks, failures
 
 
 def block(process: int, round_: int, n: int = 12) -> Block:
@@ -149,51 +127,9 @@ def furnish(path: Path | str, system: System = SYSTEM, stack: Stack = STACK, nod
     return Bench(store, path, run, system.key, stack.key)
 
 
-def make_old(
-    path: Path | str, revision: str, done: Measurement, left: Measurement, blocks: Sequence[Block]
-) -> Path | str:
-    """A database as an earlier version left it: its own tables, one finished measurement and one open, with blocks."""
-    from alembic import command
-
-    place = Place.of(path)
-    made = engine(place, foreign_keys=False)
-    with made.connect().execution_options(**{WRITING: True}) as connection, connection.begin():
-        command.upgrade(upgrading.migration_config(connection), revision)
-        mark(connection, place)
-
-        def put(name: str, row: Mapping[str, object]) -> Any:
-            """Insert what the table of that time has a column for."""
-            table = Table(name, MetaData(), autoload_with=connection)
-            known = {column: value for column, value in row.items() if column in table.c}
-            return connection.execute(insert(table), known).inserted_primary_key[0]
-
-        put("system", system_row(SYSTEM))
-        put("stack", stack_row(STACK))
-        put("run", run_row(Run(done.run, "2026-11-20T03:00:00Z", "0.1.0", "run", "5" * 64, SYSTEM.key, STACK.key)))
-        under = put("combination", {"system": SYSTEM.key, "stack": STACK.key, **dataclasses.asdict(done.conditions)})
-        for measurement in (done, left):
-            about = {"subject": str(measurement.subject), "key": measurement.key, "variant": ""}
-            item = put("item", {"combination_id": under, **about})
-            begun = {"id": measurement.id, "item_id": item, "run_id": measurement.run, "unroll": measurement.unroll}
-            finished = statistics_row(measurement) | {"finished_us": 1} if measurement is done else {}
-            put("measurement", finished | begun)
-            for block_ in blocks:
-                put("block", block_row(measurement.id, block_))
-    made.dispose()
-    return path
-
-
-@pytest.fixture
-def old_database(home: Callable[[Path], Path | str]) -> Callable[..., Path | str]:
-    """Makes a database of an earlier revision: path, revision, what was finished, what was left open, their blocks."""
-    return lambda path, *given: make_old(home(path), *given)
-
-
-ANYWHERE = {
-    *("test_decompositions", "test_export", "test_identity", "test_kernel_views", "test_locking", "test_many_writers"),
-    *("test_merge", "test_nodes", "test_protocols", "test_store"),
-}
-"""Modules whose tests hold for every kind of database; those of them about the file itself are marked ``sqlite``."""
+ANYWHERE = {"test_many_writers", "test_protocols", "test_store"}
+"""Modules whose tests run on a server too; those of them about a file are marked ``sqlite``. Other modules use what
+these test, and have what is special about a server in ``test_postgres``."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 from dlbricks.db import Kernel, KernelView, Store, Subject, Transferred, export, merge
-from dlbricks.db.filter import Filter
-from dlbricks.db.identity import Identity
+from dlbricks.db.queries import Filter
 from dlbricks.errors import StoreError
 
 VIEW = KernelView(
@@ -23,7 +22,7 @@ VIEW = KernelView(
 
 
 def identity_of(bench, name="a", **changes):
-    return Identity.of(bench.measurement(name, **changes))
+    return bench.measurement(name, **changes).identity
 
 
 def test_a_view_comes_back_as_it_was_stored(bench):

@@ -7,10 +7,11 @@ import json
 import random
 import subprocess
 import sys
-import time
 
 import pytest
-from dlbricks.db import Failure, Run, Store, Transferred, merge
+from dlbricks.db import Store, Transferred, merge
+
+from .conftest import content
 
 _MERGE = """
 import dataclasses, json, sys
@@ -28,8 +29,8 @@ print(json.dumps(done), flush=True)
 _MEASURE = """
 import dataclasses, json, sys, uuid
 from dlbricks.db import Block, Store
-from dlbricks.db.identity import Identity
-from dlbricks.db.store import Opened
+from dlbricks.db.values import Identity
+from dlbricks.db.store import OpenedMeasurement
 target, source, node = sys.argv[1:]
 with Store.open(source, read_only=True) as given:
     ours, systems, stacks = given.measurements(variant=None), given.systems(), given.stacks()
@@ -42,7 +43,7 @@ with Store.open(target) as store:
     store.begin_run(run)
     for start in range(0, len(ours), 20):
         made = [dataclasses.replace(one, id=str(uuid.uuid4()), run=run.id) for one in ours[start:start + 20][::-1]]
-        opened = [Opened(one.id, one.run, Identity.of(one), one.unroll) for one in made]
+        opened = [OpenedMeasurement(one.id, one.run, one.identity, one.unroll) for one in made]
         store.add_session(opened, [(one.id, Block(0, 0, ((1000, 1),) * 24)) for one in made])
         store.finish(*made)
 print(json.dumps(len(ours)), flush=True)
@@ -65,15 +66,6 @@ def go(*processes: subprocess.Popen[str]) -> list[object]:
     said = [process.communicate(timeout=300) for process in processes]
     assert [process.returncode for process in processes] == [0] * len(processes), said
     return [json.loads(out) for out, _ in said]
-
-
-def content(store: Store) -> tuple[object, ...]:
-    """Everything that merging brings, apart from local numbering."""
-    measurements = sorted(store.measurements(variant=None, latest=False), key=lambda m: m.id)
-    failures: list[Failure] = sorted(store.failures(variant=None), key=lambda failure: failure.id)
-    runs: list[Run] = sorted(store.runs(), key=lambda run: run.id)
-    blocks = store.blocks_of([m.id for m in measurements])
-    return store.systems(), store.stacks(), runs, measurements, blocks, failures
 
 
 @pytest.fixture
@@ -116,18 +108,6 @@ def test_processes_that_merge_at_once_lose_and_double_nothing(home, sources, exp
     assert together == [1, 1, 3, 360, 720, 3, 0]
 
 
-def test_merging_beside_a_process_that_measures_the_same_bricks(home, sources, expected, tmp_path):
-    target = home(tmp_path / "target.db")
-
-    *_, measured = go(*[start(_MERGE, target, *sources) for _ in range(3)], start(_MEASURE, target, sources[0], ""))
-
-    assert measured == 120
-    with Store.open(target) as store:
-        assert {m.id for m in expected[3]} <= {m.id for m in store.measurements(latest=False)}
-        counts = {"runs": 4, "measurements": 480, "blocks": 840, "open": 0, "failures": 3}
-        assert store.info()["counts"] | counts == store.info()["counts"]
-
-
 def test_nodes_that_measure_the_same_bricks_at_once(home, sources, tmp_path):
     """Equal machines with names: each has open samples of its own, and neither waits for the other in a circle."""
     target = home(tmp_path / "target.db")
@@ -138,26 +118,3 @@ def test_nodes_that_measure_the_same_bricks_at_once(home, sources, tmp_path):
     with Store.open(target) as store:
         assert [len(store.measurements(node=node)) for node in ("alpha", "beta", "gamma")] == [120] * 3
         assert store.info()["counts"] | {"measurements": 360, "blocks": 360, "open": 0} == store.info()["counts"]
-
-
-def test_a_merge_that_is_killed_adds_all_or_nothing(home, sources, expected, tmp_path, thorough):
-    target = home(tmp_path / "target.db")
-    Store.open(target).close()
-    moments = random.Random(5)
-    sizes = set()
-    for _ in range(6 if thorough else 3):
-        process = start(_MERGE, target, sources[-1])
-        assert process.stdout.readline() == "ready\n"
-        process.stdin.write("\n")
-        process.stdin.flush()
-        time.sleep(moments.uniform(0, 0.4))
-        process.kill()
-        process.communicate()
-        with Store.open(target) as store:
-            sizes.add(store.info()["counts"]["measurements"])
-    assert sizes <= {0, 360}
-
-    go(start(_MERGE, target, *sources))
-
-    with Store.open(target) as store:
-        assert content(store) == expected

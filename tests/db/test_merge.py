@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import sqlite3
 
 import pytest
 from dlbricks.db import Stack, Store, Subject, System, Transferred, merge
@@ -9,21 +10,10 @@ from dlbricks.errors import ForeignDatabase, OlderDatabase, StoreError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from .conftest import content
+
 OTHER_SYSTEM = System("EPYC Example", "x86_64", 64, 128, (("L3", 2**25),), 512, ("avx2",))
 OTHER_STACK = Stack("openvino", "cpu", (("openvino", "2026.1"),))
-
-
-def content(store: Store) -> tuple[object, ...]:
-    """Everything that a database says, apart from its local numbering."""
-    measurements = sorted(store.measurements(variant=None, latest=False), key=lambda m: m.id)
-    return (
-        store.systems(),
-        store.stacks(),
-        sorted(store.runs(), key=lambda run: run.id),
-        measurements,
-        {m.id: store.blocks(m.id) for m in measurements},
-        sorted(store.failures(variant=None), key=lambda failure: failure.id),
-    )
 
 
 @pytest.fixture
@@ -49,23 +39,6 @@ def test_merging_brings_everything_over(two):
         assert all(value in mine for value in theirs)
     assert brought[4].items() <= merged[4].items()
     assert [m.summary.median_ns for m in one.store.measurements(keys=[one.measurement("b").key])] == [1000.0, 2000.0]
-
-
-def test_merging_twice_adds_nothing(two):
-    one, other = two
-    merge(one.store, other.path)
-    before = content(one.store)
-    assert merge(one.store, other.path) == Transferred()
-    assert content(one.store) == before
-
-
-def test_order_does_not_matter(two, home, tmp_path):
-    one, other = two
-    with Store.open(home(tmp_path / "x.db")) as x, Store.open(home(tmp_path / "y.db")) as y:
-        for target, sources in ((x, (one, other)), (y, (other, one))):
-            for source in sources:
-                merge(target, source.path)
-        assert content(x) == content(y)
 
 
 def test_the_newest_measurement_of_an_item_wins_wherever_it_comes_from(tmp_path, furnish):
@@ -100,25 +73,15 @@ def test_a_run_that_ended_meanwhile_is_completed(two):
     assert dataclasses.replace(other.run, after={"load_1m": 1.0}, finished="2026-11-21T04:00:00Z") in one.store.runs()
 
 
-def test_a_database_cannot_be_merged_into_itself(two):
+def test_a_database_cannot_be_merged_into_itself(two, tmp_path):
     one, _ = two
-    for other in (one.store, one.path):
+    (tmp_path / "link.db").symlink_to(one.path)
+    for other in (one.store, one.path, tmp_path / "link.db"):
         with pytest.raises(StoreError, match="into itself"):
             merge(one.store, other)
 
 
-@pytest.mark.sqlite
-def test_a_database_cannot_be_merged_into_itself_by_another_name(two, tmp_path):
-    one, _ = two
-    (tmp_path / "link.db").symlink_to(one.path)
-    with pytest.raises(StoreError, match="into itself"):
-        merge(one.store, tmp_path / "link.db")
-
-
-@pytest.mark.sqlite
 def test_what_cannot_be_merged_adds_nothing(two, tmp_path):
-    import sqlite3
-
     one, other = two
     before = content(one.store)
     (tmp_path / "text.db").write_text("nothing of the kind")
@@ -155,7 +118,6 @@ _MEASURED = st.lists(st.tuples(st.integers(0, 2), st.sampled_from("abcd"), st.bo
 
 
 @pytest.mark.slow
-@pytest.mark.sqlite  # dozens of databases: a server takes too long to make them
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(measured=_MEASURED, order=st.permutations([0, 1, 2, 0, 1]))
 def test_three_machines_in_any_order_and_repetition(tmp_path_factory, furnish, measured, order):
@@ -178,3 +140,11 @@ def test_three_machines_in_any_order_and_repetition(tmp_path_factory, furnish, m
         assert len(a.measurements(latest=False)) == sum(not failed for *_, failed in measured)
     for machine in machines:
         machine.store.close()
+
+
+def test_merging_twice_adds_nothing(two):
+    one, other = two
+    merge(one.store, other.path)
+    before = content(one.store)
+    assert merge(one.store, other.path) == Transferred()
+    assert content(one.store) == before

@@ -8,8 +8,7 @@ import uuid
 
 import pytest
 from dlbricks.db import Store, export, frame, merge
-from dlbricks.db.identity import Identity
-from dlbricks.db.store import Opened
+from dlbricks.db.store import OpenedMeasurement
 from dlbricks.errors import StoreError
 
 
@@ -20,12 +19,8 @@ def two(home, tmp_path, furnish):
     return furnish(place, node="alpha"), furnish(place, node="beta")
 
 
-def opened(bench, measurement) -> Opened:
-    return Opened(measurement.id, bench.run.id, Identity.of(measurement), measurement.unroll)
-
-
-def where(measurement) -> tuple[object, ...]:
-    return (measurement.subject, measurement.key, measurement.system, measurement.stack, measurement.conditions)
+def opened(bench, measurement) -> OpenedMeasurement:
+    return OpenedMeasurement(measurement.id, bench.run.id, measurement.identity, measurement.unroll)
 
 
 def test_each_node_has_open_samples_of_its_own(two, block):
@@ -35,10 +30,10 @@ def test_each_node_has_open_samples_of_its_own(two, block):
     alpha.store.add_session([opened(alpha, ours)], [(ours.id, block(0, 0))])
     beta.store.add_session([opened(beta, theirs)], [(theirs.id, block(5, 1))])
 
-    assert alpha.store.open_item(*where(ours), node="alpha") == (ours.id, ours.unroll, [block(0, 0)])
-    assert alpha.store.open_item(*where(ours), node="beta") == (theirs.id, theirs.unroll, [block(5, 1)])
-    assert alpha.store.open_item(*where(ours)) is None  # a machine without a name continues nothing of theirs
-    system, stack, conditions = where(ours)[2:]
+    assert alpha.store.open_item(ours.identity, node="alpha") == (ours.id, ours.unroll, [block(0, 0)])
+    assert alpha.store.open_item(ours.identity, node="beta") == (theirs.id, theirs.unroll, [block(5, 1)])
+    assert alpha.store.open_item(ours.identity) is None  # a machine without a name continues nothing of theirs
+    system, stack, conditions = ours.system, ours.stack, ours.conditions
     assert [left.run for left in beta.store.left_open(system, stack, conditions, node="beta")] == [beta.run.id]
     assert beta.store.left_open(system, stack, conditions) == []
     with pytest.raises(StoreError, match=f"open already as measurement {ours.id}"):

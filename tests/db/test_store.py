@@ -8,19 +8,23 @@ from contextlib import closing
 
 import pytest
 from dlbricks.db import Block, Conditions, Stack, Store, Subject, Verdict
-from dlbricks.db.filter import Filter
-from dlbricks.db.identity import Identity
+from dlbricks.db.queries import Filter
 from dlbricks.db.rows import pack_samples, pack_visits, to_block
-from dlbricks.db.store import Opened
-from dlbricks.db.values import PROTOCOL, Visit
+from dlbricks.db.store import OpenedMeasurement
+from dlbricks.db.values import PROTOCOL, Identity, Visit
 from dlbricks.errors import StoreError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from lab import changed
+
+from .conftest import block
 
 
 def test_what_was_finished_comes_back_as_it_was(bench):
-    made = bench.measure("a", first_run_ns=7_000_000, verdict=Verdict.NOISY)
-    assert bench.store.measurements() == [made]
+    made = bench.measure("a", 1000.0, mean_ns=1250.0, first_run_ns=7_000_000, verdict=Verdict.NOISY)
+    absent = bench.measure("b", load_ns=None, first_run_ns=None)
+    assert bench.store.measurements() == sorted((made, absent), key=lambda m: m.key)
+    assert made.latency_ns == 1250.0  # it answers with its mean
     assert bench.store.systems()[bench.system].key == bench.system
     assert bench.store.stacks()[bench.stack].key == bench.stack
 
@@ -45,112 +49,64 @@ def test_a_stack_or_system_that_measurements_name_and_the_file_lacks_is_named(be
     assert bench.store.systems()[found.system].key == found.system
 
 
-def test_absent_times_stay_absent(bench):
-    made = bench.measure("a", load_ns=None, first_run_ns=None, reference_ns=None)
-    assert bench.store.measurements() == [made]
+_NUMBER = st.integers(0, 2**63 - 1)
 
 
 @given(
-    st.lists(st.tuples(st.integers(-(2**40), 2**63 - 1), st.integers(1, 2**40)), max_size=200),
-    st.integers(0, 100),
+    st.lists(st.tuples(st.integers(-(2**40), 2**63 - 1), st.integers(1, 2**40)), min_size=1, max_size=200),
+    st.builds(Visit, *[_NUMBER] * 3, *[st.none() | _NUMBER] * 3),
     st.integers(0, 2**31 - 1),
 )
-def test_raw_samples_survive_packing(samples, process, warmups):
-    data = pack_samples(samples)
+def test_samples_and_visits_survive_packing(samples, visit, warmups):
+    visits = (visit,) * len(samples)
+    data, packed = pack_samples(samples), pack_visits(visits)
     assert len(data) <= 16 * len(samples)
-    block = to_block((process, 3, warmups, len(samples), data, None))
-    assert block == Block(process, 3, tuple(samples), warmups)
+    assert len(packed) <= 48 * len(samples)
+    assert to_block((7, 3, warmups, len(samples), data, packed)) == Block(7, 3, tuple(samples), warmups, visits)
+    assert to_block((7, 3, warmups, len(samples), data, None)) == Block(7, 3, tuple(samples), warmups)
 
 
-@given(st.lists(st.builds(Visit, *[st.integers(0, 2**63 - 1)] * 3), min_size=1, max_size=200))
-def test_visits_survive_packing(visits):
-    samples, data = pack_samples([(1, 1)] * len(visits)), pack_visits(tuple(visits))
-    assert len(data) <= 24 * len(visits)
-    assert to_block((0, 0, 0, len(visits), samples, data)).visits == tuple(visits)
+TAKEN = block(0, 0, n=12)
+SAMPLES, VISITS = pack_samples(TAKEN.samples), pack_visits(TAKEN.visits)
+BOMB = zlib.compress(bytes(1 << 24))
 
 
-def test_a_truncated_block_is_an_error_not_fewer_samples():
-    data = pack_samples([(10**9 + i, 64) for i in range(50)])
-    with pytest.raises(StoreError, match="instead of 49 samples"):
-        to_block((0, 0, 0, 49, data, None))
+@pytest.mark.parametrize(
+    "row",
+    [
+        (11, SAMPLES, None),  # no fewer samples, and no more
+        (13, SAMPLES, None),
+        (4, BOMB, None),
+        (4, b"no deflate", None),
+        (-1, b"", None),
+        (10**9, b"", None),
+        ("12", SAMPLES, None),
+        (12, SAMPLES, pack_visits(TAKEN.visits[1:])),
+        (12, SAMPLES, pack_visits((*TAKEN.visits, TAKEN.visits[0]))),
+        (12, SAMPLES, VISITS[:-7]),
+        (12, SAMPLES, BOMB),
+        (12, SAMPLES, b""),
+        (12, SAMPLES, SAMPLES),
+    ],
+    ids=lambda row: f"{row[0]} samples, {len(row[1])} bytes, visits {row[2] if row[2] is None else len(row[2])}",
+)
+def test_a_damaged_block_is_an_error_and_never_other_samples(row):
+    assert to_block((0, 0, 3, 12, SAMPLES, VISITS)) == TAKEN
+    with pytest.raises(StoreError, match="stored block") as error:
+        to_block((0, 0, 3, *row))
+    assert error.value.remedy == "restore a copy"
 
 
-def test_visits_are_those_of_the_samples_or_an_error(block):
-    taken = block(0, 0, n=12)
-    samples, visits = pack_samples(taken.samples), pack_visits(taken.visits)
-    assert to_block((0, 0, 3, 12, samples, visits)) == taken
-    damaged = (
-        pack_visits(taken.visits[1:]),
-        pack_visits((*taken.visits, taken.visits[0])),
-        visits[:-7],
-        zlib.compress(bytes(1 << 24)),
-        b"no deflate",
-        b"",
-        pack_samples(taken.samples),
-    )
-    for data in damaged:
-        with pytest.raises(StoreError, match="restore a copy"):
-            to_block((0, 0, 3, 12, samples, data))
-
-
-def test_blocks_come_back_in_process_and_round_order(bench, block):
-    made = bench.measurement("a")
-    bench.begin(made)
-    taken = [block(1, 0), block(0, 1), block(0, 0), block(1, 1)]
-    for one in taken:
-        bench.store.add_session((), [(made.id, one)])
-    assert bench.store.blocks(made.id) == sorted(taken, key=lambda one: (one.process, one.round))
-
-
-def test_a_repeated_block_is_refused_and_the_first_kept(bench, block):
-    made = bench.measurement("a")
-    bench.begin(made)
-    bench.store.add_session((), [(made.id, block(0, 0))])
-    with pytest.raises(StoreError, match=f"process 0, round 0 of measurement {made.id} is stored already"):
-        bench.store.add_session((), [(made.id, block(0, 0, n=5))])
-    assert bench.store.blocks(made.id) == [block(0, 0)]
-
-
-def test_a_block_of_nothing_is_refused(bench, block):
-    nobody = str(uuid.uuid4())
-    with pytest.raises(StoreError, match=f"process 0, round 0 of measurement {nobody}, which was never begun"):
-        bench.store.add_session((), [(nobody, block(0, 0))])
-
-
-def test_an_interrupted_item_can_be_resumed(bench, block):
-    made = bench.measurement("a")
-    bench.begin(made)
-    bench.store.add_session((), [(made.id, block(0, 0))])
-    bench.store.close()
-    with Store.open(bench.path) as store:
-        identity = (made.subject, made.key, made.system, made.stack, made.conditions)
-        assert store.open_item(*identity) == (made.id, 4, [block(0, 0)])
-        assert store.measurements() == []
-        store.add_session((), [(made.id, block(0, 1))])
-        store.finish(made)
-        assert store.open_item(*identity) is None
-        assert store.measurements() == [made]
-        assert store.blocks(made.id) == [block(0, 0), block(0, 1)]
-
-
-def test_an_item_is_open_once(bench):
-    made = bench.measurement("a")
-    bench.begin(made)
-    with pytest.raises(StoreError, match=f"{made.key[:12]} is open already as measurement {made.id}"):
-        bench.begin(bench.measurement("a"))
-    bench.begin(bench.measurement("a", variant="winograd"))  # another identity
-    bench.begin(bench.measurement("a", conditions=Conditions(threads=2)))
-
-
-def test_a_block_that_inflates_beyond_its_samples_is_refused():
-    for data, samples in ((zlib.compress(bytes(1 << 24)), 4), (b"no deflate", 4), (b"", -1), (b"", 10**9)):
-        with pytest.raises(StoreError, match="restore a copy"):
-            to_block((0, 0, 0, samples, data, None))
+def test_an_item_is_open_once_for_each_variant_and_conditions(bench):
+    for changes in ({}, {"variant": "winograd"}, {"conditions": Conditions(threads=2)}):
+        bench.begin(bench.measurement("a", **changes))
+        with pytest.raises(StoreError, match="is open already as measurement"):
+            bench.begin(bench.measurement("a", **changes))
 
 
 def opened(bench, name):
     made = bench.measurement(name)
-    return made, Opened(made.id, made.run, Identity.of(made), made.unroll)
+    return made, OpenedMeasurement(made.id, made.run, made.identity, made.unroll)
 
 
 def test_a_session_opens_items_and_adds_to_those_that_are_open(bench, block):
@@ -158,12 +114,9 @@ def test_a_session_opens_items_and_adds_to_those_that_are_open(bench, block):
     bench.store.add_session([first], [(old.id, block(0, 0))])
     bench.store.add_session([second], [(old.id, block(0, 1)), (new.id, block(0, 1))])
     bench.store.add_session([], [])
-    assert bench.store.blocks_of([old.id, new.id]) == {
-        old.id: [block(0, 0), block(0, 1)],
-        new.id: [block(0, 1)],
-    }
+    assert bench.store.blocks_of([old.id, new.id]) == {old.id: [block(0, 0), block(0, 1)], new.id: [block(0, 1)]}
     left = bench.store.left_open(bench.system, bench.stack, bench.conditions)
-    assert {(entry.key, entry.run, entry.process, entry.protocol) for entry in left} == {
+    assert {(entry.identity.key, entry.run, entry.process, entry.protocol) for entry in left} == {
         (old.key, bench.run.id, 0, PROTOCOL),
         (new.key, bench.run.id, 0, PROTOCOL),
     }
@@ -197,18 +150,6 @@ def test_a_session_is_stored_as_a_whole_or_not_at_all(bench, block):
     bench.store.add_session([second], [(new.id, block(0, 0))])
 
 
-def test_several_items_are_closed_together_or_not_at_all(bench):
-    one, other = bench.measurement("a"), bench.measurement("b")
-    bench.begin(one)
-    with pytest.raises(StoreError, match="no open measurement"):
-        bench.store.finish(one, other)
-    assert bench.store.measurements() == []
-    bench.begin(other)
-    bench.store.finish(one, other)
-    assert len(bench.store.measurements()) == 2
-    bench.store.finish()
-
-
 def test_a_failure_takes_the_place_of_an_open_item_in_one_commit(bench, block):
     made = bench.measurement("a")
     bench.begin(made)
@@ -237,16 +178,19 @@ def test_discarding_drops_open_items_only(bench, block):
     assert len(bench.store.blocks(finished.id)) == 2
 
 
-def test_finishing_wants_an_open_item_of_the_same_identity(bench):
-    made = bench.measurement("a")
-    with pytest.raises(StoreError, match="no open measurement"):
-        bench.store.finish(made)
+def test_finishing_wants_open_items_of_the_same_identity_and_closes_all_or_none(bench):
+    made, other = bench.measurement("a"), bench.measurement("b")
     bench.begin(made)
-    with pytest.raises(StoreError, match="no open measurement"):
-        bench.store.finish(dataclasses.replace(made, key="f" * 64))
-    bench.store.finish(made)
+    for wrong in ((made, other), (changed(made, key="f" * 64),)):
+        with pytest.raises(StoreError, match="no open measurement"):
+            bench.store.finish(*wrong)
+    assert bench.store.measurements() == []
+    bench.begin(other)
+    bench.store.finish(made, other)
+    assert len(bench.store.measurements()) == 2
     with pytest.raises(StoreError, match="no open measurement"):
         bench.store.finish(made)
+    bench.store.finish()
 
 
 def test_what_a_measurement_refers_to_must_be_stored(bench):
@@ -309,13 +253,6 @@ def test_blocks_of_thousands_come_in_one_answer(bench, block):
     assert bench.store.blocks_of([]) == {}
 
 
-def test_a_measurement_answers_with_its_mean(bench):
-    made = bench.measure("a", 1000.0, mean_ns=1250.0)
-    assert made.latency_ns == 1250.0
-    ((fastest,),) = bench.store.contenders(subject=Subject.BRICK, keys=[made.key]).values()
-    assert fastest.latency_ns == 1250.0
-
-
 def test_fastest_looks_over_stacks_and_variants_at_the_latest(bench):
     other, gpu = Stack("openvino", "cpu", ()), Stack("onnxruntime", "cuda", ())
     bench.store.put_stack(other)
@@ -344,16 +281,11 @@ def test_a_failure_is_reported_until_the_item_is_measured(bench):
     bench.store.add_failure(last)
     bench.store.add_failure(bench.failure("b"))
     assert bench.store.failures(keys=[last.key]) == [last]
-    bench.measure("a")
-    assert [f.key for f in bench.store.failures()] == [bench.failure("b").key]
-
-
-def test_a_later_failure_leaves_the_older_measurement(bench):
     made = bench.measure("a")
-    failed = bench.failure("a")
-    bench.store.add_failure(failed)
-    assert bench.store.measurements() == [made]
-    assert bench.store.failures() == [failed]
+    assert [f.key for f in bench.store.failures()] == [bench.failure("b").key]
+    bench.store.add_failure(again := bench.failure("a"))
+    assert bench.store.measurements() == [made]  # a later failure leaves it
+    assert bench.store.failures(keys=[last.key]) == [again]
 
 
 def test_runs_keep_their_provenance(bench):
@@ -388,11 +320,6 @@ def test_a_system_that_was_edited_is_refused(bench):
         bench.store.systems()
 
 
-def test_a_database_in_memory():
-    with Store.open("sqlite://") as store:
-        assert store.info()["counts"]["measurements"] == 0
-
-
 _NAMES = st.sampled_from(["a", "b", "c"])
 _STEP = st.one_of(
     st.tuples(st.just("begin"), _NAMES),
@@ -403,8 +330,8 @@ _STEP = st.one_of(
 )
 
 
-@pytest.mark.slow
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.sqlite  # dozens of databases: a server takes too long to make them
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(_STEP, max_size=25))
 def test_any_order_of_calls_matches_a_plain_model(tmp_path_factory, furnish, block, key_of, steps):
     """Against dictionaries of open items, their blocks and finished measurements: refused where the model refuses."""
@@ -447,9 +374,10 @@ def test_any_order_of_calls_matches_a_plain_model(tmp_path_factory, furnish, blo
     for id_, expected in blocks.items():
         assert bench.store.blocks(id_) == [expected[at] for at in sorted(expected)]
     for name in "abc":
-        identity = (Subject.BRICK, key_of(name), bench.system, bench.stack, bench.conditions)
-        found = bench.store.open_item(*identity)
-        assert (found[0] if found else None) == (opened[name].id if name in opened else None)
+        identity = Identity(Subject.BRICK, key_of(name), bench.system, bench.stack, bench.conditions)
+        made = opened.get(name)
+        left = None if made is None else (made.id, made.unroll, bench.store.blocks(made.id))
+        assert bench.store.open_item(identity) == left
     bench.store.close()
 
 

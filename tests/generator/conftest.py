@@ -9,6 +9,7 @@ import sysconfig
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,9 +21,12 @@ from dlbricks.errors import BackendUnavailable
 from dlbricks.generator.backends import environments, registry
 from dlbricks.generator.backends.mxnet.backend import MxnetBackend
 from dlbricks.generator.decomposition.generate import generate
+from dlbricks.generator.worker.client import Worker, Workers, start_worker
+from dlbricks.generator.worker.messages import Place
 from dlbricks.models import ModelSource, find_models
 from dlbricks.models.skeleton import mark_weight
 from onnx import numpy_helper
+from working import place
 
 SkeletonOf = Callable[..., onnx.ModelProto]
 ModelFile = Callable[..., Path]
@@ -54,13 +58,14 @@ def skeleton_of() -> SkeletonOf:
 
 @pytest.fixture(scope="session")
 def model_file() -> ModelFile:
-    """Write a model file with seeded weights: graph as in ``skeleton_of``, weights by name and shape."""
+    """Write a model file: graph as in ``skeleton_of``, weights by name: an array, or the shape of a seeded one."""
 
-    def write(path: Path, graph: str, weights: dict[str, tuple[int, ...]]) -> Path:
-        model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> model {graph}')
+    def write(path: Path, graph: str, weights: dict[str, Any], *, opset: int = 17) -> Path:
+        model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> model {graph}')
         generator = np.random.default_rng(0)
-        for name, shape in weights.items():
-            values = generator.standard_normal(shape, dtype=np.float32) * np.float32(0.1)
+        for name, one in weights.items():
+            shaped = isinstance(one, np.ndarray)
+            values = one if shaped else generator.standard_normal(one, dtype=np.float32) * np.float32(0.1)
             model.graph.initializer.append(numpy_helper.from_array(values, name))
         onnx.save(model, path)
         return path
@@ -80,6 +85,45 @@ def small_suite(tmp_path_factory: pytest.TempPathFactory, small_models: list[Mod
     suite = generate(small_models, granularity=1, out=tmp_path_factory.mktemp("suites") / "small").suite
     assert suite is not None
     return suite
+
+
+@pytest.fixture
+def source(tmp_path: Path, model_file: ModelFile) -> Callable[..., ModelSource]:
+    """Write a model as ``model_file`` does and find it again; other options are those of ``find_models``."""
+
+    def write(
+        graph: str, weights: dict[str, Any] | None = None, *, opset: int = 17, name: str = "model", **options: Any
+    ) -> ModelSource:
+        (found,) = find_models([model_file(tmp_path / f"{name}.onnx", graph, weights or {}, opset=opset)], **options)
+        return found
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def workers() -> Iterator[Workers[Place]]:
+    """Workers by place, for all tests that leave them as they found them: each start takes half a second."""
+    with Workers(start_worker) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def worker_of(workers: Workers[Place]) -> Callable[..., Worker]:
+    """The worker of a backend with options, as in ``working.place``. Skips where the backend is not installed."""
+
+    def at(backend: str = "onnxruntime", *options: Any, **more: Any) -> Worker:
+        available = registry.get(backend).probe()
+        if not available.ok:
+            pytest.skip(available.reason)
+        return workers.at(place(backend, *options, **more))
+
+    return at
+
+
+@pytest.fixture
+def worker(worker_of: Callable[..., Worker]) -> Worker:
+    """That of ONNX Runtime for networks one by one."""
+    return worker_of()
 
 
 @pytest.fixture
@@ -165,8 +209,7 @@ def install_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
         (information / "entry_points.txt").write_text(f"[dlbricks.backends]\n{name} = {name}_backend:{backend}\n")
         monkeypatch.syspath_prepend(folder)
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]).rstrip(":"))
-        registry._points.cache_clear()
-        monkeypatch.setattr(registry, "_points", registry._points.__wrapped__)
+        monkeypatch.setattr(registry, "_points", getattr(registry._points, "__wrapped__", registry._points))
 
     return install
 

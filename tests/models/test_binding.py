@@ -6,7 +6,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from dlbricks.errors import UnboundDimension, UnsupportedModel, UsageError
+from dlbricks.errors import UnboundDimension, UsageError
 from dlbricks.models import require_known
 from dlbricks.models.binding import Binding, apply, plan
 from dlbricks.models.dimensions import expression
@@ -149,19 +149,6 @@ def test_unbound_dimensions_are_all_named() -> None:
         plan(unbound)
 
 
-def test_static_model() -> None:
-    _, binding = bind(model(("x", [1, 3])))
-    assert binding == Binding()
-    assert bind(model(("x", [4, 3])), batch=4)[1] == Binding()
-
-
-def test_no_rank() -> None:
-    unbound = model(("x", [1]))
-    unbound.graph.input[0].type.tensor_type.ClearField("shape")
-    with pytest.raises(UnsupportedModel, match="input 'x' states no rank"):
-        plan(unbound)
-
-
 def test_sequences_are_left_alone() -> None:
     unbound = model(("x", [1]))
     sequence = helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, ["n"])
@@ -174,19 +161,6 @@ def test_sequences_are_left_alone() -> None:
 def test_contradiction() -> None:
     with pytest.raises(UsageError, match="--batch 2 and --dim batch=3 contradict"):
         plan(model(("x", ["batch"])), batch=2, dims={"batch": 3})
-
-
-def test_weights_are_no_inputs() -> None:
-    unbound = model(("x", ["batch", 3]))
-    unbound.graph.input.append(mark_weight(helper.make_tensor_value_info("w", TensorProto.FLOAT, [1, 5000])))
-    bound, binding = bind(unbound, batch=2)
-    assert binding.shapes == {"x": (2, 3)}
-    assert shape(bound, "w") == [1, 5000]
-
-
-def test_no_batch_to_set() -> None:
-    with pytest.raises(UnsupportedModel, match="no input has a batch dimension"):
-        plan(model(("x", [])), batch=2)
 
 
 def test_require_known() -> None:
@@ -263,3 +237,11 @@ def test_binding_is_consistent(shapes: list[Dims], dims: dict[str, int]) -> None
                 assert now == dims.get(label, now)
     if "past_seq + seq" in seen:
         assert seen["past_seq + seq"] == binding.bound["past_seq"] + binding.bound["seq"]
+
+
+def test_weights_are_no_inputs() -> None:
+    unbound = model(("x", ["batch", 3]))
+    unbound.graph.input.append(mark_weight(helper.make_tensor_value_info("w", TensorProto.FLOAT, [1, 5000])))
+    bound, binding = bind(unbound, batch=2)
+    assert binding.shapes == {"x": (2, 3)}
+    assert shape(bound, "w") == [1, 5000]

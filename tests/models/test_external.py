@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from dlbricks.errors import BrokenModel, MissingExternalData, ModelError, UnsafePath
-from dlbricks.models.loading import load_skeleton
+from dlbricks.models.runnable import load_skeleton
 from dlbricks.models.skeleton import is_weight
 from onnx import TensorProto, helper, numpy_helper
 
@@ -120,10 +120,3 @@ def test_links_within_the_folder(tmp_path: Path, data: Path) -> None:
     (tmp_path / "inner.bin").symlink_to(data)
     path = write(tmp_path / "m.onnx", external("w", [4], location="inner.bin"))
     assert load_skeleton(path).weight_bytes == 16
-
-
-def test_strings(tmp_path: Path, data: Path) -> None:
-    tensor = external("w", [4], location="weights.bin")
-    tensor.data_type = TensorProto.STRING
-    with pytest.raises(BrokenModel, match="strings"):
-        load_skeleton(write(tmp_path / "m.onnx", tensor))

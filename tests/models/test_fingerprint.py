@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from dlbricks.models import ModelSource, find_models
-from dlbricks.models.fingerprint import FileState, fingerprint, read_content
+from dlbricks.models.source import fingerprint
 from onnx import numpy_helper
 
 TEXT = """
@@ -32,7 +32,7 @@ def write(path: Path, *, external: bool = False, value: float = 0.0) -> Path:
 
 def fingerprint_of(path: object, **options: object) -> str | None:
     (source,) = find_models([path], **options)  # type: ignore[list-item, arg-type]
-    return fingerprint(source, lambda path, _: read_content(path))
+    return fingerprint(source)
 
 
 def test_a_file_is_known_by_its_content(tmp_path):
@@ -60,9 +60,6 @@ def test_what_a_model_is_bound_to_is_part_of_it(tmp_path):
 
 def test_external_data_counts_by_its_size_and_time(tmp_path):
     path = write(tmp_path / "a.onnx", external=True)
-    content = read_content(path)
-    assert content is not None
-    assert content.external == ("w.bin",)
     os.utime(tmp_path / "w.bin", ns=(5, 5))
     known = fingerprint_of(path)
     assert known is not None
@@ -78,15 +75,9 @@ def test_a_zoo_model_is_known_by_its_name(name):
     assert fingerprint_of(name) != fingerprint_of(name, batches=[2])
 
 
-def test_names_in_the_zoo_differ():
-    assert fingerprint_of("squeezenet") != fingerprint_of("bert_base")
-
-
 def test_what_is_no_model_has_none(tmp_path):
     assert fingerprint_of("nothing_of_that_name") is None
     os.mkfifo(tmp_path / "pipe.onnx")  # which nobody may wait for
     for path in (tmp_path / "pipe.onnx", tmp_path / "gone.onnx"):
         source = ModelSource("model", path, None)
-        assert FileState.of(path) is None
-        assert fingerprint(source, lambda path, _: read_content(path)) is None
-    assert read_content(tmp_path / "gone.onnx") is None
+        assert fingerprint(source) is None

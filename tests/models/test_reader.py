@@ -14,13 +14,12 @@ import onnx.parser
 import pytest
 from dlbricks.errors import BrokenModel, ModelError, ModelNotFound, UnsupportedModel
 from dlbricks.models import reader, wire
-from dlbricks.models.loading import load_skeleton
+from dlbricks.models.runnable import load_skeleton
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
-PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01\x08\x02\0\0\0\x90wS\xde"
 
 
 def small_model(**changes: int) -> ModelProto:
@@ -32,42 +31,48 @@ def small_model(**changes: int) -> ModelProto:
     return model
 
 
-@pytest.mark.parametrize("padding", [0, 5 << 20], ids=["small", "large"])
-@pytest.mark.parametrize(
-    "content", [b"hello, world\n", PNG, b"\0" * 64, b"<html></html>", b"\xff" * 40, b'{"irVersion": 8}']
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.binary(max_size=80) | st.sampled_from([b"hello\n", b"\x89PNG\r\n\x1a\n", bytes(64), b'{"irVersion": 8}']),
+    st.sampled_from([0, 5 << 20]),
 )
-def test_not_onnx(tmp_path: Path, content: bytes, padding: int) -> None:
+def test_what_is_no_model_is_one_clear_error(tmp_path: Path, content: bytes, padding: int) -> None:
     path = tmp_path / "x.onnx"
     path.write_bytes(content + content[:1] * padding)
-    with pytest.raises(BrokenModel, match=r"not ONNX|truncated"):
+    with pytest.raises(ModelError) as caught:
+        load_skeleton(path)
+    assert str(caught.value).startswith(str(path))
+    assert "\n" not in str(caught.value)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_a_file_that_was_cut_off_is_broken(tmp_path: Path, data: st.DataObject) -> None:
+    """A whole model of the corpus, and one whose last field is a payload of 6 MiB, which is walked over."""
+    path = embedded(tmp_path / "x.onnx", 6 << 20)
+    if data.draw(st.booleans()):
+        path.write_bytes((LIGHT / "light_densenet121.onnx").read_bytes())
+    os.truncate(path, data.draw(st.integers(1, path.stat().st_size - 1)))
+    with pytest.raises(BrokenModel, match=r"truncated|not ONNX|states no|no graph"):
         load_skeleton(path)
 
 
-def test_empty(tmp_path: Path) -> None:
-    path = tmp_path / "x.onnx"
-    path.touch()
-    with pytest.raises(BrokenModel, match=r"x.onnx: the file is empty"):
-        load_skeleton(path)
-
-
-def test_no_file(tmp_path: Path) -> None:
-    with pytest.raises(ModelNotFound, match="no such file"):
-        load_skeleton(tmp_path / "x.onnx")
+def test_what_is_no_file(tmp_path: Path) -> None:
     (tmp_path / "dangling.onnx").symlink_to("nowhere")
-    with pytest.raises(ModelNotFound, match="no such file"):
-        load_skeleton(tmp_path / "dangling.onnx")
-
-
-def test_folder_and_pipe(tmp_path: Path) -> None:
-    (tmp_path / "x.onnx").mkdir()
-    with pytest.raises(BrokenModel, match="is a folder"):
-        load_skeleton(tmp_path / "x.onnx")
+    (tmp_path / "folder.onnx").mkdir()
     os.mkfifo(tmp_path / "pipe.onnx")
-    with pytest.raises(BrokenModel, match="not a regular file"):
-        load_skeleton(tmp_path / "pipe.onnx")
     (tmp_path / "loop.onnx").symlink_to("loop.onnx")
-    with pytest.raises(BrokenModel, match="cannot be read"):
-        load_skeleton(tmp_path / "loop.onnx")
+    (tmp_path / "empty.onnx").touch()
+    for name, error, message in (
+        ("none.onnx", ModelNotFound, "no such file"),
+        ("dangling.onnx", ModelNotFound, "no such file"),
+        ("folder.onnx", BrokenModel, "is a folder"),
+        ("pipe.onnx", BrokenModel, "not a regular file"),
+        ("loop.onnx", BrokenModel, "cannot be read"),
+        ("empty.onnx", BrokenModel, "empty.onnx: the file is empty"),
+    ):
+        with pytest.raises(error, match=message):
+            load_skeleton(tmp_path / name)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -76,22 +81,6 @@ def test_unreadable(tmp_path: Path) -> None:
     path.write_bytes(small_model().SerializeToString())
     path.chmod(0)
     with pytest.raises(BrokenModel, match="Permission denied"):
-        load_skeleton(path)
-
-
-@pytest.mark.parametrize("keep", [1, 100, 5_000, 100_000, 214_343])
-def test_truncated(tmp_path: Path, keep: int) -> None:
-    path = tmp_path / "x.onnx"
-    path.write_bytes((LIGHT / "light_densenet121.onnx").read_bytes()[:keep])
-    with pytest.raises(BrokenModel):
-        load_skeleton(path)
-
-
-@pytest.mark.parametrize("cut", [1, 1 << 20])
-def test_truncated_in_a_payload(tmp_path: Path, cut: int) -> None:
-    path = embedded(tmp_path / "x.onnx", 6 << 20)
-    os.truncate(path, path.stat().st_size - cut)
-    with pytest.raises(BrokenModel, match="truncated"):
         load_skeleton(path)
 
 
@@ -186,19 +175,12 @@ def test_flipped_bytes(
     assert str(path) in message
 
 
-@pytest.mark.parametrize("name", [b"batch", b"dense", b"Tanh"])
+@pytest.mark.parametrize("name", [b"batch", b"dense", b"Tanh", b"Add"])
 def test_names_that_are_no_text(tmp_path: Path, name: bytes) -> None:
     model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
-        g (float[batch, 2] x) => (float[batch, 2] y) { dense = Relu (x) y = Tanh (dense) }""")
+        g (float[batch, 2] x) => (float[batch, 2] y) { dense = Relu (x) y = Tanh (dense) }""").SerializeToString()
     path = tmp_path / "x.onnx"
-    path.write_bytes(model.SerializeToString().replace(name, b"\xff" * len(name)))
-    with pytest.raises(BrokenModel, match="not UTF-8"):
-        load_skeleton(path)
-
-
-def test_function_with_an_operator_that_is_no_text(tmp_path: Path) -> None:
-    path = tmp_path / "x.onnx"
-    path.write_bytes(rich_model().replace(b"Add", b"\xffdd"))
+    path.write_bytes((rich_model() if name == b"Add" else model).replace(name, b"\xff" * len(name)))
     (tmp_path / "w.bin").write_bytes(bytes(12))
     with pytest.raises(BrokenModel, match="not UTF-8"):
         load_skeleton(path)
@@ -250,7 +232,7 @@ PROBE = """
 import json, sys
 from pathlib import Path
 import onnx
-from dlbricks.models.loading import load_skeleton
+from dlbricks.models.runnable import load_skeleton
 
 def peak():
     return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) << 10

@@ -11,8 +11,8 @@ import onnxruntime as ort
 import pytest
 from dlbricks.errors import UnsupportedModel
 from dlbricks.models.binding import apply, plan
-from dlbricks.models.loading import load_skeleton
 from dlbricks.models.normal import normalise
+from dlbricks.models.runnable import load_skeleton
 from onnx import ModelProto, TensorProto, numpy_helper
 
 LIGHT = sorted((Path(onnx.__file__).parent / "backend" / "test" / "data" / "light").glob("*.onnx"))
@@ -57,51 +57,25 @@ def test_samples_stay_apart() -> None:
     np.testing.assert_array_equal(y, np.concatenate([alone.run(None, {"x": row[None]})[0] for row in x]))
 
 
-def test_fewer_samples() -> None:
-    source = parse(
-        "g (float[8, 6] x) => (float[24, 2] y) { t = Constant <value_ints = [24, 2]> () y = Reshape (x, t) }"
-    )
-    model = rebatch(source, 2)
-    assert dims(model.graph.output[0]) == [6, 2]
-
-
-def test_a_target_with_other_readers() -> None:
-    source = parse("""g (float[1, 6] x) => (float[1, 6] y, int64[2] t) {
-        t = Constant <value_ints = [1, 6]> ()
-        z = Relu (x)
-        y = Reshape (z, t)
-    }""")
-    model = rebatch(source, 5)
-    assert {t.name: numpy_helper.to_array(t).tolist() for t in model.graph.initializer} == {
-        "t": [1, 6],
-        "y__target": [5, 6],
-    }
-
-
-def test_weights_keep_their_shape() -> None:
-    source = parse("""g (float[1, 6] x) => (float[1, 6] y) {
-        w = Constant <value = float[6] {1, 2, 3, 4, 5, 6}> ()
-        t = Constant <value_ints = [1, 6]> ()
-        row = Reshape (w, t)
-        y = Add (x, row)
-    }""")
-    model = rebatch(source, 5)
-    assert dims(model.graph.output[0]) == [5, 6]
-    assert {t.name for t in model.graph.initializer} == {"w", "t"}
-
-
-def test_target_as_an_attribute() -> None:
-    source = parse("g (float[1, 6] x) => (float[2, 3] y) { y = Reshape <shape = [2, 3]> (x) }", opset=4)
-    model = rebatch(source, 2)
-    assert list(model.graph.node[0].attribute[0].ints) == [4, 3]
-
-
-def test_several_inputs() -> None:
-    source = parse(
-        "g (float[2, 6] a, float[2] b, float[6] c) => (float[2, 6] y) { d = Add (a, c) y = Add (d, c) z = Neg (b) }"
-    )
-    model = rebatch(source, 4)
-    assert [dims(value) for value in model.graph.input] == [[4, 6], [4], [6]]
+@pytest.mark.parametrize(
+    ("body", "batch", "ends", "constants"),
+    [
+        ("(float[8, 6] x) => (float[24, 2] y) { t = Constant <value_ints = [24, 2]> () y = Reshape (x, t) }",
+         2, [[2, 6], [6, 2]], {"y__target": [6, 2]}),  # fewer samples
+        (("(float[1, 6] x) => (float[1, 6] y, int64[2] t) {"
+         " t = Constant <value_ints = [1, 6]> () z = Relu (x) y = Reshape (z, t) }"),
+         5, [[5, 6], [5, 6], [2]], {"t": [1, 6], "y__target": [5, 6]}),  # a target with other readers
+        (("(float[1, 6] x) => (float[1, 6] y) { w = Constant <value = float[6] {1, 2, 3, 4, 5, 6}> ()"
+         " t = Constant <value_ints = [1, 6]> () row = Reshape (w, t) y = Add (x, row) }"),
+         5, [[5, 6], [5, 6]], {"w": [1, 2, 3, 4, 5, 6], "t": [1, 6]}),  # weights keep their shape
+        ("(float[2, 6] a, float[2] b, float[6] c) => (float[2, 6] y) { d = Add (a, c) y = Add (d, c) z = Neg (b) }",
+         4, [[4, 6], [4], [6], [4, 6]], {}),
+    ],
+)  # fmt: skip
+def test_inputs_and_targets_follow(body: str, batch: int, ends: list[list[int]], constants: dict[str, object]) -> None:
+    model = rebatch(parse(f"g {body}"), batch)
+    assert [dims(value) for value in (*model.graph.input, *model.graph.output)] == ends
+    assert {t.name: numpy_helper.to_array(t).tolist() for t in model.graph.initializer} == constants
 
 
 def test_beside_dynamic_dimensions() -> None:
@@ -114,49 +88,23 @@ def test_beside_dynamic_dimensions() -> None:
     assert binding.edited
 
 
-@pytest.mark.parametrize(
-    ("body", "obstacle"),
-    [
-        (
-            """g (float[1, 2, 6] x) => (float[1, 3, 6] y) {
-                token = Constant <value = float[1, 1, 6] {1, 2, 3, 4, 5, 6}> ()
-                y = Concat <axis = 1> (token, x)
-            }""",
-            "Concat",
-        ),
-        (
-            """g (float[2, 6] x) => (float[2, 6] y) {
-                w = Constant <value = float[2, 6] {1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6}> ()
-                y = Add (x, w)
-            }""",
-            "Add",
-        ),
-        (
-            """g (float[1, 5, 6] x) => (float[5, 2, 3] y) {
-                t = Constant <value_ints = [5, 2, 3]> ()
-                z = Transpose <perm = [1, 0, 2]> (x)
-                y = Reshape (z, t)
-            }""",
-            "Reshape 'y' .* do not lead its input",
-        ),
-        (
-            "g (float[2, 2] x) => (float[2, 2] y) { y = MatMul (x, x) }",
-            "MatMul",
-        ),
-        (
-            """g (float[1, 3] x) => (float[9] z) {
-                o = Constant <value_ints = [9]> ()
-                t = Transpose <perm = [1, 0]> (x)
-                y = MatMul (t, x)
-                z = Reshape (y, o)
-            }""",
-            "Reshape",
-        ),
-    ],
-)
-def test_refused(body: str, obstacle: str) -> None:
+REFUSED = {
+    "Concat": "(float[1, 2, 6] x) => (float[1, 3, 6] y) {"
+    " token = Constant <value = float[1, 1, 6] {1, 2, 3, 4, 5, 6}> () y = Concat <axis = 1> (token, x) }",
+    "Add": "(float[2, 6] x) => (float[2, 6] y) {"
+    " w = Constant <value = float[2, 6] {1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6}> () y = Add (x, w) }",
+    "Reshape 'y' .* do not lead its input": "(float[1, 5, 6] x) => (float[5, 2, 3] y) {"
+    " t = Constant <value_ints = [5, 2, 3]> () z = Transpose <perm = [1, 0, 2]> (x) y = Reshape (z, t) }",
+    "MatMul": "(float[2, 2] x) => (float[2, 2] y) { y = MatMul (x, x) }",
+    "Reshape": "(float[1, 3] x) => (float[9] z) {"
+    " o = Constant <value_ints = [9]> () t = Transpose <perm = [1, 0]> (x) y = MatMul (t, x) z = Reshape (y, o) }",
+}
+
+
+@pytest.mark.parametrize("obstacle", REFUSED)
+def test_refused(obstacle: str) -> None:
     with pytest.raises(UnsupportedModel, match=rf"the fixed batch \d cannot be changed to 4: .*{obstacle}") as caught:
-        rebatch(parse(body), 4)
+        rebatch(parse(f"g {REFUSED[obstacle]}"), 4)
     assert "dynamic batch" in str(caught.value)
 
 
@@ -183,7 +131,7 @@ def test_light_models(path: Path) -> None:
     inferred = onnx.shape_inference.infer_shapes(four.model, strict_mode=True, data_prop=True)
     assert dims(inferred.graph.output[0])[0] == 4
     assert dims(inferred.graph.output[0])[1:] == dims(one.model.graph.output[0])[1:]
-    assert four.edited
-    assert not one.edited
+    assert plan(normalise(onnx.load(path)).model, batch=4).edited
+    assert not plan(normalise(onnx.load(path)).model).edited
     assert list(four.bound.values()) == [4]
     assert inferred.graph.output[0].type.tensor_type.elem_type == TensorProto.FLOAT

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from pathlib import Path
 
 import pytest
-from dlbricks.errors import BrokenModel, ModelNotFound, UsageError
+from dlbricks.errors import ModelNotFound
 from dlbricks.models import ModelSource, find_models
 from onnx import TensorProto, helper
 
@@ -97,15 +96,6 @@ def test_an_argument_that_matches_nothing(zoo: Path, argument: str, message: str
     assert good.skeleton().bound == {"batch": 1}
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_unreadable_folder(zoo: Path) -> None:
-    (zoo / "b").chmod(0)
-    sources = find_models([zoo])
-    assert isinstance(sources[-1].problem, BrokenModel)
-    assert len(sources) == 6
-    (zoo / "b").chmod(0o700)
-
-
 def test_batches_and_dimensions(zoo: Path) -> None:
     sources = find_models(["c/net.onnx", "a/model.onnx"], batches=[1, 8, 1], dims={"seq": 4})
     assert names(sources) == ["net@b1", "net@b8", "model@b1", "model@b8"]
@@ -113,12 +103,6 @@ def test_batches_and_dimensions(zoo: Path) -> None:
     assert sources[0].dims == (("seq", 4),)
     assert names(find_models(["c/net.onnx"], batches=[8])) == ["net"]
     assert find_models(["c/net.onnx"], batches=[8])[0].batch == 8
-
-
-@pytest.mark.parametrize("options", [{"batches": [0]}, {"batches": [2, -1]}, {"dims": {"x": -1}}])
-def test_illegal_sizes(options: dict[str, object]) -> None:
-    with pytest.raises(UsageError):
-        find_models(["alexnet"], **options)  # type: ignore[arg-type]
 
 
 def test_zoo_models() -> None:

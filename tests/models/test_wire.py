@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 
 import numpy as np
-import onnx
 import pytest
 from dlbricks.errors import BrokenModel
 from dlbricks.models import wire
-from dlbricks.models.payload import PAYLOAD_FIELDS
+from dlbricks.models.external import PAYLOAD_FIELDS
 from dlbricks.models.skeleton import KEPT_ELEMENTS, may_be_mask
+from dlbricks.models.subgraphs import all_graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, helper, numpy_helper
@@ -118,23 +118,11 @@ def models(draw: st.DrawFn) -> ModelProto:
 @given(models())
 def test_walk_equals_parse(model: ModelProto) -> None:
     # Small messages may keep what the walk would drop, so that both sides are brought to the same form.
-    assert stripped(compact(model.SerializeToString())) == stripped(model)
-
-
-@settings(max_examples=50, deadline=None)
-@given(models())
-def test_what_is_kept_is_small(model: ModelProto) -> None:
-    for graph in graphs_in(compact(model.SerializeToString()).graph):
+    kept = compact(model.SerializeToString())
+    assert stripped(kept) == stripped(model)
+    for graph in all_graphs(kept.graph):
         for tensor in graph.initializer:
             assert len(tensor.SerializeToString()) <= 2 * wire._DESCEND_BYTES + 16 * KEPT_ELEMENTS
-
-
-def graphs_in(graph: GraphProto):
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type == AttributeProto.GRAPH:
-                yield from graphs_in(attribute.g)
 
 
 def big_model() -> bytes:
@@ -180,16 +168,10 @@ def test_payload_is_never_read() -> None:
     assert [list(t.dims) for t in ModelProto.FromString(kept).graph.initializer] == [[64, 64]] * 20
 
 
-@pytest.mark.parametrize("cut", [1, 2, 50, 100, 5_000, 16_384, 100_000])
-def test_truncated(cut: int) -> None:
-    data = big_model()[:-cut]
-    with pytest.raises(BrokenModel, match="truncated"):
-        wire.compact(lambda offset, size: data[offset : offset + size], len(data))
-
-
 @settings(max_examples=200, deadline=None)
-@given(st.binary(min_size=1, max_size=200))
+@given(st.binary(min_size=1, max_size=200) | st.integers(1, len(big_model()) - 1).map(lambda end: big_model()[:end]))
 def test_any_bytes(data: bytes) -> None:
+    """Nothing but what is known is raised, of noise and of a model that was cut off."""
     kept = b""
     with contextlib.suppress(BrokenModel):
         kept = wire.compact(lambda offset, size: data[offset : offset + size], len(data))
@@ -206,13 +188,6 @@ def test_dims_behind_the_payload() -> None:
     data = b"\x3a" + wire._varint(len(graph)) + graph
     assert ModelProto.FromString(data).graph.initializer[0].raw_data == payload
     assert not compact(data).graph.initializer[0].HasField("raw_data")
-
-
-def test_small_tensor_with_a_huge_payload() -> None:
-    graph = onnx.GraphProto(initializer=[TensorProto(dims=[3], data_type=1, raw_data=bytes(1 << 20), name="w")])
-    data = ModelProto(graph=graph).SerializeToString()
-    with pytest.raises(BrokenModel, match="a constant of 3 elements holds 1048576 bytes"):
-        compact(data)
 
 
 def test_nesting_bomb() -> None:

@@ -11,6 +11,7 @@ import onnx
 import pytest
 from dlbricks.errors import ModelError
 from dlbricks.models.skeleton import is_weight
+from dlbricks.models.zoo import catalog as kept
 from dlbricks.models.zoo import names, open_structure, structure
 from dlbricks.models.zoo.recipes import RECIPES
 
@@ -54,6 +55,13 @@ def test_recipes_name_their_dimensions(name: str) -> None:
 def test_a_missing_extra_is_named_with_its_remedy() -> None:
     with pytest.raises(ModelError, match=r"'resnet18' .* not installed; pip install 'dlbricks\[zoo\]'"):
         structure("resnet18")
+
+
+def test_a_digest_is_of_all_that_decides_an_export(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "_versions", lambda: ("1.0",))
+    recipe = next(iter(RECIPES.values()))
+
+    assert kept.digest(recipe, 1, {}) == kept.digest(recipe, 1, {}) != kept.digest(recipe, 2, {})
 
 
 @needs_extra

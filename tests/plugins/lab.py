@@ -10,23 +10,11 @@ from pathlib import Path
 
 import onnx
 import pytest
-from dlbricks.bricks.cutting.wiring import sequences
+from dlbricks.bricks.cutting.sequences import sequences
 from dlbricks.bricks.graph.graph import ModelGraph, build_graph
-from dlbricks.db import (
-    Block,
-    Conditions,
-    Failure,
-    Measurement,
-    Run,
-    Stack,
-    Stop,
-    Store,
-    Subject,
-    System,
-    Verdict,
-)
+from dlbricks.db import Block, Conditions, Failure, Measurement, Run, Stack, Stop, Store, Subject, System, Verdict
 from dlbricks.db.samples.statistics import summarise
-from dlbricks.db.values import Summary, Visit
+from dlbricks.db.values import Identity, Summary, Visit
 from dlbricks.models import ModelSource, find_models
 
 SYSTEM = System("Xeon Example", "x86_64", 2, 4, (("L2", 2097152),), 16)
@@ -61,10 +49,16 @@ def summary_of(ns: float) -> Summary:
 
 
 def changed(made: Measurement, **changes: object) -> Measurement:
-    """The same with other values of some fields, be they its own or those of its statistics."""
+    """The same with other values of some fields, be they its own or those of its identity or statistics."""
     figures = {name: changes.pop(name) for name in Summary.__slots__ if name in changes}
     summary = dataclasses.replace(made.summary, **figures)  # type: ignore[arg-type]
-    return dataclasses.replace(made, summary=summary, **changes)  # type: ignore[arg-type]
+    return dataclasses.replace(made, identity=identity_with(made, changes), summary=summary, **changes)  # type: ignore[arg-type]
+
+
+def identity_with(made: Measurement | Failure, changes: dict[str, object]) -> Identity:
+    """Its identity with other values of some fields, which are taken out of the changes."""
+    own = {name: changes.pop(name) for name in Identity.__slots__ if name in changes}
+    return dataclasses.replace(made.identity, **own)  # type: ignore[arg-type]
 
 
 @dataclass
@@ -87,11 +81,8 @@ class Lab:
 
     def measurement(self, key: str, ms: float, **changes: object) -> Measurement:
         ns = ms * 1e6
-        made = Measurement(
-            id=str(uuid.uuid4()), run=self.run, subject=Subject.BRICK, key=key, system=self.system.key,
-            stack=self.stack.key, conditions=self.conditions, unroll=1, summary=summary_of(ns), stop=Stop.CONVERGED,
-            reference_ns=100_000.0,
-        )  # fmt: skip
+        identity = Identity(Subject.BRICK, key, self.system.key, self.stack.key, self.conditions)
+        made = Measurement(str(uuid.uuid4()), self.run, identity, 1, summary_of(ns), Stop.VISITS)
         return changed(made, **changes)
 
     def put(self, latencies: Iterable[tuple[str, float]], **changes: object) -> None:
@@ -139,12 +130,8 @@ class Lab:
     def fail(
         self, key: str, kind: str = "crashed", reason: str = "signal 11", subject: Subject = Subject.BRICK
     ) -> None:
-        self.store.add_failure(
-            Failure(
-                str(uuid.uuid4()), self.run, subject, key, self.system.key, self.stack.key, self.conditions,
-                kind, reason,
-            )
-        )  # fmt: skip
+        identity = Identity(subject, key, self.system.key, self.stack.key, self.conditions)
+        self.store.add_failure(Failure(str(uuid.uuid4()), self.run, identity, kind, reason))
 
 
 def keys_of(source: ModelSource, granularity: int = 1, **options: bool) -> list[str]:

@@ -12,7 +12,8 @@ import re
 import pytest
 
 _INHERENT = re.compile(
-    r"(PyTorch|MXNet|OpenVINO) (has no|cannot)|no CUDA device|there is (a CUDA device|CUDA)|root may|one core|"
+    r"(PyTorch|MXNet|OpenVINO) (has no|cannot)|does not compute in \w+ on this CPU|one core|"
+    r"no CUDA device|there is (a CUDA device|CUDA)|root may|"
     r"cuDNN, or the library of a driver|cuDNN is installed here|the zoo extra is installed|no PostgreSQL server|"
     r"runs in another environment|no Chromium is found|dlbricks backends install mxnet|needs Python 3\.11"
 )

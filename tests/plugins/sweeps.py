@@ -9,12 +9,18 @@ runs what ``--sweep sample`` leaves out.
 
 from __future__ import annotations
 
+import gc
 import os
 import random
+import sys
 from collections import defaultdict
 
 import hypothesis
 import pytest
+
+# Else every run rewrites all tests, and each of the hundreds of processes that tests start compiles all it imports.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -60,6 +66,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = set(keep)
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = keep
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays to the end: no garbage collection need look at it again."""
+    gc.collect()
+    gc.freeze()
 
 
 def _goes_on(item: pytest.Item) -> bool:

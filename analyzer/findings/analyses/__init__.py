@@ -1,1 +1,1 @@
-"""One file per analysis: its question, its formula, where that comes from, and its limits."""
+"""The analyses, by kind: each with its question, its formula, the source of the formula, and its limits."""

@@ -16,17 +16,14 @@ Where another stored runtime or algorithm runs the same brick faster, that is sa
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
-from ....bricks.cost import Cost
-from ....bricks.layer import Layer
-from ....bricks.operators import RECURRENT
-from ..analysis import Analysis, finding, spent_by
-from ..finding import Finding, Remedy
-from ..subject import Node, Spent, Subject, is_depthwise
-
-__all__ = ["ANALYSIS", "slow"]
+from ....bricks.layer import RECURRENT, Cost, Layer
+from ..finding import Analysis, Finding, Idea, Remedy, finding_of, spent_by
+from ..subject import AnalysedModel, Node, Spent, is_depthwise
 
 _SLOW = 4.0
 _WORTH = 0.002
@@ -48,7 +45,7 @@ _FASTER_UNTIL = {"AveragePool": 18}
 3 over 100 channels of 56 by 56 takes 0.26 ms as of opset 18, 2.6 ms as of 19; where channels fill blocks, the same."""
 
 
-def slow(subject: Subject) -> dict[str, list[tuple[Node, float]]]:
+def slow(subject: AnalysedModel) -> dict[str, list[tuple[Node, float]]]:
     """The slow operators by kind, each with what is expected of it in ms."""
     latency = subject.latency_ms
     if subject.bytes_per_ms is None or latency is None:
@@ -65,7 +62,7 @@ def slow(subject: Subject) -> dict[str, list[tuple[Node, float]]]:
     return found
 
 
-def _run(subject: Subject) -> Iterable[Finding]:
+def _run(subject: AnalysedModel) -> Iterable[Finding]:
     for operator, found in slow(subject).items():
         nodes = [node for node, _ in found]
         current = subject.spent(nodes)
@@ -76,19 +73,17 @@ def _run(subject: Subject) -> Iterable[Finding]:
         least = f"at the rates of this model's other operators its bytes and arithmetic take {left:.3g} ms at least"
         evidence = [least, spent_by(nodes[:3])]
         evidence += [line for node in nodes[:1] if (line := _elsewhere(subject, node))]
-        yield finding(
-            subject,
+        idea = Idea(
             "slow_kernel",
             f"{len(nodes)} x {operator} runs {current.ms / left:.0f} times as long as expected",
-            layers=[index for node in nodes for index in node.origins],
-            current=current,
-            saving=Spent(current.ms - left, current.half_ms, ()),
-            evidence=evidence,
-            remedy=_remedy(subject, nodes),
+            _remedy(subject, nodes),
+            tuple(evidence),
+            subject.names(index for node in nodes for index in node.origins),
         )
+        yield finding_of(subject, idea, current, Spent(current.ms - left, current.half_ms, ()))
 
 
-def _remedy(subject: Subject, nodes: Sequence[Node]) -> Remedy:
+def _remedy(subject: AnalysedModel, nodes: Sequence[Node]) -> Remedy:
     operator, choice = nodes[0].layer.op_type, subject.choice
     until = _FASTER_UNTIL.get(operator)
     if until is None or choice is None or (choice.stack.backend, choice.stack.device) != ("onnxruntime", "cpu"):
@@ -99,7 +94,7 @@ def _remedy(subject: Subject, nodes: Sequence[Node]) -> Remedy:
     return Remedy("manual", text, {"opset": str(until)})
 
 
-def _expected(subject: Subject, node: Node) -> float | None:
+def _expected(subject: AnalysedModel, node: Node) -> float | None:
     cost, rates = node.layer.cost, subject.modest(node.layer.op_type)
     if cost is None or rates.bytes_per_ms is None or not node.origins:
         return None
@@ -135,7 +130,7 @@ def _is_mean(cost: Cost) -> bool:
     return not cost.multiplications and cost.additions >= _SEVERAL * cost.divisions
 
 
-def _elsewhere(subject: Subject, node: Node) -> str:
+def _elsewhere(subject: AnalysedModel, node: Node) -> str:
     row = node.row
     if row is None or row.lower_bound_ms is None or not row.latency_ms or row.lower_bound_ms > 0.8 * row.latency_ms:
         return ""
@@ -145,4 +140,70 @@ def _elsewhere(subject: Subject, node: Node) -> str:
     return f"the same brick takes {ratio:.0%} of that with {where}"
 
 
-ANALYSIS = Analysis("slow_kernel", run=_run)
+SLOW_KERNELS = Analysis("slow_kernel", run=_run)
+
+
+# Operators that are far from what this machine allows: from its rate of arithmetic and from its bandwidth alike.
+#
+# Far: they take more than four times as long as their arithmetic takes at the machine's highest measured rate, and as
+# their bytes take at its bandwidth, whichever is longer (Williams, Waterman and Patterson 2009;
+# ``constructor.roofline``). What takes no longer than a call and a node that do nothing is left out. Saving at most:
+# what they take less that bound. It says where a better kernel would have room, and nothing of whether there is one:
+# it is no prediction, and joins no sum.
+#
+# Where an operator is slow beside the others of its own model, ``slow_kernels`` reports it, and it is not reported
+# again.
+
+
+_FAR = 4.0
+_SHOWN = 4
+
+
+def _roofline_run(subject: AnalysedModel) -> Iterable[Finding]:
+    far = [*_far(subject)]
+    current = subject.spent([node for node, _, _ in far])
+    if current is None or not subject.latency_ms:
+        return
+    bound = math.fsum(least for _, least, _ in far)
+    share = current.ms / subject.latency_ms
+    idea = Idea(
+        "roofline",
+        f"{len(far)} operators, {share:.0%} of the model, reach less than a quarter of what this machine allows",
+        Remedy("manual", "Look for a better kernel: other shapes, another precision or another runtime."),
+        (
+            f"at the machine's rate of arithmetic and its bandwidth they take {bound:.3g} ms at least",
+            *_by_operator(far),
+        ),
+        subject.names(index for node, _, _ in far for index in node.origins),
+    )
+    found = finding_of(subject, idea, current, Spent(current.ms - bound, current.half_ms, ()))
+    yield replace(found, at_most=True)
+
+
+def _far(subject: AnalysedModel) -> Iterator[tuple[Node, float, str]]:
+    """Operators far from their bound, each with that and what it is of."""
+    known = (
+        {}
+        if subject.estimate.roofline.bricks is None
+        else {row.key: row for row in subject.estimate.roofline.bricks.layers}
+    )
+    reported = {id(node) for found in slow(subject).values() for node, _ in found}
+    for node in subject.nodes:
+        row = None if node.row is None else known.get(node.row.key)
+        if row is None or row.bound_ms is None or row.bound_by is None or not node.ms or not node.origins:
+            continue
+        if row.bound_by != "overhead" and node.ms > _FAR * row.bound_ms > 0 and id(node) not in reported:
+            yield node, row.bound_ms, row.bound_by
+
+
+def _by_operator(far: Iterable[tuple[Node, float, str]]) -> Iterator[str]:
+    groups: defaultdict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    for node, least, bound_by in far:
+        groups[node.layer.op_type, bound_by].append((node.ms or 0.0, least))
+    sums = {kind: [math.fsum(column) for column in zip(*some, strict=True)] for kind, some in groups.items()}
+    for kind in sorted(sums, key=lambda kind: -sums[kind][0])[:_SHOWN]:
+        (operator, bound_by), (ms, least) = kind, sums[kind]
+        yield f"{len(groups[kind])} x {operator} {ms:.3g} ms, {ms / least:.0f} times its bound by {bound_by}"
+
+
+ROOFLINE = Analysis("roofline", run=_roofline_run)

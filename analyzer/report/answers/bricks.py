@@ -7,21 +7,16 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ....bricks.graph.boundary import BOUNDARY
-from ....bricks.suite.brick import Brick
-from ....bricks.suite.signature import signature_of
+from ....bricks.suite.brick import Brick, signature_of
 from ....bricks.suite.suite import Suite
 from ....db import Failure, KernelView, Measurement, Stack, Store, Subject
-from ....db.filter import Filter
-from ....db.identity import Identity
-from ....db.place import Place
-from ....db.values import PARTS
+from ....db.place import DatabasePlace
+from ....db.queries import Filter
+from ....db.values import PARTS, Identity
 from ....errors import MissingBrick, UsageError
-from ..forms import kernel_of, shapes_of
-from ..tables import MOST, Answer, Column, unlisted
+from ..tables import MOST, Answer, Column, kernel_of, shapes_of, unlisted
 from ..units import milliseconds, quantity, short, size
 from .kernels import view_lines, view_records
-
-__all__ = ["brick_answer", "bricks_answer", "find_key"]
 
 
 def bricks_answer(suite: Path | None, database: str, *, most: int | None = MOST) -> Answer:
@@ -37,7 +32,7 @@ def bricks_answer(suite: Path | None, database: str, *, most: int | None = MOST)
         with Store.open(database, create=False, read_only=True) as store:
             keys = sorted({found.key for found in store.measurements(subject=Subject.BRICK)})
             latencies = _latencies(store, keys)
-        rows = [{"key": key} | _fastest(latencies.get(key)) for key in keys]
+        rows = [{"key": key} | _latency(latencies.get(key)) for key in keys]
         columns = [
             Column("key", "brick", short),
             Column("latency_ms", "fastest ms ±95%", milliseconds, bounds="ci95_ms"),
@@ -49,7 +44,7 @@ def bricks_answer(suite: Path | None, database: str, *, most: int | None = MOST)
     if _exists(database):
         with Store.open(database, create=False, read_only=True) as store:
             found = _latencies(store, opened.keys)
-    rows = [_described(opened.brick(key)) | _fastest(found.get(key)) for key in opened.keys]
+    rows = [_described(opened.brick(key)) | _latency(found.get(key)) for key in opened.keys]
     return Answer(
         rows,
         columns=[
@@ -91,9 +86,8 @@ def brick_answer(beginning: str, suite: Path | None, database: str) -> Answer:
                 key = find_key(beginning, _known_keys(store), f"database {database}")
             stacks = store.stacks()
             wanted = Filter(Subject.BRICK, [key], variant=None)
-            found, failed = store.measurements(wanted, latest=False), store.failures(wanted)
-            rows += [_where(entry, stacks) | _measured(entry) for entry in found]
-            rows += [_where(entry, stacks) | _failed(entry) for entry in failed]
+            entries: list[Measurement | Failure] = [*store.measurements(wanted, latest=False), *store.failures(wanted)]
+            rows = [_row(entry, stacks) for entry in entries]
             views = store.kernels(wanted)
     brick = None if opened is None else opened.brick(key)
     lines = [f"brick      {key}"]
@@ -136,8 +130,8 @@ def _known_keys(store: Store) -> set[str]:
     return measured | {entry.key for entry in store.failures(wanted)}
 
 
-def _where(entry: Measurement | Failure, stacks: Mapping[str, Stack]) -> dict[str, object]:
-    stack = stacks[entry.stack]
+def _row(entry: Measurement | Failure, stacks: Mapping[str, Stack]) -> dict[str, object]:
+    stack, measured = stacks[entry.stack], entry if isinstance(entry, Measurement) else None
     return {
         "system": entry.system,
         "stack": entry.stack,
@@ -145,21 +139,11 @@ def _where(entry: Measurement | Failure, stacks: Mapping[str, Stack]) -> dict[st
         "device": stack.device,
         **asdict(entry.conditions),
         "variant": entry.variant,
+        **_latency(measured),
+        "samples": 0 if measured is None else measured.summary.samples,
+        "verdict": entry.summary.verdict if isinstance(entry, Measurement) else entry.kind,
+        "reason": entry.reason if isinstance(entry, Failure) else None,
     }
-
-
-def _measured(entry: Measurement) -> dict[str, object]:
-    return {
-        "latency_ms": entry.latency_ms,
-        "ci95_ms": entry.ci95_ms,
-        "samples": entry.summary.samples,
-        "verdict": entry.summary.verdict,
-        "reason": None,
-    }
-
-
-def _failed(entry: Failure) -> dict[str, object]:
-    return {"latency_ms": None, "ci95_ms": None, "samples": 0, "verdict": entry.kind, "reason": entry.reason}
 
 
 def find_key(beginning: str, keys: Iterable[str], where: str) -> str:
@@ -197,13 +181,13 @@ def _latencies(store: Store, keys: Iterable[str]) -> dict[str, Measurement]:
     for entry in store.measurements(subject=Subject.BRICK, keys=list(keys), variant=None):
         if entry.variant in {*PARTS, *BOUNDARY}:  # a part of the brick, not a way to run it
             continue
-        fastest[entry.key] = min(entry, fastest.get(entry.key, entry), key=lambda one: one.latency_ns)
+        fastest[entry.key] = min(entry, fastest.get(entry.key, entry), key=lambda measured: measured.latency_ns)
     return fastest
 
 
-def _fastest(found: Measurement | None) -> dict[str, object]:
-    return {name: None if found is None else getattr(found, name) for name in ("latency_ms", "ci95_ms")}
+def _latency(found: Measurement | None) -> dict[str, object]:
+    return {"latency_ms": found and found.latency_ms, "ci95_ms": found and found.ci95_ms}
 
 
 def _exists(database: str) -> bool:
-    return bool(Place.of(database).inspect())
+    return bool(DatabasePlace.of(database).inspect())

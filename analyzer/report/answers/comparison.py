@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...shell import shell_command
-from ..forms import FORM, form_cells
-from ..tables import MOST, Answer, Column, table_lines, unlisted
+from ..tables import FORM, MOST, Answer, Column, form_cells, table_lines, unlisted
 from ..units import counted, milliseconds, ratio_within
 
 if TYPE_CHECKING:
+    from ....tabular import Row
     from ...advice import Advice, Mixed, ModelAdvice
-    from ...comparison.compare import Comparison, ModelComparison
-    from ...comparison.side_by_side import LayerComparison
-
-__all__ = ["advice_answer", "comparison_answer"]
+    from ...comparison.compare import Comparison, LayerComparison, ModelComparison
+    from ...comparison.results import ModelBrick
 
 _DECISIVE = 5
 """Bricks that ``advise`` names."""
@@ -45,15 +43,15 @@ def comparison_answer(comparison: Comparison, *, layers: bool = False, most: int
         summary.append(f"base: {base}; SAME is within {comparison.minimum_effect:.3g} of it, either way")
     for row in comparison.rows:
         summary += _remarks(row)
-    if any(row.base_undisturbed_ms is not None for row in comparison.rows):
+    if any(row.pair.base.undisturbed is not None for row in comparison.rows):
         summary.append(_UNDISTURBED)
-    if any(row.apart for row in comparison.rows):
+    if any(row.pair.apart for row in comparison.rows):
         summary.append(_APART)
     if layers:
         for row in comparison.rows:
             if row.layers:
                 summary += ["", *_by_layer(row, most)]
-    other_bases = {row.basis for row in comparison.rows} - {"measured", None}
+    other_bases = {row.pair.basis for row in comparison.rows} - {"measured", None}
     return Answer.of(
         comparison.records(),
         columns=[
@@ -62,7 +60,7 @@ def comparison_answer(comparison: Comparison, *, layers: bool = False, most: int
             *([Column("basis", "of")] if other_bases else []),
             Column("base_ms", "base ms ±95%", milliseconds, bounds="base_ci95_ms"),
             Column("other_ms", "other ms ±95%", milliseconds, bounds="other_ci95_ms"),
-            Column("ratio", "ratio ±95%", _three, bounds="ratio_ci95"),
+            Column("ratio", "ratio ±95%", "{:.3f}".format, bounds="ratio_ci95"),
             Column("verdict", "verdict"),
             Column("gain_ms", "bricks gain ms", milliseconds),
         ],
@@ -73,10 +71,10 @@ def comparison_answer(comparison: Comparison, *, layers: bool = False, most: int
 def advice_answer(advice: Advice) -> Answer:
     """The answer of ``advise``: one result per model; the table has a row per model and stored combination."""
     several = len(advice.rows) > 1
-    ranked = [
-        {"model": row.name, **one.record(), "rank": place if one.latency_ms is not None else None}
+    table = [
+        {"model": row.name, **ranked.record(), "rank": place if ranked.latency_ms is not None else None}
         for row in advice.rows
-        for place, one in enumerate(row.ranking, 1)
+        for place, ranked in enumerate(row.ranking, 1)
     ]
     summary: list[str] = []
     for row in advice.rows:
@@ -89,11 +87,11 @@ def advice_answer(advice: Advice) -> Answer:
             Column("name", "framework and options"),
             Column("latency_ms", "ms ±95%", milliseconds, bounds="ci95_ms"),
             Column("basis", "of"),
-            Column("ratio", "times the best ±95%", _three, bounds="ratio_ci95"),
+            Column("ratio", "times the best ±95%", "{:.3f}".format, bounds="ratio_ci95"),
             Column("verdict", "verdict"),
         ],
         summary=summary,
-        table=ranked,
+        table=table,
     )
 
 
@@ -139,25 +137,30 @@ def _advice(row: ModelAdvice) -> list[str]:
     if row.error is not None:
         return [f"{row.name}: {row.error}"]
     lines = []
-    if row.best is not None:
-        first = row.ranking[0]
-        lines.append(f"{row.name}: best is {row.best}, {milliseconds(first.latency_ms or 0.0)} ms ({first.basis})")
+    if row.fastest is not None:
+        first = row.fastest
+        lines.append(
+            f"{row.name}: best is {first.name}, {milliseconds(first.latency_ms or 0.0)} ms ({first.figure.basis})"
+        )
         if row.ties:
             lines.append(f"  not distinguishable from it: {', '.join(row.ties)}")
-        if row.measured_by is not None:
-            lines.append(f"  measured by: {shell_command(row.measured_by)}")
-    for other, layers in ((row.runner_up, row.over_runner_up), (row.default, row.over_default)):
-        if other is not None and layers:
-            lines.append(f"  layers that decide it over {other}{' (the default)' if other == row.default else ''}:")
-            lines += _deciding(layers[:_DECISIVE])
-    if row.mixing_ms is not None and row.bricks_ms and row.mixed:
-        share = row.mixing_ms / row.bricks_ms
+        if first.measured_by is not None:
+            lines.append(f"  measured by: {shell_command(first.measured_by)}")
+    standard = None if row.default is None else row.default.name
+    for other in (row.runner_up, row.default):
+        if other is not None and other.layers:
+            lines.append(
+                f"  layers that decide it over {other.name}{' (the default)' if other.name == standard else ''}:"
+            )
+            lines += _deciding(other.layers[:_DECISIVE])
+    if row.mixing is not None and row.mixing.bricks_ms and row.mixing.bricks:
+        gain_ms, whole_ms = row.mixing.gain_ms, row.mixing.bricks_ms
         lines.append(
-            f"  a framework for every layer could save {milliseconds(row.mixing_ms)} ms of "
-            f"{milliseconds(row.bricks_ms)} ms of bricks ({share:.0%}), changes between them not counted:"
+            f"  a framework for every layer could save {milliseconds(gain_ms)} ms of "
+            f"{milliseconds(whole_ms)} ms of bricks ({gain_ms / whole_ms:.0%}), changes between them not counted:"
         )
-        lines += _mixed(row.mixed[:_DECISIVE])
-    lines += [f"{row.name}, {one.name}: {one.reason}" for one in row.ranking if one.reason]
+        lines += _mixed(row.mixing.bricks[:_DECISIVE])
+    lines += [f"{row.name}, {ranked.name}: {ranked.reason}" for ranked in row.ranking if ranked.reason]
     if row.reason is not None:
         lines.append(f"{row.name}: {row.reason}")
     lines += [f"  run: {shell_command(task)}" for task in row.remedies]
@@ -170,10 +173,13 @@ def _deciding(layers: Sequence[LayerComparison]) -> list[str]:
     return table_lines(rows, _columns("saves ms", "ms", "instead of ms"))
 
 
-def _both(layer: LayerComparison) -> dict[str, object]:
+def _both(layer: LayerComparison) -> Row:
     """Cells of a brick on both sides, but for what is made of them."""
-    sides = {name: getattr(layer, name) for name in ("occurrences", "base_ms", "other_ms")}
-    return sides | form_cells(layer.operators, layer.names, layer.form)
+    return {"base_ms": layer.base_ms, "other_ms": layer.other_ms, **_brick(layer.brick)}
+
+
+def _brick(brick: ModelBrick) -> Row:
+    return {"occurrences": brick.occurrences, **form_cells(brick.operators, brick.names, brick.form)}
 
 
 def _columns(gain: str, base: str, other: str, *more: Column) -> list[Column]:
@@ -184,13 +190,7 @@ def _columns(gain: str, base: str, other: str, *more: Column) -> list[Column]:
 
 
 def _mixed(bricks: Sequence[Mixed]) -> list[str]:
-    rows = [
-        {
-            **{name: getattr(one, name) for name in ("gain_ms", "occurrences", "side")},
-            **form_cells(one.operators, one.names, one.form),
-        }
-        for one in bricks
-    ]
+    rows = [{"gain_ms": mixed.layer.gain_ms, "side": mixed.side, **_brick(mixed.layer.brick)} for mixed in bricks]
     columns = [Column("gain_ms", "gain ms", milliseconds), Column("occurrences", "x"), Column("side", "on")]
     return table_lines(rows, [*columns, FORM])
 
@@ -199,7 +199,3 @@ def _seen(layer: LayerComparison) -> str:
     """The verdict on the brick as the best has it."""
     turned = {"FASTER": "SLOWER", "SLOWER": "FASTER"}
     return turned.get(str(layer.verdict), str(layer.verdict))
-
-
-def _three(value: float) -> str:
-    return f"{value:.3f}"

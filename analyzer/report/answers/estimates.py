@@ -2,25 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from ....tabular import Row
+from ...estimation.estimates import FIELDS
 from ...shell import with_command
-from ..causes import written
-from ..elsewhere import advised_for
-from ..forms import form_cells, form_columns
+from ..causes import advised_for, written
 from ..roofs import roofline_lines
 from ..sweeping import sweep_lines
-from ..tables import MOST, Answer, Column, table_lines, unlisted
-from ..units import counted, milliseconds, percent, short
-from .bindings import bound_lines, control_lines, values_of
-from .truth import COLUMNS, above_estimate, caveats, table_row
+from ..tables import MOST, Answer, Column, form_cells, form_columns, table_lines, unlisted
+from ..units import counted, milliseconds, percent, ratio_within, short
+from .generation import bound_lines, control_lines, values_of
 
 if TYPE_CHECKING:
-    from ....constructor.result import Estimate, Interpolation, SequenceLatency
+    from ....constructor.curve import Interpolation
+    from ....constructor.result import Estimate, SequenceLatency
     from ...estimation.estimates import Estimates
 
-__all__ = ["estimates_answer"]
+
+# How estimates stand beside ground truth: the ratio as a table shows it, and what to say of a disturbed machine.
+
+
+_NAMED = 4
+"""Models that a line names, before it counts them."""
+
+_UNITS: Mapping[str, Callable[[Any], str]] = {"": str, "ms": milliseconds, "share": percent}
+"""How values are written, by the unit of their field."""
+
+
+def columns_of(*keys: str) -> list[Column]:
+    """Return the columns of some fields of an estimate, in the order of the keys."""
+    fields = {field.key: field for field in FIELDS}
+    return [
+        Column(field.cell or field.key, field.title, _UNITS[field.unit], field.interval, field.spare)
+        for field in (fields[key] for key in keys)
+    ]
+
+
+def table_row(entry: Estimate, row: Row) -> Row:
+    """The row of an estimate as tables show it."""
+    within = None if entry.truth.ratio is None else ratio_within(entry.truth.ratio, entry.truth.ratio_ci95)
+    return {**row, "ratio_within": within, "lower_bound_sequential_ms": entry.lower_bound_ms}
+
+
+def above_estimate(entry: Estimate) -> bool:
+    """Whether the cheapest bricks take longer than the model is estimated to: that is no bound of it."""
+    return entry.bounds.sequential.ms is not None and entry.lower_bound_ms is None
+
+
+def disturbance_of(entry: Estimate) -> str:
+    """By how much a disturbed machine slowed a model: ``+42%``."""
+    return f"+{percent(entry.disturbance or 0.0)}"
+
+
+def caveats(estimates: Sequence[Estimate]) -> list[str]:
+    """What to say of models that met a disturbed machine, were measured apart from their bricks, or are not calibrated.
+
+    At most one line each, whatever the number of models; nothing where there is nothing to say.
+    """
+    lines = []
+    disturbed = sorted((entry for entry in estimates if entry.disturbed), key=lambda entry: -(entry.disturbance or 0.0))
+    if disturbed:
+        names = _listed([f"{entry.name} {disturbance_of(entry)}" for entry in disturbed])
+        counts = f"{len(disturbed)} of {counted(len(estimates), 'model')}" if len(estimates) > 1 else "the model"
+        kept = "ratios of visits in turn hold; " if any(entry.truth.paired for entry in disturbed) else ""
+        lines.append(
+            f"disturbed: the machine slowed {counts} ({names}); {kept}to compare runs or machines, use undisturbed_ms"
+        )
+    apart = [entry.name for entry in estimates if entry.truth.paired is False]
+    if apart:
+        lines.append(
+            f"not paired: bricks and model come from different sessions ({_listed(apart)}), whose scatter the ratio's "
+            "interval holds; visit them in turn: dlbricks run SUITE --with MODEL --again all"
+        )
+    loose = [entry.name for entry in estimates if entry.latency.calibrated is False]
+    if loose:
+        lines.append(
+            f"not calibrated: how far such estimates are off is not known ({_listed(loose)}); intervals hold only what "
+            "the measurements differ by"
+        )
+    guessed = [entry.name for entry in estimates if entry.latency.scatter_calibrated is False]
+    if guessed:
+        lines.append(
+            f"scatter not calibrated: what processes and runs of such a backend differ by is not known "
+            f"({_listed(guessed)}); intervals hold that of others"
+        )
+    return lines
+
+
+def _listed(names: Sequence[str]) -> str:
+    rest = len(names) - _NAMED
+    return ", ".join([*names[:_NAMED], *([f"and {rest} more"] if rest > 0 else [])])
+
 
 _SAME_SHAPES = 0.5
 """Share of sequences that are measured: below it, the suite may have been generated in other shapes."""
@@ -45,69 +119,62 @@ def estimates_answer(
     """
     records = estimates.records(explain=explain, layers=layers)
     summary = [*(line for entry in estimates for line in _remarks(entry)), *caveats(estimates.rows)]
-    summary += bound_lines((entry.name, entry.bound) for entry in estimates)
+    summary += bound_lines((entry.name, entry.model.bound) for entry in estimates)
     summary += sweep_lines(estimates.rows)
-    summary += control_lines(((one.name, one.control) for one in estimates), [one.framing for one in estimates])
+    summary += control_lines(
+        ((entry.name, entry.model.control) for entry in estimates), [entry.parts.framing for entry in estimates]
+    )
     if explain:
         for entry in estimates:
-            if entry.sequences:
+            if entry.parts.sequences:
                 summary += [*([""] if summary else []), *_explained(entry, most)]
     if layers:
         for entry in estimates:
             summary += [*([""] if summary else []), *roofline_lines(entry, most=most)]
     return Answer.of(
         records,
-        columns=[
-            Column("name", "model"),
-            Column("layers", "layers", spare=True),
-            Column("sequences", "sequences", spare=True),
-            Column("unique", "unique"),
-            Column("estimate_ms", "estimate ms ±95%", milliseconds, bounds="ci95_ms"),
-            Column("sequential_ms", "sequential ms", milliseconds),
-            Column("critical_path_ms", "critical path ms", milliseconds, spare=True),
-            Column(
-                "lower_bound_sequential_ms", "lower bound ms", milliseconds, bounds="lower_bound_sequential_ci95_ms"
-            ),
-            *COLUMNS,
-            Column("coverage.sequences", "coverage", percent),
-        ],
+        columns=columns_of(
+            "name", "layers", "sequences", "unique", "estimate_ms", "sequential_ms", "critical_path_ms",
+            "lower_bound_sequential_ms", "undisturbed_ms", "measured_ms", "ratio", "coverage",
+        ),
         summary=summary,
         table=[table_row(entry, row) for entry, row in zip(estimates, records.results, strict=True)],
-    )
+    )  # fmt: skip
 
 
 def _remarks(entry: Estimate) -> list[str]:
     if entry.error is not None:
         return [f"{entry.name}: {entry.error}"]
     lines = []
-    if entry.interpolated is not None:
-        lines.append(_read_between(entry, entry.interpolated))
-    elif entry.missing:
-        if entry.interpolation_reason is not None:
-            lines.append(f"{entry.name}: not interpolated, since {entry.interpolation_reason}; nothing is extrapolated")
-        count = sum(missing.count for missing in entry.missing)
-        known = any(part.latency_ms is not None for part in entry.sequences)
-        rest = f"; the rest takes {milliseconds(entry.known_ms)} ms" if known and entry.known_ms is not None else ""
+    model, parts, known_ms = entry.model, entry.parts, entry.sums.known_ms
+    if parts.interpolated is not None:
+        lines.append(_read_between(entry, parts.interpolated))
+    elif parts.missing:
+        if parts.interpolation_reason is not None:
+            lines.append(f"{entry.name}: not interpolated, since {parts.interpolation_reason}; nothing is extrapolated")
+        count = sum(missing.count for missing in parts.missing)
+        known = any(part.latency_ms is not None for part in parts.sequences)
+        rest = f"; the rest takes {milliseconds(known_ms)} ms" if known and known_ms is not None else ""
         lines.append(f"{entry.name}: {counted(count, 'sequence')} not measured{rest}")
-        reasons = dict.fromkeys((missing.reason, missing.remedy) for missing in entry.missing)
+        reasons = dict.fromkeys((missing.reason, missing.remedy) for missing in parts.missing)
         for reason, remedy in list(reasons)[:_REASONS]:
             lines.append(f"  {reason}" + (f": {advised_for(entry, remedy)}" if remedy else ""))
         if len(reasons) > _REASONS:
             lines.append(f"  and {len(reasons) - _REASONS} more reasons (--json lists all)")
-        if (entry.dims or entry.batch) and entry.interpolation_reason is None:
+        if (model.dims or model.source.batch) and parts.interpolation_reason is None:
             lines.append("  or read it between sizes that are measured: --interpolate")
-        if entry.bound and entry.coverage is not None and entry.coverage.sequences < _SAME_SHAPES:
+        if model.bound and parts.coverage is not None and parts.coverage.sequences < _SAME_SHAPES:
             lines.append(
-                f"  or in other shapes: bound to {values_of(entry.bound)}; give the --batch and --dim of the suite"
+                f"  or in other shapes: bound to {values_of(model.bound)}; give the --batch and --dim of the suite"
             )
-    elif entry.measured_ms is not None and entry.ratio is None:
-        lines.append(f"{entry.name}: no ratio, since {with_command(entry.ratio_reason, entry)}")
-    if entry.benanza_note is not None:
-        lines.append(f"{entry.name}: {entry.benanza_note}")
+    elif entry.truth.ms is not None and entry.truth.ratio is None:
+        lines.append(f"{entry.name}: no ratio, since {with_command(entry.truth.reason, entry)}")
+    if entry.bounds.note is not None:
+        lines.append(f"{entry.name}: {entry.bounds.note}")
     elif above_estimate(entry):
         lines.append(
             f"{entry.name}: no lower bound, since the cheapest bricks that make it up take "
-            f"{milliseconds(entry.lower_bound_sequential_ms or 0.0)} ms: more than the model is estimated to, "
+            f"{milliseconds(entry.bounds.sequential.ms or 0.0)} ms: more than the model is estimated to, "
             "which does not pay all that its bricks pay"
         )
     return lines
@@ -118,13 +185,13 @@ def _read_between(entry: Estimate, found: Interpolation) -> str:
     low, high = found.between
     text = (
         f"{entry.name}: {percent(found.share)} of it is interpolated between {found.dimension}={low} and {high}, "
-        f"{found.bricks} of {counted(entry.unique or 0, 'brick')}"
+        f"{found.bricks} of {counted(entry.parts.unique or 0, 'brick')}"
     )
     if found.error is None:
         return f"{text}; nothing says how good that is, which takes at least three sizes"
     if not found.left_out:
         return text
-    worst = max(abs(one.error) for one in found.left_out)
+    worst = max(abs(size.error) for size in found.left_out)
     return (
         f"{text}, on curves through {counted(len(found.measured), 'size')}; their sum at a size that is left out is "
         f"read from the others within {worst:.1%}, hence ± {found.error:.1%} of that part"
@@ -134,27 +201,28 @@ def _read_between(entry: Estimate, found: Interpolation) -> str:
 def _explained(entry: Estimate, most: int | None) -> list[str]:
     """What lies between bricks and model, where the time goes by operator, and the critical path, layer by layer."""
     totals: dict[str, float] = {}
-    for part in entry.sequences:
+    for part in entry.parts.sequences:
         if part.latency_ms is not None:
             name = "+".join(part.op_types)
             totals[name] = totals.get(name, 0.0) + part.latency_ms
     whole = sum(totals.values()) or 1.0
     lines = [*written(entry), *_rivals(entry)]
     if totals:
-        known = ", of what is measured" if entry.missing else ""
+        known = ", of what is measured" if entry.parts.missing else ""
         lines.append(f"{entry.name}: time by operator{known}")
         lines += [
             f"  {milliseconds(total):>12} ms  {percent(total / whole):>4}  {name}"
             for name, total in sorted(totals.items(), key=lambda item: -item[1])[:_OPERATORS]
         ]
-    if entry.missing:
+    if entry.parts.missing:
         lines += [f"{entry.name}: time not known", *_unknown(entry)]
-    if entry.path:
+    path = entry.parts.path
+    if path:
         lines.append(
-            f"{entry.name}: critical path, {len(entry.path)} of {counted(len(entry.sequences), 'sequence')}, "
+            f"{entry.name}: critical path, {len(path)} of {counted(len(entry.parts.sequences), 'sequence')}, "
             "most time first"
         )
-        costly = sorted(entry.path, key=lambda part: -(part.latency_ms or 0.0))
+        costly = sorted(path, key=lambda part: -(part.latency_ms or 0.0))
         lines += [*_path(costly[:most]), *unlisted(costly, most)]
     return lines
 
@@ -162,18 +230,18 @@ def _explained(entry: Estimate, most: int | None) -> list[str]:
 def _rivals(entry: Estimate) -> list[str]:
     """What is faster than this stack in the way that it chooses, by stack and algorithm."""
     won: dict[tuple[str, str], list[float]] = {}
-    for part in entry.sequences:
+    for part in entry.parts.sequences:
         if part.lower_bound_ms is None or part.fastest_stack is None:
             continue
         place = part.fastest_stack, part.fastest_variant or ""
-        if place != (entry.stack, ""):
+        if place != (entry.place.stack, ""):
             gain = (part.latency_ms - part.lower_bound_ms) if part.latency_ms is not None else 0.0
             won.setdefault(place, []).append(gain)
     if not won:
         return []
     lines = [f"{entry.name}: faster than this stack, in the lower bound"]
     for (stack, variant), gains in sorted(won.items(), key=lambda item: -sum(item[1])):
-        where = "this stack" if stack == entry.stack else f"stack {short(stack)}"
+        where = "this stack" if stack == entry.place.stack else f"stack {short(stack)}"
         how = f", algorithm {variant}" if variant else ""
         lines.append(f"  {milliseconds(sum(gains)):>12} ms less in {counted(len(gains), 'sequence')}: {where}{how}")
     return lines
@@ -182,7 +250,7 @@ def _rivals(entry: Estimate) -> list[str]:
 def _unknown(entry: Estimate) -> list[str]:
     """What an estimate misses, by operator and reason."""
     counts: dict[tuple[str, str], int] = {}
-    for missing in entry.missing:
+    for missing in entry.parts.missing:
         name = "+".join(missing.op_types), missing.reason
         counts[name] = counts.get(name, 0) + missing.count
     lines = [f"  {count:>4} x {name}: {reason}" for (name, reason), count in counts.items()]

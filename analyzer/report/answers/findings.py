@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from ...findings.analyze import AnalyzeReport, ModelFindings
     from ...findings.finding import Finding
 
-__all__ = ["analyze_answer"]
-
 _NAMED = 3
 """Layers that a line names, before it counts them."""
 
@@ -49,8 +47,8 @@ def _lines(row: ModelFindings, most: int | None) -> Iterator[str]:
         return
     if row.latency_ms is not None:
         of = "measured" if row.basis == "measured" else "estimated from its bricks"
-        threads = counted(row.threads or 1, "thread")
-        where = f"{row.backend}, {threads}, {row.dtype}"
+        place = row.estimate.place
+        where = f"{place.backend}, {counted(place.threads or 1, 'thread')}, {place.dtype}"
         yield f"{row.name}: {milliseconds(row.latency_ms)} ms {of} ({where}); savings of the same layers do not add up"
     if row.cold_start is not None:
         start = row.cold_start

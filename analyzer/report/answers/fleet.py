@@ -11,11 +11,9 @@ from ..tables import Answer, Column, table_lines
 from ..units import counted, duration
 
 if TYPE_CHECKING:
-    from ....generator.fleet.planning import PlanReport
+    from ....generator.fleet.planning import QueueReport
+    from ....generator.fleet.queue import EndedJob
     from ....generator.fleet.status import FleetStatus
-    from ....generator.fleet.worker import Ended
-
-__all__ = ["plan_answer", "status_answer", "work_answer"]
 
 _SAID = {
     "new": "queued", "again": "queued again after a failure", "waiting": "waiting already", "running": "running",
@@ -23,10 +21,11 @@ _SAID = {
 }  # fmt: skip
 
 
-def plan_answer(report: PlanReport) -> Answer:
+def plan_answer(report: QueueReport) -> Answer:
     """The answer of ``fleet plan``: one row per cell."""
     rows = [
-        {"key": cell.key, **cell.record(), "options": dict(cell.options), "state": what} for cell, what in report.cells
+        {"key": cell.key, **cell.record(), "options": dict(cell.stack.runtime.options), "state": what}
+        for cell, what in report.cells
     ]
     parts = [f"{report.counts[what]} {said}" for what, said in _SAID.items() if report.counts.get(what)]
     verb = "would be: " if report.dry_run else ""
@@ -46,19 +45,18 @@ def plan_answer(report: PlanReport) -> Answer:
     )
 
 
-def _counts(report: PlanReport) -> dict[str, int]:
+def _counts(report: QueueReport) -> dict[str, int]:
     return {what: report.counts.get(what, 0) for what in _SAID}
 
 
-def work_answer(done: Sequence[Ended]) -> Answer:
+def work_answer(done: Sequence[EndedJob]) -> Answer:
     """The answer of ``fleet work``: one row per job that was ended."""
-    rows = [asdict(one) for one in done]
-    complete = sum(one.complete for one in done)
+    complete = sum(job.complete for job in done)
     text = (
         f"{counted(len(done), 'job')}: {complete} complete, {len(done) - complete} failed" if done else "nothing to do"
     )
     return Answer(
-        rows,
+        [job.record() for job in done],
         totals={"jobs": len(done), "complete": complete},
         columns=[
             Column("label", "job"),
@@ -101,7 +99,7 @@ def status_answer(status: FleetStatus) -> Answer:
             Column("bricks_measured", "bricks measured"),
             Column("bricks_failed", "impossible"),
             Column("bricks_remaining", "left over"),
-            *([Column("models", "models measured")] if any(one.models for one in status.campaigns) else []),
+            *([Column("models", "models measured")] if any(campaign.models for campaign in status.campaigns) else []),
             Column("forecast_s", "ready in", duration),
         ],
         summary=lines,

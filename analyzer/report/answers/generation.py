@@ -1,17 +1,209 @@
-"""What ``generate`` answers."""
+"""What ``generate``, ``export`` and ``backends plans`` answer, and the lines on dimensions and control flow."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ....bricks.suite.brick import signature_of
+from ....bricks.suite.suite import Suite
+from ....errors import DlbricksError, UsageError
+from ....generator.decomposition.cut import Cut
+from ....generator.decomposition.decompose import Decomposer
+from ....generator.network import export
+from ....generator.planning.library_plans import PlanReport
+from ....models import ModelSource
 from ..tables import Answer, Column
-from ..units import percent, quantity, size
-from .bindings import bound_lines, control_lines
+from ..units import counted, milliseconds, percent, quantity, size
+from .bricks import find_key
 
 if TYPE_CHECKING:
+    from ....bricks.graph.control import ControlFlow
+    from ....constructor.result import Framing
     from ....generator.decomposition.generate import GenerateReport
 
-__all__ = ["generate_answer"]
+
+# What dynamic dimensions were bound to, and which course control flow takes, as lines below a table.
+
+
+_NAMED = 4
+"""Models that a line names, before it counts them."""
+
+_LINES = 5
+"""Different bindings that a summary lists."""
+
+
+def values_of(bound: Mapping[str, int]) -> str:
+    """Dimensions and their values: ``batch=1 past_sequence_length=127``."""
+    return " ".join(f"{name}={size}" for name, size in bound.items())
+
+
+def bound_lines(models: Iterable[tuple[str, Mapping[str, int]]]) -> list[str]:
+    """One line per binding, with the models that it is of; none for models whose shapes are static."""
+    alike: dict[str, list[str]] = {}
+    for name, bound in models:
+        if bound:
+            alike.setdefault(values_of(bound), []).append(name)
+    lines = []
+    for values, names in list(alike.items())[:_LINES]:
+        rest = len(names) - _NAMED
+        listed = ", ".join([*names[:_NAMED], *([f"and {rest} more"] if rest > 0 else [])])
+        lines.append(f"bound: {values} ({listed})")
+    if len(alike) > _LINES:
+        lines.append(f"and {len(alike) - _LINES} more bindings (--json lists all)")
+    return lines
+
+
+def control_lines(
+    models: Iterable[tuple[str, Sequence[ControlFlow]]], framing: Iterable[Sequence[Framing]] = ()
+) -> list[str]:
+    """One line per operator of control flow: its course, where that is known from, and what it became.
+
+    Args:
+        models: Name and control flow of each.
+        framing: What each of these operators takes beyond its body, model by model; nothing where that is not known.
+    """
+    known = iter(framing)
+    lines = []
+    for name, control in models:
+        own = next(known, ()) or (None,) * len(control)
+        lines += [f"{name}: {_told(flow)}{_taking(one)}" for flow, one in zip(control, own, strict=True)]
+    rest = len(lines) - _LINES
+    return [*lines[:_LINES], *([f"and {rest} more of control flow (--json lists all)"] if rest > 0 else [])]
+
+
+def _taking(own: Framing | None) -> str:
+    """What control flow takes by itself, as far as that is measured apart."""
+    if own is None or (own.own_ms is None and own.moved_ms is None):
+        return ""
+    parts = (("beyond its body", own.own_ms), ("slices and stacks", own.moved_ms))
+    return "".join(f"; {words} {milliseconds(ms)} ms" for words, ms in parts if ms is not None)
+
+
+def _told(flow: ControlFlow) -> str:
+    course = flow.course if flow.op_type == "If" else counted(int(flow.course), "iteration") if flow.course else ""
+    words = [f"{flow.op_type} {flow.name}", *([course] if course else []), str(flow.how)]
+    times = f" {flow.times} times" if flow.times > 1 else ""
+    became = f", written out as {counted(flow.layers, 'layer')}" if flow.layers else ", one layer"
+    return f"{' '.join(words)}{times}{became}{f': {flow.reason}' if flow.reason else ''}"
+
+
+# What the exporting commands answer.
+
+
+def export_brick(beginning: str, suite: Path, out: Path | None, *, seed: int, force: bool = False) -> Answer:
+    """Write one brick.
+
+    Args:
+        beginning: Of its key.
+        suite: Folder of the suite that holds it.
+        out: File to write; None: ``<key>.onnx`` in the working folder.
+        seed: Of the weights.
+        force: Replace a file that is there.
+
+    Raises:
+        UsageError: The key is ambiguous, or the file exists.
+        SuiteError: The suite or the brick is not there or not what it says.
+        OSError: The file cannot be written.
+    """
+    opened = Suite.open(suite)
+    key = find_key(beginning, opened.keys, f"suite {suite}")
+    path = out or Path(f"{key}.onnx")
+    if path.exists() and not force:
+        raise UsageError(f"{path} exists already", remedy="name a new file, or give --force")
+    written = export.export_brick(opened.brick(key), path, seed=seed)
+    row = {"key": key, "file": str(path), "bytes": written, "seed": seed}
+    return Answer([row], summary=[f"{path}: {size(written)}"])
+
+
+def export_models(
+    sources: Sequence[ModelSource],
+    folder: Path,
+    *,
+    force: bool = False,
+    opened: bool = False,
+    attention: bool = False,
+    weights: str | None = None,
+) -> tuple[Answer, bool]:
+    """Write models of the zoo into a folder.
+
+    Args:
+        sources: Models of the zoo.
+        folder: Where to; made where it is missing.
+        force: Replace files that are there and hold something else: a model's own weights, say.
+        opened: Leave lengths of decoders with a cache open.
+        attention: Make attention one operator.
+        weights: What weights of products are stored in; None: as they are.
+
+    Returns:
+        One row per model, and whether all of them were written.
+
+    Raises:
+        UsageError: A name is that of a file: it is ONNX already; or dimensions are both given and left open.
+        OSError: A file cannot be written.
+    """
+    for source in sources:
+        if source.path is not None:
+            raise UsageError(f"{source.name} is no model of the zoo", remedy="'dlbricks models list' names them")
+    if opened and any(source.dims for source in sources):
+        raise UsageError("--dim gives what --open leaves open", remedy="leave one of them out")
+    rows: list[dict[str, object]] = []
+    for source in sources:
+        path = folder / f"{source.name}.onnx"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            written = export.export_model(
+                source, path, force=force, opened=opened, attention=attention, weights=weights
+            )
+        except DlbricksError as error:
+            rows.append({"name": source.name, "file": None, "bytes": None, "error": str(error)})
+        else:
+            rows.append({"name": source.name, "file": str(path), "bytes": written, "error": None})
+    answer = Answer(
+        rows,
+        columns=[Column("name", "model"), Column("file", "file"), Column("bytes", "size", size)],
+        summary=[f"{row['name']}: {row['error']}" for row in rows if row["error"]],
+    )
+    return answer, all(row["error"] is None for row in rows)
+
+
+# The answer of ``backends plans``: what a vendor's library offers for each brick.
+
+
+def plans_answer(report: PlanReport) -> Answer:
+    """One result per brick, precision and layout; the table shows a row for all bricks of the same operators."""
+    bricks = {row.key for row in report.rows}
+    offered = {row.key for row in report.rows if row.plans}
+    versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
+    plans = sum(len(row.plans) for row in report.rows)
+    failed = sum(row.failed for row in report.rows)
+    share = f"{counted(plans, 'plan')} for {len(offered)} of {counted(len(bricks), 'brick')}"
+    summary = [f"{report.gpu.name}, {versions}: {share}; nothing was executed"]
+    if failed:
+        summary.append(f"the library broke on {counted(failed, 'row')}: --json has the reasons")
+    return Answer.of(
+        report.records(),
+        table=report.by_operators,
+        columns=[
+            Column("operators", "operators", " ".join),
+            Column("dtype", "dtype"),
+            Column("layout", "layout"),
+            Column("bricks", "bricks"),
+            Column("offered", "with plans"),
+            Column("plans", "plans", _whole),
+            Column("engines", "engines", _whole),
+            Column("tensor_cores", "first: Tensor Cores"),
+            Column("reason", "why none"),
+        ],
+        summary=summary,
+    )
+
+
+def _whole(value: object) -> str:
+    return "" if value is None else f"{value:g}"
 
 
 def generate_answer(report: GenerateReport) -> Answer:
@@ -43,3 +235,35 @@ def generate_answer(report: GenerateReport) -> Answer:
         ],
         summary=summary,
     )
+
+
+def names_of(suite: Path | None, models: Sequence[ModelSource]) -> dict[str, dict[str, str | int | None]]:
+    """Columns by key, for tables that stay in the house.
+
+    Args:
+        suite: Whose bricks are described by operators, shapes, strides and work; None: none are.
+        models: Those that are described by name, batch and dimensions, and, at the granularity of the suite, which
+            brick is in which of them.
+
+    Raises:
+        SuiteError: The suite or a brick of it cannot be read.
+        ModelError: A model cannot be read or bound.
+    """
+    opened = None if suite is None else Suite.open(suite)
+    found: dict[str, dict[str, str | int | None]] = {}
+    for key in opened.keys if opened is not None else ():
+        brick = opened.brick(key) if opened is not None else None
+        if brick is not None:
+            macs = None if brick.cost is None else brick.cost.macs
+            found[key] = {"operators": "+".join(brick.operators), **asdict(signature_of(brick)), "macs": macs}
+    held: dict[str, list[str]] = {}
+    with Decomposer(Cut(1 if opened is None else opened.granularity)) as decomposer:
+        for model in map(decomposer, models):
+            bound = model.own.bound
+            values = " ".join(f"{name}={size}" for name, size in bound.items())
+            found[model.own.key] = {"model": model.name, "batch": bound.get("batch"), "dimensions": values}
+            for key, count in Counter(part.key for part in model.sequences).items():
+                held.setdefault(key, []).append(f"{model.name} x {count}")
+    for key, places in held.items():
+        found.setdefault(key, {})["model"] = "; ".join(places)
+    return found

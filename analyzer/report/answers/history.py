@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ...history.series import MEAN, UNDISTURBED
-from ..forms import FORM, form_cells
-from ..tables import MOST, Answer, Column, table_lines, unlisted
+from ...history.changes import MEAN, UNDISTURBED
+from ..tables import FORM, MOST, Answer, Column, form_cells, table_lines, unlisted
 from ..units import counted, milliseconds
 
 if TYPE_CHECKING:
-    from ...history.blame import BrickChange
-    from ...history.result import Change, History, ModelHistory
-
-__all__ = ["history_answer"]
+    from ...comparison.difference import Levels
+    from ...history.result import BrickChange, Change, History, ModelHistory
 
 _TO_BLAME = 3
 """Bricks that are named for a change where not all are asked for."""
@@ -55,7 +52,7 @@ def history_answer(report: History, *, runs: bool = False, most: int | None = MO
             *([Column("place", "measured")] if several else []),
             Column("runs", "runs"),
             Column("latest_ms", "latest ms", milliseconds),
-            Column("scatter", "scatter", _percent),
+            Column("scatter", "scatter", "{:.1%}".format),
             Column("count", "changes"),
             Column("last", "last change"),
         ],
@@ -67,8 +64,12 @@ def history_answer(report: History, *, runs: bool = False, most: int | None = MO
 def _last(changes: Sequence[Change]) -> str | None:
     if not changes:
         return None
-    one = changes[-1]
-    return f"{one.verdict} x {one.ratio:.3f}, {_moment(one.started)} ({one.cause})"
+    last = changes[-1]
+    return f"{_mark(last)}, {_moment(last.first.started)} ({last.cause})"
+
+
+def _mark(change: Change) -> str:
+    return f"{change.verdict} x {change.levels.difference.ratio:.3f}"
 
 
 def _remarks(row: ModelHistory, report: History, most: int | None) -> list[str]:
@@ -83,8 +84,7 @@ def _remarks(row: ModelHistory, report: History, most: int | None) -> list[str]:
         )
     for change in row.changes:
         lines.append(
-            f"{where}, {_moment(change.started)}: {change.verdict}, {milliseconds(change.before_ms)} to "
-            f"{milliseconds(change.after_ms)} ms, ratio {_within(change.ratio, change.ratio_ci95)}; "
+            f"{where}, {_moment(change.first.started)}: {change.verdict}, {_moved(change.levels)}; "
             f"{counted(change.runs_before, 'run')} before, {change.runs_after} after"
         )
         lines.append(f"  {change.cause}: {change.reason}")
@@ -98,17 +98,13 @@ def _confirmation(change: Change, most: int | None) -> list[str]:
     made = change.confirmation
     if made is None:
         return []
-    if made.before_ms is None or made.after_ms is None or made.ratio is None or made.ratio_ci95 is None:
+    if made.levels is None:
         return [f"{made.standing}: {made.reason}"]
     names = sorted({*(made.old or {}), *(made.new or {})})
     versions = ", ".join(f"{name} {(made.old or {}).get(name)} → {(made.new or {}).get(name)}" for name in names)
-    latencies = f"{milliseconds(made.before_ms)} to {milliseconds(made.after_ms)} ms"
-    lines = [
-        f"{made.standing}: {made.reason}",
-        f"{latencies}, ratio {_within(made.ratio, made.ratio_ci95)} ({versions})",
-    ]
+    lines = [f"{made.standing}: {made.reason}", f"{_moved(made.levels)} ({versions})"]
     if made.bricks:
-        lines += _table_of(made.bricks, made.after_ms - made.before_ms, most, "by themselves, hot, ")
+        lines += _table_of(made.bricks, made.levels.after_ms - made.levels.before_ms, most, "by themselves, hot, ")
     return lines
 
 
@@ -116,10 +112,9 @@ def _to_blame(change: Change, most: int | None) -> list[str]:
     """The bricks that moved most, with what they explain."""
     if not change.bricks:
         return ["no brick is measured on both sides"]
-    total = change.after_ms - change.before_ms
-    if change.cause == "machine" and most is not None:
-        return _table_of(change.bricks, total, 0, "", change.bricks_missing)
-    return _table_of(change.bricks, total, most, "", change.bricks_missing)
+    total = change.levels.after_ms - change.levels.before_ms
+    shown = 0 if change.cause == "machine" and most is not None else most
+    return _table_of(change.bricks, total, shown, "", change.bricks_missing)
 
 
 def _table_of(bricks: Sequence[BrickChange], total: float, most: int | None, how: str, missing: int = 0) -> list[str]:
@@ -132,14 +127,14 @@ def _table_of(bricks: Sequence[BrickChange], total: float, most: int | None, how
         return [together]
     rows = [
         {
-            "contribution_ms": brick.contribution_ms,
-            "share": brick.contribution_ms / total,
-            "occurrences": brick.occurrences,
-            "before_ms": brick.before_ms,
-            "after_ms": brick.after_ms,
-            **form_cells(brick.operators, brick.names, brick.form),
+            "contribution_ms": change.contribution_ms,
+            "share": change.contribution_ms / total,
+            "occurrences": change.brick.occurrences,
+            "before_ms": change.before_ms,
+            "after_ms": change.after_ms,
+            **form_cells(change.brick.operators, change.brick.names, change.brick.form),
         }
-        for brick in shown
+        for change in shown
     ]
     columns = [
         Column("contribution_ms", "adds ms", milliseconds),
@@ -149,15 +144,12 @@ def _table_of(bricks: Sequence[BrickChange], total: float, most: int | None, how
         Column("after_ms", "after ms", milliseconds),
         FORM,
     ]
-    return [
-        f"{together}; to blame:",
-        *table_lines(rows, columns),
-    ]
+    return [f"{together}; to blame:", *table_lines(rows, columns)]
 
 
 def _by_run(row: ModelHistory, report: History, most: int | None) -> list[str]:
     """The runs, the newest last, with what changed at each."""
-    marks = {change.run: f"{change.verdict} x {change.ratio:.3f}" for change in row.changes}
+    marks = {change.first.run: _mark(change) for change in row.changes}
     before = [None, *row.points[:-1]]
     rows = [
         {
@@ -178,7 +170,7 @@ def _by_run(row: ModelHistory, report: History, most: int | None) -> list[str]:
     columns = [
         Column("started", "run (UTC)"),
         Column("latency_ms", "ms ±95%", milliseconds, bounds="ci95_ms"),
-        Column("quiet", "quiet", _percent),
+        Column("quiet", "quiet", "{:.1%}".format),
         Column("versions", "new version"),
         Column("change", "change"),
     ]
@@ -195,10 +187,7 @@ def _moment(started: str) -> str:
     return started[:_MOMENT].replace("T", " ")
 
 
-def _within(ratio: float, bounds: tuple[float, float]) -> str:
-    low, high = bounds
-    return f"{ratio:.3f} [{low:.3f}, {high:.3f}]"
-
-
-def _percent(value: float) -> str:
-    return f"{value:.1%}"
+def _moved(levels: Levels) -> str:
+    ratio, (low, high) = levels.difference.ratio, levels.difference.ci95
+    latencies = f"{milliseconds(levels.before_ms)} to {milliseconds(levels.after_ms)} ms"
+    return f"{latencies}, ratio {ratio:.3f} [{low:.3f}, {high:.3f}]"

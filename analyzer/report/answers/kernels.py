@@ -6,18 +6,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ...kernels.shares import KernelShare, shares_of, use_shares
+from ...kernels import KernelShare, shares_of, use_shares
 from ...shell import shell_command
-from ..forms import form_cells
-from ..tables import MOST, Answer, Column
+from ..tables import MOST, Answer, Column, form_cells
 from ..units import counted, milliseconds, percent, short
 
 if TYPE_CHECKING:
-    from ....db import KernelView, Stack
-    from ....db.identity import Identity
-    from ...kernels.kernels import Kernels, ModelKernels
-
-__all__ = ["kernels_answer", "view_lines", "view_records"]
+    from ....db import Kernel, KernelView, Stack
+    from ....db.values import Identity
+    from ...kernels import Kernels, ModelKernels
 
 _NS_PER_MS = 1e6
 _LISTED = 20
@@ -32,8 +29,8 @@ _MISSING = 5
 
 def kernels_answer(found: Kernels, *, most: int | None = MOST) -> Answer:
     """The answer of ``kernels``: one result per model, one row of the table per kernel, ``most`` of each model."""
-    layered = any(kernel.layers for one in found for kernel in one.kernels)
-    fell_back = any(one.elsewhere for one in found)
+    layered = any(kernel.layers for row in found for kernel in row.kernels)
+    fell_back = any(row.elsewhere for row in found)
     return Answer.of(
         found.records(),
         columns=[
@@ -49,50 +46,53 @@ def kernels_answer(found: Kernels, *, most: int | None = MOST) -> Answer:
             Column("kernel.place", "ran on", spare=not fell_back),
         ],
         table=[
-            {"model": one.name, "kernel": kernel.record(), "form": _layers(kernel)}
-            for one in found
-            for kernel in one.kernels[:most]
+            {"model": row.name, "kernel": kernel.record(), "form": _layers(kernel)}
+            for row in found
+            for kernel in row.kernels[:most]
         ],
-        summary=[line for one in found for line in _remarks(one, most)],
+        summary=[line for row in found for line in _remarks(row, most)],
     )
 
 
-def _layers(one: KernelShare) -> str | None:
+def _layers(kernel: KernelShare) -> str | None:
     """The brick that a kernel spent most time for, and the number of the others."""
-    if not one.layers:
+    if not kernel.layers:
         return None
-    first, rest = one.layers[0], len(one.layers) - 1
-    form = form_cells(first.op_types, first.names, first.form)["form"]
+    first, rest = kernel.layers[0], len(kernel.layers) - 1
+    form = form_cells(first.operators, first.names, first.form)["form"]
     return f"{form}, and {counted(rest, 'other brick')}" if rest else str(form)
 
 
-def _remarks(one: ModelKernels, most: int | None) -> list[str]:
-    if one.error is not None:
-        return [f"{one.name}: {one.error}"]
+def _remarks(row: ModelKernels, most: int | None) -> list[str]:
+    if row.error is not None:
+        return [f"{row.name}: {row.error}"]
     lines = []
-    if one.kernels:
-        cut = most is not None and len(one.kernels) > most
+    if row.kernels:
+        cut = most is not None and len(row.kernels) > most
         rest = f", of which {most} are listed (--all lists all)" if cut else ""
-        time = "" if one.time_ms is None else f", {milliseconds(one.time_ms)} ms under {one.source}"
-        lines.append(f"{one.name}: {counted(len(one.kernels), 'kernel')}{rest}{time}; {_in_words(one.kernels)}")
-    if one.elsewhere and one.choice is not None:
-        calls = sum(kernel.calls for kernel in one.elsewhere)
-        lines.append(f"{one.name}: {counted(calls, 'call')} did not run on {one.choice.stack.device}:")
-        lines += [f"  {kernel.calls:>4} x {_label(kernel)} on {kernel.place}" for kernel in one.elsewhere[:_LISTED]]
-    if one.missing:
-        what = "the model" if one.whole else counted(sum(missing.count for missing in one.missing), "sequence")
+        time = "" if row.time_ms is None else f", {milliseconds(row.time_ms)} ms under {row.source}"
+        lines.append(f"{row.name}: {counted(len(row.kernels), 'kernel')}{rest}{time}; {_in_words(row.kernels)}")
+    if row.elsewhere and row.choice is not None:
+        calls = sum(share.kernel.calls for share in row.elsewhere)
+        lines.append(f"{row.name}: {counted(calls, 'call')} did not run on {row.choice.stack.device}:")
+        lines += [
+            f"  {share.kernel.calls:>4} x {_label(share.kernel)} on {share.kernel.place}"
+            for share in row.elsewhere[:_LISTED]
+        ]
+    if row.missing:
+        what = "the model" if row.whole else counted(sum(missing.count for missing in row.missing), "sequence")
         lines.append(
-            f"{one.name}: the kernels of {what} are not known"
-            + (f": {shell_command(one.remedy)}" if one.remedy else "")
+            f"{row.name}: the kernels of {what} are not known"
+            + (f": {shell_command(row.remedy)}" if row.remedy else "")
         )
-        if not one.whole:
+        if not row.whole:
             kinds = Counter[str]()
-            for missing in one.missing:
+            for missing in row.missing:
                 kinds["+".join(missing.op_types)] += missing.count
             lines += [f"  {count:>4} x {operators}" for operators, count in kinds.most_common(_MISSING)]
             if len(kinds) > _MISSING:
-                rest_count = sum(count for _, count in kinds.most_common()[_MISSING:])
-                lines.append(f"  and {rest_count} more (--json lists all)")
+                more = sum(count for _, count in kinds.most_common()[_MISSING:])
+                lines.append(f"  and {more} more (--json lists all)")
     return lines
 
 
@@ -127,7 +127,7 @@ def view_records(views: Mapping[Identity, KernelView], stacks: Mapping[str, Stac
                 "executions": view.executions,
                 "wall_ms": view.wall_ns / _NS_PER_MS,
                 "matrix_shares": use_shares(kernels),
-                "kernels": [one.record() for one in kernels],
+                "kernels": [kernel.record() for kernel in kernels],
             }
         )
     return records
@@ -142,10 +142,11 @@ def view_lines(views: Mapping[Identity, KernelView], stacks: Mapping[str, Stack]
         how = f", algorithm {identity.variant}" if identity.variant else ""
         where = f"{stack.backend} on {stack.device}, {counted(conditions.threads, 'thread')}, {conditions.dtype}{how}"
         lines.append(f"kernels    {where} (stack {short(identity.stack)}, {view.source}): {_in_words(kernels)}")
-        for one in kernels[:_LISTED]:
-            time = "-" if one.time_ms is None else milliseconds(one.time_ms)
-            share = "-" if one.share is None else percent(one.share)
-            lines.append(f"  {time:>10} ms {share:>5}  {one.calls:>3} x {_label(one)}{_units(one)}")
+        for row in kernels[:_LISTED]:
+            time = "-" if row.time_ms is None else milliseconds(row.time_ms)
+            share = "-" if row.share is None else percent(row.share)
+            units = f"  {row.units.name}" if row.units.name else ""
+            lines.append(f"  {time:>10} ms {share:>5}  {row.kernel.calls:>3} x {_label(row.kernel)}{units}")
     return lines
 
 
@@ -155,13 +156,9 @@ def _sorted(views: Mapping[Identity, KernelView]) -> Iterable[tuple[Identity, Ke
     )
 
 
-def _label(one: KernelShare) -> str:
-    name = _cut(one.name)
-    return name if one.operator in {"", one.name} else f"{name} ({_cut(one.operator)})"
-
-
-def _units(one: KernelShare) -> str:
-    return f"  {one.units.name}" if one.units.name else ""
+def _label(kernel: Kernel) -> str:
+    name = _cut(kernel.name)
+    return name if kernel.operator in {"", kernel.name} else f"{name} ({_cut(kernel.operator)})"
 
 
 def _cut(name: str) -> str:

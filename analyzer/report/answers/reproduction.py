@@ -6,17 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ....db.values import Subject
 from ...comparison.difference import Relation
 from ..tables import MOST, Answer, Column, table_lines
 from ..units import counted, milliseconds, percent
 
 if TYPE_CHECKING:
-    from ...manifests.differences import FieldDifference
     from ...manifests.manifest import Manifest
-    from ...manifests.reproduce import ReproducedBrick, Reproduction
-
-__all__ = ["manifest_answer", "reproduction_answer"]
+    from ...manifests.reproduce import FieldDifference, ReproducedBrick, Reproduction
 
 _WITNESSES = {"compute": "arithmetic", "memory": "memory", "call": "a call of the runtime"}
 
@@ -37,14 +33,13 @@ def manifest_answer(made: Manifest, file: Path) -> Answer:
         made: The manifest.
         file: Where it was written.
     """
-    bricks = sum(one.measurement.subject is Subject.BRICK for one in made.measurements)
     lacking, missing = made.software["without_hash"], made.log["missing"]
     row = {
         "file": str(file),
         "run": made.log["run"],
         "suite": made.model["suite"],
         "measurements": len(made.measurements),
-        "bricks": bricks,
+        "bricks": len(made.bricks),
         "missing": missing,
         "packages": len(made.software["packages"]),
         "without_hash": lacking,
@@ -101,7 +96,7 @@ def reproduction_answer(found: Reproduction, *, most: int | None = MOST) -> Answ
             Column("reason", "why", spare=True),
         ],
         summary=summary,
-        table=[row.record() | {"brick": "+".join(row.operators)} for row in ranked[:most]],
+        table=[{**row.record(), "brick": "+".join(row.operators)} for row in ranked[:most]],
     )
 
 
@@ -112,7 +107,7 @@ def _distance(row: ReproducedBrick) -> float:
 def _different(found: Sequence[FieldDifference], *, nothing: str) -> list[str]:
     if not found:
         return [nothing]
-    rows = [{"field": one.field, "manifest": _short(one.manifest), "here": _short(one.here)} for one in found]
+    rows = [{"field": field.field, "manifest": _short(field.manifest), "here": _short(field.here)} for field in found]
     columns = [Column("field", "differs"), Column("manifest", "manifest"), Column("here", "here")]
     return ["", *table_lines(rows, columns)]
 

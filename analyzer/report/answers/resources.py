@@ -11,25 +11,13 @@ from ....db import Store, Transferred
 from ....db.values import NATIVE
 from ....errors import BackendUnavailable
 from ....generator.backends import registry
-from ....generator.backends.algorithms import AlgorithmBackend
-from ....generator.backends.cudnn.library import availability as cudnn_availability
+from ....generator.backends.cudnn.plans import availability as cudnn_availability
 from ....generator.backends.environments import Installed
-from ....generator.backends.requirements import dtypes_on
 from ....generator.machine.system import machine_state, probe_system, quietness
 from ....generator.measurement.agreement import AgreementReport, Outcome
 from ....models.zoo import names
 from ..tables import Answer, Column
 from ..units import counted, percent, short, size
-
-__all__ = [
-    "agreement_answer",
-    "backends_answer",
-    "database_answer",
-    "installation_answer",
-    "merge_answer",
-    "system_answer",
-    "zoo_answer",
-]
 
 _EXTRA_NEEDS = {"zoo": ("torch", "transformers", "onnxscript")}
 """Modules that an extra installs."""
@@ -119,11 +107,11 @@ def _abilities(name: str) -> dict[str, Any]:
         return {"devices": [], "dtypes": [], "dtypes_by_device": {}, "algorithms": {}, "options_by_device": {}}
     options = {device: backend.resolve(device, {}) for device in backend.devices}
     device = backend.devices[0]
-    offered = backend.algorithms(device, options[device], NATIVE) if isinstance(backend, AlgorithmBackend) else ()
+    offered = backend.algorithms(device, options[device], NATIVE)
     return {
         "devices": list(backend.devices),
         "dtypes": list(backend.dtypes),
-        "dtypes_by_device": {device: list(dtypes_on(backend, device)) for device in backend.devices},
+        "dtypes_by_device": {device: list(backend.dtypes_on(device)) for device in backend.devices},
         "algorithms": {algorithm.name: algorithm.help for algorithm in offered},
         "options_by_device": options,
     }

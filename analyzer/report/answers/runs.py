@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from ....generator.measurement.measure import MeasureReport, measure_records
+from ....generator.measurement.run import RunReport, run_records
 from ....tabular import Row
 from ..tables import Answer, Column
 from ..units import counted, duration, milliseconds, percent, short
-from .bindings import bound_lines
+from .generation import bound_lines
 
 if TYPE_CHECKING:
-    from ....generator.measurement.costs import RunCosts
-    from ....generator.measurement.data.model_effect import DataLayer
-    from ....generator.measurement.measure import MeasureReport
-    from ....generator.measurement.profiling import ProfileReport
-    from ....generator.measurement.run import RunReport
+    from ....generator.measurement.data_effects import DataLayer
+    from ....generator.measurement.execution import ProfileReport
+    from ....generator.measurement.pace import RunCosts
 
-__all__ = ["measure_answer", "run_answer"]
-
-Report = TypeVar("Report", bound="RunReport | MeasureReport")
+Report = TypeVar("Report", bound=RunReport | MeasureReport)
 
 _STEADIER = "quiet the machine, or give it more visits: --again noisy with --visits 96 or a longer --budget"
 
@@ -44,12 +42,11 @@ def run_answer(*reports: RunReport, budget_s: float | None = None) -> Answer:
         reports: One per number of threads.
         budget_s: Total time of several reports.
     """
-    parts = [report.records() for report in reports]
-    failures = [failure for part in parts for failure in part.results]
+    records = run_records(reports, budget_s if len(reports) > 1 else reports[0].budget_s)
     several, varied = len(reports) > 1, any(report.algorithm_failures for report in reports)
     return Answer(
-        failures,
-        totals=_together([part.totals for part in parts], budget_s) if several else parts[0].totals,
+        records.results,
+        totals=records.totals,
         columns=[
             Column("key", "not measured", _brick_or_model),
             *([Column("threads", "threads")] if several else []),
@@ -57,7 +54,7 @@ def run_answer(*reports: RunReport, budget_s: float | None = None) -> Answer:
             Column("reason", "reason"),
         ],
         summary=_in_parts(reports, _said),
-        table=_summed(failures),
+        table=_summed(records.results),
     )
 
 
@@ -70,35 +67,6 @@ def _in_parts(reports: Sequence[Report], said: Callable[[Report], list[str]]) ->
         part = [f"  {line}" for line in said(report)]
         lines += [f"{counted(report.threads, 'thread')}:", *part] if part else []
     return lines
-
-
-def _together(totals: Sequence[Mapping[str, Any]], budget_s: float | None) -> dict[str, Any]:
-    """Counts and times of several runs as one; what each has of its own is null."""
-    return {
-        **_in_all(totals),
-        "budget_s": budget_s,
-        "verdicts": _added([one["verdicts"] for one in totals]),
-        "costs": _added([one["costs"] for one in totals]),
-        "bound": {name: bound for one in totals for name, bound in one["bound"].items()},
-    }
-
-
-def _in_all(totals: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What ``run`` and ``measure`` report of a run, of several."""
-    counts = [name for name, value in totals[0].items() if type(value) in {int, float}]
-    kernels = [one["kernels"] for one in totals if one["kernels"] is not None]
-    views = _added([{name: one[name] for name in ("taken", "known")} for one in kernels])
-    profiled = {**views, "failures": [failure for one in kernels for failure in one["failures"]]}
-    summed = _added([{name: one[name] for name in counts} for one in totals])
-    threads = [own for one in totals for own in one["by_threads"]]
-    return {
-        **totals[0], **summed, "run": None, "kernels": profiled if kernels else None, "by_threads": threads,
-    }  # fmt: skip
-
-
-def _added(counts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    names = dict.fromkeys(name for one in counts for name in one)
-    return {name: sum(one.get(name, 0) for one in counts) for name in names}
 
 
 def _said(report: RunReport) -> list[str]:
@@ -198,10 +166,10 @@ def measure_answer(*reports: MeasureReport) -> Answer:
     """The answer of ``measure``: one row per model, of several numbers of threads side by side."""
     examined = any(row.data_effect_ms is not None for report in reports for row in report.rows)
     data = [Column("data_effect_ms", "data ms ±95%", milliseconds, bounds="data_ci95_ms")]
-    parts = [report.records() for report in reports]
+    records = measure_records(reports)
     return Answer(
-        [row for of_model in zip(*(part.results for part in parts), strict=True) for row in of_model],
-        totals=_in_all([part.totals for part in parts]) if len(parts) > 1 else parts[0].totals,
+        records.results,
+        totals=records.totals,
         columns=[
             Column("name", "model"),
             Column("latency_ms", "mean ms ±95%", milliseconds, bounds="ci95_ms"),

@@ -6,12 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ....db import Stack, System
-from ...findings.cold_start import cold_start_of
+from ...findings.analyze import cold_start_of
 from ..section import Section
 from ..units import counted, half_of, margin, milliseconds, percent, ratio, ratio_within, size
-
-__all__ = ["Fact", "facts_of", "figures_of", "place_of", "spelt_stack", "spelt_system"]
-
 
 _NOTED = 0.02
 """By how much a machine is slower than when it is quiet before the page says so."""
@@ -48,8 +45,8 @@ def figures_of(section: Section) -> list[Fact]:
     """The latencies of a model, with their intervals; what is not known says why."""
     entry, truth = section.estimate, section.truth
     found = {} if truth is None else {"model": truth.key, "measurement": truth.id}
-    whole = _within(entry.measured_ms, entry.measured_ci95_ms)
-    quiet = entry.measured_undisturbed_ms
+    whole = _within(entry.truth.ms, entry.truth.ci95_ms)
+    quiet, seen = entry.truth.undisturbed_ms, entry.truth.ratio
     rows = [
         Fact(
             "Measured",
@@ -59,21 +56,21 @@ def figures_of(section: Section) -> list[Fact]:
         ),
         Fact(
             "Estimate from bricks",
-            _within(entry.estimate_ms, entry.ci95_ms) or "not complete",
-            f"{ratio_within(entry.ratio, entry.ratio_ci95)} of measured" if entry.ratio is not None else "",
+            _within(entry.latency.ms, entry.latency.ci95_ms) or "not complete",
+            "" if seen is None else f"{ratio_within(seen, entry.truth.ratio_ci95)} of measured",
         ),
         Fact(
             "Critical path",
-            _ms(entry.critical_path_ms) or "not known",
-            "if branches ran at once and did not contend" if entry.critical_path_ms is not None else "",
+            _ms(entry.sums.critical_path_ms) or "not known",
+            "if branches ran at once and did not contend" if entry.sums.critical_path_ms is not None else "",
         ),
     ]
-    bound = entry.lower_bound_sequential_ms
-    if bound is not None and (entry.estimate_ms is None or bound < 0.999 * entry.estimate_ms):
+    bound = entry.bounds.sequential.ms
+    if bound is not None and (entry.latency.ms is None or bound < 0.999 * entry.latency.ms):
         rows.append(Fact("Lower bound", _ms(bound) or "", "the cheapest bricks that are stored, over all stacks"))
-    if entry.roofline_ms is not None:
-        headroom = f"headroom {ratio(entry.roofline_headroom)}×" if entry.roofline_headroom else ""  # noqa: RUF001
-        rows.append(Fact("Bound of the machine", _ms(entry.roofline_ms) or "", headroom))
+    if entry.roofline.ms is not None:
+        headroom = f"headroom {ratio(entry.roofline.headroom)}×" if entry.roofline.headroom else ""  # noqa: RUF001
+        rows.append(Fact("Bound of the machine", _ms(entry.roofline.ms) or "", headroom))
     start = cold_start_of(truth)
     if start is not None:
         both = start.load_ms + start.first_run_ms
@@ -84,47 +81,51 @@ def figures_of(section: Section) -> list[Fact]:
 
 def place_of(section: Section) -> list[Fact]:
     """The setup in a line: machine, runtime, conditions, dimensions, and how quiet it was."""
-    entry, system, stack = section.estimate, section.system, section.stack
-    if system is None or stack is None:
+    entry, choice = section.estimate, section.choice
+    if choice is None:
         return []
+    system, stack, place = choice.system, choice.stack, entry.place
     words = [
         Fact("system", spelt_system(system), keys={"system": system.key}),
         Fact("stack", f"{spelt_stack(stack)} on {stack.device}", keys={"stack": stack.key}),
-        Fact("conditions", f"{counted(entry.threads or 0, 'thread')}, {entry.dtype}, cache {entry.cache}"),
-        Fact("dimensions", ", ".join(f"{name} = {value}" for name, value in entry.bound.items())),
+        Fact("conditions", f"{counted(place.threads or 0, 'thread')}, {place.dtype}, cache {place.cache}"),
+        Fact("dimensions", ", ".join(f"{name} = {value}" for name, value in entry.model.bound.items())),
     ]
     if entry.disturbance is not None:
         words.append(Fact("machine", f"machine {_quietness(section)[0]}"))
-    return [one for one in words if one.text]
+    return [word for word in words if word.text]
 
 
 def facts_of(section: Section) -> Iterator[Fact]:
     """The setup of a model's measurements."""
-    entry, system, stack, model = section.estimate, section.system, section.stack, section.model
+    entry, model, choice = section.estimate, section.model, section.choice
+    place, cutting = entry.place, entry.model.cutting
     if model is not None:
-        bound = ", ".join(f"{name} = {value}" for name, value in entry.bound.items())
+        bound = ", ".join(f"{name} = {value}" for name, value in entry.model.bound.items())
         own = sum(1 for _ in model.own.live)
-        cut = f"{counted(len(entry.sequences), 'node')} of the executed graph" if entry.graph == "runtime" else ""
-        cut = cut or f"{counted(len(entry.sequences), 'sequence')} of at most {counted(entry.granularity, 'layer')}"
+        sequences = len(entry.parts.sequences)
+        cut = f"{counted(sequences, 'sequence')} of at most {counted(cutting.granularity, 'layer')}"
+        if cutting.graph == "runtime":
+            cut = f"{counted(sequences, 'node')} of the executed graph"
         yield Fact(
             "Model",
-            f"{counted(own, 'layer')} at inference; {cut}, {entry.unique} of them unique",
+            f"{counted(own, 'layer')} at inference; {cut}, {entry.parts.unique} of them unique",
             bound,
             {"model": model.own.key},
         )
-    if system is not None:
+    if choice is not None:
+        system, stack = choice.system, choice.stack
         caches = ", ".join(f"{name} {size(value)}" for name, value in system.cache_bytes)
         yield Fact("System", spelt_system(system), f"{caches}; memory {system.memory_gib} GiB", {"system": system.key})
-    if stack is not None:
         options = ", ".join(f"{name} {value}" for name, value in stack.options)
         yield Fact("Stack", f"{spelt_stack(stack)} on {stack.device}", options, {"stack": stack.key})
-    if entry.threads is not None:
-        state = f" (bricks at a reuse distance of {section.state})" if entry.cache == "model" else ""
+    if place.threads is not None:
+        state = f" (bricks at a reuse distance of {section.state})" if place.cache == "model" else ""
         yield Fact(
-            "Conditions", f"{counted(entry.threads, 'thread')}, {entry.dtype}, cache {entry.cache}{state}",
-            f"graph {entry.graph}, granularity {entry.granularity}",
+            "Conditions", f"{counted(place.threads, 'thread')}, {place.dtype}, cache {place.cache}{state}",
+            f"graph {cutting.graph}, granularity {cutting.granularity}",
         )  # fmt: skip
-    if entry.quiet is not None or entry.disturbance is not None:
+    if entry.latency.quiet is not None or entry.disturbance is not None:
         yield Fact("Machine", *_quietness(section))
     for run in section.runs:
         load = run.before.get("load_1m")
@@ -141,10 +142,10 @@ def _quietness(section: Section) -> tuple[str, str]:
     slowed = entry.disturbance
     text = "quiet" if slowed is None or slowed < _NOTED else f"{percent(slowed)} slower than when it is quiet"
     text = "disturbed: " + text if entry.disturbed else text
-    share = "" if entry.quiet is None else f"{percent(entry.quiet)} of the visits met a quiet machine"
+    share = "" if entry.latency.quiet is None else f"{percent(entry.latency.quiet)} of the visits met a quiet machine"
     paired = {True: "bricks and model were visited in turn", False: "bricks and model are of different sessions"}
-    known = [one for one in (share, paired.get(entry.paired) if entry.paired is not None else None) if one]
-    return text, "; ".join(known)
+    in_turn = "" if entry.truth.paired is None else paired[entry.truth.paired]
+    return text, "; ".join(filter(None, (share, in_turn)))
 
 
 def _within(value: float | None, bounds: tuple[float, float] | None) -> str | None:

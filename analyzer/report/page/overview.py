@@ -7,12 +7,107 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ....bricks.graph.similarity import similarity_matrix
+from ..drawing import similarity_matrix
 from ..section import LayerRow, Section
-from .headline import headline
+from ..units import half_of
 from .payload import clipped
 
-__all__ = ["Recurring", "overview_data", "recurring"]
+# The first sentence of a model: how long it takes, and where that goes.
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """An operator's part of a model.
+
+    Attributes:
+        name: The operator.
+        ms: Of all its layers that are measured.
+        share: Of all bricks that are measured, 0 to 1.
+        count: How many layers that is; those that are not measured are left out.
+    """
+
+    name: str
+    ms: float
+    share: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """How long a model takes, and where that goes.
+
+    Attributes:
+        ms: Its latency: as measured, else as estimated, else the sum of what is measured of it; None where nothing is.
+        half_ms: Half of its interval; None where that is not known.
+        basis: ``measured``, ``estimated`` or ``known``: which of the three.
+        first: The operator that takes most; None where nothing is measured.
+        layer: The layer that takes most; likewise.
+        layer_share: Its share of all bricks.
+        fewest: How many layers it takes to make up half of the time.
+        layers: How many there are.
+        timed: How many of them are measured: where not all are, where the time goes is not known.
+    """
+
+    ms: float | None
+    half_ms: float | None
+    basis: str
+    first: Operator | None
+    layer: LayerRow | None
+    layer_share: float
+    fewest: int
+    layers: int
+    timed: int
+
+    @property
+    def whole(self) -> bool:
+        """Whether every layer is measured."""
+        return self.timed == self.layers
+
+
+def operators(rows: Sequence[LayerRow]) -> list[Operator]:
+    """Time by operator, the most first."""
+    totals: dict[str, list[float]] = {}
+    counts: dict[str, int] = {}
+    for row in rows:
+        if row.sequence.latency_ms is not None:
+            counts[row.operator] = counts.get(row.operator, 0) + 1
+            totals.setdefault(row.operator, []).append(row.sequence.latency_ms)
+    sums = {name: math.fsum(values) for name, values in totals.items()}
+    whole = math.fsum(sums.values())
+    found = [Operator(name, ms, ms / whole if whole > 0 else 0.0, counts[name]) for name, ms in sums.items()]
+    return sorted(found, key=lambda operator: -operator.ms)
+
+
+def headline(section: Section, rows: Sequence[LayerRow]) -> Headline:
+    """What the first sentence says of a model."""
+    entry = section.estimate
+    ms, bounds, basis = entry.sums.known_ms, None, "known"
+    if entry.truth.ms is not None:
+        ms, bounds, basis = entry.truth.ms, entry.truth.ci95_ms, "measured"
+    elif entry.latency.ms is not None:
+        ms, bounds, basis = entry.latency.ms, entry.latency.ci95_ms, "estimated"
+    timed = sorted(
+        ((row.sequence.latency_ms, row) for row in rows if row.sequence.latency_ms is not None),
+        key=lambda pair: -pair[0],
+    )
+    ranked = operators(rows)
+    whole = math.fsum(ms for ms, _ in timed)
+    fewest, reached = 0, 0.0
+    while fewest < len(timed) and reached < whole / 2:
+        reached += timed[fewest][0]
+        fewest += 1
+    return Headline(
+        ms=ms if timed or basis == "measured" else None,
+        half_ms=None if bounds is None or ms is None else half_of(ms, bounds),
+        basis=basis,
+        first=ranked[0] if ranked else None,
+        layer=timed[0][1] if timed else None,
+        layer_share=timed[0][0] / whole if whole > 0 else 0.0,
+        fewest=fewest,
+        layers=len(rows),
+        timed=len(timed),
+    )
+
 
 _MOST = 60
 """Bricks that are listed, those of most time."""
@@ -43,15 +138,15 @@ def recurring(sections: Sequence[Section]) -> list[Recurring]:
     """Findings by kind, those of most saving first."""
     kinds: dict[str, list[tuple[str, Any]]] = {}
     for section in sections:
-        for finding in (one for one in section.findings or () if not one.at_most):
+        for finding in (finding for finding in section.findings or () if not finding.at_most):
             kinds.setdefault(finding.kind, []).append((section.name, finding))
     found = []
     for kind, pairs in kinds.items():
-        largest = max((finding for _, finding in pairs), key=lambda one: one.saving_ms)
+        largest = max((finding for _, finding in pairs), key=lambda finding: finding.saving_ms)
         proven = math.fsum(finding.proven_ms for _, finding in pairs if finding.proven_ms is not None)
         saving = math.fsum(finding.saving_ms for _, finding in pairs)
         found.append(Recurring(kind, largest.title, len({name for name, _ in pairs}), len(pairs), saving, proven))
-    return sorted(found, key=lambda one: -one.saving_ms)
+    return sorted(found, key=lambda row: -row.saving_ms)
 
 
 def overview_data(sections: Sequence[Section], rows: Mapping[str, Sequence[LayerRow]]) -> dict[str, Any]:
@@ -74,18 +169,18 @@ def overview_data(sections: Sequence[Section], rows: Mapping[str, Sequence[Layer
 
 def _model(section: Section, rows: Sequence[LayerRow]) -> dict[str, Any]:
     entry, top = section.estimate, headline(section, rows)
-    largest = [one.saving_ms for one in section.findings or () if not one.at_most][:3]
+    largest = [finding.saving_ms for finding in section.findings or () if not finding.at_most][:3]
     savings = None if section.findings is None else math.fsum(largest)
     return {
         "name": clipped(section.name),
         "layers": len(rows),
-        "unique": entry.unique,
-        "measured": entry.measured_ms,
+        "unique": entry.parts.unique,
+        "measured": entry.truth.ms,
         "half": top.half_ms if top.basis == "measured" else None,
-        "estimate": entry.estimate_ms,
-        "ratio": entry.ratio,
-        "bound": entry.roofline_ms,
-        "headroom": entry.roofline_headroom,
+        "estimate": entry.latency.ms,
+        "ratio": entry.truth.ratio,
+        "bound": entry.roofline.ms,
+        "headroom": entry.roofline.headroom,
         "first": None if top.first is None or not top.whole else clipped(top.first.name),
         "share": None if top.first is None or not top.whole else top.first.share,
         "timed": top.timed,
@@ -109,7 +204,7 @@ def _bricks(sections: Sequence[Section], rows: Mapping[str, Sequence[LayerRow]])
             models.setdefault(key, set()).add(section.name)
             if row.sequence.latency_ms is not None:
                 totals.setdefault(key, []).append(row.sequence.latency_ms)
-    whole = math.fsum(one for values in totals.values() for one in values)
+    whole = math.fsum(ms for values in totals.values() for ms in values)
     ranked = sorted(totals, key=lambda key: -math.fsum(totals[key]))[:_MOST]
     return [
         {

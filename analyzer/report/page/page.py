@@ -10,22 +10,18 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ....version import __version__
-from ...findings.finding import Finding
-from ...findings.joint import Joint
+from ...findings.finding import Finding, Joint
 from ...shell import why_unbounded
 from ..causes import Row, rows_of
 from ..section import LayerRow, Section, layer_rows
 from ..units import counted, margin, milliseconds, percent, short
 from .facts import facts_of, figures_of, place_of, spelt_stack, spelt_system
-from .headline import Operator, headline, operators
-from .overview import overview_data, recurring
+from .overview import Operator, headline, operators, overview_data, recurring
 from .payload import clipped, data_of
 from .sweeps import shown_sweeps
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-
-__all__ = ["render_page"]
 
 _COLOURS = 8
 """Operators that have a colour of their own on the page; all others share one."""
@@ -55,9 +51,9 @@ def render_page(sections: Sequence[Section], *, notes: Sequence[str] = ()) -> st
         "overview": overview_data(sections, rows) if len(sections) > 1 else None,
     }
     places = dict.fromkeys(
-        (spelt_system(one.system), spelt_stack(one.stack), one.estimate.threads)
-        for one in sections
-        if one.system is not None and one.stack is not None
+        (spelt_system(choice.system), spelt_stack(choice.stack), section.estimate.place.threads)
+        for section in sections
+        if (choice := section.choice) is not None
     )
     return (
         _environment()
@@ -94,7 +90,7 @@ def _shown(number: int, section: Section, rows: Sequence[LayerRow]) -> dict[str,
         "digits": 2 if ranked and ranked[0].ms >= 100 else 3,
         "falls": [*_falls([*rows_of(section.estimate)])],
         "findings": section.findings,
-        "top": [one for one in section.findings or () if not one.at_most][:_TOP],
+        "top": [finding for finding in section.findings or () if not finding.at_most][:_TOP],
         "joint": section.joint,
         "unbounded": why_unbounded(section.estimate),
     }
@@ -107,9 +103,9 @@ def _listed(ranked: Sequence[Operator]) -> Iterator[Operator]:
     if rest:
         yield Operator(
             f"{counted(len(rest), 'other operator')}",
-            math.fsum(one.ms for one in rest),
-            math.fsum(one.share for one in rest),
-            sum(one.count for one in rest),
+            math.fsum(operator.ms for operator in rest),
+            math.fsum(operator.share for operator in rest),
+            sum(operator.count for operator in rest),
         )
 
 
@@ -142,8 +138,8 @@ def _colours(models: Sequence[Sequence[LayerRow]]) -> dict[str, int]:
     """The operators that take most of the time of models, each with the number of its colour."""
     totals: dict[str, float] = {}
     for some in models:
-        for one in operators(some):
-            totals[one.name] = totals.get(one.name, 0.0) + one.share
+        for operator in operators(some):
+            totals[operator.name] = totals.get(operator.name, 0.0) + operator.share
     ranked = sorted(totals, key=lambda name: -totals[name])
     return {clipped(name): number for number, name in enumerate(ranked[:_COLOURS])}
 

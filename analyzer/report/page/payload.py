@@ -7,17 +7,112 @@ shown can be found again: each brick has its key and the UUID of its measurement
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from ....constructor.roofline.roofline import LayerRoof
+from ....constructor.composition import Quotient
+from ....constructor.roofline import LayerRoof
 from ..section import LayerRow, Section
 from ..tables import printable
 from ..units import half_of
-from .blocks import Block, outline
-from .schedule import at_once
 
-__all__ = ["clipped", "data_of"]
+# A model's sequences as an outline in which a block that repeats stands once, however layers are named.
+
+
+_LONGEST_BLOCK = 256
+"""Sequences of a block at most: comparing every length with every place takes time by the product of both."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutlineBlock:
+    """Part of an outline.
+
+    Attributes:
+        begin: Position of its first sequence.
+        width: Sequences that each repetition has.
+        count: How often it repeats; 1 for what stands alone.
+        inside: What one repetition is made of; empty for a single sequence.
+    """
+
+    begin: int
+    width: int
+    count: int
+    inside: tuple[OutlineBlock, ...] = ()
+
+
+def outline(keys: Sequence[Hashable]) -> tuple[OutlineBlock, ...]:
+    """Fold what repeats without a gap, from left to right, that which covers most first (O(n * ``_LONGEST``)).
+
+    Args:
+        keys: What each sequence is; equal ones are the same.
+
+    Returns:
+        Blocks that together are all positions, in order.
+
+    Example:
+        >>> [(block.begin, block.width, block.count) for block in outline("xababababy")]
+        [(0, 1, 1), (1, 2, 4), (9, 1, 1)]
+    """
+    return _folded(keys, 0)
+
+
+def _folded(keys: Sequence[Hashable], offset: int) -> tuple[OutlineBlock, ...]:
+    size = len(keys)
+    widths = range(1, min(_LONGEST_BLOCK, size // 2) + 1)
+    # equal[w][i]: how many positions from i on are the same as those w later.
+    equal: dict[int, list[int]] = {}
+    for width in widths:
+        run = [0] * (size + 1)
+        for place in range(size - width - 1, -1, -1):
+            run[place] = run[place + 1] + 1 if keys[place] == keys[place + width] else 0
+        equal[width] = run
+    found: list[OutlineBlock] = []
+    place = 0
+    while place < size:
+        best_width, best_count = 1, 1
+        for width in widths:
+            count = equal[width][place] // width + 1
+            if count > 1 and count * width > best_count * best_width:
+                best_width, best_count = width, count
+        inside = _folded(keys[place : place + best_width], offset + place) if best_width > 1 else ()
+        found.append(OutlineBlock(offset + place, best_width, best_count, inside))
+        place += best_width * best_count
+    return tuple(found)
+
+
+# When each sequence of a model would run, if branches ran at once.
+
+
+def at_once(quotient: Quotient, latencies: Sequence[float]) -> list[tuple[float, int]]:
+    """Start and lane of each sequence, each as soon as what it waits for is done (O(sequences x lanes)).
+
+    The end of the last is the critical path. Lanes are filled greedily: they are places in a picture, not cores.
+
+    Args:
+        quotient: The sequences as a DAG.
+        latencies: One per sequence, not negative, in any unit.
+
+    Returns:
+        Per sequence its start, in the unit that was given, and the number of its lane from 0.
+    """
+    starts = [0.0] * len(latencies)
+    for position in quotient.order:
+        before = quotient.predecessors[position]
+        starts[position] = max((starts[index] + latencies[index] for index in before), default=0.0)
+    lanes = [0] * len(latencies)
+    ends: list[float] = []
+    place = {position: number for number, position in enumerate(quotient.order)}
+    for position in sorted(quotient.order, key=lambda index: (starts[index], place[index])):
+        lane = next((lane for lane, end in enumerate(ends) if end <= starts[position]), len(ends))
+        end = starts[position] + latencies[position]
+        if lane == len(ends):
+            ends.append(end)
+        else:
+            ends[lane] = end
+        lanes[position] = lane
+    return list(zip(starts, lanes, strict=True))
+
 
 _LONGEST = 160
 """Characters of a name that the page holds; JSON holds all of it."""
@@ -44,9 +139,9 @@ def data_of(section: Section, rows: Sequence[LayerRow]) -> dict[str, Any]:
     number = {key: index for index, key in enumerate(first)}
     schedule: list[tuple[float, int]] = []
     latencies = [row.sequence.latency_ms for row in rows]
-    known = [one for one in latencies if one is not None]
+    known = [ms for ms in latencies if ms is not None]
     if section.quotient is not None and len(known) == len(rows):
-        schedule = at_once(section.quotient, [max(0.0, one) for one in known])
+        schedule = at_once(section.quotient, [max(0.0, ms) for ms in known])
     return {
         "name": clipped(section.name),
         "bricks": [_brick(row) for row in first.values()],
@@ -101,17 +196,17 @@ def _under(roof: LayerRoof | None) -> dict[str, Any]:
 
 def _roofs(section: Section) -> Mapping[str, Any] | None:
     """The ceilings, in 10^9 per second; None where they are not known."""
-    found = section.estimate.roofline
+    found = section.estimate.roofline.bricks
     if found is None or not found.ceilings.known or found.ceilings.compute is None:
         return None
     return {
         "compute": _rounded(found.ceilings.compute.rate.best / _GIGA),
-        "levels": [[name, _rounded(one.rate.best / _GIGA)] for name, one in found.ceilings.levels],
+        "levels": [[name, _rounded(ceiling.rate.best / _GIGA)] for name, ceiling in found.ceilings.levels],
     }
 
 
-def _nested(blocks: Sequence[Block]) -> list[Any]:
-    return [[one.begin, one.width, one.count, _nested(one.inside)] for one in blocks]
+def _nested(blocks: Sequence[OutlineBlock]) -> list[Any]:
+    return [[block.begin, block.width, block.count, _nested(block.inside)] for block in blocks]
 
 
 def _rounded(value: float | None) -> float | None:

@@ -14,8 +14,6 @@ from ..sweeping import drawn_sweep, how_of, said_of_batch
 from ..units import half_of, milliseconds
 from .payload import clipped
 
-__all__ = ["Chart", "Shown", "shown_sweeps"]
-
 _WIDTH, _HEIGHT = 460.0, 240.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58.0, 22.0, 12.0, 38.0
 _TICKS = 4
@@ -29,7 +27,7 @@ _CLOSE = 0.07
 
 
 @dataclass(frozen=True, slots=True)
-class Dot:
+class SweepDot:
     """A size: where it stands, what it says, and whether bricks of it are interpolated."""
 
     x: float
@@ -60,7 +58,7 @@ class Chart:
     line: str
     band: str
     bounds: Sequence[tuple[float, float]]
-    dots: Sequence[Dot]
+    dots: Sequence[SweepDot]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +88,7 @@ class Shown:
 
 def shown_sweeps(estimates: Sequence[Estimate]) -> Iterator[Shown]:
     """The sweeps that there are among some estimates (``constructor.sweep``)."""
-    for row in (one.record() for one in swept(estimates)):
+    for row in (sweep.record() for sweep in swept(estimates)):
         drawn = drawn_sweep(row)
         yield Shown(
             name=clipped(row["name"]),
@@ -98,23 +96,23 @@ def shown_sweeps(estimates: Sequence[Estimate]) -> Iterator[Shown]:
             unit="inputs/s" if row["dimension"] == BATCH else "executions/s",
             points=[
                 {
-                    **one,
-                    "half_ms": None if one["ci95_ms"] is None else half_of(one["latency_ms"], one["ci95_ms"]),
-                    "how": how_of(one),
+                    **point,
+                    "half_ms": None if point["ci95_ms"] is None else half_of(point["latency_ms"], point["ci95_ms"]),
+                    "how": how_of(point),
                 }
-                for one in row["points"]
+                for point in row["points"]
             ],
             batch=said_of_batch(row),
-            read=any(one["interpolated"] for one in row["points"]),
-            bounded=any(one["lower_bound_ms"] is not None for one in row["points"]),
+            read=any(point["interpolated"] for point in row["points"]),
+            bounded=any(point["lower_bound_ms"] is not None for point in row["points"]),
             charts=[_chart(drawn, rate=False), _chart(drawn, rate=True)],
         )
 
 
 def _chart(sweep: Sweep, *, rate: bool) -> Chart:
-    heights = {one.length: one.per_s if rate else one.ms for one in sweep.between}
-    ends = {one.length: _ends(one, rate=rate) for one in sweep.between if one.ci95_ms is not None}
-    bounds = {one.length: one.per_s if rate else one.ms for one in sweep.bounds}
+    heights = {reading.length: reading.per_s if rate else reading.ms for reading in sweep.between}
+    ends = {reading.length: _ends(reading, rate=rate) for reading in sweep.between if reading.ci95_ms is not None}
+    bounds = {reading.length: reading.per_s if rate else reading.ms for reading in sweep.bounds}
     highest = max((*heights.values(), *bounds.values()), default=1.0)
     reach = min(_TALLEST * highest, max((high for _, high in ends.values()), default=highest))
     step = _step(max(highest, reach) / _TICKS)
@@ -131,7 +129,7 @@ def _chart(sweep: Sweep, *, rate: bool) -> Chart:
     def corners(some: Sequence[tuple[int, float]]) -> str:
         return " ".join(f"{across(size):.1f},{up(value):.1f}" for size, value in some)
 
-    read = {one.length for one in sweep.read}
+    read = {reading.length for reading in sweep.read}
     over = [(size, high) for size, (_, high) in ends.items()]
     under = [(size, low) for size, (low, _) in reversed(ends.items())]
     return Chart(
@@ -143,7 +141,7 @@ def _chart(sweep: Sweep, *, rate: bool) -> Chart:
         band=corners([*over, *under]) if len(ends) > 1 else "",
         bounds=[(across(size), up(value)) for size, value in bounds.items()],
         dots=[
-            Dot(
+            SweepDot(
                 across(size),
                 up(value),
                 f"{clipped(sweep.label)} {size}: "
@@ -156,10 +154,12 @@ def _chart(sweep: Sweep, *, rate: bool) -> Chart:
     )
 
 
-def _ends(one: Reading, *, rate: bool) -> tuple[float, float]:
+def _ends(reading: Reading, *, rate: bool) -> tuple[float, float]:
     """The interval of what is drawn; of a latency that may be nothing, a rate has no end."""
-    low, high = one.ci95_ms or (one.ms, one.ms)
-    return (1000.0 * one.items / high, 1000.0 * one.items / low if low > 0 else math.inf) if rate else (low, high)
+    low, high = reading.ci95_ms or (reading.ms, reading.ms)
+    return (
+        (1000.0 * reading.items / high, 1000.0 * reading.items / low if low > 0 else math.inf) if rate else (low, high)
+    )
 
 
 def _apart(sizes: Sequence[int], octaves: float) -> list[int]:

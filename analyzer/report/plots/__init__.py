@@ -8,14 +8,11 @@ from .accuracy import GranularityPoint, ModelLatency, accuracy_against_granulari
 from .figure import save
 from .forest import Rival, forest
 from .history import Mark, Past, over_time
-from .layers import Step, latency_by_layer
-from .repetition import ModelShare, similarity_grid, unique_share
-from .roofline import Dot, Roof, roofline_chart
-from .sweep import Reading, Sweep, sweeps
-from .waterfall import Fall, waterfall
+from .layers import Fall, Step, latency_by_layer, waterfall
+from .roofline import Roof, RooflineDot, roofline_chart
+from .sweep import ModelShare, Reading, Sweep, similarity_grid, sweeps, unique_share
 
 __all__ = [
-    "Dot",
     "Fall",
     "GranularityPoint",
     "Mark",
@@ -25,6 +22,7 @@ __all__ = [
     "Reading",
     "Rival",
     "Roof",
+    "RooflineDot",
     "Step",
     "Sweep",
     "accuracy_against_granularity",

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["GranularityPoint", "ModelLatency", "accuracy_against_granularity", "estimate_beside_measured"]
-
 _NARROWEST = 0.85, 1.15
 _WIDEST = 0.2, 3.0
 """What the axis of ratios shows at least, and of their intervals at most."""

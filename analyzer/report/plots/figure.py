@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["BLUE", "GREEN", "GREY", "ORANGE", "RED", "new_figure", "plain_axes", "save", "shorten"]
-
 # Okabe and Ito's palette: distinct with any kind of colour vision, and in grey.
 BLUE = "#0072B2"
 ORANGE = "#E69F00"

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Rival", "forest"]
-
 _COLOURS = {"FASTER": GREEN, "SLOWER": RED, "SAME": BLUE, "UNCLEAR": GREY}
 _FURTHEST = 8.0
 """Ratios beyond this, either way, leave the plot: an arrow shows where to."""

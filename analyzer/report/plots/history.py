@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Mark", "Past", "over_time"]
-
 _COLOURS = {"SLOWER": RED, "FASTER": GREEN}
 _LINES = (ORANGE, BLUE, GREEN, GREY)
 _HEIGHTS = (0.92, 0.85, 0.78)

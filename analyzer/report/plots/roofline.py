@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Dot", "Roof", "roofline_chart"]
-
 _COLOURS = (BLUE, ORANGE, GREEN, RED, "#CC79A7", "#56B4E9", "#F0E442")
 _LARGEST = 900.0
 """Area of a dot that takes all of the time, in points squared..."""
@@ -27,7 +25,7 @@ _SMALLEST = 9.0
 
 
 @dataclass(frozen=True, slots=True)
-class Dot:
+class RooflineDot:
     """One brick of a model.
 
     Attributes:
@@ -73,7 +71,7 @@ class Roof:
     gbytes_s: Mapping[str, float]
 
 
-def roofline_chart(dots: Sequence[Dot], roof: Roof, *, title: str) -> Figure:
+def roofline_chart(dots: Sequence[RooflineDot], roof: Roof, *, title: str) -> Figure:
     """Arithmetic against its intensity on the right; on the left the bandwidth of bricks without arithmetic.
 
     Args:
@@ -93,7 +91,7 @@ def roofline_chart(dots: Sequence[Dot], roof: Roof, *, title: str) -> Figure:
     return figure
 
 
-def _colours(dots: Sequence[Dot]) -> dict[str, str]:
+def _colours(dots: Sequence[RooflineDot]) -> dict[str, str]:
     """Colour by kind; those that take most time have one of their own, the others are grey."""
     shares: dict[str, float] = {}
     for dot in dots:
@@ -103,7 +101,7 @@ def _colours(dots: Sequence[Dot]) -> dict[str, str]:
     return {kind: _COLOURS[place] if place < own else GREY for place, kind in enumerate(ordered)}
 
 
-def _draw_computing(axes: Axes, dots: Sequence[Dot], roof: Roof, colours: Mapping[str, str]) -> None:
+def _draw_computing(axes: Axes, dots: Sequence[RooflineDot], roof: Roof, colours: Mapping[str, str]) -> None:
     """GFLOP/s against FLOPs per byte, under sloping lines of bandwidth and the level line of arithmetic."""
     plain_axes(axes, grid="y")
     axes.set_xscale("log")
@@ -141,7 +139,7 @@ def _label_slope(axes: Axes, name: str, bandwidth: float, begin: float, *, below
     )  # fmt: skip
 
 
-def _draw_moving(axes: Axes, dots: Sequence[Dot], roof: Roof, colours: Mapping[str, str]) -> None:
+def _draw_moving(axes: Axes, dots: Sequence[RooflineDot], roof: Roof, colours: Mapping[str, str]) -> None:
     """GB/s of what computes nothing that counts, side by side by its kind."""
     plain_axes(axes, grid="y")
     axes.set_yscale("log")
@@ -167,7 +165,7 @@ def _draw_moving(axes: Axes, dots: Sequence[Dot], roof: Roof, colours: Mapping[s
 
 
 def _scatter(
-    axes: Axes, x: Sequence[float], y: Sequence[float], dots: Sequence[Dot], colours: Mapping[str, str]
+    axes: Axes, x: Sequence[float], y: Sequence[float], dots: Sequence[RooflineDot], colours: Mapping[str, str]
 ) -> None:
     # The largest first, so that no small one is hidden.
     order = sorted(range(len(dots)), key=lambda place: -dots[place].share)
@@ -184,7 +182,7 @@ def _scatter(
         )
 
 
-def _draw_legend(figure: Figure, dots: Sequence[Dot], colours: Mapping[str, str]) -> None:
+def _draw_legend(figure: Figure, dots: Sequence[RooflineDot], colours: Mapping[str, str]) -> None:
     """Kinds by their share of the time; grey ones together."""
     from matplotlib.lines import Line2D
 

@@ -6,13 +6,77 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .figure import BLUE, GREY, new_figure, plain_axes
+from .figure import BLUE, GREY, name_rows, new_figure, plain_axes, row_height, shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Reading", "Sweep", "sweeps"]
+
+# How much models repeat themselves and each other: unique-layer share and similarity.
+
+
+_WRITTEN_CELLS = 16
+"""Up to this many models each cell of the grid has its number written into it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShare:
+    """How many of a model's sequences are unique within it."""
+
+    name: str
+    sequences: int
+    unique: int
+
+
+def unique_share(models: Sequence[ModelShare], *, title: str) -> Figure:
+    """Sequences per model, and how many of them are unique; one row per model."""
+    figure = new_figure(9, row_height(len(models)), title=title)
+    axes = figure.subplots()
+    plain_axes(axes, grid="x")
+    rows = list(range(len(models)))
+    axes.barh(rows, [model.sequences for model in models], color="#CFD8DC", height=0.72, label="sequences")
+    axes.barh(rows, [model.unique for model in models], color=BLUE, height=0.72, label="unique")
+    longest = max((model.sequences for model in models), default=0) or 1
+    for row, model in enumerate(models):
+        if model.sequences:
+            text = f"{model.unique} of {model.sequences}  ({100 * model.unique / model.sequences:.0f} %)"
+            axes.text(model.sequences + longest * 0.01, row, text, va="center", fontsize=8, color="#37474F")
+    name_rows(axes, [model.name for model in models])
+    axes.set_xlim(0, longest * 1.25)
+    axes.set_xlabel("sequences")
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, fontsize=9, frameon=False, borderaxespad=0.2)
+    return figure
+
+
+def similarity_grid(names: Sequence[str], matrix: Sequence[Sequence[float]], *, title: str) -> Figure:
+    """Jaccard similarity of every two models' sets of bricks (DLBricks, Fig. 7).
+
+    Args:
+        names: Names of the models.
+        matrix: Similarities from 0 to 1, in the order of the names.
+        title: What is compared.
+    """
+    count = len(names)
+    side = max(4.5, 2.6 + (0.42 if count <= _WRITTEN_CELLS else 0.24) * count)
+    figure = new_figure(side + 1.0, side, title=title)
+    axes = figure.subplots()
+    image = axes.imshow([list(row) for row in matrix], cmap="Blues", vmin=0, vmax=1)
+    labels = [shorten(name, 24) for name in names]
+    axes.set_xticks(range(count), labels, rotation=45, ha="right", rotation_mode="anchor", fontsize=8)
+    axes.set_yticks(range(count), labels, fontsize=8)
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    if count <= _WRITTEN_CELLS:
+        for row, values in enumerate(matrix):
+            for column, value in enumerate(values):
+                colour = "white" if value > 0.6 else "#37474F"
+                number = "1" if value >= 0.995 else f"{value:.2f}".lstrip("0")
+                axes.text(column, row, number, ha="center", va="center", fontsize=8, color=colour)
+    figure.colorbar(image, ax=axes, shrink=0.7, label="shared bricks / all bricks of both")
+    return figure
+
 
 _TALLEST = 2.5
 """Times the highest dot that an axis reaches: the rate of a latency that may be nothing has no end."""
@@ -91,30 +155,33 @@ def _draw(axes: Axes, sweep: Sweep, *, rate: bool) -> None:
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_locator(NullLocator())
-    between = sweep.between
-    axes.plot([one.length for one in between], [_height(one, rate=rate) for one in between], color=BLUE, linewidth=1.2,
-              label="_" if sweep.joined else "interpolated")  # fmt: skip
-    known = [(one.length, _bounds(one, one.ci95_ms, rate=rate)) for one in between if one.ci95_ms is not None]
+    line = [(reading.length, _height(reading, rate=rate)) for reading in sweep.between]
+    axes.plot(*zip(*line, strict=True), color=BLUE, linewidth=1.2, label="_" if sweep.joined else "interpolated")
+    known = [
+        (reading.length, _bounds(reading, reading.ci95_ms, rate=rate))
+        for reading in sweep.between
+        if reading.ci95_ms is not None
+    ]
     if known:
         lengths, lows, highs = zip(*((length, *bounds) for length, bounds in known), strict=True)
         axes.fill_between(lengths, lows, highs, color=BLUE, alpha=0.15, linewidth=0, label="95 % interval")
     if sweep.bounds:
-        lowest = [(one.length, _height(one, rate=rate)) for one in sweep.bounds]
+        lowest = [(reading.length, _height(reading, rate=rate)) for reading in sweep.bounds]
         axes.plot(*zip(*lowest, strict=True), "_", color=GREY, markersize=13, markeredgewidth=1.6, label="lower bound")
     for some, filled, label in (sweep.measured, BLUE, "from measured bricks"), (sweep.read, "white", "interpolated"):
-        dots = [(one.length, _height(one, rate=rate)) for one in some]
+        dots = [(reading.length, _height(reading, rate=rate)) for reading in some]
         if dots:
             axes.plot(*zip(*dots, strict=True), "o", color=BLUE, markerfacecolor=filled, markersize=5, label=label)
-    highest = max(_height(one, rate=rate) for one in (*sweep.measured, *sweep.read))
+    highest = max(_height(reading, rate=rate) for reading in (*sweep.measured, *sweep.read))
     axes.set_ylim(0, min(axes.get_ylim()[1], _TALLEST * highest))
 
 
-def _height(one: Reading, *, rate: bool) -> float:
-    return one.per_s if rate else one.ms
+def _height(reading: Reading, *, rate: bool) -> float:
+    return reading.per_s if rate else reading.ms
 
 
-def _bounds(one: Reading, ci95_ms: tuple[float, float], *, rate: bool) -> tuple[float, float]:
+def _bounds(reading: Reading, ci95_ms: tuple[float, float], *, rate: bool) -> tuple[float, float]:
     low, high = ci95_ms
     if not rate:
         return low, high
-    return 1000.0 * one.items / high, 1000.0 * one.items / max(low, one.ms * 1e-3)
+    return 1000.0 * reading.items / high, 1000.0 * reading.items / max(low, reading.ms * 1e-3)

@@ -3,19 +3,274 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from ....errors import UnsupportedBrick
-from ...device.device import Device
+from ...device.device import Device, Run
 from ...network.network import Network
-from ..algorithms import Algorithm, PlanTime
-from ..base import TF32, Option, Settings
-from ..library import CUPY, MODE, PLAN, LibraryBackend, later_plans
-from ..memory import Loaded, Memory
-from ..wording import Wording
+from ..base import TF32, Algorithm, Option, PlanTime, Settings
+from ..library import CUPY, MODE, PLAN, LibraryBackend, LoadedBrick, Memory, PlanCandidate, later_plans, measured
+from ..reports import Wording
+from .problem import Matrix, Operands
 
-__all__ = ["CublasBackend"]
+# A product by cuBLASLt, with any of the algorithms that its heuristics offer, or by cuBLAS itself.
+#
+# Calls of cuBLASLt are those of https://docs.nvidia.com/cuda/cublas/#using-the-cublaslt-api, through the bindings of
+# nvmath-python. cuBLAS is called through CuPy: one call, whose algorithm the library chooses
+# (https://docs.nvidia.com/cuda/cublas/#cublasgemmex and ``cublasGemmStridedBatchedEx``).
+
+
+MOST = 32
+"""Algorithms that are asked for."""
+_WORKSPACE = 32 << 20
+"""Bytes that an algorithm may have: what NVIDIA recommends for Hopper (``cublasSetWorkspace``)."""
+
+_TYPES = {"float32": 0, "float16": 2, "bfloat16": 14}
+"""``cudaDataType`` by precision."""
+_COMPUTE_32F, _COMPUTE_32F_FAST_TF32 = 68, 77
+"""``cublasComputeType_t``."""
+_EPILOGUES = {("", False): 1, ("", True): 4, ("relu", False): 2, ("relu", True): 6, ("gelu", False): 32,
+              ("gelu", True): 36}  # fmt: skip
+"""``cublasLtEpilogue_t`` by activation and whether there is a vector."""
+_KNOBS = ("TILE_ID", "STAGES_ID", "SPLITK_NUM", "REDUCTION_SCHEME", "CTA_SWIZZLING", "CUSTOM_OPTION", "INNER_SHAPE_ID",
+          "CLUSTER_SHAPE_ID")  # fmt: skip
+_FLAGS = {
+    0: "FMA", 1: "HMMA", 2: "IMMA", 3: "DMMA", 8: "ACCUMULATOR_16F", 9: "ACCUMULATOR_32F", 16: "INPUT_16F",
+    17: "INPUT_16BF", 18: "INPUT_TF32", 19: "INPUT_32F",
+}  # fmt: skip
+"""``cublasLtNumericalImplFlags_t`` by bit."""
+
+
+def cuda_type(dtype: str) -> int:
+    """Number of a precision in CUDA's libraries (``cudaDataType``)."""
+    return _TYPES[dtype]
+
+
+def compute_type(dtype: str, *, tf32: bool) -> int:
+    """Number of the precision that is computed in (``cublasComputeType_t``): float32, or TF32 where it may be."""
+    return _COMPUTE_32F_FAST_TF32 if tf32 and dtype == "float32" else _COMPUTE_32F
+
+
+class Scalars:
+    """The two factors of a product, on the host, where the library reads them."""
+
+    def __init__(self, alpha: float, beta: float) -> None:
+        self._numbers = np.array([alpha, beta], np.float32)
+        self.alpha = int(self._numbers.ctypes.data)
+        self.beta = self.alpha + self._numbers.itemsize
+
+
+class Light:
+    """A product, described to the library.
+
+    Args:
+        operands: In memory.
+        memory: For workspaces.
+        stream: Where it is enqueued.
+        tf32: Whether float32 may be multiplied in TF32.
+
+    Raises:
+        Exception: ``cuBLASLtError`` where the library does not have it.
+    """
+
+    def __init__(self, operands: Operands, memory: Memory, stream: int, *, tf32: bool) -> None:
+        from nvmath.bindings import cublasLt
+
+        problem = operands.problem
+        self._lt: Any = cublasLt
+        self._operands = operands
+        self._memory = memory
+        self._stream = stream
+        self._scalars = Scalars(problem.alpha, operands.beta)
+        kind = _TYPES[operands.dtype]
+        self._description = cublasLt.matmul_desc_create(compute_type(operands.dtype, tf32=tf32), _TYPES["float32"])
+        self._layouts = [self._layout(each, kind) for each in (problem.left, problem.right, problem.result)]
+        weakref.finalize(self, _destroyed, cublasLt, self._description, tuple(self._layouts))
+        self._describe("TRANSA", int(problem.left.transposed))
+        self._describe("TRANSB", int(problem.right.transposed))
+        self._describe("EPILOGUE", _EPILOGUES[problem.activation, operands.vector is not None])
+        if operands.vector is not None:
+            self._describe("BIAS_POINTER", operands.vector.address)
+        self._results = self._offered()
+
+    @property
+    def count(self) -> int:
+        """Algorithms that are offered."""
+        return len(self._results)
+
+    def row(self, place: int) -> PlanTime:
+        """What is known of an algorithm."""
+        number, *knobs = (self._configured(place, name) for name in ("ID", *_KNOBS))
+        named = tuple(sorted(zip((name.lower() for name in _KNOBS), knobs, strict=True)))
+        text = "_".join(f"{name}={value}" for name, value in named if value)
+        return PlanTime(
+            f"lt{number}_{text}",
+            number,
+            named,
+            ("lt",),
+            place,
+            place,
+            notes=self._notes(place),
+            workspace_bytes=int(self._results[place]["workspace_size"]),
+        )
+
+    def starter(self, place: int) -> Callable[[], tuple[Run, int]]:
+        """Builds an algorithm (see ``plan_times.Candidate``)."""
+
+        def start() -> tuple[Run, int]:
+            size = int(self._results[place]["workspace_size"])
+            return self.run(place), size
+
+        return start
+
+    def run(self, place: int) -> Run:
+        """What enqueues one execution with an algorithm; holds its workspace and this description."""
+        size = int(self._results[place]["workspace_size"])
+        workspace = self._memory.empty(size)
+        operands, scalars = self._operands, self._scalars
+        left, right, result = self._layouts
+        added = operands.result if operands.matrix is None else operands.matrix
+        call, algorithm = self._lt.matmul, self._algorithm(place)
+        arguments = (
+            _handle(), self._description, scalars.alpha, operands.left.address, left, operands.right.address, right,
+            scalars.beta, added.address, result, operands.result.address, result, algorithm, workspace.address, size,
+            self._stream,
+        )  # fmt: skip
+        alive = (self, workspace)
+
+        def run(_alive: object = alive) -> None:
+            call(*arguments)
+
+        return run
+
+    def _offered(self) -> npt.NDArray[Any]:
+        lt = self._lt
+        found = np.zeros(MOST, dtype=lt.matmul_heuristic_result_dtype)
+        count = np.zeros(1, np.int32)
+        left, right, result = self._layouts
+        preference = lt.matmul_preference_create()
+        try:
+            most = np.array([_WORKSPACE], np.uint64)
+            attribute = lt.MatmulPreferenceAttribute.MAX_WORKSPACE_BYTES
+            lt.matmul_preference_set_attribute(preference, attribute, most.ctypes.data, most.nbytes)
+            lt.matmul_algo_get_heuristic(
+                _handle(), self._description, left, right, result, result, preference, MOST, found.ctypes.data,
+                count.ctypes.data,
+            )  # fmt: skip
+        finally:
+            lt.matmul_preference_destroy(preference)
+        kept: npt.NDArray[Any] = found[: int(count[0])]
+        return np.ascontiguousarray(kept[kept["state"] == 0])
+
+    def _describe(self, name: str, value: int) -> None:
+        attribute = self._lt.MatmulDescAttribute[name]
+        number = np.array([value], self._lt.get_matmul_desc_attribute_dtype(attribute))
+        self._lt.matmul_desc_set_attribute(self._description, attribute, number.ctypes.data, number.nbytes)
+
+    def _layout(self, matrix: Matrix, kind: int) -> int:
+        lt = self._lt
+        layout: int = lt.matrix_layout_create(kind, matrix.rows, matrix.columns, matrix.rows)
+        given = {"BATCH_COUNT": self._operands.problem.batch, "STRIDED_BATCH_OFFSET": matrix.stride}
+        for name, value in given.items() if self._operands.problem.batch > 1 else ():
+            attribute = lt.MatrixLayoutAttribute[name]
+            number = np.array([value], lt.get_matrix_layout_attribute_dtype(attribute))
+            lt.matrix_layout_set_attribute(layout, attribute, number.ctypes.data, number.nbytes)
+        return layout
+
+    def _algorithm(self, place: int) -> int:
+        """Address of an algorithm."""
+        offset = self._results.dtype.fields["algo"][1]  # type: ignore[index]
+        return int(self._results.ctypes.data + place * self._results.dtype.itemsize + offset)
+
+    def _configured(self, place: int, name: str) -> int:
+        lt = self._lt
+        attribute = lt.MatmulAlgoConfigAttribute[name]
+        number = np.zeros(1, lt.get_matmul_algo_config_attribute_dtype(attribute))
+        written = np.zeros(1, np.uint64)
+        lt.matmul_algo_config_get_attribute(
+            self._algorithm(place), attribute, number.ctypes.data, number.nbytes, written.ctypes.data
+        )
+        return int(number[0])
+
+    def _notes(self, place: int) -> tuple[str, ...]:
+        lt = self._lt
+        attribute = lt.MatmulAlgoCapAttribute.NUMERICAL_IMPL_FLAGS
+        flags, written = np.zeros(1, np.uint64), np.zeros(1, np.uint64)
+        lt.matmul_algo_cap_get_attribute(
+            self._algorithm(place), attribute, flags.ctypes.data, flags.nbytes, written.ctypes.data
+        )
+        return tuple(name for bit, name in _FLAGS.items() if int(flags[0]) >> bit & 1)
+
+
+@cache
+def _handle() -> int:
+    """The one handle of this process."""
+    from nvmath.bindings import cublasLt
+
+    handle: int = cublasLt.create()
+    return handle
+
+
+def _destroyed(lt: Any, description: int, layouts: tuple[int, ...]) -> None:
+    lt.matmul_desc_destroy(description)
+    for layout in layouts:
+        lt.matrix_layout_destroy(layout)
+
+
+ROW = PlanTime("gemmEx", -1, modes=("cublas",), place=0)
+"""As a plan; what it runs inside is the library's own choice."""
+_DEFAULT_ALGORITHM = -1
+"""``CUBLAS_GEMM_DEFAULT``."""
+
+
+def plain_run(operands: Operands, memory: Memory, *, tf32: bool) -> Run:
+    """What enqueues one execution.
+
+    Raises:
+        UnsupportedBrick: Something is added to the product, or follows it.
+    """
+    from cupy.cuda import device
+    from cupy_backends.cuda.libs import cublas
+
+    problem = operands.problem
+    if not problem.is_plain:
+        raise UnsupportedBrick("cuBLAS: a bias or an activation; only cuBLASLt has them, pass library=lt")
+    handle: int = device.get_cublas_handle()
+    scalars = Scalars(problem.alpha, 0.0)
+    kind, compute = cuda_type(operands.dtype), compute_type(operands.dtype, tf32=tf32)
+    left, right, result = problem.left, problem.right, problem.result
+    head = (handle, int(left.transposed), int(right.transposed), result.rows, result.columns, problem.depth,
+            scalars.alpha)  # fmt: skip
+    one = operands.left.address, kind, left.rows
+    other = operands.right.address, kind, right.rows
+    to = operands.result.address, kind, result.rows
+    tail = (compute, _DEFAULT_ALGORITHM)
+    alive = (operands, scalars)
+
+    def run(_alive: object = alive) -> None:
+        with memory.stream:
+            cublas.gemmEx(*head, *one, *other, scalars.beta, *to, *tail)
+
+    def run_batch(_alive: object = alive) -> None:
+        with memory.stream:
+            cublas.gemmStridedBatchedEx(
+                *head, *one, left.stride, *other, right.stride, scalars.beta, *to, result.stride, problem.batch, *tail
+            )
+
+    return run if problem.batch == 1 else run_batch
+
+
+def plain_starter(operands: Operands, memory: Memory, *, tf32: bool) -> Callable[[], tuple[Run, int]]:
+    """Builds it (see ``plan_times.Candidate``); its workspace is the library's own."""
+    return lambda: (plain_run(operands, memory, tf32=tf32), 0)
+
 
 _LIBRARY = Option("library", "lt", ("lt", "cublas"), "cuBLASLt with a choice of algorithms, or cuBLAS with its own one")
 
@@ -47,12 +302,8 @@ class CublasBackend(LibraryBackend):
 
         _ = cublas, cublasLt.get_version()
 
-    def load(self, network: Network, settings: Settings, memory: Memory, device: Device) -> Loaded:
+    def load(self, network: Network, settings: Settings, memory: Memory, device: Device) -> LoadedBrick:
         """The brick with the algorithm that the options choose (see ``LibraryBackend``)."""
-        from .light import Light
-        from .operands import Operands
-        from .plain import plain_run
-
         wanted, tf32 = int(settings.options[PLAN.name]), _allows_tf32(settings)
         operands = Operands(network, settings.dtype, memory)
         if settings.options[_LIBRARY.name] == "cublas":
@@ -67,27 +318,23 @@ class CublasBackend(LibraryBackend):
         return replace(operands.loaded(), run=light.run(wanted))
 
     def plans(self, network: Network, settings: Settings, most: int) -> tuple[PlanTime, ...]:
-        """The algorithms of cuBLASLt, and last cuBLAS itself (see ``PlanBackend``).
+        """The algorithms of cuBLASLt, and last cuBLAS itself (see ``Backend``).
 
         Places are those among the algorithms of cuBLASLt; that of cuBLAS is executed by ``library=cublas``.
         """
-        from ..plan_times import Candidate, measured
-        from .light import Light
-        from .operands import Operands
-        from .plain import ROW, plain_starter
-
         if network.model is None or network.unroll > 1:
             raise UnsupportedBrick("cuBLAS: plans are those of one brick")
         device, tf32 = self.device(settings), _allows_tf32(settings)
         memory = Memory(device)
-        try:
+        with self.wording.translating():
             operands = Operands(network, settings.dtype, memory)
             light = Light(operands, memory, device.stream, tf32=tf32)
             found = [
-                Candidate(light.row(place), light.starter(place)) for place in range(min(light.count, max(most - 1, 1)))
+                PlanCandidate(light.row(place), light.starter(place))
+                for place in range(min(light.count, max(most - 1, 1)))
             ]
             if operands.problem.is_plain:
-                found.append(Candidate(ROW, plain_starter(operands, memory, tf32=tf32)))
+                found.append(PlanCandidate(ROW, plain_starter(operands, memory, tf32=tf32)))
             return measured(
                 found,
                 operands.loaded(),
@@ -96,8 +343,6 @@ class CublasBackend(LibraryBackend):
                 lambda error: str(self.wording.meaning(error)),
                 most=most,
             )
-        except Exception as error:  # the library's exceptions share no base class
-            raise self.wording.meaning(error) from error
 
 
 def _allows_tf32(settings: Settings) -> bool:

@@ -1,24 +1,27 @@
-"""One matrix product as cuBLAS is given it; independent of the library, so that what it means can be computed.
+"""One matrix product as cuBLAS is given it, and its operands in memory of a GPU.
 
-cuBLAS has columns one after the other, ONNX rows. What lies in memory as a matrix of rows is for cuBLAS the transposed
-matrix; so it is asked for the transposed result, which is the product of the transposed operands the other way round.
+A ``Problem`` is independent of the library, so that what it means can be computed. cuBLAS has columns one after the
+other, ONNX rows. What lies in memory as a matrix of rows is for cuBLAS the transposed matrix; so it is asked for the
+transposed result, which is the product of the transposed operands the other way round.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import onnx
 from onnx import helper
 
-from ....bricks.operators import PRODUCTS
+from ....bricks.layer import PRODUCTS
 from ....errors import UnsupportedBrick
-from ....models.names import is_standard
-from ....models.shapes import infer_shapes, static_shapes
-
-__all__ = ["Addend", "Matrix", "Problem", "problem_of"]
+from ....models.subgraphs import attribute_of, attributes_of, declared_shape, infer_shapes, is_standard, static_shapes
+from ...network.network import Network
+from ..library import Buffer, LoadedBrick, Memory, computed_in, described, narrowed, values_of
 
 Shape = tuple[int, ...]
 
@@ -144,7 +147,7 @@ def _matmul(node: onnx.NodeProto, graph: _Graph) -> Problem:
 
 def _gemm(node: onnx.NodeProto, graph: _Graph) -> Problem:
     a, b = (graph.shape(node, name) for name in node.input[:2])
-    given = _attributes(node)
+    given = attributes_of(node)
     turned, other_turned = bool(given.get("transA", 0)), bool(given.get("transB", 0))
     depth, rows = a if turned else a[::-1]
     columns = b[0] if other_turned else b[1]
@@ -171,7 +174,7 @@ def _followed(found: Problem, node: onnx.NodeProto, graph: _Graph) -> Problem:
     if node.op_type == "Relu":
         return replace(found, result=result, activation="relu")
     if node.op_type == "Gelu":
-        if _attributes(node).get("approximate", b"none") != b"tanh":
+        if attribute_of(node, "approximate") != "tanh":
             raise _refused(node, "is exact, where the library's is an approximation by tanh")
         return replace(found, result=result, activation="gelu")
     if node.op_type != "Add" or found.addend is not None:
@@ -190,9 +193,106 @@ def _padded(shape: Shape, rank: int) -> Shape:
     return (1,) * (rank - len(shape)) + shape
 
 
-def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
-    return {each.name: helper.get_attribute_value(each) for each in node.attribute}
-
-
 def _refused(node: onnx.NodeProto, why: str) -> UnsupportedBrick:
     return UnsupportedBrick(f"cuBLAS: {node.op_type} {why}")
+
+
+Array = npt.NDArray[Any]
+
+
+class Operands:
+    """Operands and result of the one product that a brick is.
+
+    Args:
+        network: One copy, with a model.
+        dtype: Precision of the settings.
+        memory: Where they go.
+
+    Attributes:
+        problem: The product.
+        dtype: Precision of all of them in memory.
+        left: Of the library.
+        right: Of the library.
+        result: Of the library.
+        matrix: What is added element by element; None where nothing is.
+        vector: What is added per column of the network's result; None where nothing is.
+        beta: Factor of ``matrix``.
+
+    Raises:
+        UnsupportedBrick: It is something else than a product that the library has.
+        MemoryError: There is not enough memory.
+    """
+
+    def __init__(self, network: Network, dtype: str, memory: Memory) -> None:
+        self.problem = problem_of(described(network))
+        self.dtype = computed_in(network, dtype, "cuBLAS")
+        self._memory = memory
+        self._network = network
+        values = values_of(network)
+        found = {
+            name: memory.holding(narrowed(values[name], self.dtype))
+            for name in sorted({self.problem.left.value, self.problem.right.value})
+        }
+        self._inputs = [buffer for name, buffer in found.items() if name in network.feeds]
+        self.left, self.right = found[self.problem.left.value], found[self.problem.right.value]
+        size = self.problem.batch * self.problem.result.rows * self.problem.result.columns
+        self.result = memory.empty(size * self._type.itemsize)
+        self.matrix: Buffer | None = None
+        self.vector: Buffer | None = None
+        self.beta = 0.0
+        if self.problem.addend is not None:
+            self._add(self.problem.addend, values)
+
+    def loaded(self) -> LoadedBrick:
+        """The brick in memory; its ``run`` is still to be chosen."""
+        return LoadedBrick(_unplanned, self._inputs, [self.result], self._results)
+
+    @property
+    def _type(self) -> np.dtype[Any]:
+        return narrowed(np.zeros(0, np.float32), self.dtype).dtype
+
+    def _add(self, addend: Addend, values: Mapping[str, Array]) -> None:
+        fixed = addend.value not in self._network.feeds
+        array, self.beta = added(self.problem, addend, values[addend.value], fixed=fixed)
+        buffer = self._memory.holding(narrowed(array, self.dtype))
+        if not fixed:
+            self._inputs.append(buffer)
+        if self.beta:
+            self.matrix = buffer
+        else:
+            self.vector = buffer
+
+    def _results(self) -> list[Array]:
+        declared = self._network.brick.graph.output[0].type
+        shape = declared_shape(declared)
+        found = self._memory.read(self.result, self._type, (math.prod(shape),))
+        kind = helper.tensor_dtype_to_np_dtype(declared.tensor_type.elem_type)
+        return [found.reshape(shape).astype(kind)]
+
+
+def added(problem: Problem, addend: Addend, array: Array, *, fixed: bool) -> tuple[Array, float]:
+    """What is added, as the library takes it, and its factor: 0 for a vector, one number per column, without one.
+
+    Args:
+        problem: The product.
+        addend: Of it.
+        array: Its value in the network.
+        fixed: Whether that is a weight, which may be changed once and for all.
+
+    Raises:
+        UnsupportedBrick: An input of the network would have to be changed in each execution.
+    """
+    whole = problem.result.columns * problem.batch, problem.result.rows
+    if addend.shape == whole and whole[0] > 1:
+        return array, addend.factor
+    is_vector = addend.shape == (1, whole[1])
+    if not fixed and not (is_vector and addend.factor == 1.0):
+        raise UnsupportedBrick("cuBLAS: a bias that is an input and no vector of one number per column")
+    scaled = array.reshape(addend.shape).astype(np.float64) * addend.factor
+    if addend.shape[0] == 1:
+        return np.broadcast_to(scaled, (1, whole[1])).reshape(-1).astype(array.dtype), 0.0
+    return np.ascontiguousarray(np.broadcast_to(scaled, whole)).astype(array.dtype), 1.0
+
+
+def _unplanned() -> None:
+    raise RuntimeError("no algorithm was chosen")

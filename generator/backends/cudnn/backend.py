@@ -7,37 +7,286 @@ is refused, and no operator is ever replaced by another one.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from ....errors import UnsupportedBrick
-from ...device.device import Device
-from ...network.network import Network
-from ..algorithms import Algorithm, PlanTime
-from ..base import TF32, Option, Settings
-from ..library import CUPY, MODE, PLAN, LibraryBackend, later_plans
-from ..memory import Loaded, Memory
-from ..wording import Wording
+import numpy as np
+import numpy.typing as npt
+from onnx import helper
 
-__all__ = ["CudnnBackend"]
+from ....errors import BackendError, DlbricksError, UnsupportedBrick
+from ....models.subgraphs import declared_shape
+from ...device.device import Device, Run
+from ...network.network import Network
+from .. import library
+from ..base import TF32, Algorithm, Option, PlanTime, Settings
+from ..reports import Wording
+from .operations import OperationGraph, TensorRole, from_memory, in_memory, merged
+from .operators import translate
+from .plans import DESELECTED, MODES, UNSUPPORTED, engine_notes, planned, reason_of
+
+# A brick in cuDNN on a GPU: its graph, its plans, and its tensors in memory.
+
+
+Array = npt.NDArray[Any]
+
+_NARROWING = ("TENSOR_CORE", "DOWN_CONVERT_INPUTS")
+"""Notes of plans that do not multiply float32 as such."""
+_OF_THE_LIBRARY = re.compile(r"eng\d")
+"""Names of plans of the library; the Python frontend mixes engines of its own into the list."""
+_LEFT_OUT = "cuDNN: left out, since it multiplies float32 in TF32 or narrower; tf32=on allows it"
+_FOREIGN = "an engine of the Python frontend, not of the library"
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """What plans are for.
+
+    Attributes:
+        dtype: Precision of the tensors in memory.
+        channels_last: Layout of images.
+        exact: Whether plans are left out that do not multiply float32 as such.
+    """
+
+    dtype: str
+    channels_last: bool
+    exact: bool
+
+
+class Execution:
+    """A brick.
+
+    Args:
+        network: One copy, with a model.
+        settings: As of ``Backend.prepare``.
+        memory: Where its tensors go.
+        device: The GPU.
+        handle: Of the library, which enqueues in the device's stream.
+
+    Raises:
+        UnsupportedBrick: cuDNN's graph API does not have it, or no engine does.
+        BackendError: The library failed.
+        MemoryError: There is not enough memory for its tensors.
+    """
+
+    def __init__(
+        self, network: Network, settings: Settings, memory: library.Memory, device: Device, handle: Any
+    ) -> None:
+        dtype = library.computed_in(network, settings.dtype, "cuDNN")
+        exact = dtype == "float32" and settings.options[TF32.name] == "off"
+        self._target = _Target(dtype, settings.options["layout"] == "channels_last", exact)
+        self._memory = memory
+        self._device = device
+        self._handle = handle
+        whole = translate(library.described(network))
+        self._graph = merged(whole, channels_last=self._target.channels_last)
+        self._built = self._offered()
+        if exact:
+            _leave_out(self._built)
+        self._numbers: list[Array] = []  # scalars, which the library reads on the host
+        self._buffers = self._filled(whole, network)
+        self._pack = {self._uid(name): self._address(name) for name in self._bound(whole)}
+        self._outputs = _outputs(whole, network)
+        self._whole = whole
+
+    def loaded(self, wanted: int) -> library.LoadedBrick:
+        """The brick with one of its plans.
+
+        Args:
+            wanted: Place of the plan among those that can be built.
+
+        Raises:
+            UnsupportedBrick: None can be built, or not so many.
+            MemoryError: There is not enough memory for its workspace.
+        """
+        reasons: list[str] = []
+        place = 0
+        for index in range(self._built.get_execution_plan_count()):
+            try:
+                size = self._workspace_of(index)
+            except Exception as error:  # noqa: BLE001  # the library's exceptions share no base class; the next one may do
+                reasons.append(_reason(error))
+                continue
+            if place == wanted:
+                return replace(self._loaded(), run=self._run(index, size))
+            place += 1
+        if place:
+            raise UnsupportedBrick(f"cuDNN has {place} plan(s) for this brick, not plan {wanted}; pass a lower plan=N")
+        raise UnsupportedBrick((reasons or ["cuDNN: no plan is offered"])[0])
+
+    def plans(self, most: int) -> tuple[PlanTime, ...]:
+        """Every plan with its time (see ``Backend``)."""
+        rows = list(self._rows())
+        examples: dict[int, str] = {}
+        for row in rows:
+            if not row.reason:
+                examples.setdefault(row.engine, row.name)
+        timed = library.measured(
+            (library.PlanCandidate(row, self._starter(at)) for at, row in enumerate(rows)),
+            self._loaded(),
+            self._memory,
+            self._device,
+            _reason,
+            most=most,
+        )
+        notes = engine_notes(self._graph, examples, **self._how())
+        return tuple(replace(row, notes=notes.get(row.engine, ())) for row in timed)
+
+    def _starter(self, index: int) -> Callable[[], tuple[Run, int]]:
+        def start() -> tuple[Run, int]:
+            size = self._workspace_of(index)
+            return self._run(index, size), size
+
+        return start
+
+    def _rows(self) -> Iterator[PlanTime]:
+        offers = {mode: self._names(mode) for mode in MODES}
+        for index in range(self._built.get_execution_plan_count()):
+            name = self._built.get_plan_name_at_index(index)
+            if not _OF_THE_LIBRARY.match(name):
+                yield PlanTime(name, -1, reason=_FOREIGN)
+                continue
+            engine, knobs = self._built.get_engine_and_knobs_at_index(index)
+            first = offers[MODES[0]]
+            yield PlanTime(
+                name,
+                int(engine),
+                tuple(sorted((knob.name, int(value)) for knob, value in knobs.items())),
+                tuple(mode for mode, names in offers.items() if name in names),
+                first.index(name) if name in first else None,
+                behavior=tuple(sorted(note.name for note in self._built.get_behavior_notes_for_plan_at_index(index))),
+            )
+
+    def _offered(self) -> Any:
+        """The library's graph with the plans of all heuristics."""
+        try:
+            return self._planned(MODES)
+        except DlbricksError:
+            raise  # it is the translation that is wrong
+        except Exception as error:  # the library's exceptions share no base class
+            reason = reason_of(error)
+            raise (UnsupportedBrick if reason == UNSUPPORTED else BackendError)(reason) from error
+
+    def _names(self, mode: str) -> list[str]:
+        """Names of the plans of a heuristic, in its order."""
+        try:
+            built = self._planned([mode])
+        except Exception:  # noqa: BLE001  # as above: a heuristic that offers nothing raises
+            return []
+        return [built.get_plan_name_at_index(index) for index in range(built.get_execution_plan_count())]
+
+    def _how(self) -> dict[str, Any]:
+        return {"dtype": self._target.dtype, "channels_last": self._target.channels_last, "handle": self._handle}
+
+    def _planned(self, modes: Any) -> Any:
+        return planned(self._graph, modes, **self._how())
+
+    def _workspace_of(self, index: int) -> int:
+        """Build a plan; gives the bytes of its workspace."""
+        if not _OF_THE_LIBRARY.match(self._built.get_plan_name_at_index(index)):
+            raise UnsupportedBrick(_FOREIGN)
+        self._built.build_plan_at_index(index)
+        return max(int(self._built.get_workspace_size_plan_at_index(index)), 0)
+
+    def _run(self, index: int, size: int) -> Run:
+        """What enqueues one execution of a plan; holds its workspace."""
+        workspace = self._memory.empty(size)
+        execute, pack, handle = self._built.execute_plan_at_index, self._pack, self._handle
+
+        def run() -> None:
+            execute(pack, workspace.address, index, handle=handle)
+
+        return run
+
+    def _loaded(self) -> library.LoadedBrick:
+        inputs = [self._buffers[name] for name, _ in self._whole.of(TensorRole.INPUT)]
+        outputs = [self._buffers[tensor] for tensor, *_ in self._outputs]
+        return library.LoadedBrick(_unplanned, inputs, outputs, self._read)
+
+    def _read(self) -> list[Array]:
+        found = []
+        for name, shape, given in self._outputs:
+            tensor = self._whole.tensors[name]
+            buffer = self._buffers[name]
+            kind = library.narrowed(np.zeros(0, np.float32), self._target.dtype).dtype
+            flat = self._memory.read(buffer, kind, (buffer.size // kind.itemsize,))
+            value = from_memory(tensor, flat, shape, channels_last=self._target.channels_last)
+            found.append(value.astype(given))
+        return found
+
+    def _filled(self, whole: OperationGraph, network: Network) -> dict[str, library.Buffer]:
+        values = library.values_of(network)
+        found: dict[str, library.Buffer] = {}
+        for name, tensor in whole.of(TensorRole.INPUT, TensorRole.WEIGHT):
+            array = in_memory(tensor, values, channels_last=self._target.channels_last)
+            found[name] = self._memory.holding(library.narrowed(array, self._target.dtype))
+        itemsize = library.narrowed(np.zeros(0, np.float32), self._target.dtype).dtype.itemsize
+        for name, tensor in whole.of(TensorRole.OUTPUT):
+            found[name] = self._memory.empty(int(np.prod(tensor.shape)) * itemsize)
+        return found
+
+    def _bound(self, whole: OperationGraph) -> list[str]:
+        """Tensors that an execution is given; what no operation reads is no tensor of the library's graph."""
+        read = {name for operation in whole.operations for name in operation.inputs.values()}
+        roles = (TensorRole.INPUT, TensorRole.WEIGHT, TensorRole.SCALAR, TensorRole.OUTPUT)
+        return [name for name, tensor in whole.of(*roles) if tensor.role is TensorRole.OUTPUT or name in read]
+
+    def _address(self, name: str) -> int:
+        tensor = self._graph.tensors[name]
+        if tensor.role is not TensorRole.SCALAR:
+            return self._buffers[name].address
+        # A number of float32 stays finite in the precision of the tensors, as those of the network do.
+        number = library.narrowed(np.array([tensor.value], np.float32), self._target.dtype).astype(np.float32)
+        self._numbers.append(number)
+        return int(number.ctypes.data)
+
+    def _uid(self, name: str) -> int:
+        return int(self._built.find_tensor(name).get_uid())
+
+
+def _outputs(whole: OperationGraph, network: Network) -> list[tuple[str, tuple[int, ...], Any]]:
+    """Per output of the network its tensor, shape and type."""
+    declared = {value.name: value.type for value in network.brick.graph.output}
+    found = []
+    for name in network.outputs:
+        kind = helper.tensor_dtype_to_np_dtype(declared[name].tensor_type.elem_type)
+        found.append((whole.outputs[name], declared_shape(declared[name]), kind))
+    return found
+
+
+def _leave_out(built: Any) -> None:
+    """Have the library refuse plans that do not multiply float32 as such."""
+    import cudnn
+
+    built.deselect_numeric_notes([getattr(cudnn.numerical_note, note) for note in _NARROWING])
+
+
+def _reason(error: Exception) -> str:
+    return _LEFT_OUT if DESELECTED in str(error) else reason_of(error)
+
+
+def _unplanned() -> None:
+    raise RuntimeError("no plan was chosen")
+
 
 _LAYOUTS = {"contiguous": "images with their channels first", "channels_last": "images with their channels last"}
 
 _OPTIONS = (
     Option("layout", "contiguous", tuple(_LAYOUTS), "memory format of images and of their weights"),
-    MODE,
-    PLAN,
+    library.MODE,
+    library.PLAN,
     TF32,
 )
 
 
-class CudnnBackend(LibraryBackend):
+class CudnnBackend(library.LibraryBackend):
     """cuDNN through its Python frontend, on memory of CuPy."""
 
     name = "cudnn"
     module = "cudnn"
-    distributions = ("nvidia-cudnn-frontend", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13", *CUPY)
+    distributions = ("nvidia-cudnn-frontend", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13", *library.CUPY)
     install = "pip install nvidia-cudnn-frontend nvidia-cudnn-cu13 cupy-cuda13x"
     wording = Wording(
         "cuDNN",
@@ -52,7 +301,7 @@ class CudnnBackend(LibraryBackend):
     def others(self, options: Mapping[str, str]) -> Sequence[Algorithm]:
         """The other layout, and the library's next plans (see ``LibraryBackend``)."""
         layout = next(each for each in _LAYOUTS if each != options["layout"])
-        return (Algorithm(layout, {"layout": layout}, _LAYOUTS[layout]), *later_plans(options))
+        return (Algorithm(layout, {"layout": layout}, _LAYOUTS[layout]), *library.later_plans(options))
 
     def open(self) -> None:
         """Load the frontend, which loads the library."""
@@ -61,24 +310,18 @@ class CudnnBackend(LibraryBackend):
         if not cudnn.backend_version():
             raise ImportError("the frontend finds no libcudnn.so.9")
 
-    def load(self, network: Network, settings: Settings, memory: Memory, device: Device) -> Loaded:
+    def load(self, network: Network, settings: Settings, memory: library.Memory, device: Device) -> library.LoadedBrick:
         """The brick with the plan that the options choose (see ``LibraryBackend``)."""
-        from .execution import Execution
-
         execution = Execution(network, settings, memory, device, _handle(device.stream))
-        return execution.loaded(int(settings.options[PLAN.name]))
+        return execution.loaded(int(settings.options[library.PLAN.name]))
 
     def plans(self, network: Network, settings: Settings, most: int) -> tuple[PlanTime, ...]:
-        """All plans of all heuristics (see ``PlanBackend``)."""
-        from .execution import Execution
-
+        """All plans of all heuristics (see ``Backend``)."""
         if network.model is None or network.unroll > 1:
             raise UnsupportedBrick("cuDNN: plans are those of one brick")
         device = self.device(settings)
-        try:
-            return Execution(network, settings, Memory(device), device, _handle(device.stream)).plans(most)
-        except Exception as error:  # the library's exceptions share no base class
-            raise self.wording.meaning(error) from error
+        with self.wording.translating():
+            return Execution(network, settings, library.Memory(device), device, _handle(device.stream)).plans(most)
 
 
 @cache

@@ -1,19 +1,33 @@
-"""A brick as cuDNN sees it: tensors, and operations of its graph API between them.
-
-Independent of the library, so that what a translation means can be computed and compared without it.
-"""
+"""Operation graphs: their tensors and operations, and the graph while it grows, node by node."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-__all__ = ["Derivation", "Operation", "OperationGraph", "Role", "Tensor"]
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import numpy_helper
+
+from ....errors import UnsupportedBrick
+from ....models.skeleton import is_weight
+from ....models.subgraphs import attributes_of, declared_shape
+
+# A brick as cuDNN sees it: tensors, and operations of its graph API between them.
+#
+# Independent of the library, so that what a translation means can be computed and compared without it: ``in_memory``
+# and ``from_memory`` say what the tensors hold.
+#
+# ``merged`` gives fewer dimensions: neighbours in memory that every tensor of a graph treats alike are one dimension.
+# An operation graph then says what is computed and no more: the addition of two images is one of two rows of numbers,
+# a batch of attention heads is one batch. cuDNN has plans for few shapes of such operations, and for these.
 
 
-class Role(StrEnum):
+class TensorRole(StrEnum):
     """What a tensor is to the graph."""
 
     INPUT = "input"
@@ -51,7 +65,7 @@ class Tensor:
     """
 
     shape: tuple[int, ...]
-    role: Role
+    role: TensorRole
     order: tuple[int, ...] = ()
     sources: tuple[str, ...] = ()
     derivation: Derivation = Derivation.NONE
@@ -107,6 +121,363 @@ class OperationGraph:
     operations: tuple[Operation, ...]
     outputs: Mapping[str, str]
 
-    def of(self, *roles: Role) -> Iterator[tuple[str, Tensor]]:
+    def of(self, *roles: TensorRole) -> Iterator[tuple[str, Tensor]]:
         """Tensors of some roles."""
         return ((name, tensor) for name, tensor in self.tensors.items() if tensor.role in roles)
+
+
+_FIXED = frozenset({"conv_fprop", "layernorm", "rmsnorm", "sdpa"})
+"""Operations whose dimensions have a meaning each."""
+_LEAST = 3
+
+
+def merged(graph: OperationGraph, *, channels_last: bool = False) -> OperationGraph:
+    """The graph with as few dimensions as it can have, at least three.
+
+    Args:
+        graph: A brick; one with a convolution or a normalization over rows stays as it is.
+        channels_last: Whether images have their channels fastest in memory: neighbours are then others.
+    """
+    if any(operation.kind in _FIXED for operation in graph.operations):
+        return graph
+    shapes = {name: _in_memory(tensor, channels_last=channels_last) for name, tensor in graph.tensors.items()}
+    rights = {operation.inputs["B"] for operation in graph.operations if operation.kind == "matmul"}
+    groups = _groups(list(shapes.values()), kept=2 if rights else 0)
+    if rights and all(set(shapes[name][:-2]) == {1} for name in rights):
+        groups = _rows(groups, [shape for name, shape in shapes.items() if name not in rights])
+    ones = (1,) * max(_LEAST - len(groups), 0)
+    tensors = {}
+    for name, tensor in graph.tensors.items():
+        sizes = tuple(math.prod(shapes[name][at] for at in group) for group in groups)
+        order = tensor.order
+        if order:  # of the operand of a product: its last two dimensions are the other way round
+            rank = len(ones) + len(groups)
+            order = (*range(rank - 2), rank - 1, rank - 2)
+        tensors[name] = replace(tensor, shape=ones + sizes, order=order, image=False)
+    return OperationGraph(tensors, graph.operations, graph.outputs)
+
+
+def _in_memory(tensor: Tensor, *, channels_last: bool) -> tuple[int, ...]:
+    """Dimensions from the slowest in memory to the fastest; of a transposed operand, as they stand."""
+    if not (channels_last and tensor.image):
+        return tensor.shape
+    return (tensor.shape[0], *tensor.shape[2:], tensor.shape[1])
+
+
+def _groups(shapes: Sequence[Sequence[int]], *, kept: int) -> list[list[int]]:
+    """Dimensions that are merged, in order; the last ``kept`` stay alone."""
+    rank = len(shapes[0])
+    groups: list[list[int]] = []
+    for at in range(rank - kept):
+        if all(shape[at] == 1 for shape in shapes):
+            continue
+        if groups and _are_alike(shapes, groups[-1][-1], at):
+            groups[-1].append(at)
+        else:
+            groups.append([at])
+    return [*groups, *([at] for at in range(rank - kept, rank))]
+
+
+def _rows(groups: Sequence[list[int]], shapes: Sequence[Sequence[int]]) -> list[list[int]]:
+    """One product in place of a batch of products with the same matrix: the batch is more rows.
+
+    Args:
+        groups: Dimensions as they are merged so far; the last two are rows and columns.
+        shapes: Of all tensors but the matrices on the right, which have no batch.
+    """
+    *batches, rows, columns = groups
+    if not batches or not (
+        _are_alike(shapes, batches[-1][-1], rows[0]) or all(shape[rows[0]] == 1 for shape in shapes)
+    ):
+        return list(groups)
+    return [*batches[:-1], [*batches[-1], *rows], columns]
+
+
+def _are_alike(shapes: Sequence[Sequence[int]], axis: int, other: int) -> bool:
+    """Whether each tensor either has both dimensions or is broadcast over both."""
+    return all((shape[axis] > 1) == (shape[other] > 1) for shape in shapes)
+
+
+Array = npt.NDArray[Any]
+
+
+def in_memory(tensor: Tensor, values: Mapping[str, Array], *, channels_last: bool) -> Array:
+    """Elements of an input or a weight in the order in which they lie in memory.
+
+    Args:
+        tensor: As translated, before its dimensions were merged: merging moves nothing.
+        values: Of the network, by name.
+        channels_last: Whether images have their channels fastest in memory.
+    """
+    if tensor.derivation is not Derivation.NONE:
+        return _laid_out(tensor, _derived(tensor, values), channels_last=channels_last)
+    array = values[tensor.sources[0]]
+    if not tensor.order:
+        return _laid_out(tensor, array.reshape(tensor.shape), channels_last=channels_last)
+    if not tensor.relaid:
+        return array.reshape(-1)  # the order is that of the network
+    ordered = array.reshape([tensor.shape[at] for at in tensor.order])
+    return np.ascontiguousarray(ordered.transpose(np.argsort(tensor.order)))
+
+
+def from_memory(tensor: Tensor, flat: Array, shape: tuple[int, ...], *, channels_last: bool) -> Array:
+    """The value of an output.
+
+    Args:
+        tensor: As for ``in_memory``.
+        flat: Its elements in the order in which they lie in memory.
+        shape: Of the value in the network.
+        channels_last: As for ``in_memory``.
+    """
+    if not (channels_last and tensor.image):
+        return flat.reshape(shape)
+    ordered = flat.reshape((tensor.shape[0], *tensor.shape[2:], tensor.shape[1]))
+    return np.ascontiguousarray(np.moveaxis(ordered, -1, 1)).reshape(shape)
+
+
+def _laid_out(tensor: Tensor, array: Array, *, channels_last: bool) -> Array:
+    if not (channels_last and tensor.image):
+        return np.ascontiguousarray(array)
+    return np.ascontiguousarray(np.moveaxis(array, 1, -1))
+
+
+def _derived(tensor: Tensor, values: Mapping[str, Array]) -> Array:
+    """Of a batch normalization (https://onnx.ai/onnx/operators/onnx__BatchNormalization.html), in its own precision."""
+    scale, mean, variance, *bias = (values[name].astype(np.float64) for name in tensor.sources)
+    factor = scale / np.sqrt(variance + (tensor.value or 0.0))
+    found = factor if tensor.derivation is Derivation.SCALE else bias[0] - mean * factor
+    return found.astype(values[tensor.sources[0]].dtype).reshape(tensor.shape)
+
+
+_FLOATS = frozenset({onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16})
+_MIXING = frozenset({"MatMul", "Gemm", "Softmax", "LayerNormalization", "RMSNormalization"})
+"""Where one of these is, a tensor of four dimensions is no image."""
+_LEAST_RANK = 3
+_IMAGE_RANK = 4
+
+Shape = tuple[int, ...]
+
+
+class CudnnNode:
+    """A node of the network while it is translated."""
+
+    def __init__(self, proto: onnx.NodeProto, builder: Builder) -> None:
+        self.op_type = proto.op_type
+        self.inputs = list(proto.input)
+        self.outputs = list(proto.output)
+        self.build = builder
+        self._attributes = attributes_of(proto)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """An attribute, or its default; text is ``str``."""
+        return self._attributes.get(name, default)
+
+    def has(self, index: int) -> bool:
+        """Whether an optional input is given."""
+        return index < len(self.inputs) and bool(self.inputs[index])
+
+    def shape(self, index: int) -> Shape:
+        """Shape of an input, as in the network."""
+        return self.build.shape(self.inputs[index])
+
+    @property
+    def result(self) -> Shape:
+        """Shape of the first output, as in the network."""
+        return self.build.shape(self.outputs[0])
+
+    def tensor(self, index: int) -> str:
+        """The tensor of an input."""
+        return self.build.tensor(self.inputs[index])
+
+    def write(self, kind: str, inputs: Mapping[str, str], shape: Shape | None = None, **settings: Any) -> str:
+        """Add an operation whose result is this node's, or a step on the way to it.
+
+        Args:
+            kind: Of the operation.
+            inputs: Parameter to tensor.
+            shape: Of the result in cuDNN's dimensions; None: that of the node's first output.
+            **settings: Other parameters.
+
+        Returns:
+            The tensor that it writes.
+        """
+        return self.build.write(kind, inputs, self.build.lifted(self.result) if shape is None else shape, settings)
+
+    def give(self, tensor: str) -> None:
+        """Make a tensor the node's first output.
+
+        Raises:
+            UnsupportedBrick: Another output is wanted too.
+        """
+        if any(self.build.is_wanted(name) for name in self.outputs[1:] if name):
+            raise self.refuse("has more than one output that is wanted")
+        self.build.name(self.outputs[0], tensor)
+
+    def refuse(self, why: str) -> UnsupportedBrick:
+        """The error for what cannot be expressed."""
+        return UnsupportedBrick(f"cuDNN: {self.op_type} {why}")
+
+
+class Builder:
+    """An operation graph while it grows.
+
+    All tensors of a graph have one rank, since cuDNN broadcasts between equal ranks only: shapes get ones in front,
+    as NumPy's broadcasting has it, and images of one axis become images of two.
+
+    Attributes:
+        graph: The network.
+        rank: Number of dimensions of the value that has most of them, at least three.
+        one_axis: Whether its images have one axis, and become images of one row.
+    """
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.graph = model.graph
+        values = [*model.graph.input, *model.graph.value_info, *model.graph.output]
+        self._shapes = {value.name: declared_shape(value.type) for value in values}
+        self._types = {value.name: value.type.tensor_type.elem_type for value in values}
+        self._constants = {each.name: each for each in model.graph.initializer}
+        for name, constant in self._constants.items():
+            self._shapes[name], self._types[name] = tuple(constant.dims), constant.data_type
+        inputs = {value.name: value for value in model.graph.input}
+        self._weights = {name for name, value in inputs.items() if is_weight(value)} | self._constants.keys()
+        kinds = {node.op_type for node in model.graph.node}
+        widest = max((len(shape) for shape in self._shapes.values()), default=0)
+        self.rank = max(_LEAST_RANK, widest)
+        self.one_axis = "Conv" in kinds and self.rank == _LEAST_RANK
+        self._images = "Conv" in kinds or not kinds & _MIXING
+        self._tensors: dict[str, Tensor] = {}
+        self._named: dict[str, str] = {}
+        self._operations: list[Operation] = []
+
+    def shape(self, name: str) -> Shape:
+        """Static shape of a value of the network.
+
+        Raises:
+            UnsupportedBrick: It has none.
+        """
+        if name not in self._shapes:
+            raise UnsupportedBrick(f"cuDNN: the shape of {name} is not known")
+        return self._shapes[name]
+
+    def lifted(self, shape: Shape) -> Shape:
+        """A shape in the rank of all tensors of the graph."""
+        whole = (1,) * (self.rank - len(shape)) + tuple(shape)
+        return (*whole[:2], 1, *whole[2:]) if self.one_axis else whole
+
+    def axis(self, name: str, axis: int) -> int:
+        """A dimension of a value, counted among those of its tensor."""
+        rank = len(self.shape(name))
+        found = axis % max(rank, 1) + self.rank - rank
+        return found + 1 if self.one_axis and found >= 2 else found
+
+    def constant(self, name: str) -> list[float] | None:
+        """The elements of a small constant; None for any other value."""
+        found = self._constants.get(name)
+        return None if found is None else [float(each) for each in numpy_helper.to_array(found).reshape(-1)]
+
+    def tensor(self, name: str) -> str:
+        """The tensor of a value of the network, in its lifted shape."""
+        if name in self._named:
+            return self._named[name]
+        numbers = self.constant(name)
+        if numbers is not None and len(numbers) == 1:
+            return self.scalar(numbers[0])
+        return self.read(name, self.lifted(self.shape(name)))
+
+    def read(
+        self, name: str, shape: Shape, *, order: Sequence[int] = (), image: bool | None = None, relaid: bool = False
+    ) -> str:
+        """A tensor that reads an input or a weight of the network in a shape, and in an order in memory, of its own.
+
+        Raises:
+            UnsupportedBrick: It holds no floating-point numbers, or another operation computes it.
+        """
+        self._require_float(name)
+        if name in self._named:
+            raise UnsupportedBrick("cuDNN: an operand in another shape is the result of an operation of the same graph")
+        whole = self._is_image(shape) if image is None else image
+        role = TensorRole.WEIGHT if name in self._weights else TensorRole.INPUT
+        return self._add(Tensor(tuple(shape), role, tuple(order), (name,), image=whole, relaid=relaid), name)
+
+    def derived(self, derivation: Derivation, sources: Sequence[str], shape: Shape, epsilon: float) -> str:
+        """A weight that follows from others.
+
+        Raises:
+            UnsupportedBrick: One of them is computed by the graph, or an input of the network.
+        """
+        if not self._weights.issuperset(sources):
+            raise UnsupportedBrick("cuDNN: parameters of a normalization that are no constants")
+        found = Tensor(shape, TensorRole.WEIGHT, (), tuple(sources), derivation, epsilon, self._is_image(shape))
+        return self._add(found, f"{derivation}({sources[0]})")
+
+    def given(self, name: str) -> bool:
+        """Whether a value comes from outside of the graph: an input, a weight or a constant."""
+        return not any(name in node.output for node in self.graph.node)
+
+    def readers(self, name: str) -> int:
+        """How often nodes read a value."""
+        return sum(list(node.input).count(name) for node in self.graph.node)
+
+    def is_wanted(self, name: str) -> bool:
+        """Whether a value is read by a node, or an output of the network."""
+        return bool(self.readers(name)) or any(name == value.name for value in self.graph.output)
+
+    def scalar(self, value: float) -> str:
+        """A number that is passed by value."""
+        return self._add(Tensor((1,) * len(self.lifted(())), TensorRole.SCALAR, value=value), f"={value!r}")
+
+    def shape_of(self, tensor: str) -> Shape:
+        """Dimensions of a tensor of the graph."""
+        return self._tensors[tensor].shape
+
+    def is_scalar(self, tensor: str) -> bool:
+        """Whether a tensor is a number passed by value."""
+        return self._tensors[tensor].role is TensorRole.SCALAR
+
+    def write(self, kind: str, inputs: Mapping[str, str], shape: Shape, settings: Mapping[str, Any]) -> str:
+        """Add an operation; gives the tensor that it writes."""
+        found = Tensor(tuple(shape), TensorRole.VIRTUAL, image=self._is_image(shape))
+        output = self._add(found, f"%{len(self._operations)}")
+        self._operations.append(Operation(kind, dict(inputs), output, dict(settings)))
+        return output
+
+    def name(self, value: str, tensor: str) -> None:
+        """Let a tensor be a value of the network; later operations read it as that."""
+        self._require_float(value)
+        if self._tensors[tensor].shape != self.lifted(self.shape(value)) and self.readers(value):
+            raise UnsupportedBrick("cuDNN: a result is read in another shape than it is computed in")
+        self._named[value] = tensor
+
+    def finish(self) -> OperationGraph:
+        """The graph.
+
+        Raises:
+            UnsupportedBrick: Nothing is computed, or an output of the network is no result of it.
+        """
+        if not self._operations:
+            raise UnsupportedBrick("cuDNN: nothing is computed, values are passed on")
+        written = {operation.output for operation in self._operations}
+        outputs = {value.name: self._named.get(value.name, "") for value in self.graph.output}
+        for value, tensor in outputs.items():
+            if tensor not in written:
+                raise UnsupportedBrick(f"cuDNN: output {value} is no result of an operation")
+            found = self._tensors[tensor]
+            self._tensors[tensor] = Tensor(found.shape, TensorRole.OUTPUT, found.order, image=found.image)
+        return OperationGraph(dict(self._tensors), tuple(self._operations), outputs)
+
+    def _add(self, tensor: Tensor, name: str) -> str:
+        unique, count = name, 1
+        while unique in self._tensors and self._tensors[unique] != tensor:
+            count += 1
+            unique = f"{name}#{count}"
+        self._tensors[unique] = tensor
+        return unique
+
+    def _require_float(self, name: str) -> None:
+        kind = self._types.get(name, onnx.TensorProto.UNDEFINED)
+        if kind not in _FLOATS:
+            text = onnx.TensorProto.DataType.Name(kind).lower()
+            raise UnsupportedBrick(f"cuDNN: a value of type {text}; only float32, float16 and bfloat16 are translated")
+
+    def _is_image(self, shape: Shape) -> bool:
+        return self._images and len(shape) >= _IMAGE_RANK

@@ -1,20 +1,26 @@
-"""What each operator of ONNX is in cuDNN's graph API.
+"""From the network of a brick to an operation graph: what each operator of ONNX is in cuDNN's graph API.
 
 The operations are those of cuDNN's frontend (https://docs.nvidia.com/deeplearning/cudnn/frontend/latest/). Its Python
-binding has no pooling ("resample"): pools are refused.
+binding has no pooling ("resample"): pools are refused. The product, scaling, mask, softmax and second product of an
+attention head are one operation there, ``sdpa`` (scaled dot-product attention).
+
+Bricks are in canonical form (``bricks.canonical``): the newest opset, defaults filled in, shapes static. What has no
+counterpart in cuDNN's graph API is refused with its reason; nothing is approximated.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from .building import Node
-from .operations import Derivation
+import onnx
 
-__all__ = ["OPERATORS"]
+from ....models.subgraphs import infer_shapes, is_standard
+from .operations import Builder, CudnnNode, Derivation, OperationGraph
 
-Emit = Callable[[Node], None]
+Emit = Callable[[CudnnNode], None]
 
 OPERATORS: dict[str, Emit] = {}
 """By operator of ONNX's own domain."""
@@ -42,7 +48,7 @@ def _operator(*op_types: str) -> Callable[[Emit], Emit]:
 
 
 @_operator("Conv")
-def _convolution(node: Node) -> None:
+def _convolution(node: CudnnNode) -> None:
     if node.get("auto_pad", "NOTSET") != "NOTSET":
         raise node.refuse("with automatic padding")
     kernel = node.shape(1)
@@ -72,7 +78,7 @@ def _convolution(node: Node) -> None:
 
 
 @_operator("MatMul")
-def _product(node: Node) -> None:
+def _product(node: CudnnNode) -> None:
     if min(len(node.shape(0)), len(node.shape(1))) < 2:
         raise node.refuse("of a vector")
     _require_rows(node)
@@ -80,7 +86,7 @@ def _product(node: Node) -> None:
 
 
 @_operator("Gemm")
-def _gemm(node: Node) -> None:
+def _gemm(node: CudnnNode) -> None:
     def operand(index: int, flag: str) -> str:
         if not node.get(flag, 0):
             return node.tensor(index)
@@ -99,30 +105,30 @@ def _gemm(node: Node) -> None:
 
 
 @_operator(*_UNARY)
-def _unary(node: Node) -> None:
+def _unary(node: CudnnNode) -> None:
     node.give(node.write(_UNARY[node.op_type], {"input": node.tensor(0)}))
 
 
 @_operator("LeakyRelu")
-def _leaky(node: Node) -> None:
+def _leaky(node: CudnnNode) -> None:
     node.give(node.write("leaky_relu", {"input": node.tensor(0)}, negative_slope=node.get("alpha", 0.01)))
 
 
 @_operator("Elu")
-def _elu(node: Node) -> None:
+def _elu(node: CudnnNode) -> None:
     if node.get("alpha", 1.0) != 1.0:
         raise node.refuse("with a slope other than 1")
     node.give(node.write("elu", {"input": node.tensor(0)}))
 
 
 @_operator("Gelu")
-def _gelu(node: Node) -> None:
+def _gelu(node: CudnnNode) -> None:
     kind = "gelu_approx_tanh" if node.get("approximate", "none") == "tanh" else "gelu"
     node.give(node.write(kind, {"input": node.tensor(0)}))
 
 
 @_operator("Clip")
-def _clip(node: Node) -> None:
+def _clip(node: CudnnNode) -> None:
     found = node.tensor(0)
     for index, kind in ((1, "max"), (2, "min")):
         if node.has(index):
@@ -131,7 +137,7 @@ def _clip(node: Node) -> None:
 
 
 @_operator("HardSigmoid", "HardSwish")
-def _hard_sigmoid(node: Node) -> None:
+def _hard_sigmoid(node: CudnnNode) -> None:
     sigmoid = node.op_type == "HardSigmoid"
     slope, shift = (node.get("alpha", 0.2), node.get("beta", 0.5)) if sigmoid else (1 / 6, 0.5)
     x, number = node.tensor(0), node.build.scalar
@@ -142,12 +148,12 @@ def _hard_sigmoid(node: Node) -> None:
 
 
 @_operator(*_BINARY)
-def _binary(node: Node) -> None:
+def _binary(node: CudnnNode) -> None:
     node.give(_pair(node, _BINARY[node.op_type], node.tensor(0), node.tensor(1)))
 
 
 @_operator(*_VARIADIC)
-def _variadic(node: Node) -> None:
+def _variadic(node: CudnnNode) -> None:
     found = node.tensor(0)
     for index in range(1, len(node.inputs)):
         found = _pair(node, _VARIADIC[node.op_type], found, node.tensor(index))
@@ -157,7 +163,7 @@ def _variadic(node: Node) -> None:
 
 
 @_operator("PRelu")
-def _parametric_relu(node: Node) -> None:
+def _parametric_relu(node: CudnnNode) -> None:
     x, zero = node.tensor(0), node.build.scalar(0.0)
     below = node.write("min", {"input0": x, "input1": zero})
     scaled = _pair(node, ("mul", "a", "b"), below, node.tensor(1))
@@ -165,7 +171,7 @@ def _parametric_relu(node: Node) -> None:
 
 
 @_operator("BatchNormalization")
-def _batch_normalization(node: Node) -> None:
+def _batch_normalization(node: CudnnNode) -> None:
     """As its scale and shift, into which every runtime folds it at inference."""
     if node.get("training_mode", 0):
         raise node.refuse("in training mode")
@@ -180,7 +186,7 @@ def _batch_normalization(node: Node) -> None:
 
 
 @_operator("LayerNormalization", "RMSNormalization")
-def _layer_normalization(node: Node) -> None:
+def _layer_normalization(node: CudnnNode) -> None:
     """Rows by elements that are normalized together; cuDNN has it in no other shape."""
     if len(node.build.graph.node) > 1:
         raise node.refuse("is translated alone, not beside other operators")
@@ -202,7 +208,7 @@ def _layer_normalization(node: Node) -> None:
 
 
 @_operator("Softmax")
-def _softmax(node: Node) -> None:
+def _softmax(node: CudnnNode) -> None:
     """The usual five steps; cuDNN's graph API has no softmax of its own outside of attention."""
     x = node.tensor(0)
     axis = node.build.axis(node.inputs[0], node.get("axis", -1))
@@ -214,13 +220,13 @@ def _softmax(node: Node) -> None:
 
 
 @_operator("GlobalAveragePool", "GlobalMaxPool")
-def _global_pool(node: Node) -> None:
+def _global_pool(node: CudnnNode) -> None:
     mode = "AVG" if node.op_type == "GlobalAveragePool" else "MAX"
     node.give(node.write("reduction", {"input": node.tensor(0)}, mode=mode))
 
 
 @_operator(*_REDUCTIONS)
-def _reduction(node: Node) -> None:
+def _reduction(node: CudnnNode) -> None:
     given = node.build.constant(node.inputs[1]) if node.has(1) else []
     if given is None:
         raise node.refuse("over axes that are no constants")
@@ -234,22 +240,22 @@ def _reduction(node: Node) -> None:
 
 
 @_operator("MaxPool", "AveragePool")
-def _pool(node: Node) -> None:
+def _pool(node: CudnnNode) -> None:
     raise node.refuse("is a pool, which the Python frontend does not have")
 
 
 @_operator("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout")
-def _view(node: Node) -> None:
+def _view(node: CudnnNode) -> None:
     raise node.refuse("computes nothing")
 
 
-def _require_rows(node: Node) -> None:
+def _require_rows(node: CudnnNode) -> None:
     """Make sure that the last two dimensions are rows and columns, not the row and the columns of an image."""
     if node.build.one_axis:
         raise node.refuse("beside a convolution over one axis")
 
 
-def _pair(node: Node, how: tuple[str, str, str], first: str, second: str) -> str:
+def _pair(node: CudnnNode, how: tuple[str, str, str], first: str, second: str) -> str:
     """An operation of two operands. cuDNN broadcasts the second one: what is smaller goes there, where order allows."""
     kind, one, other = how
     build = node.build
@@ -258,3 +264,111 @@ def _pair(node: Node, how: tuple[str, str, str], first: str, second: str) -> str
     if kind in _COMMUTATIVE and (build.is_scalar(first) or (shapes[0] != whole and shapes[1] == whole)):
         first, second = second, first
     return node.write(kind, {one: first, other: second}, whole)
+
+
+_BETWEEN = ((), ("Mul",), ("Div",), ("Add",), ("Mul", "Add"), ("Div", "Add"))
+"""What may stand between the first product and the softmax: a scale, and what is added as a mask."""
+_RANK = 4
+"""Batch, heads, queries or keys, size of a head."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Scores:
+    """What happens to the first product ahead of the softmax.
+
+    Attributes:
+        scale: It is multiplied by this.
+        mask: Value that is added; None for none.
+    """
+
+    scale: float = 1.0
+    mask: str | None = None
+
+
+def attention(nodes: Sequence[CudnnNode]) -> bool:
+    """Add the one operation that a whole brick is, where it is attention.
+
+    Args:
+        nodes: Of the brick, in order.
+
+    Returns:
+        Whether it is; where not, nothing was added.
+    """
+    scores = _scores(nodes) if _is_shaped(nodes) and _is_chain(nodes) else None
+    if scores is None:
+        return False
+    first, last = nodes[0], nodes[-1]
+    build = first.build
+    batch, heads, size, keys = first.shape(1)
+    inputs = {
+        "q": build.read(first.inputs[0], first.shape(0), image=False),
+        # The library wants the numbers of a key side by side. In the network they are not: its keys were transposed
+        # for the product. A runtime that fuses attention does not transpose them, so here they are laid out anew.
+        "k": build.read(first.inputs[1], (batch, heads, keys, size), order=(0, 1, 3, 2), image=False, relaid=True),
+        "v": build.read(last.inputs[1], last.shape(1), image=False),
+    }
+    if scores.mask is not None:
+        inputs["bias"] = build.read(scores.mask, build.lifted(build.shape(scores.mask)), image=False)
+    last.give(last.write("sdpa", inputs, last.result, attn_scale=scores.scale))
+    return True
+
+
+def _is_shaped(nodes: Sequence[CudnnNode]) -> bool:
+    """Whether operators, ranks, heads and the axis of the softmax are those of attention."""
+    kinds = tuple(node.op_type for node in nodes)
+    if len(kinds) < 3 or (kinds[0], *kinds[-2:]) != ("MatMul", "Softmax", "MatMul") or kinds[1:-2] not in _BETWEEN:
+        return False
+    first, softmax, last = nodes[0], nodes[-2], nodes[-1]
+    shapes = [first.shape(0), first.shape(1), last.shape(1), *(node.result for node in nodes)]
+    if any(len(shape) != _RANK for shape in shapes) or len({shape[:2] for shape in shapes}) != 1:
+        return False
+    return bool(softmax.get("axis", -1) % _RANK == _RANK - 1)
+
+
+def _is_chain(nodes: Sequence[CudnnNode]) -> bool:
+    """Whether each node reads the one before it, once, and nothing else does; all other operands are given."""
+    build = nodes[0].build
+    exposed = {value.name for value in build.graph.output}
+    for before, node in itertools.pairwise(nodes):
+        value = before.outputs[0]
+        if node.inputs.count(value) != 1 or value in exposed or build.readers(value) != 1:
+            return False
+    passed = {node.outputs[0] for node in nodes}
+    others = [name for node in nodes for name in node.inputs if name not in passed]
+    return nodes[-1].inputs[0] == nodes[-2].outputs[0] and all(build.given(name) for name in others)
+
+
+def _scores(nodes: Sequence[CudnnNode]) -> _Scores | None:
+    """Scale and mask; None where the scale is no number."""
+    scale, mask = 1.0, None
+    for before, node in itertools.pairwise(nodes[:-2]):
+        place = 1 - node.inputs.index(before.outputs[0])
+        if node.op_type == "Add":
+            mask = node.inputs[place]
+            continue
+        numbers = node.build.constant(node.inputs[place])
+        if numbers is None or len(numbers) != 1 or (node.op_type == "Div" and (place == 0 or not numbers[0])):
+            return None
+        scale = numbers[0] if node.op_type == "Mul" else 1 / numbers[0]
+    return _Scores(scale, mask)
+
+
+def translate(model: onnx.ModelProto) -> OperationGraph:
+    """The operation graph of a brick.
+
+    Args:
+        model: A brick's network.
+
+    Raises:
+        UnsupportedBrick: cuDNN's graph API does not have it; the message names the operator and says why.
+    """
+    builder = Builder(infer_shapes(model, strict=True))
+    if attention([CudnnNode(proto, builder) for proto in builder.graph.node]):
+        return builder.finish()
+    for proto in builder.graph.node:
+        emit = OPERATORS.get(proto.op_type) if is_standard(proto) else None
+        node = CudnnNode(proto, builder)
+        if emit is None:
+            raise node.refuse("is not in cuDNN's graph API, or not translated")
+        emit(node)
+    return builder.finish()

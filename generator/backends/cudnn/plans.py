@@ -1,36 +1,215 @@
-"""The execution plans that cuDNN offers for an operation graph.
+"""The execution plans that cuDNN offers for an operation graph, and whether it can be asked for them here.
 
 A plan is an engine with its knobs. The heuristics of mode A and B rank what they expect to be fast, ``FALLBACK`` adds
 engines that support much and promise nothing. A plan's numerical notes say whether it uses Tensor Cores, its name does
 not: of float32 tensors such a plan multiplies in TF32.
+
+The GPU that plans are asked for need not be here: cuDNN 9.8 and newer plan for a device whose properties are described
+to them
+(https://docs.nvidia.com/deeplearning/cudnn/frontend/latest/utilities/deviceless-ahead-of-time-compilation.html). On a
+machine with the GPU, ``cudnn.create_device_properties(0).serialize()`` writes such a description.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from ....errors import DlbricksError
-from .lowering import lower
-from .operations import OperationGraph
+from ....errors import BackendError, BackendUnavailable, DlbricksError, UsageError
+from ...machine.nvml import DRIVER_LIBRARY, can_load
+from ..base import Availability, installed
+from .operations import Operation, OperationGraph, Tensor, TensorRole
 
-__all__ = [
-    "DESELECTED",
-    "MODES",
-    "NOTES",
-    "NOT_BUILT",
-    "RUNTIME_COMPILATION",
-    "UNSUPPORTED",
-    "Offer",
-    "Plan",
-    "engine_notes",
-    "offered",
-    "planned",
-    "reason_of",
-]
+DTYPES: Mapping[str, str] = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16"}
+"""Precision of all tensors in memory to the library's name of it; sums and values in between are of float32."""
+
+
+def lower(graph: OperationGraph, *, dtype: str, channels_last: bool, **target: Any) -> Any:
+    """Build and validate the library's graph.
+
+    Args:
+        graph: A brick.
+        dtype: One of ``DTYPES``: of all tensors in memory.
+        channels_last: Whether images, and the weights of convolutions, have their channels fastest in memory.
+        **target: What the graph is for: ``device_property`` or ``handle`` of the library's graph class.
+
+    Returns:
+        A validated ``cudnn.pygraph``; it has the tensors that are no virtual ones under their names.
+
+    Raises:
+        BackendError: The library infers other dimensions than the translation has.
+        Exception: Whatever the library raises for a graph that it does not support.
+    """
+    import cudnn
+
+    single, memory = cudnn.data_type.FLOAT, getattr(cudnn.data_type, DTYPES[dtype])
+    built = cudnn.pygraph(io_data_type=memory, intermediate_data_type=single, compute_data_type=single, **target)
+    found: dict[str, Any] = {}
+    for name, tensor in graph.of(TensorRole.INPUT, TensorRole.WEIGHT, TensorRole.SCALAR):
+        found[name] = _declared(
+            built, name, tensor, single if tensor.role is TensorRole.SCALAR else memory, channels_last
+        )
+    for operation in graph.operations:
+        written = graph.tensors[operation.output]
+        result = found[operation.output] = _applied(built, operation, found, written.shape)
+        if written.role is TensorRole.OUTPUT:
+            strides = written.strides(channels_last=channels_last)
+            result.set_output(True).set_data_type(memory).set_dim(list(written.shape)).set_stride(list(strides))
+            result.set_name(operation.output)
+    built.validate()
+    for operation in graph.operations:
+        inferred, expected = tuple(found[operation.output].get_dim()), graph.tensors[operation.output].shape
+        if inferred != expected:
+            raise BackendError(f"cuDNN infers {inferred} for {operation.kind}, where {expected} is expected")
+    return built
+
+
+def _declared(built: Any, name: str, tensor: Tensor, kind: Any, channels_last: bool) -> Any:  # noqa: FBT001
+    return built.tensor(
+        name=name,
+        dim=list(tensor.shape),
+        stride=list(tensor.strides(channels_last=channels_last)),
+        data_type=kind,
+        is_pass_by_value=tensor.role is TensorRole.SCALAR,
+    )
+
+
+def _applied(built: Any, operation: Operation, found: Mapping[str, Any], shape: tuple[int, ...]) -> Any:
+    import cudnn
+
+    inputs = {port: found[name] for port, name in operation.inputs.items()}
+    settings = dict(operation.settings)
+    if operation.kind == "reduction":
+        settings["mode"] = getattr(cudnn.reduction_mode, settings["mode"])
+        settings["out_dims"] = list(shape)
+    if operation.kind in {"layernorm", "rmsnorm"}:
+        settings["norm_forward_phase"] = cudnn.norm_forward_phase.INFERENCE
+    if operation.kind == "sdpa":
+        settings["generate_stats"] = False
+    result = getattr(built, operation.kind)(**inputs, **settings)
+    return result[0] if isinstance(result, (list, tuple)) else result
+
+
+_FRONTEND = "nvidia-cudnn-frontend"
+_LIBRARIES = ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12")
+
+
+def availability() -> Availability:
+    """Whether plans can be asked for; imports nothing, loads nothing but the driver's library.
+
+    A GPU is not needed, but the library that comes with its driver is: cuDNN links against it. NVIDIA's toolkits bring
+    a stub of it for machines without a driver (``lib64/stubs/libcuda.so``).
+    """
+    if importlib.util.find_spec("cudnn") is None:
+        return Availability(ok=False, reason=f"not installed; pip install {_FRONTEND} {_LIBRARIES[0]}")
+    versions = dict(installed((_FRONTEND, *_LIBRARIES)))
+    if not versions.keys() & set(_LIBRARIES):
+        return Availability(ok=False, reason=f"cuDNN itself is missing; pip install {' or '.join(_LIBRARIES)}")
+    if not can_load(DRIVER_LIBRARY):
+        reason = (
+            f"{DRIVER_LIBRARY} is missing: no NVIDIA driver, and no stub of it from a CUDA toolkit in LD_LIBRARY_PATH"
+        )
+        return Availability(ok=False, reason=reason)
+    return Availability(ok=True, versions=versions)
+
+
+def require_library() -> Availability:
+    """Make sure that plans can be asked for.
+
+    Raises:
+        BackendUnavailable: They cannot; the message says what is missing.
+    """
+    found = availability()
+    if not found.ok:
+        raise BackendUnavailable(f"cuDNN's plans cannot be asked for here: {found.reason}")
+    return found
+
+
+_LARGEST_FILE = 1 << 16
+_NEEDED = {"deviceName": str, "deviceVer": int, "multiProcessorCount": int}
+
+_H200: dict[str, Any] = {
+    # Limits of compute capability 9.0: CUDA C++ Programming Guide, "Compute Capabilities".
+    "deviceVer": 900, "warpSize": 32, "maxGridSize": [2147483647, 65535, 65535], "maxBlockSize": [1024, 1024, 64],
+    "regsPerBlock": 65536, "maxRegistersPerSM": 65536, "maxCtasPerSM": 32, "maxThreadsPerBlock": 1024,
+    "maxThreadsPerSM": 2048, "maxSharedMemoryPerBlock": 49152, "maxSharedMemoryPerBlockOptin": 232448,
+    "oversizedSharedMemoryPerBlock": 0, "reservedSharedMemoryPerBlock": 1024, "supportCoopLaunch": 1,
+    # Read from one H200 with nvidia-smi and PyTorch; the width of its bus is that of six stacks of HBM3e.
+    "deviceName": "NVIDIA H200", "multiProcessorCount": 132, "smCountOrigin": 0, "l2CacheSize": 62914560,
+    "smClockRateKHz": 1980000, "memClockRateKHz": 3201000, "memoryBusWidth": 6144, "totalGlobalMem": 150754820096,
+    "driverVer": 13000, "cudaDeviceId": 0, "deviceId": 0, "pciDeviceId": 0, "isTccDriver": 0,
+}  # fmt: skip
+
+_H100: dict[str, Any] = {
+    # Written by cuDNN 9.19 on an H100 (docs/results/gpu/h100.json).
+    "maxGridSize": [2147483647, 65535, 65535], "maxBlockSize": [1024, 1024, 64], "regsPerBlock": 65536,
+    "multiProcessorCount": 132, "warpSize": 32, "maxSharedMemoryPerBlock": 49152,
+    "maxSharedMemoryPerBlockOptin": 232448, "reservedSharedMemoryPerBlock": 1024, "maxRegistersPerSM": 65536,
+    "maxCtasPerSM": 32, "maxThreadsPerBlock": 1024, "maxThreadsPerSM": 2048, "pciDeviceId": 6, "isTccDriver": 0,
+    "supportCoopLaunch": 1, "totalGlobalMem": 85017493504, "smClockRateKHz": 1980000, "memClockRateKHz": 2619000,
+    "l2CacheSize": 52428800, "cudaDeviceId": 0, "deviceVer": 900, "driverVer": 13000,
+    "deviceName": "NVIDIA H100 80GB HBM3",
+}  # fmt: skip
+
+KNOWN: Mapping[str, Mapping[str, Any]] = {"h100": _H100, "h200": _H200}
+"""Descriptions by name. That of the H200 was put together from documents and readings, not written by cuDNN there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU as cuDNN sees it.
+
+    Attributes:
+        name: Product name.
+        capability: Compute capability times 100.
+        multiprocessors: How many it has.
+        description: JSON, for the library.
+    """
+
+    name: str
+    capability: int
+    multiprocessors: int
+    description: str
+
+
+def find_gpu(text: str) -> Gpu:
+    """A GPU by name, or from a file that cuDNN wrote.
+
+    Args:
+        text: One of ``KNOWN``, or the path of a JSON file.
+
+    Raises:
+        UsageError: It is neither, or the file holds something else.
+    """
+    if text in KNOWN:
+        return _gpu(KNOWN[text], text)
+    path = Path(text)
+    remedy = f"known are {', '.join(KNOWN)}; a file is what cudnn.create_device_properties(0).serialize() gives"
+    try:
+        with path.open("rb") as file:
+            found = json.loads(file.read(_LARGEST_FILE))
+    except OSError as error:
+        raise UsageError(f"GPU {text!r} is not known, and no file: {error.strerror}", remedy=remedy) from error
+    except ValueError as error:
+        raise UsageError(f"{path.name} is no description of a GPU: {error}", remedy=remedy) from error
+    return _gpu(found, path.name)
+
+
+def _gpu(found: Any, name: str) -> Gpu:
+    for field, kind in _NEEDED.items():
+        if not isinstance(found, Mapping) or not isinstance(found.get(field), kind):
+            raise UsageError(
+                f"{name} is no description of a GPU: it has no {field}",
+                remedy="write one with cudnn.create_device_properties(0).serialize()",
+            )
+    return Gpu(found["deviceName"], found["deviceVer"], found["multiProcessorCount"], json.dumps(found))
+
 
 MODES = ("A", "B", "FALLBACK")
 """The library's heuristics, as Benanza's "best against first suggestion" needs them: in order of trust."""
@@ -58,7 +237,7 @@ _REASON_LENGTH = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class EnginePlan:
     """An engine and its knobs.
 
     Attributes:
@@ -96,7 +275,7 @@ class Offer:
     """
 
     operations: tuple[str, ...]
-    plans: tuple[Plan, ...] = ()
+    plans: tuple[EnginePlan, ...] = ()
     reason: str = ""
     planning_ns: int = 0
 
@@ -119,7 +298,7 @@ def offered(graph: OperationGraph, *, dtype: str, channels_last: bool, **target:
     """
     begun = time.perf_counter_ns()
     how = {"dtype": dtype, "channels_last": channels_last, **target}
-    found: dict[str, Plan] = {}
+    found: dict[str, EnginePlan] = {}
     reasons = []
     for mode in MODES:
         try:
@@ -152,12 +331,12 @@ def planned(graph: OperationGraph, modes: Sequence[str], **how: Any) -> Any:
     return built
 
 
-def _examined(built: Any, index: int, tag: str, mode: str) -> Plan:
+def _examined(built: Any, index: int, tag: str, mode: str) -> EnginePlan:
     """One plan of a graph, built where that can be done here."""
     engine, knobs = built.get_engine_and_knobs_at_index(index)
     named = tuple(sorted((knob.name, int(value)) for knob, value in knobs.items()))
     behavior = tuple(sorted(note.name for note in built.get_behavior_notes_for_plan_at_index(index)))
-    plan = Plan(tag, int(engine), named, (mode,), index, behavior=behavior)
+    plan = EnginePlan(tag, int(engine), named, (mode,), index, behavior=behavior)
     if RUNTIME_COMPILATION in behavior:
         return replace(plan, reason=NOT_BUILT)
     try:

@@ -8,11 +8,8 @@ from collections.abc import Sequence
 from ...device.device import Device
 from ...network.network import Network
 from ..base import Option, Settings
-from ..library import CUPY, MODE, LibraryBackend
-from ..memory import Loaded, Memory
-from ..wording import Wording
-
-__all__ = ["CupyBackend"]
+from ..library import CUPY, MODE, LibraryBackend, LoadedBrick, Memory
+from ..reports import Wording
 
 
 class CupyBackend(LibraryBackend):
@@ -34,14 +31,12 @@ class CupyBackend(LibraryBackend):
 
         _ = cupy.__version__
 
-    def load(self, network: Network, settings: Settings, memory: Memory, device: Device) -> Loaded:  # noqa: ARG002
+    def load(self, network: Network, settings: Settings, memory: Memory, device: Device) -> LoadedBrick:  # noqa: ARG002
         """The brick's one operator (see ``LibraryBackend``)."""
-        from .call import Call, refused
-        from .movers import MOVERS
-        from .pointwise import POINTWISE
-        from .pooling import POOLINGS
+        from .call import POINTWISE, DeviceCall, refused
+        from .operators import MOVERS, POOLINGS
 
-        call = Call(network, settings.dtype, memory)
+        call = DeviceCall(network, settings.dtype, memory)
         make = {**MOVERS, **POINTWISE, **POOLINGS}.get(call.node.op_type)
         if make is None:
             raise refused(call.node, "has no kernel here")
@@ -52,4 +47,4 @@ class CupyBackend(LibraryBackend):
             with memory.stream:
                 enqueue()
 
-        return Loaded(run, call.inputs, call.outputs, call.read)
+        return LoadedBrick(run, call.inputs, call.outputs, call.read)

@@ -1,9 +1,13 @@
-"""A brick of one operator: its inputs and outputs as arrays on a GPU."""
+"""A brick of one operator: its inputs and outputs as arrays on a GPU, and what pointwise operators do with them.
+
+A pointwise operator is one kernel, which computes in float32; comparisons and logic are CuPy's functions.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -12,13 +16,10 @@ import onnx
 from onnx import helper
 
 from ....errors import UnsupportedBrick
-from ....models.names import is_standard
-from ....models.shapes import declared_shape, infer_shapes
+from ....models.subgraphs import attributes_of, declared_shape, infer_shapes, is_standard
+from ...device.device import Run
 from ...network.network import Network
-from ..library import described, values_of
-from ..memory import Buffer, Memory, narrowed
-
-__all__ = ["Call", "attributes_of", "node_of", "refused"]
+from ..library import Buffer, Memory, described, narrowed, values_of
 
 Array = npt.NDArray[Any]
 
@@ -28,7 +29,7 @@ _SHARED = frozenset({"int4", "uint4", "int2", "uint2", "float4_e2m1fn"})
 """Types whose elements share bytes."""
 
 
-class Call:
+class DeviceCall:
     """One operator with its values.
 
     Inputs go to the device when they are asked for, so that what an operator takes as a number does not.
@@ -181,12 +182,6 @@ def node_of(model: onnx.ModelProto) -> onnx.NodeProto:
     return first
 
 
-def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
-    """Attributes by name; text is ``str``."""
-    found = {each.name: helper.get_attribute_value(each) for each in node.attribute}
-    return {name: value.decode() if isinstance(value, bytes) else value for name, value in found.items()}
-
-
 def refused(node: onnx.NodeProto, why: str) -> UnsupportedBrick:
     """The error for what is not executed."""
     return UnsupportedBrick(f"CuPy: {node.op_type} {why}")
@@ -194,3 +189,95 @@ def refused(node: onnx.NodeProto, why: str) -> UnsupportedBrick:
 
 def _carrier(kind: np.dtype[Any]) -> np.dtype[Any]:
     return kind if kind.kind in "biufc" else np.dtype(_CARRIERS[kind.itemsize])
+
+
+_UNARY = {
+    "Abs": "fabsf(a)", "Ceil": "ceilf(a)", "Cos": "cosf(a)", "Erf": "erff(a)", "Exp": "expf(a)", "Floor": "floorf(a)",
+    "Log": "logf(a)", "Neg": "-a", "Reciprocal": "1.f / a", "Relu": "a < 0.f ? 0.f : a", "Round": "rintf(a)",
+    "Sigmoid": "1.f / (1.f + expf(-a))", "Sin": "sinf(a)", "Softplus": "fmaxf(a, 0.f) + log1pf(expf(-fabsf(a)))",
+    "Sqrt": "sqrtf(a)", "Tanh": "tanhf(a)", "HardSwish": "a * fminf(fmaxf(a / 6.f + 0.5f, 0.f), 1.f)",
+}  # fmt: skip
+"""By operator: of ``a``."""
+_TUNED = {
+    "Elu": ("a < 0.f ? alpha * expm1f(a) : a", 1.0, 0.0),
+    "HardSigmoid": ("fminf(fmaxf(alpha * a + beta, 0.f), 1.f)", 0.2, 0.5),
+    "LeakyRelu": ("a < 0.f ? alpha * a : a", 0.01, 0.0),
+}
+"""By operator: of ``a``, ``alpha`` and ``beta``, and the defaults of these."""
+_GELU = {
+    "none": "0.5f * a * (1.f + erff(a * 0.70710678118654752f))",
+    "tanh": "0.5f * a * (1.f + tanhf(0.79788456080286536f * (a + 0.044715f * a * a * a)))",
+}
+_BINARY = {
+    "Add": "a + b", "Div": "a / b", "Max": "a < b ? b : a", "Min": "b < a ? b : a", "Mul": "a * b",
+    "PRelu": "a < 0.f ? a * b : a", "Pow": "powf(a, b)", "Sub": "a - b", "Sum": "a + b",
+}  # fmt: skip
+"""By operator: of ``a`` and ``b``; those of more operands are done two at a time."""
+_FUNCTIONS = {
+    "And": "logical_and", "Equal": "equal", "Greater": "greater", "GreaterOrEqual": "greater_equal", "Less": "less",
+    "LessOrEqual": "less_equal", "Not": "logical_not", "Or": "logical_or", "Xor": "logical_xor",
+}  # fmt: skip
+"""By operator: the function of CuPy that it is."""
+
+
+_TWO_NUMBERS = "T x, float32 alpha, float32 beta"
+
+
+def _unary(call: DeviceCall) -> Run:
+    op_type = call.node.op_type
+    if op_type == "Gelu":
+        code, alpha, beta = _GELU[call.given.get("approximate", "none")], 0.0, 0.0
+    else:
+        code, alpha, beta = _TUNED.get(op_type) or (_UNARY[op_type], 0.0, 0.0)
+    x, y = call.fraction(), call.y()
+    numbers = call.given.get("alpha", alpha), call.given.get("beta", beta)
+    kernel = _kernel(code, _TWO_NUMBERS, "float a = (float)x;")
+    return partial(kernel, x, *numbers, y)
+
+
+def _binary(call: DeviceCall) -> Run:
+    count = len(call.node.input)
+    first, *rest = (call.fraction(index) for index in range(count))
+    y = call.y()
+    kernel = _kernel(_BINARY[call.node.op_type], "T x, T z", "float a = (float)x, b = (float)z;")
+
+    def run() -> None:
+        found = first
+        for other in rest:
+            kernel(found, other, y)
+            found = y
+
+    return run if rest else lambda: y.__setitem__(..., first)
+
+
+def _clip(call: DeviceCall) -> Run:
+    x, y = call.fraction(), call.y()
+    low = float(call.host(1).item()) if call.has(1) else float("-inf")
+    high = float(call.host(2).item()) if call.has(2) else float("inf")
+    kernel = _kernel("a < alpha ? alpha : a > beta ? beta : a", _TWO_NUMBERS, "float a = (float)x;")
+    return partial(kernel, x, low, high, y)
+
+
+def _function(call: DeviceCall) -> Run:
+    import cupy
+
+    function: Any = getattr(cupy, _FUNCTIONS[call.node.op_type])
+    operands = [call.number(index) for index in range(len(call.node.input))]
+    y = call.y()
+    return partial(function, *operands, out=y)
+
+
+POINTWISE: dict[str, Callable[[DeviceCall], Run]] = {
+    **dict.fromkeys((*_UNARY, *_TUNED, "Gelu"), _unary),
+    **dict.fromkeys(_BINARY, _binary),
+    **dict.fromkeys(_FUNCTIONS, _function),
+    "Clip": _clip,
+}
+"""By operator: makes what enqueues one execution, in the current stream."""
+
+
+@cache
+def _kernel(code: str, takes: str, begin: str) -> Any:
+    import cupy
+
+    return cupy.ElementwiseKernel(takes, "T y", f"{begin} y = (T)({code});", "dlb_pointwise")

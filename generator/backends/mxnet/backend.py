@@ -1,31 +1,119 @@
-"""MXNet, in an environment of its own."""
+"""MXNet, in an environment of its own.
+
+Inside a model a brick reads channels in blocks: oneDNN lays them out so, and MXNet keeps them there. Alone, a brick
+would find its inputs in order, and change their layout first, which takes as long as a small convolution. What oneDNN
+computes for a convolution of each channel by itself is in the layout that it gives there.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import numpy.typing as npt
+import onnx
+from onnx import AttributeProto, TensorProto, helper
 
+from ....bricks.constants import element_name
 from ....errors import BackendUnavailable, UnsupportedBrick
 from ...network.network import Network
-from ..base import ExecutedGraph, Option, Settings, bind, released
-from ..calling import CallingBackend
+from ..base import MADE_OF, Backend, Executable, ExecutedGraph, Option, Settings, ValueType, bind, node_name, released
 from ..environments import Environment
-from ..wording import Wording
-from .layout import in_blocks, read_in_blocks, rewrite
+from ..reports import Wording
+from .operators.translation import MxnetNetwork, Symbol, labelled, translate
 
 if TYPE_CHECKING:
-    from .operators.graph import Translated
-    from .operators.node import Symbol
+    import mxnet as mx
 
-__all__ = ["MxnetBackend"]
+# Which layers MXNet executes together: the names that its optimised symbol keeps of what it fused.
+#
+# oneDNN's subgraphs hold the operators that they were made of, with their names. While a network is translated, every
+# operator is named after its node in ONNX (``translation.label``), so that each is known again.
+#
+# Operators of this graph are MXNet's own (``_sg_mkldnn_conv``), and have no form that runs in parts.
+
+
+_DOMAIN = "mxnet"
+
+_IR_VERSION = 10
+
+_VARIABLE = "null"
+"""What MXNet writes for the operator of what is bound: inputs, weights and states."""
+
+
+def executed_graph(translated: MxnetNetwork, symbol: Symbol) -> ExecutedGraph:
+    """What MXNet executes, each node with the values of ONNX that it was made of (``MADE_OF``).
+
+    Values have names of their own, but for the inputs.
+
+    Args:
+        translated: The network in MXNet's terms.
+        symbol: Its symbol as it is bound, optimised or not.
+    """
+    written = json.loads(symbol.tojson())
+    known = _types(translated, symbol)
+    model = onnx.ModelProto(ir_version=_IR_VERSION)
+    model.opset_import.extend([helper.make_opsetid("", 21), helper.make_opsetid(_DOMAIN, 1)])
+    graph = model.graph
+    graph.input.extend(onnx.ValueInfoProto(name=name) for name in translated.feeds.values())
+    names: dict[tuple[int, int], str] = {}
+    types: dict[str, ValueType] = {}
+    for number, entry in enumerate(written["nodes"]):
+        name = str(entry["name"])
+        if entry["op"] == _VARIABLE:
+            names[number, 0] = translated.feeds.get(name, name)
+            if name not in translated.feeds:
+                graph.initializer.append(_constant(name, translated.arrays[name]))
+            continue
+        found = known.get(name, ())
+        given = [f"{name}.{place}" for place in range(max(len(found), 1))]
+        names |= {(number, place): value for place, value in enumerate(given)}
+        types |= dict(zip(given, found, strict=False))
+        read = [names[source, place] for source, place, *_ in entry["inputs"]]
+        node = graph.node.add(op_type=entry["op"], domain=_DOMAIN, input=read, output=given)
+        node.name = node_name(node)
+        values = {value for name in _inside(entry) for value in translated.labels.get(labelled(name), ())}
+        node.attribute.append(helper.make_attribute(MADE_OF, sorted(values), attr_type=AttributeProto.STRINGS))
+    graph.output.extend(onnx.ValueInfoProto(name=names[source, place]) for source, place, *_ in written["heads"])
+    return ExecutedGraph(model, types)
+
+
+def _inside(entry: Mapping[str, Any]) -> Iterator[str]:
+    """Names of the operators that a node executes: its own, or those of its subgraphs."""
+    inner = [node for graph in entry.get("subgraphs", ()) for node in graph["nodes"] if node["op"] != _VARIABLE]
+    if not inner:
+        yield str(entry["name"])
+    for node in inner:
+        yield from _inside(node)
+
+
+def _types(translated: MxnetNetwork, symbol: Symbol) -> dict[str, list[ValueType]]:
+    """Operator to the types of its outputs."""
+    values = symbol.get_internals()
+    bound = translated.arrays
+    _, shapes, _ = values.infer_shape(**{name: bound[name].shape for name in values.list_inputs()})
+    _, elements, _ = values.infer_type(**{name: bound[name].dtype for name in values.list_inputs()})
+    found: dict[str, list[ValueType]] = {}
+    for value, shape, element in zip(values, shapes, elements, strict=True):
+        found.setdefault(value.name, []).append(
+            (element_name(helper.np_dtype_to_tensor_dtype(np.dtype(element))), tuple(shape))
+        )
+    return found
+
+
+def _constant(name: str, array: np.ndarray[Any, Any]) -> TensorProto:
+    """A constant without its values."""
+    element = helper.np_dtype_to_tensor_dtype(array.dtype)
+    return TensorProto(name=name, data_type=element, dims=array.shape, data_location=TensorProto.EXTERNAL)
+
 
 _SWITCH = ("on", "off")
 _ENGINES = {"threaded": "ThreadedEnginePerDevice", "naive": "NaiveEngine"}
@@ -50,7 +138,7 @@ _WORDING = Wording(
 )
 
 
-class MxnetBackend(CallingBackend):
+class MxnetBackend(Backend):
     """MXNet 1.9 on the CPU: symbols bound to arrays."""
 
     name = "mxnet"
@@ -96,8 +184,12 @@ class MxnetBackend(CallingBackend):
         """Translate the network and bind its inputs and weights (see ``Backend``)."""
         return _bound(network, settings, None, inside=False)
 
+    def in_turn(self, options: Mapping[str, str]) -> bool:  # noqa: ARG002
+        """Always: each brick is a call of its own (see ``Backend``)."""
+        return True
+
     def prepare_streamed(self, network: Network, settings: Settings) -> _MxnetExecutable:
-        """As ``prepare``, as between the layers of a model (see ``StreamBackend``).
+        """As ``prepare``, as between the layers of a model (see ``Backend``).
 
         It has the memory of the brick before it, as the layers of a model have one for all, and finds in blocks what
         oneDNN would leave in blocks.
@@ -107,9 +199,7 @@ class MxnetBackend(CallingBackend):
         return executable
 
     def fused_graph(self, network: Network, settings: Settings) -> ExecutedGraph:
-        """Its own graph, each node with the names of what oneDNN's subgraphs hold (see ``FusingBackend``)."""
-        from .graph import executed_graph
-
+        """Its own graph, each node with the names of what oneDNN's subgraphs hold (see ``Backend``)."""
         translated = _translated(network, settings)
         try:
             return executed_graph(translated, _optimised(translated, settings))
@@ -126,7 +216,7 @@ def _bound(network: Network, settings: Settings, before: _MxnetExecutable | None
         raise _meaning(error, translated) from error
 
 
-def _optimised(translated: Translated, settings: Settings) -> Symbol:
+def _optimised(translated: MxnetNetwork, settings: Settings) -> Symbol:
     """The symbol of a network as it is executed."""
     return translated.symbol.optimize_for("MKLDNN") if _fuses(settings) else translated.symbol
 
@@ -136,21 +226,19 @@ def _fuses(settings: Settings) -> bool:
     return settings.options["subgraph"] == "onednn"
 
 
-def _translated(network: Network, settings: Settings) -> Translated:
+def _translated(network: Network, settings: Settings) -> MxnetNetwork:
     """A network in MXNet's terms.
 
     Raises:
         UnsupportedBrick: It has no tensors of an input's type, or no such operator.
     """
-    from .operators.graph import translate
-
     for name, array in network.feeds.items():
         if array.dtype.name not in _TYPES:
             raise UnsupportedBrick(f"MXNet has no tensors of {array.dtype.name} (input {name})")
     return translate(network, fused=_fuses(settings))
 
 
-class _MxnetExecutable:
+class _MxnetExecutable(Executable):
     """A bound symbol.
 
     The engine runs it while the caller goes on. ``run`` waits for its end: runs that overlap would measure throughput,
@@ -168,7 +256,7 @@ class _MxnetExecutable:
 
     def __init__(
         self,
-        translated: Translated,
+        translated: MxnetNetwork,
         symbol: Symbol,
         before: _MxnetExecutable | None,
         *,
@@ -216,9 +304,6 @@ class _MxnetExecutable:
             write()
         self._wait()  # the engine does it while the caller goes on
 
-    def synchronize(self) -> None:
-        """Nothing is left to wait for."""
-
     def outputs(self) -> list[npt.NDArray[Any]]:
         return [output.asnumpy() for output in self.executor.outputs]
 
@@ -246,9 +331,52 @@ def _variables(settings: Settings) -> dict[str, str]:
     }
 
 
-def _meaning(error: Exception, translated: Translated) -> Exception:
+def _meaning(error: Exception, translated: MxnetNetwork) -> Exception:
     """What the runtime's exception means; the last line of its text says it."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     causes = [line for line in lines if "Error" in line or "Check failed" in line] or lines or [""]
     names = "+".join(translated.operators[:3]) + ("+…" if len(translated.operators) > 3 else "")
     return _WORDING.meaning(error, where=names, cause=causes[-1])
+
+
+_READERS = frozenset(
+    {
+        "Activation", "BatchNorm", "Concat", "Convolution", "Deconvolution", "LRN", "Pooling", "_sg_mkldnn_conv",
+        "add_n", "elemwise_add",
+    }
+)  # fmt: skip
+"""Operators that oneDNN computes in the layout that they find; others have to have it in order."""
+
+_RANK = 4
+_BLOCK = 8
+"""The fewest channels of a block."""
+
+
+def read_in_blocks(symbol: Symbol) -> frozenset[str]:
+    """Variables that operators read which compute in blocks.
+
+    Args:
+        symbol: A brick as it is executed.
+    """
+    nodes = json.loads(symbol.tojson())["nodes"]
+    read = (nodes[source] for node in nodes if node["op"] in _READERS for source, *_ in node["inputs"])
+    return frozenset(str(node["name"]) for node in read if node["op"] == "null")
+
+
+def in_blocks(array: npt.NDArray[Any]) -> mx.nd.NDArray | None:
+    """The same values as oneDNN gives them; None where it would have them in order: few channels, or no image."""
+    import mxnet as mx
+
+    if array.ndim != _RANK or array.dtype != np.float32 or array.shape[1] < _BLOCK:
+        return None
+    channels = array.shape[1]
+    ones = mx.nd.ones((channels, 1, 1, 1))
+    given = mx.nd.array(array, dtype=array.dtype, ctx=mx.cpu())
+    return mx.nd.Convolution(given, ones, num_filter=channels, num_group=channels, kernel=(1, 1), no_bias=True)
+
+
+def rewrite(source: mx.nd.NDArray, target: mx.nd.NDArray) -> None:
+    """Write values in blocks into memory that holds such: the largest of windows of one, which are the values."""
+    import mxnet as mx
+
+    mx.nd.Pooling(source, kernel=(1, 1), pool_type="max", out=target)

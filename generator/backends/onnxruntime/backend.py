@@ -1,4 +1,4 @@
-"""ONNX Runtime."""
+"""ONNX Runtime and its options."""
 
 from __future__ import annotations
 
@@ -9,37 +9,210 @@ from typing import TYPE_CHECKING
 
 from ....db.values import NATIVE, KernelView
 from ....errors import BackendError, BackendUnavailable
-from ...device.device import Device, Run
-from ...device.opening import open_device
 from ...network.network import Network
-from ..algorithms import Algorithm
-from ..base import Executable, ExecutedGraph, Option, PackedExecutable, Settings, bind
-from ..custom_ops import CUSTOM_OPS, checked
-from ..package import PackagedBackend
-from ..requirements import require_dtype
-from ..streams import StreamedExecutable
-from .configuration import SILENT, graph_options, has_global_pool, level, session_options
-from .optimiser import REORDERS, TRAITS, channels_last_values
-from .options import GPU_OPTIONS, OPTIONS, algorithms
-from .provider import missing_for_cuda, providers, require_cuda, streaming
-from .session import WORDING, OrtExecutable, OrtStrings, created, loaded, loaded_profiled, value_of
+from ..base import (
+    TF32,
+    Algorithm,
+    Backend,
+    Executable,
+    ExecutedGraph,
+    Option,
+    PackedExecutable,
+    Settings,
+    bind,
+    differing,
+)
+from ..custom_ops import CUSTOM_OPS, checked, paths_of
+from .graph import (
+    REORDERS,
+    TRAITS,
+    channels_last_values,
+    executed_graph,
+    is_idle_pooling,
+    is_left,
+    left_to_session,
+    optimised_network,
+    with_blocked_summands,
+    with_pools_channels_last,
+)
+from .session import (
+    WORDING,
+    created,
+    loaded,
+    loaded_profiled,
+    missing_for_cuda,
+    profiled,
+    providers,
+    require_cuda,
+    streaming,
+    traced,
+    value_of,
+)
 
 if TYPE_CHECKING:
     import onnxruntime as ort
 
-__all__ = ["OrtBackend"]
+# Options of ONNX Runtime that can change a latency, the algorithms among them, and what a session is told of them.
+
+
+LEVELS = {
+    "disabled": "ORT_DISABLE_ALL",
+    "basic": "ORT_ENABLE_BASIC",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "layout": "ORT_ENABLE_LAYOUT",
+    "all": "ORT_ENABLE_ALL",
+}
+_SWITCH = ("on", "off")
+
+_LEVEL = Option("optimization", "all", tuple(LEVELS), "graph optimisation level")
+
+OPTIONS = (
+    _LEVEL,
+    Option("execution", "sequential", ("sequential", "parallel"), "whether independent nodes run in parallel"),
+    Option("inter_op", "1", (), "threads for independent nodes, with execution=parallel"),
+    Option("prepacking", "on", _SWITCH, "store weights as the kernels read them while a network is loaded"),
+    Option("arena", "on", _SWITCH, "keep freed memory for the next allocation"),
+    Option("memory_pattern", "on", _SWITCH, "plan all allocations of a run as one block"),
+    Option("spinning", "on", _SWITCH, "idle threads spin for work before they sleep"),
+    Option("denormal_as_zero", "off", _SWITCH, "treat denormal numbers as zero"),
+    Option("pinning", "on", _SWITCH, "bind the threads to the first physical cores"),
+    Option("binding", "bound", ("bound", "allocated"), "outputs: into buffers bound ahead, or allocated by each run"),
+)
+"""Part of every stack on the CPU."""
+
+GPU_OPTIONS = (
+    _LEVEL,
+    Option("mode", "stream", ("stream", "graph"), "each run launches its kernels, or a CUDA graph of the session"),
+    Option("layout", "contiguous", ("contiguous", "channels_last"), "of images, where the provider may choose"),
+    Option(
+        "conv_search",
+        "exhaustive",
+        ("exhaustive", "heuristic", "default"),
+        "cuDNN's algorithm of a convolution: all are tried by the first run, it is asked for, or always the same",
+    ),
+    TF32,
+)
+"""Part of every stack on a GPU."""
+
+_SHARED = (
+    Algorithm("unfused", {"optimization": "disabled"}, "as it is written: nothing is optimised"),
+    Algorithm("basic", {"optimization": "basic"}, "no fused operators: each writes its result for the next"),
+)
+
+ALGORITHMS = {
+    "cpu": (
+        *_SHARED,
+        Algorithm(
+            "extended", {"optimization": "extended"}, "fused operators in the network's own layout, not the blocked one"
+        ),
+        Algorithm("full", {"optimization": "all"}, "fused operators, and convolutions in the blocked layout"),
+        Algorithm("packed", {"prepacking": "on"}, "matrix products read weights that were packed ahead"),
+        Algorithm(
+            "unpacked", {"prepacking": "off"}, "matrix products read weights as they are stored, and pack as they go"
+        ),
+    ),
+    "cuda": (
+        *_SHARED,
+        Algorithm("full", {"optimization": "all"}, "fused operators"),
+        Algorithm("channels_last", {"layout": "channels_last"}, "images with their channels last"),
+        Algorithm("contiguous", {"layout": "contiguous"}, "images with their channels first"),
+        Algorithm("heuristic", {"conv_search": "heuristic"}, "the algorithm that cuDNN suggests for a convolution"),
+        Algorithm(
+            "searched", {"conv_search": "exhaustive"}, "the algorithm that was fastest for a convolution when tried"
+        ),
+    ),
+}
+"""By device, options that take effect for each session by itself."""
+
+SILENT = 4
+"""Log severity 'fatal': errors come as exceptions, and only once."""
+
+
+def session_options(network: Network, settings: Settings) -> ort.SessionOptions:
+    """Fresh options for a session of a network."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = SILENT
+    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[level(network, settings)])
+    options.intra_op_num_threads = settings.threads
+    options.enable_mem_reuse = settings.memory_reuse
+    if settings.device == "cpu":
+        _configure_cpu(options, settings)
+    else:
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if has_global_pool(settings):
+        options.use_per_session_threads = False
+    for path in paths_of(settings.options):
+        options.register_custom_ops_library(path)
+    for name, size in network.overrides.items():
+        options.add_free_dimension_override_by_name(name, size)
+    return options
+
+
+def graph_options(network: Network, settings: Settings) -> ort.SessionOptions:
+    """Options of a session that is asked for its graph alone.
+
+    It need not pack weights: for BERT-base that was two thirds of the time that such a session took to be created.
+    """
+    options = session_options(network, settings)
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    return options
+
+
+def _configure_cpu(options: ort.SessionOptions, settings: Settings) -> None:
+    import onnxruntime as ort
+
+    chosen = settings.options
+    options.inter_op_num_threads = max(int(chosen["inter_op"]), 1)
+    if chosen["execution"] == "parallel":
+        options.execution_mode = ort.ExecutionMode.ORT_PARALLEL
+    options.enable_cpu_mem_arena = chosen["arena"] == "on"
+    options.enable_mem_pattern = chosen["memory_pattern"] == "on"
+    spinning = "1" if chosen["spinning"] == "on" else "0"
+    options.add_session_config_entry("session.intra_op.allow_spinning", spinning)
+    options.add_session_config_entry("session.inter_op.allow_spinning", spinning)
+    if chosen["denormal_as_zero"] == "on":
+        options.add_session_config_entry("session.set_denormal_as_zero", "1")
+    if chosen["prepacking"] == "off":
+        options.add_session_config_entry("session.disable_prepacking", "1")
+    cores = _pool_cores(settings)
+    if cores and not has_global_pool(settings):
+        options.add_session_config_entry("session.intra_op_thread_affinities", ";".join(map(str, cores)))
+
+
+def has_global_pool(settings: Settings) -> bool:
+    """Whether all sessions share one pool of threads: pools of their own would spin against each other.
+
+    The threads of the shared pool always spin; those that are not to spin do not mind each other. They are not bound
+    one by one; the process is bound to as many cores as it has threads.
+    """
+    return settings.together and settings.threads > 1 and settings.options.get("spinning", "on") == "on"
+
+
+def level(network: Network, settings: Settings) -> str:
+    """The level of graph optimisation: none for what has been optimised."""
+    return "disabled" if network.as_is and not is_left(network) else settings.options["optimization"]
+
+
+def _pool_cores(settings: Settings) -> list[int]:
+    """Logical processors, counted from 1, of the pool's threads: all but the calling one; empty: not bound."""
+    if settings.options["pinning"] == "off" or settings.options["execution"] == "parallel":
+        return []
+    return [core + 1 for core in settings.cores[1 : settings.threads]]
+
 
 _INT8 = "int8"
-"""Matrix products in eight bits, quantized dynamically (``quantised``)."""
+"""Matrix products in eight bits, quantized dynamically (``quantised_network``)."""
 
 _FLOAT16 = "float16"
-"""All numbers of float32 in 16 bits (``float16``)."""
+"""All numbers of float32 in 16 bits (``float16_network``)."""
 
 _FIRST_RUNS = 3
 """Runs after which nothing changes any more: cuDNN's algorithms are chosen, outputs bound, a graph captured."""
 
 
-class OrtBackend(PackagedBackend):
+class OrtBackend(Backend):
     """ONNX Runtime on the CPU, or on a GPU through CUDA: sessions with bound inputs and outputs."""
 
     name = "onnxruntime"
@@ -67,12 +240,12 @@ class OrtBackend(PackagedBackend):
         return missing_for_cuda() if device == "cuda" else ""
 
     def dtypes_on(self, device: str) -> tuple[str, ...]:
-        """Matrix products in eight bits on the CPU alone, 16 bits on a GPU alone (see ``dtypes_on``)."""
+        """Matrix products in eight bits on the CPU alone, 16 bits on a GPU alone (see ``Backend``)."""
         return tuple(dtype for dtype in self.dtypes if dtype != (_FLOAT16 if device == "cpu" else _INT8))
 
     def algorithms(self, device: str, options: Mapping[str, str], dtype: str) -> tuple[Algorithm, ...]:  # noqa: ARG002
-        """Levels of optimisation, layouts of weights or images, and padded channels (see ``AlgorithmBackend``)."""
-        return algorithms(device, options)
+        """Levels of optimisation, layouts of weights or images, and padded channels (see ``Backend``)."""
+        return differing(ALGORITHMS[device], options)
 
     def setup(self, settings: Settings) -> None:
         """Bind the calling thread to the first physical core; the pool's threads get the next ones.
@@ -86,7 +259,7 @@ class OrtBackend(PackagedBackend):
             BackendUnavailable: The runtime cannot be loaded, or not with CUDA.
             BackendError: The system does not allow it.
         """
-        require_dtype(self, settings.dtype, settings.device)
+        self.require_dtype(settings.dtype, settings.device)
         try:
             import onnxruntime as ort
         except ImportError as error:
@@ -109,13 +282,11 @@ class OrtBackend(PackagedBackend):
         network = _in_precision(network, settings)
         return _load(network, settings, session_options(network, settings))
 
-    def device(self, settings: Settings) -> Device:
-        """Whose stream all sessions enqueue in (see ``StreamBackend``)."""
-        bound = settings.options.get("pinning") == "on"
-        return open_device(settings.device, settings.cores[: settings.threads] if bound else ())
+    def prepare_streamed(self, network: Network, settings: Settings) -> Executable:
+        """As ``prepare``, and run until algorithms are chosen and a graph is captured (see ``Backend``).
 
-    def prepare_streamed(self, network: Network, settings: Settings) -> StreamedExecutable:
-        """As ``prepare``, and run until algorithms are chosen and a graph is captured (see ``StreamBackend``)."""
+        A pass is never captured: sessions allocate, and with ``mode=graph`` each one launches a graph of its own.
+        """
         network = _in_precision(network, settings)
         executable = _load(network, settings, session_options(network, settings))
         try:
@@ -127,32 +298,22 @@ class OrtBackend(PackagedBackend):
             raise
         return executable
 
-    def captured(self, run: Run, settings: Settings) -> Run:  # noqa: ARG002
-        """The pass itself: sessions allocate, and with ``mode=graph`` each one launches a graph of its own."""
-        return run
-
     def kernels(self, network: Network, settings: Settings, executions: int) -> KernelView:
-        """Its own profile, on a GPU without the times of kernels (see ``ProfilingBackend``)."""
-        from .kernels import profiled
-
+        """Its own profile, on a GPU without the times of kernels (see ``Backend``)."""
         network, settings = _in_precision(network, settings), streaming(settings)
         return profiled(session_options(network, settings), partial(_load, network, settings), executions)
 
     def calls(self, network: Network, settings: Settings) -> dict[str, int]:
-        """From its own profile (see ``TracingBackend``)."""
-        from .kernels import traced
-
+        """From its own profile (see ``Backend``)."""
         network = replace(network, as_is=True)
         return traced(session_options(network, settings), partial(_load, network, settings))
 
     def prepare_packed(self, network: Network, settings: Settings) -> PackedExecutable:
-        """A session that profiles itself (see ``PackingBackend``)."""
+        """A session that profiles itself (see ``Backend``)."""
         return loaded_profiled(network, settings, session_options(network, settings))
 
     def edges(self, network: Network) -> frozenset[int]:
-        """The reorders at its edges, and the poolings behind blocked summands (see ``PackingBackend``)."""
-        from .summands import is_idle_pooling
-
+        """The reorders at its edges, and the poolings behind blocked summands (see ``Backend``)."""
         assert network.model is not None  # noqa: S101  # a brick, never a file
         outside = {*network.feeds, *network.outputs}
         last = channels_last_values(network.model.graph.node)
@@ -169,40 +330,31 @@ class OrtBackend(PackagedBackend):
         return frozenset(found)
 
     def optimised_bricks(self, network: Network, settings: Settings) -> Network:
-        """With sums fused into convolutions, and poolings of bytes laid out, as in a model (see ``PackingBackend``)."""
-        from .channels_last import with_pools_channels_last
-        from .summands import with_blocked_summands
-
+        """With sums fused into convolutions, and poolings of bytes laid out, as in a model (see ``Backend``)."""
         optimised = self.optimised(network, settings)
         blocked = with_blocked_summands(network, optimised)
         return with_pools_channels_last(optimised if blocked is None else self.optimised(blocked, settings))
 
     def executed_graph(self, network: Network, settings: Settings) -> ExecutedGraph:
-        """Of a session like that of ``prepare``, but for packed weights (see ``GraphBackend``)."""
-        from .graph import executed_graph
-
+        """Of a session like that of ``prepare``, but for packed weights (see ``Backend``)."""
         weights = {name: value_of(array) for name, array in network.weights.items()}
         feeds = {name: value_of(array) for name, array in network.feeds.items()}
         settings = streaming(settings)
         make_options = partial(graph_options, network, settings)
-        try:
+        with WORDING.translating():
             return executed_graph(
                 network, weights, feeds, make_options, level=level(network, settings), providers=providers(settings)
             )
-        except Exception as error:  # the runtime's exceptions share no base class
-            raise WORDING.meaning(error) from error
 
     def in_turn(self, options: Mapping[str, str]) -> bool:
         """Unless nodes run in parallel: bricks would then run at once."""
         return options.get("execution", "sequential") == "sequential" or int(options["inter_op"]) <= 1
 
     def optimised(self, network: Network, settings: Settings) -> Network:
-        """Saved by a session and read back (see ``OptimisingBackend``).
+        """Saved by a session and read back (see ``Backend``).
 
         On a GPU, what no session can read back is left to be optimised by the session that runs it.
         """
-        from .optimised import left_to_session, optimised_network
-
         network, settings = _in_precision(network, settings), streaming(settings)
         weights = {name: value_of(array) for name, array in network.weights.items()}
         make_options = partial(graph_options, network, settings)
@@ -223,15 +375,15 @@ def _in_precision(network: Network, settings: Settings) -> Network:
     if settings.dtype == NATIVE or network.as_is:
         return network
     if settings.dtype == _INT8:
-        from .quantised import quantised_network
+        from .precision import quantised_network
 
         return quantised_network(network)
-    from .float16 import float16_network
+    from .precision import float16_network
 
     return float16_network(network)
 
 
-def _load(network: Network, settings: Settings, options: ort.SessionOptions) -> OrtExecutable | OrtStrings:
+def _load(network: Network, settings: Settings, options: ort.SessionOptions) -> Executable:
     """A session on the device of the settings, with its inputs bound."""
     if settings.device == "cpu":
         return loaded(network, settings, options)

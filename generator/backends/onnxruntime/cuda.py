@@ -16,16 +16,24 @@ from onnx import helper
 
 from ....errors import BackendError, UnsupportedBrick
 from ...device.device import Device
-from ...device.opening import open_device
+from ...device.host import open_device
 from ...network.network import Network
-from ..base import Settings
-from .provider import CUDA, providers
-from .session import OrtExecutable, OrtStrings, array_of, bytes_of, created, reads_strings, value_of
+from ..base import Executable, Settings
+from .session import (
+    CUDA,
+    WORDING,
+    OrtExecutable,
+    OrtStrings,
+    array_of,
+    bytes_of,
+    created,
+    providers,
+    reads_strings,
+    value_of,
+)
 
 if TYPE_CHECKING:
     import onnxruntime as ort
-
-__all__ = ["CudaExecutable", "loaded_on_gpu"]
 
 _HOST = frozenset({"Cpu", "CudaPinned"})
 """Memory of the host, as the runtime calls it."""
@@ -34,7 +42,7 @@ _SKIP, _ONLY = "-1", "0"
 """Numbers of CUDA graphs: none, and the one of a session."""
 
 
-def loaded_on_gpu(network: Network, settings: Settings, options: ort.SessionOptions) -> CudaExecutable | OrtStrings:
+def loaded_on_gpu(network: Network, settings: Settings, options: ort.SessionOptions) -> Executable:
     """A session on the GPU with its inputs bound.
 
     Raises:
@@ -42,21 +50,17 @@ def loaded_on_gpu(network: Network, settings: Settings, options: ort.SessionOpti
         BackendError: The runtime failed, or did without the GPU.
         MemoryError: There was not enough memory.
     """
-    from .session import WORDING
-
     session, weights = created(network, options, providers(settings))
     if CUDA not in session.get_providers():
         raise BackendError("ONNX Runtime could not start its CUDA provider for this network, and left it to the CPU")
-    try:
+    with WORDING.translating():
         if reads_strings(network):
             return OrtStrings(session, network, weights)
         return CudaExecutable(session, network, weights, open_device("cuda"), graph=settings.options["mode"] == "graph")
-    except Exception as error:  # the runtime's exceptions share no base class
-        raise WORDING.meaning(error) from error
 
 
 class CudaExecutable(OrtExecutable):
-    """A session on the GPU (see ``StreamedExecutable``).
+    """A session on the GPU (see ``Executable``).
 
     As a CUDA graph, its first run finds the outputs, the second one captures, and all later ones replay.
 
@@ -78,7 +82,7 @@ class CudaExecutable(OrtExecutable):
         self._graph = partial(session.run_with_iobinding, self._binding, _enqueueing(_ONLY)) if graph else None
 
     def refresh(self) -> None:
-        """Enqueue a copy of each input of floating-point numbers from a twin (see ``StreamedExecutable``)."""
+        """Enqueue a copy of each input of floating-point numbers from a twin (see ``Executable``)."""
         from cupy.cuda import runtime
 
         for target, source, size in self._copies:

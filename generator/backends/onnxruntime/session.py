@@ -1,41 +1,228 @@
-"""Sessions of ONNX Runtime with their inputs and outputs bound, and values on the way to it and back."""
+"""Sessions of ONNX Runtime: their execution providers, bound inputs and outputs, and their own profile.
+
+Providers are the CPU's, and CUDA's with its options; whether the latter can be used here is found without loading it.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import importlib.util
+import io
+import json
 import math
 import re
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper
 
-from ....errors import BackendError
+from ....db.values import KernelView
+from ....errors import BackendError, BackendUnavailable
+from ....models.subgraphs import all_nodes, plain_domain
+from ...device.host import open_device
+from ...machine.nvml import lacks_of_gpu
 from ...network.network import Network
-from ..base import NodeTimes, PackedExecutable, Settings, released
-from ..wording import Wording
-from .profile import PREFIX, node_times, read_profile
-from .provider import CPU, Provider
+from ..base import Executable, NodeTimes, PackedExecutable, Settings, released
+from ..reports import Launch, Wording, kernel_view
 
 if TYPE_CHECKING:
     import onnxruntime as ort
 
-__all__ = [
-    "WORDING",
-    "OrtExecutable",
-    "OrtStrings",
-    "array_of",
-    "bytes_of",
-    "created",
-    "loaded",
-    "loaded_profiled",
-    "reads_strings",
-    "value_of",
-]
+
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+
+Provider = str | tuple[str, dict[str, str]]
+"""A provider as a session takes it, with options or without."""
+
+_LIBRARY = "libonnxruntime_providers_cuda.so"
+
+
+def missing_for_cuda() -> str:
+    """What the installed package lacks to run on an NVIDIA GPU here, in one line; empty where nothing is known to."""
+    lacks = lacks_of_gpu()
+    if not any((folder / "capi" / _LIBRARY).exists() for folder in _folders("onnxruntime")):
+        lacks.insert(0, "package onnxruntime-gpu is not installed")
+    return "; ".join(lacks)
+
+
+def providers(settings: Settings) -> list[Provider]:
+    """Those of a session, best first; on a GPU what CUDA's cannot compute falls back to the CPU's."""
+    if settings.device == "cpu":
+        return [CPU]
+    return [(CUDA, cuda_options(settings.options, open_device("cuda").stream)), CPU]
+
+
+def cuda_options(options: Mapping[str, str], stream: int) -> dict[str, str]:
+    """Options of the CUDA provider.
+
+    Args:
+        options: Effective ones of the backend.
+        stream: Handle of the stream that the session is to enqueue in.
+    """
+    return {
+        "device_id": "0",
+        "user_compute_stream": str(stream),
+        "arena_extend_strategy": "kSameAsRequested",  # many sessions share the GPU: none takes twice what it needs
+        "use_tf32": _flag(options["tf32"] == "on"),
+        "prefer_nhwc": _flag(options["layout"] == "channels_last"),
+        "cudnn_conv_algo_search": options["conv_search"].upper(),
+        "enable_cuda_graph": _flag(options["mode"] == "graph"),
+    }
+
+
+def streaming(settings: Settings) -> Settings:
+    """The settings without CUDA graphs, which hide nodes from the profile and demand that none falls back."""
+    if "mode" not in settings.options:
+        return settings
+    return replace(settings, options={**settings.options, "mode": "stream"})
+
+
+def require_cuda() -> None:
+    """Load the CUDA provider, with a session of its own.
+
+    Raises:
+        BackendUnavailable: This build has none, it cannot be loaded, or there is no GPU.
+    """
+    import onnxruntime as ort
+
+    stream = open_device("cuda").stream
+    if CUDA not in ort.get_available_providers():
+        raise BackendUnavailable(
+            f"ONNX Runtime {ort.__version__} is built without CUDA",
+            remedy="pip uninstall onnxruntime, then pip install onnxruntime-gpu",
+        )
+    _preload(ort)
+    refused = BackendUnavailable(
+        f"ONNX Runtime {ort.__version__} cannot load its CUDA provider",
+        remedy=f"install CUDA {getattr(ort, 'cuda_version', '')} and cuDNN 9, such as with "
+        "pip install 'onnxruntime-gpu[cuda,cudnn]'",
+    )
+    chosen = [(CUDA, {"user_compute_stream": str(stream)}), CPU]
+    try:
+        session = ort.InferenceSession(_smallest(), providers=chosen, enable_fallback=0)
+    except Exception as error:
+        raise refused from error
+    if CUDA not in session.get_providers():
+        raise refused
+
+
+def _preload(ort: Any) -> None:
+    """Load CUDA's libraries from NVIDIA's packages, wherever these are; the runtime prints what it does not find."""
+    if not hasattr(ort, "preload_dlls"):
+        return
+    with redirect_stdout(io.StringIO()):
+        for folder in sorted(path for package in _folders("nvidia") for path in package.glob("*/lib")):
+            ort.preload_dlls(directory=str(folder))
+        ort.preload_dlls()
+
+
+def _folders(package: str) -> Sequence[Path]:
+    spec = importlib.util.find_spec(package)
+    return [Path(folder) for folder in (spec.submodule_search_locations if spec is not None else None) or ()]
+
+
+def _smallest() -> bytes:
+    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "smallest", value[:1], value[1:])
+    model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+    data: bytes = model.SerializeToString()
+    return data
+
+
+def _flag(on: bool) -> str:  # noqa: FBT001
+    return "1" if on else "0"
+
+
+KERNEL = "_kernel_time"
+"""What the profile appends to the name of a node for the time of its kernel."""
+
+PREFIX = "profile"
+"""How the names of profiles begin."""
+
+_ARGUMENTS = ',"args" :'
+"""What follows is of no interest to those who want times alone."""
+
+_MOST_EVENTS = 1_000_000
+"""The profiler drops what comes after so many events, without a word."""
+
+Event = Mapping[str, Any]
+
+
+def read_profile(folder: Path, *, lean: bool = False) -> list[Event]:
+    """The events of the only profile in a folder; it is complete once its session is closed.
+
+    Args:
+        folder: Where it is.
+        lean: Leave out the arguments of events: nine tenths of them, that take as long to read as a pack to run.
+
+    Raises:
+        BackendError: There is none, or it is full.
+    """
+    files = sorted(folder.glob(f"{PREFIX}*.json"))
+    if len(files) != 1:
+        raise BackendError(f"ONNX Runtime wrote {len(files)} profiles instead of one")
+    text = files[0].read_text()
+    events: list[Event] = _lean(text) if lean else json.loads(text)
+    if len(events) >= _MOST_EVENTS:
+        raise BackendError(f"ONNX Runtime's profile is full after {len(events)} events")
+    return events
+
+
+def _lean(text: str) -> list[Event]:
+    """Events without their arguments, where there is one in a line; all of them where it is written otherwise."""
+    try:
+        lines = (line.partition(_ARGUMENTS)[0] for line in text.splitlines() if _ARGUMENTS in line)
+        found = json.loads("[" + ",".join(f"{line}}}" for line in lines) + "]")
+    except ValueError:
+        found = []
+    return found or list(json.loads(text))
+
+
+def runs(events: Sequence[Event]) -> list[list[Event]]:
+    """The kernels of each execution, in the order in which they started."""
+    spans = sorted((event["ts"], event["ts"] + event["dur"]) for event in events if event.get("name") == "model_run")
+    kernels = sorted(
+        (event for event in events if event.get("cat") == "Node" and event["name"].endswith(KERNEL)),
+        key=itemgetter("ts"),
+    )
+    begun = [kernel["ts"] for kernel in kernels]
+    return [kernels[bisect_left(begun, begin) : bisect_right(begun, end)] for begin, end in spans]
+
+
+def node_times(events: Sequence[Event], nodes: Collection[str]) -> NodeTimes:
+    """The time of each node in each execution; the profile has whole microseconds.
+
+    Args:
+        events: Of the profile.
+        nodes: Names of those that are reported: what runs in the body of one of them is part of its time.
+
+    Raises:
+        BackendError: An execution lacks a node that another one has.
+    """
+    found = [
+        [kernel for kernel in execution if kernel["name"].removesuffix(KERNEL) in nodes] for execution in runs(events)
+    ]
+    names = [kernel["name"].removesuffix(KERNEL) for kernel in found[0]] if found else []
+    places = {name: place for place, name in enumerate(names)}
+    times = np.zeros((len(found), len(names)))
+    for execution, row in zip(found, times, strict=True):
+        if len(execution) != len(names):
+            raise BackendError(f"ONNX Runtime's profile lost {abs(len(names) - len(execution))} nodes")
+        for kernel in execution:
+            row[places[kernel["name"].removesuffix(KERNEL)]] = 1e3 * kernel["dur"]
+    return NodeTimes(tuple(names), times)
+
 
 WORDING = Wording(
     "ONNX Runtime",
@@ -54,15 +241,13 @@ WORDING = Wording(
 _NIBBLES = frozenset({"int4", "uint4", "float4_e2m1fn"})
 
 
-def loaded(network: Network, settings: Settings, options: ort.SessionOptions) -> OrtExecutable | OrtStrings:
+def loaded(network: Network, settings: Settings, options: ort.SessionOptions) -> Executable:
     """A session on the CPU with its inputs bound."""
     session, weights = created(network, options, [CPU])
-    try:
+    with WORDING.translating():
         if reads_strings(network):
             return OrtStrings(session, network, weights)
         return OrtExecutable(session, network, weights, bound=settings.options["binding"] == "bound")
-    except Exception as error:  # the runtime's exceptions share no base class
-        raise WORDING.meaning(error) from error
 
 
 def loaded_profiled(network: Network, settings: Settings, options: ort.SessionOptions) -> PackedExecutable:
@@ -76,6 +261,20 @@ def loaded_profiled(network: Network, settings: Settings, options: ort.SessionOp
     except BaseException:
         folder.cleanup()
         raise
+
+
+def save_graph(options: ort.SessionOptions, target: Path, side: str, *, least: int) -> None:
+    """Have a session write its graph while it is created.
+
+    Args:
+        options: Of the session.
+        target: Where to.
+        side: File beside it for large initializers.
+        least: Bytes of an initializer from which on it is large.
+    """
+    options.optimized_model_filepath = str(target)
+    options.add_session_config_entry("session.optimized_model_external_initializers_file_name", side)
+    options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", str(least))
 
 
 def reads_strings(network: Network) -> bool:
@@ -97,15 +296,13 @@ def created(
 
     weights = {name: value_of(array) for name, array in network.weights.items()}
     source = str(network.path) if network.model is None else network.model.SerializeToString()
-    try:
+    with WORDING.translating():
         if weights:
             options.add_external_initializers(list(weights), list(weights.values()))
         return ort.InferenceSession(source, options, providers=providers, enable_fallback=0), weights
-    except Exception as error:  # the runtime's exceptions share no base class
-        raise WORDING.meaning(error) from error
 
 
-class OrtExecutable:
+class OrtExecutable(Executable):
     """A session. The first run lets the runtime allocate the outputs; they are then bound for all later ones.
 
     Inputs never change, so that neither do the shapes of outputs.
@@ -141,7 +338,7 @@ class OrtExecutable:
         return dict.fromkeys(self._names, "cpu")
 
     def refresh(self) -> None:
-        """Write the inputs (see ``StreamedExecutable``): their memory is that of the feeds."""
+        """Write the inputs (see ``Executable``): their memory is that of the feeds."""
         for array in self._feeds:
             np.multiply(array, 1, out=array)
 
@@ -200,7 +397,7 @@ def _fits(shape: Sequence[int], declared: Sequence[int | str | None]) -> bool:
     return known or not declared
 
 
-class _OrtProfiled(OrtExecutable):
+class _OrtProfiled(OrtExecutable, PackedExecutable):
     """A session that profiles itself into a folder of its own."""
 
     def __init__(
@@ -234,7 +431,7 @@ class _OrtProfiled(OrtExecutable):
             self._folder = None
 
 
-class OrtStrings:
+class OrtStrings(Executable):
     """A session that reads strings, which cannot be bound: inputs and outputs are converted by each run."""
 
     def __init__(self, session: ort.InferenceSession, network: Network, weights: Any) -> None:
@@ -242,18 +439,12 @@ class OrtStrings:
         self._latest: list[npt.NDArray[Any]] = []
         self._call: Callable[[], Any] = partial(session.run, list(network.outputs), dict(network.feeds))
 
-    def refresh(self) -> None:
-        """Strings are never written anew (see ``StreamedExecutable``)."""
-
     def run(self) -> None:
         """Execute once, and wait (see ``Executable``)."""
         try:
             self._latest = self._call()
         except Exception as error:  # the runtime's exceptions share no base class
             raise WORDING.meaning(error) from error
-
-    def synchronize(self) -> None:
-        """Everything is done already (see ``Executable``)."""
 
     def outputs(self) -> list[npt.NDArray[Any]]:
         """Of the last run (see ``Executable``)."""
@@ -305,3 +496,104 @@ def array_of(value: ort.OrtValue) -> npt.NDArray[Any]:
         return np.array(value.numpy())
     data = ctypes.string_at(value.data_ptr(), bytes_of(value))
     return np.frombuffer(data, dtype=dtype).reshape(value.shape())
+
+
+# The kernels that ONNX Runtime executes, from its own profile.
+#
+# The profile names nodes by operator, not by domain; two kernels of one operator, such as the plain and the blocked
+# convolution, are distinguished by the optimised model that the session saves beside it. Node names stay out: they are
+# those of the user's model.
+#
+# On a GPU the profile has the time of launching a kernel, not of the kernel: that is no time of a kernel, and left out.
+
+
+_SOURCE = "onnxruntime profiling"
+_INLINE_BYTES = 1024
+_NS_PER_US = 1000
+
+_CONTAINERS = frozenset({"If", "Loop", "Scan"})
+"""Their time is that of the nodes in their bodies, which are listed themselves."""
+
+
+def profiled(
+    options: ort.SessionOptions, load: Callable[[ort.SessionOptions], Executable], executions: int
+) -> KernelView:
+    """Load a network with profiling on, run it, and read the profile.
+
+    Args:
+        options: Of the session; profiling is switched on in it.
+        load: Creates the session.
+        executions: How many to profile, after one that warms up.
+
+    Raises:
+        BackendError: There is no profile, or the runtime failed.
+        UnsupportedBrick: The runtime cannot express the network.
+        MemoryError: There was not enough memory.
+    """
+    with tempfile.TemporaryDirectory(prefix="dlbricks-profile-") as place:
+        folder = Path(place)
+        model = folder / "optimised.onnx"
+        options.enable_profiling = True
+        options.profile_file_prefix = str(folder / PREFIX)
+        save_graph(options, model, "weights", least=_INLINE_BYTES)
+        executable = load(options)
+        try:
+            domains = _domains(onnx.load(str(model), load_external_data=False).graph)
+            executable.run()
+            executable.synchronize()
+            walls_ns = [executable.timed_ns() for _ in range(executions)]
+        finally:
+            executable.close()  # with the session its profile ends
+        events = read_profile(folder)
+    return kernel_view([launches(nodes, domains) for nodes in runs(events)[-executions:]], walls_ns, _SOURCE)
+
+
+def traced(options: ort.SessionOptions, load: Callable[[ort.SessionOptions], Executable]) -> dict[str, int]:
+    """Load a network with profiling on, run it once, and count the calls of its nodes by their names.
+
+    Raises:
+        As ``profiled``.
+    """
+    with tempfile.TemporaryDirectory(prefix="dlbricks-profile-") as place:
+        folder = Path(place)
+        options.enable_profiling = True
+        options.profile_file_prefix = str(folder / PREFIX)
+        executable = load(options)
+        try:
+            executable.run()
+        finally:
+            executable.close()  # with the session its profile ends
+        executions = runs(read_profile(folder))
+    if not executions:
+        raise BackendError("ONNX Runtime's profile has no execution")
+    return dict(Counter(node["name"].removesuffix(KERNEL) for node in executions[-1]))
+
+
+def launches(nodes: Sequence[Mapping[str, Any]], domains: Mapping[str, Mapping[str, str]]) -> list[Launch]:
+    """The kernels of one execution.
+
+    Args:
+        nodes: Their events, in order.
+        domains: Per operator the domain of each node of it, by the node's name.
+    """
+    found = []
+    for node in nodes:
+        operator = node["args"]["op_name"]
+        if operator in _CONTAINERS:
+            continue
+        known = domains.get(operator, {})
+        domain = known.get(node["name"].removesuffix(KERNEL), "")
+        if len(set(known.values())) == 1:
+            (domain,) = set(known.values())
+        name = f"{domain}.{operator}" if domain else operator
+        place = node["args"]["provider"]
+        found.append(Launch(name, operator, place, node["dur"] * _NS_PER_US if place == CPU else None))
+    return found
+
+
+def _domains(graph: onnx.GraphProto) -> dict[str, dict[str, str]]:
+    """Per operator the domain of each node of it, by the node's name."""
+    found: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for node in all_nodes(graph.node):
+        found[node.op_type][node.name] = plain_domain(node.domain)
+    return dict(found)

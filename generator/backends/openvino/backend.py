@@ -1,35 +1,214 @@
-"""OpenVINO."""
+"""OpenVINO: compiled models, whose requests have their inputs written ahead, and the graphs that it executes."""
 
 from __future__ import annotations
 
 import math
 import re
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import TensorProto, helper
+import onnx
+from onnx import AttributeProto, TensorProto, helper
 
+from ....bricks.constants import element_number
 from ....db.values import NATIVE, KernelView
 from ....errors import BackendUnavailable, UnsupportedBrick, UsageError
-from ...network.network import Network
-from ...network.types import narrowed_to
-from ..base import ExecutedGraph, Option, Settings, bind, released
-from ..calling import CallingBackend
-from ..huge_pages import HUGE_PAGES
-from ..wording import Wording
-from .layout import Edges, changed_edges, copied_outputs, reading_one_of, with_edges
-from .memory import SharedMemory
-from .model import input_names, narrow_edges, probe_model, read_model
+from ...network.network import Network, narrowed_to
+from ..base import MADE_OF, Backend, Executable, ExecutedGraph, Option, Settings, ValueType, bind, node_name, released
+from ..reports import Launch, Wording, kernel_view
+from .model import (
+    Edges,
+    changed_edges,
+    copied_outputs,
+    input_names,
+    narrow_edges,
+    probe_model,
+    read_model,
+    reading_one_of,
+    with_edges,
+)
 
 if TYPE_CHECKING:
     import openvino
 
-__all__ = ["OpenVinoBackend"]
+
+# What OpenVINO executes: which layers it executes together, and its kernels.
+#
+# An executed graph states for each node the names of the operators that it was made of. OpenVINO's reader names an
+# operator as ONNX does, or makes a name up; transformations keep some names and drop others. So every operator is
+# named anew once it was read: by the values that ONNX has for it, and what is only on the way to such a value by that
+# value. Of which layers no name is kept the dataflow of the model shows (``generator.decomposition.named``).
+# Operators of this graph are OpenVINO's own (``Subgraph``, ``FullyConnected``), and have no form that runs in parts.
+#
+# Kernels come from OpenVINO's own counters. Each node has a type (``Convolution``, ``Reorder``) and a primitive that
+# runs it, such as ``brgconv_avx512_f32``. Node names stay out: they are those of the user's model. Counters are in
+# whole microseconds, so that a kernel may take none.
+
+
+_DOMAIN = "openvino"
+
+_IR_VERSION = 10
+
+_LABEL = re.compile(r"(~+\d+)(?:/.*)?")
+"""A name that ``renamed`` gave. OpenVINO adds endings for parts of an operator, such as ``/WithoutBiases``."""
+
+_EDGES = frozenset({"Parameter", "Result"})
+
+_TYPES = {
+    "f32": "float", "f64": "double", "f16": "float16", "bf16": "bfloat16", "boolean": "bool", "i4": "int4",
+    "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64", "u4": "uint4", "u8": "uint8", "u16": "uint16",
+    "u32": "uint32", "u64": "uint64", "f8e4m3": "float8e4m3fn", "f8e5m2": "float8e5m2",
+}  # fmt: skip
+"""OpenVINO's name of an element type to ONNX's."""
+
+
+def renamed(model: openvino.Model) -> Mapping[str, tuple[str, ...]]:
+    """Name each operator of a model that was just read, in place; inputs keep their names.
+
+    Returns:
+        Name to the values of the ONNX model that the operator gives, or that it is on the way to; none for constants.
+    """
+    operators, prefix = (
+        [operator for operator in model.get_ordered_ops() if operator.get_type_name() not in _EDGES],
+        _prefix(model),
+    )
+    for number, operator in enumerate(operators):
+        operator.set_friendly_name(f"{prefix}{number}")
+    computed = _computed(model)
+    values: dict[str, tuple[str, ...]] = {}
+    for operator in reversed(operators):
+        own = sorted(name for port in operator.outputs() for name in port.get_names())
+        behind = (values[name] for name in _readers(operator) if name in values)
+        if operator.get_friendly_name() in computed:
+            values[operator.get_friendly_name()] = tuple(own) or next(behind, ())
+    return values
+
+
+def executed_graph(compiled: openvino.CompiledModel, made_of: Mapping[str, tuple[str, ...]]) -> ExecutedGraph:
+    """What a compiled model executes, each node with the values of ONNX that it was made of (``MADE_OF``).
+
+    What depends on constants alone is computed once, when the model is compiled, and is a constant here. Values have
+    names of their own, but for the inputs.
+
+    Args:
+        compiled: The model.
+        made_of: As ``renamed`` gave it.
+    """
+    executed = compiled.get_runtime_model()
+    model = onnx.ModelProto(ir_version=_IR_VERSION)
+    model.opset_import.extend([helper.make_opsetid("", 21), helper.make_opsetid(_DOMAIN, 1)])
+    graph, computed, prefix = model.graph, _computed(executed), _prefix(executed)
+    types: dict[str, ValueType] = {}
+    for operator in executed.get_ordered_ops():
+        given = {_value(port, prefix): _type(port) for port in operator.outputs()}
+        known = {name: found for name, found in given.items() if found is not None}
+        kind = operator.get_type_name()
+        if kind == "Parameter":
+            graph.input.extend(onnx.ValueInfoProto(name=name) for name in given)
+        elif kind == "Result":
+            graph.output.append(onnx.ValueInfoProto(name=_value(operator.input_value(0), prefix)))
+        elif operator.get_friendly_name() not in computed:
+            graph.initializer.extend(_constant(name, *found) for name, found in known.items())
+        else:
+            # A constant without a type is that of an operand that is not given.
+            read = [
+                "" if port.get_element_type().is_dynamic() else _value(port, prefix) for port in operator.input_values()
+            ]
+            node = graph.node.add(op_type=_stated(operator, "layerType"), domain=_DOMAIN, input=read, output=given)
+            node.name = node_name(node)
+            labels = (_LABEL.fullmatch(name) for name in _stated(operator, "originalLayersNames").split(","))
+            values = {value for label in labels if label for value in made_of.get(label[1], ())}
+            node.attribute.append(helper.make_attribute(MADE_OF, sorted(values), attr_type=AttributeProto.STRINGS))
+            types |= known
+    return ExecutedGraph(model, types)
+
+
+def _computed(model: openvino.Model) -> set[str]:
+    """Names of the operators that depend on an input, or on none and are no constants, such as random numbers."""
+    found: set[str] = set()
+    for operator in model.get_ordered_ops():
+        ports = operator.input_values()
+        constant = operator.get_type_name() == "Constant" or _stated(operator, "layerType") == "Const"
+        if any(port.get_node().get_friendly_name() in found for port in ports) or not (ports or constant):
+            found.add(operator.get_friendly_name())
+    return found
+
+
+def _readers(operator: openvino.Node) -> Iterator[str]:
+    for port in operator.outputs():
+        yield from (reader.get_node().get_friendly_name() for reader in port.get_target_inputs())
+
+
+def _stated(operator: openvino.Node, what: str) -> str:
+    """What an operator of an executed graph states of itself; empty where it does not."""
+    stated = operator.get_rt_info()
+    return str(stated[what].astype(str)) if what in stated else ""
+
+
+def _prefix(model: openvino.Model) -> str:
+    """What names of ours begin with: it stands in no name of an input or output, so that none is like one of ours."""
+    kept = [operator.get_friendly_name() for operator in model.get_ordered_ops() if operator.get_type_name() in _EDGES]
+    prefix = "~"
+    while any(prefix in name for name in kept):
+        prefix += "~"
+    return prefix
+
+
+def _value(port: openvino.Output, prefix: str) -> str:
+    """The name of a value: an input's own, else one of its operator's place in the order of execution."""
+    operator = port.get_node()
+    if operator.get_type_name() == "Parameter":
+        return str(operator.get_friendly_name())
+    return f"{prefix}{_stated(operator, 'execOrder')}.{port.get_index()}"
+
+
+def _type(port: openvino.Output) -> ValueType | None:
+    """Element type and shape; None where ONNX has no such type, or the shape is not static."""
+    element, shape = _TYPES.get(port.get_element_type().get_type_name()), port.get_partial_shape()
+    return (element, tuple(shape.to_shape())) if element is not None and shape.is_static else None
+
+
+def _constant(name: str, element: str, shape: tuple[int, ...]) -> TensorProto:
+    """A constant without its values."""
+    return TensorProto(name=name, data_type=element_number(element), dims=shape, data_location=TensorProto.EXTERNAL)
+
+
+_SOURCE = "openvino profiling"
+_PLACE = "CPU"
+"""The only device that networks are compiled for."""
+_NS_PER_S = 1_000_000_000
+
+
+def profiled(
+    executable: Executable, counters: Callable[[], Iterable[openvino.ProfilingInfo]], executions: int
+) -> KernelView:
+    """Run a network that was compiled with counters, and read them after each execution.
+
+    Args:
+        executable: The network.
+        counters: Those of its latest execution, in the order of the executed graph.
+        executions: How many to profile, after one that warms up.
+
+    Raises:
+        BackendError: The runtime failed.
+    """
+    executable.run()
+    executable.synchronize()
+    found, walls_ns = [], []
+    for _ in range(executions):
+        walls_ns.append(executable.timed_ns())
+        found.append([_launch(counter) for counter in counters() if counter.status == counter.Status.EXECUTED])
+    return kernel_view(found, walls_ns, _SOURCE)
+
+
+def _launch(counter: openvino.ProfilingInfo) -> Launch:
+    return Launch(counter.exec_type, counter.node_type, _PLACE, round(counter.real_time.total_seconds() * _NS_PER_S))
+
 
 OPTIONS = (
     Option("pinning", "on", ("on", "off"), "bind the process to the first physical cores, and each thread to one"),
@@ -39,7 +218,6 @@ OPTIONS = (
         "0",
         help="elements that share a scale where activations that meet compressed weights are quantized; 0: never",
     ),
-    HUGE_PAGES,
 )
 
 _PRECISIONS = {NATIVE: "f32", "bfloat16": "bf16", "float16": "f16"}
@@ -72,7 +250,7 @@ _WORDING = Wording(
 )
 
 
-class OpenVinoBackend(CallingBackend):
+class OpenVinoBackend(Backend):
     """OpenVINO on the CPU: one stream, one request with its inputs written ahead.
 
     OpenVINO computes 64-bit integers in 32 bits; those at the network's edges keep their type, so that every brick
@@ -106,34 +284,30 @@ class OpenVinoBackend(CallingBackend):
         """Read, compile, and write the inputs of one request (see ``Backend``)."""
         return _loaded(network, settings, _properties(settings))
 
+    def in_turn(self, options: Mapping[str, str]) -> bool:  # noqa: ARG002
+        """Always: each brick is a call of its own (see ``Backend``)."""
+        return True
+
     def prepare_streamed(self, network: Network, settings: Settings) -> _OvExecutable:
-        """As ``prepare``, with what it reads and gives as between the layers of a model (see ``StreamBackend``).
+        """As ``prepare``, with what it reads and gives as between the layers of a model (see ``Backend``).
 
         Its edges have the layout that it is computed in, and its outputs are in memory that other bricks write as well.
         """
         executable = _loaded(network, settings, _properties(settings), inside=True)
-        try:
+        with _WORDING.translating():
             executable.share_outputs(_shared())
-        except Exception as error:  # the runtime's exceptions share no base class
-            raise _WORDING.meaning(error) from error
         return executable
 
     def fused_graph(self, network: Network, settings: Settings) -> ExecutedGraph:
-        """Its own executed graph, each node with the names that it keeps (see ``FusingBackend``)."""
-        from .graph import executed_graph, renamed
-
+        """Its own executed graph, each node with the names that it keeps (see ``Backend``)."""
         core = _core()
-        try:
+        with _WORDING.translating(unsupported=True):
             model = read_model(core, network, settings.dtype)
             made_of = renamed(model)
             return executed_graph(core.compile_model(model, "CPU", _properties(settings)), made_of)
-        except Exception as error:  # the runtime's exceptions share no base class
-            raise _WORDING.meaning(error, unsupported=True) from error
 
     def kernels(self, network: Network, settings: Settings, executions: int) -> KernelView:
-        """Its own counters (see ``ProfilingBackend``)."""
-        from .kernels import profiled
-
+        """Its own counters (see ``Backend``)."""
         executable = _loaded(network, settings, {**_properties(settings), "PERF_COUNT": True})
         try:
             return profiled(executable, executable.counters, executions)
@@ -144,13 +318,11 @@ class OpenVinoBackend(CallingBackend):
 def _loaded(network: Network, settings: Settings, properties: dict[str, Any], *, inside: bool = False) -> _OvExecutable:
     """A network that was read and compiled, with its inputs written; ``inside``: its edges are those in a model."""
     core = _core()
-    try:
+    with _WORDING.translating(unsupported=True):
         model, wide = read_model(core, network, settings.dtype), frozenset[int]()
         if settings.dtype != NATIVE:
             model, wide = narrow_edges(model, _PRECISIONS[settings.dtype])
-    except Exception as error:  # the runtime's exceptions share no base class
-        raise _WORDING.meaning(error, unsupported=True) from error
-    try:
+    with _WORDING.translating():
         compiled, edges = core.compile_model(model, "CPU", properties), Edges({}, {})
         if inside and (edges := changed_edges(compiled)):
             laid_out = with_edges(model, edges)
@@ -159,10 +331,8 @@ def _loaded(network: Network, settings: Settings, properties: dict[str, Any], *,
                 whole = partial(_loaded_as, laid_out, network, properties, wide, edges)
                 size = sum(port.get_element_type().size * math.prod(port.shape) for port in compiled.outputs)
                 compiled = core.compile_model(reading_one_of(laid_out, copied), "CPU", properties)
-                return _OvExecutable(compiled.create_infer_request(), network, wide, edges, _Whole(whole, size))
+                return _OvExecutable(compiled.create_infer_request(), network, wide, edges, _WholeNetwork(whole, size))
         return _OvExecutable(compiled.create_infer_request(), network, wide, edges)
-    except Exception as error:  # the runtime's exceptions share no base class
-        raise _WORDING.meaning(error) from error
 
 
 def _loaded_as(
@@ -173,7 +343,7 @@ def _loaded_as(
 
 
 @dataclass(frozen=True, slots=True)
-class _Whole:
+class _WholeNetwork:
     """The whole of a network of which a request gives some outputs in part.
 
     Attributes:
@@ -185,7 +355,7 @@ class _Whole:
     output_bytes: int
 
 
-class _OvExecutable:
+class _OvExecutable(Executable):
     """A request whose inputs lie in the runtime's own, aligned memory; outputs are written over by each run.
 
     Args:
@@ -202,7 +372,7 @@ class _OvExecutable:
         network: Network,
         wide: Collection[int],
         edges: Edges,
-        whole: _Whole | None = None,
+        whole: _WholeNetwork | None = None,
     ) -> None:
         self._request = request
         self._whole = whole
@@ -237,9 +407,6 @@ class _OvExecutable:
     def refresh(self) -> None:
         for array in self._activations:
             np.multiply(array, 1, out=array)
-
-    def synchronize(self) -> None:
-        pass
 
     def outputs(self) -> list[npt.NDArray[Any]]:
         if self._whole is not None:
@@ -360,3 +527,36 @@ def _array(tensor: openvino.Tensor) -> npt.NDArray[Any]:
         "f8e5m2": TensorProto.FLOAT8E5M2,
     }
     return array.view(helper.tensor_dtype_to_np_dtype(carried[kind])) if kind in carried else array
+
+
+_LINE = 64
+"""Bytes that OpenVINO aligns its own memory to."""
+
+
+class SharedMemory:
+    """Places for outputs, each for all of about one size.
+
+    In a model OpenVINO plans the memory of all layers together: a layer writes where another one of about its size was
+    a moment before. Networks that were compiled apart have memory of their own, which nothing has touched since their
+    last run: what a layer of a model finds in the cache, each of them would miss.
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[tuple[int, int], npt.NDArray[Any]] = {}
+
+    def tensor(self, index: int, like: openvino.Tensor) -> openvino.Tensor:
+        """A tensor of the same type and shape.
+
+        Args:
+            index: Place among the outputs of the network, which do not share memory with each other.
+            like: What the runtime allocated for it; it holds at least a byte.
+        """
+        from openvino import Tensor
+
+        size = 1 << (like.byte_size - 1).bit_length()
+        place = self._places.get((index, size))
+        if place is None:
+            room = np.zeros(size + _LINE, np.uint8)
+            begin = -room.ctypes.data % _LINE
+            place = self._places[index, size] = room[begin : begin + size]
+        return Tensor(place[: like.byte_size], like.shape, like.element_type)

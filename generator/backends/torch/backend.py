@@ -1,37 +1,38 @@
-"""PyTorch: the network as straight-line code of PyTorch's functions, run eagerly or compiled."""
+"""PyTorch: the network as straight-line code of PyTorch's functions, run eagerly or compiled.
+
+Whether a GPU can be used is found without loading PyTorch.
+"""
 # ruff: noqa: TID251 - part of the backend that runs torch
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import re
 import shutil
 import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
 from ....db.values import NATIVE, KernelView
 from ....errors import BackendError, BackendUnavailable
-from ...device.device import Run
-from ...device.opening import open_device
+from ...device.device import Device, Run
+from ...device.host import open_device
+from ...machine.nvml import lacks_of_gpu
 from ...network.network import Network
-from ..algorithms import PADDED, Algorithm
-from ..base import TF32, Option, Settings, bind, released
-from ..calling import CallingBackend
-from ..huge_pages import HUGE_PAGES
-from .cuda import as_graph, enter_stream, missing_for_torch
+from ..base import TF32, Algorithm, Backend, Executable, Option, Settings, bind, differing, released
 
 if TYPE_CHECKING:
     import torch
 
-    from .graph import Translated
-
-__all__ = ["TorchBackend", "allow_tf32"]
+    from .graph import TorchNetwork
 
 _SWITCH = ("on", "off")
 
@@ -41,10 +42,9 @@ _OPTIONS = (
     Option("onednn", "on", _SWITCH, "use oneDNN's kernels on the CPU"),
     Option("denormal_as_zero", "off", _SWITCH, "treat denormal numbers as zero"),
     Option("pinning", "on", _SWITCH, "bind the process to the first physical cores"),
-    HUGE_PAGES,
 )
 
-_CPU = frozenset({"mode", "onednn", HUGE_PAGES.name})
+_CPU = frozenset({"mode", "onednn"})
 """What a GPU has no use for, or has in another form."""
 
 _GPU_MODE = Option(
@@ -60,18 +60,16 @@ _GPU_OPTIONS = (
 )
 """Of a GPU alone: on the CPU there is nothing that they would change."""
 
-_ALGORITHMS = {
-    "layout": {
-        "channels_last": Algorithm("channels_last", {"layout": "channels_last"}, "images with their channels last"),
-        "contiguous": Algorithm("contiguous", {"layout": "contiguous"}, "images with their channels first"),
-    },
-    "onednn": {
-        "off": Algorithm("onednn-off", {"onednn": "off"}, "PyTorch's own kernels, without those of oneDNN"),
-        "on": Algorithm("onednn-on", {"onednn": "on"}, "oneDNN's kernels"),
-    },
-}
-"""By option and the value that they choose."""
+_ALGORITHMS = (
+    Algorithm("channels_last", {"layout": "channels_last"}, "images with their channels last"),
+    Algorithm("contiguous", {"layout": "contiguous"}, "images with their channels first"),
+)
 
+_ONEDNN = (
+    Algorithm("onednn-off", {"onednn": "off"}, "PyTorch's own kernels, without those of oneDNN"),
+    Algorithm("onednn-on", {"onednn": "on"}, "oneDNN's kernels"),
+)
+"""On the CPU alone."""
 
 _COMPILED = frozenset({"compile", "compile-graph"})
 """Modes that TorchInductor compiles for."""
@@ -83,7 +81,7 @@ _LARGE = 1024
 """Elements of an input that is an activation; smaller ones may be sizes or scales, whose values matter."""
 
 
-class TorchBackend(CallingBackend):
+class TorchBackend(Backend):
     """PyTorch on the CPU, or on a GPU through CUDA."""
 
     name = "torch"
@@ -146,19 +144,18 @@ class TorchBackend(CallingBackend):
         return executable
 
     def captured(self, run: Run, settings: Settings) -> Run:
-        """A CUDA graph, of ``mode=graph`` (see ``StreamBackend``)."""
+        """A CUDA graph, of ``mode=graph`` (see ``Backend``)."""
         if settings.options["mode"] != "graph":
             return run
         run()
         return as_graph(run)
 
     def prepare_streamed(self, network: Network, settings: Settings) -> _TorchExecutable:
-        """As ``prepare``, but never as a graph of its own, and without outputs (see ``StreamBackend``)."""
+        """As ``prepare``, but never as a graph of its own, and without outputs (see ``Backend``)."""
         return self._prepared(network, settings)
 
     def _prepared(self, network: Network, settings: Settings) -> _TorchExecutable:
-        from .graph import meaning, translated
-        from .types import FLOATS
+        from .graph import FLOATS, meaning, translated
 
         translate, compiled = translated, _compiled
         off = settings.options.get("onednn") == "off"
@@ -180,7 +177,7 @@ class TorchBackend(CallingBackend):
         return _TorchExecutable(found, _without_onednn(call) if off else call, settings.device)
 
     def kernels(self, network: Network, settings: Settings, executions: int) -> KernelView:
-        """What PyTorch's profiler reports (see ``ProfilingBackend``)."""
+        """What PyTorch's profiler reports (see ``Backend``)."""
         from .kernels import profiled
 
         with _named_kernels(settings):
@@ -199,14 +196,8 @@ class TorchBackend(CallingBackend):
         return options["mode"] not in {*_COMPILED, "branches"}
 
     def algorithms(self, device: str, options: Mapping[str, str], dtype: str) -> tuple[Algorithm, ...]:  # noqa: ARG002
-        """The other layout, padded channels, and on the CPU the other kernels (see ``AlgorithmBackend``)."""
-        found = [
-            algorithm
-            for option, choices in _ALGORITHMS.items()
-            for value, algorithm in choices.items()
-            if (option != "onednn" or device == "cpu") and options[option] != value
-        ]
-        return tuple(sorted((*found, *PADDED), key=lambda algorithm: algorithm.name))
+        """The other layout, padded channels, and on the CPU the other kernels (see ``Backend``)."""
+        return differing((*_ALGORITHMS, *(_ONEDNN if device == "cpu" else ())), options)
 
 
 def allow_tf32(*, allowed: bool) -> None:
@@ -217,7 +208,7 @@ def allow_tf32(*, allowed: bool) -> None:
     torch.backends.cuda.matmul.allow_tf32 = allowed
 
 
-class _TorchExecutable:
+class _TorchExecutable(Executable):
     """A translated network. Its outputs are allocated by each run, as PyTorch does.
 
     Attributes:
@@ -226,7 +217,7 @@ class _TorchExecutable:
 
     keeps = False
 
-    def __init__(self, found: Translated, call: Callable[..., Any], device: str) -> None:
+    def __init__(self, found: TorchNetwork, call: Callable[..., Any], device: str) -> None:
         import torch
 
         self._types = found.types
@@ -285,7 +276,7 @@ class _TorchExecutable:
             raise meaning(error) from error
 
     def outputs(self) -> list[npt.NDArray[Any]]:
-        from .types import array_of
+        from .graph import array_of
 
         return [array_of(tensor, number) for tensor, number in zip(self._latest, self._types, strict=True)]
 
@@ -318,7 +309,7 @@ def _without_onednn(call: Callable[..., Any]) -> Callable[..., Any]:
     return switched
 
 
-def _compiled(found: Translated) -> Callable[..., Any]:
+def _compiled(found: TorchNetwork) -> Callable[..., Any]:
     """Compile, for these very shapes; the first call does it."""
     import torch
 
@@ -332,8 +323,8 @@ def _compiled(found: Translated) -> Callable[..., Any]:
     return compiled
 
 
-def _branched(found: Translated) -> Callable[..., Any]:
-    from .branches import CudaStreams, branched
+def _branched(found: TorchNetwork) -> Callable[..., Any]:
+    from .graph import CudaStreams, branched
 
     return branched(found.module, CudaStreams())
 
@@ -374,3 +365,76 @@ def _compiler_cache() -> tempfile.TemporaryDirectory[str]:
     kept = os.environ.get("DLBRICKS_COMPILED") or folder.name
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.environ["TRITON_CACHE_DIR"] = kept
     return folder
+
+
+_CUDA = re.compile(r"^cuda\b[^=\n]*=(.*)$", re.MULTILINE)
+
+
+def built_without_cuda(version: Path) -> bool:
+    """Whether a build of PyTorch has no CUDA.
+
+    The versions of its packages do not always show it: the index that one came from decides. Its build writes down what
+    it was built for.
+
+    Args:
+        version: Its file ``torch/version.py``; where it cannot be read, or does not say, the answer is no.
+    """
+    try:
+        found = _CUDA.search(version.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return False
+    return found is not None and found.group(1).strip() == "None"
+
+
+def missing_for_torch() -> str:
+    """What the installed PyTorch lacks to run on an NVIDIA GPU here, in one line; empty where nothing is known to."""
+    spec = importlib.util.find_spec("torch")
+    folders = (spec.submodule_search_locations if spec is not None else None) or ()
+    lacks = lacks_of_gpu()
+    if any(built_without_cuda(Path(folder) / "version.py") for folder in folders):
+        lacks.insert(0, "built without CUDA")
+    return "; ".join(lacks)
+
+
+def enter_stream(device: Device) -> None:
+    """Have PyTorch enqueue in a device's stream from now on, in this thread."""
+    import torch
+
+    torch.cuda.set_stream(torch.cuda.ExternalStream(device.stream))
+
+
+def as_graph(run: Run) -> Run:
+    """What ``run`` enqueues in the current stream, as one CUDA graph.
+
+    PyTorch captures it itself, so that its allocator keeps the graph's memory apart.
+
+    Args:
+        run: It was run before: nothing is compiled, chosen or allocated by the driver any more.
+
+    Raises:
+        BackendError: Something in it cannot be captured, such as a copy to the host.
+    """
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    graph.capture_begin(capture_error_mode="thread_local")
+    try:
+        run()
+    except BaseException as error:
+        _abandon(graph)
+        if isinstance(error, BackendError | MemoryError):
+            raise
+        raise BackendError(f"this cannot be captured as a CUDA graph: {' '.join(str(error).split())}") from error
+    graph.capture_end()
+
+    def launch() -> None:
+        graph.replay()
+
+    return launch
+
+
+def _abandon(graph: Any) -> None:
+    """End a capture that failed: the stream cannot be used before."""
+    with suppress(Exception):  # it says once more that the capture failed
+        graph.capture_end()

@@ -3,29 +3,112 @@
 On a device with kernels of its own, these are what the profiler saw there. On the CPU they are the operators that
 compute: those that call no other operator, but such as allocate, view or copy. What only makes views or memory is none
 of them; a copy is one, unless what calls it is one already. What runs inside such an operator, oneDNN itself logs
-where it is built in: its primitives, the reorders around them included, are then listed, and the operator with what is
-left of its time.
+where it is built in, as lines on the standard output of the process: its primitives, the reorders around them included,
+are then listed, and the operator with what is left of its time. Such a line is
+
+::
+
+    onednn_verbose,v1,<ms since 1970>,primitive,exec,cpu,convolution,jit:avx512_core,…,<ms>
 """
 # ruff: noqa: TID251 - part of the backend that runs torch
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
+import tempfile
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from ....db.values import KernelView
-from ..launches import Launch, kernel_view
-from .onednn_log import Primitive, primitives_of, recorded
+from ..base import Executable
+from ..reports import Launch, kernel_view
 
 if TYPE_CHECKING:
     from torch.autograd.profiler_util import FunctionEvent
 
-    from ..base import Executable
 
-__all__ = ["launches", "profiled"]
+_STDOUT = 1
+_NS_PER_MS = 1_000_000
+_LINE = ("onednn_verbose", "v1")
+_EXECUTION = ("primitive", "exec")
+_FEWEST = 9
+"""Fields of a line about an execution, its descriptors and its time included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Primitive:
+    """One execution of a primitive.
+
+    Attributes:
+        name: The kind and what implements it, such as ``convolution jit:avx512_core``.
+        start_ns: When it began, on the clock that was asked for.
+        time_ns: How long it took.
+    """
+
+    name: str
+    start_ns: int
+    time_ns: int
+
+
+@dataclass(slots=True)
+class KernelLog:
+    """What was said; complete once ``recorded`` has ended."""
+
+    text: str = ""
+
+
+@contextmanager
+def recorded(onednn: Any) -> Iterator[KernelLog]:
+    """Let oneDNN speak, and take down what the process writes to its standard output meanwhile.
+
+    Args:
+        onednn: ``torch.backends.mkldnn``; where PyTorch is built without oneDNN nothing is said.
+    """
+    log = KernelLog()
+    if not onednn.is_available():
+        yield log
+        return
+    library = ctypes.CDLL(None)
+    with tempfile.TemporaryFile() as file:
+        library.fflush(None)
+        kept = os.dup(_STDOUT)
+        os.dup2(file.fileno(), _STDOUT)
+        try:
+            with onednn.verbose(onednn.VERBOSE_ON):
+                yield log
+        finally:
+            library.fflush(None)
+            os.dup2(kept, _STDOUT)
+            os.close(kept)
+        file.seek(0)
+        log.text = file.read().decode(errors="replace")
+
+
+def primitives_of(text: str, begin_ns: int) -> list[Primitive]:
+    """The executions that a log lists, in order; those without a time of day are left out.
+
+    Args:
+        text: The log.
+        begin_ns: Nanoseconds since 1970 that count as 0.
+    """
+    found = []
+    for line in text.splitlines():
+        fields = line.split(",")
+        if len(fields) < _FEWEST or tuple(fields[:2]) != _LINE or tuple(fields[3:5]) != _EXECUTION:
+            continue
+        start_ms, kind, implementation, took_ms = fields[2], fields[6], fields[7], fields[-1]
+        try:
+            start_ns, time_ns = float(start_ms) * _NS_PER_MS, float(took_ms) * _NS_PER_MS
+        except ValueError:
+            continue
+        found.append(Primitive(f"{kind} {implementation}", round(start_ns) - begin_ns, round(time_ns)))
+    return found
+
 
 _SOURCE = "torch.profiler"
 _MARK = "dlbricks execution"
@@ -79,8 +162,10 @@ def profiled(executable: Executable, executions: int) -> KernelView:
                 executable.run()
                 executable.synchronize()
     events = profiler.events() or []
-    marks = [one for one in events if one.name == _MARK and _on_cpu(one)]
-    elsewhere = [one for one in events if not _on_cpu(one) and not one.is_user_annotation and one.name != _MARK]
+    marks = [event for event in events if event.name == _MARK and _on_cpu(event)]
+    elsewhere = [
+        event for event in events if not _on_cpu(event) and not event.is_user_annotation and event.name != _MARK
+    ]
     begin_ns = profiler.profiler.kineto_results.trace_start_ns() if profiler.profiler is not None else 0
     primitives = primitives_of(log.text, begin_ns)
     found = [[*launches(mark, elsewhere, primitives)] for mark in marks]
@@ -98,26 +183,26 @@ def launches(
         primitives: What oneDNN logged, on the profiler's clock, of any execution.
     """
     begin, end = mark.time_range.start, mark.time_range.end
-    inside = [one for one in elsewhere if begin <= one.time_range.start <= end]
+    inside = [event for event in elsewhere if begin <= event.time_range.start <= end]
     if inside:
         # The same kernel may have been launched by several operators; a device runs what one of them launched first.
         waiting: defaultdict[str, deque[str]] = defaultdict(deque)
         for name, operator in _launched(mark, ""):
             waiting[name].append(operator)
-        for one in sorted(inside, key=lambda one: one.time_range.start):
-            operator = waiting[one.name].popleft() if waiting[one.name] else ""
-            yield Launch(one.name, operator, one.device_type.name.lower(), _duration(one))
+        for event in sorted(inside, key=lambda event: event.time_range.start):
+            operator = waiting[event.name].popleft() if waiting[event.name] else ""
+            yield Launch(event.name, operator, event.device_type.name.lower(), _duration(event))
         return
     begin_ns, end_ns = begin * _NS_PER_US, end * _NS_PER_US
-    primitives = [one for one in primitives if begin_ns <= one.start_ns <= end_ns]
+    primitives = [primitive for primitive in primitives if begin_ns <= primitive.start_ns <= end_ns]
     for event, operator in _computing(mark, ""):
         start_ns, length_ns = round(event.time_range.start * _NS_PER_US), _duration(event)
         name = _NUMBERED.sub("", event.name)
         rest_ns = length_ns
-        for one in primitives:
-            if start_ns <= one.start_ns + one.time_ns // 2 <= start_ns + length_ns:
-                yield Launch(one.name, operator or name, "cpu", one.time_ns)
-                rest_ns -= one.time_ns
+        for primitive in primitives:
+            if start_ns <= primitive.start_ns + primitive.time_ns // 2 <= start_ns + length_ns:
+                yield Launch(primitive.name, operator or name, "cpu", primitive.time_ns)
+                rest_ns -= primitive.time_ns
         yield Launch(name, operator, "cpu", max(0, rest_ns))
 
 

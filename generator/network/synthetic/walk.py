@@ -1,22 +1,315 @@
-"""State of the pass that sizes weights: what is known of each value, and decided about each weight."""
+"""State of the pass that sizes weights: what is known of each value, and how each weight is drawn."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, reduce
+from statistics import NormalDist
+from typing import Any, Literal
 
+import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 import onnx
-from onnx import NodeProto, TensorProto, numpy_helper
+from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper
 
-from ....bricks.operators import PRODUCTS
-from ....models.shapes import static_shapes
+from ....bricks.layer import PRODUCTS
 from ....models.skeleton import is_weight
-from .draws import BIAS, Draw
-from .elementwise import FUNCTIONS, Profile, combine
-from .moments import UNKNOWN, Moments
+from ....models.subgraphs import static_shapes
 
-__all__ = ["FLOATS", "Walk", "operand"]
+# How one synthetic weight is drawn, and the drawing itself, at memory speed.
+#
+# Fresh normal numbers cost 10 ns each, 1.5 s for VGG-19. Tensors are therefore cut from one pool of normal numbers per
+# seed, each from its own offset. The pool's length is prime, so that the rows of a matrix do not repeat within it.
+
+
+# The first two moments of a tensor's elements, and what pooling does to them.
+
+
+_NORMAL = NormalDist()
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Moments of a value's elements; the elements count as normally distributed.
+
+    Attributes:
+        rms: Root mean square ("magnitude").
+        mean: Mean; 0 where nothing shifts the value.
+    """
+
+    rms: float
+    mean: float = 0.0
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation."""
+        return math.sqrt(max(0.0, self.rms * self.rms - self.mean * self.mean))
+
+    def scaled(self, factor: float) -> Moments:
+        """Moments of the value times a positive factor."""
+        return Moments(self.rms * factor, self.mean * factor)
+
+    def largest_of(self, count: int) -> Moments:
+        """Moments of the largest of ``count`` independent elements.
+
+        The mean is Blom's approximation of the normal order statistic; the variance is taken as 0.4, which lies
+        between those of 4 (0.49) and 9 (0.36) elements, the windows of real pooling layers.
+        """
+        if count <= 1:
+            return self
+        mean = self.mean + self.deviation * _NORMAL.inv_cdf((count - 0.375) / (count + 0.25))
+        return Moments(math.hypot(mean, self.deviation * math.sqrt(0.4)), mean)
+
+
+UNKNOWN = Moments(math.sqrt(0.5))
+"""What counts for a value of which nothing is known: the magnitude of a rectified normal, hence plain He."""
+
+
+BIAS = 0.02
+"""Standard deviation of biases, and of float weights that nothing asks anything of."""
+
+_NORMALS = 1_048_573
+_UNIFORMS = 65_521
+_MASK64 = (1 << 64) - 1
+
+Array = npt.NDArray[Any]
+# numpy's own know no bfloat16, float8 and int4; these are untyped
+_iinfo: Callable[..., Any] = ml_dtypes.iinfo
+_finfo: Callable[..., Any] = ml_dtypes.finfo
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """The distribution of one weight.
+
+    Attributes:
+        kind: ``normal``: mean 0, standard deviation ``high``. ``uniform``: from ``low`` to ``high``. ``integer``:
+            from ``low`` to ``high`` - 1. ``quantised``: normal around the middle of the integer type, standard
+            deviation ``high``, clipped to the type. ``values``: exactly ``values``, repeated over the shape.
+        low: See ``kind``.
+        high: See ``kind``.
+        values: See ``kind``.
+    """
+
+    kind: Literal["normal", "uniform", "integer", "quantised", "values"]
+    low: float = 0.0
+    high: float = 0.0
+    values: tuple[float, ...] = ()
+
+    @property
+    def rms(self) -> float:
+        """Root of the mean square of what is drawn."""
+        if self.kind in {"normal", "quantised"}:
+            return self.high
+        if self.kind == "values":
+            return math.sqrt(sum(value * value for value in self.values) / max(1, len(self.values)))
+        return math.sqrt((self.low * self.low + self.low * self.high + self.high * self.high) / 3)
+
+
+@lru_cache(maxsize=2)
+def _pools(seed: int) -> tuple[Array, Array]:
+    generator = np.random.Generator(np.random.PCG64(seed))
+    normals = generator.standard_normal(_NORMALS, dtype=np.float32)
+    # In double precision: in which order NumPy adds depends on its version and the processor, and must not show.
+    normals -= np.float32(normals.mean(dtype=np.float64))
+    normals /= np.float32(normals.std(dtype=np.float64))
+    return normals, generator.random(_UNIFORMS, dtype=np.float32)
+
+
+def _offset(numbers: Sequence[int], length: int) -> int:
+    """Where in a pool of ``length`` a tensor begins: a splitmix64 hash of the numbers that identify it."""
+    state = 0
+    for number in numbers:
+        state = (state + number + 0x9E3779B97F4A7C15) & _MASK64
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK64
+        state ^= state >> 31
+    return state % length
+
+
+def _cut(pool: Array, offset: int, shape: Sequence[int], scale: float) -> Array:
+    """Numbers from ``pool`` times ``scale``, starting at ``offset`` and wrapping around."""
+    out = np.empty(math.prod(shape), np.float32)
+    done = 0
+    while done < out.size:
+        part = pool[offset : offset + out.size - done]
+        np.multiply(part, np.float32(scale), out=out[done : done + part.size])
+        done += part.size
+        offset = 0
+    return out.reshape(tuple(shape))
+
+
+def draw(recipe: Draw, dtype: int, shape: tuple[int, ...], *, seed: int, ordinal: int) -> Array:
+    """The array of one weight: equal for equal arguments, on every machine.
+
+    Args:
+        recipe: Its distribution.
+        dtype: ONNX element type (``onnx.TensorProto.FLOAT``).
+        shape: Its shape.
+        seed: Seed of the model; at least 0.
+        ordinal: Position among the weights of the model. Names play no part.
+    """
+    target = helper.tensor_dtype_to_np_dtype(dtype)
+    normals, uniforms = _pools(seed)
+    identity = (ordinal, *shape)
+    if recipe.kind == "values":
+        return np.asarray(np.resize(np.array(recipe.values), shape).astype(target))
+    if recipe.kind == "normal":
+        return _cast(_cut(normals, _offset(identity, _NORMALS), shape, recipe.high), target)
+    if recipe.kind == "quantised":
+        limits = _iinfo(target)
+        middle = (int(limits.min) + int(limits.max) + 1) // 2
+        numbers = np.rint(_cut(normals, _offset(identity, _NORMALS), shape, recipe.high))
+        return np.asarray(np.clip(numbers + middle, int(limits.min), int(limits.max)).astype(target))
+    numbers = _cut(uniforms, _offset(identity, _UNIFORMS), shape, recipe.high - recipe.low)
+    numbers += np.float32(recipe.low)
+    if recipe.kind == "uniform":
+        return _cast(numbers, target)
+    return np.asarray(np.minimum(np.floor(numbers), recipe.high - 1).astype(target))
+
+
+def _cast(numbers: Array, target: np.dtype[Any]) -> Array:
+    """To the target type; what would be a denormal number there becomes zero."""
+    if target == np.float32:
+        return numbers
+    if target != np.float64:
+        limits = _finfo(target)
+        numbers[np.abs(numbers) < float(limits.smallest_normal)] = 0
+    return np.asarray(numbers.astype(target))
+
+
+# Elementwise operators, followed exactly: a value as a function of the normal value that it was computed from.
+#
+# ``x · sigmoid(x)`` is no product of independent values, and 10 % per activation add up to a factor of a thousand over
+# EfficientNet. So the numbers of a chain of elementwise operators are tabulated over one normal variable, its root, and
+# their moments are integrals over that table.
+
+
+Numbers = npt.NDArray[np.float64]
+
+_GRID: Numbers = np.linspace(-6.0, 6.0, 121)
+_DENSITY: Numbers = np.exp(-_GRID * _GRID / 2)
+_DENSITY /= _DENSITY.sum()
+_erf: Callable[[Any], Any] = np.vectorize(math.erf, otypes=[np.float64])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Profile:
+    """A value as a function of a normal variable.
+
+    Attributes:
+        root: Name of the value that the variable stands for.
+        numbers: The function over the grid of the standard normal variable behind the root.
+    """
+
+    root: str
+    numbers: Numbers
+
+    @classmethod
+    def normal(cls, name: str, moments: Moments) -> Profile:
+        """A value that counts as normal itself."""
+        return cls(name, moments.mean + moments.deviation * _GRID)
+
+    def moments(self) -> Moments:
+        """Mean and root mean square under the normal density."""
+        mean = float(self.numbers @ _DENSITY)
+        return Moments(math.sqrt(float((self.numbers * self.numbers) @ _DENSITY)), mean)
+
+
+def _sigmoid(x: Numbers) -> Numbers:
+    return 1 / (1 + np.exp(-np.clip(x, -80, 80)))
+
+
+def _softplus(x: Numbers) -> Numbers:
+    return np.logaddexp(0, x)
+
+
+def _gelu(x: Numbers) -> Numbers:
+    return np.asarray(0.5 * x * (1 + _erf(x / math.sqrt(2))))
+
+
+def _elu(x: Numbers, alpha: float) -> Numbers:
+    return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
+
+
+def _attribute(node: NodeProto, name: str, default: float) -> float:
+    return next((item.f for item in node.attribute if item.name == name and item.type == AttributeProto.FLOAT), default)
+
+
+Function = Callable[..., Numbers]
+
+_UNARY: Mapping[str, Function] = {
+    "Abs": lambda _, x: np.abs(x),
+    "Cast": lambda _, x: x,
+    "Celu": lambda _, x: _elu(x, 1.0),
+    "Cos": lambda _, x: np.cos(x),
+    "Dropout": lambda _, x: x,
+    "Elu": lambda node, x: _elu(x, _attribute(node, "alpha", 1.0)),
+    "Erf": lambda _, x: np.asarray(_erf(x)),
+    "Exp": lambda _, x: np.exp(np.clip(x, -80, 20)),
+    "FastGelu": lambda _, x: _gelu(x),
+    "Gelu": lambda _, x: _gelu(x),
+    "HardSigmoid": lambda node, x: np.clip(_attribute(node, "alpha", 0.2) * x + _attribute(node, "beta", 0.5), 0, 1),
+    "HardSwish": lambda _, x: x * np.clip(x / 6 + 0.5, 0, 1),
+    "Identity": lambda _, x: x,
+    "LeakyRelu": lambda node, x: np.where(x > 0, x, _attribute(node, "alpha", 0.01) * x),
+    "Mish": lambda _, x: x * np.tanh(_softplus(x)),
+    "Neg": lambda _, x: -x,
+    "PRelu": lambda _, x: np.where(x > 0, x, 0.25 * x),
+    "QuickGelu": lambda node, x: x * _sigmoid(_attribute(node, "alpha", 1.702) * x),
+    "Relu": lambda _, x: np.maximum(x, 0),
+    "Selu": lambda _, x: 1.0507 * _elu(x, 1.67326),
+    "Sigmoid": lambda _, x: _sigmoid(x),
+    "Sin": lambda _, x: np.sin(x),
+    "Softplus": lambda _, x: _softplus(x),
+    "Softsign": lambda _, x: x / (1 + np.abs(x)),
+    "Swish": lambda node, x: x * _sigmoid(_attribute(node, "alpha", 1.0) * x),
+    "Tanh": lambda _, x: np.tanh(x),
+    "ThresholdedRelu": lambda node, x: np.where(x > _attribute(node, "alpha", 1.0), x, 0),
+}
+_BINARY: Mapping[str, Function] = {
+    "Add": lambda _, x, y: np.add(x, y),
+    "Div": lambda _, x, y: np.divide(x, y),
+    "Max": lambda _, x, *more: reduce(np.maximum, more, x),
+    "Min": lambda _, x, *more: reduce(np.minimum, more, x),
+    "Mul": lambda _, x, y: np.multiply(x, y),
+    "Pow": lambda _, x, y: np.power(x, y),
+    "Sub": lambda _, x, y: np.subtract(x, y),
+}
+_BOUNDED: Mapping[str, Function] = {
+    # NumPy before 2.1 refuses to clip where there is no bound at all.
+    "Clip": lambda _, x, low=None, high=None: x if low is None and high is None else np.clip(x, low, high)
+}
+
+FUNCTIONS: Mapping[str, tuple[int, Function]] = {
+    **{name: (1, function) for name, function in _UNARY.items()},
+    **{name: (2, function) for name, function in _BINARY.items()},
+    **{name: (3, function) for name, function in _BOUNDED.items()},
+}
+"""Operator to the number of operands that count, and its function of the node and their numbers."""
+
+
+def combine(node: NodeProto, operands: Sequence[Profile | float | None]) -> Profile | None:
+    """What an elementwise operator makes of operands with one root.
+
+    Args:
+        node: The operator, one of ``FUNCTIONS``.
+        operands: Profiles, scalar constants, and None for absent ones.
+
+    Returns:
+        None where the operands have no common root, or the result is not finite.
+    """
+    roots = {operand.root for operand in operands if isinstance(operand, Profile)}
+    if len(roots) != 1:
+        return None
+    numbers = [operand.numbers if isinstance(operand, Profile) else operand for operand in operands]
+    with np.errstate(all="ignore"):
+        result = np.asarray(FUNCTIONS[node.op_type][1](node, *numbers))
+    return Profile(roots.pop(), result) if np.isfinite(result).all() else None
+
 
 _SENTINEL = 1e4  # constants beyond it mean "minus infinity" in masks and clips
 _LARGEST = 1e30

@@ -1,4 +1,4 @@
-"""What runs inside the worker: the timed loop, rotations, execution layer by layer, and extraction of executed graphs.
+"""Code that runs inside the worker: the timed loop, passes of packs, execution by layer, extraction of executed graphs.
 
-Here stands what holds an executable. Nothing of it starts a process or writes to a database.
+The package contains all code that holds an executable. It neither starts processes nor writes to a database.
 """

@@ -1,4 +1,4 @@
-"""The graph that a runtime executes, written in skeleton form: what the worker hands to the parent."""
+"""The graph that a runtime executes, in skeleton form: the worker writes it for the parent."""
 
 from __future__ import annotations
 
@@ -11,25 +11,21 @@ from pathlib import Path
 import onnx
 
 from ....bricks.constants import element_number
-from ....models.hoisting import hoist_constants
-from ....models.names import plain_domain
+from ....models.normal import hoist_constants
 from ....models.skeleton import KEPT_ELEMENTS, mark_weight
-from ....models.subgraphs import all_graphs, all_nodes, own_names
+from ....models.subgraphs import all_graphs, all_nodes, own_names, plain_domain
 from ...backends.base import ExecutedGraph, ValueType
-from ...network.network import Network
-from ...network.types import array_type
-
-__all__ = ["EXECUTED", "stage_files", "write_graph"]
+from ...network.network import Network, array_type
 
 EXECUTED = "executed.onnx"
-"""The graph that is executed."""
+"""File of the graph that is executed."""
 
 _IR_VERSION = 10
-"""The first with metadata on values, which marks the weights."""
+"""The first IR version with metadata on values, which marks the weights."""
 
 
 def stage_files(folder: Path) -> list[Path]:
-    """The files of the stages on the way from the source to the executed graph, nearest to the source first."""
+    """Return the files of the stages from the source to the executed graph, nearest to the source first."""
     return sorted(folder.glob("stage*.onnx"))
 
 
@@ -37,8 +33,8 @@ def write_graph(executed: ExecutedGraph, network: Network, folder: Path) -> None
     """Write the executed graph and its stages in skeleton form.
 
     Args:
-        executed: What the backend reports.
-        network: What it executes; gives the types of the inputs.
+        executed: The backend's report.
+        network: The executed network; gives the types of the inputs.
         folder: An existing folder.
     """
     inputs = {name: array_type(array) for name, array in network.feeds.items()}
@@ -52,10 +48,10 @@ def write_graph(executed: ExecutedGraph, network: Network, folder: Path) -> None
 def _skeleton(
     source: onnx.ModelProto, inputs: Mapping[str, ValueType], types: Mapping[str, ValueType]
 ) -> onnx.ModelProto:
-    """The skeleton of an optimised graph; ``source`` is used up.
+    """Return the skeleton of an optimised graph; ``source`` is used up.
 
-    Nothing is folded or inlined: each node stays. Only domains that are used are imported, for a runtime may declare
-    all that it knows.
+    Nothing is folded or inlined: each node stays. Only used domains are imported, since a runtime may declare all
+    domains that it knows.
     """
     graph = source.graph
     model = onnx.ModelProto(ir_version=max(source.ir_version, _IR_VERSION))

@@ -1,28 +1,24 @@
-"""What a visit needs: a clock, and no garbage collection."""
+"""Tools of a visit: a clock, probes of how quiet the machine is, and enough copies of short networks."""
 
 from __future__ import annotations
 
 import gc
+import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
-__all__ = ["time_once", "undisturbed"]
+import numpy as np
 
-Run = Callable[[], None]
-
-
-def time_once(run: Run, synchronize: Run) -> int:
-    """Nanoseconds of one execution, to its end."""
-    start = time.perf_counter_ns()
-    run()
-    synchronize()
-    return time.perf_counter_ns() - start
+from ...backends.base import Executable
+from ...machine.cores import private_cache_bytes
+from ...network.network import Network
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """No garbage collection: collect now, then not until the end."""
+    """Collect garbage now, then not until the end of the context."""
     enabled = gc.isenabled()
     gc.collect(0)
     gc.disable()
@@ -31,3 +27,103 @@ def undisturbed() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+_TASKS = Path("/proc/self/task")
+
+_ELEMENTS = 16_384
+"""64 KiB of numbers: arithmetic in a core's own cache, some 20 microseconds."""
+
+_READ_BYTES = 256 << 10
+_BUFFER_BYTES = 32 << 20
+"""Each probe reads the next 256 KiB of these 32 MiB, which no other code touches: some 30 microseconds."""
+
+_REPEATS = 2
+"""Runs of the arithmetic; only the last counts, since the first finds other data in the caches."""
+
+
+class Probe:
+    """Two short computations that show how quiet the machine is: one calculates and one reads memory.
+
+    Load, frequency and steal time do not show the disturbances of a machine. The probes classify visits; no time is
+    ever divided by them.
+    """
+
+    def __init__(self) -> None:
+        self._numbers = np.linspace(0.1, 1.0, _ELEMENTS, dtype=np.float32)
+        self._result = np.empty_like(self._numbers)
+        self._memory = np.ones(_BUFFER_BYTES // 8, dtype=np.int64)
+        self._place = 0
+
+    def __call__(self) -> tuple[int, int]:
+        """Return the nanoseconds of arithmetic and of reading memory, now."""
+        compute_ns = 0
+        for _ in range(_REPEATS):
+            begin = time.perf_counter_ns()
+            np.sqrt(self._numbers, out=self._result)
+            np.divide(self._numbers, self._result, out=self._result)
+            compute_ns = time.perf_counter_ns() - begin
+        count = _READ_BYTES // 8
+        begin = time.perf_counter_ns()
+        int(self._memory[self._place : self._place + count].max())
+        memory_ns = time.perf_counter_ns() - begin
+        self._place = (self._place + count) % self._memory.size
+        return compute_ns, memory_ns
+
+
+def interruptions() -> tuple[int | None, int | None]:
+    """Return the kernel's counts so far; None if the system does not report them.
+
+    Returns:
+        The number of involuntary context switches of this thread, and the nanoseconds that all threads of this process
+        waited in a run queue.
+    """
+    of_thread = getattr(resource, "RUSAGE_THREAD", None)  # Linux only
+    return None if of_thread is None else resource.getrusage(of_thread).ru_nivcsw, _waited_ns()
+
+
+def _waited_ns() -> int | None:
+    total, known = 0, False
+    for task in _TASKS.glob("*/schedstat"):
+        try:
+            total += int(task.read_text().split()[1])
+        except (OSError, IndexError, ValueError):
+            continue  # the thread has ended, or the kernel does not count this
+        known = True
+    return total if known else None
+
+
+_SHORT_NS = 100_000
+"""A network with a shorter run is unrolled, so that the cost of a call is spread over many copies..."""
+
+_LONG_NS = 4 * _SHORT_NS
+"""A network with a run this long is timed only once."""
+
+_UNROLLED_NS = 400_000
+"""...until one run takes about 200 to 400 microseconds."""
+
+MOST_COPIES = 64
+"""With more copies, loading a network would take longer than timing it."""
+
+_CACHE_SHARE = 4
+"""Copies may fill a quarter of L2: more would leave the hot state of a single copy."""
+
+_PROBES = 5
+"""Runs of a short network, after its first run, that show how long it takes."""
+
+
+def choose_unroll(executable: Executable, network: Network) -> int:
+    """Return the number of copies, a power of two, that makes a short network's run 200 to 400 microseconds long.
+
+    All copies together stay within a quarter of L2, weights included: runtimes repack weights per node.
+    """
+    elapsed = executable.timed_ns()
+    if elapsed >= _LONG_NS:
+        return 1
+    elapsed = min(elapsed, *(executable.timed_ns() for _ in range(_PROBES - 1)))
+    if elapsed >= _SHORT_NS:
+        return 1
+    size_bytes = network.weight_bytes + network.feed_bytes + executable.output_bytes()
+    room = private_cache_bytes() // _CACHE_SHARE // max(size_bytes, 1)
+    copies = min(_UNROLLED_NS // max(elapsed, 1), room, MOST_COPIES)
+    return 1 << (int(copies).bit_length() - 1) if copies > 1 else 1

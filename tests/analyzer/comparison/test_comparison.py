@@ -12,9 +12,8 @@ from dlbricks.analyzer.advice import advise
 from dlbricks.analyzer.comparison.compare import Comparison, compare
 from dlbricks.analyzer.comparison.difference import Relation
 from dlbricks.analyzer.report.answers.comparison import comparison_answer
-from dlbricks.analyzer.report.drawing import draw_comparison
 from dlbricks.analyzer.report.tables import render
-from dlbricks.bricks.cutting.wiring import sequences
+from dlbricks.bricks.cutting.sequences import sequences
 from dlbricks.bricks.graph.footprint import REUSE_LEVELS, level_name
 from dlbricks.bricks.graph.graph import build_graph
 from dlbricks.constructor.uncertainty.calibration import scatter_of
@@ -47,11 +46,12 @@ def test_a_fifth_is_found_and_to_swap_the_sides_swaps_it(bench) -> None:
 
     row, back = only(bench), only(bench, base="torch")
 
-    assert (row.base, row.other, row.basis) == ("onnxruntime", "torch", "measured")
+    assert (row.base, row.other, row.pair.basis) == ("onnxruntime", "torch", "measured")
     assert row.ratio == pytest.approx(1.2, rel=0.01)
     assert row.ratio_ci95[0] < row.ratio < row.ratio_ci95[1]
-    assert row.base_measured_ms == pytest.approx(1.0, rel=0.01)
-    assert row.base_measured_ci95_ms[0] <= row.base_measured_ms <= row.base_measured_ci95_ms[1]
+    base = row.pair.base.measured
+    assert base.ms == pytest.approx(1.0, rel=0.01)
+    assert base.ci95_ms[0] <= base.ms <= base.ci95_ms[1]
     assert (row.verdict, row.reason) == (Relation.SLOWER, None)
     assert (back.base, back.other, back.verdict) == ("torch", "onnxruntime", Relation.FASTER)
     assert back.ratio == pytest.approx(1 / row.ratio)
@@ -66,7 +66,7 @@ def test_a_stack_is_the_same_as_itself_within_what_runs_differ_by(bench) -> None
 
     assert only(bench, by="run", minimum_effect=0.2).verdict is Relation.SAME
     assert row.verdict is Relation.UNCLEAR  # runs repeat to 3 %, and 3 % are asked for
-    assert row.apart
+    assert row.pair.apart
 
 
 def test_stacks_of_different_runs_are_kept_apart_beyond_what_runs_differ_by(bench) -> None:
@@ -77,9 +77,9 @@ def test_stacks_of_different_runs_are_kept_apart_beyond_what_runs_differ_by(benc
     bench.run(bench.torch, ms=math.exp(6 * math.sqrt(2) * scatter_of(None, 1, Subject.MODEL).run_sd))
     far = only(bench)
 
-    assert (close.verdict, close.apart) == (Relation.UNCLEAR, True)
+    assert (close.verdict, close.pair.apart) == (Relation.UNCLEAR, True)
     assert "the interval of the ratio reaches from 0." in close.reason
-    assert (far.verdict, far.apart) == (Relation.SLOWER, True)
+    assert (far.verdict, far.pair.apart) == (Relation.SLOWER, True)
 
 
 def test_of_different_runs_the_table_shows_the_quiet_latencies_that_the_ratio_is_of(bench) -> None:
@@ -93,11 +93,11 @@ def test_of_different_runs_the_table_shows_the_quiet_latencies_that_the_ratio_is
     assert row.ratio == pytest.approx(2.0 * 0.5 / 0.9, rel=0.01)
     assert shown["other_ms"] / shown["base_ms"] == pytest.approx(row.ratio)
     assert shown["base_ci95_ms"][0] < shown["base_ms"] < shown["base_ci95_ms"][1]
-    assert row.base_measured_ms == pytest.approx(1.0, rel=0.01)
+    assert row.pair.base.measured.ms == pytest.approx(1.0, rel=0.01)
     assert "while the machine was quiet" in table
     for layer in row.layers:
         assert layer.other_ms / layer.base_ms == pytest.approx(layer.ratio)
-        assert layer.gain_ms == pytest.approx(layer.occurrences * (layer.base_ms - layer.other_ms))
+        assert layer.gain_ms == pytest.approx(layer.brick.occurrences * (layer.base_ms - layer.other_ms))
 
 
 @pytest.mark.parametrize("measured", [False, True])
@@ -119,13 +119,6 @@ def test_a_model_of_which_nothing_is_left_is_a_row_with_its_reason(bench, tmp_pa
     assert "nothing of it is left to be a brick" in nothing.ranking[-1].reason
 
 
-def test_noise_is_no_verdict(bench) -> None:
-    bench.run(ms=1.0, noise=0.5)
-    bench.run(ms=1.1, noise=0.5)
-
-    assert only(bench, by="run").verdict is Relation.UNCLEAR
-
-
 def test_every_other_side_is_compared_with_the_base(bench) -> None:
     for stack, ms in ((bench.plain, 1.0), (bench.disabled, 2.0), (bench.torch, 0.5)):
         bench.run(stack, ms=ms)
@@ -142,16 +135,6 @@ def test_every_other_side_is_compared_with_the_base(bench) -> None:
     assert [(row.base, row.other) for row in by_key.rows] == [("torch", "onnxruntime optimization=all")]
     assert [row.other for row in of(bench, backend="onnxruntime").rows] == ["optimization=disabled"]
     assert [row.other for row in of(bench, others=["disabled"]).rows] == ["onnxruntime optimization=disabled"]
-
-
-def test_a_side_must_be_distinguished_from_the_others(bench) -> None:
-    for stack in (bench.plain, bench.disabled, bench.torch):
-        bench.run(stack, ms=1.0)
-
-    with pytest.raises(AmbiguousQuery, match="'onnxruntime' is several sides"):
-        of(bench, base="onnxruntime")
-    with pytest.raises(UsageError, match=r"no side of the comparison is 'openvino'.*torch"):
-        of(bench, base="openvino")
 
 
 def test_threads_precisions_and_systems_are_sides(bench) -> None:
@@ -182,53 +165,7 @@ def test_a_model_measured_hot_or_at_reuse_distances_is_one_side(bench) -> None:
     assert len(of(bench).sides) == 3
 
 
-def test_the_effect_that_matters_can_be_chosen(bench) -> None:
-    bench.run(ms=1.0)
-    bench.run(ms=1.2)
-
-    assert only(bench, by="run").verdict is Relation.SLOWER
-    assert only(bench, by="run", minimum_effect=0.5).verdict is Relation.SAME
-
-
 # Nothing to compare ---------------------------------------------------------------------------------------------------
-
-
-def test_one_side_is_nothing_to_compare_with(bench) -> None:
-    nothing = of(bench)
-    bench.run(ms=1.0)
-    alone = of(bench)
-
-    assert (nothing.rows[0].verdict, nothing.rows[0].reason) == (None, "nothing is stored")
-    assert alone.rows[0].reason == "nothing to compare with: only onnxruntime is stored"
-    assert not nothing.complete
-    assert not alone.complete
-
-
-def test_what_one_side_lacks_is_no_verdict_and_never_zero(bench) -> None:
-    bench.run(bench.plain, ms=1.0)
-    run = bench.run(bench.torch, bricks=dict(list(bench.bricks(0.1).items())[:2]))
-    bench.fail(run, bench.torch, bench.key, "crashed", "signal 11", Subject.MODEL)
-
-    row = only(bench)
-
-    assert (row.verdict, row.ratio, row.gain_ms, row.layers) == (None, None, None, ())
-    assert row.reason == "torch: the model could not be measured (crashed: signal 11)"
-    assert len(row.missing) == 4
-    assert "torch: no verdict, since" in render(comparison_answer(of(bench)))
-
-
-def test_a_broken_model_is_a_row_with_its_error(bench, tmp_path: Path) -> None:
-    bench.run(bench.plain, ms=1.0)
-    bench.run(bench.torch, ms=2.0)
-    (tmp_path / "broken.onnx").write_bytes(b"no model")
-
-    found = compare(find_models([tmp_path / "broken.onnx", bench.source.path]), store=bench.store)
-
-    broken, whole = found.rows
-    assert "broken.onnx" in broken.error
-    assert broken.verdict is None
-    assert whole.verdict is Relation.SLOWER
-    assert not found.complete
 
 
 # Bricks ---------------------------------------------------------------------------------------------------------------
@@ -241,11 +178,11 @@ def test_bricks_show_what_the_base_would_gain(bench) -> None:
 
     row = only(bench)
 
-    layers = {layer.key: layer for layer in row.layers}
+    layers = {layer.brick.key: layer for layer in row.layers}
     assert [layer.gain_ms for layer in row.layers] == sorted((layer.gain_ms for layer in row.layers), reverse=True)
-    assert row.layers[0].key == keys[0]
-    assert layers[keys[0]].occurrences == 2
-    assert layers[keys[0]].operators == ("Conv",)
+    assert row.layers[0].brick.key == keys[0]
+    assert layers[keys[0]].brick.occurrences == 2
+    assert layers[keys[0]].brick.operators == ("Conv",)
     assert layers[keys[0]].gain_ms == pytest.approx(2 * 0.2, rel=0.01)
     assert layers[keys[0]].verdict is layers[keys[3]].verdict is Relation.FASTER
     assert layers[keys[2]].verdict is Relation.SLOWER
@@ -276,7 +213,7 @@ def test_a_view_is_no_gain_for_a_runtime_that_copies(bench, tmp_path: Path) -> N
 
     (row,) = compare([source], store=bench.store).rows
 
-    gains = {layer.operators: layer.gain_ms for layer in row.layers}
+    gains = {layer.brick.operators: layer.gain_ms for layer in row.layers}
     assert gains["Relu",] == pytest.approx(2.0, rel=0.01)
     assert gains["Transpose",] == 0
     assert row.gain_ms == pytest.approx(2.0, rel=0.01)
@@ -289,68 +226,59 @@ def test_a_missing_brick_is_listed_with_its_reason(bench) -> None:
     some = {key: bricks[key] for key in keys[:2]}
     run = bench.run(bench.torch, bricks=some)
     bench.fail(run, bench.torch, keys[2], "unsupported", "torch has no Sigmoid")
+    bench.fail(run, bench.torch, bench.key, "crashed", "signal 11", Subject.MODEL)
 
     row = only(bench)
 
-    assert [layer.key for layer in row.layers] != []
+    assert [layer.brick.key for layer in row.layers] != []
+    assert row.ratio is None
     absent = {one.key: one for one in row.missing}
     assert set(absent) == set(keys[2:])
     assert absent[keys[2]].reason == "unsupported: torch has no Sigmoid"
     assert absent[keys[3]].reason == "not measured"
     assert absent[keys[2]].sides == ("torch",)
     assert row.verdict is None
-    assert "2 of its 4 bricks are" in row.reason
+    assert row.reason == "torch: the model could not be measured (crashed: signal 11)"
+    assert "torch: no verdict, since" in render(comparison_answer(of(bench)))
 
 
-def test_estimates_stand_in_where_models_are_not_measured(bench) -> None:
-    bench.run(bench.plain, bricks=bench.bricks(0.1))
-    bench.run(bench.torch, bricks=bench.bricks(0.5))
-
-    row = only(bench)
-    bench.run(bench.torch, ms=2.5)
-    mixed = only(bench)
-
-    assert (row.basis, row.verdict) == ("estimate", Relation.UNCLEAR)
-    assert "not known (onnxruntime, torch): measure the model itself" in row.reason
-    assert row.base_estimate_ci95_ms[0] < row.base_estimate_ms < row.base_estimate_ci95_ms[1]
-    assert (row.base_measured_ms, row.other_measured_ms) == (None, None)
-    assert row.ratio == pytest.approx(row.other_estimate_ms / row.base_estimate_ms)
-    assert mixed.basis == "estimate"  # like with like
-    assert mixed.other_measured_ms == pytest.approx(2.5, rel=0.01)
+LEVEL = Conditions(threads=1, cache=level_name(REUSE_LEVELS[0]))
+"""At which it is known how far estimates are off."""
 
 
-def test_estimates_whose_error_is_known_decide_and_hold_it(bench) -> None:
-    level = Conditions(threads=1, cache=level_name(REUSE_LEVELS[0]))
-    bench.run(bench.plain, bricks=bench.bricks(0.1), conditions=level)
-    bench.run(bench.torch, bricks=bench.bricks(0.5), conditions=level)
+@pytest.mark.parametrize(
+    ("base", "other", "by", "basis", "verdict", "reason"),
+    [
+        ({"bricks": 0.1}, {"bricks": 0.5}, "combination", "estimate", Relation.UNCLEAR,
+         "not known (onnxruntime, torch): measure the model itself"),
+        ({"bricks": 0.1}, {"bricks": 0.5, "ms": 2.5}, "combination", "estimate", Relation.UNCLEAR, "torch"),
+        ({"bricks": 0.1, "conditions": LEVEL}, {"bricks": 0.5, "conditions": LEVEL}, "combination", "estimate",
+         Relation.SLOWER, None),
+        ({"bricks": 0.1}, {"ms": 6.0}, "combination", "measured and estimate", Relation.UNCLEAR, "(onnxruntime)"),
+        ({"bricks": 0.1}, {"bricks": 0.12}, "run", "bricks", Relation.SLOWER, None),
+    ],
+    ids=["not known", "like with like", "known", "mixed", "the error of the method is shared"],
+)  # fmt: skip
+def test_estimates_stand_in_where_models_are_not_measured(bench, base, other, by, basis, verdict, reason) -> None:
+    for stack, given in ((bench.plain, base), (bench.plain if by == "run" else bench.torch, other)):
+        known = {"bricks": bench.bricks(given["bricks"])} if "bricks" in given else {}
+        bench.run(stack, **(given | known))
 
-    row = only(bench)
+    row = only(bench, by=by)
+    (answer,) = comparison_answer(of(bench, by=by)).results
 
-    assert (row.basis, row.verdict, row.reason) == ("estimate", Relation.SLOWER, None)
-    assert row.ratio_ci95[1] / row.ratio > 1.15  # the error of two methods
-
-
-def test_one_measured_and_the_other_estimated_are_compared_as_such(bench) -> None:
-    bench.run(bench.plain, bricks=bench.bricks(0.1))
-    bench.run(bench.torch, ms=6.0)
-
-    row = only(bench)
-
-    assert (row.basis, row.verdict) == ("measured and estimate", Relation.UNCLEAR)
-    assert "(onnxruntime)" in row.reason
-    answer = comparison_answer(of(bench)).results[0]
-    assert (answer["base_ms"], answer["other_ms"]) == (row.base_estimate_ms, row.other_measured_ms)
-
-
-def test_sums_of_bricks_of_runs_share_the_error_of_the_method(bench) -> None:
-    bench.run(bricks=bench.bricks(0.1))
-    bench.run(bricks=bench.bricks(0.12))
-
-    row = only(bench, by="run")
-
-    assert (row.basis, row.verdict) == ("bricks", Relation.SLOWER)
-    assert row.ratio == pytest.approx(1.2, rel=0.01)
-    assert row.base_estimate_ms == pytest.approx(0.6, rel=0.01)
+    assert (row.pair.basis, row.verdict) == (basis, verdict)
+    assert row.reason is None if reason is None else reason in row.reason
+    estimate, there = row.pair.base.estimate, row.pair.other
+    assert estimate.ci95_ms[0] < estimate.ms < estimate.ci95_ms[1]
+    taken = there.measured.ms if "bricks" not in other else there.estimate.ms
+    assert row.ratio == pytest.approx(taken / estimate.ms)
+    assert (answer["base_ms"], answer["other_ms"]) == (estimate.ms, taken)
+    assert (there.measured is None) == ("ms" not in other)
+    if by == "run":
+        assert row.ratio == pytest.approx(1.2, rel=0.01)
+    elif verdict is Relation.SLOWER:
+        assert row.ratio_ci95[1] / row.ratio > 1.15  # the error of two methods
 
 
 def test_runs_are_apart_and_the_oldest_is_the_base(bench) -> None:
@@ -394,6 +322,36 @@ def test_many_bricks_are_judged_together(bench) -> None:
     assert all(layer.reason for layer in row.layers if layer.verdict is Relation.UNCLEAR)
 
 
+# Answers --------------------------------------------------------------------------------------------------------------
+
+
+# Real measurements ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_options_of_a_runtime_are_compared_as_they_were_measured(really_measured: Path) -> None:
+    models = find_models([really_measured / "branches.onnx"])
+    with Store.open(really_measured / "dlbricks.db", create=False, read_only=True) as store:
+        found = compare(models, store=store)
+        best = advise(models, store=store)
+        runs = compare(models, store=store, by="run", stack=found.sides[0].choice.stack_key)
+
+    (row,) = found.rows
+    assert (row.base, row.other) == ("optimization=all", "optimization=disabled")
+    assert (row.pair.basis, row.pair.apart, row.missing) == ("measured", True, ())  # each in a run of its own
+    assert row.ratio > 0  # of what both are on a quiet machine, where both were seen quiet
+    assert row.ratio_ci95[0] <= row.ratio <= row.ratio_ci95[1]
+    assert row.verdict in Relation
+    assert sum(layer.brick.occurrences for layer in row.layers) == 6
+    assert row.gain_ms >= 0
+    assert best.complete
+    assert {one.name for one in best.rows[0].ranking} == {"optimization=all", "optimization=disabled"}
+    assert 0 <= best.rows[0].mixing.gain_ms <= best.rows[0].mixing.bricks_ms
+    (again,) = runs.rows
+    assert again.pair.basis == "measured"
+    assert len(again.layers) == 4
+
+
 def test_a_brick_that_takes_no_time_has_no_ratio(bench) -> None:
     conv, *rest = bench.counts
     bench.run(bricks=bench.bricks(0.1))
@@ -401,57 +359,27 @@ def test_a_brick_that_takes_no_time_has_no_ratio(bench) -> None:
 
     (row,) = of(bench, by="run").rows
 
-    layer = next(layer for layer in row.layers if layer.key == conv)
+    layer = next(layer for layer in row.layers if layer.brick.key == conv)
     assert (layer.ratio, layer.verdict) == (None, Relation.UNCLEAR)
     assert layer.reason == "it takes no time that could be measured"
 
 
-# Answers --------------------------------------------------------------------------------------------------------------
+def test_a_side_must_be_distinguished_from_the_others(bench) -> None:
+    for stack in (bench.plain, bench.disabled, bench.torch):
+        bench.run(stack, ms=1.0)
+
+    with pytest.raises(AmbiguousQuery, match="'onnxruntime' is several sides"):
+        of(bench, base="onnxruntime")
+    with pytest.raises(UsageError, match=r"no side of the comparison is 'openvino'.*torch"):
+        of(bench, base="openvino")
 
 
-def test_the_table_shows_each_pair_and_with_layers_every_brick(bench) -> None:
-    bench.run(bench.plain, ms=1.0, bricks=bench.bricks(0.1))
-    bench.run(bench.torch, ms=1.5, bricks=bench.bricks(0.2))
+def test_one_side_is_nothing_to_compare_with(bench) -> None:
+    nothing = of(bench)
+    bench.run(ms=1.0)
+    alone = of(bench)
 
-    table, longer = render(comparison_answer(of(bench))), render(comparison_answer(of(bench), layers=True))
-
-    assert "SLOWER" in table
-    assert "base: onnxruntime; SAME is within 0.03" in table
-    assert "Sigmoid" not in table
-    assert "Sigmoid" in longer
-    assert "would gain if it ran the brick as fast" in longer
-
-
-def test_plots_of_models_and_bricks(bench, tmp_path: Path) -> None:
-    bench.run(bench.plain, ms=1.0, bricks=bench.bricks(0.1))
-    bench.run(bench.torch, ms=1.5, bricks=bench.bricks(0.2))
-
-    folder = draw_comparison(of(bench), tmp_path / "plots")
-    (alone,) = draw_comparison(of(bench), tmp_path / "alone.svg")
-
-    assert {path.name for path in folder} == {"models.png", "bricks-branches-torch.png"}
-    assert alone.read_text().startswith("<?xml")
-    with pytest.raises(UsageError, match="nothing to draw"):
-        draw_comparison(dataclasses.replace(of(bench), rows=()), tmp_path / "none.png")
-
-
-# Real measurements ----------------------------------------------------------------------------------------------------
-
-
-def test_options_of_a_runtime_are_compared_as_they_were_measured(really_measured: Path) -> None:
-    models = find_models([really_measured / "branches.onnx"])
-    with Store.open(really_measured / "dlbricks.db", create=False, read_only=True) as store:
-        found = compare(models, store=store)
-        runs = compare(models, store=store, by="run", stack=found.sides[0].choice.stack_key)
-
-    (row,) = found.rows
-    assert (row.base, row.other) == ("optimization=all", "optimization=disabled")
-    assert (row.basis, row.apart, row.missing) == ("measured", True, ())  # each in a run of its own
-    assert row.ratio > 0  # of what both are on a quiet machine, where both were seen quiet
-    assert row.ratio_ci95[0] <= row.ratio <= row.ratio_ci95[1]
-    assert row.verdict in Relation
-    assert sum(layer.occurrences for layer in row.layers) == 6
-    assert row.gain_ms >= 0
-    (again,) = runs.rows
-    assert again.basis == "measured"
-    assert len(again.layers) == 4
+    assert (nothing.rows[0].verdict, nothing.rows[0].reason) == (None, "nothing is stored")
+    assert alone.rows[0].reason == "nothing to compare with: only onnxruntime is stored"
+    assert not nothing.complete
+    assert not alone.complete

@@ -8,10 +8,10 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from dlbricks.analyzer.comparison.timeline import Timeline, visited_in_turn
+from dlbricks.analyzer.comparison.sides import Timeline, visited_in_turn
 from dlbricks.constructor.uncertainty.calibration import scatter_of
 from dlbricks.db import Conditions, Measurement, Run, Stack, Stop, Store, Subject, System
-from dlbricks.db.values import Block, Visit
+from dlbricks.db.values import Block, Identity, Visit
 from lab import changed, summary_of
 
 SYSTEM = System("Xeon Example", "x86_64", 2, 4, (("L2", 2097152),), 16)
@@ -35,10 +35,8 @@ def run(store):
         id_ = str(uuid.uuid4())
         started = f"2026-11-21T10:{minute:02}:00+00:00"
         store.begin_run(Run(id_, started, "0", "run", None, SYSTEM.key, STACK.key))
-        made = Measurement(
-            id=str(uuid.uuid4()), run=id_, subject=Subject.BRICK, key=uuid.uuid4().hex, system=SYSTEM.key,
-            stack=STACK.key, conditions=Conditions(1), unroll=1, summary=summary_of(1e6), stop=Stop.VISITS,
-        )  # fmt: skip
+        identity = Identity(Subject.BRICK, uuid.uuid4().hex, SYSTEM.key, STACK.key, Conditions(1))
+        made = Measurement(str(uuid.uuid4()), id_, identity, 1, summary_of(1e6), Stop.VISITS)
         return changed(made, **changes)
 
     return begun
@@ -52,23 +50,26 @@ def test_what_one_run_measured_was_visited_in_turn(store, run) -> None:
     assert (standing.base_ns, standing.other_ns, standing.apart) == (1e6, 2e6, 0.0)
 
 
-def test_two_runs_are_compared_as_they_are_on_a_quiet_machine(store, run) -> None:
-    one, other = run(undisturbed_ns=0.8e6, quiet=0.5), run(5, undisturbed_ns=0.81e6, quiet=0.1, mean_ns=1.6e6)
-
-    standing = Timeline(store).between(one, other, ((), ()), in_turn=False)
-
-    assert (standing.base_ns, standing.other_ns) == (0.8e6, 0.81e6)
-    assert standing.apart == pytest.approx(APART)
+QUIET = {"undisturbed_ns": 0.8e6, "quiet": 0.5}
 
 
-@pytest.mark.parametrize("quiet", [0.0, None])
-def test_a_run_that_was_never_quiet_is_compared_by_its_mean_and_in_more_doubt(store, run, quiet) -> None:
-    one, other = run(undisturbed_ns=0.8e6, quiet=0.5), run(5, undisturbed_ns=1e6, quiet=quiet, mean_ns=1.6e6)
+@pytest.mark.parametrize(
+    ("one", "other", "taken", "doubt"),
+    [
+        (QUIET, {"undisturbed_ns": 0.81e6, "quiet": 0.1, "mean_ns": 1.6e6}, (0.8e6, 0.81e6), ()),
+        (QUIET, {"undisturbed_ns": 1e6, "quiet": 0.0, "mean_ns": 1.6e6}, (1e6, 1.6e6), (0.25 / 2, 0.6 / 2)),
+        (QUIET, {"undisturbed_ns": 1e6, "quiet": None, "mean_ns": 1.6e6}, (1e6, 1.6e6), (0.25 / 2, 0.6 / 2)),
+        ({}, {}, (1e6, 1e6), ()),  # not known to be disturbed
+    ],
+    ids=["both quiet", "one never quiet", "one not known", "neither known"],
+)
+def test_two_runs_are_compared_as_they_are_on_a_quiet_machine_or_in_more_doubt(
+    store, run, one, other, taken, doubt
+) -> None:
+    standing = Timeline(store).between(run(**one), run(5, **other), ((), ()), in_turn=False)
 
-    standing = Timeline(store).between(one, other, ((), ()), in_turn=False)
-
-    assert (standing.base_ns, standing.other_ns) == (1e6, 1.6e6)
-    assert standing.apart == pytest.approx(math.hypot(APART, 0.25 / 2, 0.6 / 2))
+    assert (standing.base_ns, standing.other_ns) == taken
+    assert standing.apart == pytest.approx(math.hypot(APART, *doubt))
 
 
 @pytest.mark.parametrize("slower", [(1.04, 2.0), (1.2, 1.0), (1.0, 3.0)])
@@ -86,10 +87,6 @@ def test_what_was_never_quiet_counts_as_quiet_where_probes_say_that_the_machine_
     assert standing.undisturbed is (slower == (1.04, 2.0))
 
 
-def test_what_is_not_known_to_be_disturbed_is_as_far_apart_as_runs_are(store, run) -> None:
-    assert Timeline(store).between(run(), run(5), ((), ()), in_turn=False).apart == pytest.approx(APART)
-
-
 def test_what_one_run_did_one_after_the_other_is_as_far_apart_as_runs_are(store, run) -> None:
     """The machine drifts within a run as well: nothing says that it stood still."""
     one = run(undisturbed_ns=1e6, quiet=0.5)
@@ -100,20 +97,6 @@ def test_what_one_run_did_one_after_the_other_is_as_far_apart_as_runs_are(store,
 
     assert standing.apart == pytest.approx(APART)
     assert timeline.apart(one, later, in_turn=False) == pytest.approx(APART)
-
-
-def test_what_runs_of_unknown_stacks_differ_by_is_a_guess_and_called_one(store, run) -> None:
-    known, other = run(), run(stack="another")
-
-    assert Timeline(store).known(known)
-    assert not Timeline(store).known(known, other)
-
-
-def test_it_knows_when_runs_began(store, run) -> None:
-    one, other = run(1), run(5)
-    timeline = Timeline(store)
-
-    assert timeline.started(one) < timeline.started(other)
 
 
 def block(begun_s: float, *, process: int = 0) -> Block:
@@ -147,3 +130,10 @@ def test_what_one_run_did_one_after_the_other_was_not_visited_in_turn(run, their
 
     assert visited_in_turn(one, one, [block(0)], theirs) is in_turn
     assert not visited_in_turn(one, run(5), [block(0)], theirs), "of two runs nothing is"
+
+
+def test_what_runs_of_unknown_stacks_differ_by_is_a_guess_and_called_one(store, run) -> None:
+    known, other = run(), run(stack="another")
+
+    assert Timeline(store).known(known)
+    assert not Timeline(store).known(known, other)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -77,15 +76,6 @@ def test_the_gpu_is_estimated_where_there_is_none(cli, gpu, home):
     assert half["sequential_ms"] == sum(OF_GPU) / 2
 
 
-def test_the_machine_at_home_answers_as_before(cli, gpu, home):
-    before = cli("estimate", "fork.onnx", "--json").json["results"]
-    cli("db", "merge", gpu)
-
-    after = cli("estimate", "fork.onnx", "--device", "cpu", "--json").json["results"]
-
-    assert after == [before[0] | {"device": "cpu"}]
-
-
 def test_measurements_only_of_a_gpu_give_the_estimate_without_the_model(cli, gpu, home):
     with Store.open(gpu) as store:
         assert export(store, home / "back.db", measurements_only=True) == 10  # in both precisions, without the models
@@ -100,23 +90,3 @@ def test_measurements_only_of_a_gpu_give_the_estimate_without_the_model(cli, gpu
         assert store.systems()[GPU_MACHINE.key] == GPU_MACHINE  # the GPU's name is part of what was measured
         assert store.stacks()[ON_GPU.key] == ON_GPU
         assert [run.before for run in store.runs() if run.system == GPU_MACHINE.key] == [{}]  # the host's is not
-
-
-def test_two_gpus_are_two_systems(cli, gpu, home):
-    """The same machine with another GPU has latencies of its own."""
-    other = dataclasses.replace(GPU_MACHINE, gpus=("NVIDIA Other",))
-    with Store.open(gpu) as store:
-        measured = store.measurements(subject=Subject.BRICK, dtype="float32")
-        system = store.put_system(other)
-        run = Run(str(uuid.uuid4()), "2026-11-21T02:00:00Z", "0", "run", None, system, ON_GPU.key)
-        store.begin_run(run)
-        store.add(
-            (dataclasses.replace(found, id=str(uuid.uuid4()), system=system, run=run.id), ()) for found in measured
-        )
-    cli("db", "merge", gpu)
-
-    asked = cli("estimate", "fork.onnx", "--device", "cuda", "--dtype", "float32")
-
-    assert asked.code == 2
-    assert f"--system {GPU_MACHINE.key[:8]} (Xeon Other, NVIDIA Example;" in asked.error
-    assert f"--system {other.key[:8]} (Xeon Other, NVIDIA Other;" in asked.error

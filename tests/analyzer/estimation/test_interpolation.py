@@ -8,10 +8,9 @@ import uuid
 import numpy as np
 import onnx
 import pytest
+from dlbricks.analyzer.estimation.estimate import estimate_between
 from dlbricks.analyzer.estimation.estimates import Estimates, estimate_record
-from dlbricks.analyzer.estimation.interpolation import estimate_between
 from dlbricks.analyzer.report.answers.estimates import estimates_answer
-from dlbricks.analyzer.reporting import Setup, report, report_answer
 from dlbricks.bricks.graph.footprint import REUSE_LEVELS, level_name
 from dlbricks.db import Conditions, Run, Subject
 from dlbricks.generator.backends.registry import get
@@ -52,36 +51,22 @@ def test_what_lies_between_measured_sizes_is_read_there(measured):
 
     (entry,) = estimate_between([at(source, seq=300)], store=lab.store)
 
-    assert entry.estimate_ms == pytest.approx(2 * ms(300), rel=1e-3)
-    assert entry.sequential_ms == pytest.approx(2 * ms(300), rel=1e-3)
-    found = entry.interpolated
+    assert entry.latency.ms == pytest.approx(2 * ms(300), rel=1e-3)
+    assert entry.sums.sequential_ms == pytest.approx(2 * ms(300), rel=1e-3)
+    found = entry.parts.interpolated
     assert (found.dimension, found.between, found.measured) == ("seq", (256, 512), (128, 256, 512, 1024))
     assert [one.length for one in found.left_out] == [256, 512]
-    low, high = entry.ci95_ms
+    low, high = entry.latency.ci95_ms
     assert low < 2 * ms(300) < high
     assert not entry.complete  # nothing of it is measured, and it says so
-    assert entry.coverage.sequences == 0
-    assert (found.bricks, found.share, entry.known_ms) == (2, 1.0, 0.0)
-    assert all(part.interpolated and part.verdict is None for part in entry.sequences)
-    assert entry.critical_path_ms == entry.sequential_ms  # composed as always: it is a chain
+    assert entry.parts.coverage.sequences == 0
+    assert (found.bricks, found.share, entry.sums.known_ms) == (2, 1.0, 0.0)
+    assert all(part.interpolated and part.verdict is None for part in entry.parts.sequences)
+    assert entry.sums.critical_path_ms == entry.sums.sequential_ms  # composed as always: it is a chain
     record = estimate_record(entry)
     assert record["interpolated"]["between"] == (256, 512)
     summary = "\n".join(estimates_answer(Estimates((entry,))).summary)
     assert "100% of it is interpolated between seq=256 and 512, 2 of 2 bricks" in summary
-
-
-def test_bricks_that_are_measured_are_taken_as_they_are(measured, keys_of):
-    lab, source = measured
-    first, _ = keys_of(at(source, seq=300))
-    lab.put([(first, 9.0)])
-
-    (entry,) = estimate_between([at(source, seq=300)], store=lab.store)
-
-    assert entry.sequential_ms == pytest.approx(9.0 + ms(300), rel=1e-3)
-    assert [part.interpolated for part in entry.sequences] == [False, True]
-    assert entry.interpolated.share == pytest.approx(ms(300) / (9.0 + ms(300)), rel=1e-3)
-    assert (entry.known_ms, entry.coverage.sequences) == (9.0, 0.5)
-    assert [one.op_types for one in entry.missing] == [("Sigmoid",)]  # with the command that would measure it
 
 
 def test_an_interpolated_estimate_stands_beside_the_model_where_that_is_measured(measured, graph_of):
@@ -91,22 +76,10 @@ def test_an_interpolated_estimate_stands_beside_the_model_where_that_is_measured
 
     (entry,) = estimate_between([wanted], store=lab.store)
 
-    assert (entry.measured_ms, entry.paired) == (8.0, False)
-    assert entry.ratio == pytest.approx(2 * ms(300) / 8.0, rel=1e-3)
-    low, high = entry.ratio_ci95
-    assert low < entry.ratio < high
-
-
-def test_what_is_measured_stays_as_it_is_and_counts(measured):
-    lab, source = measured
-    lab.put((part.key, ms(400)) for part in estimate_between([at(source, seq=400)], store=lab.store).rows[0].sequences)
-
-    known, between = estimate_between([at(source, seq=400), at(source, seq=300)], store=lab.store)
-
-    assert known.interpolated is None
-    assert known.estimate_ms == 2 * ms(400)
-    assert between.interpolated.between == (256, 400)  # sizes that were asked for are looked at too
-    assert between.interpolated.measured == (128, 256, 400, 512, 1024)
+    assert (entry.truth.ms, entry.truth.paired) == (8.0, False)
+    assert entry.truth.ratio == pytest.approx(2 * ms(300) / 8.0, rel=1e-3)
+    low, high = entry.truth.ratio_ci95
+    assert low < entry.truth.ratio < high
 
 
 @pytest.mark.parametrize("change", ["stack", "cache", "threads"])
@@ -126,8 +99,8 @@ def test_other_sizes_are_of_the_combination_that_the_model_is_in_part_measured_u
 
     (entry,) = estimate_between([wanted], store=lab.store)
 
-    assert entry.estimate_ms == pytest.approx(2 * ms(300), rel=1e-3)
-    assert (entry.stack, entry.threads, entry.coverage.sequences) == (STACK.key, 1, 0.5)
+    assert entry.latency.ms == pytest.approx(2 * ms(300), rel=1e-3)
+    assert (entry.place.stack, entry.place.threads, entry.parts.coverage.sequences) == (STACK.key, 1, 0.5)
 
 
 def test_sizes_that_were_asked_for_suffice_where_enough_of_them_are_measured(measured):
@@ -136,18 +109,7 @@ def test_sizes_that_were_asked_for_suffice_where_enough_of_them_are_measured(mea
 
     found = estimate_between(models, store=lab.store).rows
 
-    assert found[2].interpolated.measured == (128, 256, 512)  # 1024 is looked at where there are fewer
-
-
-@pytest.mark.parametrize(("size", "near"), [(100, "128, 256, 512"), (2000, "256, 512, 1024")])
-def test_nothing_is_extrapolated(measured, size, near):
-    lab, source = measured
-
-    (entry,) = estimate_between([at(source, seq=size)], store=lab.store)
-
-    assert (entry.estimate_ms, entry.interpolated) == (None, None)
-    assert entry.interpolation_reason == f"seq={size} does not lie between sizes that are measured ({near})"
-    assert "nothing is extrapolated" in "\n".join(estimates_answer(Estimates((entry,))).summary)
+    assert found[2].parts.interpolated.measured == (128, 256, 512)  # 1024 is looked at where there are fewer
 
 
 def test_a_batch_is_a_size_and_without_any_there_is_nothing_to_vary(lab, keys_of):
@@ -157,43 +119,13 @@ def test_a_batch_is_a_size_and_without_any_there_is_nothing_to_vary(lab, keys_of
     single = dataclasses.replace(source, name="single", batch=4, dims=())
 
     (entry,) = estimate_between([dataclasses.replace(source, name="model@b4", batch=4)], store=lab.store)
-    assert entry.interpolated is None  # two sizes are given, and nothing says which of them varies
+    assert entry.parts.interpolated is None  # two sizes are given, and nothing says which of them varies
 
     models = [dataclasses.replace(source, name=f"model@b{batch}", batch=batch) for batch in (2, 4, 8)]
     _, entry, _ = estimate_between(models, store=lab.store)
-    assert (entry.interpolated.dimension, entry.interpolated.between) == ("batch", (2, 8))
-    assert entry.ci95_ms is None  # of two sizes none can be left out
-    assert estimate_between([single], store=lab.store).rows[0].interpolated is None
-
-
-def test_a_report_reads_between_as_well_and_its_page_shows_it(measured, tmp_path):
-    lab, source = measured
-    models = [at(source, seq=size) for size in (128, 256, 300, 512)]
-    asked = {"store": lab.store, "setup": Setup(graph="source"), "measure": False}
-
-    made = report(models, out=tmp_path / "page.html", interpolate=True, **asked)
-
-    assert made.complete
-    assert [one.estimate.interpolated is None for one in made.sections] == [True, True, False, True]
-    page = (tmp_path / "page.html").read_text()
-    assert page.count('class="ring"') == 2  # latency and throughput
-    assert "100% interpolated" in page
-    (sweep,) = report_answer(made).totals["sweeps"]
-    assert [point["interpolated"] for point in sweep["points"]] == [False, False, True, False]
-    assert not report(models, **asked).complete
-
-
-def test_a_layer_that_cannot_be_a_brick_is_not_made_up_for(lab, keys_of):
-    text = OPEN.replace("float[batch, seq, 8] y)", "float[batch, seq, 8] y, float[n, m] z)")
-    text = text.replace('["" : 17]', '["" : 17, "strange" : 1]')
-    source = lab.source(text.replace("y = Sigmoid(a)", "y = Sigmoid(a) z = strange.Thing(a)"))
-    for size in (256, 512):
-        lab.put((key, ms(size)) for key in keys_of(at(source, seq=size)))
-
-    (entry,) = estimate_between([at(source, seq=300)], store=lab.store)
-
-    assert (entry.estimate_ms, entry.interpolated) == (None, None)
-    assert "cannot be a brick" in entry.missing[-1].reason
+    assert (entry.parts.interpolated.dimension, entry.parts.interpolated.between) == ("batch", (2, 8))
+    assert entry.latency.ci95_ms is None  # of two sizes none can be left out
+    assert estimate_between([single], store=lab.store).rows[0].parts.interpolated is None
 
 
 # ONNX Runtime fuses the sum and both activations into convolutions, and changes the layout behind them.
@@ -238,10 +170,10 @@ def filled(lab, batches, graph, **changes):
     """Each brick of all batches but 3 takes as long as there are samples, and its place; how many there are at 3."""
     found = estimate_between(batches, store=lab.store, graph=graph).rows
     for entry in found:
-        if entry.batch != 3:
-            places = {part.key: place for place, part in enumerate(entry.sequences)}
-            lab.put(((key, entry.batch + 0.1 * place) for key, place in places.items()), **changes)
-    return [0.1 * place for place, _ in enumerate(found[2].sequences)]
+        if entry.model.source.batch != 3:
+            places = {part.key: place for place, part in enumerate(entry.parts.sequences)}
+            lab.put(((key, entry.model.source.batch + 0.1 * place) for key, place in places.items()), **changes)
+    return [0.1 * place for place, _ in enumerate(found[2].parts.sequences)]
 
 
 @pytest.mark.parametrize("graph", ["source", "fused", "runtime"])
@@ -251,10 +183,10 @@ def test_what_the_runtime_executes_is_read_between_batches(home, batches, graph)
 
     entry = estimate_between(batches, store=home.store, graph=graph).rows[2]
 
-    assert entry.interpolated.measured == (1, 2, 4, 8)
-    assert entry.interpolated.bricks == len(places)
-    assert entry.sequential_ms == pytest.approx(sum(3 + place for place in places))
-    operators = [part.op_types for part in entry.sequences]
+    assert entry.parts.interpolated.measured == (1, 2, 4, 8)
+    assert entry.parts.interpolated.bricks == len(places)
+    assert entry.sums.sequential_ms == pytest.approx(sum(3 + place for place in places))
+    operators = [part.op_types for part in entry.parts.sequences]
     assert (("ReorderOutput",) in operators) == (graph == "runtime")
 
 
@@ -265,10 +197,48 @@ def test_where_the_executed_graph_is_known_at_other_sizes_it_is_read_too_and_is_
 
     known, between = estimate_between(batches, store=home.store, cache="hot").rows[1:3]
 
-    assert known.estimate_ms == pytest.approx(sum(2 + place for place in inside))
-    assert between.estimate_ms == pytest.approx(sum(3 + place for place in inside))
-    assert between.sequential_ms == pytest.approx(sum(3 + place for place in layers))
-    assert between.interpolated.bricks == len(inside) + len(layers)
-    assert [one.ms for one in between.interpolated.left_out] == pytest.approx(
+    assert known.latency.ms == pytest.approx(sum(2 + place for place in inside))
+    assert between.latency.ms == pytest.approx(sum(3 + place for place in inside))
+    assert between.sums.sequential_ms == pytest.approx(sum(3 + place for place in layers))
+    assert between.parts.interpolated.bricks == len(inside) + len(layers)
+    assert [one.ms for one in between.parts.interpolated.left_out] == pytest.approx(
         [sum(size + place for place in inside) for size in (2, 4)]
     )
+
+
+@pytest.mark.parametrize(("size", "near"), [(100, "128, 256, 512"), (2000, "256, 512, 1024")])
+def test_nothing_is_extrapolated(measured, size, near):
+    lab, source = measured
+
+    (entry,) = estimate_between([at(source, seq=size)], store=lab.store)
+
+    assert (entry.latency.ms, entry.parts.interpolated) == (None, None)
+    assert entry.parts.interpolation_reason == f"seq={size} does not lie between sizes that are measured ({near})"
+    assert "nothing is extrapolated" in "\n".join(estimates_answer(Estimates((entry,))).summary)
+
+
+def test_a_layer_that_cannot_be_a_brick_is_not_made_up_for(lab, keys_of):
+    text = OPEN.replace("float[batch, seq, 8] y)", "float[batch, seq, 8] y, float[n, m] z)")
+    text = text.replace('["" : 17]', '["" : 17, "strange" : 1]')
+    source = lab.source(text.replace("y = Sigmoid(a)", "y = Sigmoid(a) z = strange.Thing(a)"))
+    for size in (256, 512):
+        lab.put((key, ms(size)) for key in keys_of(at(source, seq=size)))
+
+    (entry,) = estimate_between([at(source, seq=300)], store=lab.store)
+
+    assert (entry.latency.ms, entry.parts.interpolated) == (None, None)
+    assert "cannot be a brick" in entry.parts.missing[-1].reason
+
+
+def test_what_is_measured_stays_as_it_is_and_counts(measured):
+    lab, source = measured
+    lab.put(
+        (part.key, ms(400)) for part in estimate_between([at(source, seq=400)], store=lab.store).rows[0].parts.sequences
+    )
+
+    known, between = estimate_between([at(source, seq=400), at(source, seq=300)], store=lab.store)
+
+    assert known.parts.interpolated is None
+    assert known.latency.ms == 2 * ms(400)
+    assert between.parts.interpolated.between == (256, 400)  # sizes that were asked for are looked at too
+    assert between.parts.interpolated.measured == (128, 256, 400, 512, 1024)

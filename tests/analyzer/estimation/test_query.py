@@ -4,7 +4,13 @@ import dataclasses
 
 import pytest
 from dlbricks.analyzer.estimation.query import Query, QueryFields, asked, choose
-from dlbricks.db import Conditions, Stack, System
+from dlbricks.analyzer.estimation.reading import find_ceilings
+from dlbricks.bricks.reference import COPY, GEMM, OVERHEAD, STREAM, built_in_key
+from dlbricks.constructor.choice import Choice
+from dlbricks.constructor.evidence import ends_in_view
+from dlbricks.constructor.roofline import Ceilings
+from dlbricks.db import Conditions, Stack, Subject, System
+from dlbricks.db.samples.rates import ceiling_work
 from dlbricks.errors import AmbiguousQuery, UsageError
 
 KEYS = ["a" * 64, "b" * 64]
@@ -94,13 +100,6 @@ def test_no_threads_means_all_cores_that_the_run_could_use(filled):
     assert choose(filled.store, KEYS, Query(threads=0)).conditions.threads == 1
 
 
-def test_a_long_list_is_cut(filled):
-    for threads in range(2, 40):
-        filled.put([(KEYS[0], 1.0)], conditions=dataclasses.replace(filled.conditions, threads=threads))
-    with pytest.raises(AmbiguousQuery, match="and 27 more"):
-        choose(filled.store, KEYS, Query())
-
-
 def test_a_query_is_the_same_as_keywords_which_come_first():
     assert asked(None, {"threads": 2}) == Query(threads=2)
     assert asked(Query(backend="torch", threads=1), {"threads": None, "dtype": "int8"}) == Query(
@@ -112,3 +111,88 @@ def test_a_query_is_the_same_as_keywords_which_come_first():
 
 def test_every_field_of_a_query_is_a_keyword():
     assert list(QueryFields.__annotations__) == [field.name for field in dataclasses.fields(Query)]
+
+
+# Ceilings as they are stored: which stacks they are taken over, and which networks count on a device ---------------
+
+MIB = 1 << 20
+FLOPS = 2 * 4096**3
+
+
+def stack(backend: str, device: str = "cuda", **options: str) -> Stack:
+    return Stack(backend, device, ((backend, "1.0"),), tuple(sorted(options.items())))
+
+
+EXACT, NARROW = stack("torch", tf32="off"), stack("torch", tf32="on")
+LIBRARY = stack("cublas")
+
+
+def put(lab, where: Stack, latencies: dict[str, float], dtype: str = "float32") -> None:
+    lab.store.put_stack(where)
+    lab.put(
+        ((built_in_key(name), ms) for name, ms in latencies.items()),
+        subject=Subject.REFERENCE, stack=where.key, conditions=Conditions(1, dtype=dtype),
+    )  # fmt: skip
+
+
+def found(lab, where: Stack, dtype: str = "float32") -> Ceilings:
+    lab.store.put_stack(where)
+    choice = Choice(lab.system.key, where.key, lab.system, where, Conditions(1, dtype=dtype), 0)
+    return find_ceilings(lab.store, choice, lab.store.stacks())
+
+
+def test_rates_of_tf32_are_none_of_exact_float32_and_the_other_way_round(lab):
+    put(lab, EXACT, {f"{GEMM}4096": 4.0})
+    put(lab, LIBRARY, {f"{GEMM}4096": 3.0})
+    put(lab, NARROW, {f"{GEMM}4096": 0.5})
+
+    for where in (EXACT, LIBRARY):
+        best = found(lab, where).compute
+        assert (best.backend, best.stack, best.rate.best) == ("cublas", LIBRARY.key, FLOPS / 3e-3)
+    best = found(lab, NARROW).compute
+    assert (best.backend, best.stack, best.rate.best) == ("torch", NARROW.key, FLOPS / 0.5e-3)
+
+
+def test_on_a_gpu_the_larger_products_count_and_working_sets_are_reported_by_size(lab):
+    put(lab, EXACT, {
+        OVERHEAD: 0.001, f"{GEMM}512": 0.000001, f"{GEMM}4096": 4.0,
+        f"{STREAM}{2 * MIB}": 0.01, f"{COPY}{2 * MIB}": 0.005, f"{STREAM}{512 * MIB}": 5.0,
+    })  # fmt: skip
+
+    ceilings = found(lab, EXACT)
+
+    assert ceilings.compute.network == f"{GEMM}4096"
+    assert [name for name, _ in ceilings.levels] == ["2 MiB", "512 MiB"]
+    moved = ceiling_work(f"{COPY}{2 * MIB}")[1]
+    assert dict(ceilings.levels)["2 MiB"].rate.best == pytest.approx(moved / 5e-6)  # nothing is taken off
+    assert found(lab, stack("torch", "cpu")).compute is None  # another device
+
+
+# Bricks that an eager runtime answers with a view ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("operators", "expected"),
+    [
+        (["Transpose"], True),
+        (["Conv", "Split"], True),
+        (["Transpose", "Unsqueeze", "Squeeze"], True),
+        (["Transpose", "MatMul"], False),
+        (["Transpose", "Reshape"], False),  # the copy is made inside
+        (["Reshape"], False),
+        (["Squeeze"], False),
+        ([], False),
+    ],
+)
+def test_what_rearranges_last_is_a_view(operators, expected):
+    assert ends_in_view(operators) is expected
+
+
+def test_where_only_tf32_was_measured_exact_float32_has_no_ceiling(lab):
+    put(lab, NARROW, {f"{GEMM}4096": 0.5})
+    put(lab, NARROW, {f"{GEMM}4096": 0.25}, "float16")
+
+    assert found(lab, EXACT).compute is None
+    assert found(lab, EXACT, "float16").single is None
+    assert found(lab, NARROW, "float16").single.rate.best == FLOPS / 0.5e-3
+    assert found(lab, NARROW, "float16").compute.rate.best == FLOPS / 0.25e-3

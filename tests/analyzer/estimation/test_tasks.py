@@ -10,10 +10,8 @@ from dlbricks.analyzer.estimation.tasks import Tasks, default_options
 from dlbricks.constructor.choice import Choice
 from dlbricks.constructor.remedies import Task, TaskKind
 from dlbricks.db import Conditions, Stack
-from dlbricks.generator.backends.base import GraphBackend
 from dlbricks.generator.backends.registry import get, names
-from dlbricks.generator.backends.requirements import in_turn
-from dlbricks.generator.decomposition.cutter import Cut
+from dlbricks.generator.decomposition.cut import Cut
 
 
 def tasks(lab, backend: str, query: Query | None = None, *, stored: str | None = None, **options: str) -> Tasks:
@@ -50,11 +48,11 @@ def test_no_task_asks_a_runtime_for_what_it_refuses(lab, fork, name, stored):
 
     assert all(task.backend == name for task in found)
     assert len(found) >= 2
-    if not in_turn(backend, default_options(name, "cpu")):
+    if not backend.in_turn(default_options(name, "cpu")):
         # ``run`` measures at reuse distances where no cache state is given.
         assert not any(task.cache == "model" or task.kind is TaskKind.DATA for task in found)
         assert all(task.cache for task in found)
-    if not isinstance(backend, GraphBackend):
+    if backend.graph != "runtime":
         assert {task.graph for task in found} == {"source"}
 
 

@@ -1,32 +1,61 @@
-"""The model of the bench as analyses see it."""
+"""A model as analyses see it: that of the bench, or one that is written on the spot and given latencies."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
+import numpy as np
+import onnx
+import onnx.parser
 import pytest
-from dlbricks.analyzer.estimation.cutting import cut_of
-from dlbricks.analyzer.estimation.estimate import estimates_under
-from dlbricks.analyzer.estimation.query import Query, choose
-from dlbricks.analyzer.estimation.survey import decompose_all
-from dlbricks.analyzer.findings.subject import Subject
-from dlbricks.constructor.decomposition import Decomposition
-from dlbricks.generator.decomposition.cutter import Cut
-from dlbricks.generator.decomposition.oracle import WorkerOracle
+from dlbricks.analyzer.estimation.query import Query
+from dlbricks.analyzer.estimation.reading import read_evidence
+from dlbricks.analyzer.findings.subject import AnalysedModel
+from dlbricks.bricks.cutting.sequences import sequences
+from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.constructor.construction import construct
+from dlbricks.generator.decomposition.cut import Cut
+from dlbricks.generator.decomposition.decompose import decompose
+from dlbricks.models import find_models
+from onnx import numpy_helper
 
 
 @pytest.fixture
-def subject_of() -> Callable[..., Subject]:
-    """The model of a bench as analyses see it, as if its own graph were executed."""
+def subject_of(bench):
+    """The model of the bench, or another, as analyses see it, as if its own graph were executed."""
 
-    def made(bench: Any, source: Any = None, threads: int = 1) -> Subject:
-        query, cut = Query(backend="onnxruntime", threads=threads, dtype="float32"), cut_of(Cut(1), "source")
-        with WorkerOracle() as oracle:
-            (model,) = decompose_all([source or bench.source], cut, oracle)
-            assert isinstance(model, Decomposition)
-            choice = choose(bench.store, {part.key for part in model.sequences}, query)
-            (estimate,) = estimates_under(choice, [model], store=bench.store, query=query, cut=cut, oracle=oracle)
-        return Subject(model, estimate, choice, bench.store)
+    def made(source=None, threads: int = 1) -> AnalysedModel:
+        query, cut = Query(backend="onnxruntime", threads=threads, dtype="float32"), Cut(1)
+        (model,) = decompose([source or bench.source], cut)
+        return AnalysedModel(construct(model, read_evidence(bench.store, [model], query, cut)), bench.store)
 
     return made
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Writes a model; weights of the given shapes are ones."""
+
+    def write(text: str, **shapes: tuple[int, ...]):
+        model = onnx.parser.parse_model(text)
+        arrays = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+        model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in arrays.items())
+        onnx.save(model, tmp_path / "model.onnx")
+        (source,) = find_models([tmp_path / "model.onnx"])
+        return source
+
+    return write
+
+
+@pytest.fixture
+def measured(bench):
+    """Stores latencies of a model's bricks, by what each makes or by its operator, and the model as their sum."""
+
+    def put(source, latencies, *, variant: str = "", **settings) -> None:
+        graph, bricks, total = build_graph(source.skeleton()), {}, 0.0
+        for part in sequences(graph, 1):
+            layer = graph.layers[part.layers[0]]
+            latency = latencies.get(layer.outputs[0], latencies.get(layer.op_type))
+            if latency is not None:
+                total += bricks.setdefault(part.key, latency)  # equal layers are one brick
+        bench.run(ms=None if variant else total, key=graph.key, bricks=bricks, variant=variant, **settings)
+
+    return put

@@ -1,41 +1,24 @@
-"""Analyses on chosen latencies, where what is found depends on them."""
+"""Analyses on chosen latencies, where what is found depends on them: other ways to run, slow kernels, settings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
-import numpy as np
 import onnx
+import onnx.parser
 import pytest
-from dlbricks.analyzer.findings.analyses import branches, slow_kernels
-from dlbricks.analyzer.findings.analyses.measured import alternatives
-from dlbricks.analyzer.findings.analyses.settings import denormals, huge_pages, threads
-from dlbricks.analyzer.findings.analyze import analyze
-from dlbricks.analyzer.findings.finding import Finding
-from dlbricks.analyzer.findings.subject import Subject
-from dlbricks.bricks.cutting.wiring import sequences
+from dlbricks.analyzer.findings.analyses import settings, slow_kernels, trials
+from dlbricks.analyzer.findings.analyze import analyze, cold_start_in
+from dlbricks.analyzer.findings.subject import is_depthwise
 from dlbricks.bricks.graph.graph import build_graph
 from dlbricks.db import Conditions
-from dlbricks.models import find_models
-from onnx import numpy_helper
-
-SubjectOf = Callable[[Any], Subject]
 
 
-def by_operator(bench: Any, latencies: dict[str, float]) -> dict[str, float]:
-    """A latency for each brick of the bench, by its operator."""
-    operators = ("Conv", "Relu", "Sigmoid", "Add")  # in the model's order
-    return bench.bricks(*(latencies[name] for name in operators))  # type: ignore[no-any-return]
+def other_ways(subject):
+    return {found.kind: found for found in trials.ALTERNATIVES.run(subject)}
 
 
-def found_by(analysis: Any, subject: Subject) -> dict[str, Finding]:
-    return {found.kind: found for found in analysis.ANALYSIS.run(subject)}
-
-
-def test_other_stored_ways_are_found_by_what_differs(bench: Any, subject_of: SubjectOf) -> None:
+def test_other_stored_ways_are_found_by_what_differs(bench, subject_of):
     bench.run(ms=10.0, bricks=bench.bricks(1.0))
     bench.run(ms=6.0, conditions=Conditions(2, "hot"))
     bench.run(ms=8.0, conditions=Conditions(4, "hot"))
@@ -44,24 +27,18 @@ def test_other_stored_ways_are_found_by_what_differs(bench: Any, subject_of: Sub
     bench.run(bench.disabled, ms=9.0)
     bench.run(bench.torch, ms=1.0, conditions=Conditions(4, "hot"))  # differs in two things
 
-    found = found_by(alternatives, subject_of(bench))
+    found = other_ways(subject_of())
 
-    assert {kind: round(one.saving_ms, 1) for kind, one in found.items()} == {
-        "threads": 4.0,
-        "precision": 3.0,
-        "framework": -2.0,
-        "options": 1.0,
+    assert {kind: (round(one.saving_ms, 1), one.remedy.settings) for kind, one in found.items()} == {
+        "threads": (4.0, {"threads": "2"}),
+        "precision": (3.0, {"dtype": "int8"}),
+        "framework": (-2.0, {"backend": "torch"}),
+        "options": (1.0, {"optimization": "disabled"}),
     }
-    assert found["threads"].remedy.settings == {"threads": "2"}
-    assert found["precision"].remedy.settings == {"dtype": "int8"}
-    assert found["framework"].remedy.settings == {"backend": "torch"}
-    assert found["options"].remedy.settings == {"optimization": "disabled"}
-    for one in found.values():
-        assert one.ci95_ms is not None
-        assert one.ci95_ms[0] < one.saving_ms < one.ci95_ms[1]
+    assert all(one.ci95_ms[0] < one.saving_ms < one.ci95_ms[1] for one in found.values())
 
 
-def test_a_stack_that_computes_in_tf32_is_another_precision_and_no_framework(bench: Any, subject_of: SubjectOf) -> None:
+def test_a_stack_that_computes_in_tf32_is_another_precision_and_no_framework(bench, subject_of):
     tf32 = (("tf32", "on"),)
     bench.run(ms=10.0, bricks=bench.bricks(1.0))
     bench.run(bench.torch, ms=9.0)
@@ -69,32 +46,14 @@ def test_a_stack_that_computes_in_tf32_is_another_precision_and_no_framework(ben
     bench.run(replace(bench.plain, options=bench.plain.options + tf32), ms=4.0)
     bench.run(replace(bench.disabled, options=bench.disabled.options + tf32), ms=1.0)  # differs in two things
 
-    found = found_by(alternatives, subject_of(bench))
+    found = other_ways(subject_of())
 
     assert {kind: round(one.saving_ms, 1) for kind, one in found.items()} == {"framework": 1.0, "precision": 6.0}
     assert found["precision"].remedy.settings == {"tf32": "on"}
     assert "in TF32" in found["precision"].title
 
 
-@pytest.mark.parametrize("here", ["on", "off"])
-def test_stacks_with_and_without_huge_pages_are_held_against_each_other(
-    bench: Any, subject_of: SubjectOf, here: str
-) -> None:
-    """A stack without does not name the option."""
-    huge = replace(bench.plain, options=(*bench.plain.options, ("huge_pages", "on")))
-    stacks = {"off": bench.plain, "on": huge}
-    bench.run(stacks.pop(here), ms=10.0, bricks=bench.bricks(1.0))
-    ((there, other),) = stacks.items()
-    bench.run(other, ms=8.0)
-
-    found = found_by(alternatives, subject_of(bench))
-
-    assert found["options"].remedy.settings == {"huge_pages": there}
-    assert found["options"].saving_ms == pytest.approx(2.0, rel=0.01)
-    assert ("GLIBC_TUNABLES" in found["options"].remedy.code) == (there == "on")
-
-
-def test_what_runs_as_it_is_written_is_analysed_where_it_is_not_installed(bench: Any) -> None:
+def test_what_runs_as_it_is_written_is_analysed_where_it_is_not_installed(bench):
     bench.run(bench.torch, ms=10.0, bricks=bench.bricks(1.0))
     bench.run(replace(bench.torch, options=(("mode", "eager"), ("onednn", "off"))), ms=6.0)
 
@@ -103,104 +62,113 @@ def test_what_runs_as_it_is_written_is_analysed_where_it_is_not_installed(bench:
 
     assert row.error is None
     assert {one.kind: round(one.saving_ms, 1) for one in row.findings}["options"] == 4.0
-    assert row.joint is not None
     assert row.record()["joint"]["findings"] == row.joint.findings
     assert "not the one that is installed" in (tried.error or "")
 
 
-def test_a_kernel_far_slower_than_others_is_found(bench: Any, subject_of: SubjectOf) -> None:
-    bench.run(ms=4.0, bricks=by_operator(bench, {"Conv": 1.0, "Relu": 0.01, "Sigmoid": 0.02, "Add": 0.5}))
+# Kernels that are slow beside those of their own model ------------------------------------------------------------
 
-    (found,) = slow_kernels.ANALYSIS.run(subject_of(bench))
+POOLED = f"""<ir_version: 9, opset_import: ["": OPSET]>
+    g (float[1,8,40,40] x) => (float[1,8,40,40] y) <float[8,8,1,1] w = {{{", ".join(["0.5"] * 64)}}}> {{
+        a = Conv(x, w) b = Relu(a) c = AveragePool<kernel_shape=[3,3], pads=[1,1,1,1]>(b) y = Neg(c) }}"""
+RECURRENT = """<ir_version: 9, opset_import: ["": 17]>
+    g (float[50,1,64] x) => (float[50,1,1,64] y) {
+        o = Relu(x) a = Sigmoid(o) b = MatMul(a, w) c = MatMul(b, v) y = GRU<hidden_size=64>(c, g, r) }"""
 
-    assert "Add" in found.title
-    assert found.layers == ("Add_4",)
-    assert found.current_ms == pytest.approx(0.5, rel=0.01)
-    assert 0 < found.achievable_ms < 0.1
+
+@pytest.mark.parametrize(("add_ms", "found"), [(0.5, ["Add_4"]), (0.015, [])], ids=["far slower", "alike"])
+def test_a_kernel_far_slower_than_others_is_found(bench, subject_of, add_ms, found):
+    bench.run(ms=4.0, bricks=bench.bricks(1.0, 0.01, 0.02, add_ms))
+
+    slow = list(slow_kernels.SLOW_KERNELS.run(subject_of()))
+
+    assert [layer for one in slow for layer in one.layers] == found
+    for one in slow:
+        assert "Add" in one.title
+        assert one.current_ms == pytest.approx(0.5, rel=0.01)
+        assert 0 < one.achievable_ms < 0.1
 
 
 @pytest.mark.parametrize(("opset", "settings"), [(18, {}), (21, {"opset": "18"})])
-def test_an_operator_with_a_faster_kernel_of_an_older_opset_says_so(
-    bench: Any, tmp_path: Path, subject_of: SubjectOf, opset: int, settings: dict[str, str]
-) -> None:
-    text = f"""<ir_version: 9, opset_import: ["": {opset}]>
-        g (float[1,8,40,40] x) => (float[1,8,40,40] y) <float[8,8,1,1] w = {{{", ".join(["0.5"] * 64)}}}> {{
-            a = Conv(x, w) b = Relu(a) c = AveragePool<kernel_shape=[3,3], pads=[1,1,1,1]>(b) y = Neg(c) }}"""
-    (tmp_path / "pooled.onnx").write_bytes(onnx.parser.parse_model(text).SerializeToString())
-    (source,) = find_models([tmp_path / "pooled.onnx"])
-    latencies = {"Conv": 0.05, "Relu": 0.01, "AveragePool": 1.0, "Neg": 0.01}
-    graph = build_graph(source.skeleton())
-    bench.run(
-        ms=2.0,
-        key=graph.key,
-        bricks={part.key: latencies[graph.layers[part.layers[0]].op_type] for part in sequences(graph, 1)},
-    )
+def test_an_operator_with_a_faster_kernel_of_an_older_opset_says_so(subject_of, written, measured, opset, settings):
+    source = written(POOLED.replace("OPSET", str(opset)))
+    measured(source, {"Conv": 0.05, "Relu": 0.01, "AveragePool": 1.0, "Neg": 0.01})
 
-    (found,) = slow_kernels.ANALYSIS.run(subject_of(bench, source))
+    (found,) = slow_kernels.SLOW_KERNELS.run(subject_of(source))
 
     assert "AveragePool" in found.title
     assert found.remedy.settings == settings
 
 
 @pytest.mark.parametrize(("ms", "found"), [(0.8, 0), (3.0, 1)])
-def test_a_recurrent_layer_reads_its_weights_in_every_step(
-    bench: Any, tmp_path: Path, subject_of: SubjectOf, ms: float, found: int
-) -> None:
+def test_a_recurrent_layer_reads_its_weights_in_every_step(subject_of, written, measured, ms, found):
     """Fifty steps of 64 units: by products and bytes once it would take 0.12 ms."""
-    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 17]>
-        g (float[50,1,64] x) => (float[50,1,1,64] y) {
-            o = Relu(x) a = Sigmoid(o) b = MatMul(a, w) c = MatMul(b, v) y = GRU<hidden_size=64>(c, g, r) }""")
-    for name, shape in (("w", (64, 1024)), ("v", (1024, 64)), ("g", (1, 192, 64)), ("r", (1, 192, 64))):
-        model.graph.initializer.append(numpy_helper.from_array(np.ones(shape, np.float32), name))
-    onnx.save(model, tmp_path / "recurrent.onnx")
-    (source,) = find_models([tmp_path / "recurrent.onnx"])
-    latencies = {"Relu": 0.005, "Sigmoid": 0.005, "MatMul": 0.3, "GRU": ms}
-    graph = build_graph(source.skeleton())
-    bench.run(
-        ms=ms + 0.61,
-        key=graph.key,
-        bricks={part.key: latencies[graph.layers[part.layers[0]].op_type] for part in sequences(graph, 1)},
-    )
+    source = written(RECURRENT, w=(64, 1024), v=(1024, 64), g=(1, 192, 64), r=(1, 192, 64))
+    measured(source, {"Relu": 0.005, "Sigmoid": 0.005, "MatMul": 0.3, "GRU": ms})
 
-    assert len(list(slow_kernels.ANALYSIS.run(subject_of(bench, source)))) == found
+    assert len(list(slow_kernels.SLOW_KERNELS.run(subject_of(source)))) == found
 
 
-def test_kernels_that_are_alike_are_none(bench: Any, subject_of: SubjectOf) -> None:
-    bench.run(ms=4.0, bricks=by_operator(bench, {"Conv": 1.0, "Relu": 0.01, "Sigmoid": 0.02, "Add": 0.015}))
-
-    assert not list(slow_kernels.ANALYSIS.run(subject_of(bench)))
-
-
-def test_operators_never_take_more_than_the_model(bench: Any, subject_of: SubjectOf) -> None:
-    bench.run(ms=3.0, bricks=bench.bricks(1.0))
-
-    subject = subject_of(bench)
-
-    spent = subject.spent(subject.nodes)
-    assert spent is not None
-    assert spent.ms == pytest.approx(subject.latency_ms)
-
-
-def test_what_is_not_measured_has_no_sum(bench: Any, subject_of: SubjectOf) -> None:
+def test_operators_never_take_more_than_the_model_and_what_is_not_measured_has_no_sum(bench, subject_of):
     bench.run(ms=3.0, bricks=dict(list(bench.bricks(1.0).items())[:2]))
-
-    subject = subject_of(bench)
-
+    subject = subject_of()
     assert subject.spent(subject.nodes) is None
     assert subject.spent([]) is None
+    bench.run(ms=3.0, bricks=bench.bricks(1.0))
+    subject = subject_of()
+
+    assert subject.spent(subject.nodes).ms == pytest.approx(subject.latency_ms)
+
+
+HEAD = '<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>'
+QUANTISED = (
+    "g (uint8[1,8,6,6] x, uint8[8,1,3,3] w, float s, uint8 z) => (uint8[1,8,4,4] y)"
+    " {y = QLinearConv<group=8>(x, s, z, w, s, z, s, z)}"
+)
+
+
+@pytest.mark.parametrize(
+    ("layer", "data", "filters", "found"),
+    [
+        ("Conv<group=8>", "1,8,6,6", "8,1,3,3", True),
+        ("Conv<group=8>", "1,8,6,6", "16,1,3,3", True),
+        ("Conv<group=4>", "1,8,6,6", "8,2,3,3", False),
+        ("Conv<group=4>", "1,8,6,6", "8,2,1,1", False),
+        ("Conv", "1,8,6,6", "4,8,3,3", False),
+        ("Conv", "1,1,6,6", "4,1,3,3", False),
+        ("ConvTranspose", "1,64,6,6", "64,1,2,2", False),
+        ("ConvTranspose<group=8>", "1,8,6,6", "8,1,2,2", False),
+        ("com.microsoft.NhwcFusedConv<group=8>", "1,6,6,8", "8,3,3,1", True),
+        ("com.microsoft.NhwcFusedConv<group=4>", "1,6,6,8", "8,1,1,2", False),
+        ("com.microsoft.NhwcFusedConv", "1,6,6,8", "4,1,1,8", False),
+        ("QLinearConv", "", "", True),
+    ],
+)
+def test_a_depthwise_convolution_reads_one_channel_of_several(tmp_path, written, layer, data, filters, found):
+    text = f"g (float[{data}] x, float[{filters}] w) => (float y) {{y = {layer}(x, w)}}"
+    source = written(f"{HEAD} {text if data else QUANTISED}")
+    if data:
+        model = onnx.load(source.path)
+        model.graph.output[0].type.tensor_type.ClearField("shape")
+        onnx.save(model, source.path)
+
+    (read,) = build_graph(source.skeleton()).layers
+
+    assert is_depthwise(read) == found
+
+
+# Settings that are tried ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("count", "wanted"), [(1, None), (4, "4")])
-def test_cores_that_are_idle_are_tried(
-    bench: Any, subject_of: SubjectOf, monkeypatch: pytest.MonkeyPatch, count: int, wanted: str | None
-) -> None:
+def test_cores_that_are_idle_are_tried(bench, subject_of, monkeypatch, count, wanted):
     bench.run(ms=3.0, bricks=bench.bricks(1.0))
-    for module in (threads, branches):
+    for module in (settings, settings):
         monkeypatch.setattr(module, "physical_cores", lambda: tuple(range(count)))
-    subject = subject_of(bench)
+    subject = subject_of()
 
-    more = list(threads.ANALYSIS.ideas(subject))
-    together = list(branches.ANALYSIS.ideas(subject))
+    more = list(settings.THREADS.ideas(subject))
+    together = list(settings.BRANCHES.ideas(subject))
 
     assert [one.remedy.settings["threads"] for one in more] == ([] if wanted is None else [wanted])
     assert [one.remedy.settings for one in together] == (
@@ -208,50 +176,38 @@ def test_cores_that_are_idle_are_tried(
     )
 
 
-def test_a_chain_has_no_branches_to_run_at_once(
-    bench: Any, subject_of: SubjectOf, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(branches, "physical_cores", lambda: (0, 1))
-    bench.run(ms=3.0, bricks=by_operator(bench, {"Conv": 1.0, "Relu": 0.5, "Sigmoid": 0.001, "Add": 0.1}))
+def test_branches_save_at_most_what_lies_beside_the_longest_path(bench, subject_of, monkeypatch):
+    monkeypatch.setattr(settings, "physical_cores", lambda: (0, 1))
+    bench.run(ms=9.0, bricks=bench.bricks(1.0, 0.5, 0.4, 0.1), conditions=Conditions(2, "hot"))
+    bench.run(ms=2.0, bricks=bench.bricks(1.0, 0.5, 0.001, 0.1))
 
-    assert not list(branches.ANALYSIS.ideas(subject_of(bench)))
-
-
-def test_branches_save_at_most_what_lies_beside_the_longest_path(bench: Any, subject_of: SubjectOf) -> None:
-    two = Conditions(2, "hot")
-    bench.run(ms=9.0, bricks=by_operator(bench, {"Conv": 1.0, "Relu": 0.5, "Sigmoid": 0.4, "Add": 0.1}), conditions=two)
-
-    (found,) = branches.ANALYSIS.run(subject_of(bench, threads=2))
+    (found,) = settings.BRANCHES.run(subject_of(threads=2))
 
     assert found.at_most
     assert found.saving_ms == pytest.approx(0.4, rel=0.02)
     assert found.remedy.settings == {"execution": "parallel", "inter_op": "2", "threads": "1"}
+    assert not list(settings.BRANCHES.run(subject_of()))  # one thread runs no branches at once
+    assert not list(settings.BRANCHES.ideas(subject_of()))  # and a chain has none
 
 
-def test_one_thread_runs_no_branches_at_once(bench: Any, subject_of: SubjectOf) -> None:
-    bench.run(ms=2.0, bricks=by_operator(bench, {"Conv": 1.0, "Relu": 0.5, "Sigmoid": 0.4, "Add": 0.1}))
-
-    assert not list(branches.ANALYSIS.run(subject_of(bench)))
-
-
-def test_denormals_are_tried_where_nothing_is_stored(bench: Any, subject_of: SubjectOf) -> None:
+def test_denormals_are_tried_where_nothing_is_stored(bench, subject_of):
     bench.run(ms=3.0, bricks=bench.bricks(1.0))
-    subject = subject_of(bench)
+    subject = subject_of()
 
-    assert not list(denormals.ANALYSIS.run(subject))
-    assert [one.remedy.settings for one in denormals.ANALYSIS.ideas(subject)] == [{"denormal_as_zero": "on"}]
+    assert not list(settings.DENORMALS.run(subject))
+    assert [one.remedy.settings for one in settings.DENORMALS.ideas(subject)] == [{"denormal_as_zero": "on"}]
 
 
-@pytest.mark.parametrize(
-    ("reason", "least", "tried"), [("", 1, True), ("it is 'never'", 1, False), ("", 1 << 40, False)]
-)
-def test_huge_pages_are_tried_under_many_weights_where_the_system_has_them(
-    bench: Any, subject_of: SubjectOf, monkeypatch: pytest.MonkeyPatch, reason: str, least: int, tried: bool
-) -> None:
-    monkeypatch.setattr(huge_pages, "why_no_huge_pages", lambda: reason)
-    monkeypatch.setattr(huge_pages, "_LEAST", least)
-    bench.run(ms=3.0, bricks=bench.bricks(1.0))
+def test_a_cold_start_is_stated_in_runs_of_the_steady_state(bench, subject_of):
+    bench.run(ms=4.0, bricks=bench.bricks(0.5))
+    bench.run(ms=4.0, conditions=Conditions(2, "hot"), start_ms=(100.0, 20.0))
+    bench.run(ms=4.0, conditions=Conditions(1, "cold"), start_ms=(100.0, 20.0))
+    assert cold_start_in(subject_of()) is None  # of these conditions it was not timed
+    bench.run(ms=4.0, bricks=bench.bricks(0.5), start_ms=(100.0, 20.0))
 
-    found = [one.remedy.settings for one in huge_pages.ANALYSIS.ideas(subject_of(bench))]
+    start = cold_start_in(subject_of())
 
-    assert found == ([{"huge_pages": "on"}] if tried else [])
+    assert (start.load_ms, start.first_run_ms) == (100.0, 20.0)
+    assert start.latency_ms == pytest.approx(4.0, rel=0.01)
+    assert start.runs == pytest.approx(30, rel=0.01)
+    assert start.record()["runs"] == start.runs

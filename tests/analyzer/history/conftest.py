@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dlbricks.bricks.cutting.wiring import sequences
+from dlbricks.bricks.cutting.sequences import sequences
 from dlbricks.bricks.graph.graph import build_graph
 from dlbricks.bricks.reference import OVERHEAD, built_in_key
 from dlbricks.db import Block, Conditions, Measurement, Run, Stack, Stop, Store, Subject, System
-from dlbricks.db.values import Visit
+from dlbricks.db.values import Identity, Visit
 from dlbricks.models import ModelSource, find_models
 from lab import changed, summary_of
 
@@ -71,11 +71,10 @@ class Nights:
 
         def taken(subject: Subject, key: str, latency_ms: float) -> tuple[Measurement, list[Block]]:
             ns = latency_ms * 1e6 * machine * float(self.rng.normal(1, 0.01))
+            where = dataclasses.replace(conditions, cache="hot") if subject is Subject.REFERENCE else conditions
             made = Measurement(
-                id=str(uuid.uuid4()), run=id_, subject=subject, key=key, system=SYSTEM.key, stack=used.key,
-                conditions=dataclasses.replace(conditions, cache="hot") if subject is Subject.REFERENCE else conditions,
-                unroll=1, summary=summary_of(ns), stop=Stop.VISITS,
-                undisturbed_ns=ns if undisturbed else None, quiet=quiet if undisturbed else None,
+                str(uuid.uuid4()), id_, Identity(subject, key, SYSTEM.key, used.key, where), 1, summary_of(ns),
+                Stop.VISITS, undisturbed_ns=ns if undisturbed else None, quiet=quiet if undisturbed else None,
             )  # fmt: skip
             made = changed(made, mean_ns=1.2 * ns, ci95_ns=(1.19 * ns, 1.21 * ns), samples=12)
             return made, [Block(0, 0, ((int(ns), 1),) * 12, visits=when if probe else ())]
@@ -85,7 +84,7 @@ class Nights:
         self.store.add(wanted)
         level = dataclasses.replace(conditions, cache="hot")
         self.store.add(
-            (dataclasses.replace(one, conditions=level), blocks)
+            (changed(one, conditions=level), blocks)
             for one, blocks in (taken(Subject.BRICK, key, latency) for key, latency in (bricks or {}).items())
         )
         return id_

@@ -8,7 +8,6 @@ import pytest
 from dlbricks.analyzer.history.history import history
 from dlbricks.analyzer.history.result import Cause, VersionChange
 from dlbricks.db import Conditions
-from dlbricks.errors import UsageError
 
 
 def test_a_change_with_a_version_is_the_versions(nights):
@@ -21,12 +20,13 @@ def test_a_change_with_a_version_is_the_versions(nights):
 
     (change,) = row.changes
     assert (row.runs, row.basis, len(row.points)) == (24, "undisturbed", 24)
-    assert change.run == first
+    assert change.first.run == first
     assert change.found in ids
     assert (change.verdict, change.cause) == ("SLOWER", Cause.VERSIONS)
     assert change.versions == (VersionChange("onnxruntime", "1.30.0", "1.31.0"),)
-    assert change.ratio == pytest.approx(1.05, abs=0.01)
-    assert change.ratio_ci95[0] < 1.05 < change.ratio_ci95[1]
+    seen = change.levels.difference
+    assert seen.ratio == pytest.approx(1.05, abs=0.01)
+    assert seen.ci95[0] < 1.05 < seen.ci95[1]
     assert (change.runs_before, change.runs_after) == (20, 4)
     assert change.reason == "onnxruntime 1.30.0 → 1.31.0; the machine did not move with it"
     assert row.scatter == pytest.approx(0.01, abs=0.005)
@@ -45,70 +45,45 @@ def test_where_the_probes_moved_too_it_is_the_machine(nights):
     (change,) = found.rows[0].changes
     assert (change.verdict, change.cause) == ("SLOWER", Cause.MACHINE)
     assert change.reason.startswith("the machine and not the runtime: it moved as well (probe of arithmetic x 1.0")
-    assert {one.name: one.moved for one in change.machine} == {
+    assert {witness.name: witness.moved for witness in change.machine} == {
         "probe of arithmetic": True, "probe of memory": True, "a call of one addition": True
     }  # fmt: skip
     assert not found.alarms
 
 
-def test_our_own_networks_alone_show_the_machine_too(nights):
+@pytest.mark.parametrize(
+    ("always", "then", "cause", "reason"),
+    [
+        # Our own networks alone show the machine too; of a new runtime they are no witness, for they run in it.
+        ({"probe": False}, {"ms": 1.08, "reference_us": 2.16}, Cause.MACHINE, "the machine and not the runtime"),
+        ({"probe": False}, {"ms": 1.08, "reference_us": 2.16, "version": "1.31.0"}, Cause.VERSIONS,
+         "whether the machine moved is not known"),
+        ({}, {"version": "1.31.0", "machine": 1.08}, Cause.UNKNOWN, "both may be"),
+        ({}, {"ms": 0.93}, Cause.UNKNOWN, "no recorded version changed, and the machine did not move with it"),
+        ({}, {"ms": 1.06, "kernel": "6.2"}, Cause.VERSIONS, "kernel 6.1 → 6.2"),  # of the system
+        # Of means the machine is told by means of the probes.
+        ({"undisturbed": False, "reference_us": None}, {"machine": 1.08}, Cause.MACHINE, "the machine and not"),
+    ],
+)  # fmt: skip
+def test_what_a_change_goes_with(nights, always, then, cause, reason):
     for _ in range(20):
-        nights.run(probe=False)
+        nights.run(**always)
     for _ in range(5):
-        nights.run(1.08, probe=False, reference_us=2.16)
+        nights.run(**(always | then))
 
     (row,) = history([nights.source], store=nights.store).rows
 
-    assert row.changes[0].cause is Cause.MACHINE
-    assert [one.name for one in row.machine] == ["a call of one addition"]
-
-
-def test_our_own_networks_are_no_witness_of_a_new_runtime(nights):
-    """They run in it: that a call takes longer may be its fault."""
-    for _ in range(20):
-        nights.run(probe=False)
-    for _ in range(5):
-        nights.run(1.08, probe=False, reference_us=2.16, version="1.31.0")
-
-    (change,) = history([nights.source], store=nights.store).rows[0].changes
-
-    assert change.cause is Cause.VERSIONS
-    assert change.reason.endswith("whether the machine moved is not known")
-
-
-def test_where_both_moved_it_is_not_known_which_it_was(nights):
-    for _ in range(20):
-        nights.run()
-    for _ in range(5):
-        nights.run(version="1.31.0", machine=1.08)
-
-    (change,) = history([nights.source], store=nights.store).rows[0].changes
-
-    assert change.cause is Cause.UNKNOWN
-    assert "both may be" in change.reason
-
-
-def test_a_change_with_nothing_is_not_explained(nights):
-    for _ in range(20):
-        nights.run()
-    for _ in range(5):
-        nights.run(0.93)
-
-    (change,) = history([nights.source], store=nights.store).rows[0].changes
-
-    assert (change.verdict, change.cause, change.versions) == ("FASTER", Cause.UNKNOWN, ())
-    assert change.reason == "no recorded version changed, and the machine did not move with it"
-
-
-def test_a_new_kernel_of_the_system_is_a_version(nights):
-    for _ in range(20):
-        nights.run()
-    for _ in range(5):
-        nights.run(1.06, kernel="6.2")
-
-    (change,) = history([nights.source], store=nights.store).rows[0].changes
-
-    assert change.versions == (VersionChange("kernel", "6.1", "6.2"),)
+    (change,) = row.changes
+    assert change.cause is cause
+    assert change.verdict == ("FASTER" if then.get("ms", 1.0) < 1 else "SLOWER")
+    assert reason in change.reason
+    assert {version.package for version in change.versions} == (
+        {"onnxruntime"} if "version" in then else {"kernel"} if "kernel" in then else set()
+    )
+    if "probe" in always:
+        assert [witness.name for witness in row.machine] == ["a call of one addition"]
+    if "undisturbed" in always:
+        assert row.machine[0].latencies_us[0] == pytest.approx(50.5, abs=0.3), "the mean of 50 to 51; its least is 50.0"
 
 
 def test_the_brick_that_changed_is_to_blame(nights):
@@ -122,10 +97,10 @@ def test_the_brick_that_changed_is_to_blame(nights):
     (change,) = history([nights.source], store=nights.store).rows[0].changes
 
     worst = change.bricks[0]
-    assert (worst.key, worst.operators, worst.occurrences) == (conv, ("Conv",), 2)
+    assert (worst.brick.key, worst.brick.operators, worst.brick.occurrences) == (conv, ("Conv",), 2)
     assert worst.contribution_ms == pytest.approx(2 * 0.05, abs=0.01)
     assert worst.ratio == pytest.approx(1.5, abs=0.05)
-    assert change.bricks[-1].key == relu
+    assert change.bricks[-1].brick.key == relu
     assert len(change.bricks) == 4
     assert change.bricks_missing == 0
 
@@ -153,7 +128,7 @@ def test_options_and_conditions_are_series_of_their_own(nights):
 
     found = history([nights.source], store=nights.store)
 
-    assert [(row.options, row.threads, row.cache, row.runs) for row in found.rows] == [
+    assert [(dict(row.track.runtime.options), row.track.threads, row.track.cache, row.runs) for row in found.rows] == [
         ({}, 1, "model", 6), ({"optimization": "disabled"}, 1, "model", 3), ({}, 2, "model", 3), ({}, 1, "cold", 3)
     ]  # fmt: skip
     assert len({found.place_of(row) for row in found.rows}) == 4
@@ -173,34 +148,15 @@ def test_one_run_without_an_undisturbed_latency_makes_means_of_all(nights):
     assert row.changes == ()
 
 
-def test_of_means_the_machine_is_told_by_means_of_the_probes(nights):
-    for number in range(25):
-        nights.run(machine=1.0 if number < 20 else 1.08, undisturbed=False, reference_us=None)
-
-    (row,) = history([nights.source], store=nights.store).rows
-
-    assert row.changes[0].cause is Cause.MACHINE
-    assert row.machine[0].latencies_us[0] == pytest.approx(50.5, abs=0.3), "the mean of 50 to 51; its least is 50.0"
-
-
 def test_since_lists_later_changes_and_still_learns_from_earlier_runs(nights):
     for level in (1.0, 1.06, 1.0):
         for _ in range(15):
             nights.run(level)
 
     def changes(since=None):
-        return [one.verdict for one in history([nights.source], store=nights.store, since=since).rows[0].changes]
+        return [change.verdict for change in history([nights.source], store=nights.store, since=since).rows[0].changes]
 
     assert changes() == ["SLOWER", "FASTER"]
     assert changes(datetime(2026, 9, 20, tzinfo=UTC)) == ["FASTER"]
     assert changes(datetime.fromisoformat("2026-09-01T00:00+02:00")) == ["SLOWER", "FASTER"]
     assert changes(datetime(2026, 12, 1)) == []  # noqa: DTZ001  # local time
-
-
-def test_what_is_not_stored_has_no_series(nights):
-    found = history([nights.source], store=nights.store)
-
-    assert [(row.runs, row.reason, row.error) for row in found.rows] == [(0, "nothing is stored", None)]
-    assert not found.complete
-    with pytest.raises(UsageError, match="is not positive"):
-        history([nights.source], store=nights.store, minimum_effect=0)

@@ -10,16 +10,16 @@ import csv
 from pathlib import Path
 
 import pytest
-from dlbricks.analyzer.kernels.units import Units, Use, units_of
+from dlbricks.analyzer.kernels import KernelUnits, Use, units_of
 
 EXPECTED = {
-    "Tensor Cores": Units(Use.YES, "Tensor Cores"),
-    "AMX": Units(Use.YES, "AMX"),
-    "CUDA cores": Units(Use.NO, "CUDA cores"),
-    "AVX-512": Units(Use.NO, "AVX-512"),
-    "AVX2": Units(Use.NO, "AVX2"),
-    "no products": Units(Use.NO),
-    "unknown": Units(Use.UNKNOWN),
+    "Tensor Cores": KernelUnits(Use.YES, "Tensor Cores"),
+    "AMX": KernelUnits(Use.YES, "AMX"),
+    "CUDA cores": KernelUnits(Use.NO, "CUDA cores"),
+    "AVX-512": KernelUnits(Use.NO, "AVX-512"),
+    "AVX2": KernelUnits(Use.NO, "AVX2"),
+    "no products": KernelUnits(Use.NO),
+    "unknown": KernelUnits(Use.UNKNOWN),
 }
 
 with Path(__file__).with_name("kernel_names.tsv").open(newline="") as file:
@@ -36,7 +36,7 @@ def test_real_names(row):
     ["", "my_own_kernel", "triton_tem_fused_mm_0", "sm80_xmma_gemm", "fused_gemm_relu", "examxp", "my_amxp_gemm"],
 )
 def test_a_name_that_says_nothing_is_unknown(name):
-    assert units_of(name) == Units(Use.UNKNOWN)
+    assert units_of(name) == KernelUnits(Use.UNKNOWN)
 
 
 @pytest.mark.parametrize(
@@ -57,12 +57,4 @@ def test_an_operator_without_products_uses_no_matrix_units(name, operator, use):
     "name", ["brg:avx512_core_amx_fp16", "jit_avx512_amx_bf16", "brgconv:avx10_2_amx_2", "BRGEMM_AMX"]
 )
 def test_matrix_units_of_the_cpu_are_a_word_of_the_name(name):
-    assert units_of(name) == Units(Use.YES, "AMX")
-
-
-def test_one_generator_writes_kernels_for_both_units():
-    """The name of the generator alone is no evidence."""
-    name = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x64x8_stage3_warpsize2x2x1_{}"
-
-    assert units_of(name.format("tensor16x8x8")).matrix is Use.YES
-    assert units_of(name.format("ffma")).matrix is Use.NO
+    assert units_of(name) == KernelUnits(Use.YES, "AMX")

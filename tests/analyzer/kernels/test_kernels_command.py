@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from dlbricks.analyzer.kernels.kernels import Kernels, MissingView, ModelKernels
-from dlbricks.analyzer.report.answers.kernels import kernels_answer, view_lines
-from dlbricks.db import Conditions, KernelView, Stack, Store, Subject
-from dlbricks.db.identity import Identity
+from dlbricks.analyzer.kernels import Kernels, MissingView, ModelKernels
+from dlbricks.analyzer.report.answers.kernels import kernels_answer
+from dlbricks.db import Store
 from dlbricks.generator.backends import registry
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
 from dlbricks.generator.decomposition.generate import generate
@@ -92,26 +91,6 @@ def test_missing_views_name_their_command_and_it_takes_them(cli, branches):
     assert "     2 x Conv\n" in missing.out
     assert "kernels: 4 recorded, 0 known, 0 failed" in cli("run", "suite", "--cache", "hot", "--kernels").out
     assert cli("kernels", branches).code == 0
-
-
-def test_a_brick_shows_its_kernels(cli, profiled):
-    rows = cli("brick", "list", "--suite", profiled.suite, "--db", profiled.database, "--json").json["results"]
-    key = next(row["key"] for row in rows if row["operators"] == ["Sigmoid"])
-
-    (view,) = cli("brick", "show", key, "--db", profiled.database, "--json").json["kernels"]
-    assert (view["backend"], view["threads"], view["executions"]) == ("onnxruntime", 1, 5)
-    assert [kernel["operator"] for kernel in view["kernels"]] == ["Sigmoid"]
-    assert "1 x Sigmoid" in cli("brick", "show", key, "--db", profiled.database).out
-
-
-def test_a_brick_without_kernels_says_so():
-    stack = Stack("torch", "cpu", (), ())
-    identity = Identity(Subject.BRICK, "key", "system", stack.key, Conditions(threads=1, cache="hot"))
-    views = {identity: KernelView((), wall_ns=1000, executions=5, source="torch.profiler")}
-
-    (line,) = view_lines(views, {stack.key: stack})
-
-    assert line.endswith(", torch.profiler): no kernels")
 
 
 @pytest.fixture

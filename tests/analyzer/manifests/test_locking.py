@@ -6,7 +6,7 @@ import subprocess
 import tomllib
 
 import pytest
-from dlbricks.analyzer.manifests.locking import lock_of, with_hashes
+from dlbricks.analyzer.manifests.parts import lock_of, with_hashes
 from dlbricks.generator.machine.software import wheel_contents
 from packaging.pylock import Pylock
 from wheels import record_of, sha256, write_wheel
@@ -60,16 +60,6 @@ def test_another_wheel_of_the_same_version_is_not_it(index, tmp_path):
     assert with_hashes({"apart": {"version": "1.0", "contents": contents}})["apart"].get("sha256") is None
 
 
-def test_what_is_not_to_be_had_stops_no_other(index):
-    contents = wheel_contents(record_of(index["apart"]))
-    packages = {"apart": {"version": "1.0", "contents": contents}, "nosuch": {"version": "9", "contents": "x"}}
-
-    found = with_hashes(packages)
-
-    assert found["apart"]["sha256"] == sha256(index["apart"])
-    assert found["nosuch"] == packages["nosuch"]
-
-
 def test_pip_is_given_names_and_versions_alone(index, tmp_path, monkeypatch):
     """A stored name that is an address or an option of pip reaches it neither way, nor does such a version."""
     asked = []
@@ -102,3 +92,13 @@ def test_what_is_known_is_not_asked_for():
     known = {"a": {"version": "1.0", "contents": "x", "wheel": "a.whl", "sha256": "1" * 64}}
 
     assert with_hashes(known) == known
+
+
+def test_what_is_not_to_be_had_stops_no_other(index):
+    contents = wheel_contents(record_of(index["apart"]))
+    packages = {"apart": {"version": "1.0", "contents": contents}, "nosuch": {"version": "9", "contents": "x"}}
+
+    found = with_hashes(packages)
+
+    assert found["apart"]["sha256"] == sha256(index["apart"])
+    assert found["nosuch"] == packages["nosuch"]

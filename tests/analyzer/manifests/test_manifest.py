@@ -62,7 +62,7 @@ def test_it_holds_every_brick_with_its_interval(stated):
     assert {one.measurement.key for one in stated.manifest.measurements} == set(stated.suite.keys) == set(stored)
     for one in stated.manifest.measurements:
         assert one.measurement == stored[one.measurement.key]
-        assert one.error > 0 or one.measurement.latency_ns <= 0
+        assert one.error[0] > 0 or one.measurement.latency_ns <= 0
 
 
 def test_it_names_no_model_host_node_campaign_or_path(stated):
@@ -97,28 +97,6 @@ def test_a_file_gives_back_what_was_written(stated, tmp_path):
     assert found.measurements[0].measurement.stack == found.stack.key
 
 
-def test_a_file_is_written_whole_or_not_at_all(stated, tmp_path):
-    path, pipe, link = (tmp_path / name for name in ("results.json", "pipe", "link.json"))
-    path.write_text("what was there")
-    link.symlink_to(path)
-    unwritable = dataclasses.replace(stated.manifest, data={"seed": object()})
-    with pytest.raises(TypeError):
-        unwritable.write(path)
-    assert path.read_text() == "what was there"
-
-    stated.manifest.write(link)
-    assert link.is_symlink()
-    assert read_manifest(path).model == stated.manifest.model
-    with pytest.raises(FileNotFoundError, match=r"nowhere/results\.json"):
-        stated.manifest.write(tmp_path / "nowhere/results.json")
-    os.mkfifo(pipe)
-    with ThreadPoolExecutor() as pool:
-        read = pool.submit(pipe.read_text)
-        stated.manifest.write(pipe)
-        assert read.result() == path.read_text()
-    assert {one.name for one in tmp_path.iterdir()} == {"results.json", "pipe", "link.json"}
-
-
 def test_what_was_changed_is_refused(stated, tmp_path):
     path = tmp_path / "results.json"
 
@@ -126,99 +104,62 @@ def test_what_was_changed_is_refused(stated, tmp_path):
         (lambda said: said["predicate"]["measurements"][0].update(mean_ns=1.0), "was changed"),
         (lambda said: said["predicate"]["model"].update(suite="0"), "was changed"),
         (lambda said: said["predicate"].pop("model"), "is no manifest"),
+        (lambda said: said["predicate"]["reference_log"].pop("probes_ns"),
+         "missing required field `probes_ns`"),
         (lambda said: said["predicate"]["settings"].update(visits=0), "visits cannot be 0"),
         (lambda said: said["predicate"]["settings"].update(later=1), "is no manifest"),
         (lambda said: said.update(predicateType="urn:dlbricks:manifest:9"), "of another version"),
         (dict.clear, "is no manifest"),
-    ]:
+    ]:  # fmt: skip
         said = copy.deepcopy(stated.manifest.statement())
         change(said)
         path.write_text(json.dumps(said))
         with pytest.raises(UsageError, match=message):
             read_manifest(path)
-    path.write_text("{")
-    with pytest.raises(UsageError, match="is no manifest"):
-        read_manifest(path)
+    for text in ("{", "[" * 100_000):
+        path.write_text(text)
+        with pytest.raises(UsageError, match="is no manifest"):
+            read_manifest(path)
     with pytest.raises(UsageError, match="is no manifest"):
         read_manifest(tmp_path / "nothing.json")
 
 
-@pytest.mark.parametrize(
-    ("way", "value"),
-    [
-        ("hardware", {}),
-        ("hardware", []),
-        ("hardware.cpu", 5),
-        ("software.versions", []),
-        ("software.options.arena", 1),
-        ("software.packages", ["numpy"]),
-        ("software.packages.numpy", "2.0"),
-        ("software.without_hash", "numpy"),
-        ("software.without_hash", None),
-        ("software.lock", ["pylock"]),
-        ("model.names", None),
-        ("data", {}),
-        ("settings.backend", []),
-        ("settings.visits", "24"),
-        ("settings.threads", True),
-        ("settings.options", {"arena": 1}),
-        ("reference_log", {}),
-        ("reference_log.run", None),
-        ("reference_log.probes_ns", 7),
-        ("reference_log.probes_ns", ["7"]),
-        ("reference_log.references", [{"name": "@overhead"}]),
-        ("reference_log.failures", [{"key": "0", "kind": None}]),
-        ("reference_log.missing", None),
-        ("measurements", {}),
-        ("measurements.0", []),
-        ("measurements.0.key", 0),
-        ("measurements.0.mean_ns", "1"),
-        ("measurements.0.mean_ns", float("nan")),
-        ("measurements.0.mean_ns", 10**400),
-        ("measurements.0.undisturbed_ns", -1.0),
-        ("measurements.0.ci95_ns", [1.0]),
-        ("measurements.0.block_medians_ns", [None]),
-        ("measurements.0.conditions", None),
-        ("measurements.0.conditions.threads", "1"),
-        ("measurements.0.conditions.later", 1),
-        ("measurements.0.verdict", "perfect"),
-        ("measurements.0.error", -1.0),
-        ("measurements.0.error", None),
-        ("measurements.0.degrees", 0),
-        ("measurements.0.undisturbed_error", []),
-        ("measurements.0.undisturbed_error", 0.1),
-        ("measurements.0.undisturbed_error", [-0.1, 3.0]),
-        ("measurements.0.undisturbed_error", [0.1, 0.0]),
-        ("measurements.0.later", 1),
-    ],
-)
-def test_what_lacks_a_field_or_has_another_type_is_refused(stated, tmp_path, way, value):
+WRONG = {
+    "hardware": ({}, []), "hardware.cpu": (5,),
+    "software.versions": ([],), "software.options.arena": (1,), "software.packages": (["numpy"],),
+    "software.packages.numpy": ("2.0",), "software.without_hash": ("numpy", None), "software.lock": (["pylock"],),
+    "model.names": (None,), "data": ({},),
+    "settings.backend": ([],), "settings.visits": ("24",), "settings.threads": (True,),
+    "settings.options": ({"arena": 1},),
+    "reference_log": ({},), "reference_log.run": (None,), "reference_log.probes_ns": (7, ["7"]),
+    "reference_log.references": ([{"name": "@overhead"}],), "reference_log.failures": ([{"key": "0", "kind": None}],),
+    "reference_log.missing": (None,),
+    "measurements": ({},), "measurements.0": ([],), "measurements.0.key": (0,),
+    "measurements.0.mean_ns": ("1", float("nan"), 10**400), "measurements.0.undisturbed_ns": (-1.0,),
+    "measurements.0.ci95_ns": ([1.0],), "measurements.0.block_medians_ns": ([None],),
+    "measurements.0.conditions": (None,), "measurements.0.conditions.threads": ("1",),
+    "measurements.0.conditions.later": (1,), "measurements.0.verdict": ("perfect",),
+    "measurements.0.error": (-1.0, None), "measurements.0.degrees": (0,),
+    "measurements.0.undisturbed_error": ([], 0.1, [-0.1, 3.0], [0.1, 0.0]), "measurements.0.later": (1,),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WRONG)
+def test_what_lacks_a_field_or_has_another_type_is_refused(stated, tmp_path, way):
     """By whoever wrote it: the digest is that of what is there."""
-    said = copy.deepcopy(stated.manifest.statement())
+    path = tmp_path / "results.json"
     *before, last = (int(one) if one.isdigit() else one for one in way.split("."))
-    inner = said["predicate"]
-    for step in before:
-        inner = inner[step]
-    inner[last] = value
-    said["subject"][0]["digest"]["sha256"] = content_key(said["predicate"]["measurements"])
-    path = tmp_path / "results.json"
-    path.write_text(json.dumps(said))
+    for value in WRONG[way]:
+        said = copy.deepcopy(stated.manifest.statement())
+        inner = said["predicate"]
+        for step in before:
+            inner = inner[step]
+        inner[last] = value
+        said["subject"][0]["digest"]["sha256"] = content_key(said["predicate"]["measurements"])
+        path.write_text(json.dumps(said))
 
-    with pytest.raises(UsageError, match="is no manifest of dlbricks"):
-        read_manifest(path)
-
-
-def test_the_field_that_is_wrong_is_named(stated, tmp_path):
-    said = copy.deepcopy(stated.manifest.statement())
-    del said["predicate"]["reference_log"]["probes_ns"]
-    path = tmp_path / "results.json"
-    path.write_text(json.dumps(said))
-
-    with pytest.raises(UsageError, match=r"predicate\.reference_log\.probes_ns is missing or of another type"):
-        read_manifest(path)
-    path.write_text("[" * 100_000)
-    with pytest.raises(UsageError, match="is no manifest"):
-        read_manifest(path)
+        with pytest.raises(UsageError, match="is no manifest"):
+            read_manifest(path)
 
 
 def test_the_run_that_is_meant_is_named(stated, tmp_path):
@@ -240,19 +181,6 @@ def test_the_run_that_is_meant_is_named(stated, tmp_path):
     assert by_cache.log["run"] == by_name.log["run"] == first
 
 
-def test_bricks_of_an_earlier_run_are_missing(stated, tmp_path, write_branches, write_lrn):
-    both = [write_branches(tmp_path / "branches.onnx"), write_lrn(tmp_path / "lrn.onnx")]
-    more = generate(find_models(both), granularity=1, out=tmp_path / "more").suite
-    with Store.open("sqlite://") as store:
-        run(stated.suite, store=store, **FEW)
-        run(more, store=store, **FEW)
-
-        found = manifest(more, store=store)
-
-    assert not found.complete
-    assert set(found.log["missing"]) == set(stated.suite.keys) & set(more.keys)
-
-
 def test_an_option_that_is_a_path_is_refused():
     stack = Stack("onnxruntime", "cpu", (), (("profile", "/home/anna/x"),))
 
@@ -262,15 +190,23 @@ def test_an_option_that_is_a_path_is_refused():
         refuse_paths(Stack("onnxruntime", "cpu", ()), {"options": {"a": "~/x"}})
 
 
-def test_a_run_of_an_older_dlbricks_says_less(stated):
-    with Store.open(stated.database, read_only=True) as store:
-        before = {run.id: run for run in store.runs()}[stated.run].before
-    assert "software" in before
+def test_a_file_is_written_whole_or_not_at_all(stated, tmp_path):
+    path, pipe, link = (tmp_path / name for name in ("results.json", "pipe", "link.json"))
+    path.write_text("what was there")
+    link.symlink_to(path)
+    unwritable = dataclasses.replace(stated.manifest, data={"seed": object()})
+    with pytest.raises(TypeError):
+        unwritable.write(path)
+    assert path.read_text() == "what was there"
 
-    from dlbricks.analyzer.manifests.parts import data_part, hardware_part, software_part
-
-    old = software_part(stated.manifest.stack, None)
-    assert old["python"] is old["lock"] is None
-    assert (old["packages"], old["without_hash"]) == ({}, [])
-    assert data_part({}, old)["generator"] == {"dlbricks": None, "sources": None, "numpy": None}
-    assert hardware_part(probe_system(), {"kernel": "6.1"})["microcode"] is None
+    stated.manifest.write(link)
+    assert link.is_symlink()
+    assert read_manifest(path).model == stated.manifest.model
+    with pytest.raises(FileNotFoundError, match=r"nowhere/results\.json"):
+        stated.manifest.write(tmp_path / "nowhere/results.json")
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor() as pool:
+        read = pool.submit(pipe.read_text)
+        stated.manifest.write(pipe)
+        assert read.result() == path.read_text()
+    assert {one.name for one in tmp_path.iterdir()} == {"results.json", "pipe", "link.json"}

@@ -11,12 +11,11 @@ import dlbricks
 import pytest
 from dlbricks.analyzer.comparison.difference import Relation
 from dlbricks.analyzer.manifests import reproduce as module
-from dlbricks.analyzer.manifests.differences import differences
 from dlbricks.analyzer.manifests.manifest import Manifest, read_manifest
-from dlbricks.analyzer.manifests.reproduce import Reproduction, reproduce
+from dlbricks.analyzer.manifests.reproduce import Reproduction, differences, reproduce
 from dlbricks.analyzer.report.answers.reproduction import reproduction_answer
 from dlbricks.analyzer.report.tables import render
-from dlbricks.errors import BackendUnavailable, UsageError, WorkerError
+from dlbricks.errors import BackendUnavailable, UsageError
 from dlbricks.generator.backends import custom_ops
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.models import find_models
@@ -50,7 +49,7 @@ def with_errors(manifest: Manifest, quiet: tuple[float, float] | None) -> Manife
     def known(one):
         own = one.measurement
         quietly = changed(own, mean_ns=1e6, undisturbed_ns=1e6, quiet=0.5)
-        return dataclasses.replace(one, measurement=quietly, error=0.5, degrees=50.0, undisturbed=quiet)
+        return dataclasses.replace(one, measurement=quietly, error=(0.5, 50.0), undisturbed=quiet)
 
     return dataclasses.replace(manifest, measurements=tuple(known(one) for one in manifest.measurements))
 
@@ -124,7 +123,7 @@ def test_measured_again_here(stated, file):
 def test_undisturbed_latencies_are_as_sure_as_quiet_visits_make_them(stated):
     def verdicts(one: tuple[float, float] | None, other: tuple[float, float] | None):
         base, again = with_errors(stated.manifest, one), with_errors(stated.manifest, other)
-        return {row.verdict for row in module._compared(base, again, stated.suite, 0.15)}
+        return {row.verdict for row in module._compare_bricks(base, again, stated.suite, 0.15)}
 
     assert verdicts((0.01, 50.0), (0.01, 50.0)) == {Relation.SAME}
     assert verdicts((0.01, 50.0), (0.2, 50.0)) == {Relation.UNCLEAR}
@@ -164,15 +163,6 @@ def test_measured_again_by_another_python(stated, other_python):
     assert found.complete
 
 
-@pytest.mark.usefixtures("other_python")
-def test_another_python_that_fails_says_why(stated):
-    base = locked(stated.manifest)
-    base = dataclasses.replace(base, settings=dict(base.settings) | {"backend": "nosuch"})
-
-    with pytest.raises(WorkerError, match=r"did not measure: there is no backend 'nosuch'; known are"):
-        reproduce(base, suite=stated.suite)
-
-
 @pytest.mark.slow
 def test_an_environment_that_cannot_be_had_is_an_error(stated, file, monkeypatch, tmp_path):
     monkeypatch.setenv("DLBRICKS_CACHE", str(tmp_path / "cache"))
@@ -191,7 +181,8 @@ def test_an_environment_that_cannot_be_had_is_an_error(stated, file, monkeypatch
 def test_verdicts_are_those_of_compare(stated):
     manifest = stated.manifest
     again = {
-        factor: module._compared(manifest, scaled(manifest, factor), stated.suite, 0.15) for factor in (1, 40, 0.02)
+        factor: module._compare_bricks(manifest, scaled(manifest, factor), stated.suite, 0.15)
+        for factor in (1, 40, 0.02)
     }
 
     assert {row.verdict for row in again[40]} <= {Relation.SLOWER, Relation.UNCLEAR}
@@ -199,22 +190,8 @@ def test_verdicts_are_those_of_compare(stated):
     assert all(row.ratio == pytest.approx(1) for row in timed(again[1]))
     sure = [row.key for row in timed(again[1]) if row.ratio_ci95[1] < 1.5]
     assert all(row.verdict is Relation.SLOWER for row in again[40] if row.key in sure)
-    whole = module._compared(manifest, manifest, stated.suite, 100.0)
+    whole = module._compare_bricks(manifest, manifest, stated.suite, 100.0)
     assert {row.verdict for row in timed(whole) if row.ratio_ci95[1] < 100} <= {Relation.SAME}
-
-
-def test_a_brick_that_is_not_measured_has_no_verdict(stated):
-    manifest = stated.manifest
-    less = dataclasses.replace(manifest, measurements=manifest.measurements[1:])
-
-    rows = module._compared(manifest, less, stated.suite, 0.15)
-
-    (lost,) = [row for row in rows if row.verdict is None]
-    assert lost.key == manifest.measurements[0].measurement.key
-    assert (lost.here_ms, lost.reason) == (None, "not measured")
-    found = Reproduction(rows, (), "here", 0.15, less)
-    assert not found.complete
-    assert "1 not measured" in render(reproduction_answer(found))
 
 
 def test_a_manifest_that_lacks_bricks_is_not_reproduced(stated, here, cli):
@@ -262,7 +239,7 @@ def test_a_suite_that_is_another_one_is_refused(stated, file, tmp_path, write_lr
 def test_a_brick_that_is_not_of_the_suite_is_refused_before_anything_is_measured(stated, monkeypatch):
     monkeypatch.delattr(module, "run_here")
     first, *others = stated.manifest.measurements
-    strange = dataclasses.replace(first, measurement=dataclasses.replace(first.measurement, key="0" * 64))
+    strange = dataclasses.replace(first, measurement=changed(first.measurement, key="0" * 64))
     base = dataclasses.replace(stated.manifest, measurements=(strange, *others))
 
     for how in ({"here": True}, {"dry_run": True}):
@@ -312,19 +289,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(st
             assert message in done.error
 
 
-def test_the_answer_does_not_end_with_its_file(stated, file, here, cli, monkeypatch):
-    """Its folder goes while it is measured."""
-    (here / "gone").mkdir()
-    run = module.run_here
-    monkeypatch.setattr(module, "run_here", lambda *words, **more: (run(*words, **more), (here / "gone").rmdir()))
-
-    done = cli("reproduce", file, "--suite", stated.suite.path, "--here", "-o", "gone/again.json", "--json", "--quiet")
-
-    assert done.code == 1
-    assert len(done.json["results"]) == len(stated.suite.keys)
-    assert "gone/again.json: No such file or directory" in done.error
-
-
+@pytest.mark.slow
 def test_libraries_of_operators_are_wanted_by_content_and_reach_the_other_environment(
     stated, here, cli, other_python, monkeypatch
 ):
@@ -345,6 +310,20 @@ def test_libraries_of_operators_are_wanted_by_content_and_reach_the_other_enviro
     assert read_manifest("again.json").software["options"][custom_ops.CUSTOM_OPS] == digest
 
 
+def test_a_brick_that_is_not_measured_has_no_verdict(stated):
+    manifest = stated.manifest
+    less = dataclasses.replace(manifest, measurements=manifest.measurements[1:])
+
+    rows = module._compare_bricks(manifest, less, stated.suite, 0.15)
+
+    (lost,) = [row for row in rows if row.verdict is None]
+    assert lost.key == manifest.measurements[0].measurement.key
+    assert (lost.pair.other.measured, lost.reason) == (None, "not measured")
+    found = Reproduction(rows, (), "here", 0.15, less)
+    assert not found.complete
+    assert "1 not measured" in render(reproduction_answer(found))
+
+
 def test_a_limit_is_crossed_by_one_brick(stated, here, cli, monkeypatch):
     scaled(stated.manifest, 0.01).write("fast.json")
 
@@ -352,11 +331,3 @@ def test_a_limit_is_crossed_by_one_brick(stated, here, cli, monkeypatch):
 
     assert done.code == 4
     assert "SLOWER" in done.out
-
-
-def test_it_is_a_report_like_others(stated):
-    found = Reproduction(module._compared(stated.manifest, stated.manifest, stated.suite, 0.15), (), "here", 0.15)
-
-    assert len(found.frame()) == len(found.rows)
-    assert found.to_json()["environment"] == "here"
-    assert "nothing differs" in dlbricks.to_markdown(found)

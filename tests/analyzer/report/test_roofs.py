@@ -54,13 +54,6 @@ def test_the_table_shows_ceilings_and_what_failed():
     assert "1 thread, measured in 1 min 01 s" in text
 
 
-def test_a_report_is_complete_where_every_precision_has_a_rate():
-    slow = dataclasses.replace(PRODUCT, network="@ceiling-gemm-2048", flops_s=None, error="timeout")
-
-    assert CeilingReport(SYSTEM, 1, (*ROWS[:-1], slow), (), 1.0).complete
-    assert not CeilingReport(SYSTEM, 1, ROWS, (), 1.0).complete
-
-
 def test_nothing_measured_is_reported_too():
     text = render(ceilings_answer(CeilingReport(SYSTEM, 1, ROWS[-1:], (), 1.0)))
 

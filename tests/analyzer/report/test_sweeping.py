@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,15 +10,15 @@ from dlbricks.analyzer.report.drawing import draw_estimates, draw_sweeps
 from dlbricks.analyzer.report.plots import sweeps
 from dlbricks.analyzer.report.sweeping import sweep, sweep_lines, sweeps_of
 from dlbricks.constructor import Estimate
-from dlbricks.constructor.curve import Curve, Point
-from dlbricks.constructor.result import Interpolation
+from dlbricks.constructor.curve import Curve, Interpolation, Point
 from dlbricks.constructor.sweep import swept
 from dlbricks.errors import UsageError
+from flat import changed, flat_estimate
 
 
 def estimate(stem: str, ms: float | None, batch: int | None = None, **dims: int) -> Estimate:
     ends = "".join(f"@{name}={size}" for name, size in dims.items()) + (f"@b{batch}" if batch else "")
-    return Estimate(f"{stem}{ends}", 1, estimate_ms=ms, ci95_ms=None, dims=dims, batch=batch)
+    return flat_estimate(f"{stem}{ends}", 1, estimate_ms=ms, ci95_ms=None, dims=dims, batch=batch)
 
 
 def test_a_dimension_or_a_batch_that_varies_is_a_sweep() -> None:
@@ -39,7 +38,7 @@ def test_a_dimension_or_a_batch_that_varies_is_a_sweep() -> None:
 def test_what_is_interpolated_is_a_ring_and_says_so() -> None:
     read = Interpolation("batch", (1, 4), (1, 4, 8), bricks=3, share=0.75, error=0.1, left_out=())
     known = [estimate("a", 10.0 * n, batch=n) for n in (1, 2, 4)]
-    known[1] = replace(known[1], interpolated=read, ci95_ms=(18.0, 22.0))
+    known[1] = changed(known[1], interpolated=read, ci95_ms=(18.0, 22.0))
 
     (drawn,) = sweeps_of(known).values()
     (row,) = (one.record() for one in swept(known))
@@ -54,14 +53,9 @@ def test_what_is_interpolated_is_a_ring_and_says_so() -> None:
     assert list(latency.lines[2].get_ydata()) == [20.0]
 
 
-def test_what_is_not_known_or_varies_twice_is_none() -> None:
-    assert not sweeps_of([estimate("a", 1.0, seq=8), estimate("a", None, seq=16)])
-    assert not sweeps_of([estimate("a", 1.0, seq=8, width=1), estimate("a", 2.0, seq=16, width=2)])
-
-
 def test_a_table_and_a_plot_show_no_bound_above_the_estimate_beside_it() -> None:
     bounds = {1: 9.0, 2: 21.0, 4: None}
-    known = [replace(estimate("a", 10.0 * n, batch=n), lower_bound_sequential_ms=bounds[n]) for n in bounds]
+    known = [changed(estimate("a", 10.0 * n, batch=n), lower_bound_sequential_ms=bounds[n]) for n in bounds]
 
     (row,) = Estimates(tuple(known)).to_json()["sweeps"]
     (drawn,) = sweeps_of(known).values()

@@ -8,8 +8,20 @@ import json
 import math
 
 import pytest
-from dlbricks.analyzer.report.answers.resources import _option_lines
-from dlbricks.analyzer.report.tables import Answer, Column, Format, printable, render
+from dlbricks.analyzer.estimation.estimates import Estimates
+from dlbricks.analyzer.report.answers.estimates import estimates_answer
+from dlbricks.analyzer.report.tables import (
+    WIDTH,
+    Answer,
+    Column,
+    Format,
+    form_cells,
+    form_columns,
+    printable,
+    render,
+)
+from dlbricks.constructor.result import Coverage, Form, SequenceLatency
+from flat import flat_estimate
 
 ROWS = [
     {"name": "squeezenet", "ms": 12.5, "coverage": {"macs": 1.0}, "missing": []},
@@ -58,11 +70,6 @@ def test_csv_quotes_what_needs_it_and_fills_missing_keys() -> None:
     assert parsed == [{"name": 'a,"b"', "x": "1", "y": ""}, {"name": "c", "x": "", "y": "2.5"}]
 
 
-def test_no_results_still_answer() -> None:
-    assert json.loads(render(Answer([]), "json")) == {"schema": 1, "results": []}
-    assert render(Answer([], columns=COLUMNS, summary=["nothing"])) == "nothing\n"
-
-
 def test_a_name_cannot_drive_the_terminal() -> None:
     name = "\x1b[2Jevil\nline"
     answer = Answer([{"name": name}], columns=[Column("name", "model")], summary=["", f"{name}: skipped"])
@@ -95,12 +102,6 @@ def test_the_frame_is_flat() -> None:
     assert len(Answer(ROWS).frame(inner=True)) == 2, "where there is nothing inside, results stay rows"
 
 
-def test_the_record_is_what_json_holds() -> None:
-    answer = Answer([{"a": math.nan, "b": (1, 2)}], totals={"c": {3}})
-
-    assert answer.to_json() == json.loads(render(answer, "json"))
-
-
 def test_markdown_is_a_table_with_the_lines_below_it() -> None:
     columns = [*COLUMNS, Column("ms", "spare", spare=True)]
 
@@ -128,19 +129,6 @@ def test_a_name_cannot_write_into_a_page() -> None:
     assert row == r"| a\|b\<img src=x\>\`\[c\](d)\\n\# e |"
     assert not blank
     assert rest == ["````text", "```", r"a|b<img src=x>`[c](d)\n# e: skipped", "````"]
-
-
-def test_options_are_shown_where_devices_differ() -> None:
-    lines = _option_lines(
-        "own", {"cpu": {"a": "on", "b": "1"}, "cuda": {"a": "off", "c": "2"}, "npu": {"a": "on", "b": "1"}}
-    )
-
-    assert [*lines] == [
-        "options of own, with their defaults: a=on b=1",
-        "options of own on cuda, beside these: a=off c=2",
-        "options that own has not on cuda: b",
-    ]
-    assert [*_option_lines("none", {"cpu": {}})] == []
 
 
 def test_what_does_not_fit_is_wrapped_and_spare_columns_are_left_out() -> None:
@@ -174,3 +162,44 @@ def test_csv_has_no_lists_and_nothing_nested_in_its_cells() -> None:
         "name": "m", "ci95_ms_low": "1.0", "ci95_ms_high": "2.0", "ratio_ci95_low": "", "ratio_ci95_high": "",
         "coverage.macs": "1.0", "coverage.deep.x": "2", "op_types": "Conv;Relu", "missing": "1",
     }  # fmt: skip
+
+
+# Layers are described in the same words in every table, and tables of layers fit their width -----------------------
+
+
+def _form(**changes: object) -> Form:
+    known = {
+        "inputs": "float[1,144,56,56] float[1,32,56,56]", "weights": "float[32,144,1,1]",
+        "outputs": "float[1,32,56,56]", "strides": "2x2", "kernel": "3x3",
+        "source_layers": ("/block/conv", "/block/add"),
+    }  # fmt: skip
+    return Form(**(known | changes))  # type: ignore[arg-type]
+
+
+def test_the_node_of_a_runtime_stands_beside_the_layers_of_the_source() -> None:
+    own = form_cells(["Conv", "Add"], ["/block/conv", "/block/add"], _form())
+    executed = form_cells(["FusedConv"], ["getitem_24_nchwc"], _form(kernels=("com.microsoft.nchwc.Conv", "Reorder")))
+
+    assert (own["layer"], own["node"], own["ran"]) == ("/block/conv, /block/add", None, None)
+    assert (executed["layer"], executed["node"]) == ("/block/conv, /block/add", "getitem_24_nchwc")
+    assert executed["ran"] == "nchwc.Conv, and 1 more"
+    assert [column.title for column in form_columns([own])] == ["operators", "kernel", "shapes", "layer"]
+    assert [column.title for column in form_columns([own, executed])][-2:] == ["runtime's node", "ran by"]
+    assert form_cells(["Reorder"], ["put_in"], _form(source_layers=()))["layer"] is None
+
+
+def test_tables_of_layers_fit_whatever_their_names() -> None:
+    name = "/model/layers.0/attention/self_attn_with_a_long_name/q_proj/MatMul"
+    part = SequenceLatency(
+        0, "key", (0, 1), ("a_node_of_the_runtime_with_a_long_name",), ("Conv", "BatchNormalization", "Relu"),
+        latency_ms=1.0, ci95_ms=(0.9, 1.1), form=_form(source_layers=(name, name), kernels=("k" * 90,)),
+    )  # fmt: skip
+    entry = flat_estimate(name="m", granularity=1, coverage=Coverage(1.0, None), sequences=(part,), path=(part,))
+
+    text = render(estimates_answer(Estimates((entry,)), explain=True))
+
+    assert "MatMul" in text
+    assert max(map(len, text.splitlines())) <= WIDTH
+
+
+# Numbers as they are written ---------------------------------------------------------------------------------------

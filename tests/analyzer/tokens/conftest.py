@@ -51,7 +51,8 @@ def write(text: str, path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def decoder(here: Path) -> tuple[str, str]:
-    """Two files in an empty working folder."""
-    return str(write(PROMPT, here / "prompt.onnx")), str(write(STEP, here / "step.onnx"))
+@pytest.fixture(scope="session")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """Two files."""
+    folder = tmp_path_factory.mktemp("decoder")
+    return str(write(PROMPT, folder / "prompt.onnx")), str(write(STEP, folder / "step.onnx"))

@@ -6,19 +6,25 @@ from pathlib import Path
 
 import pytest
 from dlbricks.analyzer.report.tables import render
-from dlbricks.analyzer.tokens.answer import draw_tokens, tokens_answer
-from dlbricks.analyzer.tokens.lengths import lengthy, pair
-from dlbricks.analyzer.tokens.tokens import tokens
+from dlbricks.analyzer.tokens import Tokens, draw_tokens, lengthy, pair, tokens, tokens_answer
 from dlbricks.db import Store
 from dlbricks.errors import ModelNotFound, UnboundDimension, UsageError
-from dlbricks.models.dimensions import Kind
+from dlbricks.models.dimensions import DimensionKind
 
 Decoder = tuple[str, str]
 
 
-def test_an_answer_from_bricks_at_a_few_lengths(decoder: Decoder, here: Path) -> None:
-    with Store.open(here / "dlbricks.db") as store:
-        found = tokens(*pair(decoder), store=store, prompts=[8, 20], new=13, lengths=[8, 16, 32], visits=2)
+@pytest.fixture(scope="module")
+def measured(decoder: Decoder, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tokens]:
+    """A database with both models at three lengths, and what is known with it."""
+    path = tmp_path_factory.mktemp("tokens") / "dlbricks.db"
+    with Store.open(path) as store:
+        return path, tokens(*pair(decoder), store=store, prompts=[8, 20], new=13, lengths=[8, 16, 32], visits=2)
+
+
+def test_an_answer_from_bricks_at_a_few_lengths(decoder: Decoder, measured: tuple[Path, Tokens]) -> None:
+    path, found = measured
+    with Store.open(path) as store:
         again = tokens(*pair(decoder), store=store, prompts=[20], new=2, lengths=[8, 16, 32])
         stored = tokens(*pair(decoder), store=store, prompts=[8, 20], new=13, lengths=[8, 16, 32], measure=False)
 
@@ -30,22 +36,25 @@ def test_an_answer_from_bricks_at_a_few_lengths(decoder: Decoder, here: Path) ->
     short, between = found.rows
     prompts, steps = found.prompt.estimates, found.step.estimates
     assert list(prompts) == list(steps) == [8, 16, 32]
-    assert short.ttft_ms == prompts[8].estimate_ms
+    assert short.ttft_ms == prompts[8].latency.ms
     assert not short.ttft_interpolated
     assert between.ttft_interpolated
     assert (short.steps, short.steps_interpolated) == (12, 10)  # of 8 to 19, 8 and 16 are measured
     assert between.total_ms is not None
     assert between.ttft_ms is not None
     assert between.token_ms is not None
-    (still, _), quiet = found.undisturbed, prompts[8].undisturbed_ms
+    (still, _), quiet = found.undisturbed, prompts[8].latency.undisturbed_ms
     assert (still.ttft_ms, still.steps) == (quiet, 12)
     assert between.total_ms == pytest.approx(between.ttft_ms + 12 * between.token_ms)
 
 
-def test_the_answer_says_what_is_measured_and_what_is_not(decoder: Decoder, here: Path) -> None:
-    with Store.open(here / "dlbricks.db") as store:
+def test_the_answer_says_what_is_measured_and_what_is_not(
+    decoder: Decoder, measured: tuple[Path, Tokens], here: Path
+) -> None:
+    with Store.open("sqlite://") as store:
         nothing = tokens(*pair(decoder), store=store, prompts=[8], new=2, lengths=[8, 16], measure=False)
-        found = tokens(*pair(decoder), store=store, prompts=[8, 20], new=30, lengths=[8, 16, 32], visits=2)
+    with Store.open(measured[0]) as store:
+        found = tokens(*pair(decoder), store=store, prompts=[8, 20], new=30, lengths=[8, 16, 32], measure=False)
     text, record = render(tokens_answer(found)), found.to_json()
 
     assert "not measured" in render(tokens_answer(nothing))
@@ -81,13 +90,15 @@ def test_without_lengths_they_are_doubled_from_the_shortest_that_is_needed(decod
 def test_dimensions_are_found_or_named(decoder: Decoder) -> None:
     prompt, step = pair(decoder)
 
-    assert lengthy(prompt, Kind.SEQUENCE, None, "--prompt-dim").dimension == "sequence_length"
-    assert lengthy(step, Kind.PAST, None, "--past-dim").dimension == "past_length"
-    assert [source.dims for source in lengthy(step, Kind.PAST, "past_length", "").at([4])] == [(("past_length", 4),)]
+    assert lengthy(prompt, DimensionKind.SEQUENCE, None, "--prompt-dim").dimension == "sequence_length"
+    assert lengthy(step, DimensionKind.PAST, None, "--past-dim").dimension == "past_length"
+    assert [source.dims for source in lengthy(step, DimensionKind.PAST, "past_length", "").at([4])] == [
+        (("past_length", 4),)
+    ]
     with pytest.raises(UnboundDimension, match=r"no open dimension that counts positions.*sequence_length: --past-dim"):
-        lengthy(prompt, Kind.PAST, None, "--past-dim")
+        lengthy(prompt, DimensionKind.PAST, None, "--past-dim")
     with pytest.raises(UnboundDimension, match="no dimension 'n'"):
-        lengthy(prompt, Kind.SEQUENCE, "n", "--prompt-dim")
+        lengthy(prompt, DimensionKind.SEQUENCE, "n", "--prompt-dim")
 
 
 def test_a_pair_is_two_models_or_a_name_of_the_zoo(decoder: Decoder) -> None:

@@ -7,15 +7,15 @@ from collections.abc import Callable
 import numpy as np
 import onnx
 import pytest
-from dlbricks.bricks.cutting.wiring import sequences
+from dlbricks.bricks.cutting.sequences import make_sequence
 from dlbricks.bricks.graph.graph import CAPTURE, ModelGraph, build_graph
-from dlbricks.bricks.layer import Layer, LayerState, Role
+from dlbricks.bricks.layer import Layer, LayerState
 from dlbricks.bricks.suite.brick import build_brick, load_brick
-from dlbricks.bricks.tensor import TensorType
 from dlbricks.models.normal import normalise
 from dlbricks.models.skeleton import Skeleton
-from onnx import helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
+from onnx import numpy_helper
+
+from ..rebuild import reference
 
 Build = Callable[..., ModelGraph]
 
@@ -54,34 +54,24 @@ def _only(graph: ModelGraph, op_type: str) -> Layer:
     return layer
 
 
-def _typed(name: str, found: TensorType) -> onnx.ValueInfoProto:
-    number = onnx.TensorProto.DataType.Value(found.dtype.upper())
-    return helper.make_tensor_value_info(name, number, found.shape)
-
-
-def _execute(layer: Layer, feeds: dict[str, np.ndarray]) -> np.ndarray:
-    """The output of a layer's canonical form."""
-    constants = []
-    for operand in layer.operands:
-        if operand.role is Role.CONSTANT:
-            constants.append(onnx.TensorProto.FromString(operand.data or b""))
-            constants[-1].name = operand.value
-    inputs = [_typed(operand.value, operand.type) for operand in layer.operands if operand.role is Role.ACTIVATION]
-    output = _typed(layer.outputs[0], layer.output_types[0])
-    graph = helper.make_graph([layer.canonical], "g", inputs, [output], constants)
-    imports = [helper.make_opsetid(domain, version) for domain, version in layer.canonical_opsets]
-    model = helper.make_model(graph, ir_version=10, opset_imports=imports)
-    onnx.checker.check_model(model)
-    onnx.shape_inference.infer_shapes(model, strict_mode=True)
-    return ReferenceEvaluator(model).run(None, feeds)[0]
+def _execute(graph: ModelGraph, feeds: dict[str, np.ndarray]) -> np.ndarray:
+    """The output of the brick of a model's control flow."""
+    (layer,) = [layer for layer in graph.layers if layer.op_type in {"If", "Loop"}]
+    assert layer.state is LayerState.LIVE, layer.reason
+    part = make_sequence(graph, (layer.index,))
+    brick = build_brick(graph, part)
+    assert load_brick(brick.model, expected=part.key).key == part.key
+    model = onnx.ModelProto.FromString(brick.model)
+    onnx.checker.check_model(model, full_check=True)
+    return reference(
+        model, {value.name: feeds[name] for value, name in zip(model.graph.input, part.inputs, strict=True)}
+    )[0]
 
 
 @pytest.mark.parametrize("condition", [True, False])
 def test_if_computes_the_same_with_its_constants_inside(condition: bool) -> None:
-    layer = _only(_if(), "If")
+    found = _execute(_if(), {"c": np.asarray(condition)})
 
-    assert layer.state is LayerState.LIVE
-    found = _execute(layer, {"c": np.asarray(condition)})
     np.testing.assert_array_equal(found, [0.5, 0.5, 0.5] if condition else [-1, -2, -3])
 
 
@@ -107,30 +97,29 @@ def test_bodies_are_brought_to_the_canonical_opset() -> None:
     assert old.key == _only(_if(opset=9), "If").key
 
 
-def test_loop_with_operators_that_changed_computes_the_same() -> None:
-    model = _loop()
-    x = np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)
-
-    layer = _only(build_graph(Skeleton(model)), "Loop")
-
-    assert layer.state is LayerState.LIVE, layer.reason
-    np.testing.assert_allclose(_execute(layer, {"x": x}), ReferenceEvaluator(model).run(None, {"x": x})[0], rtol=1e-6)
-
-
-def test_a_body_that_reads_an_activation_is_skipped(parse_graph: Build) -> None:
-    graph = parse_graph(
-        """g (bool c, float[3] x) => (float[3] y) {
-            h = Relu(x)
-            y = If(c) <then_branch = a () => (float[3] r) { r = Neg(h) },
-                       else_branch = b () => (float[3] s) { s = Identity(h) }>
-        }"""
-    )
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("(bool c, float[20] x) => (float[20] y) { k = Relu(x) BRANCH }", "'k'"),
+        ("(bool c, float[20] k) => (float[20] y) { BRANCH }", "'k'"),
+        ("(bool c) => (float[20] y) { BRANCH }", "holds weights"),
+    ],
+    ids=["an activation", "an input", "weights"],
+)
+def test_a_body_that_reads_what_is_no_small_constant_is_skipped(text: str, reason: str) -> None:
+    branch = """y = If(c) <then_branch = a () => (float[20] r) { r = Neg(k) },
+                          else_branch = b () => (float[20] s) { s = Identity(k) }>"""
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g {text.replace("BRANCH", branch)}')
+    if "weights" in reason:
+        model.graph.initializer.append(numpy_helper.from_array(np.arange(20, dtype=np.float32), "k"))
+    graph = build_graph(Skeleton(normalise(model).model))
 
     layer = _only(graph, "If")
     assert layer.state is LayerState.SKIPPED
-    assert "'h'" in layer.reason
-    assert graph.consumers("h") == (layer.index,)
-    assert graph.graph.has_edge(0, layer.index, ("h", CAPTURE))
+    assert reason in layer.reason
+    if "Relu" in text:
+        assert graph.consumers("k") == (layer.index,)
+        assert graph.graph.has_edge(0, layer.index, ("k", CAPTURE))
 
 
 def test_a_body_that_reads_a_weight_is_skipped(parse_graph: Build) -> None:
@@ -141,29 +130,7 @@ def test_a_body_that_reads_a_weight_is_skipped(parse_graph: Build) -> None:
         }"""
     )
 
-    layer = _only(graph, "If")
-    assert layer.state is LayerState.SKIPPED
-    assert "weight 'w'" in layer.reason
-
-
-def test_a_body_that_holds_weights_is_skipped() -> None:
-    values = numpy_helper.from_array(np.arange(20, dtype=np.float32), "k")
-    graph = _weights_in_body(values)
-
-    layer = _only(graph, "If")
-    assert layer.state is LayerState.SKIPPED
-    assert "holds weights" in layer.reason
-
-
-def _weights_in_body(values: onnx.TensorProto) -> ModelGraph:
-    model = onnx.parser.parse_model(
-        """<ir_version: 8, opset_import: ["" : 17]> g (bool c) => (float[20] y) {
-            y = If(c) <then_branch = a () => (float[20] r) { r = Neg(k) },
-                       else_branch = b () => (float[20] s) { s = Identity(k) }>
-        }"""
-    )
-    model.graph.initializer.append(values)
-    return build_graph(Skeleton(normalise(model).model))
+    assert "weight 'w'" in _only(graph, "If").reason
 
 
 def _branch_in_a_loop() -> onnx.ModelProto:
@@ -188,16 +155,13 @@ def _branch_in_a_loop() -> onnx.ModelProto:
     )
 
 
-def test_bodies_in_bodies_compute_the_same_and_keep_their_key() -> None:
-    model = _branch_in_a_loop()
-    graph = build_graph(Skeleton(model))
-    layer, x = _only(graph, "Loop"), np.random.default_rng(1).normal(size=(2, 3)).astype(np.float32)
+@pytest.mark.parametrize("model", [_loop, _branch_in_a_loop])
+def test_bodies_compute_the_same_and_keep_their_key(model: Callable[[], onnx.ModelProto]) -> None:
+    graph = build_graph(Skeleton(model()))
+    x = np.random.default_rng(1).normal(size=(2, 3)).astype(np.float32)
 
-    assert layer.state is LayerState.LIVE
-    assert b"outer" not in layer.canonical.SerializeToString()
-    np.testing.assert_allclose(_execute(layer, {"x": x}), ReferenceEvaluator(model).run(None, {"x": x})[0], rtol=1e-6)
-    (sequence,) = sequences(graph, 1)
-    load_brick(build_brick(graph, sequence).model, expected=sequence.key)
+    np.testing.assert_allclose(_execute(graph, {"x": x}), reference(model(), {"x": x})[0], rtol=1e-6)
+    assert b"outer" not in _only(graph, "Loop").canonical.SerializeToString()
 
 
 def test_a_body_prefers_its_own_constant_to_one_around_it() -> None:
@@ -213,6 +177,6 @@ def test_a_body_prefers_its_own_constant_to_one_around_it() -> None:
             >
         }"""
     )
-    layer = _only(build_graph(Skeleton(model)), "If")
+    graph = build_graph(Skeleton(model))
 
-    assert [float(_execute(layer, {"c": np.asarray(value)})[0]) for value in (True, False)] == [-2, -7]
+    assert [float(_execute(graph, {"c": np.asarray(value)})[0]) for value in (True, False)] == [-2, -7]

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
-from dlbricks.bricks.graph.graph import ModelGraph, build_graph
-from dlbricks.bricks.layer import LayerState, Role
+from dlbricks.bricks.cutting.sequences import sequences
+from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.bricks.suite.brick import build_brick, load_brick
 from dlbricks.models.skeleton import Skeleton
 from onnx import helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
+
+from ..rebuild import execute, reference
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -52,15 +53,12 @@ CASES = {
     "mul-6 last axes by axis": Case(6, "Mul<broadcast = 1, axis = 1>(x, z)", {"x": (2, 3, 4), "z": (3, 4)}),
     "sum-6": Case(6, "Sum(x, z)", {"x": (2, 3), "z": (2, 3)}),
     "gemm-6": Case(6, "Gemm<broadcast = 1>(x, w, b)", {"x": (2, 3), "w": (3, 4), "b": (4,)}),
-    "gemm-9": Case(9, "Gemm<transB = 1, alpha = 0.5>(x, w, b)", {"x": (2, 3), "w": (4, 3), "b": (4,)}),
     # attributes that became inputs
     "clip-6": Case(6, "Clip<min = -0.5, max = 0.5>(x)", X),
     "clip-6 one bound": Case(6, "Clip<min = 0.0>(x)", X),
-    "clip-11": Case(11, "Clip(x, low, high)", X, constants={"low": np.float32(-0.1), "high": np.float32(0.3)}),
     "clip-12 without upper bound": Case(12, "Clip(x, low)", X, constants={"low": np.float32(-0.1)}),
     "dropout-7": Case(7, "Dropout<ratio = 0.7>(x)", X),
     "dropout-12 with mask": Case(12, "Dropout(x)", X, out="y, mask"),
-    "dropout-12": Case(12, "Dropout(x, ratio)", X, constants={"ratio": np.float32(0.9)}),
     "dropout-13 not training": Case(
         13, "Dropout<seed = 3>(x, ratio, training)", X,
         constants={"ratio": np.float32(0.9), "training": np.asarray(False)},
@@ -68,17 +66,12 @@ CASES = {
     "squeeze-1": Case(9, "Squeeze<axes = [2, 0]>(x)", {"x": (1, 3, 1, 4)}),
     "squeeze-1 all": Case(9, "Squeeze(x)", {"x": (1, 3, 1, 4)}),
     "squeeze-11": Case(11, "Squeeze<axes = [-2]>(x)", {"x": (1, 3, 1, 4)}),
-    "squeeze-13": Case(13, "Squeeze(x, axes)", {"x": (1, 3, 1, 4)}, constants={"axes": _ints(-2, 0)}),
     "unsqueeze-1": Case(9, "Unsqueeze<axes = [0, 3]>(x)", {"x": (3, 4)}),
     "unsqueeze-1 descending": Case(9, "Unsqueeze<axes = [3, 0]>(x)", {"x": (3, 4)}),
     "unsqueeze-11": Case(11, "Unsqueeze<axes = [-1]>(x)", {"x": (3, 4)}),
-    "unsqueeze-13": Case(13, "Unsqueeze(x, axes)", {"x": (3, 4)}, constants={"axes": _ints(-1, 0)}),
     "reduce-mean-1": Case(9, "ReduceMean<axes = [1, 2], keepdims = 0>(x)", X),
-    "reduce-max-11 all": Case(11, "ReduceMax(x)", X),
     "reduce-sum-13": Case(13, "ReduceSum<keepdims = 0>(x, axes)", X, constants={"axes": _ints(-1)}),
     "reduce-sum-13 nothing": Case(13, "ReduceSum<noop_with_empty_axes = 1>(x, axes)", X, constants={"axes": _ints()}),
-    "reduce-l2-13": Case(13, "ReduceL2<axes = [-1]>(x)", X),
-    "reduce-prod-18": Case(18, "ReduceProd(x, axes)", ROW, constants={"axes": _ints(-1, 0)}),
     "slice-1": Case(9, "Slice<starts = [1, -3], ends = [9223372036854775807, -1], axes = [2, 3]>(x)", X),
     "slice-1 without axes": Case(9, "Slice<starts = [0, 1], ends = [1, 3]>(x)", X),
     "slice-10": Case(
@@ -94,19 +87,13 @@ CASES = {
     "pad-2": Case(9, "Pad<pads = [0, 0, 1, 2, 0, 0, 3, 0], value = 0.5>(x)", X),
     "pad-2 reflect": Case(9, "Pad<mode = \"reflect\", pads = [0, 0, 1, 2, 0, 0, 3, 0]>(x)", X),
     "pad-11": Case(11, "Pad(x, p)", X, constants={"p": _ints(0, 0, 1, 2, 0, 0, 3, 0)}),
-    "pad-13 value": Case(
-        13, "Pad(x, p, v)", X, constants={"p": _ints(0, 0, 1, 2, 0, 0, 3, 0), "v": np.float32(2)}
-    ),
     "pad-18 axes": Case(
         18, "Pad<mode = \"edge\">(x, p, , a)", X, constants={"p": _ints(1, 2, 3, 0), "a": _ints(-1, 2)}
     ),
     "split-2": Case(9, "Split<axis = 1, split = [1, 2]>(x)", X, out="y, z"),
-    "split-2 equal": Case(9, "Split<axis = 2>(x)", X, out="y, z"),
     "split-13": Case(13, "Split<axis = -1>(x, s)", X, out="y, z", constants={"s": _ints(3, 5)}),
     "split-18 uneven": Case(18, "Split<axis = 3, num_outputs = 3>(x)", X, out="y, z, u"),
     "topk-1": Case(9, "TopK<k = 2>(x)", ROW, out="y, i"),
-    "topk-10": Case(10, "TopK<axis = -2>(x, k)", ROW, out="y, i", constants={"k": _ints(2)}),
-    "topk-11": Case(11, "TopK<largest = 0>(x, k)", ROW, out="y, i", constants={"k": _ints(2)}),
     "reshape-5": Case(9, "Reshape(x, s)", X, constants={"s": _ints(0, -1)}),
     "reshape-14": Case(14, "Reshape(x, s)", X, constants={"s": _ints(-1, 0, 4)}),
     "tile-6": Case(9, "Tile(x, r)", ROW, constants={"r": _ints(1, 2, 3)}),
@@ -125,42 +112,23 @@ CASES = {
     "flatten-11": Case(11, "Flatten<axis = -1>(x)", X),
     "concat-11": Case(11, "Concat<axis = -2>(x, z)", {"x": (2, 3, 4), "z": (2, 1, 4)}),
     "argmax-1": Case(9, "ArgMax<axis = 1, keepdims = 0>(x)", X),
-    "argmin-12": Case(12, "ArgMin<axis = -1, select_last_index = 1>(x)", X),
     "gather-11": Case(11, "Gather<axis = -1>(x, i)", X, constants={"i": _ints(3, -1)}),
-    "gather-elements-11": Case(
-        11, "GatherElements<axis = -1>(x, i)", {"x": (2, 3)}, constants={"i": _ints(0, -1).reshape(2, 1)}
-    ),
     "scatter-9": Case(
         9, "Scatter<axis = 1>(x, i, u)", {"x": (2, 3)}, op_type="ScatterElements",
         constants={"i": _ints(0, 2).reshape(2, 1), "u": _floats(7, 8).reshape(2, 1)},
     ),
-    "scatter-elements-11": Case(
-        11, "ScatterElements<axis = -1>(x, i, u)", {"x": (2, 3)},
-        constants={"i": _ints(0, 2).reshape(2, 1), "u": _floats(7, 8).reshape(2, 1)},
-    ),
     "depth-to-space-1": Case(9, "DepthToSpace<blocksize = 2>(x)", {"x": (1, 8, 2, 3)}),
-    "space-to-depth-1": Case(9, "SpaceToDepth<blocksize = 2>(x)", {"x": (1, 2, 4, 6)}),
     "softmax-1": Case(9, "Softmax<axis = 1>(x)", {"x": (2, 5)}),
     "softmax-1 image": Case(9, "Softmax(x)", {"x": (2, 5, 1, 1)}),
     "softmax-11 middle": Case(11, "Softmax<axis = 1>(x)", {"x": (2, 1, 5)}),
-    "log-softmax-11": Case(11, "LogSoftmax<axis = -1>(x)", {"x": (2, 4, 5)}),
-    "softmax-13": Case(13, "Softmax<axis = -2>(x)", {"x": (2, 4, 5)}),
-    "hardmax-13": Case(13, "Hardmax(x)", {"x": (2, 4, 5)}),
     "cast-9": Case(9, "Cast<to = 7>(x)", X),
     "cast-19": Case(19, "Cast<to = 11, saturate = 0>(x)", X),
     "einsum-12": Case(12, "Einsum<equation = \"ij, jk\">(x, z)", {"x": (2, 3), "z": (3, 4)}),
     "einsum-12 ellipsis": Case(12, "Einsum<equation = \"...qd,...kd->...qk\">(x, z)", {"x": (2, 3, 4), "z": (2, 5, 4)}),
     "prelu-6 one slope": Case(6, "PRelu(x, s)", {"x": (2, 3, 4), "s": (1,)}),
     "prelu-7": Case(7, "PRelu(x, s)", {"x": (2, 3, 4), "s": (3, 1)}),
-    "selu-6": Case(6, "Selu(x)", X),
-    "leaky-relu-6": Case(6, "LeakyRelu(x)", X),
-    "hard-sigmoid-6": Case(6, "HardSigmoid(x)", X),
-    "elu-6": Case(6, "Elu<alpha = 2.0>(x)", X),
-    "mod-10": Case(10, "Mod<fmod = 1>(x, z)", {"x": (2, 3), "z": (3,)}),
     "pow-7": Case(7, "Pow(x, e)", {"x": (2, 3)}, constants={"e": np.float32(2)}),
-    "gelu-20": Case(20, "Gelu(x)", X),
     # windows
-    "conv-1": Case(9, "Conv(x, w)", CONV),
     "conv-1 same": Case(9, "Conv<auto_pad = \"SAME_UPPER\", strides = [2, 2]>(x, w)", {**CONV, "x": (1, 4, 8, 10)}),
     "conv-11 same lower": Case(
         11, "Conv<auto_pad = \"SAME_LOWER\", strides = [2, 2], dilations = [1, 2]>(x, w)", {**CONV, "x": (1, 4, 8, 10)}
@@ -181,9 +149,6 @@ CASES = {
     "maxpool-10 ceil without effect": Case(
         10, "MaxPool<kernel_shape = [2, 2], strides = [2, 2], ceil_mode = 1>(x)", X
     ),
-    "averagepool-7": Case(
-        7, "AveragePool<kernel_shape = [3, 3], pads = [1, 1, 1, 1], count_include_pad = 1>(x)", X
-    ),
     "averagepool-7 same": Case(
         7, "AveragePool<kernel_shape = [3, 3], strides = [2, 2], auto_pad = \"SAME_UPPER\">(x)", X
     ),
@@ -199,20 +164,13 @@ CASES = {
     "averagepool-19": Case(19, "AveragePool<kernel_shape = [2, 2]>(x)", X),
     "averagepool-19 dilated": Case(19, "AveragePool<kernel_shape = [2, 2], dilations = [2, 2]>(x)", X),
     "lppool-2": Case(9, "LpPool<kernel_shape = [2, 2], strides = [2, 2]>(x)", X),
-    "global-average-pool-1": Case(9, "GlobalAveragePool(x)", X),
-    "lrn-1": Case(9, "LRN<size = 3>(x)", X),
     # normalisation
     "batchnorm-7": Case(
         7, "BatchNormalization<momentum = 0.5>(x, s, b, m, v)",
         {**X, "s": (3,), "b": (3,), "m": (3,), "v": (3,)},
     ),
-    "batchnorm-9": Case(
-        9, "BatchNormalization<epsilon = 0.1>(x, s, b, m, v)", {**X, "s": (3,), "b": (3,), "m": (3,), "v": (3,)}
-    ),
     "batchnorm-14": Case(14, "BatchNormalization(x, s, b, m, v)", {**X, "s": (3,), "b": (3,), "m": (3,), "v": (3,)}),
-    "instancenorm-6": Case(6, "InstanceNormalization(x, s, b)", {**X, "s": (3,), "b": (3,)}),
     "layernorm-17": Case(17, "LayerNormalization<axis = -1>(x, s)", {**ROW, "s": (4,)}),
-    "lpnorm-1": Case(9, "LpNormalization<axis = -1, p = 1>(x)", ROW),
     "meanvariance-9": Case(9, "MeanVarianceNormalization(x)", X),
     # resampling
     "upsample-7": Case(7, "Upsample<scales = [1.0, 1.0, 2.0, 3.0]>(x)", X, op_type="Resize"),
@@ -249,14 +207,10 @@ CASES = {
         constants={"s": _floats(0.1, 0.2, 0.3), "z": np.asarray([1, 2, 3], np.uint8)},
     ),
     # recurrence
-    "lstm-7": Case(
-        7, "LSTM<hidden_size = 2>(x, w, r)", {"x": (4, 1, 3), "w": (1, 8, 3), "r": (1, 8, 2)}, out="y, h, c"
-    ),
     "gru-7 bidirectional": Case(
         7, "GRU<hidden_size = 2, direction = \"bidirectional\", linear_before_reset = 1>(x, w, r, b)",
         {"x": (4, 1, 3), "w": (2, 6, 3), "r": (2, 6, 2), "b": (2, 12)}, out=", h",
     ),
-    "rnn-14": Case(14, "RNN<hidden_size = 2>(x, w, r)", {"x": (4, 1, 3), "w": (1, 2, 3), "r": (1, 2, 2)}),
 }  # fmt: skip
 
 
@@ -276,70 +230,30 @@ def _model(case: Case) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     return model, feeds
 
 
-def _canonical_model(graph: ModelGraph, source: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with every layer in canonical form."""
-    nodes, opsets = [], {"": 1}
-    constants = list(source.graph.initializer)
-    for layer in graph.layers:
-        assert layer.state is LayerState.LIVE, layer.reason
-        assert layer.canonical is not None
-        node = onnx.NodeProto()
-        node.CopyFrom(layer.canonical)
-        for slot, operand in enumerate(layer.operands):
-            if operand.role is Role.CONSTANT:
-                constants.append(onnx.TensorProto.FromString(operand.data))
-                node.input[slot] = constants[-1].name = f"{layer.index}.{slot}"
-        nodes.append(node)
-        opsets.update({domain: max(version, opsets.get(domain, 0)) for domain, version in layer.canonical_opsets})
-    read = {name for node in nodes for name in node.input}
-    inputs = [value for value in source.graph.input if value.name in read]
-    graph_proto = helper.make_graph(
-        nodes, "g", inputs, list(source.graph.output), [tensor for tensor in constants if tensor.name in read]
-    )
-    imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
-    return helper.make_model(graph_proto, ir_version=10, opset_imports=imports)
-
-
-def _reference(model: onnx.ModelProto, feeds: Arrays) -> list[np.ndarray]:
-    evaluator = ReferenceEvaluator(model)
-    return evaluator.run(None, {name: array for name, array in feeds.items() if name in evaluator.input_names})
-
-
-def _onnxruntime(model: onnx.ModelProto, feeds: Arrays) -> list[np.ndarray]:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    wanted = {value.name for value in session.get_inputs()}
-    return session.run(None, {name: array for name, array in feeds.items() if name in wanted})
-
-
-def _executor(model: onnx.ModelProto, feeds: Arrays) -> Callable[[onnx.ModelProto, Arrays], list[np.ndarray]]:
-    """ONNX Runtime, or the reference where it has no kernel for an operator that old."""
-    try:
-        _onnxruntime(model, feeds)
-    except Exception:  # noqa: BLE001 - the runtime's errors share no base class
-        return _reference
-    return _onnxruntime
-
-
 @pytest.mark.sweep(60)
 @pytest.mark.parametrize("name", CASES)
 def test_canonical_form_computes_the_same(name: str) -> None:
     case = CASES[name]
     model, feeds = _model(case)
     graph = build_graph(Skeleton(model))
+    (part,) = sequences(graph, 1)
 
-    canonical = _canonical_model(graph, model)
+    brick = build_brick(graph, part)
 
     (layer,) = graph.layers
+    assert layer.canonical is not None
     assert layer.canonical.op_type == (case.op_type or model.graph.node[0].op_type)
-    onnx.checker.check_model(onnx.shape_inference.infer_shapes(canonical, strict_mode=True))
-    (again,) = build_graph(Skeleton(canonical)).layers
-    assert again.key == layer.key  # a brick's key is recomputed from its file
-    execute = _executor(model, feeds)
+    canonical = onnx.ModelProto.FromString(brick.model)
+    onnx.checker.check_model(canonical, full_check=True)
+    assert load_brick(brick.model, expected=part.key).key == brick.key
+    try:
+        run, expected = execute, execute(model, feeds)
+    except Exception:  # noqa: BLE001 - the runtime's errors share no base class, and it lacks kernels that are so old
+        run, expected = reference, reference(model, feeds)
+    arguments = zip(canonical.graph.input, (*part.inputs, *part.weights), strict=True)
+    given = {value.name: np.asarray((feeds | case.constants)[name]) for value, name in arguments}
     kinds = [kind for kind in layer.output_types if kind is not None]
-    for wanted, found, kind in zip(execute(model, feeds), execute(canonical, feeds), kinds, strict=True):
+    for wanted, found, kind in zip(expected, run(canonical, given), kinds, strict=True):
         assert found.dtype == wanted.dtype
         assert found.shape == kind.shape
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)

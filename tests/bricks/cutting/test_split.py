@@ -8,9 +8,7 @@ from collections.abc import Callable
 import networkx as nx
 import onnx
 import pytest
-from dlbricks.bricks.cutting.split import split
-from dlbricks.bricks.cutting.windows import windows
-from dlbricks.bricks.cutting.wiring import make_sequence
+from dlbricks.bricks.cutting.sequences import make_sequence, split, windows
 from dlbricks.bricks.graph.graph import ModelGraph, build_graph
 from dlbricks.bricks.layer import LayerState
 from dlbricks.bricks.suite.brick import build_brick, load_brick
@@ -112,28 +110,30 @@ def test_granularity_below_one_is_a_usage_error(parse_graph: Callable[[str], Mod
         split(graph, granularity)
 
 
-def test_a_window_as_long_as_the_chain_is_the_model(parse_graph: Callable[[str], ModelGraph]) -> None:
-    graph = parse_graph("agraph (float[4] x) => (float[4] y) { a = Relu(x) b = Tanh(a) y = Sigmoid(b) }")
-    assert split(graph, 3) == split(graph, 99) == [(0, 1, 2)]
-    assert split(graph, 2) == [(0, 1), (2,)]
+CHAIN = "(float[4] x) => (float[4] y) { a = Relu(x) b = Tanh(a) y = Sigmoid(b) }"
+TWICE = "(float[4] x) => (float[4] y) { a = Relu(x) b = Tanh(a) y = Add(a, b) }"
+OUTPUT = "(float[4] x) => (float[4] a, float[4] y) { a = Relu(x) y = Tanh(a) }"
+BRANCHES = "(float[4] x) => (float[4] y) { s = Abs(x) a = Relu(s) b = Tanh(s) y = Add(a, b) }"
 
 
-def test_a_value_used_twice_inside_the_window_stays_inside(parse_graph: Callable[[str], ModelGraph]) -> None:
-    graph = parse_graph("agraph (float[4] x) => (float[4] y) { a = Relu(x) b = Tanh(a) y = Add(a, b) }")
-    assert split(graph, 3) == [(0, 1, 2)]
-    assert split(graph, 2) == [(0,), (1, 2)]
-
-
-def test_a_model_output_in_the_middle_ends_a_window(parse_graph: Callable[[str], ModelGraph]) -> None:
-    graph = parse_graph("agraph (float[4] x) => (float[4] a, float[4] y) { a = Relu(x) y = Tanh(a) }")
-    assert split(graph, 2) == [(0,), (1,)]
-    assert split(graph, 2, connected=True) == [(0, 1)]
-
-
-def test_branches_are_no_path_but_may_be_connected(parse_graph: Callable[[str], ModelGraph]) -> None:
-    graph = parse_graph("agraph (float[4] x) => (float[4] y) { s = Abs(x) a = Relu(s) b = Tanh(s) y = Add(a, b) }")
-    assert split(graph, 4) == [(0,), (1,), (2, 3)]
-    assert split(graph, 4, connected=True) == [(0, 1, 2, 3)]
+@pytest.mark.parametrize(
+    ("text", "granularity", "connected", "windows"),
+    [
+        (CHAIN, 3, False, [(0, 1, 2)]),
+        (CHAIN, 99, False, [(0, 1, 2)]),
+        (CHAIN, 2, False, [(0, 1), (2,)]),
+        (TWICE, 3, False, [(0, 1, 2)]),  # what is used twice inside the window stays inside
+        (TWICE, 2, False, [(0,), (1, 2)]),
+        (OUTPUT, 2, False, [(0,), (1,)]),  # an output of the model ends a window
+        (OUTPUT, 2, True, [(0, 1)]),
+        (BRANCHES, 4, False, [(0,), (1,), (2, 3)]),
+        (BRANCHES, 4, True, [(0, 1, 2, 3)]),
+    ],
+)
+def test_windows_of_small_graphs(
+    parse_graph: Callable[[str], ModelGraph], text: str, granularity: int, connected: bool, windows: list[object]
+) -> None:
+    assert split(parse_graph(f"g {text}"), granularity, connected=connected) == windows
 
 
 def test_a_window_needs_an_opset_that_all_its_layers_can_be_written_for() -> None:
@@ -161,3 +161,24 @@ def test_conversions_share_an_opset_with_pools_that_are_older_than_their_newest_
     assert written.opset_import[0].version == 18
     onnx.checker.check_model(written, full_check=True)
     assert load_brick(brick.model, expected=brick.key).key == brick.key
+
+
+# All windows at once are those of every cut, and have the keys that they have one by one ---------------------------
+
+
+@given(data=st.data(), granularity=st.integers(1, 8), connected=st.booleans())
+def test_the_windows_of_all_cuts(draw_model: DrawModel, data: st.DataObject, granularity: int, connected: bool) -> None:
+    graph = build_graph(Skeleton(draw_model(data)))
+    found = [graph.live[window.begin : window.end] for window in windows(graph, granularity, connected=connected)]
+    cuts = [split(graph, size, overlap=True, connected=connected) for size in range(1, granularity + 1)]
+    assert found == sorted({window for cut in cuts for window in cut}, key=lambda one: (one[0], len(one)))
+    if connected:
+        paths = {graph.live[window.begin : window.end] for window in windows(graph, granularity)}
+        assert paths <= set(found)
+
+
+@given(data=st.data(), connected=st.booleans())
+def test_keys_are_those_of_the_sequences(draw_model: DrawModel, data: st.DataObject, connected: bool) -> None:
+    graph = build_graph(Skeleton(draw_model(data)))
+    for window in windows(graph, len(graph.live), connected=connected):
+        assert window.key == make_sequence(graph, graph.live[window.begin : window.end]).key

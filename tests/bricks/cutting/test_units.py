@@ -7,9 +7,8 @@ from collections.abc import Callable
 import networkx as nx
 import onnx
 import pytest
-from dlbricks.bricks.cutting.split import spans, split
-from dlbricks.bricks.cutting.units import units_of
-from dlbricks.bricks.cutting.wiring import make_sequence
+from dlbricks.bricks.cutting.fused import units_of
+from dlbricks.bricks.cutting.sequences import make_sequence, spans, split
 from dlbricks.bricks.graph.flow import flow_over
 from dlbricks.bricks.graph.graph import ModelGraph, build_graph
 from dlbricks.bricks.layer import LayerState

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import onnx
 import pytest
-from dlbricks.bricks.cutting.wiring import sequences
+from dlbricks.bricks.cutting.sequences import sequences
 from dlbricks.bricks.graph.graph import ModelGraph, build_graph
 from dlbricks.bricks.suite.brick import Brick, build_brick, load_brick
 from dlbricks.generator.network.network import synthetic_network

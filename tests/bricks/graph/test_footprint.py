@@ -1,9 +1,11 @@
 """Footprints and their classes."""
 
+import onnx
 import pytest
-from dlbricks.bricks.cutting.wiring import sequences
-from dlbricks.bricks.graph.footprint import REUSE_LEVELS, footprint, is_level, level_name, level_of, parse_level
-from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.bricks.cutting.sequences import sequences
+from dlbricks.bricks.graph.boundary import boundary_variants
+from dlbricks.bricks.graph.footprint import REUSE_LEVELS, footprint, is_level, level_of, parse_level
+from dlbricks.bricks.graph.graph import ModelGraph, build_graph
 from dlbricks.bricks.suite.brick import build_brick
 from dlbricks.models import find_models
 from hypothesis import given
@@ -63,17 +65,55 @@ def test_the_class_of_a_footprint_is_the_nearest_by_ratio(size):
     assert max(level / size, size / level) == pytest.approx(nearest)
 
 
-def test_nothing_has_the_smallest_class():
-    assert level_of(0) == REUSE_LEVELS[0]
+# Bricks at a model's own inputs and outputs: which they are --------------------------------------------------------
+
+CACHE = """<ir_version: 8, opset_import: ["": 17]>
+g (float[1,{rows},256] past, float[1,1,256] new) => (float[1,{more},256] present, float[1,{more},256] y) {{
+  present = Concat<axis=1>(past, new)
+  a = Relu(present)
+  b = Abs(a)
+  y = Neg(b)
+}}"""
 
 
-@pytest.mark.parametrize("level", REUSE_LEVELS)
-def test_levels_are_distinguished_from_other_cache_states_by_name(level):
-    assert parse_level(level_name(level)) == level
-    assert is_level(level_name(level))
+def graph_of(text: str, path) -> ModelGraph:
+    onnx.save(onnx.parser.parse_model(text), path)
+    (source,) = find_models([path])
+    return build_graph(source.skeleton())
+
+
+def variants(text: str, path) -> dict[str, set[str]]:
+    graph = graph_of(text, path)
+    parts = sequences(graph, 1)
+    found = boundary_variants(graph, parts)
+    return {graph.layers[part.layers[0]].op_type: {*found.get(part.key, ())} for part in parts}
+
+
+def test_what_reads_or_writes_a_cache_stands_at_the_boundary_and_what_is_between_does_not(tmp_path):
+    found = variants(CACHE.format(rows=1024, more=1025), tmp_path / "step.onnx")
+
+    assert found == {"Concat": {"given-kept"}, "Relu": set(), "Abs": set(), "Neg": {"kept"}}
+
+
+def test_a_brick_that_reads_large_values_from_inside_as_well_is_none(tmp_path):
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[1024,512] x) => (float[1] y) { a = Relu(x) b = Add(a, x) y = ReduceMax<keepdims=0>(b) }"""
+
+    assert variants(text, tmp_path / "m.onnx") == {"Relu": {"given"}, "Add": set(), "ReduceMax": set()}
 
 
 @pytest.mark.parametrize("name", ["hot", "cold", "model", "5MiB", ""])
 def test_other_cache_states_are_no_levels(name):
     assert parse_level(name) is None
     assert not is_level(name)
+
+
+def test_nothing_has_the_smallest_class():
+    assert level_of(0) == REUSE_LEVELS[0]
+
+
+@pytest.mark.parametrize("rows", [32, 200])
+def test_small_inputs_and_outputs_are_no_boundary(tmp_path, rows):
+    found = variants(CACHE.format(rows=rows, more=rows + 1), tmp_path / "step.onnx")
+
+    assert set().union(*found.values()) == set()  # 32 rows: each is small; 200: all together are

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections import Counter
 from collections.abc import Iterable
 from itertools import count
@@ -12,25 +11,24 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from dlbricks.bricks.cutting.wiring import sequences
+from dlbricks.bricks.cutting.sequences import sequences
 from dlbricks.bricks.graph.control import ControlFlow
 from dlbricks.bricks.graph.footprint import (
     REPEAT_LEVELS,
     REUSE_LEVELS,
     footprint,
-    is_level,
+    iterates,
     level_name,
     level_of,
     nearest_levels,
-    parse_level,
+    own_level,
     repeat_level_of,
+    with_reuse,
 )
 from dlbricks.bricks.graph.graph import ModelGraph, build_graph
-from dlbricks.bricks.graph.outline import Outline, outline_of
-from dlbricks.bricks.graph.reuse import iterates, own_level, with_reuse
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.models import ModelSource, find_models
-from dlbricks.models.control.choices import Choice
+from dlbricks.models.control import CourseChoice
 from dlbricks.models.normal import normalise
 from dlbricks.models.skeleton import Skeleton
 from hypothesis import given
@@ -42,13 +40,13 @@ LEAST, _, _, MIDDLE = REPEAT_LEVELS
 KIB = 1 << 10
 
 
-def source_of(model: onnx.ModelProto, folder: Path, *choices: Choice) -> ModelSource:
+def source_of(model: onnx.ModelProto, folder: Path, *choices: CourseChoice) -> ModelSource:
     onnx.save(model, folder / "model.onnx")
     (source,) = find_models([folder / "model.onnx"], control=choices)
     return source
 
 
-def graph_of(model: onnx.ModelProto, folder: Path, *choices: Choice) -> ModelGraph:
+def graph_of(model: onnx.ModelProto, folder: Path, *choices: CourseChoice) -> ModelGraph:
     return build_graph(source_of(model, folder, *choices).skeleton())
 
 
@@ -82,7 +80,7 @@ def stem_and_loop(*, stem: int, width: int, trips: int) -> onnx.ModelProto:
 def test_only_the_first_iteration_of_a_large_model_finds_weights_as_cold_as_the_model(tmp_path: Path) -> None:
     model = stem_and_loop(stem=8 * KIB, width=256, trips=4)  # 8 MiB, and 256 KiB four times
 
-    graph = graph_of(model, tmp_path, Choice("L", 4))
+    graph = graph_of(model, tmp_path, CourseChoice("L", 4))
 
     assert level_of(footprint(graph)) == REUSE_LEVELS[0]
     assert classes(graph, "MatMul") == [0, 0, LEAST, LEAST, LEAST]
@@ -91,15 +89,9 @@ def test_only_the_first_iteration_of_a_large_model_finds_weights_as_cold_as_the_
 def test_a_model_that_is_one_small_loop_is_small_as_a_whole(tmp_path: Path) -> None:
     """The inference before has read its weights before the first iteration: all are as warm as the model."""
     for width, level in ((64, LEAST), (256, MIDDLE), (1024, REUSE_LEVELS[1])):
-        graph = graph_of(generation(width=width), tmp_path, Choice("", 3))
+        graph = graph_of(generation(width=width), tmp_path, CourseChoice("", 3))
         assert own_level(graph.control, footprint(graph)) == level
         assert {*classes(graph, "MatMul"), *classes(graph, "Relu")} == {0}
-
-
-def test_a_model_without_control_flow_is_never_that_small() -> None:
-    assert own_level((), 1000) == REUSE_LEVELS[0]
-    assert own_level([ControlFlow("a", "If", "unknown", "")], 1000) == REUSE_LEVELS[0]
-    assert own_level([ControlFlow("a", "If", "given", "then", layers=3)], 1000) == LEAST
 
 
 def test_layers_without_weights_go_where_an_operator_like_them_ran_shortly_before(tmp_path: Path) -> None:
@@ -111,7 +103,7 @@ def test_layers_without_weights_go_where_an_operator_like_them_ran_shortly_befor
     model.graph.node[0].output[0] = "raw"
     model.graph.node.insert(1, helper.make_node("Relu", ["raw"], ["begun"]))
 
-    graph = graph_of(model, tmp_path, Choice("L", 4))
+    graph = graph_of(model, tmp_path, CourseChoice("L", 4))
 
     assert classes(graph, "Relu") == [0]  # once per inference
     assert classes(graph, "Tanh") == [0, LEAST, LEAST, LEAST]
@@ -124,12 +116,12 @@ def test_a_weight_that_bodies_convert_is_one_weight(tmp_path: Path) -> None:
     body.node[1].input[1] = "wide"
     body.node.insert(1, helper.make_node("Neg", ["w"], ["wide"]))
 
-    assert classes(graph_of(model, tmp_path, Choice("L", 3)), "MatMul") == [0, 0, LEAST, LEAST]
+    assert classes(graph_of(model, tmp_path, CourseChoice("L", 3)), "MatMul") == [0, 0, LEAST, LEAST]
 
 
 @pytest.mark.parametrize("granularity", [1, 2, 4])
 def test_the_largest_weight_of_a_sequence_decides(tmp_path: Path, granularity: int) -> None:
-    graph = graph_of(stem_and_loop(stem=8 * KIB, width=256, trips=4), tmp_path, Choice("L", 4))
+    graph = graph_of(stem_and_loop(stem=8 * KIB, width=256, trips=4), tmp_path, CourseChoice("L", 4))
 
     parts = sequences(graph, granularity)
 
@@ -152,23 +144,13 @@ def test_without_iterations_nothing_is_said(tmp_path: Path) -> None:
 
 
 def test_a_suite_notes_the_classes_of_iterations_beside_that_of_the_model(tmp_path: Path) -> None:
-    source = source_of(stem_and_loop(stem=8 * KIB, width=256, trips=4), tmp_path, Choice("L", 4))
+    source = source_of(stem_and_loop(stem=8 * KIB, width=256, trips=4), tmp_path, CourseChoice("L", 4))
 
     suite = generate([source], granularity=1, out=tmp_path / "suite").suite
 
     assert suite is not None
     noted = Counter(suite.footprints(key) for key in suite.keys)
     assert noted == {(REUSE_LEVELS[0],): len(suite.keys) - 1, (LEAST, REUSE_LEVELS[0]): 1}
-
-
-def test_an_outline_keeps_the_classes(tmp_path: Path) -> None:
-    graph = graph_of(stem_and_loop(stem=8 * KIB, width=256, trips=4), tmp_path, Choice("L", 4))
-    parts = sequences(graph, 1)
-
-    kept = Outline(json.loads(json.dumps(outline_of(graph, parts))))
-
-    assert [part.reuse for part in kept.alone] == [part.reuse for part in parts]
-    assert LEAST in {part.reuse for part in kept.alone}
 
 
 def naive(reads: list[tuple[str, int]]) -> Iterable[int]:
@@ -208,13 +190,6 @@ def test_a_reuse_distance_is_what_was_read_in_between(names: list[str]) -> None:
             continue
         wanted = {repeat_level_of(distance), repeat_level_of(distance + most)}
         assert part in {level if level < own else 0 for level in wanted}
-
-
-@pytest.mark.parametrize("level", [*REPEAT_LEVELS, *REUSE_LEVELS])
-def test_classes_have_names(level: int) -> None:
-    assert parse_level(level_name(level)) == level
-    assert is_level(level_name(level))
-    assert nearest_levels(level_name(level))[0] == level_name(level)
 
 
 def test_what_iterations_found_stands_for_no_model() -> None:

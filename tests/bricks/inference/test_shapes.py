@@ -8,8 +8,7 @@ import onnx
 import pytest
 from dlbricks.bricks.graph.graph import build_graph
 from dlbricks.bricks.inference.shapes import infer_types
-from dlbricks.bricks.layer import LayerState
-from dlbricks.bricks.tensor import TensorType
+from dlbricks.bricks.layer import LayerState, TensorType
 from dlbricks.errors import BrokenModel
 from dlbricks.models.skeleton import Skeleton
 
@@ -102,13 +101,6 @@ def test_what_the_oracle_does_not_know_is_skipped() -> None:
     assert [layer.state.value for layer in graph.layers] == ["skipped", "skipped", "live"]
 
 
-def test_the_oracle_is_not_asked_where_all_is_known() -> None:
-    def oracle(_: onnx.ModelProto, names: Sequence[str]) -> Mapping[str, TensorType]:
-        pytest.fail(f"asked for {names}")
-
-    infer_types(_parse("g (float[2, 3] x) => (float[] y) { y = Relu(x) }"), oracle=oracle)
-
-
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -157,3 +149,10 @@ def test_a_model_that_inference_refuses_is_broken() -> None:
 
     with pytest.raises(BrokenModel, match="shape inference refuses the model"):
         infer_types(model)
+
+
+def test_the_oracle_is_not_asked_where_all_is_known() -> None:
+    def oracle(_: onnx.ModelProto, names: Sequence[str]) -> Mapping[str, TensorType]:
+        pytest.fail(f"asked for {names}")
+
+    infer_types(_parse("g (float[2, 3] x) => (float[] y) { y = Relu(x) }"), oracle=oracle)

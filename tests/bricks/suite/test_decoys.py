@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from dlbricks.bricks.cutting.wiring import sequences
+from dlbricks.bricks.cutting.sequences import sequences
 from dlbricks.bricks.graph.graph import ModelGraph, build_graph
 from dlbricks.bricks.suite.brick import Brick, build_brick, load_brick
 from dlbricks.bricks.suite.decoys import decoys

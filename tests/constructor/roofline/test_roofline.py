@@ -11,13 +11,12 @@ from dlbricks.analyzer.estimation.estimates import Estimates
 from dlbricks.analyzer.report.answers.estimates import estimates_answer
 from dlbricks.analyzer.report.drawing import draw_estimates
 from dlbricks.analyzer.report.tables import Format, render
-from dlbricks.bricks.cutting.wiring import sequences
+from dlbricks.bricks.cutting.sequences import sequences
+from dlbricks.bricks.layer import LayerSequence
 from dlbricks.bricks.reference import CHAIN, COPY, GEMM, OVERHEAD, STREAM, built_in_key
-from dlbricks.bricks.sequence import LayerSequence
+from dlbricks.constructor.measurements import BrickMeasurements
 from dlbricks.constructor.remedies import Task, TaskKind
-from dlbricks.constructor.roofline.ceilings import Ceiling, Ceilings
-from dlbricks.constructor.roofline.roofline import memory_ms, roofline
-from dlbricks.constructor.roofline.work import Work, work_of
+from dlbricks.constructor.roofline import Ceiling, Ceilings, Work, memory_ms, roofline, work_of
 from dlbricks.db import Conditions, Subject, System
 from dlbricks.db.samples.rates import Rate
 from hypothesis import given
@@ -62,52 +61,47 @@ def product(lab, graph_of):
     return graph_of(lab.source(PRODUCT, "product"))
 
 
-def test_work_counts_each_value_once(product):
-    assert [work_of(product, part) for part in parts_of(product)] == [
-        Work(2 * 4 * 8 * 16, 8 * 16 * 4, 4 * 8 * 4, 4 * 16 * 4),
-        Work(0, 0, 4 * 16 * 4, 4 * 16 * 4),
-        Work(4 * 16, 0, 4 * 16 * 4, 4 * 16 * 4),
-    ]
+def rows(graph, known: Ceilings, *, lab=None, ms: float | None = None, state: str = "hot", **changes: object):
+    """Its layers by their operators, beside ceilings; what each brick takes where that is given."""
+    parts = parts_of(graph)
+    latest = {} if ms is None else {part.key: lab.measurement(part.key, ms, **changes) for part in parts}
+    found = roofline(graph, parts, BrickMeasurements(latest), known, state=state, system=MACHINE)
+    bounds = [row.bound_ms for row in found.layers]
+    assert (
+        found.bounds_ms(parts) is None if None in bounds else sum(found.bounds_ms(parts)) == pytest.approx(sum(bounds))
+    )
+    return {row.op_types[0]: row for row in found.layers}
 
 
-def test_what_stays_inside_a_sequence_moves_nothing(product):
+FLOPS = 2 * 4 * 8 * 16
+WORK = {
+    "float32": [Work(FLOPS, 512, 128, 256), Work(0, 0, 256, 256), Work(64, 0, 256, 256)],
+    "bfloat16": [Work(FLOPS, 256, 64, 128), Work(0, 0, 128, 128), Work(64, 0, 128, 128)],
+    # Only weights of products are narrow, and the rest is computed in float32.
+    "int8": [Work(FLOPS, 128, 128, 256), Work(0, 0, 256, 256), Work(64, 0, 256, 256, 64)],
+}
+"""Of a product of 4 x 8 and 8 x 16, a Relu and a Sigmoid: each value counts once."""
+WHOLE = {"float32": Work(FLOPS + 64, 512, 128, 256), "int8": Work(FLOPS + 64, 128, 128, 256, 64)}
+"""What stays inside a sequence moves nothing."""
+
+
+@pytest.mark.parametrize("dtype", WORK)
+def test_work_of_each_layer_and_of_a_sequence(product, dtype):
+    assert [work_of(product, part, dtype) for part in parts_of(product)] == WORK[dtype]
     (whole,) = parts_of(product, 3)
-
-    assert work_of(product, whole) == Work(2 * 4 * 8 * 16 + 4 * 16, 8 * 16 * 4, 4 * 8 * 4, 4 * 16 * 4)
-
-
-def test_narrow_values_move_fewer_bytes(product):
-    (part, *_) = parts_of(product)
-
-    assert work_of(product, part, "bfloat16").bytes * 2 == work_of(product, part).bytes
-
-
-def test_in_int8_only_weights_of_products_are_narrow_and_the_rest_is_computed_in_float32(product):
-    matmul, relu, sigmoid = parts_of(product)
-    (whole,) = parts_of(product, 3)
-    flops = 2 * 4 * 8 * 16
-
-    assert work_of(product, matmul, "int8") == Work(flops, 8 * 16, 4 * 8 * 4, 4 * 16 * 4)
-    assert work_of(product, relu, "int8") == work_of(product, relu)
-    assert work_of(product, sigmoid, "int8") == Work(4 * 16, 0, 4 * 16 * 4, 4 * 16 * 4, 4 * 16)
-    assert work_of(product, whole, "int8") == Work(flops + 4 * 16, 8 * 16, 4 * 8 * 4, 4 * 16 * 4, 4 * 16)
-    assert work_of(product, whole, "bfloat16").single_flops == work_of(product, whole).single_flops == 0
+    assert work_of(product, whole, dtype) == WHOLE.get(dtype, work_of(product, whole, dtype))
 
 
 def test_each_precision_is_bound_by_its_own_rate_of_arithmetic(product):
-    parts = parts_of(product)
     known = ceilings(8e9, dtype="int8", single=ceiling(1e6), bandwidths=((MIB, ceiling(1e15)),))
 
-    found = roofline(product, parts, {}, known, state="hot", system=MACHINE)
-    without = roofline(product, parts, {}, dataclasses.replace(known, single=None), state="hot", system=MACHINE)
+    found, without = rows(product, known), rows(product, dataclasses.replace(known, single=None))
 
-    rows = {row.op_types[0]: row for row in found.layers}
-    assert rows["MatMul"].bound_ms == pytest.approx(1024 / 8e9 * 1e3)
-    assert rows["Sigmoid"].bound_ms == pytest.approx(64 / 1e6 * 1e3)
-    assert {row.op_types[0]: row.bound_ms is None for row in without.layers} == {
+    assert found["MatMul"].bound_ms == pytest.approx(1024 / 8e9 * 1e3)
+    assert found["Sigmoid"].bound_ms == pytest.approx(64 / 1e6 * 1e3)
+    assert {name: row.bound_ms is None for name, row in without.items()} == {
         "MatMul": False, "Relu": False, "Sigmoid": True,
     }  # fmt: skip
-    assert without.bounds_ms(parts) is None
 
 
 def test_int8_has_ceilings_of_its_own_and_of_float32(lab, product):
@@ -121,14 +115,14 @@ def test_int8_has_ceilings_of_its_own_and_of_float32(lab, product):
     lab.put([(gemm, 2.0)], subject=Subject.REFERENCE)
     (answer,) = estimate([source], store=lab.store, dtype="int8")
 
-    assert without.roofline_ms is None
+    assert without.roofline.ms is None
     assert "the rate of arithmetic of this system is not measured with these threads in float32" in (
-        without.roofline_reason
+        without.roofline.reason
     )
-    found = answer.roofline.ceilings
+    found = answer.roofline.bricks.ceilings
     assert found.compute.rate.best == pytest.approx(2 * 512**3 / 0.5e-3)
     assert found.single.rate.best == pytest.approx(2 * 512**3 / 2e-3)
-    assert answer.roofline_ms > 0
+    assert answer.roofline.ms > 0
 
 
 def test_a_selection_reads_what_it_selects(lab, graph_of):
@@ -140,13 +134,9 @@ def test_a_selection_reads_what_it_selects(lab, graph_of):
 
 
 def test_the_longer_side_binds(lab, product):
-    parts = parts_of(product)
-    bricks = {part.key: lab.measurement(part.key, 1.0) for part in parts}
+    found = rows(product, ceilings(), lab=lab, ms=1.0)
 
-    found = roofline(product, parts, bricks, ceilings(), state="hot", system=MACHINE)
-
-    rows = {row.op_types[0]: row for row in found.layers}
-    matmul, relu = rows["MatMul"], rows["Relu"]
+    matmul, relu = found["MatMul"], found["Relu"]
     assert matmul.compute_ms == pytest.approx(1024 / 1e9 * 1e3)
     assert matmul.memory_ms == pytest.approx((512 + 128 + 256) / 4e9 * 1e3)
     assert (matmul.bound_ms, matmul.bound_by) == (matmul.compute_ms, "compute")
@@ -155,56 +145,32 @@ def test_the_longer_side_binds(lab, product):
     assert matmul.gbytes_s == pytest.approx(896 / 1e6)
     assert matmul.intensity == pytest.approx(1024 / 896)
     assert (relu.bound_ms, relu.bound_by, relu.gflops_s) == (relu.memory_ms, "memory", 0.0)
-    assert sum(found.bounds_ms(parts)) == pytest.approx(sum(row.bound_ms for row in found.layers))
 
 
-def test_overhead_binds_what_is_shorter_than_it(lab, product):
-    parts = parts_of(product)
-    bricks = {part.key: lab.measurement(part.key, 1.0, unroll=4) for part in parts}
-    known = ceilings(node_ms=0.5, call_ms=2.0)
+@pytest.mark.parametrize(("state", "overhead_ms"), [("hot", 0.5 + 2.0 / 4), ("8MiB", 0.5)])
+def test_overhead_binds_what_is_shorter_than_it(lab, product, state, overhead_ms):
+    found = rows(product, ceilings(node_ms=0.5, call_ms=2.0), lab=lab, ms=1.0, state=state, unroll=4).values()
 
-    hot = roofline(product, parts, bricks, known, state="hot", system=MACHINE)
-    rotated = roofline(product, parts, bricks, known, state="8MiB", system=MACHINE)
-
-    assert {row.overhead_ms for row in hot.layers} == {0.5 + 2.0 / 4}
-    assert {row.overhead_ms for row in rotated.layers} == {0.5}
-    assert {row.bound_by for row in hot.layers} == {"overhead"}
-    assert all(row.bound_ms < 0.01 for row in hot.layers)
+    assert {row.overhead_ms for row in found} == {overhead_ms}
+    assert {row.bound_by for row in found} == {"overhead"}
+    assert all(row.bound_ms < 0.01 for row in found)
 
 
-def test_what_is_faster_than_its_bound_is_reported_and_not_clipped(lab, product):
-    parts = parts_of(product)
-    bricks = {part.key: lab.measurement(part.key, 1e-6) for part in parts}
-
-    found = roofline(product, parts, bricks, ceilings(), state="hot", system=MACHINE)
-
-    assert all(0 < row.headroom < 0.1 and "faster than its bound" in row.note for row in found.layers)
-
-
-def test_without_ceilings_there_are_rates_and_no_bounds(lab, product):
-    parts = parts_of(product)
-    bricks = {part.key: lab.measurement(part.key, 1.0) for part in parts}
-
-    found = roofline(product, parts, bricks, Ceilings("float32"), state="hot", system=MACHINE)
-
-    assert found.bounds_ms(parts) is None
-    assert all(row.gbytes_s > 0 and row.bound_ms is row.headroom is row.bound_by is None for row in found.layers)
-
-
-def test_what_is_not_measured_has_a_bound_and_no_headroom(product):
-    found = roofline(product, parts_of(product), {}, ceilings(), state="hot", system=MACHINE)
-
-    assert all(row.bound_ms > 0 and row.headroom is row.gbytes_s is None for row in found.layers)
-
-
-def test_unknown_work_leaves_the_bound_of_the_bytes(product):
+def test_what_is_not_known_stays_open_and_what_is_faster_than_its_bound_is_not_clipped(lab, product):
+    faster = rows(product, ceilings(), lab=lab, ms=1e-6).values()
+    nothing = rows(product, ceilings(), lab=lab, ms=-1e-5, state="8MiB").values()  # it took no time
+    no_ceilings = rows(product, Ceilings("float32"), lab=lab, ms=1.0).values()
+    not_measured = rows(product, ceilings()).values()
     layers = tuple(dataclasses.replace(layer, cost=None) for layer in product.layers)
-    graph = dataclasses.replace(product, layers=layers)
+    no_cost = rows(dataclasses.replace(product, layers=layers), ceilings()).values()
 
-    found = roofline(graph, parts_of(product), {}, ceilings(), state="hot", system=MACHINE)
-
-    assert all(row.flops is row.compute_ms is None and row.bound_ms == row.memory_ms for row in found.layers)
-    assert all("not known" in row.note for row in found.layers)
+    assert all(0 < row.headroom < 0.1 and "faster than its bound" in row.note for row in faster)
+    assert all(row.gflops_s is row.gbytes_s is row.headroom is row.note is None for row in nothing)
+    assert all(row.bound_ms > 0 for row in (*nothing, *not_measured))
+    assert all(row.gbytes_s > 0 and row.bound_ms is row.headroom is row.bound_by is None for row in no_ceilings)
+    assert all(row.headroom is row.gbytes_s is None for row in not_measured)
+    assert all(row.flops is row.compute_ms is None and row.bound_ms == row.memory_ms for row in no_cost)
+    assert all("not known" in row.note for row in no_cost)
 
 
 def test_weights_come_from_as_far_as_the_reuse_distance():
@@ -222,12 +188,6 @@ def test_cold_is_as_far_as_the_evictor_reaches(system, evicted):
     found = memory_ms(Work(0, 1, 1, 1), Ceilings("float32", None, steps), "cold", system)
 
     assert found == pytest.approx(3 / 2e9 * 1e3)
-
-
-def test_in_place_the_larger_side_is_the_working_set():
-    work = Work(0, weight_bytes=0, read_bytes=MIB, written_bytes=MIB)
-
-    assert memory_ms(work, ceilings(), "hot", MACHINE) == pytest.approx(2 * MIB / 4e9 * 1e3)
 
 
 work_values = st.integers(1, 1 << 34)
@@ -256,17 +216,17 @@ def test_an_estimate_reports_its_roofline(lab, fork, keys_of):
 
     (answer,) = estimate([fork], store=lab.store)
 
-    found = answer.roofline.ceilings
+    found = answer.roofline.bricks.ceilings
     assert found.compute.rate.best == pytest.approx(2 * 512**3 / 2e-3)
     assert found.bandwidths[0][1].rate.best == pytest.approx(MIB // 12 * 12 / 0.25e-3)
     assert found.bandwidths[1][1].rate.best == pytest.approx(64 * MIB / 40e-3)
     assert found.node_ms == pytest.approx(0.001)
     assert [name for name, _ in found.levels] == ["L2", "memory"]
     # Relu, Sigmoid, Tanh, Exp of 128 bytes in and out; Add reads two.
-    assert answer.roofline_ms == pytest.approx((4 * 256 + 384) / found.bandwidths[0][1].rate.best * 1e3)
-    assert answer.roofline_critical_path_ms == pytest.approx((3 * 256 + 384) / found.bandwidths[0][1].rate.best * 1e3)
-    assert answer.roofline_headroom == pytest.approx(2.5 / answer.roofline_ms)
-    assert answer.roofline_reason is None
+    assert answer.roofline.ms == pytest.approx((4 * 256 + 384) / found.bandwidths[0][1].rate.best * 1e3)
+    assert answer.roofline.critical_path_ms == pytest.approx((3 * 256 + 384) / found.bandwidths[0][1].rate.best * 1e3)
+    assert answer.roofline.headroom == pytest.approx(2.5 / answer.roofline.ms)
+    assert answer.roofline.reason is None
 
 
 def test_the_bandwidth_of_what_is_nearer_is_never_less(lab, fork, keys_of):
@@ -277,7 +237,7 @@ def test_the_bandwidth_of_what_is_nearer_is_never_less(lab, fork, keys_of):
 
     (answer,) = estimate([fork], store=lab.store)
 
-    near, far = (one.rate.best for _, one in answer.roofline.ceilings.bandwidths)
+    near, far = (one.rate.best for _, one in answer.roofline.bricks.ceilings.bandwidths)
     assert near == far == pytest.approx(4 * MIB / 0.5e-3)
 
 
@@ -289,17 +249,9 @@ def test_missing_ceilings_are_named_with_what_measures_them(lab, fork, keys_of, 
 
     (answer,) = estimate([fork], store=lab.store)
 
-    assert answer.roofline_ms is answer.roofline_headroom is None
-    assert answer.roofline_remedy == Task(TaskKind.CEILINGS, database=str(lab.store.place), threads=1)
-    assert all(row.gbytes_s is not None for row in answer.roofline.layers)
-
-
-def test_nothing_stored_has_no_roofline(lab, fork):
-    (answer,) = estimate([fork], store=lab.store)
-
-    assert answer.roofline is None
-    assert "nothing is stored" in answer.roofline_reason
-    assert "nothing is stored" in render(estimates_answer(Estimates((answer,)), layers=True))
+    assert answer.roofline.ms is answer.roofline.headroom is None
+    assert answer.roofline.remedy == Task(TaskKind.CEILINGS, database=str(lab.store.place), threads=1)
+    assert all(row.gbytes_s is not None for row in answer.roofline.bricks.layers)
 
 
 def test_layers_are_reported_in_json_and_in_the_table(lab, chain, keys_of):
@@ -313,7 +265,7 @@ def test_layers_are_reported_in_json_and_in_the_table(lab, chain, keys_of):
     table = render(estimates_answer(Estimates((answer,)), layers=True))
 
     assert "roofline" not in plain
-    assert plain["roofline_ms"] == answer.roofline_ms
+    assert plain["roofline_ms"] == answer.roofline.ms
     rows = reported["roofline"]["layers"]
     assert [(row["op_types"], row["count"], row["latency_ms"]) for row in rows] == [
         (["Relu"], 2, 0.5),
@@ -338,29 +290,27 @@ def test_the_roofline_is_drawn_where_ceilings_are_known(lab, chain, keys_of, tmp
 def test_a_view_has_no_bound_but_what_a_node_costs(lab, graph_of):
     text = """
 <ir_version: 8, opset_import: ["" : 17]>
-view (float[4, 8] x) => (float[8, 4] y) {
-    a = Transpose<perm = [1, 0]>(x)
-    y = Identity(a)
-}
+view (float[4, 8] x) => (float[8, 4] y) { a = Transpose<perm = [1, 0]>(x) y = Identity(a) }
 """
     graph = graph_of(lab.source(text, "view"))
-    parts = parts_of(graph)
-    bricks = {part.key: lab.measurement(part.key, 1.0) for part in parts}
 
-    found = roofline(graph, parts, bricks, ceilings(node_ms=0.1), state="8MiB", system=MACHINE)
+    found = rows(graph, ceilings(node_ms=0.1), lab=lab, ms=1.0, state="8MiB")
 
-    rows = {row.op_types[0]: row for row in found.layers}
-    assert rows["Transpose"].bound_ms > 0
-    identity = rows["Identity"]
+    assert found["Transpose"].bound_ms > 0
+    identity = found["Identity"]
     assert (identity.bound_ms, identity.headroom, identity.bound_by) == (0.0, None, "overhead")
     assert identity.bytes == 256
 
 
-def test_no_rate_is_reported_of_what_took_no_time(lab, product):
-    parts = parts_of(product)
-    bricks = {part.key: lab.measurement(part.key, -1e-5) for part in parts}
+def test_nothing_stored_has_no_roofline(lab, fork):
+    (answer,) = estimate([fork], store=lab.store)
 
-    found = roofline(product, parts, bricks, ceilings(), state="8MiB", system=MACHINE)
+    assert answer.roofline.bricks is None
+    assert "nothing is stored" in answer.roofline.reason
+    assert "nothing is stored" in render(estimates_answer(Estimates((answer,)), layers=True))
 
-    assert all(row.gflops_s is row.gbytes_s is row.headroom is row.note is None for row in found.layers)
-    assert all(row.bound_ms > 0 for row in found.layers)
+
+def test_in_place_the_larger_side_is_the_working_set():
+    work = Work(0, weight_bytes=0, read_bytes=MIB, written_bytes=MIB)
+
+    assert memory_ms(work, ceilings(), "hot", MACHINE) == pytest.approx(2 * MIB / 4e9 * 1e3)

@@ -62,12 +62,12 @@ def test_scatter_is_that_of_the_place_or_said_to_be_a_guess_that_is_no_narrower(
         assert 0 < sd < 1
 
 
-@given(st.integers(1, 9), SUBJECTS)
-def test_without_a_stack_scatter_is_a_guess(threads, subject):
-    assert not scatter_of(None, threads, subject).known
-
-
 def test_every_scatter_has_its_source():
     for row in ROWS:
         for reported in (row["processes"], row["runs"]):
             assert reported is None or (reported["sources"] and reported["models"] >= 10)
+
+
+@given(st.integers(1, 9), SUBJECTS)
+def test_without_a_stack_scatter_is_a_guess(threads, subject):
+    assert not scatter_of(None, threads, subject).known

@@ -7,29 +7,15 @@ import math
 import numpy as np
 import pytest
 from dlbricks.constructor.uncertainty.calibration import scatter_of
-from dlbricks.constructor.uncertainty.interval import NORMAL, Uncertainty, combined
-from dlbricks.db import Block, Conditions, Measurement, Stop, Subject
-from lab import changed, summary_of
+from dlbricks.constructor.uncertainty.interval import NORMAL, Uncertainty
+from dlbricks.db import Block, Subject
+
+from ..conftest import taken
 
 PROCESS_SD = scatter_of(None, 1, Subject.BRICK).process_sd
 
 SESSIONS, VISITS = 4, 6
 STILL = np.ones((SESSIONS, VISITS))
-
-
-def taken(key: str, times_ns, run: str = "r", subject: Subject = Subject.BRICK, **changes) -> tuple:
-    """A measurement, and its blocks: two processes of two sessions."""
-    times = np.asarray(times_ns, dtype=float)
-    blocks = [
-        Block(number // 2, number % 2, tuple((round(ns * 1000), 1000) for ns in session))
-        for number, session in enumerate(times)
-    ]
-    centre = float(times.mean())
-    measurement = Measurement(
-        id=f"id-{key}", run=run, subject=subject, key=key, system="s", stack="t", conditions=Conditions(1), unroll=1,
-        summary=summary_of(centre), stop=Stop.VISITS,
-    )  # fmt: skip
-    return changed(measurement, ci95_ns=(centre - 2.0, centre + 2.0), samples=times.size, **changes), blocks
 
 
 def uncertainty_of(bricks, *, blocks: bool = True) -> Uncertainty:
@@ -41,7 +27,7 @@ def half(bricks, weights=None) -> float:
 
 
 def test_visits_that_agree_leave_what_other_runs_saw_of_processes():
-    low, high = uncertainty_of([taken("a", 5e4 * STILL), taken("b", 7e4 * STILL)]).interval_ns({"id-a": 3, "id-b": 1})
+    low, high = uncertainty_of([taken("a", 5e4 * STILL), taken("b", 7e4 * STILL)]).interval_ns({"a": 3, "b": 1})
 
     assert (low + high) / 2 == pytest.approx(22e4)
     assert (high - low) / 2 == pytest.approx(NORMAL * PROCESS_SD * 22e4 / math.sqrt(2), rel=1e-4)
@@ -63,16 +49,32 @@ def test_processes_of_different_runs_are_different_processes():
     """Of one run what they share cancels in a difference; of two it does not."""
     together = [taken("a", 1e5 * STILL), taken("b", 1e5 * STILL)]
     apart = [taken("a", 1e5 * STILL), taken("b", 1e5 * STILL, run="later")]
-    less = {"id-a": 1.0, "id-b": -1.0}
+    less = {"a": 1.0, "b": -1.0}
 
     assert half(together, less) == 0
     assert half(apart, less) == pytest.approx(NORMAL * PROCESS_SD * 1e5, rel=1e-4)
 
 
+def test_runs_that_share_no_time_have_means_of_their_own():
+    """Of twenty runs with two time blocks each, every run has one degree of freedom, and no block counts twice."""
+    rng, runs, sd = np.random.default_rng(7), 20, 0.05
+    still = [taken(f"{run}", 1e5 * np.ones((2, 3)), run=f"{run}") for run in range(runs)]
+    processes, _ = uncertainty_of(still).error_ns({f"{run}": 1.0 for run in range(runs)})
+    found = []
+    for _ in range(300):
+        drawn = [1e5 * np.repeat(rng.normal(1, sd, (2, 1)), 3, axis=1) for _ in range(runs)]
+        bricks = [taken(f"{run}", values, run=f"{run}") for run, values in enumerate(drawn)]
+        error, degrees = uncertainty_of(bricks).error_ns({brick.id: 1.0 for brick, _ in bricks})
+        found.append(error**2 - processes**2)
+
+    assert np.mean(found) == pytest.approx(runs * (1e5 * sd) ** 2 / 2, rel=0.05)
+    assert degrees > runs / 2
+
+
 def test_multiples_of_a_brick_are_as_uncertain_as_the_brick():
     bricks = [taken("a", 1e5 * np.random.default_rng(5).normal(1, 0.05, STILL.shape))]
 
-    assert half(bricks, {"id-a": 7.0}) == pytest.approx(7 * half(bricks))
+    assert half(bricks, {"a": 7.0}) == pytest.approx(7 * half(bricks))
 
 
 def test_a_disturbance_that_all_bricks_met_together_does_not_average_out():
@@ -88,7 +90,7 @@ def test_a_disturbance_cancels_in_a_difference():
     machine = np.random.default_rng(2).choice([1.0, 1.8], STILL.shape)
     bricks = [taken("a", 1e5 * machine), taken("b", 9e4 * machine)]
 
-    assert half(bricks, {"id-a": 1.0, "id-b": -1.0}) == pytest.approx(half(bricks[:1]) / 10, rel=1e-3)
+    assert half(bricks, {"a": 1.0, "b": -1.0}) == pytest.approx(half(bricks[:1]) / 10, rel=1e-3)
 
 
 def test_noise_of_single_bricks_averages_out():
@@ -121,6 +123,7 @@ SCENES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.sweep(3)
 @pytest.mark.parametrize("scene", SCENES)
 def test_it_covers_what_it_promises(scene):
@@ -153,24 +156,16 @@ def test_equal_numbers_of_other_sessions_are_not_the_same_moment():
 
 
 def test_without_blocks_a_measurement_has_its_own_interval():
-    bricks = [taken("a", 100 * STILL), taken("b", 100 * STILL)]
+    bricks = [taken(name, 100 * STILL, ci95_ns=(98.0, 102.0)) for name in "ab"]
 
-    assert uncertainty_of(bricks[:1], blocks=False).interval_ns({"id-a": 1.0}) == pytest.approx((98.0, 102.0))
-    assert uncertainty_of(bricks, blocks=False).half_ns({"id-a": 1.0, "id-b": 1.0}) == pytest.approx(
-        math.sqrt(8), rel=1e-5
-    )
+    assert uncertainty_of(bricks[:1], blocks=False).interval_ns({"a": 1.0}) == pytest.approx((98.0, 102.0))
+    assert uncertainty_of(bricks, blocks=False).half_ns({"a": 1.0, "b": 1.0}) == pytest.approx(math.sqrt(8), rel=1e-5)
 
 
 def test_undisturbed_is_the_sum_of_undisturbed_bricks():
     bricks = [taken("a", 2e5 * STILL, undisturbed_ns=1e5), taken("b", 3e5 * STILL, undisturbed_ns=2e5)]
 
-    assert uncertainty_of(bricks).undisturbed_ns({"id-a": 2.0, "id-b": 1.0}) == pytest.approx(4e5)
-
-
-def test_undisturbed_is_not_known_where_one_brick_is_not():
-    bricks = [taken("a", 2e5 * STILL, undisturbed_ns=1e5), taken("b", 3e5 * STILL)]
-
-    assert uncertainty_of(bricks).undisturbed_ns({"id-a": 2.0, "id-b": 1.0}) is None
+    assert uncertainty_of(bricks).undisturbed_ns({"a": 2.0, "b": 1.0}) == pytest.approx(4e5)
 
 
 def test_what_values_cost_is_a_difference_and_stands_undisturbed():
@@ -179,24 +174,15 @@ def test_what_values_cost_is_a_difference_and_stands_undisturbed():
         taken("m", 1e4 * STILL, subject=Subject.MODEL, variant="data"),
     ]
 
-    assert uncertainty_of(bricks).undisturbed_ns({"id-a": 1.0, "id-m": 1.0}) == pytest.approx(1.1e5)
-
-
-def test_combinations_of_combinations():
-    assert combined((2, {"a": 1.0, "b": 1.0}), (-1, {"b": 3.0})) == {"a": 2.0, "b": -1.0}
-    assert combined() == {}
-
-
-def test_nothing_is_certain():
-    assert Uncertainty([], {}).interval_ns({}) == (0.0, 0.0)
+    assert uncertainty_of(bricks).undisturbed_ns({"a": 1.0, "m": 1.0}) == pytest.approx(1.1e5)
 
 
 def test_an_undisturbed_latency_of_one_process_is_less_sure_by_what_another_would_have_shown():
     one, blocks = taken("a", 1e5 * STILL, undisturbed_ns=1e5)
     alone = [Block(0, number, block.samples) for number, block in enumerate(blocks)]
 
-    assert uncertainty_of([(one, blocks)]).undisturbed_error("id-a", None)[0] == pytest.approx(0.0)
-    error, _ = uncertainty_of([(one, alone)]).undisturbed_error("id-a", None)
+    assert uncertainty_of([(one, blocks)]).undisturbed_error("a", None)[0] == pytest.approx(0.0)
+    error, _ = uncertainty_of([(one, alone)]).undisturbed_error("a", None)
     assert error == pytest.approx(PROCESS_SD / math.sqrt(2))
 
 
@@ -204,8 +190,18 @@ def test_an_undisturbed_latency_is_as_sure_as_its_low_quantile():
     slow = 1e5 * np.random.default_rng(2).lognormal(0, 0.3, (SESSIONS, VISITS))
     one, blocks = taken("a", slow, undisturbed_ns=float(np.quantile(slow, 0.1)))
 
-    error, degrees = uncertainty_of([(one, blocks)]).undisturbed_error("id-a", None)
+    error, degrees = uncertainty_of([(one, blocks)]).undisturbed_error("a", None)
 
     assert 0 < error < 0.5
     assert degrees == pytest.approx(SESSIONS * VISITS / 3 - 1)
-    assert uncertainty_of([(one, blocks)], blocks=False).undisturbed_error("id-a", None) is None
+    assert uncertainty_of([(one, blocks)], blocks=False).undisturbed_error("a", None) is None
+
+
+def test_undisturbed_is_not_known_where_one_brick_is_not():
+    bricks = [taken("a", 2e5 * STILL, undisturbed_ns=1e5), taken("b", 3e5 * STILL)]
+
+    assert uncertainty_of(bricks).undisturbed_ns({"a": 2.0, "b": 1.0}) is None
+
+
+def test_nothing_is_certain():
+    assert Uncertainty([], {}).interval_ns({}) == (0.0, 0.0)

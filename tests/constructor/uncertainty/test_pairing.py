@@ -2,51 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-import uuid
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
 from dlbricks.constructor.uncertainty.interval import Uncertainty
 from dlbricks.constructor.uncertainty.pairing import FUSION, Paired, paired
-from dlbricks.db import Block, Conditions, Measurement, Stop, Subject
-from dlbricks.db.samples.statistics import summarise
-from dlbricks.db.values import Visit
+from dlbricks.db import Block, Measurement, Subject
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lab import changed
+
+from ..conftest import taken
 
 SESSIONS, VISITS = 4, 6
 SHAPE = SESSIONS, VISITS
 Taken = tuple[Measurement, list[Block]]
 
 
-def taken(
-    name: str,
-    times_ns: np.ndarray,
-    *,
-    subject: Subject = Subject.BRICK,
-    run: str = "run",
-    begun_s: float = 0.0,
-    first: int = 0,
-) -> Taken:
-    """A measurement of two processes with two sessions, as the times of its visits."""
-    blocks = [
-        Block(
-            (number + first) // 2,
-            (number + first) % 2,
-            tuple((round(ns), 1) for ns in session),
-            0,
-            tuple(Visit(int((begun_s + 100 * number + place) * 1e6), 1, 1) for place in range(len(session))),
-        )
-        for number, session in enumerate(times_ns)
-    ]
-    measurement = Measurement(
-        id=f"{name}-{uuid.uuid4()}", run=run, subject=subject, key=name, system="s", stack="t",
-        conditions=Conditions(1), unroll=1, summary=summarise(blocks, 1), stop=Stop.VISITS,
-    )  # fmt: skip
-    return measurement, blocks
+def ratio(*given: Any) -> Paired:
+    """The same where there is one."""
+    found = together(*given)
+    assert found is not None
+    return found
 
 
 def together(weights: Mapping[int, float], bricks: list[Taken], model: Taken) -> Paired | None:
@@ -81,9 +61,8 @@ def test_a_disturbance_that_both_meet_leaves_the_ratio(seed: int, slow: float, c
     rng = np.random.default_rng(seed)
     bricks, model = zoo(rng, slow, 0.0, tuple(rng.uniform(1e5, 1e7, count)))
 
-    found = together(dict.fromkeys(range(count), 1.0), bricks, model)
+    found = ratio(dict.fromkeys(range(count), 1.0), bricks, model)
 
-    assert found is not None
     assert found.estimate_ns / found.measured_ns == pytest.approx(1, abs=1e-4)
     assert found.half < 1e-3
 
@@ -94,8 +73,7 @@ def test_the_ratio_has_no_bias_and_its_interval_covers_what_it_promises(slow: fl
     rng = np.random.default_rng(11)
     errors, hits = [], 0
     for _ in range(300):
-        found = together({0: 1.0, 1: 1.0, 2: 1.0}, *zoo(rng, slow, 0.05, (1e6, 2e6, 4e6)))
-        assert found is not None
+        found = ratio({0: 1.0, 1: 1.0, 2: 1.0}, *zoo(rng, slow, 0.05, (1e6, 2e6, 4e6)))
         error = math.log(found.estimate_ns / found.measured_ns)
         errors.append(error)
         hits += abs(error) <= found.half
@@ -109,9 +87,8 @@ def test_multiples_count_as_often_as_they_occur() -> None:
     bricks = [taken("a", 1e6 * machine), taken("b", 3e6 * machine)]
     model = taken("model", 1e7 * machine, subject=Subject.MODEL)
 
-    found = together({0: 4.0, 1: 2.0}, bricks, model)
+    found = ratio({0: 4.0, 1: 2.0}, bricks, model)
 
-    assert found is not None
     assert found.estimate_ns / found.measured_ns == pytest.approx(1)
 
 
@@ -121,9 +98,8 @@ def test_only_the_sessions_that_both_were_visited_in_count() -> None:
     brick = taken("a", 1e6 * slow_first)
     model = taken("model", 1e6 * np.ones((2, VISITS)), subject=Subject.MODEL, first=2, begun_s=200)
 
-    found = together({0: 1.0}, [brick], model)
+    found = ratio({0: 1.0}, [brick], model)
 
-    assert found is not None
     assert found.estimate_ns == found.measured_ns == pytest.approx(1e6)
 
 
@@ -147,10 +123,8 @@ def test_what_is_measured_apart_from_any_model_is_a_constant() -> None:
     bricks, model = zoo(np.random.default_rng(3), 1.6, 0.0, (1e6,))
     call = taken("@overhead", 2e5 * np.ones(SHAPE), subject=Subject.REFERENCE, run="older", begun_s=1e6)
 
-    alone, called = together({0: 1.0}, bricks, model), together({0: 1.0, 1: 1.0}, [*bricks, call], model)
+    alone, called = ratio({0: 1.0}, bricks, model), ratio({0: 1.0, 1: 1.0}, [*bricks, call], model)
 
-    assert alone is not None
-    assert called is not None
     assert called.estimate_ns == pytest.approx(alone.estimate_ns + 2e5)
 
 
@@ -167,9 +141,8 @@ def test_one_time_block_shows_nothing_of_how_sure_it_is() -> None:
     brick = taken("a", np.full((1, 2), 1e6))
     model = taken("model", np.full((1, 2), 1e6), subject=Subject.MODEL)
 
-    found = together({0: 1.0}, [brick], model)
+    found = ratio({0: 1.0}, [brick], model)
 
-    assert found is not None
     assert found.half == math.inf
 
 
@@ -178,7 +151,7 @@ def test_what_fusion_saves_may_come_from_another_run_and_widens_the_interval():
     model = taken("model", rng.normal(9e6, 1e4, SHAPE), subject=Subject.MODEL)
     bricks = taken("brick", rng.normal(10e6, 1e4, SHAPE))
     windows = [
-        (dataclasses.replace(one, variant=variant), blocks)
+        (changed(one, variant=variant), blocks)
         for variant, mean in zip(FUSION, (3e6, 2e6), strict=True)
         for one, blocks in [taken(variant, rng.normal(mean, 2e5, SHAPE), run="another", begun_s=1e6)]
     ]
@@ -189,5 +162,5 @@ def test_what_fusion_saves_may_come_from_another_run_and_widens_the_interval():
     assert both.estimate_ns == pytest.approx(alone.estimate_ns - 1e6, rel=0.05)
     assert both.apart > 0 == alone.apart
     assert both.half > alone.half
-    other = [(dataclasses.replace(one, variant="basic"), blocks) for one, blocks in windows]
+    other = [(changed(one, variant="basic"), blocks) for one, blocks in windows]
     assert together({0: 1.0, 1: -1.0, 2: 1.0}, [bricks, *other], model) is None, "any other brick must be beside it"

@@ -18,6 +18,7 @@ from dlbricks.db.samples.rates import (
     rate_of,
     stream_sizes,
 )
+from dlbricks.db.values import Identity
 from dlbricks.generator.network.network import synthetic_network
 from lab import summary_of
 
@@ -26,14 +27,12 @@ XEON = System("Xeon", "x86_64", 2, 2, (("L1d", 48 << 10), ("L2", 2 * MIB), ("L3"
 
 
 def measured(median_ns: float, *, min_ns: float | None = None, half_ns: float = 0.0) -> Measurement:
-    return Measurement(
-        id="1", run="1", subject=Subject.REFERENCE, key="k", system="s", stack="t", conditions=Conditions(1), unroll=1,
-        summary=dataclasses.replace(
-            summary_of(median_ns), min_ns=median_ns if min_ns is None else min_ns,
-            ci95_ns=(median_ns - half_ns, median_ns + half_ns),
-        ),
-        stop=Stop.VISITS,
-    )  # fmt: skip
+    summary = dataclasses.replace(
+        summary_of(median_ns),
+        min_ns=median_ns if min_ns is None else min_ns,
+        ci95_ns=(median_ns - half_ns, median_ns + half_ns),
+    )
+    return Measurement("1", "1", Identity(Subject.REFERENCE, "k", "s", "t", Conditions(1)), 1, summary, Stop.VISITS)
 
 
 @pytest.mark.parametrize("name", [f"{GEMM}24", f"{STREAM}1200", f"{STREAM}1", f"{COPY}1600", f"{COPY}1"])

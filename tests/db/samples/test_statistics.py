@@ -47,11 +47,6 @@ def test_statistics_of_known_samples():
     assert summary.p90_ns == pytest.approx(np.quantile([*range(1, 10), 100], 0.9))
 
 
-def test_no_samples_are_no_statistics():
-    with pytest.raises(ValueError, match="without samples"):
-        summarise([Block(0, 0, ())], unroll=1)
-
-
 def test_the_mean_and_the_quantiles_are_of_all_visits():
     """Nothing is cut: means add up, trimmed ones do not."""
     summary = summarise([block(0, 0, [10**6] * 19 + [10**9])], unroll=1)
@@ -87,12 +82,6 @@ def test_the_interval_is_student_s_over_blocks_of_time():
     assert summary.ci95_ns == pytest.approx((10.5e6 - half, 10.5e6 + half))
 
 
-def test_one_block_of_time_says_nothing_of_others():
-    assert half_width(np.array([1.0])) == math.inf
-    low, high = summarise([block(0, 0, [100, 102])], unroll=1).ci95_ns
-    assert low < 101 < high < 200  # of its visits, in place of nothing at all
-
-
 @pytest.mark.parametrize(("degrees", "quantile"), [(0.5, 12.706), (1, 12.706), (2, 4.303), (15, 2.131), (1e9, 1.96)])
 def test_student_s_quantiles(degrees, quantile):
     assert student(degrees) == pytest.approx(quantile, rel=1e-3)
@@ -106,8 +95,7 @@ def test_student_s_quantile_between_whole_numbers_and_beyond_the_table():
 
 @settings(deadline=None)
 @given(
-    st.lists(st.lists(st.integers(-(10**4), 10**9), min_size=1, max_size=20), min_size=1, max_size=6),
-    st.integers(1, 8),
+    st.lists(st.lists(st.integers(-(10**4), 10**9), min_size=1, max_size=20), min_size=1, max_size=6), st.integers(1, 8)
 )
 def test_no_latency_is_negative_though_samples_are(values, unroll):
     """What the clock costs is taken off: a brick of nothing is now and then below zero."""
@@ -125,6 +113,7 @@ def test_no_latency_is_negative_though_samples_are(values, unroll):
     assert share == 0
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(
     ("sessions", "visits", "slow", "noise"),
     [(4, 6, 0.0, 0.02), (4, 6, 0.3, 0.02), (4, 12, 0.3, 0.05), (2, 9, 0.0, 0.02)],
@@ -260,6 +249,17 @@ def test_the_error_of_a_low_quantile_is_what_it_scatters_by_when_all_is_repeated
         found.append(undisturbed(blocks, 1, BASELINE)[0])
 
     assert np.median(errors) == pytest.approx(np.std(found), rel=0.4)
+
+
+def test_no_samples_are_no_statistics():
+    with pytest.raises(ValueError, match="without samples"):
+        summarise([Block(0, 0, ())], unroll=1)
+
+
+def test_one_block_of_time_says_nothing_of_others():
+    assert half_width(np.array([1.0])) == math.inf
+    low, high = summarise([block(0, 0, [100, 102])], unroll=1).ci95_ns
+    assert low < 101 < high < 200  # of its visits, in place of nothing at all
 
 
 def test_a_single_time_block_shows_no_error():

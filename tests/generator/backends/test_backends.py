@@ -11,16 +11,14 @@ from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
-import numpy as np
 import onnxruntime as ort
 import pytest
+from computing import assert_alike, computed, session, settings
 from dlbricks.errors import BackendError, BackendUnavailable, UnsupportedBrick, UsageError
 from dlbricks.generator.backends import registry
-from dlbricks.generator.backends.base import Availability, Settings
-from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
-from dlbricks.generator.backends.onnxruntime.configuration import session_options
+from dlbricks.generator.backends.base import Backend, Settings, released
+from dlbricks.generator.backends.onnxruntime.backend import OrtBackend, session_options
 from dlbricks.generator.backends.onnxruntime.session import WORDING
-from dlbricks.generator.backends.requirements import in_turn, require_in_turn
 from dlbricks.generator.network.network import synthetic_network
 
 BLOCK = (
@@ -59,10 +57,39 @@ def test_a_plug_in_that_is_broken_is_reported_and_hides_no_other(monkeypatch, ta
     assert found["onnxruntime"].ok
 
 
-def test_a_runtime_that_is_not_installed_is_reported(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+class Bare(Backend):
+    """What every backend must have, and no more."""
 
-    assert OrtBackend().probe() == Availability(ok=False, reason="not installed; pip install onnxruntime")
+    name = "bare"
+    setup = prepare = released
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    {
+        Backend.algorithms: "offers no choice of algorithms.*leave out --algorithms",
+        Backend.calls: "which operators it executes.*use backend onnxruntime",
+        Backend.executed_graph: "the graph that it executes.*use --graph source",
+        Backend.fused_graph: "the graph that it executes.*use --graph source",
+        Backend.in_turn: "cache mode 'model'.*use --cache hot or --cache cold",
+        Backend.kernels: "the kernels that it executes.*leave out --kernels",
+        Backend.plans: "no choice of plans",
+        Backend.prepare_packed: "the time of every node",
+    }.items(),
+    ids=lambda item: getattr(item, "__name__", ""),
+)
+def test_what_a_backend_lacks_is_refused_with_what_to_do_instead(method, said):
+    backend = Bare()
+
+    assert not backend.offers(method)
+    with pytest.raises(UsageError, match=f"backend bare .*{said}"):
+        backend.require(method)
+    assert (backend.graph, backend.dtypes_on("cpu"), backend.walks({}), backend.algorithms("cpu", {}, "float32")) == (
+        "source",
+        ("float32",),
+        False,
+        (),
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,14 +105,14 @@ def test_bricks_are_run_in_turn_unless_they_would_run_at_once(options, can):
     backend = OrtBackend()
     effective = backend.resolve("cpu", options)
 
-    assert in_turn(backend, effective) is can
+    assert backend.in_turn(effective) is can
     if can:
-        assert require_in_turn(backend, effective) is backend
+        backend.require_in_turn(effective)
     else:
         with pytest.raises(
             UsageError, match=r"cache mode 'model' with these options.* run bricks at once.*--cache hot"
         ):
-            require_in_turn(backend, effective)
+            backend.require_in_turn(effective)
 
 
 _BINDINGS = """
@@ -113,14 +140,6 @@ def test_threads_that_networks_share_stay_on_the_cores_of_the_process():
     done = subprocess.run([sys.executable, "-c", _BINDINGS, str(core)], capture_output=True, text=True, check=True)
 
     assert set(done.stdout.split()) == {str(core)}
-
-
-@pytest.mark.parametrize("name", [name for name in registry.names() if "cpu" in registry.get(name).devices])
-def test_every_backend_refuses_more_threads_than_cores(name):
-    backend = registry.get(name)
-
-    with pytest.raises(UsageError, match=r"2 threads cannot be bound to 1 physical core.*pinning=off"):
-        backend.setup(Settings("cpu", 2, backend.resolve("cpu", {}), (0,)))
 
 
 OTHERWISE = [
@@ -170,9 +189,12 @@ def test_every_option_reaches_sessions_that_share_threads(skeleton_of, options, 
     """What says otherwise must still take effect there."""
     backend = OrtBackend()
     network = synthetic_network(skeleton_of(BLOCK))
-    settings = Settings("cpu", 2, backend.resolve("cpu", options), cores=(0, 1), together=True)
+    together = Settings("cpu", 2, backend.resolve("cpu", options), cores=(0, 1), together=True)
 
-    given = session_options(network, settings)
+    given = session_options(network, together)
+
+    assert given.enable_mem_reuse is together.memory_reuse is True  # unless asked otherwise
+    assert session_options(network, replace(together, memory_reuse=False)).enable_mem_reuse is False
 
     for name, value in reported.items():
         if "." not in name:
@@ -184,45 +206,15 @@ def test_every_option_reaches_sessions_that_share_threads(skeleton_of, options, 
                 given.get_session_config_entry(name)
 
 
-@pytest.mark.parametrize("reuse", [True, False])
-def test_a_session_shares_memory_between_tensors_of_one_shape_unless_asked_otherwise(skeleton_of, reuse):
-    backend = OrtBackend()
-    settings = replace(Settings("cpu", 1, backend.resolve("cpu", {})), memory_reuse=reuse)
-
-    given = session_options(synthetic_network(skeleton_of(BLOCK)), settings)
-
-    assert given.enable_mem_reuse is reuse
-    assert Settings("cpu", 1, {}).memory_reuse
-
-
-@pytest.mark.parametrize("options", OTHERWISE, ids=str)
-@pytest.mark.parametrize("threads", [1, 2])
-def test_every_option_computes_the_same(skeleton_of, options, threads):
-    backend = OrtBackend()
-    network = synthetic_network(skeleton_of(BLOCK))
-
-    results = []
-    for given in ({}, options):
-        settings = Settings("cpu", threads, backend.resolve("cpu", {"pinning": "off", **given}))
-        executable = backend.prepare(network, settings)
-        executable.run()
-        executable.run()
-        results.append(executable.outputs()[0])
-        assert executable.output_bytes() == results[-1].nbytes
-        executable.close()
-
-    np.testing.assert_allclose(results[0], results[1], rtol=1e-3, atol=1e-4)
-
-
-def test_a_released_network_cannot_run(skeleton_of):
-    backend = OrtBackend()
-    settings = Settings("cpu", 1, backend.resolve("cpu", {"pinning": "off"}))
-    executable = backend.prepare(synthetic_network(skeleton_of(BLOCK)), settings)
-
-    executable.close()
-
-    with pytest.raises(BackendError, match="released"):
-        executable.run()
+def executed(network, folder, model=None, **options) -> Counter[str]:
+    """How many operators of each kind the runtime executes after its own optimisation."""
+    opened = session(
+        model or network.self_contained(), enable_profiling=True, profile_file_prefix=str(folder / "profile"), **options
+    )
+    opened.run(None, dict(network.feeds))
+    events = json.loads(Path(opened.end_profiling()).read_text())
+    nodes = [one for one in events if one.get("cat") == "Node" and one["name"].endswith("kernel_time")]
+    return Counter(one["args"]["op_name"] for one in nodes)
 
 
 @pytest.mark.parametrize("graph", [BLOCK, QUANTISED], ids=["block", "quantised"])
@@ -232,30 +224,14 @@ def test_copies_are_optimised_as_a_single_brick_is(skeleton_of, graph, tmp_path)
     assert unrolled == Counter({name: 4 * count for name, count in single.items()})
 
 
-def test_weights_handed_over_are_optimised_as_embedded_ones(skeleton_of, tmp_path):
+@pytest.mark.parametrize("options", OTHERWISE, ids=str)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_every_option_computes_the_same(skeleton_of, options, threads):
     network = synthetic_network(skeleton_of(BLOCK))
-    options = ort.SessionOptions()
-    options.add_external_initializers(
-        list(network.weights), [ort.OrtValue.ortvalue_from_numpy(array) for array in network.weights.values()]
-    )
 
-    assert executed(network, tmp_path, options, network.model) == executed(network, tmp_path)
+    plain, other = (computed(network, chosen=settings(threads=threads, **given)) for given in ({}, options))
 
-
-def executed(network, folder, options=None, model=None) -> Counter[str]:
-    """How many operators of each kind the runtime executes after its own optimisation."""
-    options = options or ort.SessionOptions()
-    options.enable_profiling = True
-    options.profile_file_prefix = str(folder / "profile")
-    data = (model or network.self_contained()).SerializeToString()
-    session = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-    session.run(None, dict(network.feeds))
-    events = json.loads(Path(session.end_profiling()).read_text())
-    return Counter(
-        event["args"]["op_name"]
-        for event in events
-        if event.get("cat") == "Node" and event["name"].endswith("kernel_time")
-    )
+    assert_alike(other, plain, 1e-3)
 
 
 @pytest.mark.parametrize(
@@ -294,8 +270,7 @@ def test_the_runtime_s_words_become_one_line_of_the_right_kind(text, kind, said)
 def test_an_output_of_another_size_than_declared_is_allocated_anew(skeleton_of, binding):
     backend = OrtBackend()
     network = synthetic_network(skeleton_of("(float[2,2] x0) => (int64[2,3] v0) {v0 = NonZero(x0)}"))
-    settings = Settings("cpu", 1, backend.resolve("cpu", {"pinning": "off", "binding": binding}))
-    executable = backend.prepare(network, settings)
+    executable = backend.prepare(network, settings(binding=binding))
 
     for _ in range(3):
         executable.run()
@@ -309,7 +284,7 @@ def test_an_output_of_which_nothing_is_declared_is_bound_all_the_same(skeleton_o
     network = synthetic_network(skeleton_of("(float[4] x0, int64[2] x1) => (float v0) {v0 = Reshape(x0, x1)}"))
     network.model.graph.output[0].type.tensor_type.ClearField("shape")
     network.feeds["x1"][:] = (2, 2)
-    executable = backend.prepare(network, Settings("cpu", 1, backend.resolve("cpu", {"pinning": "off"})))
+    executable = backend.prepare(network, settings())
 
     executable.run()
     first = executable._binding.get_outputs()[0].data_ptr()
@@ -317,16 +292,4 @@ def test_an_output_of_which_nothing_is_declared_is_bound_all_the_same(skeleton_o
 
     assert executable._step == executable._repeat
     assert executable._binding.get_outputs()[0].data_ptr() == first
-    executable.close()
-
-
-@pytest.mark.parametrize("operator", ["Max", "Min"])
-def test_operators_of_any_number_of_operands_may_have_one(skeleton_of, operator):
-    backend = OrtBackend()
-    network = synthetic_network(skeleton_of(f"(float[3] x0) => (float[3] v0) {{v0 = {operator}(x0)}}"))
-    executable = backend.prepare(network, Settings("cpu", 1, backend.resolve("cpu", {"pinning": "off"})))
-
-    executable.run()
-
-    np.testing.assert_array_equal(executable.outputs()[0], network.feeds["x0"])
     executable.close()

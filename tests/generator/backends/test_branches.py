@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from dlbricks.generator.backends.torch.branches import MOST_LANES, Place, branched, lanes  # noqa: E402
-from dlbricks.generator.backends.torch.graph import Translated, translated  # noqa: E402
+from dlbricks.generator.backends.torch.graph import MOST_LANES, Lane, TorchNetwork, branched, lanes, translated  # noqa: E402  # noqa: E402
 
 MODELS = ("squeezenet", "inception_v1")
 
@@ -30,7 +29,7 @@ def graphs(draw: st.DrawFn) -> Reads:
     return [draw(st.lists(st.integers(0, place - 1), max_size=3)) if place else [] for place in range(count)]
 
 
-def known(reads: Reads, places: Sequence[Place]) -> list[set[int]]:
+def known(reads: Reads, places: Sequence[Lane]) -> list[set[int]]:
     """Of each operation, those that are over when it begins: what its lane did, and what that waited for."""
     lane_knows: dict[int, set[int]] = {}
     begun: list[set[int]] = []
@@ -81,7 +80,7 @@ def test_where_there_are_lanes_enough_an_only_reader_goes_on_in_the_lane_of_what
 
 @given(st.integers(1, 40), st.integers(1, 10))
 def test_a_chain_stays_in_one_lane(length, most):
-    assert lanes([[], *([place] for place in range(length))], most) == [Place(0, ())] * (length + 1)
+    assert lanes([[], *([place] for place in range(length))], most) == [Lane(0, ())] * (length + 1)
 
 
 def test_a_fork_has_a_lane_for_each_branch_and_its_join_goes_on_in_one_of_them():
@@ -126,7 +125,7 @@ class Recorded:
 
 
 @cache
-def model(name: str) -> Translated:
+def model(name: str) -> TorchNetwork:
     """A model of the zoo, as functions of PyTorch."""
     (source,) = find_models([name])
     network = synthetic_network(source.skeleton().model)

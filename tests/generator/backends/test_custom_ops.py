@@ -17,9 +17,9 @@ from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.decomposition.observation import observe
 from dlbricks.generator.measurement.measure import measure
 from dlbricks.generator.measurement.run import run
-from dlbricks.generator.worker.client import Worker
 from dlbricks.models import ModelSource, find_models
-from dlbricks.models.control.choices import Choice, How
+from dlbricks.models.control import CourseChoice, How
+from working import start
 
 GRAPH = (
     '<ir_version: 9, opset_import: ["": 18, "ai.onnx.contrib": 1]>'
@@ -86,7 +86,7 @@ def test_with_a_library_courses_are_observed(library: Path, tmp_path: Path) -> N
     register_custom_ops(library)
     (seen,) = observe([looping])
     assert seen.problem is None
-    assert seen.control == (Choice("y", 3, How.OBSERVED),)
+    assert seen.control == (CourseChoice("y", 3, How.OBSERVED),)
 
 
 def test_bricks_and_models_are_measured_on_a_stack_of_the_library(
@@ -130,7 +130,7 @@ def test_what_is_no_library_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--custom-ops"):
         OrtBackend().resolve("cpu", {CUSTOM_OPS: "/tmp/own.so"})
     with pytest.raises(UsageError, match="was not given"):
-        Worker.start("onnxruntime", options={CUSTOM_OPS: "0" * 32})
+        start("onnxruntime", {CUSTOM_OPS: "0" * 32})
 
 
 def test_a_worker_loads_nothing_that_has_changed_meanwhile(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_a_worker_loads_nothing_that_has_changed_meanwhile(tmp_path: Path) -> No
     path.write_bytes(b"as it is")
 
     with pytest.raises(BackendError, match="no longer what it was"):
-        Worker.start("onnxruntime", options=options)
+        start("onnxruntime", options)
 
 
 def test_a_file_that_is_no_library_is_a_clear_error(model: ModelSource, tmp_path: Path) -> None:

@@ -7,16 +7,12 @@ import re
 import pytest
 from dlbricks.db import Kernel, KernelView
 from dlbricks.errors import BackendError, UsageError
-from dlbricks.generator.backends.base import ProfilingBackend, Settings
-from dlbricks.generator.backends.launches import Launch, kernel_view
+from dlbricks.generator.backends.base import Backend, Settings
 from dlbricks.generator.backends.registry import get
-from dlbricks.generator.backends.requirements import require_profiling
-from dlbricks.generator.backends.torch.kernels import launches
-from dlbricks.generator.backends.torch.onednn_log import Primitive, primitives_of
+from dlbricks.generator.backends.reports import Launch, kernel_view
+from dlbricks.generator.backends.torch.kernels import Primitive, launches, primitives_of
 from dlbricks.generator.network.network import file_network, synthetic_network
-from dlbricks.generator.worker.client import Worker
-from dlbricks.generator.worker.replies import Profiled
-from dlbricks.generator.worker.requests import Profile
+from working import file, start
 
 BLOCK = (
     "(float[1,64,28,28] x, float[64,64,3,3] w0, float[64] w1, float[64,64,3,3] w2) => (float[1,64,28,28] y)"
@@ -24,12 +20,12 @@ BLOCK = (
 )
 
 
-def installed(backend: str) -> ProfilingBackend:
+def installed(backend: str) -> Backend:
     """A runtime; skips where it is not installed. Nothing of it is imported here: OpenVINO would write home."""
     runtime = get(backend)
     if not runtime.probe().ok:
         pytest.skip(f"{backend} is not installed")
-    assert isinstance(runtime, ProfilingBackend)
+    assert runtime.offers(Backend.kernels)
     return runtime
 
 
@@ -152,8 +148,8 @@ def fresh_view(skeleton_of, tmp_path_factory) -> KernelView:
         pytest.skip("this PyTorch has no oneDNN")
     path = tmp_path_factory.mktemp("bricks") / "brick.onnx"
     path.write_bytes(skeleton_of(BLOCK).SerializeToString())
-    with Worker.start("torch", options={"pinning": "off"}) as worker:
-        return worker.ask(Profile(path=str(path), synthetic=True, executions=3), Profiled, 60.0).view
+    with start("torch") as worker:
+        return worker.profile(file(path), 3, timeout_s=60.0)
 
 
 def test_onednn_reports_what_runs_inside_an_operator(fresh_view):
@@ -260,4 +256,4 @@ something else that the process wrote
 
 def test_a_backend_without_a_profiler_says_so():
     with pytest.raises(UsageError, match="mxnet does not report the kernels"):
-        require_profiling(get("mxnet"))
+        get("mxnet").require(Backend.kernels)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import dlbricks
@@ -105,25 +101,6 @@ def test_a_package_that_is_not_to_be_had_is_named(environments, wheel, lock, tmp
         locked_environment(path)
 
     assert [one.suffix for one in environments.iterdir()] == [".lock"]
-
-
-@pytest.mark.slow
-def test_a_killed_installation_leaves_nothing_half_made(environments, wheel, lock):
-    path = lock(wheel("apart"))
-    code = "import sys, pathlib; from dlbricks.generator.backends.environments import locked_environment as make\n"
-    code += "make(pathlib.Path(sys.argv[1]))"
-    process = subprocess.Popen([sys.executable, "-c", code, str(path)], start_new_session=True)
-    while not list(environments.glob(".*/new/bin/python")):
-        assert process.poll() is None
-        time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    assert not [one for one in environments.iterdir() if not one.name.startswith(".") and one.suffix != ".lock"]
-
-    python = locked_environment(path)
-
-    assert said(python, "import apart; print(apart.version)") == "1.0"
-    assert not list(environments.glob(".*"))
 
 
 @pytest.mark.usefixtures("environments")

@@ -9,20 +9,20 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnx.parser
-import onnxruntime as ort
 import pytest
+from computing import session
 from dlbricks.bricks.reference import CHAIN, OVERHEAD
 from dlbricks.db.store import Store
 from dlbricks.db.values import Subject
-from dlbricks.errors import BackendError, UnsupportedBrick, UsageError
+from dlbricks.errors import BackendError, UnsupportedBrick
 from dlbricks.generator.backends.mxnet.backend import MxnetBackend
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.network.network import synthetic_network
 from dlbricks.generator.worker.client import Worker
-from dlbricks.generator.worker.requests import Prepare, Visit
+from dlbricks.generator.worker.messages import Time
 from dlbricks.models import find_models
 from onnx.reference import ReferenceEvaluator
+from working import UNPINNED, network, start
 
 _PATH = Path(__file__).with_name("test_conformance.py")
 _SPEC = importlib.util.spec_from_file_location("conformance_of_backends", _PATH)
@@ -31,161 +31,80 @@ assert _SPEC.loader is not None
 conformance = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(conformance)
 
-MAY_REFUSE = frozenset(
-    {
-        "bfloat16",
-        "bfloat16-weight",
-        "branch",
-        "columns",
-        "cumulative-backwards",
-        "eye",
-        "float8",
-        "gather-elements",
-        "gather-nd-batched",
-        "gelu",
-        "grid-sample",
-        "group-norm",
-        "gru",
-        "loop",
-        "lstm",
-        "matmul-half",
-        "matmul-integer",
-        "mish",
-        "narrow-types",
-        "norms",
-        "numbers-that-are-none",
-        "quantise",
-        "quantise-per-channel",
-        "resize-by-scales",
-        "resize-linear",
-        "scatter-elements",
-        "scatter-nd",
-        "scatter-nd-reduced",
-        "strings",
-        "trilu",
-        "unit-length",
-    }
-)
+MAY_REFUSE = frozenset({
+    "bfloat16", "bfloat16-weight", "branch", "columns", "cumulative-backwards", "eye", "float8", "gather-elements",
+    "gather-nd-batched", "gelu", "grid-sample", "group-norm", "gru", "loop", "lstm", "matmul-half", "matmul-integer",
+    "mish", "narrow-types", "norms", "numbers-that-are-none", "quantise", "quantise-per-channel", "resize-by-scales",
+    "resize-linear", "scatter-elements", "scatter-nd", "scatter-nd-reduced", "strings", "trilu", "unit-length",
+})  # fmt: skip
 """Cases that MXNet has no operator or type for."""
 
 EXTRA = {
-    "opset-9": (
-        9,
-        ("(float[1,8,6,6] x0, float[4,8,3,3] w0, float[4] w1, float[10,64] w2, float[10] w3) => (float[1,10] y)"
-        "{a = Conv<auto_pad=\"SAME_UPPER\", strides=[2,2]>(x0, w0, w1) b = Clip<min=0.0, max=6.0>(a)"
-        " c = Pad<pads=[0,0,0,0,0,0,1,1], value=0.5>(b) d = Flatten(c) e = Gemm<transB=1>(d, w2, w3) y = Softmax(e)}"),
-    ),
-    "old-attributes": (
-        9,
-        ("(float[2,6,1] x0) => (float[2,3] y, float[2] z)"
-        "{a = Squeeze<axes=[2]>(x0) b, c = Split<axis=1, split=[3,3]>(a) d = Unsqueeze<axes=[0]>(b)"
-        " e = Slice<axes=[0], starts=[0], ends=[1]>(d) f = Squeeze<axes=[0]>(e) y = Dropout<ratio=0.3>(f)"
-        " z = ReduceSum<axes=[1], keepdims=0>(c)}"),
-    ),
-    "softmax-over-all-that-follow": (
-        9, "(float[2,3,4] x0) => (float[2,3,4] y) {y = Softmax<axis=1>(x0)}"
-    ),
-    "uneven-pads": (
-        21,
-        ("(float[1,4,7,7] x0, float[6,4,3,3] w0) => (float[1,6,8,7] y, float[1,4,8,8] z, float[1,4,4,4] u)"
-        "{y = Conv<pads=[2,1,1,1]>(x0, w0) z = MaxPool<kernel_shape=[2,2], pads=[1,1,1,1]>(x0)"
-        " u = MaxPool<kernel_shape=[3,3], strides=[2,2], pads=[0,0,2,2]>(x0)}"),
-    ),
-    "pads-with-values": (
-        21,
-        (
-            "(float[2,3] x0, float[1,2,5,5] x1) => (float[5,4] y, float[2,4] z, float[1,2,4,4] u)"
-            "<int64[4] c0 = {1, 0, 2, 1}, float c1 = {-2.5}, int64[2] c2 = {0, 1}, int64[1] c3 = {1}>"
-            '{y = Pad(x0, c0, c1) z = Pad<mode="edge">(x0, c2, , c3)'
-            " u = MaxPool<kernel_shape=[3,3], strides=[2,2], pads=[2,2,2,2]>(x1)}"
-        ),
-    ),
-    "pool-rounded-up": (
-        21,
-        ("(float[1,4,8,8] x0) => (float[1,4,4,4] y, float[1,4,4,4] z)"
-        "{y = MaxPool<kernel_shape=[3,3], strides=[2,2], ceil_mode=1>(x0)"
-        " z = AveragePool<kernel_shape=[3,3], strides=[2,2], ceil_mode=1>(x0)}"),
-    ),
-    "pool-padded-unevenly": (
-        21,
-        ("(float[1,2,8,8] x0) => (float[1,2,7,7] y, float[1,2,4,4] z)"
-        "{y = AveragePool<kernel_shape=[3,3], pads=[0,0,1,1]>(x0)"
-        " z = AveragePool<kernel_shape=[2,3], strides=[2,2], pads=[1,1,0,0]>(x0)}"),
-    ),
-    "pool-that-counts-its-padding": (
-        21,
-        ("(float[1,4,8,8] x0) => (float[1,4,8,8] y, float[1,4,8,8] z)"
-        "{y = AveragePool<kernel_shape=[3,3], pads=[1,1,1,1], count_include_pad=1>(x0)"
-        " z = AveragePool<kernel_shape=[3,3], pads=[1,1,1,1]>(x0)}"),
-    ),
-    "fused-and-read-by-others": (
-        21,
-        ("(float[4,8] x0, float[8,8] w0, float[8,8] w1) => (float[4,8] y, float[4,8] z)"
-        "{a = MatMul(x0, w0) b = Relu(a) c = Tanh(a) d = MatMul(b, w1) y = Add(c, d) z = Sigmoid(d)}"),
-    ),
-    "fused-and-seen": (
-        21,
-        ("(float[1,4,6,6] x0, float[4,4,3,3] w0) => (float[1,4,6,6] a, float[1,4,6,6] y)"
-        "{a = Conv<pads=[1,1,1,1]>(x0, w0) b = Relu(a) c = Add(b, x0) y = Relu(c)}"),
-    ),
-    "sum-with-itself": (
-        21,
-        ("(float[1,4,6,6] x0, float[4,4,3,3] w0) => (float[1,4,6,6] y)"
-        "{a = Conv<pads=[1,1,1,1]>(x0, w0) y = Add(a, a)}"),
-    ),
-    "residual-of-an-input": (
-        21,
-        ("(float[1,4,6,6] x0, float[4,4,3,3] w0) => (float[1,4,6,6] y)"
-        "{a = Conv<pads=[1,1,1,1]>(x0, w0) y = Add(a, x0)}"),
-    ),
-    "batches-that-repeat": (
-        21,
-        ("(float[2,3,4,5] x0, float[3,5,6] x1, float[1,5,4] x2) => (float[2,3,4,6] y, float[2,3,4,4] z)"
-        "{y = MatMul(x0, x1) z = MatMul(x0, x2)}"),
-    ),
-    "gemm-of-all-kinds": (
-        21,
-        ("(float[4,3] x0, float[4,5] w0, float[3,5] w1) => (float[3,5] y)"
-        "{y = Gemm<transA=1, alpha=0.5, beta=2.0>(x0, w0, w1)}"),
-    ),
-    "masks-that-repeat": (
-        21,
-        (
-            "(bool[2,3] x0, bool[3] x1) => (bool[2,3] y, bool[2,3] z, bool[2,3] u)"
-            "{y = And(x0, x1) z = Or(x0, x1) u = Xor(x0, x1)}"
-        ),
-    ),
-    "to-scalars": (
-        21, "(float[2,3] x0) => (float y, float z) {y = ReduceMean<keepdims=0>(x0) z = ReduceMax<keepdims=0>(x0)}"
-    ),
-    "negative-indices": (
-        21, "(float[5,3] x0) => (float[2,3] y) <int64[2] c = {-1, 1}> {y = Gather(x0, c)}"
-    ),
+    "opset-9": (9, (
+        "(float[1,8,6,6] x0, float[4,8,3,3] w0, float[4] w1, float[10,64] w2, float[10] w3) => (float[1,10] y){a = "
+        'Conv<auto_pad="SAME_UPPER", strides=[2,2]>(x0, w0, w1) b = Clip<min=0.0, max=6.0>(a) c = '
+        "Pad<pads=[0,0,0,0,0,0,1,1], value=0.5>(b) d = Flatten(c) e = Gemm<transB=1>(d, w2, w3) y = Softmax(e)}")),
+    "old-attributes": (9, (
+        "(float[2,6,1] x0) => (float[2,3] y, float[2] z){a = Squeeze<axes=[2]>(x0) b, c = Split<axis=1, "
+        "split=[3,3]>(a) d = Unsqueeze<axes=[0]>(b) e = Slice<axes=[0], starts=[0], ends=[1]>(d) f = "
+        "Squeeze<axes=[0]>(e) y = Dropout<ratio=0.3>(f) z = ReduceSum<axes=[1], keepdims=0>(c)}")),
+    "softmax-over-all-that-follow": (9, "(float[2,3,4] x0) => (float[2,3,4] y) {y = Softmax<axis=1>(x0)}"),
+    "uneven-pads": (21, (
+        "(float[1,4,7,7] x0, float[6,4,3,3] w0) => (float[1,6,8,7] y, float[1,4,8,8] z, float[1,4,4,4] u){y = "
+        "Conv<pads=[2,1,1,1]>(x0, w0) z = MaxPool<kernel_shape=[2,2], pads=[1,1,1,1]>(x0) u = "
+        "MaxPool<kernel_shape=[3,3], strides=[2,2], pads=[0,0,2,2]>(x0)}")),
+    "pads-with-values": (21, (
+        "(float[2,3] x0, float[1,2,5,5] x1) => (float[5,4] y, float[2,4] z, float[1,2,4,4] u)<int64[4] c0 = {1, 0, "
+        "2, 1}, float c1 = {-2.5}, int64[2] c2 = {0, 1}, int64[1] c3 = {1}>{y = Pad(x0, c0, c1) z = "
+        'Pad<mode="edge">(x0, c2, , c3) u = MaxPool<kernel_shape=[3,3], strides=[2,2], pads=[2,2,2,2]>(x1)}')),
+    "pool-rounded-up": (21, (
+        "(float[1,4,8,8] x0) => (float[1,4,4,4] y, float[1,4,4,4] z){y = MaxPool<kernel_shape=[3,3], "
+        "strides=[2,2], ceil_mode=1>(x0) z = AveragePool<kernel_shape=[3,3], strides=[2,2], ceil_mode=1>(x0)}")),
+    "pool-padded-unevenly": (21, (
+        "(float[1,2,8,8] x0) => (float[1,2,7,7] y, float[1,2,4,4] z){y = AveragePool<kernel_shape=[3,3], "
+        "pads=[0,0,1,1]>(x0) z = AveragePool<kernel_shape=[2,3], strides=[2,2], pads=[1,1,0,0]>(x0)}")),
+    "pool-that-counts-its-padding": (21, (
+        "(float[1,4,8,8] x0) => (float[1,4,8,8] y, float[1,4,8,8] z){y = AveragePool<kernel_shape=[3,3], "
+        "pads=[1,1,1,1], count_include_pad=1>(x0) z = AveragePool<kernel_shape=[3,3], pads=[1,1,1,1]>(x0)}")),
+    "fused-and-read-by-others": (21, (
+        "(float[4,8] x0, float[8,8] w0, float[8,8] w1) => (float[4,8] y, float[4,8] z){a = MatMul(x0, w0) b = "
+        "Relu(a) c = Tanh(a) d = MatMul(b, w1) y = Add(c, d) z = Sigmoid(d)}")),
+    "fused-and-seen": (21, (
+        "(float[1,4,6,6] x0, float[4,4,3,3] w0) => (float[1,4,6,6] a, float[1,4,6,6] y){a = "
+        "Conv<pads=[1,1,1,1]>(x0, w0) b = Relu(a) c = Add(b, x0) y = Relu(c)}")),
+    "sum-with-itself": (21, (
+        "(float[1,4,6,6] x0, float[4,4,3,3] w0) => (float[1,4,6,6] y){a = Conv<pads=[1,1,1,1]>(x0, w0) y = Add(a, "
+        "a)}")),
+    "residual-of-an-input": (21, (
+        "(float[1,4,6,6] x0, float[4,4,3,3] w0) => (float[1,4,6,6] y){a = Conv<pads=[1,1,1,1]>(x0, w0) y = Add(a, "
+        "x0)}")),
+    "batches-that-repeat": (21, (
+        "(float[2,3,4,5] x0, float[3,5,6] x1, float[1,5,4] x2) => (float[2,3,4,6] y, float[2,3,4,4] z){y = "
+        "MatMul(x0, x1) z = MatMul(x0, x2)}")),
+    "gemm-of-all-kinds": (21, (
+        "(float[4,3] x0, float[4,5] w0, float[3,5] w1) => (float[3,5] y){y = Gemm<transA=1, alpha=0.5, "
+        "beta=2.0>(x0, w0, w1)}")),
+    "masks-that-repeat": (21, (
+        "(bool[2,3] x0, bool[3] x1) => (bool[2,3] y, bool[2,3] z, bool[2,3] u){y = And(x0, x1) z = Or(x0, x1) u = "
+        "Xor(x0, x1)}")),
+    "to-scalars": (21, (
+        "(float[2,3] x0) => (float y, float z) {y = ReduceMean<keepdims=0>(x0) z = ReduceMax<keepdims=0>(x0)}")),
+    "negative-indices": (21, "(float[5,3] x0) => (float[2,3] y) <int64[2] c = {-1, 1}> {y = Gather(x0, c)}"),
 }  # fmt: skip
 """Opset and graph."""
 
 
-@pytest.fixture(scope="module")
-def worker(own_runtime):
+@pytest.fixture
+def worker(mxnet, worker_of):
     """One worker for all tests that leave it alive."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DLBRICKS_CACHE", str(own_runtime.cache))
-        made = start()
-    yield made
-    made.kill()
-
-
-def start(**options: str) -> Worker:
-    backend = MxnetBackend()
-    given = {"pinning": "off", **options}
-    return Worker.start("mxnet", options=given, command=backend.command(), memory_bytes=4 << 30)
+    return worker_of("mxnet")
 
 
 def execute(worker: Worker, path: Path, **more) -> dict[str, np.ndarray]:
     """Inputs and outputs of the first copy."""
-    worker.prepare(Prepare(id="it", path=str(path), **{"synthetic": True, "seed": 3, "unroll": 1, **more}))
+    worker.load(network("it", path, **{"seed": 3, **more}))
     worker.outputs("it", path.with_suffix(".npz"))
-    worker.release("it")
+    worker.drop("it")
     with np.load(path.with_suffix(".npz")) as values:
         return dict(values)
 
@@ -194,8 +113,7 @@ def assert_right(found: dict[str, np.ndarray], model: onnx.ModelProto, case: str
     network = synthetic_network(model, seed=3)
     whole = network.self_contained()
     if model.opset_import[0].version < 13:  # the evaluator takes the Softmax of these opsets for the one of now
-        session = ort.InferenceSession(whole.SerializeToString(), providers=["CPUExecutionProvider"])
-        expected = session.run(None, dict(network.feeds))
+        expected = session(whole).run(None, dict(network.feeds))
     else:
         expected = ReferenceEvaluator(whole).run(None, dict(network.feeds))
     for name, fed in network.feeds.items():
@@ -223,17 +141,17 @@ def test_a_brick_computes_what_onnx_says(worker, case, skeleton_of, tmp_path):
 
 
 @pytest.mark.parametrize("options", [{}, {"subgraph": "none"}], ids=["fused", "plain"])
-def test_what_is_particular_to_it_computes_what_onnx_says(mxnet, options, skeleton_of, tmp_path):
-    with start(**options) as worker:
-        for name, (opset, graph) in EXTRA.items():
-            model = skeleton_of(graph)
-            model.opset_import[0].version = opset
-            model.ir_version = 8
-            onnx.save(model, tmp_path / f"{name}.onnx")
+def test_what_is_particular_to_it_computes_what_onnx_says(mxnet, worker_of, options, skeleton_of, tmp_path):
+    for name, (opset, graph) in EXTRA.items():
+        model = skeleton_of(graph)
+        model.opset_import[0].version = opset
+        model.ir_version = 8
+        onnx.save(model, tmp_path / f"{name}.onnx")
 
-            assert_right(execute(worker, tmp_path / f"{name}.onnx"), model)
+        assert_right(execute(worker_of("mxnet", {**UNPINNED, **options}), tmp_path / f"{name}.onnx"), model)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(
     "options",
     [{"engine": "naive"}, {"onednn": "off"}, {"common_expressions": "off"}],
@@ -243,39 +161,38 @@ def test_every_option_computes_the_same(mxnet, options, skeleton_of, tmp_path):
     model = skeleton_of(conformance.CASES["conv-bn-relu"])
     onnx.save(model, tmp_path / "brick.onnx")
 
-    with start(**options) as worker:
+    with start("mxnet", {**UNPINNED, **options}) as worker:
         assert_right(execute(worker, tmp_path / "brick.onnx"), model)
         assert dict(worker.greeting.stack.options).items() >= options.items()
 
 
-@pytest.mark.parametrize("name", [CHAIN, OVERHEAD])
-def test_the_built_in_networks_run(worker, name):
-    prepared = worker.prepare(Prepare(id="built in", path=name, synthetic=True, unroll=0))
-    visited = worker.visit(Visit("built in", loops=3))
-
-    assert prepared.unroll >= 1
-    assert visited.elapsed_ns > 0
+def test_the_stack_is_the_same_on_both_sides_and_built_in_networks_run(worker):
+    stack = MxnetBackend().stack("cpu", {"pinning": "off"})
+    assert worker.greeting.stack == stack
+    assert stack.versions == (("mxnet", "1.9.1"),)
+    for name in (CHAIN, OVERHEAD):
+        assert worker.load(network("built in", name, unroll=0)).unroll >= 1
+        assert worker.time(Time("built in", loops=3)).elapsed_ns > 0
 
 
 @pytest.mark.slow
-def test_bricks_of_the_light_models_compute_what_onnx_runtime_does(worker, tmp_path):
+def test_bricks_of_the_light_models_compute_what_onnx_runtime_does(worker, worker_of, tmp_path):
     names = ["squeezenet", "shufflenet", "inception_v1"]
     suite = generate(find_models(names), granularity=1, out=tmp_path / "suite").suite
     assert suite is not None
     refused = []
-    with Worker.start("onnxruntime", options={"pinning": "off"}) as other:
-        files = sorted((suite.path / "bricks").glob("*.onnx"))
-        for path in files:
-            try:
-                found = execute(worker, path)
-            except UnsupportedBrick as error:
-                refused.append(str(error))
-                continue
-            expected = execute(other, path)
-            assert found.keys() == expected.keys()
-            for name, value in found.items():
-                assert value.dtype == expected[name].dtype
-                np.testing.assert_allclose(value, expected[name], rtol=1e-3, atol=1e-3)
+    files = sorted((suite.path / "bricks").glob("*.onnx"))
+    for path in files:
+        try:
+            found = execute(worker, path)
+        except UnsupportedBrick as error:
+            refused.append(str(error))
+            continue
+        expected = execute(worker_of(), path)
+        assert found.keys() == expected.keys()
+        for name, value in found.items():
+            assert value.dtype == expected[name].dtype
+            np.testing.assert_allclose(value, expected[name], rtol=1e-3, atol=1e-3)
 
     assert len(files) > 100
     assert len(refused) <= len(files) * 0.1
@@ -293,7 +210,7 @@ backend = MxnetBackend()
 settings = Settings("cpu", 1, backend.resolve("cpu", {"pinning": "off"}))
 backend.setup(settings)
 import mxnet as mx
-from dlbricks.generator.backends.mxnet.operators.graph import translate
+from dlbricks.generator.backends.mxnet.operators.translation import translate
 network = synthetic_network(onnx.load(sys.argv[1]), seed=3, unroll=int(sys.argv[2]))
 """
 
@@ -352,15 +269,6 @@ print(json.dumps({"equal": bool(np.array_equal(seen, executable.outputs()[0])), 
 
 
 @pytest.mark.slow
-def test_a_whole_model_is_measured(mxnet, cli, here):
-    measured = cli("measure", "squeezenet", "--backend", "mxnet", "--cache", "hot", "--json")
-
-    assert measured.code == 0, measured.err
-    (row,) = measured.json["results"]
-    assert row["backend"] == "mxnet"
-    assert row["latency_ms"] > 0
-
-
 def test_bricks_are_measured_as_in_a_model(mxnet, cli, here, small_suite):
     done = cli("run", str(small_suite.path), "--backend", "mxnet", "--visits", 10, "--db", "x.db", "--json")
 
@@ -412,23 +320,11 @@ print(json.dumps({"bricks": len(bricks), "places": len(places)}))
                 conformance.assert_close([found[name]], [np.asarray(expected[int(name.split("@")[2])])])
 
 
-def test_an_operator_that_no_runtime_knows_is_unsupported(worker, skeleton_of, tmp_path):
-    model = skeleton_of("(float[2] x0) => (float[2] v0) {v0 = nowhere.NoSuchOperator(x0)}", domains=', "nowhere": 1')
-    onnx.save(model, tmp_path / "brick.onnx")
-
-    with pytest.raises(UnsupportedBrick, match=r"MXNet has no nowhere\.NoSuchOperator"):
-        execute(worker, tmp_path / "brick.onnx")
-
-
-def test_an_index_out_of_range_is_an_error_that_names_the_operator(worker, tmp_path):
-    model = onnx.parser.parse_model(
-        '<ir_version: 8, opset_import: ["": 17]> g (float[5,3] x) => (float[1,3] y) <int64[1] c = {7}>'
-        "{y = Gather(x, c)}"
-    )
-    onnx.save(model, tmp_path / "model.onnx")
+def test_an_index_out_of_range_is_an_error_that_names_the_operator(worker, source):
+    model = source("(float[5,3] x) => (float[1,3] y) <int64[1] c = {7}> {y = Gather(x, c)}")
 
     with pytest.raises(BackendError, match="Gather: index 7 is out of range for 5 elements") as caught:
-        execute(worker, tmp_path / "model.onnx", synthetic=False)
+        execute(worker, model.path, synthetic=False)
 
     assert "\n" not in str(caught.value)
 
@@ -438,25 +334,75 @@ def test_too_much_memory_is_reported_and_survived(mxnet, skeleton_of, tmp_path):
     onnx.save(huge, tmp_path / "huge.onnx")
     good = skeleton_of(conformance.CASES["gemm"])
     onnx.save(good, tmp_path / "good.onnx")
-    command = MxnetBackend().command()
 
-    with Worker.start("mxnet", options={"pinning": "off"}, command=command, memory_bytes=1 << 30) as worker:
+    with start("mxnet", memory_bytes=1 << 30) as worker:
         with pytest.raises(Exception, match="memory"):
             execute(worker, tmp_path / "huge.onnx")
         assert_right(execute(worker, tmp_path / "good.onnx"), good)
 
 
-def test_options_and_devices_are_checked_without_the_runtime():
-    backend = MxnetBackend()
+PROGRAM = """
+import warnings; warnings.simplefilter("ignore")
+import numpy as np, mxnet as mx
+from dlbricks.generator.backends.mxnet.backend import in_blocks, read_in_blocks, rewrite
+mx.util.set_np_shape(True)
 
-    with pytest.raises(UsageError, match=r"no option 'speed'; it has engine=threaded\|naive"):
-        backend.resolve("cpu", {"speed": "high"})
-    with pytest.raises(UsageError, match="no device 'cuda'"):
-        backend.resolve("cuda", {})
+x, w, z = (mx.sym.var(name) for name in "xwz")
+convolution = mx.sym.Convolution(x, w, num_filter=16, kernel=(1, 1), no_bias=True)
+assert read_in_blocks(convolution) == {"x", "w"}, read_in_blocks(convolution)
+assert read_in_blocks(mx.sym.broadcast_mul(z, convolution)) == {"x", "w"}
+assert read_in_blocks(mx.sym.transpose(z, axes=(0, 2, 3, 1))) == set()
+
+values = np.random.default_rng(0).standard_normal((1, 24, 5, 7), dtype=np.float32)
+laid_out, target = in_blocks(values), in_blocks(np.zeros_like(values))
+assert (laid_out.asnumpy() == values).all()
+rewrite(laid_out, target)
+assert (target.asnumpy() == values).all()
+
+assert in_blocks(values[:, :3]) is None
+assert in_blocks(values[0]) is None
+assert in_blocks(values.astype(np.float64)) is None
+"""
+
+IN_A_PASS = """
+import sys
+import numpy as np, onnx.parser
+from dlbricks.generator.backends.base import Settings
+from dlbricks.generator.backends.mxnet.backend import MxnetBackend
+from dlbricks.generator.network.network import synthetic_network
+
+backend = MxnetBackend()
+options = {option.name: option.default for option in backend.declared("cpu")}
+settings = Settings(device="cpu", options={**options, "pinning": "off"}, threads=1)
+backend.setup(settings)
+for text in sys.argv[1:]:
+    network = synthetic_network(onnx.parser.parse_model(text), seed=3)
+    alone, inside = backend.prepare(network, settings), backend.prepare_streamed(network, settings)
+    assert len(inside._refreshing) == len(network.feeds)
+    alone.run()
+    for _ in range(2):
+        inside.refresh()
+        inside.run()
+        for expected, found in zip(alone.outputs(), inside.outputs(), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+"""
+
+HEADER = '<ir_version: 9, opset_import: ["" : 21]> brick '
+BRICKS = (
+    "(float[1,16,9,9] x) => (float[1,16,9,9] y) {m = MaxPool<kernel_shape=[3,3],pads=[1,1,1,1]>(x) y = Relu(m)}",
+    "(float[1,16,9,9] x, float[1,24,9,9] z) => (float[1,40,9,9] y) {y = Concat<axis=1>(x, z)}",
+    "(float[1,16,9,9] x, float[1,16,9,9] z) => (float[1,16,9,9] y) {y = Add(x, z)}",
+    "(float[1,16,9,9] x, float[1,16,1,1] z) => (float[1,16,9,9] y) {y = Mul(x, z)}",
+    "(float[2,8,9,9] x) => (float[2,9,9,8] y) {y = Transpose<perm=[0,2,3,1]>(x)}",
+)
 
 
-def test_the_stack_is_the_same_on_both_sides(mxnet, worker):
-    stack = MxnetBackend().stack("cpu", {"pinning": "off"})
+@pytest.mark.parametrize(
+    ("program", "bricks"), [(PROGRAM, ()), (IN_A_PASS, BRICKS)], ids=["values", "bricks of a pass"]
+)
+def test_what_is_read_in_blocks_is_computed_as_before(mxnet, program, bricks):
+    command = [*MxnetBackend().command()[:-2], "-c", program, *(HEADER + brick for brick in bricks)]
 
-    assert worker.greeting.stack == stack
-    assert stack.versions == (("mxnet", "1.9.1"),)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+    assert done.returncode == 0, done.stderr[-2000:]

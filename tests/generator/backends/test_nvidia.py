@@ -14,11 +14,9 @@ from dlbricks.errors import BackendUnavailable, UsageError
 from dlbricks.generator.backends import registry
 from dlbricks.generator.backends.base import Availability
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
-from dlbricks.generator.backends.requirements import require_walking
-from dlbricks.generator.backends.torch.backend import TorchBackend
-from dlbricks.generator.backends.torch.cuda import built_without_cuda
-from dlbricks.generator.machine.nvidia import has_driver
-from dlbricks.generator.measurement.data.data_effects import measure_data
+from dlbricks.generator.backends.torch.backend import TorchBackend, built_without_cuda
+from dlbricks.generator.machine.nvml import has_driver
+from dlbricks.generator.measurement.data_effects import measure_data
 from dlbricks.generator.measurement.measure import measure
 from dlbricks.generator.measurement.run import run
 
@@ -146,7 +144,7 @@ def test_values_that_cannot_be_examined_are_refused_before_anything_is_measured(
 def test_values_can_be_examined_where_bricks_run_in_turn():
     backend = OrtBackend()
 
-    require_walking(backend, "cpu", backend.resolve("cpu", {}))
+    backend.require_walking("cpu", backend.resolve("cpu", {}))
 
 
 @pytest.mark.usefixtures("here")

@@ -6,18 +6,21 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from computing import computed, operators, session, settings
 from dlbricks.errors import BackendError
 from dlbricks.generator.backends import registry
-from dlbricks.generator.backends.base import WORKER_COMMAND, Backend, OptimisingBackend, PackingBackend, Settings
-from dlbricks.generator.backends.onnxruntime import profile
+from dlbricks.generator.backends.base import WORKER_COMMAND, Backend
+from dlbricks.generator.backends.onnxruntime import session as profile
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
-from dlbricks.generator.network.network import Network, synthetic_network
-from dlbricks.generator.network.packed import Member, pack
+from dlbricks.generator.network.network import synthetic_network
+from dlbricks.generator.network.packed import PackedBrick, pack
 
 GRAPHS = {
     "block": "(float[1,16,8,8] x0, float[32,16,1,1] w0, float[32] w1, float[32] w2, float[32] w3, float[32] w4)"
@@ -32,51 +35,33 @@ GRAPHS = {
 }
 
 
-def settings(backend: Backend, threads: int = 1, *, together: bool = False) -> Settings:
-    return Settings("cpu", threads, backend.resolve("cpu", {"pinning": "off"}), (0, 1), together=together)
-
-
-def able(protocol: type) -> list[Backend]:
-    """Backends that are installed here and have a protocol; one in another environment has tests of its own."""
+def able(method: Callable[..., Any]) -> list[Backend]:
+    """Backends that are installed here and have an optional method; one in another environment has its own tests."""
     found = [registry.get(name) for name, state in registry.backends().items() if state.ok]
     here = [backend for backend in found if tuple(backend.command()) == WORKER_COMMAND]
-    return [backend for backend in here if isinstance(backend, protocol)]
-
-
-def computed(backend: Backend, network: Network) -> list[np.ndarray]:
-    executable = backend.prepare(network, settings(backend))
-    executable.run()
-    executable.synchronize()
-    found = executable.outputs()
-    executable.close()
-    return found
-
-
-def operators(network: Network) -> list[str]:
-    assert network.model is not None
-    return [f"{node.domain}:{node.op_type}" for node in network.model.graph.node]
+    return [backend for backend in here if backend.offers(method)]
 
 
 @pytest.mark.parametrize("graph", GRAPHS.values(), ids=GRAPHS)
-@pytest.mark.parametrize("backend", able(OptimisingBackend), ids=lambda backend: backend.name)
+@pytest.mark.parametrize("backend", able(Backend.in_turn), ids=lambda backend: backend.name)
 def test_what_was_optimised_ahead_computes_the_same(backend, graph, skeleton_of):
     network = synthetic_network(skeleton_of(graph), seed=3)
 
     optimised = backend.optimised(network, settings(backend))
 
     assert optimised.as_is
-    for one, other in zip(computed(backend, optimised), computed(backend, network), strict=True):
+    for one, other in zip(computed(optimised, backend), computed(network, backend), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
     assert operators(backend.optimised(optimised, settings(backend))) == operators(optimised)
     assert operators(network) == operators(synthetic_network(skeleton_of(graph), seed=3)), "it is left as it was"
 
 
-@pytest.mark.parametrize("backend", able(PackingBackend), ids=lambda backend: backend.name)
+@pytest.mark.parametrize("backend", able(Backend.prepare_packed), ids=lambda backend: backend.name)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_every_node_is_reported_in_every_execution_until_the_end(backend, threads, skeleton_of):
-    chosen = settings(backend, threads)
+    chosen = settings(backend, threads=threads)
     bricks = [backend.optimised(synthetic_network(skeleton_of(graph)), chosen) for graph in GRAPHS.values()]
-    packed = pack([Member(brick, copies=2, uncounted=backend.edges(brick)) for brick in bricks])
+    packed = pack([PackedBrick(brick, copies=2, uncounted=backend.edges(brick)) for brick in bricks])
     executable = backend.prepare_packed(packed.network, chosen)
     for _ in range(5):
         executable.run()
@@ -98,43 +83,26 @@ def test_every_node_is_reported_in_every_execution_until_the_end(backend, thread
     executable.close()
 
 
-@pytest.mark.parametrize("backend", able(PackingBackend), ids=lambda backend: backend.name)
-def test_a_pack_that_was_not_run_has_no_times(backend, skeleton_of):
-    packed = pack([Member(synthetic_network(skeleton_of(GRAPHS["layer"])))])
-    executable = backend.prepare_packed(packed.network, settings(backend))
-
-    assert executable.end().times.size == 0
-
-    executable.close()
-
-
-@pytest.mark.parametrize("backend", able(PackingBackend), ids=lambda backend: backend.name)
-@pytest.mark.parametrize("ended", [True, False], ids=["ended", "never ended"])
-def test_a_pack_leaves_nothing_behind(backend, ended, skeleton_of, tmp_path, monkeypatch):
+@pytest.mark.parametrize("backend", able(Backend.prepare_packed), ids=lambda backend: backend.name)
+def test_a_pack_leaves_nothing_behind_whether_it_ended_or_was_not_even_run_or_loaded(
+    backend, skeleton_of, tmp_path, monkeypatch
+):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    packed = pack([Member(synthetic_network(skeleton_of(GRAPHS["layer"])))])
-    executable = backend.prepare_packed(packed.network, settings(backend))
-    executable.run()
-
-    if ended:
-        executable.end()
+    packed = pack([PackedBrick(synthetic_network(skeleton_of(GRAPHS["layer"])))])
+    for ended, runs in ((True, 0), (True, 1), (False, 1)):
+        executable = backend.prepare_packed(packed.network, settings(backend))
+        for _ in range(runs):
+            executable.run()
+        if ended:
+            assert len(executable.end().times) == runs
+            assert list(tmp_path.iterdir()) == []
+        executable.close()
         assert list(tmp_path.iterdir()) == []
-    executable.close()
-
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(BackendError, match="released"):
-        executable.run()
-
-
-@pytest.mark.parametrize("backend", able(PackingBackend), ids=lambda backend: backend.name)
-def test_a_pack_that_cannot_be_loaded_leaves_nothing_behind(backend, skeleton_of, tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        with pytest.raises(BackendError, match="released"):
+            executable.run()
     unknown = skeleton_of("(float[40] x0) => (float[40] v0) {v0 = nowhere.NoSuch(x0)}", domains=', "nowhere": 1')
-    packed = pack([Member(synthetic_network(unknown))])
-
     with pytest.raises(BackendError):
-        backend.prepare_packed(packed.network, settings(backend))
-
+        backend.prepare_packed(pack([PackedBrick(synthetic_network(unknown))]).network, settings(backend))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -144,18 +112,12 @@ def test_a_pack_that_cannot_be_loaded_leaves_nothing_behind(backend, skeleton_of
 @pytest.fixture
 def written(skeleton_of, tmp_path):
     """The folder of a real profile of two executions."""
-    import onnxruntime as ort
-
     network = synthetic_network(skeleton_of(GRAPHS["a branch"]))
-    options = ort.SessionOptions()
-    options.enable_profiling = True
-    options.profile_file_prefix = str(tmp_path / profile.PREFIX)
-    session = ort.InferenceSession(
-        network.self_contained().SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    prefix = str(tmp_path / profile.PREFIX)
+    opened = session(network.self_contained(), enable_profiling=True, profile_file_prefix=prefix)
     for _ in range(2):
-        session.run(None, dict(network.feeds))
-    session.end_profiling()
+        opened.run(None, dict(network.feeds))
+    opened.end_profiling()
     return tmp_path
 
 
@@ -219,7 +181,7 @@ import numpy as np
 from dlbricks.generator.backends.base import Settings
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
 from dlbricks.generator.network.network import synthetic_network
-from dlbricks.generator.network.packed import Member, pack
+from dlbricks.generator.network.packed import PackedBrick, pack
 
 def threads():
     return len(list(Path("/proc/self/task").iterdir()))
@@ -236,7 +198,7 @@ for number in range(3):
     executable.run()
     found.append((executable, executable.outputs()[0]))
     counts.append(threads())
-packed = backend.prepare_packed(pack([Member(network, copies=2)]).network, chosen)
+packed = backend.prepare_packed(pack([PackedBrick(network, copies=2)]).network, chosen)
 packed.run()
 assert packed.end().times.shape[0] == 1
 counts.append(threads())
@@ -261,6 +223,6 @@ def test_a_brick_is_optimised_in_the_precision_that_is_asked_for(skeleton_of):
 
     assert any("Quantize" in name for name in operators(quantised))
     assert backend.edges(quantised) == frozenset()
-    (found,) = computed(backend, quantised)
-    (exact,) = computed(backend, network)
+    (found,) = computed(quantised, backend)
+    (exact,) = computed(network, backend)
     np.testing.assert_allclose(found, exact, atol=0.1 * float(np.abs(exact).max()))

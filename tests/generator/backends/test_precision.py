@@ -14,15 +14,13 @@ from dlbricks.db.values import NATIVE
 from dlbricks.errors import UsageError
 from dlbricks.generator.backends.base import Settings
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
-from dlbricks.generator.backends.onnxruntime.quantised import quantised_network
-from dlbricks.generator.backends.requirements import require_dtype
+from dlbricks.generator.backends.onnxruntime.precision import quantised_network
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.measurement.measure import measure
 from dlbricks.generator.measurement.run import run
 from dlbricks.generator.network.network import file_network, synthetic_network
-from dlbricks.generator.worker.client import Worker
-from dlbricks.generator.worker.requests import Extract, Prepare
 from onnx import numpy_helper
+from working import file, network, start
 
 QUICKEST = {"visits": 3, "processes": 1, "sessions": 1}
 
@@ -133,9 +131,9 @@ def test_the_quantizer_says_nothing(skeleton_of, capfd):
 
 def test_a_precision_that_a_backend_has_not_is_refused_with_those_that_it_has(small_suite, small_models, store):
     with pytest.raises(UsageError, match=r"does not compute in 'bfloat16'; it has float32, int8"):
-        require_dtype(OrtBackend(), "bfloat16")
+        OrtBackend().require_dtype("bfloat16")
     with pytest.raises(UsageError, match="bfloat16"):
-        Worker.start("onnxruntime", dtype="bfloat16")
+        start("onnxruntime", {}, dtype="bfloat16")
     for begin in (
         lambda: run(small_suite, store=store, dtype="bfloat16"),
         lambda: measure(small_models, store=store, dtype="bfloat16"),
@@ -147,14 +145,14 @@ def test_a_precision_that_a_backend_has_not_is_refused_with_those_that_it_has(sm
 
 
 def test_a_worker_in_another_precision_reports_no_graph(small_models, tmp_path):
-    request = Extract(path=str(small_models[0].path), synthetic=False, folder=str(tmp_path))
     with (
-        Worker.start("onnxruntime", dtype="int8", options={"pinning": "off"}) as worker,
+        start(dtype="int8") as worker,
         pytest.raises(UsageError, match="int8"),
     ):
-        worker.extract(request)
+        worker.extract(file(small_models[0].path, synthetic=False), tmp_path)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("cache", ["hot", "model"])
 def test_a_precision_is_measured_estimated_and_bounded_by_itself(small_suite, small_models, store, cache):
     plain = run(small_suite, store=store, models=small_models, cache=cache, **QUICKEST)
@@ -166,22 +164,23 @@ def test_a_precision_is_measured_estimated_and_bounded_by_itself(small_suite, sm
     assert {one.conditions.dtype for one in store.measurements(subject=Subject.BRICK)} == {NATIVE, "int8"}
     assert store.measurements(subject=Subject.MODEL, conditions=Conditions(1, cache, "int8"))
     (answer,) = estimate(small_models, store=store, dtype="int8", cache=cache)
-    assert (answer.dtype, answer.coverage.sequences) == ("int8", 1.0)
-    assert answer.estimate_ms > 0
-    assert answer.measured_ms > 0
-    lowest = {row.key: row.lower_bound_ms for row in answer.sequences}
+    assert (answer.place.dtype, answer.parts.coverage.sequences) == ("int8", 1.0)
+    assert answer.latency.ms > 0
+    assert answer.truth.ms > 0
+    lowest = {row.key: row.lower_bound_ms for row in answer.parts.sequences}
     for one in store.measurements(subject=Subject.BRICK, dtype="int8"):
         assert lowest[one.key] == pytest.approx(one.latency_ns / 1e6)
 
 
+@pytest.mark.slow
 def test_networks_of_our_own_are_the_same_in_every_precision_but_products(tmp_path):
     pytest.importorskip("torch")
     names = [OVERHEAD, CHAIN, f"{STREAM}1200", f"{COPY}1600", f"{GEMM}64"]
     found: dict[str, list[dict[str, bytes]]] = {name: [] for name in names}
     for dtype in (NATIVE, "bfloat16"):
-        with Worker.start("torch", options={"pinning": "off"}, dtype=dtype) as worker:
+        with start("torch", dtype=dtype) as worker:
             for name in names:
-                worker.prepare(Prepare(id="one", path=name, synthetic=True, unroll=1))
+                worker.load(network("one", name))
                 worker.outputs("one", tmp_path / "one.npz")
                 with np.load(tmp_path / "one.npz", allow_pickle=False) as arrays:
                     found[name].append({key: array.tobytes() for key, array in arrays.items()})

@@ -11,23 +11,21 @@ from dataclasses import replace
 import numpy as np
 import onnx.parser
 import pytest
+from computing import assert_alike, computed
+from computing import settings as settings_of
 from dlbricks.bricks.reference import CHAIN
 from dlbricks.errors import BackendError, BackendUnavailable, UnsupportedBrick, UsageError
-from dlbricks.generator.backends.algorithms import AlgorithmBackend
-from dlbricks.generator.backends.base import Executable, OptimisingBackend, PackingBackend, Settings
-from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
-from dlbricks.generator.backends.requirements import require_in_turn
+from dlbricks.generator.backends.base import Backend, Executable, Settings, released
 from dlbricks.generator.backends.torch.backend import TorchBackend
 from dlbricks.generator.decomposition.generate import generate
-from dlbricks.generator.measurement import campaign
-from dlbricks.generator.measurement.campaign import _check_cache
+from dlbricks.generator.measurement import execution
+from dlbricks.generator.measurement.execution import check_cache
 from dlbricks.generator.measurement.run import run
 from dlbricks.generator.measurement.settings import MeasurementSettings
 from dlbricks.generator.network.export import export_model
 from dlbricks.generator.network.network import Network, file_network, read_network, synthetic_network
-from dlbricks.generator.worker.client import Worker
-from dlbricks.generator.worker.requests import Prepare
 from dlbricks.models import find_models
+from working import network, start
 
 torch = pytest.importorskip("torch")
 
@@ -42,47 +40,40 @@ ATTENTION = (
     "{v0 = MatMul(x0, x1) v1 = Softmax(v0) v2 = MatMul(v1, x0) v3 = LayerNormalization(v2, w0, w1)"
     " v4 = MatMul(v3, w2)}"
 )
-OLDER = {
-    "softmax-11": (11, "(float[2,3,4] x) => (float[2,3,4] y) {y = Softmax<axis=1>(x)}"),
-    "log-softmax-11": (11, "(float[2,3,4] x) => (float[2,3,4] y) {y = LogSoftmax(x)}"),
-    "squeeze-1": (9, "(float[1,3,1] x) => (float[3,1] y) {y = Squeeze<axes=[0]>(x)}"),
-    "unsqueeze-1": (9, "(float[3,4] x) => (float[1,3,4,1] y) {y = Unsqueeze<axes=[0,3]>(x)}"),
-    "clip-6": (9, "(float[9] x) => (float[9] y) {y = Clip<min=-0.5, max=0.25>(x)}"),
-    "pad-2": (9, "(float[2,3] x) => (float[3,5] y) {y = Pad<pads=[0,1,1,1], value=2.0>(x)}"),
-    "slice-1": (9, "(float[6,8] x) => (float[4,8] y) {y = Slice<axes=[0], starts=[1], ends=[-1]>(x)}"),
-    "split-2": (9, "(float[6,2] x) => (float[4,2] y, float[2,2] z) {y, z = Split<axis=0, split=[4,2]>(x)}"),
-    "reduce-sum-11": (11, "(float[2,3,4] x) => (float[2,4] y) {y = ReduceSum<axes=[1], keepdims=0>(x)}"),
-    "reduce-mean-1": (9, "(float[2,3,4] x) => (float[2,1,1] y) {y = ReduceMean<axes=[1,2]>(x)}"),
-    "dropout-7": (9, "(float[3,4] x) => (float[3,4] y) {y = Dropout<ratio=0.4>(x)}"),
-    "gemm-9": (9, "(float[3,4] x, float[4,5] w, float[5] b) => (float[3,5] y) {y = Gemm(x, w, b)}"),
-    "top-k-1": (9, "(float[3,9] x) => (float[3,2] y, int64[3,2] z) {y, z = TopK<k=2>(x)}"),
-    "batch-normalization-9": (
-        9,
-        "(float[1,2,3] x, float[2] a, float[2] b) => (float[1,2,3] y) {y = BatchNormalization(x, a, b, a, b)}",
-    ),
-    "upsample-9": (
-        9,
-        "(float[1,2,3,3] x) => (float[1,2,6,6] y) <float[4] s = {1, 1, 2, 2}> {y = Upsample(x, s)}",
-    ),
-}
 MODELS = ("squeezenet", "shufflenet", "densenet121", "inception_v1", "bert_base", "gpt2", "vit_b16")
 
 
+OLDER = {
+    "softmax": (11, "(float[2,3,4] x) => (float[2,3,4] y) {y = Softmax<axis=1>(x)}"),
+    "log-softmax": (11, "(float[2,3,4] x) => (float[2,3,4] y) {y = LogSoftmax(x)}"),
+    "squeeze": (9, "(float[1,3,1] x) => (float[3,1] y) {y = Squeeze<axes=[0]>(x)}"),
+    "unsqueeze": (9, "(float[3,4] x) => (float[1,3,4,1] y) {y = Unsqueeze<axes=[0,3]>(x)}"),
+    "clip": (9, "(float[9] x) => (float[9] y) {y = Clip<min=-0.5, max=0.25>(x)}"),
+    "pad": (9, "(float[2,3] x) => (float[3,5] y) {y = Pad<pads=[0,1,1,1], value=2.0>(x)}"),
+    "slice": (9, "(float[6,8] x) => (float[4,8] y) {y = Slice<axes=[0], starts=[1], ends=[-1]>(x)}"),
+    "split": (9, "(float[6,2] x) => (float[4,2] y, float[2,2] z) {y, z = Split<axis=0, split=[4,2]>(x)}"),
+    "reduce-sum": (11, "(float[2,3,4] x) => (float[2,4] y) {y = ReduceSum<axes=[1], keepdims=0>(x)}"),
+    "reduce-mean": (9, "(float[2,3,4] x) => (float[2,1,1] y) {y = ReduceMean<axes=[1,2]>(x)}"),
+    "dropout": (9, "(float[3,4] x) => (float[3,4] y) {y = Dropout<ratio=0.4>(x)}"),
+    "gemm": (9, "(float[3,4] x, float[4,5] w, float[5] b) => (float[3,5] y) {y = Gemm(x, w, b)}"),
+    "top-k": (9, "(float[3,9] x) => (float[3,2] y, int64[3,2] z) {y, z = TopK<k=2>(x)}"),
+    "normalized": (9, "(float[1,2,3] x, float[2] a) => (float[1,2,3] y) {y = BatchNormalization(x, a, a, a, a)}"),
+    "upsample": (9, "(float[1,2,3,3] x) => (float[1,2,6,6] y) <float[4] s = {1, 1, 2, 2}> {y = Upsample(x, s)}"),
+}
+
+
 def settings(dtype: str = "float32", **options: str) -> Settings:
-    """The test process itself must not be bound to a core."""
-    effective = TorchBackend().resolve("cpu", {"pinning": "off", **options})
-    return Settings("cpu", 1, effective, cores=(0,), dtype=dtype)
+    return settings_of(TorchBackend(), dtype=dtype, **options)
 
 
 def execute(network: Network, dtype: str = "float32", **options: str) -> list[np.ndarray]:
-    executable = TorchBackend().prepare(network, settings(dtype, **options))
-    executable.run()
-    executable.run()
-    executable.synchronize()
-    outputs = executable.outputs()
-    assert executable.output_bytes() > 0
-    executable.close()
-    return outputs
+    return computed(network, TorchBackend(), settings(dtype, **options))
+
+
+@pytest.fixture
+def ready(skeleton_of):
+    """A network of PyTorch that is ready to run, from its graph and options."""
+    return lambda graph, **options: TorchBackend().prepare(synthetic_network(skeleton_of(graph)), settings(**options))
 
 
 def calls(executable: Executable) -> list[object]:
@@ -90,52 +81,26 @@ def calls(executable: Executable) -> list[object]:
     return [node.target for node in executable._call.__self__.graph.nodes if node.op == "call_function"]
 
 
-def by_onnxruntime(network: Network) -> list[np.ndarray]:
-    backend = OrtBackend()
-    executable = backend.prepare(network, Settings("cpu", 1, backend.resolve("cpu", {"pinning": "off"})))
-    executable.run()
-    outputs = executable.outputs()
-    executable.close()
-    return outputs
-
-
-def assert_like(found: list[np.ndarray], expected: list[np.ndarray], limit: float = 1e-3) -> None:
-    assert [(each.shape, each.dtype) for each in found] == [(each.shape, each.dtype) for each in expected]
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one.astype(np.float64), other.astype(np.float64), rtol=limit, atol=limit)
-
-
-@pytest.mark.parametrize("graph", [BLOCK, ATTENTION], ids=["block", "attention"])
-@pytest.mark.parametrize("options", [{"layout": "channels_last"}, {"onednn": "off"}], ids=str)
-def test_layout_and_kernels_leave_the_result(skeleton_of, graph, options):
-    network = synthetic_network(skeleton_of(graph))
-
-    assert_like(execute(network, **options), execute(network), 1e-5)
-
-
-def test_images_and_their_weights_have_their_channels_last_where_asked(skeleton_of):
-    network = synthetic_network(skeleton_of(BLOCK))
-    executable = TorchBackend().prepare(network, settings(layout="channels_last"))
+@pytest.mark.parametrize(
+    ("graph", "images"),
+    [
+        (BLOCK, True),
+        (ATTENTION, False),  # no image is made of what matrices are multiplied with
+        (
+            ("(float[1,4,8,16] x0, float[1,4,16,8] x1) => (float[1,4,8,8] v2)"
+            "{v0 = Identity(x0) v1 = Identity(x1) v2 = MatMul(v0, v1)}"), False,
+        ),
+    ],
+    ids=["block", "attention", "identities"],
+)  # fmt: skip
+def test_images_and_their_weights_have_their_channels_last_where_asked(ready, graph, images):
+    executable = ready(graph, layout="channels_last")
 
     executable.run()
 
-    (image,) = executable._inputs
-    assert image.is_contiguous(memory_format=torch.channels_last)
-    assert executable._latest[0].is_contiguous(memory_format=torch.channels_last)
-
-
-IDENTITIES = (
-    "(float[1,4,8,16] x0, float[1,4,16,8] x1) => (float[1,4,8,8] v2)"
-    "{v0 = Identity(x0) v1 = Identity(x1) v2 = MatMul(v0, v1)}"
-)
-
-
-@pytest.mark.parametrize("graph", [ATTENTION, IDENTITIES], ids=["attention", "identities"])
-def test_no_image_is_made_of_what_matrices_are_multiplied_with(skeleton_of, graph):
-    executable = TorchBackend().prepare(synthetic_network(skeleton_of(graph)), settings(layout="channels_last"))
-
-    assert len(executable._inputs) == 2
-    assert all(tensor.is_contiguous() for tensor in executable._inputs)
+    order = torch.channels_last if images else torch.contiguous_format
+    for tensor in (*executable._inputs, *(executable._latest[:1] if images else ())):
+        assert tensor.is_contiguous(memory_format=order)
 
 
 def test_onednn_is_off_for_its_own_runs_only(skeleton_of):
@@ -153,24 +118,16 @@ def test_onednn_is_off_for_its_own_runs_only(skeleton_of):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("graph", [BLOCK, ATTENTION], ids=["block", "attention"])
-def test_a_narrow_type_computes_nearly_the_same(skeleton_of, graph, dtype):
-    network = synthetic_network(skeleton_of(graph))
-    exact = execute(network)
-
-    narrow = execute(network, dtype)
-
-    assert_like(narrow, exact, 5e-2)
-    assert any((one != other).any() for one, other in zip(narrow, exact, strict=True))
-
-
-def test_the_largest_number_stays_a_number_in_a_narrow_type(skeleton_of):
+def test_a_narrow_type_computes_nearly_the_same_and_the_largest_number_stays_one(skeleton_of, dtype):
+    for graph in (BLOCK, ATTENTION):
+        network = synthetic_network(skeleton_of(graph))
+        exact, narrow = execute(network), execute(network, dtype)
+        assert_alike(narrow, exact, 5e-2)
+        assert any((one != other).any() for one, other in zip(narrow, exact, strict=True))
     masked = "(float[8] x0) => (float[8] v0) <float c0 = {-3.4028235e38}> {v0 = Mul(x0, c0)}"
     network = synthetic_network(skeleton_of(masked))
     network.feeds["x0"][:] = 0
-
-    assert not np.isnan(execute(network, "float16")[0]).any()
-    assert not np.isnan(execute(network, "bfloat16")[0]).any()
+    assert not np.isnan(execute(network, dtype)[0]).any()
 
 
 @pytest.mark.slow
@@ -181,7 +138,7 @@ def test_compiled_code_computes_the_same_and_leaves_nothing_behind(skeleton_of, 
 
     found = execute(network, mode="compile")
 
-    assert_like(found, execute(network), 1e-6)
+    assert_alike(found, execute(network), 1e-6)
     assert not list(tmp_path.iterdir())
     assert "dlbricks-torch-" in os.environ["TORCHINDUCTOR_CACHE_DIR"]
 
@@ -191,8 +148,8 @@ def test_compiled_code_is_kept_where_the_user_says_and_found_there_again(tmp_pat
     monkeypatch.setenv("DLBRICKS_COMPILED", str(tmp_path))
     written = []
     for _ in range(2):
-        with Worker.start("torch", options={"pinning": "off", "mode": "compile"}) as worker:
-            assert worker.prepare(Prepare(id=CHAIN, path=CHAIN, synthetic=True, unroll=1)).first_run_ns > 0
+        with start("torch", {"pinning": "off", "mode": "compile"}) as worker:
+            assert worker.load(network(CHAIN, CHAIN)).first_run_ns > 0
         written.append({path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.so")})
 
     first, second = written
@@ -211,30 +168,31 @@ def test_without_a_compiler_nothing_is_compiled(skeleton_of, monkeypatch):
 @pytest.mark.parametrize("case", OLDER)
 def test_operators_of_older_opsets_mean_what_they_meant(case):
     opset, graph = OLDER[case]
-    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> brick {graph}')
-    network = synthetic_network(model)
+    network = synthetic_network(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> brick {graph}'))
 
-    found = execute(network)
-
-    assert_like(found, by_onnxruntime(network))
+    assert_alike(execute(network), computed(network), 1e-3)
 
 
-def test_what_no_input_decides_is_computed_ahead(skeleton_of):
-    graph = "(float[2,6] x0, float[6,4] w0) => (float[2,4] v3) {v0 = Shape(w0) v1 = Transpose(w0) v2 = Reshape(v1, v0) v3 = MatMul(x0, v2)}"  # noqa: E501
-    executable = TorchBackend().prepare(synthetic_network(skeleton_of(graph)), settings())
+def test_a_brick_is_executed_as_it_is_written_but_for_what_no_input_decides(ready, skeleton_of):
+    folded = (
+        "(float[2,6] x0, float[6,4] w0) => (float[2,4] v3)"
+        "{v0 = Shape(w0) v1 = Transpose(w0) v2 = Reshape(v1, v0) v3 = MatMul(x0, v2)}"
+    )
+    assert calls(ready(folded)) == [torch.matmul]
+    made = ready("(int64[2] x0) => (float[3,2] v0) {v0 = ConstantOfShape(x0)}")
+    made.run()
+    first = made._latest[0]
+    made.run()
+    assert made._latest[0] is not first  # what is made of numbers is made by every run
+    network, backend = synthetic_network(skeleton_of(ATTENTION)), TorchBackend()
 
-    assert calls(executable) == [torch.matmul]
+    optimised = backend.optimised(network, settings())
 
-
-def test_what_is_made_of_numbers_is_made_by_every_run(skeleton_of):
-    network = synthetic_network(skeleton_of("(int64[2] x0) => (float[3,2] v0) {v0 = ConstantOfShape(x0)}"))
-    executable = TorchBackend().prepare(network, settings())
-
-    executable.run()
-    first = executable._latest[0]
-    executable.run()
-
-    assert executable._latest[0] is not first
+    assert backend.offers(Backend.in_turn)
+    assert not backend.offers(Backend.prepare_packed)
+    assert optimised.as_is
+    assert optimised.model == network.model
+    assert len(calls(backend.prepare(optimised, settings()))) == 5
 
 
 def test_an_error_of_a_run_names_the_operator(skeleton_of):
@@ -245,38 +203,13 @@ def test_an_error_of_a_run_names_the_operator(skeleton_of):
 
     with pytest.raises(BackendError, match=r"^PyTorch failed in Gather: .*out of range"):
         executable.run()
-
-
-def test_what_is_refused_is_named(skeleton_of):
-    network = synthetic_network(skeleton_of("(float[2,4,5,5] x0) => (float[2,4,5,5] v0) {v0 = LRN<size=4>(x0)}"))
-
+    refused = synthetic_network(skeleton_of("(float[2,4,5,5] x0) => (float[2,4,5,5] v0) {v0 = LRN<size=4>(x0)}"))
     with pytest.raises(UnsupportedBrick, match=r"^PyTorch has no LRN over an even number"):
-        execute(network)
-
-
-def test_a_brick_is_executed_as_it_is_written(skeleton_of):
-    network = synthetic_network(skeleton_of(ATTENTION))
-    backend = TorchBackend()
-
-    optimised = backend.optimised(network, settings())
-
-    assert isinstance(backend, OptimisingBackend)
-    assert not isinstance(backend, PackingBackend)
-    assert optimised.as_is
-    assert optimised.model == network.model
-    assert len(calls(backend.prepare(optimised, settings()))) == 5
-
-
-def test_what_is_compiled_is_not_run_in_turn():
-    backend = TorchBackend()
-
-    assert require_in_turn(backend, backend.resolve("cpu", {})) is backend
-    with pytest.raises(UsageError, match=r"backend torch cannot measure in cache mode.* compile each.*--cache hot"):
-        require_in_turn(backend, backend.resolve("cpu", {"mode": "compile"}))
+        execute(refused)
 
 
 @pytest.mark.parametrize("mode", ["graph", "compile-graph", "branches"])
-def test_modes_of_a_gpu_are_there_alone(mode):
+def test_what_decides_on_a_gpu_alone_is_there_alone(mode):
     backend = TorchBackend()
 
     assert dict(backend.stack("cuda", {"mode": mode}).options)["mode"] == mode
@@ -284,12 +217,22 @@ def test_modes_of_a_gpu_are_there_alone(mode):
     assert backend.eager(backend.resolve("cuda", {"mode": mode})) is (mode != "compile-graph")
     with pytest.raises(UsageError, match=f"'mode'.*'{mode}'|'{mode}'.*mode"):
         backend.resolve("cpu", {"mode": mode})
+    assert dict(backend.stack("cuda", {}).options)["tf32"] == "off"
+    assert backend.stack("cuda", {"tf32": "on"}).key != backend.stack("cuda", {}).key
+    with pytest.raises(UsageError, match="no option 'tf32'"):
+        backend.resolve("cpu", {"tf32": "on"})
+    if not torch.cuda.is_available():
+        with pytest.raises(BackendUnavailable, match="no CUDA device; use --device cpu"):
+            backend.setup(Settings("cuda", 1, backend.resolve("cuda", {"pinning": "off"})))
+    backend.require_in_turn(backend.resolve("cpu", {}))
+    with pytest.raises(UsageError, match=r"backend torch cannot measure in cache mode.* compile each.*--cache hot"):
+        backend.require_in_turn(backend.resolve("cpu", {"mode": "compile"}))
 
 
 @pytest.mark.parametrize(("mode", "why"), [("compile-graph", "compile each for seconds"), ("branches", "whole models")])
 def test_bricks_are_refused_in_modes_that_are_about_whole_models(small_suite, store, monkeypatch, mode, why):
     """Before anything is measured, and whether or not there is a GPU."""
-    monkeypatch.setattr(campaign, "require_available", lambda *_: None)
+    monkeypatch.setattr(execution, "require_available", lambda *_: None)
 
     with pytest.raises(UsageError, match=f"cache mode 'model' with these options.*{why}.*whole models alone"):
         run(small_suite, store=store, backend="torch", device="cuda", options={"mode": mode})
@@ -299,22 +242,16 @@ def test_bricks_are_refused_in_modes_that_are_about_whole_models(small_suite, st
 
 def test_each_algorithm_differs_from_what_is_chosen_and_runs(skeleton_of):
     backend = TorchBackend()
-    assert isinstance(backend, AlgorithmBackend)
     network = synthetic_network(skeleton_of(BLOCK))
     chosen = settings()
 
-    names = {}
     offered = backend.algorithms("cpu", chosen.options, "float32")
-    for algorithm in (each for each in offered if each.channels == 1):
+    plain = [each for each in offered if each.channels == 1]
+    assert [each.name for each in plain] == ["channels_last", "onednn-off"]
+    for algorithm in plain:
         other = replace(chosen, options={**chosen.options, **algorithm.options})
         assert other.options != chosen.options
-        executable = backend.prepare(network, other)
-        executable.run()
-        names[algorithm.name] = executable.outputs()
-
-    assert list(names) == ["channels_last", "onednn-off"]
-    for outputs in names.values():
-        assert_like(outputs, execute(network), 1e-5)
+        assert_alike(computed(network, backend, other), execute(network))
     reverse = {**chosen.options, "layout": "channels_last", "onednn": "off"}
     padded = ["padded-16", "padded-8"]
     assert [each.name for each in offered if each.channels > 1] == padded
@@ -324,6 +261,7 @@ def test_each_algorithm_differs_from_what_is_chosen_and_runs(skeleton_of):
     assert [each.name for each in on_gpu] == ["channels_last", *padded]
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("tf32", ["off", "on"])
 def test_float32_is_computed_as_such_on_a_gpu_unless_asked_otherwise(tf32):
     """The switches are the process's, and there without a GPU."""
@@ -345,29 +283,20 @@ def test_float32_is_computed_as_such_on_a_gpu_unless_asked_otherwise(tf32):
     assert done.stdout.split() == [str(tf32 == "on")] * 2
 
 
-def test_what_decides_on_a_gpu_alone_is_recorded_there_alone():
-    backend = TorchBackend()
+class Bare(Backend):
+    """What every backend must have, and no more."""
 
-    assert dict(backend.stack("cuda", {}).options)["tf32"] == "off"
-    assert backend.stack("cuda", {"tf32": "on"}).key != backend.stack("cuda", {}).key
-    assert "tf32" not in dict(backend.stack("cpu", {}).options)
-    with pytest.raises(UsageError, match="no option 'tf32'"):
-        backend.resolve("cpu", {"tf32": "on"})
+    name = "bare"
+    setup = prepare = released
 
 
 @pytest.mark.parametrize("cache", ["model", "cold"])
 def test_caches_of_a_gpu_are_those_of_a_backend_that_works_in_its_stream(cache):
-    asked = MeasurementSettings(backend="torch", device="cuda", cache=cache)
+    asked = MeasurementSettings.of({"backend": "torch", "device": "cuda", "cache": cache})
 
-    _check_cache(asked, TorchBackend())
+    check_cache(asked, TorchBackend())
     with pytest.raises(UsageError, match=f"'{cache}'.*'cuda'.*--cache hot"):
-        _check_cache(asked, object())
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_a_device_that_is_not_there_is_unavailable():
-    with pytest.raises(BackendUnavailable, match="no CUDA device; use --device cpu"):
-        TorchBackend().setup(Settings("cuda", 1, TorchBackend().resolve("cuda", {"pinning": "off"})))
+        check_cache(asked, Bare())
 
 
 def test_a_worker_has_the_threads_that_were_asked_for():
@@ -395,9 +324,10 @@ def test_a_whole_model_computes_what_onnxruntime_does(tmp_path):
 
     found = execute(network)
 
-    assert_like(found, by_onnxruntime(network), 1e-4)
+    assert_alike(found, computed(network), 1e-4)
 
 
+@pytest.mark.slow
 def test_every_brick_of_some_models_computes_what_onnxruntime_does(tmp_path, thorough):
     suite = generate(find_models(list(MODELS)), granularity=1, out=tmp_path / "suite").suite
     assert suite is not None
@@ -405,7 +335,7 @@ def test_every_brick_of_some_models_computes_what_onnxruntime_does(tmp_path, tho
     for key in suite.keys if thorough else random.Random(11).sample(suite.keys, 50):
         network = synthetic_network(read_network(suite.brick_path(key)))
         try:
-            assert_like(execute(network), by_onnxruntime(network))
+            assert_alike(execute(network), computed(network), 1e-3)
         except (AssertionError, BackendError) as error:
             wrong.append(f"{[node.op_type for node in network.model.graph.node]}: {error}")
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import onnx
 import pytest
-from dlbricks.bricks.cutting.wiring import keys_from, make_sequence, sequences
+from dlbricks.bricks.cutting.sequences import keys_from, make_sequence, sequences
 from dlbricks.bricks.graph.graph import build_graph
 from dlbricks.bricks.suite.brick import build_brick, load_brick
-from dlbricks.generator.worker.client import Worker
-from dlbricks.generator.worker.requests import Prepare
 from dlbricks.models.skeleton import Skeleton
+from working import network
 
 SALT = "runtime:test:test"
 OPERATORS = {
@@ -69,12 +68,6 @@ OPERATORS = {
 }
 
 
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker.start("onnxruntime", options={"pinning": "off"}) as started:
-        yield started
-
-
 @pytest.fixture
 def graph_of(skeleton_of: Callable[..., onnx.ModelProto]):
     def build(text: str, salt: str = SALT):
@@ -96,9 +89,9 @@ def test_an_operator_of_the_runtime_runs_on_legal_values(graph_of, worker, tmp_p
     path = tmp_path / "brick.onnx"
     path.write_bytes(brick.model)
 
-    worker.prepare(Prepare(id="brick", path=str(path), synthetic=True, unroll=2, as_is=True))
+    worker.load(network("brick", path, unroll=2, as_is=True))
     worker.outputs("brick", tmp_path / "out.npz")
-    worker.release("brick")
+    worker.drop("brick")
 
     assert len(graph.live) == len(graph.layers)
     assert load_brick(brick.model, expected=sequence.key) == brick

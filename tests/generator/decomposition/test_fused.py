@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
+from computing import operators, settings
 from dlbricks.bricks.cutting.fused import edge_layouts, fused_sequences, fused_units
-from dlbricks.bricks.cutting.wiring import make_sequence
-from dlbricks.bricks.graph.executed import ExecutedModel
+from dlbricks.bricks.cutting.sequences import make_sequence
+from dlbricks.bricks.graph.graph import ExecutedModel
 from dlbricks.bricks.suite.brick import build_brick, load_brick
 from dlbricks.bricks.suite.suite import Suite
 from dlbricks.db import Store, Subject
 from dlbricks.errors import UsageError
-from dlbricks.generator.backends.base import Settings
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
-from dlbricks.generator.backends.onnxruntime.optimiser import TRAITS
-from dlbricks.generator.decomposition.executed import executed_model
+from dlbricks.generator.backends.onnxruntime.graph import TRAITS
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.decomposition.origins import FORMS
 from dlbricks.generator.measurement.run import run
-from dlbricks.generator.network.network import Network, read_network, synthetic_network
+from dlbricks.generator.network.network import read_network, synthetic_network
 from dlbricks.generator.worker.client import Worker
 from dlbricks.generator.worker.execution.extraction import EXECUTED
-from dlbricks.generator.worker.requests import Extract, Pack, Visit
 from dlbricks.models import ModelSource, find_models
-from dlbricks.models.names import kind_of
-
-UNPINNED = {"pinning": "off"}
+from dlbricks.models.subgraphs import kind_of
+from executing import executed_model
+from working import UNPINNED, file
 
 CONVOLUTIONS = (
     "(float[1,16,12,12] x) => (float[1,16,12,12] y)"
@@ -40,22 +38,14 @@ WEIGHTS = {"w0": (16, 16, 3, 3), "w1": (16, 16, 3, 3)}
 
 
 @pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker.start("onnxruntime", options=UNPINNED) as started:
-        yield started
+def worker(worker_of) -> Worker:
+    return worker_of()
 
 
 @pytest.fixture(scope="module")
 def executed(worker: Worker) -> Callable[[str], ExecutedModel]:
     """What the runtime executes for a model of the zoo."""
-    known: dict[str, ExecutedModel] = {}
-
-    def find(name: str) -> ExecutedModel:
-        if name not in known:
-            known[name] = executed_model(find_models([name])[0], worker=worker)
-        return known[name]
-
-    return find
+    return functools.cache(lambda name: executed_model(find_models([name])[0], worker=worker))
 
 
 @pytest.fixture(scope="module")
@@ -69,10 +59,6 @@ def convolutions(worker: Worker, small: ModelSource) -> ExecutedModel:
     return executed_model(small, worker=worker)
 
 
-def operators(found: ExecutedModel, layers: tuple[int, ...]) -> list[str]:
-    return [found.source.layers[index].op_type for index in layers]
-
-
 def kinds(nodes: list[onnx.NodeProto]) -> list[str]:
     """What a runtime runs beside layout changes; Gelu is one kernel in two domains."""
     layout = FORMS | TRAITS.layouts.changes
@@ -83,20 +69,10 @@ def kinds(nodes: list[onnx.NodeProto]) -> list[str]:
 # units --------------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_fused_stays_together(convolutions: ExecutedModel) -> None:
-    assert [operators(convolutions, unit) for unit in fused_units(convolutions).groups] == [
-        ["Conv", "Relu"],
-        ["Conv", "Add", "Relu"],
-        ["Sin"],
-    ]
-
-
 @pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", ["squeezenet", "shufflenet", "resnet50", "bert_base"])
 @pytest.mark.parametrize(("granularity", "connected"), [(1, False), (3, False), (4, True)])
-def test_every_live_layer_is_in_one_brick_that_loads(
-    executed: Callable[[str], ExecutedModel], name: str, granularity: int, connected: bool
-) -> None:
+def test_every_live_layer_is_in_one_brick_that_loads(executed, name, granularity, connected):
     found = executed(name)
 
     sequences = fused_sequences(found, granularity, connected=connected)
@@ -120,9 +96,7 @@ def test_every_live_layer_is_in_one_brick_that_loads(
         ("resnet50", 0.7),  # a sum of a blocked and a plain value is not fused: the other summand is an input
     ],
 )
-def test_alone_a_unit_executes_as_in_the_model(
-    executed: Callable[[str], ExecutedModel], worker: Worker, tmp_path: Path, name: str, alike: float
-) -> None:
+def test_alone_a_unit_executes_as_in_the_model(executed, worker, tmp_path, name, alike):
     """The proof that no fusion is cut: the brick alone runs the operators that the model runs for its layers."""
     found = executed(name)
     sequences = fused_sequences(found, 1)
@@ -131,8 +105,7 @@ def test_alone_a_unit_executes_as_in_the_model(
     for sequence in sequences:
         if sequence.key not in alone:
             (tmp_path / "brick.onnx").write_bytes(build_brick(found.source, sequence).model)
-            request = Extract(path=str(tmp_path / "brick.onnx"), synthetic=True, folder=str(tmp_path))
-            worker.extract(request, timeout_s=60)
+            worker.extract(file(tmp_path / "brick.onnx"), tmp_path, timeout_s=60)
             alone[sequence.key] = kinds(list(read_network(tmp_path / EXECUTED).graph.node))
         pairs = zip(found.graph.layers, found.origins, strict=True)
         inside = [layer.node for layer, origin in pairs if not origin.isdisjoint(sequence.layers)]
@@ -140,6 +113,18 @@ def test_alone_a_unit_executes_as_in_the_model(
 
     assert not fused_units(found).cut
     assert same / len(sequences) >= alike
+
+
+def test_what_is_fused_stays_together_under_keys_of_source_bricks(convolutions: ExecutedModel) -> None:
+    """The first Conv reads a reordered input and hands blocked values on; the second hands plain ones on."""
+    layers, parts = convolutions.source.layers, fused_sequences(convolutions, 1)
+
+    units = [[layers[index].op_type for index in unit] for unit in fused_units(convolutions).groups]
+    assert units == [["Conv", "Relu"], ["Conv", "Add", "Relu"], ["Sin"]]
+    assert [part.key for part in parts] == [make_sequence(convolutions.source, part.layers).key for part in parts]
+    assert build_brick(convolutions.source, parts[0]).salt == ""
+    # One value in, which the model reorders; one out, which it does not. For the second it is the other way round.
+    assert edge_layouts(convolutions, parts) == [0.5, 0.5, 0.0]
 
 
 def test_granularity_counts_units_and_overlap_begins_at_each(convolutions: ExecutedModel) -> None:
@@ -153,22 +138,7 @@ def test_granularity_counts_units_and_overlap_begins_at_each(convolutions: Execu
         fused_sequences(convolutions, 0)
 
 
-def test_keys_are_those_of_source_bricks(convolutions: ExecutedModel) -> None:
-    sequences = fused_sequences(convolutions, 1)
-
-    assert [s.key for s in sequences] == [make_sequence(convolutions.source, s.layers).key for s in sequences]
-    assert build_brick(convolutions.source, sequences[0]).salt == ""
-
-
 # layout changes of the model ----------------------------------------------------------------------------------------
-
-
-def test_a_layout_change_counts_where_the_model_has_it(convolutions: ExecutedModel) -> None:
-    """The first Conv reads a reordered input and hands blocked values on; the second hands plain ones on."""
-    sequences = fused_sequences(convolutions, 1)
-
-    # One value in, which the model reorders; one out, which it does not. For the second it is the other way round.
-    assert edge_layouts(convolutions, sequences) == [0.5, 0.5, 0.0]
 
 
 def test_layout_changes_of_all_sequences_are_those_of_the_model(executed: Callable[[str], ExecutedModel]) -> None:
@@ -179,53 +149,29 @@ def test_layout_changes_of_all_sequences_are_those_of_the_model(executed: Callab
     assert all(0 <= share <= 1 for share in shares)
     changes = [layer for layer in found.graph.layers if layer.op_type in {"ReorderInput", "ReorderOutput"}]
     assert 0 < sum(share > 0 for share in shares) <= len(changes)
-    assert edge_layouts(executed("bert_base"), fused_sequences(executed("bert_base"), 1)) == pytest.approx(
-        [0.0] * len(fused_sequences(executed("bert_base"), 1))
-    )
+    found = executed("bert_base")
+    assert max(edge_layouts(found, fused_sequences(found, 1))) == pytest.approx(0)
 
 
 # bricks without the layout changes at their edges -------------------------------------------------------------------
 
 
-def results(backend: OrtBackend, network: Network, settings: Settings) -> dict[str, np.ndarray]:
-    executable = backend.prepare(network, settings)
-    executable.run()
-    try:
-        return dict(zip(network.outputs, executable.outputs(), strict=True))
-    finally:
-        executable.close()
-
-
-def settings_of(backend: OrtBackend) -> Settings:
-    return Settings("cpu", 1, backend.resolve("cpu", UNPINNED))
-
-
-def brick_network(found: ExecutedModel, number: int) -> Network:
-    brick = build_brick(found.source, fused_sequences(found, 1)[number])
-    return synthetic_network(onnx.ModelProto.FromString(brick.model), seed=3)
-
-
-@pytest.mark.parametrize(("number", "inner"), [(0, ["Conv"]), (1, ["Conv", "ReorderOutput", "Add", "Relu"])])
-def test_the_layout_changes_of_a_brick_are_at_its_edges(
-    convolutions: ExecutedModel, number: int, inner: list[str]
-) -> None:
+@pytest.mark.parametrize(
+    ("number", "inner"), [(0, ["Conv"]), (1, ["Conv", "ReorderOutput", "Add", "Relu"]), (2, ["Sin"])]
+)
+def test_the_layout_changes_of_a_brick_are_at_its_edges(convolutions, number, inner):
     """What the second brick adds comes from outside and is not blocked: its layout change is no edge."""
     backend = OrtBackend()
 
-    optimised = backend.optimised(brick_network(convolutions, number), settings_of(backend))
+    brick = build_brick(convolutions.source, fused_sequences(convolutions, 1)[number])
+
+    optimised = backend.optimised(synthetic_network(onnx.ModelProto.FromString(brick.model)), settings())
 
     edges = backend.edges(optimised)
-    assert optimised.model is not None
-    kinds = [node.op_type for node in optimised.model.graph.node]
+    kinds = operators(optimised)
     assert [kind for place, kind in enumerate(kinds) if place not in edges] == inner
     assert {kinds[place] for place in edges} <= {"ReorderInput", "ReorderOutput"}
-    assert edges
-
-
-def test_without_layout_changes_there_are_none_at_the_edges(convolutions: ExecutedModel) -> None:
-    backend = OrtBackend()
-
-    assert backend.edges(backend.optimised(brick_network(convolutions, 2), settings_of(backend))) == frozenset()
+    assert bool(edges) == (number < 2)
 
 
 def test_layout_changes_inside_a_brick_are_its_own(skeleton_of: Callable[[str], onnx.ModelProto]) -> None:
@@ -235,31 +181,11 @@ def test_layout_changes_inside_a_brick_are_its_own(skeleton_of: Callable[[str], 
     )
     backend = OrtBackend()
 
-    optimised = backend.optimised(synthetic_network(skeleton_of(graph)), settings_of(backend))
+    optimised = backend.optimised(synthetic_network(skeleton_of(graph)), settings())
 
-    assert optimised.model is not None
-    kinds = [node.op_type for node in optimised.model.graph.node]
+    kinds = operators(optimised)
     assert kinds == ["ReorderInput", "Conv", "ReorderOutput", "Transpose", "ReorderInput", "Conv", "ReorderOutput"]
     assert backend.edges(optimised) == {0, 6}
-
-
-def test_a_worker_reports_times_with_and_without_layout_changes(convolutions: ExecutedModel, tmp_path: Path) -> None:
-    members = []
-    for number, sequence in enumerate(fused_sequences(convolutions, 1)):
-        path = tmp_path / f"{number}.onnx"
-        path.write_bytes(build_brick(convolutions.source, sequence).model)
-        members.append((str(number), str(path), 1))
-    with Worker.start("onnxruntime", options=UNPINNED, together=True) as together:
-        together.pack(Pack("pack", tuple(members)), timeout_s=60)
-        for _ in range(3):
-            together.visit(Visit("pack"), timeout_s=60)
-        times = {one.id: one for one in together.unpack("pack", timeout_s=60).times}
-
-    assert {name: (len(one.whole_ns), len(one.inner_ns)) for name, one in times.items()} == {
-        "0": (3, 3),
-        "1": (3, 3),
-        "2": (3, 0),
-    }
 
 
 def test_a_run_stores_both_variants_under_one_key(small: ModelSource, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from dlbricks.bricks.graph.graph import ModelGraph, build_graph
 from dlbricks.generator.backends.base import MADE_OF
-from dlbricks.generator.decomposition.named import named_origins, taken_names
+from dlbricks.generator.decomposition.executed import named_origins, taken_names
 from dlbricks.models.skeleton import Skeleton
 from onnx import AttributeProto, helper
 
@@ -46,10 +46,6 @@ def test_a_layer_that_several_nodes_name_is_in_each_and_so_is_what_it_alone_read
     assert operators(source, [{"y"}, {"y"}, set()]) == [["Relu", "Softmax"], ["Relu", "Softmax"], []]
 
 
-def test_names_that_the_model_does_not_have_are_passed_over(graph):
-    assert operators(graph(FORK), [{"x", "nobody"}, {"a"}])[0] == []
-
-
 def test_every_live_layer_is_found_where_every_end_is_named(graph):
     source = graph(FORK)
 
@@ -71,5 +67,5 @@ def test_names_are_taken_out_of_the_graph_so_that_no_key_holds_them():
     assert not any(node.attribute for node in model.graph.node)
 
 
-def test_a_graph_without_names_is_of_a_runtime_that_keeps_those_of_values():
-    assert taken_names(executed(None, None)) is None
+def test_names_that_the_model_does_not_have_are_passed_over(graph):
+    assert operators(graph(FORK), [{"x", "nobody"}, {"a"}])[0] == []

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dlbricks.generator.backends.onnxruntime.optimiser import TRAITS
-from dlbricks.generator.backends.optimiser import OptimiserTraits
-from dlbricks.generator.decomposition.origins import Operator, composed, match, sharing
+from dlbricks.generator.backends.base import OptimiserTraits
+from dlbricks.generator.backends.onnxruntime.graph import TRAITS
+from dlbricks.generator.decomposition.origins import GraphOperator, composed, match, sharing
 
 
-def op(text: str, name: str = "") -> Operator:
+def op(text: str, name: str = "") -> GraphOperator:
     """``y z = Kind(a, , b)``."""
     outputs, _, call = text.partition(" = ")
     kind, _, inputs = call.removesuffix(")").partition("(")
-    return Operator(name, kind, tuple(part.strip() for part in inputs.split(",")), tuple(outputs.split()))
+    return GraphOperator(name, kind, tuple(part.strip() for part in inputs.split(",")), tuple(outputs.split()))
 
 
-def matched(before: list[Operator], after: list[Operator], idle: tuple[int, ...] = ()) -> list[set[int]]:
+def matched(before: list[GraphOperator], after: list[GraphOperator], idle: tuple[int, ...] = ()) -> list[set[int]]:
     return [set(origin) for origin in match(before, after, TRAITS, idle=idle)]
 
 

@@ -5,87 +5,64 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import onnx
 import onnx.parser
-import onnxruntime as ort
 import pytest
+from computing import session
 from dlbricks.bricks.constants import decode_constant
 from dlbricks.bricks.cutting.fused import copied_layers, fused_sequences, fused_units
-from dlbricks.bricks.graph.executed import ExecutedModel
-from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.bricks.graph.graph import ExecutedModel, build_graph
 from dlbricks.bricks.layer import LayerState
 from dlbricks.bricks.suite.brick import build_brick, load_brick
 from dlbricks.constructor.decomposition import quotient_of
 from dlbricks.generator.decomposition import executed as executed_module
-from dlbricks.generator.decomposition.executed import executed_model
-from dlbricks.generator.decomposition.taken import with_unsigned
+from dlbricks.generator.decomposition.executed import with_unsigned
 from dlbricks.generator.network.network import synthetic_network
 from dlbricks.models import ModelSource, find_models
-from dlbricks.models.control.choices import Choice
-from onnx import TensorProto, helper, numpy_helper
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+from dlbricks.models.control import CourseChoice
+from executing import executed_model
+from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
 LAYOUTS = {"Reshape", "ReorderInput", "ReorderOutput", "Transpose"}
 
-Quantised = Callable[..., ModelSource]
-
-
-class Inputs(CalibrationDataReader):
-    def __init__(self) -> None:
-        draws = np.random.default_rng(0)
-        self._left = [{"x": draws.standard_normal((1, 8, 12, 12)).astype(np.float32)} for _ in range(2)]
-
-    def get_next(self) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float32]]] | None:
-        return self._left.pop() if self._left else None
-
 
 @pytest.fixture
-def quantised(tmp_path: Path) -> Quantised:
+def quantised(source: Callable[..., ModelSource], tmp_path: Path) -> Callable[..., ModelSource]:
     """Two convolutions, a shortcut around the second, a GELU that has no quantised kernel, and a product."""
 
-    def make(activations: QuantType, style: QuantFormat = QuantFormat.QDQ, *, per_channel: bool = False) -> ModelSource:
+    def make(activations: QuantType, *, per_channel: bool = False) -> ModelSource:
         draws = np.random.default_rng(1)
         shapes = {"w0": (16, 8, 3, 3), "b0": (16,), "w1": (16, 16, 3, 3), "b1": (16,), "w2": (16, 10), "b2": (10,)}
-        weights = {name: draws.normal(0, 0.2, shape).astype(np.float32) for name, shape in shapes.items()}
-        nodes = [
-            helper.make_node("Conv", ["x", "w0", "b0"], ["a"], pads=[1, 1, 1, 1]),
-            helper.make_node("Relu", ["a"], ["b"]),
-            helper.make_node("Conv", ["b", "w1", "b1"], ["c"], pads=[1, 1, 1, 1]),
-            helper.make_node("Add", ["b", "c"], ["d"]),
-            helper.make_node("GlobalAveragePool", ["d"], ["e"]),
-            helper.make_node("Flatten", ["e"], ["f"]),
-            helper.make_node("Gelu", ["f"], ["g"]),
-            helper.make_node("Gemm", ["g", "w2", "b2"], ["y"]),
-        ]
-        graph = helper.make_graph(
-            nodes,
-            "g",
-            [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8, 12, 12])],
-            [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 10])],
-            [numpy_helper.from_array(array, name) for name, array in weights.items()],
+        plain = source(
+            "(float[1,8,12,12] x) => (float[1,10] y) {a = Conv<pads=[1,1,1,1]>(x, w0, b0) b = Relu(a)"
+            " c = Conv<pads=[1,1,1,1]>(b, w1, b1) d = Add(b, c) e = GlobalAveragePool(d) f = Flatten(e) g = Gelu(f)"
+            " y = Gemm(g, w2, b2)}",
+            {name: draws.normal(0, 0.2, shape).astype(np.float32) for name, shape in shapes.items()},
+            opset=21,
         )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-        onnx.save(model, tmp_path / "plain.onnx")
+        draws = np.random.default_rng(0)
+        inputs = iter([{"x": draws.standard_normal((1, 8, 12, 12)).astype(np.float32)} for _ in range(2)])
         quantize_static(
-            tmp_path / "plain.onnx", tmp_path / "quantised.onnx", Inputs(), quant_format=style, per_channel=per_channel,
-            activation_type=activations, weight_type=QuantType.QInt8,
+            plain.path, tmp_path / "quantised.onnx", SimpleNamespace(get_next=lambda: next(inputs, None)),
+            quant_format=QuantFormat.QDQ, per_channel=per_channel, activation_type=activations,
+            weight_type=QuantType.QInt8,
         )  # fmt: skip
         return find_models([tmp_path / "quantised.onnx"])[0]
 
     return make
 
 
-def signed(folder: Path, last: str, name: str = "signed") -> ModelSource:
-    """A signed value that is converted back twice."""
-    model = onnx.parser.parse_model(
-        '<ir_version: 10, opset_import: ["": 21]> g (float[4,8] x, int8 given) => (float[4,8] y)'
-        "<float s = {0.1}, int8 z = {3}, int8 other = {-7}>"
-        "{q = QuantizeLinear(x, s, z) a = DequantizeLinear(q, s, z) b = LAST y = Add(a, b)}".replace("LAST", last)
-    )
-    onnx.save(model, folder / f"{name}.onnx")
-    return find_models([folder / f"{name}.onnx"])[0]
+def executed_as(found: ExecutedModel, part: Any, folder: Path) -> Counter[str]:
+    """Operators that the runtime makes of a brick."""
+    brick = build_brick(found.source, part)
+    assert load_brick(brick.model, expected=part.key).key == part.key
+    network = synthetic_network(onnx.load_model_from_string(brick.model))
+    session(network.self_contained(), optimized_model_filepath=str(folder / "executed.onnx"))
+    return Counter(node.op_type for node in onnx.load(folder / "executed.onnx").graph.node)
 
 
 def units_of(executed: ExecutedModel) -> list[set[str]]:
@@ -93,15 +70,7 @@ def units_of(executed: ExecutedModel) -> list[set[str]]:
     return [{layers[index].op_type for index in unit} for unit in fused_units(executed).groups]
 
 
-def operators(model: onnx.ModelProto, folder: Path) -> Counter[str]:
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.optimized_model_filepath = str(folder / "executed.onnx")
-    ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return Counter(node.op_type for node in onnx.load(options.optimized_model_filepath).graph.node)
-
-
-def test_conversions_are_one_unit_with_the_operator_that_takes_them_in(quantised: Quantised) -> None:
+def test_conversions_are_one_unit_with_the_operator_that_takes_them_in(quantised):
     executed = executed_model(quantised(QuantType.QUInt8), options={"pinning": "off"})
 
     conv = {"DequantizeLinear", "Conv", "QuantizeLinear"}
@@ -116,38 +85,28 @@ def test_conversions_are_one_unit_with_the_operator_that_takes_them_in(quantised
             assert kinds == {"DequantizeLinear": 2, "Add": 1, "QuantizeLinear": 1}
     assert {layer.op_type for layer in executed.graph.layers} >= {"QLinearConv", "QLinearAdd"}
     assert all(layer.cost is not None for layer in executed.graph.layers)
-
-
-def test_macs_and_weights_are_those_of_the_operator_in_bytes(quantised: Quantised) -> None:
-    executed = executed_model(quantised(QuantType.QUInt8), options={"pinning": "off"})
-
     (conv, *_) = (layer for layer in executed.graph.layers if layer.op_type == "QLinearConv")
-    assert conv.cost is not None
     assert conv.cost.macs == 16 * 12 * 12 * 8 * 9
     assert 16 * 8 * 9 <= conv.cost.weight_bytes < 16 * 8 * 9 + 16 * 4 + 64  # one byte each, biases of four, scales
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("activations", [QuantType.QUInt8, QuantType.QInt8, QuantType.QUInt16])
 @pytest.mark.parametrize("per_channel", [False, True])
-def test_bricks_execute_what_the_model_executes(
-    quantised: Quantised, tmp_path: Path, activations: QuantType, per_channel: bool
-) -> None:
+def test_bricks_execute_what_the_model_executes(quantised, tmp_path, activations, per_channel):
     source = quantised(activations, per_channel=per_channel)
     executed = executed_model(source, options={"pinning": "off"})
     model = Counter(layer.op_type for layer in executed.graph.layers)
 
     bricks = Counter[str]()
     for part in fused_sequences(executed, 1):
-        brick = build_brick(executed.source, part)
-        assert load_brick(brick.model, expected=part.key).key == part.key
-        network = synthetic_network(onnx.load_model_from_string(brick.model))
-        bricks += operators(network.self_contained(), tmp_path)
+        bricks += executed_as(executed, part, tmp_path)
 
     differing = {kind for kind in {*model, *bricks} - LAYOUTS if model[kind] != bricks[kind]}
     assert not differing, (model, bricks)
 
 
-def test_signed_values_are_unsigned_where_they_are_executed_so(quantised: Quantised) -> None:
+def test_signed_values_are_unsigned_where_they_are_executed_so(quantised):
     source = quantised(QuantType.QInt8)
     executed = executed_model(source, options={"pinning": "off"})
     plain, types = build_graph(source.skeleton()), executed.source.types
@@ -160,13 +119,24 @@ def test_signed_values_are_unsigned_where_they_are_executed_so(quantised: Quanti
     assert signed
     # On x86 it turns some of them; elsewhere none.
     assert bool(turned) == ("uint8" in {kind.dtype for value, kind in executed.graph.types.items() if value in made})
+    # A prepared graph is the model that it was made of.
+    assert executed.source.key == plain.key
+    assert [layer.name for layer in executed.source.layers] == [layer.name for layer in plain.layers]
+    folded = {layer.op_type for layer in plain.layers if layer.state is LayerState.FOLDED}
+    assert folded == {"DequantizeLinear"}
+    assert not any(layer.state is LayerState.FOLDED for layer in executed.source.layers)
 
 
 @pytest.mark.parametrize(("last", "dtype"), [("other", "uint8"), ("", "int8"), ("given", "int8")])
-def test_each_zero_point_of_a_value_is_shifted_or_none(tmp_path: Path, last: str, dtype: str) -> None:
-    source = signed(tmp_path, "DequantizeLinear(q, s, OTHER)".replace(", OTHER", f", {last}" if last else ""))
+def test_each_zero_point_of_a_value_is_shifted_or_none(source: Callable[..., ModelSource], last: str, dtype: str):
+    """Of a signed value that is converted back twice."""
+    graph = (
+        "(float[4,8] x, int8 given) => (float[4,8] y) <float s = {0.1}, int8 z = {3}, int8 other = {-7}>"
+        "{q = QuantizeLinear(x, s, z) a = DequantizeLinear(q, s, z) b = DequantizeLinear(q, s, OTHER) y = Add(a, b)}"
+    )
+    model = source(graph.replace(", OTHER", f", {last}" if last else ""), opset=21)
 
-    graph = build_graph(with_unsigned(source.skeleton(), {"q"}))
+    graph = build_graph(with_unsigned(model.skeleton(), {"q"}))
 
     assert graph.types["q"].dtype == dtype
     zeros = [layer.operands[2] for layer in graph.layers if len(layer.operands) > 2]
@@ -185,11 +155,9 @@ BODIES = (  # conversions in a branch, each with a scale of its own
 )
 
 
-def test_conversions_in_a_branch_that_is_written_out_are_prepared_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_conversions_in_a_branch_that_is_written_out_are_prepared_too(tmp_path, monkeypatch):
     onnx.save(onnx.parser.parse_model(BODIES), tmp_path / "model.onnx")
-    (source,) = find_models([tmp_path / "model.onnx"], control=[Choice("", "then")])
+    (source,) = find_models([tmp_path / "model.onnx"], control=[CourseChoice("", "then")])
     plain = build_graph(source.skeleton())
     (quantise, _) = (layer for layer in plain.layers if layer.op_type == "QuantizeLinear")
     value = quantise.outputs[0]
@@ -205,19 +173,7 @@ def test_conversions_in_a_branch_that_is_written_out_are_prepared_too(
     assert [(flow.how, flow.course) for flow in graph.control] == [("given", "then")]
 
 
-def test_a_prepared_graph_is_the_model_that_it_was_made_of(quantised: Quantised) -> None:
-    source = quantised(QuantType.QInt8)
-    executed = executed_model(source, options={"pinning": "off"})
-    plain = build_graph(source.skeleton())
-
-    assert executed.source.key == plain.key
-    assert [layer.name for layer in executed.source.layers] == [layer.name for layer in plain.layers]
-    folded = {layer.op_type for layer in plain.layers if layer.state is LayerState.FOLDED}
-    assert folded == {"DequantizeLinear"}
-    assert not any(layer.state is LayerState.FOLDED for layer in executed.source.layers)
-
-
-def test_each_reader_of_a_shared_value_has_the_conversion_for_itself(quantised: Quantised) -> None:
+def test_each_reader_of_a_shared_value_has_the_conversion_for_itself(quantised):
     executed = executed_model(quantised(QuantType.QUInt8), options={"pinning": "off"})
     parts = fused_sequences(executed, 1)
 
@@ -234,22 +190,18 @@ def test_each_reader_of_a_shared_value_has_the_conversion_for_itself(quantised: 
     assert all(made in quotient.predecessors[parts.index(part)] for part in holders)
 
 
-def test_equal_scales_are_one_however_a_file_names_them(tmp_path: Path) -> None:
-    model = onnx.parser.parse_model(
-        '<ir_version: 10, opset_import: ["": 21]> g (float[1,4,8,8] x) => (float[1,4,4,4] y)'
-        "<float s = {0.1}, float t = {0.1}, float u = {0.1}, uint8 z = {3}>"
+def test_equal_scales_are_one_however_a_file_names_them(source, tmp_path):
+    model = source(
+        "(float[1,4,8,8] x) => (float[1,4,4,4] y) <float s = {0.1}, float t = {0.1}, float u = {0.1}, uint8 z = {3}>"
         "{a = Sigmoid(x) q = QuantizeLinear(a, s, z) b = DequantizeLinear(q, t, z)"
         " c = MaxPool<kernel_shape=[2,2], strides=[2,2]>(b) r = QuantizeLinear(c, u, z) d = DequantizeLinear(r, s, z)"
-        " y = Tanh(d)}"
+        " y = Tanh(d)}",
+        opset=21,
     )
-    onnx.save(model, tmp_path / "model.onnx")
-    executed = executed_model(find_models([tmp_path / "model.onnx"])[0], options={"pinning": "off"})
+    executed = executed_model(model, options={"pinning": "off"})
 
     (part,) = (part for part in fused_sequences(executed, 1) if len(part.layers) > 1)
-    brick = build_brick(executed.source, part)
 
-    assert [executed.source.layers[index].op_type for index in part.layers] == [
-        "DequantizeLinear", "MaxPool", "QuantizeLinear",
-    ]  # fmt: skip
-    network = synthetic_network(onnx.load_model_from_string(brick.model))
-    assert set(operators(network.self_contained(), tmp_path)) <= {"MaxPool", "NhwcMaxPool", "Transpose"}
+    kinds = [executed.source.layers[index].op_type for index in part.layers]
+    assert kinds == ["DequantizeLinear", "MaxPool", "QuantizeLinear"]
+    assert set(executed_as(executed, part, tmp_path)) <= {"MaxPool", "NhwcMaxPool", "Transpose"}

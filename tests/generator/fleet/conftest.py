@@ -8,16 +8,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from dlbricks.generator.fleet.campaign import Campaign, load_campaign
+from dlbricks.generator.fleet.queue import CellJob, EndedJob, fetch, finish, heartbeat
+from dlbricks.generator.fleet.runner import Measured
 from dlbricks.generator.fleet.server import transaction
-from servers import server, url
-
-__all__ = ["server", "url"]
 
 _SLEEPING = Path(__file__).resolve().parents[3] / "benchmarks" / "sleeping_backend.py"
 
@@ -108,9 +108,12 @@ class Workers:
         children = psutil.Process(worker.pid).children
         return until(lambda: next((child for child in children() if "run" in child.cmdline()), None))
 
-    def brick_worker(self, worker: subprocess.Popen[str]) -> psutil.Process:
-        """The process in which bricks run."""
-        return until(lambda: next(iter(self.runner(worker).children()), None))
+    def drained(self, *arguments: str, code: int = 0, timeout_s: float = 300, **environment: str) -> str:
+        """What one says on both streams until it ends, with a code."""
+        worker = self.start(*arguments, **environment)
+        out, err = worker.communicate(timeout=timeout_s)
+        assert worker.returncode == code, err
+        return out + err
 
 
 def until(found: Callable[[], Any], seconds: float = 400) -> Any:
@@ -134,6 +137,26 @@ def workers(url, tmp_path) -> Iterator[Workers]:
     for process in made.started:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def states(rows) -> Callable[[], list[str]]:
+    """States of all jobs, in the order in which they were planned."""
+    return lambda: [row["s"] for row in rows("SELECT status::text AS s FROM procrastinate_jobs ORDER BY id")]
+
+
+def took(connection, node: str = "alpha") -> CellJob:
+    """A node takes its next job."""
+    job = fetch(connection, node, heartbeat(connection, node, "here", take_over=False))
+    assert isinstance(job, CellJob)
+    return job
+
+
+def end(url: str, node: str = "alpha", *, took_s: float = 1.0, reason: str = "", counts=None) -> None:
+    """A node takes its next job, and ends it."""
+    measured = Measured(not reason, reason, counts, took_s)
+    with transaction(url) as connection:
+        finish(connection, EndedJob(took(connection, node), measured, datetime(2026, 11, 23, tzinfo=UTC), 0.0))
 
 
 @pytest.fixture

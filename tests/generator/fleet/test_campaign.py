@@ -9,10 +9,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from dlbricks.db.values import Conditions, Runtime
 from dlbricks.errors import StoreError, SuiteError, UsageError
 from dlbricks.generator.backends import custom_ops
 from dlbricks.generator.fleet.campaign import load_campaign
-from dlbricks.generator.fleet.cell import Cell
+from dlbricks.generator.fleet.cell import Cell, PlannedPace, PlannedStack, PlannedSuite
 
 _LEAST = """
 campaign = "november"
@@ -34,15 +35,20 @@ def load(small_suite, tmp_path):
     return read
 
 
+def changed(cell: Cell, part: str, **changes: object) -> Cell:
+    """The same cell with other values of one of its parts."""
+    return dataclasses.replace(cell, **{part: dataclasses.replace(getattr(cell, part), **changes)})
+
+
 def test_the_least_file_has_the_defaults_of_run(load, small_suite):
-    cells = list(load().cells())
+    cells = load().cells
 
     assert [cell.node for cell in cells] == ["alpha", "beta"]
     one = cells[0]
-    assert (one.suite_hash, one.suite, one.stack) == (small_suite.hash, small_suite.path.name, "onnxruntime")
-    assert (one.device, one.options, one.lock_hash) == ("cpu", (), None)
-    assert (one.threads, one.cache, one.dtype) == (1, "model", "float32")
-    assert (one.visits, one.budget_s, one.processes, one.sessions) == (24, None, 2, 2)
+    assert one.suite == PlannedSuite(small_suite.path.name, small_suite.hash)
+    assert one.stack == PlannedStack("onnxruntime", Runtime())
+    assert one.conditions == Conditions(1, "model", "float32")
+    assert one.pace == PlannedPace(24, None, 2, 2)
 
 
 def test_nodes_stacks_suites_and_conditions_are_multiplied(load, tmp_path):
@@ -66,18 +72,22 @@ def test_nodes_stacks_suites_and_conditions_are_multiplied(load, tmp_path):
     [pace]
     budget_s = 90
     """
-    campaign = load(_LEAST.replace('[[suite]]\npath = "{suite}"', '[[suite]]\npath = "{suite}"' + more))
+    text = _LEAST.replace('[[suite]]\npath = "{suite}"', '[[suite]]\npath = "{suite}"' + more)
+    campaign = load(text)
 
-    cells = list(campaign.cells())
+    cells = campaign.cells
 
-    assert {(cell.node, cell.stack) for cell in cells} == {("alpha", "onnxruntime")}
-    assert [(cell.threads, cell.cache) for cell in cells] == [(1, "model"), (1, "hot"), (0, "model"), (0, "hot")]
-    assert {(cell.dtype, cell.visits, cell.budget_s) for cell in cells} == {("bfloat16", None, 90.0)}
-    assert cells[0].models == ("squeezenet",)
-    assert (cells[0].batch, cells[0].dims) == ("1,4", ("length=64..256", "past=128"))
-    locked = campaign.stacks[1]
-    assert locked.options == (("optimization", "disabled"), ("spin", "1"))
-    assert locked.lock_hash is not None
+    assert {(cell.node, cell.stack.name) for cell in cells} == {("alpha", "onnxruntime")}
+    under = [cell.conditions for cell in cells]
+    assert [(one.threads, one.cache) for one in under] == [(1, "model"), (1, "hot"), (0, "model"), (0, "hot")]
+    assert {one.dtype for one in under} == {"bfloat16"}
+    assert {(cell.pace.visits, cell.pace.budget_s) for cell in cells} == {(None, 90.0)}
+    suite = cells[0].suite
+    assert (suite.models, suite.batch, suite.dims) == (("squeezenet",), "1,4", ("length=64..256", "past=128"))
+    everywhere = load(text.replace('nodes = ["alpha"]', "", 1)).cells
+    (locked,) = {cell.stack for cell in everywhere if cell.node == "beta" and cell.stack.name == "locked"}
+    assert locked.runtime.options == (("optimization", "disabled"), ("spin", "1"))
+    assert campaign.locks == {locked.lock_hash: tmp_path / "pylock.toml"}
 
 
 def test_what_run_takes_beside_is_taken_too(load, tmp_path, monkeypatch):
@@ -98,16 +108,25 @@ def test_what_run_takes_beside_is_taken_too(load, tmp_path, monkeypatch):
     library = tmp_path / "ops.so"
     library.write_bytes(b"operators")
 
-    cell, _ = load(text).cells()
+    cell, _ = load(text).cells
 
-    assert (cell.branches, cell.trips, cell.custom_ops) == (("else",), ("loop=12", "3"), ("/opt/ops.so",))
-    here = dataclasses.replace(cell, custom_ops=(str(library),), algorithms=True)
-    params = run.make_context("run", here.command(tmp_path / "suite", tmp_path / "cell.db")[1:]).params
+    assert (cell.suite.branches, cell.suite.trips) == (("else",), ("loop=12", "3"))
+    assert cell.stack.custom_ops == ("/opt/ops.so",)
+    runtime = Runtime("onnxruntime", "cpu", (("sleep_us", "5"),))
+    here = changed(cell, "stack", runtime=runtime, custom_ops=(str(library),), algorithms=True)
+    here = changed(here, "suite", batch="1,2", dims=("past=3",))
+    params = run.make_context("run", here.command(tmp_path / "suite", tmp_path / "cell.db")[1:]).params  # as click does
+    assert (params["database"], params["node"]) == (str(tmp_path / "cell.db"), "alpha")
+    assert (params["campaign"], params["quiet"], params["form"]) == ("november", True, "json")
+    assert params["options"].pop("sleep_us") == "5"
+    assert (params["batch"], params["dims"], params["sessions"]) == ((1, 2), (("past", (3,)),), 2)
     assert (params["branches"], params["trips"], params["models"]) == (("else",), ("loop=12", "3"), ("decoder.onnx",))
     assert (params["algorithms"], params["named"]) == (True, ("unfused", "extended"))
     assert params["options"]["custom_ops"]
-    for change in ({"branches": ()}, {"trips": ()}, {"custom_ops": ()}, {"algorithms": True}, {"algorithm": ()}):
-        assert dataclasses.replace(cell, **change).key != cell.key
+    for change in ({"branches": ()}, {"trips": ()}):
+        assert changed(cell, "suite", **change).key != cell.key
+    for change in ({"custom_ops": ()}, {"algorithms": True}, {"algorithm": ()}):
+        assert changed(cell, "stack", **change).key != cell.key
 
 
 def test_every_option_of_run_is_in_a_cell_or_there_is_a_reason_for_none(load, tmp_path):
@@ -121,21 +140,12 @@ def test_every_option_of_run_is_in_a_cell_or_there_is_a_reason_for_none(load, tm
         "--kernels": "views of kernels are of no node, and are not pushed",
         "--format": "it is --json",
     }
-    plain = next(load().cells())
-    full = dataclasses.replace(
-        plain,
-        options=(("a", "1"),),
-        models=("m",),
-        batch="1",
-        dims=("past=1",),
-        branches=("then",),
-        trips=("1",),
-        custom_ops=("ops.so",),
-        algorithms=True,
-        algorithm=("unfused",),
-    )
-    words = {*full.command(tmp_path, tmp_path / "cell.db"), *dataclasses.replace(full, budget_s=1.0).command(
-        tmp_path, tmp_path / "cell.db")}  # fmt: skip
+    suite = {"models": ("m",), "batch": "1", "dims": ("past=1",), "branches": ("then",), "trips": ("1",)}
+    stack = {"custom_ops": ("ops.so",), "algorithms": True, "algorithm": ("unfused",)}
+    runtime = Runtime("onnxruntime", "cpu", (("a", "1"),))
+    full = changed(changed(load().cells[0], "suite", **suite), "stack", runtime=runtime, **stack)
+    both = (full, changed(full, "pace", budget_s=1.0))
+    words = {word for one in both for word in one.command(tmp_path, tmp_path / "cell.db")}
 
     missing = [one.opts for one in run.params if one.param_type_name == "option" and not words & {*one.opts}]
 
@@ -144,77 +154,49 @@ def test_every_option_of_run_is_in_a_cell_or_there_is_a_reason_for_none(load, tm
 
 def test_a_cell_of_before_is_the_same_and_is_read(load):
     """Cells that were planned by a version without control flow keep their keys: nothing is measured twice."""
-    cell = next(load().cells())
+    cell = load().cells[0]
     before = {
         "campaign", "node", "stack", "suite", "suite_hash", "lock_hash", "backend", "device", "options", "threads",
         "cache", "dtype", "models", "batch", "dims", "visits", "budget_s", "processes", "sessions",
     }  # fmt: skip
 
     assert cell.record().keys() == before
-    assert Cell.of(json.loads(json.dumps(cell.record()))) == cell
+    suited = changed(cell, "suite", models=("m",), dims=("past=1",), trips=("1",))
+    full = changed(suited, "stack", runtime=Runtime("onnxruntime", "cpu", (("a", "1"),)))
+    for one in (cell, full):
+        assert Cell.of(json.loads(json.dumps(one.record()))) == one
+    with pytest.raises(StoreError, match="not of this version: novelty"):
+        Cell.of({**cell.record(), "novelty": 1})
 
 
 def test_a_cell_is_what_it_measures_whatever_its_parts_are_called(load):
-    one = next(load().cells())
-    renamed = dataclasses.replace(one, stack="other", suite="another")
+    one = load().cells[0]
+    renamed = changed(changed(one, "stack", name="other"), "suite", name="another")
 
     assert renamed.key == one.key
-    for change in (
-        {"campaign": "december"},
-        {"node": "gamma"},
-        {"threads": 2},
-        {"suite_hash": "0" * 64},
-        {"visits": 3},
+    for other in (
+        dataclasses.replace(one, campaign="december"),
+        dataclasses.replace(one, node="gamma"),
+        changed(one, "conditions", threads=2),
+        changed(one, "suite", hash="0" * 64),
+        changed(one, "pace", visits=3),
     ):
-        assert dataclasses.replace(one, **change).key != one.key
-
-
-def test_a_cell_survives_json(load):
-    for cell in load(_LEAST + '[conditions]\ncache = ["hot", "cold"]\n').cells():
-        full = dataclasses.replace(cell, options=(("a", "1"),), models=("m",), dims=("past=1",), trips=("1",))
-
-        assert Cell.of(json.loads(json.dumps(full.record()))) == full
-
-
-def test_a_cell_of_another_version_is_refused(load):
-    record = next(load().cells()).record()
-
-    with pytest.raises(StoreError, match="not of this version: novelty"):
-        Cell.of({**record, "novelty": 1})
-
-
-def test_the_command_is_one_that_dlbricks_takes(load, tmp_path):
-    """Click itself reads it."""
-    from dlbricks.cli.commands import run
-
-    plain = next(load(_LEAST + "[pace]\nbudget_s = 0.5\nsessions = 3\n").cells())
-    cell = dataclasses.replace(
-        plain, options=(("sleep_us", "5"),), models=("squeezenet", "alexnet"), batch="1,2", dims=("past=3",)
-    )
-
-    context = run.make_context("run", cell.command(tmp_path / "suite", tmp_path / "cell.db")[1:])
-
-    given = context.params
-    assert given["database"] == str(tmp_path / "cell.db")
-    assert (given["node"], given["campaign"], given["budget_s"]) == ("alpha", "november", 0.5)
-    assert (given["options"], given["models"]) == ({"sleep_us": "5"}, ("squeezenet", "alexnet"))
-    assert (given["batch"], given["dims"], given["sessions"]) == ((1, 2), (("past", (3,)),), 3)
-    assert (given["quiet"], given["form"]) == (True, "json")
+        assert other.key != one.key
 
 
 _WRONG = {
     "no TOML": ("campaign = ", "is no TOML"),
-    "no campaign": (_LEAST.replace('campaign = "november"', ""), "campaign is missing"),
-    "a bad name": (_LEAST.replace("november", "the november"), "campaign = 'the november': wants up to 63 letters"),
+    "no campaign": (_LEAST.replace('campaign = "november"', ""), "missing required field `campaign`"),
+    "a bad name": (_LEAST.replace("november", "the november"), "campaign: Expected `str` matching regex"),
     "no nodes": (_LEAST.replace('["alpha", "beta"]', "[]"), r"nodes = \[\]: wants at least one"),
     "a node twice": (_LEAST.replace("beta", "alpha"), "names something twice"),
-    "an unknown key": (_LEAST.replace("path =", "folder = 1\npath ="), "suite 1: folder is unknown here"),
-    "an unknown table": (_LEAST + "[speed]\n", "speed is unknown here"),
-    "no stack": (re.sub(r"\[\[stack\]\]\n.*\n", "", _LEAST), "stack is missing"),
-    "no backend": (_LEAST.replace('backend = "onnxruntime"', ""), "stack 1: backend is missing"),
-    "a cache that there is not": (_LEAST + '[conditions]\ncache = "warm"\n', "cache = 'warm': wants model, hot"),
-    "half a thread": (_LEAST + "[conditions]\nthreads = 0.5\n", "conditions.threads = 0.5: wants a whole number"),
-    "a budget of nothing": (_LEAST + "[pace]\nbudget_s = 0\n", "pace.budget_s = 0: wants a positive number"),
+    "an unknown key": (_LEAST.replace("path =", "folder = 1\npath ="), r"suite\[0\]: .*unknown field `folder`"),
+    "an unknown table": (_LEAST + "[speed]\n", "unknown field `speed`"),
+    "no stack": (re.sub(r"\[\[stack\]\]\n.*\n", "", _LEAST), "missing required field `stack`"),
+    "no backend": (_LEAST.replace('backend = "onnxruntime"', ""), r"stack\[0\]: .*missing required field `backend`"),
+    "a cache that there is not": (_LEAST + '[conditions]\ncache = "warm"\n', "conditions.cache: .* 'warm'"),
+    "half a thread": (_LEAST + "[conditions]\nthreads = 0.5\n", "conditions.threads: .*, got `float`"),
+    "a budget of nothing": (_LEAST + "[pace]\nbudget_s = 0\n", "pace.budget_s: Expected `float` > 0"),
     "two paces": (_LEAST + "[pace]\nbudget_s = 9\nvisits = 9\n", "pace.visits stands beside budget_s"),
     "a foreign node": (_LEAST.replace("path =", 'nodes = ["gamma"]\npath ='), "names 'gamma', which is no node"),
     "two of one name": (_LEAST + '[[stack]]\nbackend = "onnxruntime"\ndevice = "cuda"\n', "two of stack have one name"),
@@ -227,34 +209,31 @@ _WRONG = {
     ),
     "an option that is true": (
         _LEAST.replace("[[suite]]", "options = { spin = true }\n[[suite]]"),
-        "stack 1: options = .*wants a text or a number",
+        r"stack\[0\].options.*, got `bool`",
     ),
     "a dimension of many sizes": (
-        _LEAST.replace("path =", "dims = { past = [64, 128] }\npath ="), "suite 1: dims = .*wants a text or a number"
+        _LEAST.replace("path =", "dims = { past = [64, 128] }\npath ="), r"suite\[0\].dims.*, got `array`"
     ),
     "a folder that gives no name": (
-        _LEAST.replace("{suite}", "{suite}/.."), r"suite 1: name = '\.\.': wants up to 63 letters"
+        _LEAST.replace("{suite}", "{suite}/.."), r"suite\[0\].name = '\.\.': wants up to 63 letters"
     ),
     "a branch that there is not": (
-        _LEAST.replace("path =", 'branch = "perhaps"\npath ='), "suite 1: branch = 'perhaps': "
+        _LEAST.replace("path =", 'branch = "perhaps"\npath ='), r"suite\[0\].branch = 'perhaps': "
     ),
-    "half an iteration": (_LEAST.replace("path =", "trip = 0.5\npath ="), "suite 1: trip = 0.5: "),
+    "half an iteration": (_LEAST.replace("path =", "trip = 0.5\npath ="), r"suite\[0\].trip = 0.5: "),
     "perhaps all algorithms": (
-        _LEAST.replace("[[suite]]", "algorithms = 1\n[[suite]]"), "stack 1: algorithms = 1: wants true or false"
+        _LEAST.replace("[[suite]]", "algorithms = 1\n[[suite]]"), r"stack\[0\].algorithms: Expected `bool`, got `int`"
     ),
     "a lock that is not there": (_LEAST.replace("[[suite]]", 'lock = "none.toml"\n[[suite]]'), "lock .*none.toml"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "said"), _WRONG.values(), ids=_WRONG)
-def test_what_is_wrong_is_named(load, text, said):
+def test_what_is_wrong_is_named(load, tmp_path, text, said):
     with pytest.raises(UsageError, match=said) as error:
         load(text)
 
     assert "campaign.toml" in str(error.value)
-
-
-def test_a_file_or_a_suite_that_is_not_there(load, tmp_path):
     with pytest.raises(UsageError, match=r"missing\.toml cannot be read"):
         load_campaign(tmp_path / "missing.toml")
     with pytest.raises(SuiteError, match="is not a suite"):
@@ -269,11 +248,11 @@ def test_the_example_of_the_page_is_one(small_suite, tmp_path):
     (tmp_path / "locks/pylock.ort.toml").write_text('lock-version = "1.0"\n')
     shutil.copytree(small_suite.path, tmp_path / "suites/vision")
 
-    cells = list(load_campaign(tmp_path / "november.toml").cells())
+    cells = load_campaign(tmp_path / "november.toml").cells
 
-    assert {(cell.campaign, cell.node, cell.suite, cell.stack) for cell in cells} == {
+    assert {(cell.campaign, cell.node, cell.suite.name, cell.stack.name) for cell in cells} == {
         ("2026-11", "alpha", "vision", "ort-1.31")
     }
-    assert [(cell.threads, cell.dtype) for cell in cells] == [
+    assert [(cell.conditions.threads, cell.conditions.dtype) for cell in cells] == [
         (1, "float32"), (1, "bfloat16"), (4, "float32"), (4, "bfloat16"),
     ]  # fmt: skip

@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 import multiprocessing
-import signal
-import time
+from datetime import UTC, datetime
 
 import pytest
 from dlbricks.db import Store
 from dlbricks.errors import DatabaseUnreachable, ForeignDatabase, NewerDatabase, UsageError
 from dlbricks.generator.fleet.planning import plan
-from dlbricks.generator.fleet.queue import fetch, finish, heard
+from dlbricks.generator.fleet.queue import EndedJob, fetch, finish, heartbeat
+from dlbricks.generator.fleet.runner import Measured
 from dlbricks.generator.fleet.server import SCHEMA, connected, transaction
 from dlbricks.generator.fleet.status import fleet_status
 
-_ENDED = {"began": "2026-11-23T00:00:00Z", "waited_s": 0.0, "measured_s": 1.0, "counts": None}
-
-
-def end(url: str, node: str, *, complete: bool) -> None:
-    """A node takes its next job, and ends it."""
-    with transaction(url) as connection:
-        job = fetch(connection, node, heard(connection, node, "here", take_over=False))
-        assert job is not None
-        finish(connection, job, {**_ENDED, "complete": complete, "reason": "" if complete else "it rained"})
+from .conftest import end, took
 
 
 def test_planning_twice_adds_nothing(campaign, url, rows):
+    dry = plan(campaign(), url, dry_run=True)
+    assert (dry.counts, dry.blobs, dry.dry_run) == ({"new": 1}, 0, True)
+    assert fleet_status(url).campaigns == ()
     asked = campaign(nodes=["alpha", "beta"], threads=[1, 2])
 
     first, again = plan(asked, url), plan(asked, url)
+    grown = plan(campaign(nodes=["alpha", "beta"], threads=[1, 2, 3]), url, dry_run=True)
+
+    assert grown.counts == {"waiting": 4, "new": 2}
 
     assert (first.counts, first.blobs) == ({"new": 4}, 1)
     assert (again.counts, again.blobs) == ({"waiting": 4}, 0)
@@ -42,89 +40,19 @@ def test_planning_twice_adds_nothing(campaign, url, rows):
 def test_what_is_running_or_complete_is_left_alone_and_what_failed_waits_again(campaign, url, rows):
     asked = campaign(threads=[1, 2, 3, 4])
     plan(asked, url)
-    end(url, "alpha", complete=True)
-    end(url, "alpha", complete=False)
+    end(url)
+    end(url, reason="it rained")
     with transaction(url) as connection:
-        assert fetch(connection, "alpha", heard(connection, "alpha", "here", take_over=False)) is not None
+        number = heartbeat(connection, "alpha", "here", take_over=False)
+        assert fetch(connection, "alpha", number) is not None
+    with transaction(url) as connection:
+        assert fetch(connection, "alpha", number) is None  # a node has one job at a time
 
     report = plan(asked, url)
 
     assert report.counts == {"complete": 1, "again": 1, "running": 1, "waiting": 1}
     assert rows("SELECT count(*) FROM procrastinate_jobs") == [{"count": 4}]
     assert plan(asked, url).counts == {"complete": 1, "running": 1, "waiting": 2}
-
-
-def test_a_campaign_that_grew_adds_what_is_new(campaign, url):
-    plan(campaign(), url)
-
-    assert plan(campaign(nodes=["alpha", "beta"]), url).counts == {"waiting": 1, "new": 1}
-
-
-def test_a_dry_run_queues_nothing(campaign, url):
-    report = plan(campaign(), url, dry_run=True)
-
-    assert (report.counts, report.blobs, report.dry_run) == ({"new": 1}, 0, True)
-    assert fleet_status(url).campaigns == ()
-
-
-def _plan(asked, url):
-    plan(asked, url)
-
-
-def test_planners_at_the_same_time_add_each_cell_once(campaign, url, rows):
-    asked = campaign(nodes=["alpha", "beta"], threads=list(range(1, 21)))
-    spawn = multiprocessing.get_context("fork")
-    planners = [spawn.Process(target=_plan, args=(asked, url)) for _ in range(4)]
-    for planner in planners:
-        planner.start()
-    for planner in planners:
-        planner.join()
-
-    assert [planner.exitcode for planner in planners] == [0] * 4
-    assert rows("SELECT count(*), count(DISTINCT queueing_lock) AS d FROM procrastinate_jobs") == [
-        {"count": 40, "d": 40}
-    ]
-
-
-def test_a_planner_that_is_killed_leaves_all_or_nothing(campaign, url, rows):
-    plan(campaign(nodes=["other"]), url)
-    asked = campaign(threads=list(range(1, 101)))
-    spawn = multiprocessing.get_context("fork")
-    counts = set()
-    for attempt in range(6):
-        planner = spawn.Process(target=_plan, args=(asked, url))
-        planner.start()
-        time.sleep(0.02 * attempt)
-        planner.kill()
-        planner.join()
-        counts |= {row["count"] for row in rows("SELECT count(*) FROM procrastinate_jobs WHERE queue_name = 'alpha'")}
-        assert planner.exitcode in {0, -signal.SIGKILL}
-
-    assert counts <= {0, 100}
-    plan(asked, url)
-    assert rows("SELECT count(*) FROM procrastinate_jobs WHERE queue_name = 'alpha'") == [{"count": 100}]
-
-
-def test_a_node_has_one_job_at_a_time_whoever_asks(campaign, url):
-    plan(campaign(threads=[1, 2]), url)
-    with transaction(url) as connection:
-        number = heard(connection, "alpha", "here", take_over=False)
-        assert fetch(connection, "alpha", number) is not None
-
-    with transaction(url) as connection:
-        assert fetch(connection, "alpha", number) is None
-
-
-def test_ending_a_job_again_changes_nothing(campaign, url, rows):
-    plan(campaign(), url)
-    with transaction(url) as connection:
-        job = fetch(connection, "alpha", heard(connection, "alpha", "here", take_over=False))
-    for complete in (True, False):
-        with transaction(url) as connection:
-            finish(connection, job, {**_ENDED, "complete": complete, "reason": ""})
-
-    assert rows("SELECT status::text, attempts FROM procrastinate_jobs") == [{"status": "succeeded", "attempts": 1}]
-    assert rows("SELECT complete FROM outcome") == [{"complete": True}]
 
 
 def _tables(url: str) -> list[str]:
@@ -159,3 +87,35 @@ def test_what_is_no_fleet_says_so(campaign, url, tmp_path):
     for ask in (lambda: fleet_status(url), lambda: plan(campaign(), url)):
         with pytest.raises(NewerDatabase, match="are of version 99"):
             ask()
+
+
+def test_planners_at_the_same_time_add_each_cell_once(campaign, url, rows):
+    asked = campaign(threads=list(range(1, 41)))
+    plan(campaign(nodes=["other"]), url)
+    fork = multiprocessing.get_context("fork")
+
+    def counted():
+        return rows("SELECT count(*) AS n FROM procrastinate_jobs WHERE queue_name = 'alpha'")[0]["n"]
+
+    planners = [fork.Process(target=plan, args=(asked, url)) for _ in range(4)]
+    for planner in planners:
+        planner.start()
+    for planner in planners:
+        planner.join()
+
+    assert [planner.exitcode for planner in planners] == [0] * 4
+    assert counted() == 40
+    assert rows("SELECT count(DISTINCT queueing_lock) AS n FROM procrastinate_jobs") == [{"n": 41}]
+
+
+def test_ending_a_job_again_changes_nothing(campaign, url, rows):
+    plan(campaign(), url)
+    with transaction(url) as connection:
+        job = took(connection)
+    for complete in (True, False):
+        with transaction(url) as connection:
+            measured = Measured(complete, "", None, 1.0)
+            finish(connection, EndedJob(job, measured, datetime(2026, 11, 23, tzinfo=UTC), 0.0))
+
+    assert rows("SELECT status::text, attempts FROM procrastinate_jobs") == [{"status": "succeeded", "attempts": 1}]
+    assert rows("SELECT complete FROM outcome") == [{"complete": True}]

@@ -14,23 +14,18 @@ import psutil
 import pytest
 from dlbricks.db import Store, Subject
 from dlbricks.generator.fleet.planning import plan
-from dlbricks.generator.fleet.queue import Job, fetch, finish, give_back, heard, retry, stale
-from dlbricks.generator.fleet.runner import Measured, measure_cell
+from dlbricks.generator.fleet.queue import give_back, held_jobs, retry
+from dlbricks.generator.fleet.runner import Measured, measure_cell, stopping_on_signals
 from dlbricks.generator.fleet.server import transaction
-from dlbricks.generator.fleet.stopping import stopping_on_signals
 from servers import serving
 
-from .conftest import until
+from .conftest import end, took, until
 
 BRICKS = 10
-ENDED = {
-    "complete": False,
-    "reason": "it rained",
-    "began": "2026-11-23T00:00:00Z",
-    "waited_s": 0.0,
-    "measured_s": 1.0,
-    "counts": None,
-}
+
+
+TRIED_OFTEN = "UPDATE procrastinate_jobs SET attempts = 50"
+"""As of a job that always kills its worker."""
 
 
 def measured(url: str) -> dict[str, list[str]]:
@@ -53,51 +48,30 @@ def local_blocks(state: Path) -> set[tuple[str, int, int]]:
     return blocks
 
 
-def states(rows) -> list[str]:
-    return [row["status"] for row in rows("SELECT status::text FROM procrastinate_jobs ORDER BY id")]
+def test_jobs_are_measured_pushed_and_ended(campaign, url, workers, rows, states, small_suite):
+    plan(campaign(), url)
 
+    assert "1 job: 1 complete, 0 failed" in workers.drained()
 
-def test_jobs_are_measured_pushed_and_ended(campaign, url, workers, rows, small_suite):
-    plan(campaign(threads=[1, 2]), url)
-
-    worker = workers.start()
-    out, err = worker.communicate(timeout=300)
-
-    assert worker.returncode == 0, err
-    assert "2 jobs: 2 complete, 0 failed" in out
-    assert states(rows) == ["succeeded", "succeeded"]
-    assert list(measured(url).values()) == [sorted(small_suite.keys)] * 2
+    assert states() == ["succeeded"]
+    assert list(measured(url).values()) == [sorted(small_suite.keys)]
     with Store.open(url, read_only=True) as store:
         runs = store.runs()
         assert {(run.node, run.campaign) for run in runs} == {("alpha", "november")}
         assert all(run.finished for run in runs)
-    assert [row["counts"]["measured"] for row in rows("SELECT counts FROM outcome")] == [BRICKS, BRICKS]
+    assert [row["counts"]["measured"] for row in rows("SELECT counts FROM outcome")] == [BRICKS]
     assert list((workers.state("alpha") / "cells").iterdir()) == []
 
 
 @pytest.mark.slow
-def test_once_takes_one_job_and_a_node_leaves_those_of_others(campaign, url, workers, rows):
-    plan(campaign(nodes=["alpha", "beta"], threads=[1, 2]), url)
-
-    out, _ = workers.start("alpha", "--once", "--json").communicate(timeout=300)
-
-    assert '"jobs": 1' in out
-    done = rows("SELECT queue_name AS q FROM procrastinate_jobs WHERE status = 'succeeded'")
-    assert done == [{"q": "alpha"}]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("who", ["worker", "runner", "brick worker"])
-def test_a_kill_loses_and_doubles_nothing(campaign, url, workers, rows, small_suite, who):
+@pytest.mark.parametrize("who", ["worker", "runner"])
+def test_a_kill_loses_and_doubles_nothing(campaign, url, workers, rows, states, small_suite, who):
+    """A worker of bricks that is killed costs a session: ``measurement/test_kill.py``."""
     plan(campaign(sleep_us=5000, visits=16, sessions=4), url)
     state = workers.state("alpha")
     worker = workers.start()
     until(lambda: local_blocks(state))
-    victim = {
-        "worker": lambda: psutil.Process(worker.pid),
-        "runner": lambda: workers.runner(worker),
-        "brick worker": lambda: workers.brick_worker(worker),
-    }[who]()
+    victim = psutil.Process(worker.pid) if who == "worker" else workers.runner(worker)
     below = victim.children(recursive=True)
     before = local_blocks(state)
 
@@ -108,10 +82,10 @@ def test_a_kill_loses_and_doubles_nothing(campaign, url, workers, rows, small_su
     if who == "worker":
         worker.wait()
         assert local_blocks(state) >= before
-        worker = workers.start()
-    _, err = worker.communicate(timeout=300)
-    assert worker.returncode == 0, err
-    assert states(rows) == ["succeeded"]
+        workers.drained()
+    else:
+        worker.communicate(timeout=300)
+    assert states() == ["succeeded"]
     arrived = [key for keys in measured(url).values() for key in keys]
     assert sorted(arrived) == sorted(small_suite.keys)
     on_server = {tuple(row.values()) for row in rows("SELECT measurement_id, process, round FROM public.block")}
@@ -119,28 +93,7 @@ def test_a_kill_loses_and_doubles_nothing(campaign, url, workers, rows, small_su
 
 
 @pytest.mark.slow
-def test_a_worker_that_was_killed_after_pushing_measures_nothing_again(campaign, url, workers, rows):
-    """The worst moment: the server has everything, and nobody ended the job."""
-    plan(campaign(), url)
-    with transaction(url) as connection:
-        connection.execute("ALTER TABLE outcome RENAME COLUMN began TO hidden")
-    _, refused = workers.start().communicate(timeout=300)
-    before = measured(url)
-    assert "refused" in refused
-    assert (states(rows), [len(keys) for keys in before.values()]) == (["doing"], [BRICKS])
-    with transaction(url) as connection:
-        connection.execute("ALTER TABLE outcome RENAME COLUMN hidden TO began")
-
-    _, err = workers.start().communicate(timeout=300)
-
-    assert "put back, since no worker has it any more" in err
-    assert states(rows) == ["succeeded"]
-    assert measured(url) == before
-    assert [row["counts"]["reused"] for row in rows("SELECT counts FROM outcome")] == [BRICKS]
-
-
-@pytest.mark.slow
-def test_sigterm_puts_the_job_back_and_keeps_what_was_committed(campaign, url, workers, rows):
+def test_sigterm_puts_the_job_back_and_keeps_what_was_committed(campaign, url, workers, states):
     plan(campaign(sleep_us=5000, visits=16, sessions=4), url)
     state = workers.state("alpha")
     worker = workers.start("alpha", "--poll", "1s")
@@ -153,21 +106,15 @@ def test_sigterm_puts_the_job_back_and_keeps_what_was_committed(campaign, url, w
 
     assert worker.returncode == 0, err
     assert "put back: november" in err
-    assert states(rows) == ["todo"]
+    assert states() == ["todo"]
     assert local_blocks(state) >= before
     _, alive = psutil.wait_procs(children, timeout=10)
     assert alive == []
-
-
-def test_an_idle_worker_ends_at_once_on_sigterm(campaign, url, workers):
-    plan(campaign(nodes=["beta"]), url)
-    worker = workers.start("alpha", "--poll", "1h")
-    until((workers.state("alpha") / "holder").exists)
+    idle = workers.start("beta", "--poll", "1h")  # an idle worker ends at once
+    until((workers.state("beta") / "holder").exists)
     time.sleep(1)
-
-    worker.send_signal(signal.SIGTERM)
-
-    assert worker.wait(timeout=20) == 0
+    idle.send_signal(signal.SIGTERM)
+    assert idle.wait(timeout=20) == 0
 
 
 @pytest.mark.slow
@@ -192,224 +139,6 @@ def test_nothing_of_the_queue_runs_while_a_cell_is_measured(campaign, url, worke
     worker.communicate(timeout=300)
 
 
-@pytest.mark.slow
-def test_what_was_measured_while_the_server_was_down_arrives(campaign, workers, tmp_path):
-    with serving() as server:
-        server.execute("CREATE DATABASE fleet")
-        workers.url = server.url("fleet")
-        plan(campaign(sleep_us=5000, visits=20), workers.url)
-        worker = workers.start()
-        until(lambda: local_blocks(workers.state("alpha")))
-        server.stop()
-        until(lambda: not psutil.Process(worker.pid).children())
-        time.sleep(2)
-        assert worker.poll() is None
-        server.start()
-
-        _, err = worker.communicate(timeout=120)
-
-        assert "trying again" in err
-        assert worker.returncode == 0
-        assert [len(keys) for keys in measured(workers.url).values()] == [BRICKS]
-
-
-def test_a_machine_that_is_not_quiet_is_waited_for_and_then_named(campaign, url, workers, rows):
-    plan(campaign(), url)
-    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
-        worker = workers.start("alpha", "--drain", "--busy", "0.01%", "--patience", "1s")
-        out, _ = worker.communicate(timeout=120)
-        busy.kill()
-
-    assert worker.returncode == 3
-    assert "1 job: 0 complete, 1 failed" in out
-    (row,) = rows("SELECT reason, waited_s, counts FROM outcome")
-    assert re.fullmatch(r"the machine was not quiet for 1 s: others used \d+% of its processors", row["reason"])
-    assert row["waited_s"] >= 1
-    assert row["counts"] is None
-    assert measured(url) == {}
-
-
-@pytest.mark.slow
-def test_a_cell_that_cannot_be_measured_fails_with_its_reason(campaign, url, workers, rows, tmp_path):
-    (tmp_path / "pylock.toml").write_text("nonsense = 1\n")
-    more = '[[stack]]\nname = "wrong"\nbackend = "sleeping"\noptions = { colour = "red" }\n'
-    locked = '[[stack]]\nname = "locked"\nbackend = "sleeping"\nlock = "pylock.toml"\n'
-    plan(campaign(more=more + locked), url)
-
-    worker = workers.start()
-    worker.communicate(timeout=300)
-
-    assert worker.returncode == 3
-    assert states(rows) == ["succeeded", "failed", "failed"]
-    _, option, lock = [row["reason"] for row in rows("SELECT reason FROM outcome ORDER BY job")]
-    assert option.startswith(
-        "dlbricks run ended with status 2: sleeping has no device 'cpu', or not all of the options"
-    )
-    assert "is no lock file" in lock
-
-
-@pytest.mark.slow
-def test_bricks_that_a_runtime_cannot_execute_are_no_failure_of_the_cell(campaign, url, workers, rows):
-    plan(campaign(), url)
-    worker = workers.start("alpha", "--drain", DLBRICKS_SLEEPLESS="Sqrt")
-    worker.communicate(timeout=300)
-
-    (row,) = rows("SELECT complete, counts FROM outcome")
-    assert row["complete"]
-    assert (row["counts"]["measured"], row["counts"]["failed"]) == (BRICKS - 1, 1)
-    with Store.open(url, read_only=True) as store:
-        (failure,) = store.failures()
-    assert "cannot fall asleep" in failure.reason
-
-
-def test_a_job_that_always_kills_its_worker_ends(campaign, url, workers, rows):
-    asked = campaign()
-    plan(asked, url)
-    with transaction(url) as connection:
-        connection.execute("UPDATE procrastinate_jobs SET attempts = 50")
-
-    worker = workers.start()
-    worker.communicate(timeout=60)
-
-    assert worker.returncode == 3
-    assert states(rows) == ["failed"]
-    assert rows("SELECT reason FROM outcome") == [{"reason": "was begun 50 times and never ended"}]
-
-    plan(asked, url)
-    again = workers.start()
-    _, err = again.communicate(timeout=300)
-
-    assert again.returncode == 0, err
-    assert states(rows) == ["succeeded"]
-
-
-def test_once_ends_after_a_job_that_always_kills_its_worker(campaign, url, workers, rows):
-    plan(campaign(threads=[1, 2]), url)
-    with transaction(url) as connection:
-        connection.execute("UPDATE procrastinate_jobs SET attempts = 50")
-
-    out, _ = workers.start("alpha", "--once", "--json").communicate(timeout=60)
-
-    assert '"jobs": 1' in out
-    assert states(rows) == ["failed", "todo"]
-
-
-def test_only_what_never_ended_counts(campaign, url):
-    asked = campaign()
-    plan(asked, url)
-
-    def taken(connection) -> Job:
-        job = fetch(connection, "alpha", heard(connection, "alpha", "here", take_over=False))
-        assert isinstance(job, Job)
-        return job
-
-    deaths = []
-    with transaction(url) as connection:
-        for _ in range(3):
-            give_back(connection, taken(connection))
-        for _ in range(2):
-            deaths.append(taken(connection).deaths)
-            retry(connection, *stale(connection, "alpha"))
-        job = taken(connection)
-        deaths.append(job.deaths)
-        finish(connection, job, ENDED)
-    plan(asked, url)
-    with transaction(url) as connection:
-        deaths.append(taken(connection).deaths)
-        retry(connection, *stale(connection, "alpha"))
-        job = taken(connection)
-        deaths.append(job.deaths)
-        give_back(connection, job)
-        deaths.append(taken(connection).deaths)
-
-    assert deaths == [0, 1, 2, 0, 1, 1]
-
-
-@pytest.mark.sweep(1)
-@pytest.mark.parametrize("content", [b"", b"no database" * 1000, None])
-def test_a_file_that_cannot_be_read_fails_its_cell_and_no_other(campaign, url, workers, rows, content):
-    """Damaged where a worker died of it 50 times, so that nothing runs over it before it is pushed."""
-    asked = campaign(threads=[1, 2])
-    plan(asked, url)
-    first = next(asked.cells())
-    file = workers.state("alpha") / "cells" / f"{first.key}.db"
-    file.parent.mkdir(parents=True)
-    if content is None:  # a database of something else
-        with sqlite3.connect(file) as connection:
-            connection.execute("CREATE TABLE birds (name text)")
-        connection.close()
-    else:
-        file.write_bytes(content)
-    with transaction(url) as connection:
-        connection.execute("UPDATE procrastinate_jobs SET attempts = 50 WHERE queueing_lock = %s", [first.key])
-
-    worker = workers.start()
-    _, err = worker.communicate(timeout=300)
-
-    assert worker.returncode == 3, err
-    assert states(rows) == ["failed", "succeeded"]
-    reason = rows("SELECT reason FROM outcome ORDER BY job")[0]["reason"]
-    assert "what was measured cannot be read: " in reason
-    assert file.name in reason
-    assert [path.name for path in (workers.state("alpha") / "unreadable").iterdir()] == [file.name]
-    plan(asked, url)
-    workers.start().communicate(timeout=300)
-    assert states(rows) == ["succeeded", "succeeded"]
-
-
-@pytest.mark.slow
-def test_a_job_of_another_version_fails_and_is_in_nobodys_way(campaign, url, workers, rows):
-    plan(campaign(threads=[1, 2]), url)
-    with transaction(url) as connection:
-        newer = "UPDATE procrastinate_jobs SET args = args || '{\"novelty\": 1}'::jsonb, status = 'doing'"
-        connection.execute(f"{newer} WHERE id = (SELECT min(id) FROM procrastinate_jobs)".encode())
-
-    worker = workers.start()
-    out, err = worker.communicate(timeout=300)
-
-    assert worker.returncode == 3, err
-    assert "2 jobs: 1 complete, 1 failed" in out
-    assert states(rows) == ["failed", "succeeded"]
-    assert "not of this version: novelty" in rows("SELECT reason FROM outcome ORDER BY job")[0]["reason"]
-
-
-@pytest.mark.slow
-def test_a_model_that_is_not_there_fails_its_cell(campaign, url, workers, rows, branches):
-    """What could be measured is on the server all the same."""
-    asked = campaign(models=[str(branches), "/nowhere/squeezenet.onnx"])
-    plan(asked, url)
-
-    worker = workers.start()
-    worker.communicate(timeout=300)
-
-    assert worker.returncode == 3
-    assert states(rows) == ["failed"]
-    (row,) = rows("SELECT reason, counts FROM outcome")
-    assert "squeezenet.onnx" in row["reason"]
-    assert [len(keys) for keys in measured(url).values()] == [BRICKS]
-
-
-@pytest.mark.slow
-def test_two_workers_of_one_node_do_not_take_each_others_jobs(campaign, url, workers):
-    plan(campaign(sleep_us=5000, visits=20), url)
-    first = workers.start()
-    workers.runner(first)
-
-    second = workers.start()
-    _, err = second.communicate(timeout=60)
-    elsewhere = workers.start("alpha", "--drain", "--state", str(workers.folder / "elsewhere"))
-    _, other = elsewhere.communicate(timeout=60)
-
-    assert second.returncode == elsewhere.returncode - 1 == 1
-    assert "another worker works in" in err
-    assert "node alpha is worked for from another machine" in other
-    first.kill()
-    first.wait()
-    third = workers.start("alpha", "--drain", "--take-over", "--state", str(workers.folder / "elsewhere"))
-    third.communicate(timeout=300)
-    assert third.returncode == 0
-
-
 @pytest.mark.parametrize(
     ("said", "complete", "counts"),
     [('{"bricks": 3, "results": []}', True, 3), ("", False, None), ("[]", False, None), ('{"bricks": ', False, None)],
@@ -431,3 +160,181 @@ def test_an_answer_of_another_version_is_taken_as_it_is(tmp_path, said, complete
     assert (done.counts or {}).get("bricks") == counts
     assert complete or "without an answer" in done.reason
     assert (done.counts or {}).get("models") is None
+
+
+@pytest.mark.slow
+def test_what_was_measured_while_the_server_was_down_arrives(campaign, workers):
+    with serving() as server:
+        server.execute("CREATE DATABASE fleet")
+        workers.url = server.url("fleet")
+        plan(campaign(sleep_us=5000, visits=20), workers.url)
+        worker = workers.start()
+        until(lambda: local_blocks(workers.state("alpha")))
+        server.stop()
+        until(lambda: not psutil.Process(worker.pid).children())
+        time.sleep(2)
+        assert worker.poll() is None
+        server.start()
+
+        _, err = worker.communicate(timeout=120)
+
+        assert "trying again" in err
+        assert worker.returncode == 0
+        assert [len(keys) for keys in measured(workers.url).values()] == [BRICKS]
+
+
+@pytest.mark.slow
+def test_a_machine_that_is_not_quiet_is_waited_for_and_then_named(campaign, url, workers, rows):
+    plan(campaign(), url)
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+        said = workers.drained("alpha", "--drain", "--busy", "0.01%", "--patience", "1s", code=3)
+        busy.kill()
+
+    assert "1 job: 0 complete, 1 failed" in said
+    (row,) = rows("SELECT reason, waited_s, counts FROM outcome")
+    assert re.fullmatch(r"the machine was not quiet for 1 s: others used \d+% of its processors", row["reason"])
+    assert row["waited_s"] >= 1
+    assert row["counts"] is None
+    assert measured(url) == {}
+
+
+@pytest.mark.slow
+def test_cells_that_cannot_be_measured_fail_with_their_reasons_and_are_in_nobodys_way(
+    campaign, url, workers, rows, states, tmp_path, branches
+):
+    """A lock that is none, an option that there is not, a job of another version, and a model that is not there."""
+    (tmp_path / "pylock.toml").write_text("nonsense = 1\n")
+    wrong = '[[stack]]\nname = "wrong"\nbackend = "sleeping"\noptions = { colour = "red" }\n'
+    locked = '[[stack]]\nname = "locked"\nbackend = "sleeping"\nlock = "pylock.toml"\n'
+    newer = '[[stack]]\nname = "newer"\nbackend = "sleeping"\noptions = { sleep_us = 7 }\n'
+    plan(campaign(more=wrong + locked + newer, models=[str(branches), "/nowhere/squeezenet.onnx"]), url)
+    with transaction(url) as connection:
+        novel = "UPDATE procrastinate_jobs SET args = args || '{\"novelty\": 1}'::jsonb, status = 'doing'"
+        connection.execute(f"{novel} WHERE id = (SELECT max(id) FROM procrastinate_jobs)".encode())
+
+    assert "4 jobs: 0 complete, 4 failed" in workers.drained(code=3)
+
+    assert states() == ["failed"] * 4
+    found = rows("SELECT reason, counts FROM outcome ORDER BY job")
+    reasons = ("squeezenet.onnx", "no device 'cpu', or not all of the options", "is no lock file", "novelty")
+    assert all(reason in row["reason"] for reason, row in zip(reasons, found, strict=True))
+    assert [len(keys) for keys in measured(url).values()] == [BRICKS]  # what could be measured is on the server
+
+
+@pytest.mark.slow
+def test_bricks_that_a_runtime_cannot_execute_are_no_failure_of_the_cell(campaign, url, workers, rows):
+    plan(campaign(nodes=["alpha", "beta"], threads=[1, 2]), url)
+    said = workers.drained("alpha", "--once", "--json", DLBRICKS_SLEEPLESS="Sqrt")
+
+    assert '"jobs": 1' in said  # once takes one job, and a node leaves those of others
+    done = rows("SELECT queue_name AS q FROM procrastinate_jobs WHERE status = 'succeeded'")
+    assert done == [{"q": "alpha"}]
+    (row,) = rows("SELECT complete, counts FROM outcome")
+    assert row["complete"]
+    assert (row["counts"]["measured"], row["counts"]["failed"]) == (BRICKS - 1, 1)
+    with Store.open(url, read_only=True) as store:
+        (failure,) = store.failures()
+    assert "cannot fall asleep" in failure.reason
+
+
+@pytest.mark.slow
+def test_a_job_that_always_kills_its_worker_ends(campaign, url, workers, rows, states):
+    asked = campaign(threads=[1, 2])
+    plan(asked, url)
+    with transaction(url) as connection:
+        connection.execute(TRIED_OFTEN)
+
+    assert '"jobs": 1' in workers.drained("alpha", "--once", "--json", code=3)
+    assert states() == ["failed", "todo"]
+    workers.drained(code=3)
+    assert states() == ["failed", "failed"]
+    reasons = rows("SELECT DISTINCT reason FROM outcome")
+    assert reasons == [{"reason": "was begun 50 times and never ended"}]
+
+    plan(asked, url)
+    workers.drained()
+
+    assert states() == ["succeeded", "succeeded"]
+
+
+def test_only_what_never_ended_counts(campaign, url):
+    asked = campaign()
+    plan(asked, url)
+
+    deaths = []
+    with transaction(url) as connection:
+        for _ in range(3):
+            give_back(connection, took(connection))
+        for _ in range(2):
+            deaths.append(took(connection).deaths)
+            retry(connection, *held_jobs(connection, "alpha"))
+    end(url, reason="it rained")
+    plan(asked, url)
+    with transaction(url) as connection:
+        deaths.append(took(connection).deaths)
+        retry(connection, *held_jobs(connection, "alpha"))
+        job = took(connection)
+        deaths.append(job.deaths)
+        give_back(connection, job)
+        deaths.append(took(connection).deaths)
+
+    assert deaths == [0, 1, 0, 1, 1]
+
+
+@pytest.mark.slow
+def test_a_file_that_cannot_be_read_fails_its_cell_and_no_other(campaign, url, workers, rows, states):
+    """Damaged where a worker died of it 50 times, so that nothing runs over it before it is pushed."""
+    asked = campaign(threads=[1, 2])
+    plan(asked, url)
+    first = asked.cells[0]
+    file = workers.state("alpha") / "cells" / f"{first.key}.db"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"no database" * 1000)
+    with transaction(url) as connection:
+        connection.execute(f"{TRIED_OFTEN} WHERE queueing_lock = %s".encode(), [first.key])
+
+    workers.drained(code=3)
+
+    assert states() == ["failed", "succeeded"]
+    reason = rows("SELECT reason FROM outcome ORDER BY job")[0]["reason"]
+    assert "what was measured cannot be read: " in reason
+    assert file.name in reason
+    assert [path.name for path in (workers.state("alpha") / "unreadable").iterdir()] == [file.name]
+    plan(asked, url)
+    workers.drained()
+    assert states() == ["succeeded", "succeeded"]
+
+
+@pytest.mark.slow
+def test_two_workers_of_one_node_do_not_take_each_others_jobs(campaign, url, workers):
+    plan(campaign(sleep_us=5000, visits=20), url)
+    first = workers.start()
+    workers.runner(first)
+    elsewhere = ("--state", str(workers.folder / "elsewhere"))
+
+    assert "another worker works in" in workers.drained(code=1)
+    other = workers.drained("alpha", "--drain", *elsewhere, code=2)
+    assert "node alpha is worked for from another machine" in other
+    first.kill()
+    first.wait()
+    workers.drained("alpha", "--drain", "--take-over", *elsewhere)
+
+
+@pytest.mark.slow
+def test_a_worker_that_was_killed_after_pushing_measures_nothing_again(campaign, url, workers, rows, states):
+    """The worst moment: the server has everything, and nobody ended the job."""
+    plan(campaign(), url)
+    with transaction(url) as connection:
+        connection.execute("ALTER TABLE outcome RENAME COLUMN began TO hidden")
+    _, refused = workers.start().communicate(timeout=300)
+    before = measured(url)
+    assert "refused" in refused
+    assert (states(), [len(keys) for keys in before.values()]) == (["doing"], [BRICKS])
+    with transaction(url) as connection:
+        connection.execute("ALTER TABLE outcome RENAME COLUMN hidden TO began")
+
+    assert "put back, since no worker has it any more" in workers.drained()
+
+    assert states() == ["succeeded"]
+    assert measured(url) == before
+    assert [row["counts"]["reused"] for row in rows("SELECT counts FROM outcome")] == [BRICKS]

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,8 +29,6 @@ with lock.machine_lock():
 
 _LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has abstract sockets")
 
-Start = Callable[..., "subprocess.Popen[bytes]"]
-
 
 @pytest.fixture(params=["folder", pytest.param("machine", marks=_LINUX)], autouse=True)
 def way(request, tmp_path, monkeypatch) -> str:
@@ -41,86 +39,6 @@ def way(request, tmp_path, monkeypatch) -> str:
     if request.param == "folder":
         monkeypatch.setenv(LOCK_DIR_VARIABLE, str(tmp_path))
     return request.param
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    """Start a process that holds the lock."""
-    started = []
-
-    def begin() -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-c", _HOLDER, lock._NAME.lstrip("\0")]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        started.append(subprocess.Popen(command, **pipes))
-        return started[-1]
-
-    yield begin
-    for process in started:
-        with process:
-            process.kill()
-
-
-@pytest.fixture
-def holder(start: Start) -> subprocess.Popen[bytes]:
-    process = start()
-    assert process.stdout.readline() == b"held\n"
-    return process
-
-
-def test_a_second_process_is_shown_who_measures(holder):
-    with pytest.raises(MachineBusy, match=rf"pid {holder.pid}\b.*{LOCK_WAIT_VARIABLE}"), machine_lock():
-        pass
-
-
-def test_the_lock_ends_with_its_process(holder):
-    os.kill(holder.pid, signal.SIGKILL)
-    holder.wait()
-
-    with machine_lock():
-        pass
-
-
-def test_asking_who_holds_it_leaves_nothing_behind(holder):
-    for _ in range(300):  # more than the kernel queues
-        with pytest.raises(MachineBusy, match=rf"pid ({holder.pid}|unknown)\b"), machine_lock():
-            pass
-    os.kill(holder.pid, signal.SIGKILL)
-    holder.wait()
-
-    with machine_lock():
-        pass
-
-
-def test_waiting_gets_the_lock_when_it_is_given_back(holder):
-    holder.stdin.close()
-
-    with machine_lock(wait_s=30):
-        pass
-
-
-def test_waiting_ends(holder, monkeypatch):
-    monkeypatch.setenv(LOCK_WAIT_VARIABLE, "0.3")
-    begun = time.monotonic()
-
-    with pytest.raises(MachineBusy), machine_lock():
-        pass
-
-    assert time.monotonic() - begun >= 0.3
-
-
-def test_a_process_excludes_itself():
-    with machine_lock(), pytest.raises(MachineBusy, match=rf"pid {os.getpid()}\b"), machine_lock():
-        pass
-
-
-def test_services_with_temporary_folders_of_their_own_exclude_each_other(holder, monkeypatch, tmp_path):
-    private = tmp_path / "private"
-    private.mkdir()
-    monkeypatch.setenv("TMPDIR", str(private))
-    monkeypatch.setattr("tempfile.tempdir", None)
-
-    with pytest.raises(MachineBusy), machine_lock():
-        pass
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -172,6 +90,50 @@ def trying(user: int | None) -> Iterator[tuple[int, str]]:
         os.waitpid(child, 0)
 
 
+@pytest.fixture
+def holder() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that holds the lock."""
+    command = [sys.executable, "-c", _HOLDER, lock._NAME.lstrip("\0")]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, **pipes) as process:
+        assert process.stdout.readline() == b"held\n"
+        yield process
+        process.kill()
+
+
+def test_a_second_process_is_shown_who_measures_and_leaves_nothing_behind(holder, monkeypatch, tmp_path):
+    with pytest.raises(MachineBusy, match=rf"pid {holder.pid}\b.*{LOCK_WAIT_VARIABLE}"), machine_lock():
+        pass
+    for _ in range(300):  # more than the kernel queues
+        with pytest.raises(MachineBusy, match=rf"pid ({holder.pid}|unknown)\b"), machine_lock():
+            pass
+    monkeypatch.setenv(LOCK_WAIT_VARIABLE, "0.3")
+    begun = time.monotonic()
+    with pytest.raises(MachineBusy), machine_lock():
+        pass
+    assert time.monotonic() - begun >= 0.3
+    monkeypatch.setenv(LOCK_WAIT_VARIABLE, "soon")
+    with pytest.raises(UsageError, match="soon"), machine_lock():
+        pass
+    monkeypatch.delenv(LOCK_WAIT_VARIABLE)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # services with temporary folders of their own exclude each other
+    monkeypatch.setattr("tempfile.tempdir", None)
+    with pytest.raises(MachineBusy), machine_lock():
+        pass
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.wait()
+
+    with machine_lock(), pytest.raises(MachineBusy, match=rf"pid {os.getpid()}\b"), machine_lock():
+        pass  # a process excludes itself
+
+
+def test_waiting_gets_the_lock_when_it_is_given_back(holder):
+    holder.stdin.close()
+
+    with machine_lock(wait_s=30):
+        pass
+
+
 def test_the_lock_is_not_inherited():
     """A worker that outlives its parent for a moment must not hold the machine."""
     with machine_lock():
@@ -181,13 +143,6 @@ def test_the_lock_is_not_inherited():
             pass
     finally:
         child.communicate()
-
-
-def test_a_wrong_wait_is_a_usage_error(monkeypatch):
-    monkeypatch.setenv(LOCK_WAIT_VARIABLE, "soon")
-
-    with pytest.raises(UsageError, match="soon"), machine_lock():
-        pass
 
 
 @pytest.mark.parametrize("way", ["folder"], indirect=True)
@@ -208,19 +163,6 @@ class TestAFolder:
         lock_path().symlink_to(tmp_path / "elsewhere")
 
         with pytest.raises(MachineBusy, match="cannot be opened"), machine_lock():
-            pass
-
-    def test_folders_do_not_exclude_each_other(self, holder, tmp_path, monkeypatch):
-        (tmp_path / "other").mkdir()
-        monkeypatch.setenv(LOCK_DIR_VARIABLE, str(tmp_path / "other"))
-
-        with machine_lock():
-            pass
-
-    def test_a_folder_that_is_not_there_is_a_usage_error(self, tmp_path, monkeypatch):
-        monkeypatch.setenv(LOCK_DIR_VARIABLE, str(tmp_path / "nowhere"))
-
-        with pytest.raises(UsageError, match="nowhere"), machine_lock():
             pass
 
     def test_it_is_the_temporary_folder_where_sockets_are_forbidden(self, tmp_path, monkeypatch):

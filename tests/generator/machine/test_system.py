@@ -21,18 +21,10 @@ def test_the_system_is_this_machine():
     assert 1 <= system.physical_cores <= system.logical_cores
     assert system.memory_gib >= 1
     assert all(size > 0 for _, size in system.cache_bytes)
-
-
-def test_the_system_is_the_same_in_every_process():
+    assert socket.gethostname() not in str(system).split("'")
     script = "from dlbricks.generator.machine.system import probe_system; print(probe_system().key)"
-
     other = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-
-    assert other.stdout.strip() == probe_system().key
-
-
-def test_the_system_does_not_name_its_host():
-    assert socket.gethostname() not in str(probe_system()).split("'")
+    assert other.stdout.strip() == system.key  # the same in every process
 
 
 def test_the_state_can_be_stored():
@@ -44,7 +36,8 @@ def test_the_state_can_be_stored():
 
 
 def test_load_is_noticed():
-    """A process that spins on every CPU makes the machine loud."""
+    """A process that spins on every CPU makes the machine loud; watching needs no thread."""
+    before = threading.active_count()
     spinners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in os.sched_getaffinity(0)]
     try:
         found = quietness(watch_s=1.0)
@@ -53,14 +46,7 @@ def test_load_is_noticed():
             spinner.kill()
             spinner.wait()
 
+    assert threading.active_count() == before
     assert not found.quiet
     assert found.busy > 0.5
     assert any("other processes use" in reason for reason in found.reasons)
-
-
-def test_watching_uses_no_threads():
-    before = threading.active_count()
-
-    quietness(watch_s=0.05)
-
-    assert threading.active_count() == before

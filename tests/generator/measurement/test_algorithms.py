@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from computing import operators, settings
 from dlbricks import estimate
 from dlbricks.db import Subject
 from dlbricks.errors import UsageError
-from dlbricks.generator.backends.base import Settings
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
-from dlbricks.generator.backends.requirements import require_algorithms, with_algorithm
 from dlbricks.generator.measurement.run import run
 from dlbricks.generator.network.network import synthetic_network
 from dlbricks.generator.progress import Stage
-from dlbricks.generator.worker.client import Worker
-from dlbricks.generator.worker.requests import Prepare, Visit
+from dlbricks.generator.worker.messages import Time
+from working import network
 
 QUICKEST = {"visits": 10, "processes": 1, "sessions": 1}
 NAMES = ("basic", "extended", "padded-16", "padded-8", "unfused", "unpacked")
@@ -47,19 +46,6 @@ class ChoosyBackend(OrtBackend):
             raise UnsupportedBrick("no basic Exp")
         return super().prepare(network, settings)
 """
-_PLAIN = """
-from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
-
-class PlainBackend:
-    name = "plain"
-    devices = ("cpu",)
-    dtypes = ("float32",)
-    def __init__(self):
-        own = OrtBackend()
-        own.name = "plain"
-        for name in ("probe", "command", "resolve", "stack", "setup", "prepare"):
-            setattr(self, name, getattr(own, name))
-"""
 
 
 @pytest.mark.sweep(1)
@@ -89,7 +75,7 @@ def test_every_brick_is_measured_once_per_algorithm_and_then_reused(small_suite,
     assert (again.run, again.algorithms, again.algorithms_reused) == (None, 0, 40 + PADDED)
     (answer,) = estimate(small_models, store=store, cache=cache)
     latencies = {one.key: one.latency_ns / 1e6 for one in store.measurements(subject=Subject.BRICK)}
-    for row in answer.sequences:
+    for row in answer.parts.sequences:
         rivals = store.measurements(keys=[row.key], variant=None)
         assert row.latency_ms == latencies[row.key]
         assert row.lower_bound_ms == min(one.latency_ns for one in rivals if one.variant in {"", *NAMES}) / 1e6
@@ -107,34 +93,26 @@ def test_bricks_and_algorithms_are_measured_in_the_same_sessions(small_suite, st
 
 
 @pytest.mark.slow
-def test_an_algorithm_that_fails_is_no_failure_of_its_brick(small_suite, store, install_backend):
+@pytest.mark.parametrize("kind", ["unsupported", "crashed"])
+def test_an_algorithm_that_fails_is_no_failure_of_its_brick(small_suite, store, install_backend, monkeypatch, kind):
     install_backend("choosy", "ChoosyBackend", _CHOOSY)
+    monkeypatch.setenv("DLBRICKS_TEST_CRASH", "1" if kind == "crashed" else "")
+    asked = {"store": store, "backend": "choosy", "cache": "hot", "algorithms": True, **QUICKEST}
 
-    report = run(small_suite, store=store, backend="choosy", cache="hot", algorithms=True, **QUICKEST)
+    report = run(small_suite, **asked)
 
-    failed = {(failure.variant, failure.kind, failure.reason) for failure in report.algorithm_failures}
-    assert failed == {("unpacked", "unsupported", "no unpacked Sqrt"), ("basic", "unsupported", "no basic Exp")}
+    failed = {failure.variant: (failure.kind, failure.reason) for failure in report.algorithm_failures}
+    assert failed.keys() == {"unpacked", "basic"}
+    assert failed["unpacked"] == ("unsupported", "no unpacked Sqrt")
+    assert failed["basic"][0] == kind
     assert (report.measured, report.failed, report.failures, report.algorithms) == (10, 0, (), 38)
-    assert report.complete  # that there is none is an answer
+    assert report.complete == (kind == "unsupported")  # that there is none is an answer
     assert store.failures(subject=Subject.BRICK) == []
-    again = run(small_suite, store=store, backend="choosy", cache="hot", algorithms=True, **QUICKEST)
-    assert (again.run, again.algorithms_reused, len(again.algorithm_failures)) == (None, 38, 2)
-    tried = run(small_suite, store=store, backend="choosy", cache="hot", algorithms=True, again=["failed"], **QUICKEST)
-    assert (tried.algorithms, tried.algorithms_reused, len(tried.algorithm_failures)) == (0, 38, 2)
-
-
-@pytest.mark.slow
-def test_an_algorithm_that_crashes_costs_only_itself(small_suite, store, install_backend, monkeypatch):
-    install_backend("choosy", "ChoosyBackend", _CHOOSY)
-    monkeypatch.setenv("DLBRICKS_TEST_CRASH", "1")
-
-    report = run(small_suite, store=store, backend="choosy", cache="hot", algorithms=True, **QUICKEST)
-
-    kinds = {failure.variant: failure.kind for failure in report.algorithm_failures}
-    assert kinds == {"unpacked": "unsupported", "basic": "crashed"}
-    assert (report.measured, report.failed, report.algorithms) == (10, 0, 38)
-    assert not report.complete
     assert store.info()["counts"]["open"] == 0
+    if kind == "unsupported":
+        again, tried = (run(small_suite, **asked, **more) for more in ({}, {"again": ["failed"]}))
+        assert (again.run, again.algorithms_reused, len(again.algorithm_failures)) == (None, 38, 2)
+        assert (tried.algorithms, tried.algorithms_reused, len(tried.algorithm_failures)) == (0, 38, 2)
 
 
 @pytest.mark.slow
@@ -165,19 +143,12 @@ def test_an_interrupted_run_goes_on_with_algorithms_where_they_are_asked_for(sma
     assert store.info()["counts"]["open"] == 0
 
 
-def test_a_backend_without_a_choice_is_reported(small_suite, store, install_backend):
-    install_backend("plain", "PlainBackend", _PLAIN)
-
-    with pytest.raises(UsageError, match=r"backend plain offers no choice of algorithms; leave out --algorithms"):
-        run(small_suite, store=store, backend="plain", cache="hot", algorithms=True)
-
-
 def test_only_what_differs_from_the_options_is_offered():
     backend = OrtBackend()
 
     def names(**options):
         effective = backend.resolve("cpu", options)
-        return tuple(one.name for one in require_algorithms(backend, "cpu", effective, "float32"))
+        return tuple(one.name for one in backend.require_algorithms("cpu", effective, "float32"))
 
     assert names() == NAMES
     assert names(optimization="basic") == ("extended", "full", "padded-16", "padded-8", "unfused", "unpacked")
@@ -190,27 +161,23 @@ def test_only_what_differs_from_the_options_is_offered():
 
 def test_algorithms_execute_other_operators(skeleton_of):
     backend = OrtBackend()
-    plain = Settings("cpu", 1, backend.resolve("cpu", {"pinning": "off"}))
     network = synthetic_network(skeleton_of(CONVOLUTIONS))
 
-    def operators(settings):
-        return {node.op_type for node in backend.optimised(network, settings).model.graph.node}
+    def executed(*algorithm):
+        chosen = backend.with_algorithm(settings(), *algorithm) if algorithm else settings()
+        return {*operators(backend.optimised(network, chosen))}
 
-    assert "ReorderInput" in operators(plain)
-    assert operators(with_algorithm(backend, plain, "extended")) == {"Conv", "FusedConv"}
-    assert operators(with_algorithm(backend, plain, "basic")) == {"Conv", "Relu"}
+    assert "ReorderInput" in executed()
+    assert executed("extended") == {"Conv", "FusedConv"}
+    assert executed("basic") == {"Conv", "Relu"}
 
 
-def test_a_worker_runs_algorithms_in_turn_and_knows_no_others(small_suite):
-    key = small_suite.keys[0]
-    path = str(small_suite.brick_path(key).resolve())
-    with Worker.start("onnxruntime", options={"pinning": "off"}) as worker:
-        for name in ("", *OF_ALL):
-            worker.prepare(Prepare(id=name, path=path, synthetic=True, variant=name))
-        for name in ("", *OF_ALL):
-            assert worker.visit(Visit(name)).elapsed_ns > 0
-        with pytest.raises(
-            UsageError,
-            match=r"no algorithm .winograd. here; it has basic, extended, padded-16, padded-8, unf",
-        ):
-            worker.prepare(Prepare(id="w", path=path, synthetic=True, variant="winograd"))
+def test_a_worker_runs_algorithms_in_turn_and_knows_no_others(small_suite, worker):
+    path = str(small_suite.brick_path(small_suite.keys[0]).resolve())
+    for name in ("", *OF_ALL):
+        worker.load(network(name, path, variant=name))
+    for name in ("", *OF_ALL):
+        assert worker.time(Time(name)).elapsed_ns > 0
+        worker.drop(name)
+    with pytest.raises(UsageError, match=r"no algorithm .winograd. here; it has basic, extended, padded-16, pad"):
+        worker.load(network("w", path, variant="winograd"))

@@ -2,39 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import numpy as np
-import onnx
-import onnx.parser
 import pytest
+from computing import computed, settings
 from dlbricks.bricks.graph.graph import build_graph
 from dlbricks.db.values import DATA, Conditions, Run, Subject
 from dlbricks.errors import UsageError
-from dlbricks.generator.backends.base import Settings
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
-from dlbricks.generator.measurement.data.data_effects import measure_data, stored_data_effects
-from dlbricks.generator.measurement.data.model_effect import data_row, effect_of
+from dlbricks.generator.measurement.data_effects import data_row, effect_of, measure_data, stored_data_effects
 from dlbricks.generator.measurement.measure import measure
-from dlbricks.generator.network.network import Network, file_network
-from dlbricks.generator.worker.client import Worker
-from dlbricks.generator.worker.execution.layer_effects import subnormal_share
-from dlbricks.generator.worker.execution.walk import walk
-from dlbricks.generator.worker.replies import Examined, LayerEffect, parse_reply
-from dlbricks.generator.worker.requests import Examine
+from dlbricks.generator.network.network import file_network
+from dlbricks.generator.worker.execution.layer_effects import subnormal_share, walk
+from dlbricks.generator.worker.messages import LayerEffect
 from dlbricks.models import find_models
 from dlbricks.models.skeleton import hides_future
-from onnx import numpy_helper
+from working import UNPINNED, file
 
-UNPINNED = {"pinning": "off"}
 QUICK = {"options": UNPINNED, "processes": 2, "rounds": 2}
 
 MASKED = (
     "(float[1,4,64,64] x, float[1,4,64,32] v) => (float[1,4,64,32] y)"
     "{a = Add(x, mask) b = Softmax<axis=-1>(a) c = MatMul(b, v) y = Tanh(c)}"
 )
-"""Attention with a mask of -100 in half of its columns: exp(-100) is subnormal once it is divided by a sum."""
+"""Attention with a mask of -86 in half of its columns: exp(-86) is subnormal once it is divided by a sum."""
 
 BRANCHED = (
     "(float[4,8] x) => (float[4,8] y)"
@@ -47,76 +37,37 @@ SEQUENCED = (
     "(float[4,8] x) => (float[4,8] y) {s = SequenceConstruct(x, x) i = Relu(x) y = ConcatFromSequence<axis=0>(s)}"
 )
 
-Write = Callable[..., Path]
-
 
 @pytest.fixture
-def write(tmp_path: Path) -> Write:
-    """Write a model: its graph in ONNX's text form, and its weights."""
-
-    def write(graph: str, **weights: np.ndarray) -> Path:
-        model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> model {graph}')
-        model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in weights.items())
-        path = tmp_path / "model.onnx"
-        onnx.save(model, path)
-        return path
-
-    return write
-
-
-@pytest.fixture
-def masked(write: Write) -> Path:
+def masked(source):
     mask = np.zeros((1, 1, 64, 64), np.float32)
-    mask[..., 32:] = -100
-    return write(MASKED, mask=mask)
+    mask[..., 32:] = -86
+    return source(MASKED, {"mask": mask})
 
 
-@pytest.fixture(scope="module")
-def settings() -> Settings:
-    backend = OrtBackend()
-    chosen = Settings("cpu", 1, backend.resolve("cpu", UNPINNED))
-    backend.setup(chosen)
-    # Not together: that would share memory with all other tests of this process.
-    return chosen
-
-
-def optimised(path: Path, settings: Settings) -> Network:
-    return OrtBackend().optimised(file_network(path, overrides={}), settings)
-
-
-def executed(network: Network, settings: Settings) -> list[np.ndarray]:
-    executable = OrtBackend().prepare(network, settings)
-    executable.run()
-    return [np.array(array) for array in executable.outputs()]
+def walked(model):
+    """The optimised network of a model, and the steps of a walk through it."""
+    network = OrtBackend().optimised(file_network(model.path, overrides={}), settings())
+    return network, walk(network, OrtBackend(), settings())
 
 
 @pytest.mark.parametrize("case", ["masked", "branched"])
-def test_a_walk_computes_what_the_model_does(case, write, settings, request):
-    path = (
-        request.getfixturevalue("masked")
-        if case == "masked"
-        else write(BRANCHED, w=np.full((4, 8), 2, np.float32), zero=np.zeros((), np.float32))
-    )
-    network = optimised(path, settings)
+def test_a_walk_computes_what_the_model_does_layer_by_layer(case, source, request):
+    weights = {"w": np.full((4, 8), 2, np.float32), "zero": np.zeros((), np.float32)}
+    network, steps = walked(source(BRANCHED, weights) if case == "branched" else request.getfixturevalue("masked"))
 
-    found = {}
-    for step in walk(network, OrtBackend(), settings):
+    found, layers = {}, []
+    for step in steps:
         found |= {name: np.array(array) for name, array in step.outputs.items()}
+        layers.append((step.index, step.node.op_type))
 
-    for name, wanted in zip(network.outputs, executed(network, settings), strict=True):
+    assert layers == list(enumerate(node.op_type for node in network.model.graph.node))
+    for name, wanted in zip(network.outputs, computed(network), strict=True):
         np.testing.assert_array_equal(found[name], wanted)
 
 
-def test_each_layer_of_a_walk_is_reported_in_the_order_of_the_graph(masked, settings):
-    network = optimised(masked, settings)
-
-    steps = [(step.index, step.node.op_type) for step in walk(network, OrtBackend(), settings)]
-
-    assert steps == list(enumerate(node.op_type for node in network.model.graph.node))
-
-
-def test_the_synthetic_twin_of_a_layer_has_other_values_of_the_same_types(masked, settings):
-    for step in walk(optimised(masked, settings), OrtBackend(), settings):
+def test_the_synthetic_twin_of_a_layer_has_other_values_of_the_same_types(masked):
+    for step in walked(masked)[1]:
         twin = step.synthetic(seed=0)
         own = {name: (array.dtype, array.shape) for name, array in step.inputs.items()}
 
@@ -125,12 +76,11 @@ def test_the_synthetic_twin_of_a_layer_has_other_values_of_the_same_types(masked
         assert subnormal_share(twin.feeds.values()) == 0
 
 
-def test_the_twin_of_a_softmax_behind_a_causal_mask_reads_masked_scores_as_its_brick_does(write, settings):
-    path = write(MASKED, mask=np.triu(np.full((1, 1, 64, 64), -1e9, np.float32), 1))
+def test_the_twin_of_a_softmax_behind_a_causal_mask_reads_masked_scores_as_its_brick_does(source):
+    _, steps = walked(source(MASKED, {"mask": np.triu(np.full((1, 1, 64, 64), -1e9, np.float32), 1)}))
 
     reads = {
-        step.node.op_type: [hides_future(array) for array in step.synthetic(seed=0).feeds.values()]
-        for step in walk(optimised(path, settings), OrtBackend(), settings)
+        step.node.op_type: [hides_future(array) for array in step.synthetic(seed=0).feeds.values()] for step in steps
     }
 
     assert reads["Softmax"] == [True]
@@ -151,9 +101,8 @@ def test_subnormal_numbers_are_counted(values, share):
     assert subnormal_share([values]) == share
 
 
-def test_the_worker_reports_which_layers_have_subnormal_numbers(masked):
-    with Worker.start("onnxruntime", options=UNPINNED, together=True) as worker:
-        layers = worker.examine(Examine(path=str(masked), synthetic=False, rounds=2), timeout_s=60).layers
+def test_the_worker_reports_which_layers_have_subnormal_numbers(masked, worker, worker_of):
+    layers = worker_of(together=True).examine(file(masked.path, synthetic=False), 2, timeout_s=60)
 
     softmax, product, tanh = (next(one for one in layers if one.op_type == op) for op in ("Softmax", "MatMul", "Tanh"))
     assert softmax.subnormal_in == 0
@@ -162,21 +111,12 @@ def test_the_worker_reports_which_layers_have_subnormal_numbers(masked):
     assert tanh.subnormal_in == tanh.subnormal_out == 0
     assert all(len(layer.differences_ns) == 2 for layer in layers)
     assert all(layer.own_ns > 0 and layer.synthetic_ns > 0 for layer in layers)
-
-
-def test_only_a_worker_greeted_for_networks_in_turn_examines(masked):
-    with Worker.start("onnxruntime", options=UNPINNED) as worker, pytest.raises(UsageError, match="layer by layer"):
-        worker.examine(Examine(path=str(masked), synthetic=False, rounds=1), timeout_s=60)
+    with pytest.raises(UsageError, match="layer by layer"):  # only one greeted for networks in turn examines
+        worker.examine(file(masked.path, synthetic=False), 1, timeout_s=60)
 
 
 def contrast(differences: tuple[float, ...], *, index: int = 0, synthetic_ns: float = 1000.0) -> LayerEffect:
     return LayerEffect(index, "Softmax", 0.0, 0.25, synthetic_ns + differences[0], synthetic_ns, differences)
-
-
-def test_a_reply_survives_the_wire():
-    reply = Examined((contrast((1.5, -2.0)), contrast((0.0, 3.0), index=1)))
-
-    assert parse_reply(reply.to_json(), Examined) == reply
 
 
 def summed(*processes: tuple[LayerEffect, ...]):
@@ -197,14 +137,6 @@ def test_the_effect_is_the_sum_over_layers_of_each_process_and_round():
     assert [(block.process, block.round, block.samples) for block in blocks] == [
         (0, 0, ((90, 1),)), (0, 1, ((110, 1),)), (1, 0, ((100, 1),)), (1, 1, ((110, 1),)),
     ]  # fmt: skip
-
-
-def test_the_interval_of_no_effect_lies_around_zero():
-    measurement, _ = summed((contrast((-3.0, 2.0)),), (contrast((1.0, -1.0)),), (contrast((2.0, -2.0)),))
-
-    low, high = measurement.ci95_ns
-    assert low < 0 < high
-    assert measurement.summary.verdict == "stable"  # relative to the model
 
 
 def test_one_disturbance_of_one_layer_does_not_move_the_sum():
@@ -234,40 +166,37 @@ def test_layers_are_named_whose_values_matter_in_every_round():
     assert named.effect_ms == pytest.approx(925e-6)
 
 
-def test_an_effect_is_stored_and_found_again(masked, store):
-    models = find_models([masked])
+def test_an_effect_is_stored_found_again_and_no_ground_truth(masked, source, store, tmp_path):
+    (tmp_path / "broken.onnx").write_bytes(b"\x00")
+    unable = [source(SEQUENCED, name="sequenced"), *find_models([tmp_path / "broken.onnx"])]
 
-    report = measure_data(models, store=store, **QUICK)
+    report = measure_data([masked, *unable], store=store, **QUICK)
 
-    (row,) = report.rows
-    key = build_graph(models[0].skeleton()).key
+    row, *others = report.rows
+    key = build_graph(masked.skeleton()).key
     found = stored_data_effects(store, [key], system=report.system, stack=report.stack, threads=1)[key]
-    assert row.error is None
-    assert row.key == key
-    assert row.examined == 4
+    assert (row.error, row.key, row.examined) == (None, key, 4)
     assert found.latency_ns / 1e6 == pytest.approx(row.effect_ms)
     assert found.summary.samples == 4
     assert not stored_data_effects(store, [key], system=report.system, stack=report.stack, threads=2)
-
-
-def test_an_effect_is_no_ground_truth(masked, store):
-    measure_data(find_models([masked]), store=store, **QUICK)
-
+    assert [(bool(one.error), one.effect_ms) for one in others] == [(True, None)] * 2
     assert store.measurements(subject=Subject.MODEL) == []
     assert len(store.measurements(subject=Subject.MODEL, variant=DATA)) == 1
 
 
-def test_a_model_that_cannot_be_examined_is_named_and_nothing_is_stored(write, store, tmp_path):
-    (tmp_path / "broken.onnx").write_bytes(b"\x00")
-    models = find_models([write(SEQUENCED), tmp_path / "broken.onnx"])
+@pytest.mark.slow
+@pytest.mark.parametrize("data", [False, True])
+def test_whole_models_are_measured_and_examined_in_one_call_where_it_is_asked_for(masked, store, data):
+    (row,) = measure([masked], store=store, options=UNPINNED, visits=10, data=data).rows
 
-    report = measure_data(models, store=store, **QUICK)
+    assert row.latency_ms > 0
+    assert (row.data_effect_ms is not None, row.data_error) == (data, None)
+    assert not data or row.data_ci95_ms[0] <= row.data_effect_ms <= row.data_ci95_ms[1]
+    assert len(store.measurements(subject=Subject.MODEL)) == 1
+    assert len(store.measurements(variant=DATA)) == data
 
-    assert all(row.error for row in report.rows)
-    assert all(row.effect_ms is None for row in report.rows)
-    assert store.measurements(subject=Subject.MODEL, variant=DATA) == []
 
-
+@pytest.mark.slow
 def test_a_model_of_the_zoo_is_examined_with_synthetic_weights(store):
     (row,) = measure_data(find_models(["squeezenet"]), store=store, **{**QUICK, "rounds": 1}).rows
 
@@ -276,17 +205,9 @@ def test_a_model_of_the_zoo_is_examined_with_synthetic_weights(store):
     assert row.ci95_ms[0] <= row.effect_ms <= row.ci95_ms[1]
 
 
-def test_whole_models_are_measured_and_examined_in_one_call(masked, store):
-    (row,) = measure(find_models([masked]), store=store, options=UNPINNED, visits=10, data=True).rows
+def test_the_interval_of_no_effect_lies_around_zero():
+    measurement, _ = summed((contrast((-3.0, 2.0)),), (contrast((1.0, -1.0)),), (contrast((2.0, -2.0)),))
 
-    assert row.latency_ms > 0
-    assert row.data_ci95_ms[0] <= row.data_effect_ms <= row.data_ci95_ms[1]
-    assert row.data_error is None
-    assert len(store.measurements(subject=Subject.MODEL)) == 1
-
-
-def test_values_that_nobody_asked_for_are_not_examined(masked, store):
-    (row,) = measure(find_models([masked]), store=store, options=UNPINNED, visits=10).rows
-
-    assert (row.data_effect_ms, row.data_layers) == (None, None)
-    assert store.measurements(variant=DATA) == []
+    low, high = measurement.ci95_ns
+    assert low < 0 < high
+    assert measurement.summary.verdict == "stable"  # relative to the model

@@ -10,9 +10,10 @@ import onnx.parser
 import pytest
 from dlbricks.bricks.suite.suite import Suite
 from dlbricks.generator.backends.registry import get
+from dlbricks.generator.decomposition.cut import Cut
+from dlbricks.generator.decomposition.decompose import decompose
 from dlbricks.generator.decomposition.generate import generate
-from dlbricks.generator.measurement.membership import membership_of
-from dlbricks.generator.measurement.subjects import ModelItems, model_items
+from dlbricks.generator.measurement.selection import Sources, membership_of
 from dlbricks.models import find_models
 from onnx import numpy_helper
 
@@ -39,9 +40,8 @@ def decoder(tmp_path: Path) -> Path:
     return tmp_path / "decoder.onnx"
 
 
-def bound_to(path: Path, folder: Path, **dims: int) -> ModelItems:
-    folder.mkdir()
-    return model_items(find_models([path], dims=dims), folder)
+def bound_to(path: Path, graph: str = "source", **dims: int) -> Sources:
+    return Sources.of(decompose(find_models([path], dims=dims), Cut(1).of(graph, STACK)))
 
 
 @pytest.mark.parametrize("annotate", [False, True])
@@ -51,9 +51,9 @@ def test_a_model_that_is_bound_otherwise_than_the_suite_is_reported(
     suite = tmp_path / "suite"
     generate(find_models([decoder], dims={"past_sequence_length": 4}), granularity=1, out=suite, annotate=annotate)
 
-    same = bound_to(decoder, tmp_path / "same", past_sequence_length=4)
-    other = bound_to(decoder, tmp_path / "other")
-    alike, apart = (membership_of(items, Suite.open(suite), STACK) for items in (same, other))
+    same = bound_to(decoder, past_sequence_length=4)
+    other = bound_to(decoder)
+    alike, apart = (membership_of(items, Suite.open(suite)) for items in (same, other))
 
     assert same.bound["decoder"] == {"batch": 1, "past_sequence_length": 4, "sequence_length": 1}
     assert [len(keys) for keys in alike.bricks.values()] == [5]
@@ -62,7 +62,7 @@ def test_a_model_that_is_bound_otherwise_than_the_suite_is_reported(
     assert "past_sequence_length=127" in apart.apart["decoder"]
     assert "has 1 of its 5 bricks in the suite" in apart.apart["decoder"]
     left = other.without(apart.apart)
-    assert (left.items, left.names) == ((), (("decoder", None),))
+    assert (left.keys, left.names) == ([], (("decoder", None),))
     assert left.problems == apart.apart
 
 
@@ -71,6 +71,6 @@ def test_what_a_runtime_fuses_is_asked_where_a_suite_notes_no_models(decoder: Pa
     suite = tmp_path / "suite"
     generate(find_models([decoder], dims={"past_sequence_length": 4}), granularity=1, graph=graph, out=suite)
 
-    found = membership_of(bound_to(decoder, tmp_path / "same", past_sequence_length=4), Suite.open(suite), STACK)
+    found = membership_of(bound_to(decoder, graph, past_sequence_length=4), Suite.open(suite))
 
     assert [set(keys) for keys in found.bricks.values()] == [set(Suite.open(suite).keys)]

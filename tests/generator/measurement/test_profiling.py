@@ -2,71 +2,47 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from dlbricks.db import Block, Subject
-from dlbricks.db.filter import Filter
-from dlbricks.db.identity import Identity
-from dlbricks.db.store import Opened
-from dlbricks.db.values import INNER
+from dlbricks.db.queries import Filter
+from dlbricks.db.store import OpenedMeasurement
+from dlbricks.db.values import INNER, Identity
 from dlbricks.errors import UsageError
-from dlbricks.generator.measurement.measure import measure
 from dlbricks.generator.measurement.run import run
 from dlbricks.generator.progress import Stage
-from dlbricks.generator.worker.client import Worker
-from dlbricks.generator.worker.replies import Profiled
-from dlbricks.generator.worker.requests import Profile
+from working import file
 
 QUICKEST = {"visits": 10, "processes": 1, "sessions": 1, "cache": "hot"}
 
 
-def test_a_run_takes_a_view_of_each_brick_and_model_once(small_suite, small_models, store):
-    stages = []
-    report = run(
-        small_suite, store=store, models=small_models, kernels=True, progress=lambda step: stages.append(step.stage),
-        **QUICKEST,
-    )  # fmt: skip
+def test_a_run_takes_a_view_of_each_brick_and_model_once_when_it_is_asked_for(small_suite, small_models, store):
+    def kernels_of(**more):
+        return run(small_suite, store=store, models=small_models, **{**QUICKEST, "kernels": True, **more}).kernels
 
-    assert report.complete
-    assert report.kernels is not None
-    assert (report.kernels.taken, report.kernels.known, report.kernels.failures) == (11, 0, ())
+    assert kernels_of(kernels=False) is None
+    assert kernels_of(dry_run=True) is None
+    assert store.kernels(Filter()) == {}
+    stages = []
+    taken = kernels_of(progress=lambda step: stages.append(step.stage))
+
+    assert (taken.taken, taken.known, taken.failures) == (11, 0, ())
     assert stages[-1] is Stage.PROFILE  # nothing is timed after it
-    views = store.kernels(Filter(stack=report.stack, system=report.system))
+    views = store.kernels(Filter())
     assert {identity.key for identity in views if identity.subject is Subject.BRICK} == set(small_suite.keys)
     assert {identity.conditions.cache for identity in views} == {"hot"}
     (whole,) = (view for identity, view in views.items() if identity.subject is Subject.MODEL)
     assert {"Softmax", "Sqrt", "Exp"} <= {one.operator for one in whole.kernels}
-
-    again = run(small_suite, store=store, models=small_models, kernels=True, **QUICKEST).kernels
-    assert again is not None
+    again = kernels_of(cache="cold", visits=2)  # a view serves every state of the cache
     assert (again.taken, again.known) == (0, 11)
 
 
-def test_a_view_serves_every_cache_state(small_suite, store):
-    run(small_suite, store=store, kernels=True, **QUICKEST)
-    cold = run(small_suite, store=store, kernels=True, **{**QUICKEST, "cache": "cold"}).kernels
+@pytest.mark.slow
+def test_every_algorithm_has_a_view_of_its_own(small_suite, store):
+    run(small_suite, store=store, kernels=True, algorithms=True, **QUICKEST)
 
-    assert cold is not None
-    assert (cold.taken, cold.known) == (0, 10)
-
-
-def test_views_of_algorithms(small_suite, store):
-    report = run(small_suite, store=store, algorithms=True, kernels=True, **QUICKEST)
-
-    views = store.kernels(Filter(stack=report.stack, variant="basic"))
-    operators = {one.operator for view in views.values() for one in view.kernels}
-    assert len(views) == 10
-    assert not any(name.startswith("Reorder") for name in operators)
-
-
-def test_what_was_measured_before_is_profiled_when_it_is_asked_for(small_suite, store):
-    assert run(small_suite, store=store, **QUICKEST).kernels is None
-    assert store.kernels(Filter()) == {}
-    report = run(small_suite, store=store, kernels=True, **QUICKEST)
-    assert (report.measured, report.reused) == (0, 10)
-    assert report.kernels is not None
-    assert report.kernels.taken == 10
+    basic = store.kernels(Filter(variant="basic"))
+    assert len(basic) == 10
+    assert not any(one.operator.startswith("Reorder") for view in basic.values() for one in view.kernels)
 
 
 def test_what_is_measured_and_begun_again_is_profiled(small_suite, store):
@@ -76,7 +52,7 @@ def test_what_is_measured_and_begun_again_is_profiled(small_suite, store):
     (inner, *_) = store.measurements(variant=INNER)
     open_again = "left open"
     identity = Identity(Subject.BRICK, inner.key, report.system, report.stack, inner.conditions, INNER)
-    store.add_session([Opened(open_again, report.run, identity, 1)], ())
+    store.add_session([OpenedMeasurement(open_again, report.run, identity, 1)], ())
     store.add_session((), [(open_again, Block(0, 0, ((10**6, 1),)))])
 
     kernels = run(small_suite, store=store, kernels=True, **options).kernels
@@ -84,29 +60,6 @@ def test_what_is_measured_and_begun_again_is_profiled(small_suite, store):
     assert kernels is not None
     assert (kernels.taken, kernels.known, kernels.failures) == (10, 0, ())
     assert {identity.key for identity in store.kernels(Filter())} == set(small_suite.keys)
-
-
-def test_noisy_bricks_that_no_time_is_left_for_are_profiled(small_suite, store):
-    run(small_suite, store=store, **QUICKEST)
-    report = run(small_suite, store=store, kernels=True, again=["noisy"], budget_s=1e-6, **QUICKEST)
-
-    assert report.remaining > 0
-    assert report.kernels is not None
-    assert (report.kernels.taken, report.kernels.failures) == (10, ())
-
-
-def test_a_forecast_takes_no_view(small_suite, store):
-    assert run(small_suite, store=store, kernels=True, dry_run=True, **QUICKEST).kernels is None
-
-
-def test_measured_models_are_profiled(small_models, store):
-    report = measure(small_models, store=store, kernels=True, visits=10, processes=1, sessions=1)
-
-    assert report.kernels is not None
-    assert report.kernels.taken == 1
-    ((identity, view),) = store.kernels(Filter(subject=Subject.MODEL)).items()
-    assert identity.key == report.rows[0].key
-    assert view.executions == 5
 
 
 _SHY = """
@@ -147,13 +100,10 @@ def test_a_profile_that_fails_costs_itself_alone(small_suite, store, install_bac
     assert (again.kernels.taken, again.kernels.known, len(again.kernels.failures)) == (0, 8, 2)
 
 
-def test_a_profile_travels_as_a_line_of_json(tmp_path: Path, skeleton_of):
-    path = tmp_path / "brick.onnx"
-    path.write_bytes(skeleton_of("(float[4,8] x) => (float[4,8] y) {y = Exp(x)}").SerializeToString())
-    with Worker.start("onnxruntime") as worker:
-        view = worker.ask(Profile(path=str(path), synthetic=True, executions=2), Profiled, 60.0).view
-        assert [(one.name, one.calls) for one in view.kernels] == [("Exp", 1)]
-        packed = Profile(path=str(path), synthetic=True, executions=2, variant="no such")
-        with pytest.raises(UsageError, match="no algorithm"):
-            worker.ask(packed, Profiled, 60.0)
-        assert worker.ask(Profile(path=str(path), synthetic=True, executions=1), Profiled, 60.0).view.executions == 1
+def test_a_profile_travels_as_a_line_of_json(source, worker):
+    path = source("(float[4,8] x) => (float[4,8] y) {y = Exp(x)}").path
+    view = worker.profile(file(path), 2, timeout_s=60.0)
+    assert [(one.name, one.calls) for one in view.kernels] == [("Exp", 1)]
+    with pytest.raises(UsageError, match="no algorithm"):
+        worker.profile(file(path, variant="no such"), 2, timeout_s=60.0)
+    assert worker.profile(file(path), 1, timeout_s=60.0).executions == 1

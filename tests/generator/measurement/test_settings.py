@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import pytest
+from dlbricks.db.values import Conditions, Runtime
 from dlbricks.errors import UsageError
 from dlbricks.generator.measurement.measure import measure
 from dlbricks.generator.measurement.run import run
@@ -13,16 +13,16 @@ from dlbricks.generator.measurement.settings import MeasurementFields, Measureme
 
 
 @pytest.mark.parametrize(
-    ("settings", "copies"),
+    ("fields", "copies"),
     [
-        (MeasurementSettings(), 0),
-        (MeasurementSettings(cache="cold"), 1),
-        (MeasurementSettings(options={"execution": "sequential"}), 0),
-        (MeasurementSettings(options={"execution": "parallel"}), 1),
+        ({}, 0),
+        ({"cache": "cold"}, 1),
+        ({"options": {"execution": "sequential"}}, 0),
+        ({"options": {"execution": "parallel"}}, 1),
     ],
 )
-def test_copies_that_would_change_the_latency_are_not_made(settings, copies):
-    assert settings.unroll == copies
+def test_copies_that_would_change_the_latency_are_not_made(fields, copies):
+    assert MeasurementSettings.of(fields).unroll == copies
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, math.inf, math.nan])
@@ -38,12 +38,15 @@ def test_there_is_one_of_each_at_least(name):
         MeasurementSettings(**{name: 0}).check()
 
 
-def test_every_setting_is_a_keyword():
-    assert list(MeasurementFields.__annotations__) == [one.name for one in dataclasses.fields(MeasurementSettings)]
+def test_every_setting_is_a_keyword_and_recorded():
+    fields = {name: value for name, value in MeasurementSettings().record().items() if value is not None}
+
+    assert {*MeasurementSettings().record()} == {*MeasurementFields.__annotations__}
+    assert MeasurementSettings.of(fields) == MeasurementSettings()
 
 
 def test_keywords_and_settings_are_the_same():
-    settings = MeasurementSettings(threads=2, options={"execution": "parallel"})
+    settings = MeasurementSettings(Runtime.of("onnxruntime", options={"execution": "parallel"}), Conditions(2, "model"))
 
     assert settings_from(None, {}) == MeasurementSettings()
     assert settings_from(None, {"options": None}) == MeasurementSettings()
@@ -61,7 +64,7 @@ def test_settings_and_keywords_together_are_wrong_usage(call, store):
 
 
 def test_what_is_measured_has_the_settings_that_were_given(small_suite, small_models, store):
-    settings = MeasurementSettings(cache="hot", visits=6, processes=1, sessions=1)
+    settings = MeasurementSettings.of({"cache": "hot", "visits": 6, "processes": 1, "sessions": 1})
 
     ran = run(small_suite, store=store, settings=settings)
     measured = measure(small_models, store=store, settings=settings)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from dataclasses import asdict
 
 import pytest
 from dlbricks.analyzer.report.answers.runs import measure_answer, run_answer
 from dlbricks.db.values import Subject
-from dlbricks.generator.measurement import throttling
-from dlbricks.generator.measurement.costs import RunCosts
+from dlbricks.generator.measurement import scheduler
 from dlbricks.generator.measurement.measure import measure
 from dlbricks.generator.measurement.run import run
-from dlbricks.generator.measurement.sampling.pace import Pace
-from dlbricks.generator.measurement.throttling import Throttling
 
 PROTOCOL = {"cache": "hot", "visits": 12, "processes": 2, "sessions": 2}
 COUNTED = {"power_held_ns": 10**18, "thermal_held_ns": 0}
@@ -36,7 +32,7 @@ def throttled(monkeypatch) -> Throttled:
             shown = len(asked) > 1 and is_end and held[session : session + 1] == "x"
             return signs[sign] if shown else {"held_back": ["idle"], **dict.fromkeys(COUNTED, 0)}
 
-        monkeypatch.setattr(throttling, "state_of", state_of)
+        monkeypatch.setattr(scheduler, "state_of", state_of)
         return asked
 
     return sessions
@@ -53,6 +49,7 @@ def blocks(store) -> set[tuple[tuple[int, int, int], ...]]:
 USUAL = {((0, 0, 3), (0, 1, 3), (1, 0, 3), (1, 1, 3))}
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("cache", ["hot", "model"])
 @pytest.mark.parametrize("sign", ["reason", "time"])
 def test_a_session_that_was_throttled_is_taken_again(small_suite, small_models, store, throttled, cache, sign):
@@ -82,15 +79,6 @@ def test_a_device_that_stays_throttled_costs_two_sessions_and_what_it_took_is_ke
     assert answer.totals["costs"] == asdict(report.costs)
 
 
-def test_after_one_that_was_not_throttled_sessions_are_taken_again_as_before(small_suite, store, throttled):
-    throttled("xxx-xxx-")  # the third and the seventh are kept
-
-    report = run(small_suite, store=store, **PROTOCOL)
-
-    assert blocks(store) == USUAL
-    assert (report.costs.again, report.costs.throttled) == (4, 2)
-
-
 def test_a_whole_model_is_measured_again_and_it_is_said(small_models, store, throttled):
     throttled("x")
 
@@ -103,6 +91,7 @@ def test_a_whole_model_is_measured_again_and_it_is_said(small_models, store, thr
     assert any("1 session taken again, 0 sessions kept" in line for line in measure_answer(report).summary)
 
 
+@pytest.mark.slow
 def test_what_runs_alone_ends_as_well(small_suite, store, throttled, faulty):
     """A brick that ruins the worker for others is measured by itself, and once at least in a throttled session."""
     faulty({"Sqrt": "run:later"})
@@ -117,19 +106,9 @@ def test_what_runs_alone_ends_as_well(small_suite, store, throttled, faulty):
     assert report.costs.throttled >= 2
 
 
-def test_with_little_time_what_was_taken_is_kept(small_suite, store, throttled):
-    throttled("x" * 99)
-
-    report = run(small_suite, store=store, budget_s=20.0, **{**PROTOCOL, "processes": 1})
-
-    assert (report.measured, report.remaining) == (10, 0)
-    assert report.costs.again <= 2
-    assert report.costs.throttled > 0
-
-
 def test_on_the_cpu_nothing_is_asked_and_nothing_recorded(small_suite, store, monkeypatch):
-    asked, state_of = [], throttling.state_of
-    monkeypatch.setattr(throttling, "state_of", lambda device: asked.append(device) or state_of(device))
+    asked, state_of = [], scheduler.state_of
+    monkeypatch.setattr(scheduler, "state_of", lambda device: asked.append(device) or state_of(device))
 
     report = run(small_suite, store=store, cache="hot", visits=10, processes=1, sessions=2)
 
@@ -139,12 +118,20 @@ def test_on_the_cpu_nothing_is_asked_and_nothing_recorded(small_suite, store, mo
     assert not any("throttled" in line for line in run_answer(report).summary)
 
 
-def test_one_that_reports_nothing_is_never_throttled(monkeypatch):
-    readings = itertools.chain([{}], itertools.repeat({"held_back": ["power cap"]}))
-    monkeypatch.setattr(throttling, "state_of", lambda _: next(readings))
-    watching = Throttling("cuda", Pace(24), RunCosts())
+def test_after_one_that_was_not_throttled_sessions_are_taken_again_as_before(small_suite, store, throttled):
+    throttled("xxx-xxx-")  # the third and the seventh are kept
 
-    watching.watch()
+    report = run(small_suite, store=store, **PROTOCOL)
 
-    assert not watching.discards()
-    assert watching.found == {}
+    assert blocks(store) == USUAL
+    assert (report.costs.again, report.costs.throttled) == (4, 2)
+
+
+def test_with_little_time_what_was_taken_is_kept(small_suite, store, throttled):
+    throttled("x" * 99)
+
+    report = run(small_suite, store=store, budget_s=20.0, **{**PROTOCOL, "processes": 1})
+
+    assert (report.measured, report.remaining) == (10, 0)
+    assert report.costs.again <= 2
+    assert report.costs.throttled > 0

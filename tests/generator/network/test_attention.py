@@ -7,19 +7,13 @@ from collections import Counter
 import numpy as np
 import onnx
 import pytest
+from computing import session
 from dlbricks.bricks.graph.graph import build_graph
-from dlbricks.generator.network.attention import join_attention
+from dlbricks.generator.network.export import join_attention
 from dlbricks.models.skeleton import Skeleton
 from onnx import helper, numpy_helper
 
 HEADS, GROUPS, WIDTH, TOKENS, PAST = 6, 2, 32, 3, 5
-
-
-def run(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-    import onnxruntime as ort
-
-    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return [np.asarray(value) for value in session.run(None, feeds)]
 
 
 def decoder(
@@ -73,14 +67,14 @@ def decoder(
 @pytest.mark.parametrize("masked", [False, True])
 def test_it_is_one_operator_that_computes_the_same(grouped: bool, cached: bool, masked: bool) -> None:
     model, feeds = decoder(grouped=grouped, cached=cached, masked=masked)
-    before = run(model, feeds)
+    before = session(model).run(None, feeds)
 
     assert join_attention(model) == 1
 
     assert [node.op_type for node in model.graph.node] == ["Attention"]
     assert not model.graph.initializer
     onnx.checker.check_model(model, full_check=True)
-    for mine, theirs in zip(run(model, feeds), before, strict=True):
+    for mine, theirs in zip(session(model).run(None, feeds), before, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)
 
 
@@ -97,23 +91,23 @@ def test_its_work_is_known() -> None:
 @pytest.mark.parametrize("value", ["shares", "scores", "turned"])
 def test_what_something_else_reads_stays(value: str) -> None:
     model, feeds = decoder(more=(helper.make_node("Neg", [value], ["other"]),))
-    before = run(model, feeds)
+    before = session(model).run(None, feeds)
 
     assert join_attention(model) == 0
 
     assert Counter(node.op_type for node in model.graph.node)["Softmax"] == 1
-    np.testing.assert_array_equal(run(model, feeds)[0], before[0])
+    np.testing.assert_array_equal(session(model).run(None, feeds)[0], before[0])
 
 
 def test_a_cache_that_something_else_reads_stays_a_concatenation() -> None:
     model, feeds = decoder(cached=True, more=(helper.make_node("Neg", ["present.k"], ["other"]),))
-    before = run(model, feeds)
+    before = session(model).run(None, feeds)
     kept = [node.op_type for node in model.graph.node]
 
     assert join_attention(model) == 0  # one cache is joined and the other is not
 
     assert [node.op_type for node in model.graph.node] == kept
-    np.testing.assert_array_equal(run(model, feeds)[0], before[0])
+    np.testing.assert_array_equal(session(model).run(None, feeds)[0], before[0])
 
 
 def test_operators_that_changed_since_keep_a_model_as_it_is() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from dlbricks.generator.network.copies import add_copy, add_value, distinct
+from dlbricks.generator.network.network import add_copy, add_value, distinct
 from onnx import helper, numpy_helper
 
 

@@ -8,44 +8,39 @@ from importlib.util import find_spec
 import numpy as np
 import onnx
 import pytest
-from dlbricks.bricks.cutting.wiring import sequences
+from computing import session
+from dlbricks.bricks.cutting.sequences import sequences
 from dlbricks.bricks.graph.graph import build_graph
 from dlbricks.errors import BackendError
 from dlbricks.generator.decomposition.generate import generate
-from dlbricks.generator.network.deployed import with_attention, with_weights
+from dlbricks.generator.network.export import with_attention, with_weights
 from dlbricks.generator.network.network import export_network
 from dlbricks.models import find_models
-from onnx import TensorProto, helper, numpy_helper
 
 needs_ir = pytest.mark.skipif(not find_spec("onnx_ir"), reason="onnxscript is not installed")
 
 
-def run(data: bytes, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-    import onnxruntime as ort
+@pytest.fixture
+def model(source):
+    """The bytes of a model that is written as text."""
+    return lambda graph, weights: source(graph, weights).path.read_bytes()
 
-    return ort.InferenceSession(data, providers=["CPUExecutionProvider"]).run(None, feeds)
 
-
-def product() -> bytes:
-    value = helper.make_tensor_value_info
-    weight = np.random.default_rng(0).normal(size=(256, 64)).astype(np.float32)
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "w"], ["y"])], "g", [value("x", TensorProto.FLOAT, ["rows", 256])],
-        [value("y", TensorProto.FLOAT, ["rows", 64])], [numpy_helper.from_array(weight, "w")],
-    )  # fmt: skip
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return bytes(model.SerializeToString())
+def run(data, feeds):
+    return session(data).run(None, feeds)
 
 
 @needs_ir
 @pytest.mark.parametrize(("kind", "error"), [("int4", 0.15), ("int8", 0.01)])
-def test_weights_of_few_bits_are_layers_whose_work_is_known(kind, error, tmp_path):
-    data = with_weights(product(), kind)
+def test_weights_of_few_bits_are_layers_whose_work_is_known(kind, error, tmp_path, model):
+    weight = np.random.default_rng(0).normal(size=(256, 64)).astype(np.float32)
+    plain = model("(float[rows,256] x) => (float[rows,64] y) {y = MatMul(x, w)}", {"w": weight})
+    data = with_weights(plain, kind)
 
     (node,) = onnx.load_from_string(data).graph.node
     assert node.op_type == "MatMulNBits"
     feeds = {"x": np.random.default_rng(1).normal(size=(4, 256)).astype(np.float32)}
-    (exact,), (found,) = run(product(), feeds), run(data, feeds)
+    (exact,), (found,) = run(plain, feeds), run(data, feeds)
     assert np.abs(found - exact).max() < error * np.abs(exact).max()
     path = tmp_path / "m.onnx"
     path.write_bytes(data)
@@ -57,28 +52,15 @@ def test_weights_of_few_bits_are_layers_whose_work_is_known(kind, error, tmp_pat
 
 @needs_ir
 @pytest.mark.parametrize("turned", [False, True])
-def test_products_are_found_however_exporters_write_them(turned):
+def test_products_are_found_however_exporters_write_them(turned, model):
     """A Gemm with a bias, as of GPT-2, and a table that is looked up and then the last product as well."""
-    value, draw = helper.make_tensor_value_info, np.random.default_rng(0)
-    weight = draw.normal(size=(64, 128) if turned else (128, 64)).astype(np.float32)
-    table = draw.normal(size=(200, 64)).astype(np.float32)
-    constants = {"w": weight, "b": draw.normal(size=64).astype(np.float32), "t": table}
-    nodes = [
-        helper.make_node("Gemm", ["x", "w", "b"], ["g"], transB=int(turned)),
-        helper.make_node("Gather", ["t", "ids"], ["e"]),
-        helper.make_node("Add", ["g", "e"], ["s"]),
-        helper.make_node("Transpose", ["t"], ["columns"], perm=[1, 0]),
-        helper.make_node("MatMul", ["s", "columns"], ["y"]),
-    ]
-    inputs = [value("x", TensorProto.FLOAT, ["rows", 128]), value("ids", TensorProto.INT64, ["rows"])]
-    outputs = [value("y", TensorProto.FLOAT, ["rows", 200])]
-    weights = [numpy_helper.from_array(array, name) for name, array in constants.items()]
-    model = helper.make_model(
-        helper.make_graph(nodes, "g", inputs, outputs, weights),
-        opset_imports=[helper.make_opsetid("", 17)],
-        ir_version=8,
+    draw = np.random.default_rng(0)
+    shapes = {"w": (64, 128) if turned else (128, 64), "b": (64,), "t": (200, 64)}
+    plain = model(
+        f"(float[rows,128] x, int64[rows] ids) => (float[rows,200] y) {{g = Gemm<transB={int(turned)}>(x, w, b)"
+        " e = Gather(t, ids) s = Add(g, e) columns = Transpose<perm=[1,0]>(t) y = MatMul(s, columns)}",
+        {name: draw.normal(size=shape).astype(np.float32) for name, shape in shapes.items()},
     )
-    plain = bytes(model.SerializeToString())
 
     data = with_weights(plain, "int8")
 
@@ -90,30 +72,15 @@ def test_products_are_found_however_exporters_write_them(turned):
 
 
 @needs_ir
-def test_a_product_that_is_more_than_one_stays():
-    value = helper.make_tensor_value_info
-    weight = numpy_helper.from_array(np.ones((64, 64), np.float32), "w")
-    graph = helper.make_graph(
-        [helper.make_node("Gemm", ["x", "w"], ["y"], alpha=0.5)], "g", [value("x", TensorProto.FLOAT, [4, 64])],
-        [value("y", TensorProto.FLOAT, [4, 64])], [weight],
-    )  # fmt: skip
-    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
-
-    with pytest.raises(BackendError, match="no products"):
-        with_weights(data, "int4")
-
-
-@needs_ir
-def test_what_is_not_there_is_an_error():
-    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])
-    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, [4])
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [value], [output])
-    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
-
-    with pytest.raises(BackendError, match="no products"):
-        with_weights(data, "int4")
+def test_what_is_not_there_is_an_error(model):
+    """A product that is more than one stays, too."""
+    relu = model("(float[4] x) => (float[4] y) {y = Relu(x)}", {})
+    more = model("(float[4,64] x) => (float[4,64] y) {y = Gemm<alpha=0.5>(x, w)}", {"w": (64, 64)})
+    for data in (relu, more):
+        with pytest.raises(BackendError, match="no products"):
+            with_weights(data, "int4")
     with pytest.raises(BackendError, match="dlbricks finds attention"):
-        with_attention(data)
+        with_attention(relu)
 
 
 @pytest.mark.slow

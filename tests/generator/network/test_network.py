@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
+from computing import computed, operators
 from dlbricks.errors import BackendError, BrokenModel, ModelNotFound, UnboundDimension
 from dlbricks.generator.network.network import Network, export_network, file_network, read_network, synthetic_network
 from dlbricks.models.skeleton import is_weight
@@ -16,56 +16,6 @@ CONV = (
     "(float[1,4,8,8] x0, float[32,4,3,3] w0, float[32] w1) => (float[1,32,8,8] v1)"
     "{v0 = Conv<pads=[1,1,1,1]>(x0, w0, w1) v1 = Relu(v0)}"
 )
-
-
-def test_weights_are_initializers_and_large_ones_stay_outside(skeleton_of):
-    network = synthetic_network(skeleton_of(CONV))
-
-    graph = network.model.graph
-    external = {tensor.name for tensor in graph.initializer if tensor.data_location == onnx.TensorProto.EXTERNAL}
-    assert [value.name for value in graph.input] == ["x0"]
-    assert {tensor.name for tensor in graph.initializer} == {"w0", "w1"}
-    assert external == set(network.weights) == {"w0"}
-    assert network.weight_bytes == 32 * 4 * 9 * 4
-
-
-def test_the_skeleton_is_not_changed(skeleton_of):
-    model = skeleton_of(CONV)
-    before = model.SerializeToString(deterministic=True)
-
-    synthetic_network(model, unroll=3)
-
-    assert model.SerializeToString(deterministic=True) == before
-
-
-def test_the_self_contained_model_is_valid_onnx_with_the_same_weights(skeleton_of):
-    network = synthetic_network(skeleton_of(CONV), seed=7)
-
-    model = network.self_contained()
-
-    onnx.checker.check_model(model, full_check=True)
-    held = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
-    np.testing.assert_array_equal(held["w0"], network.weights["w0"])
-
-
-def test_an_exported_brick_is_equal_for_equal_seeds_and_runs_anywhere(skeleton_of):
-    model = skeleton_of(CONV)
-
-    data = export_network(model, 1)
-
-    assert data == export_network(model, 1) != export_network(model, 2)
-    exported = onnx.load_from_string(data)
-    assert not any(is_weight(value) for value in exported.graph.input)
-    outputs = ReferenceEvaluator(exported).run(None, {"x0": np.ones((1, 4, 8, 8), np.float32)})
-    assert outputs[0].shape == (1, 32, 8, 8)
-
-
-def test_weights_that_stay_inputs_are_exported_as_such(skeleton_of):
-    """No activation reaches them: as initializers they would be computed with ahead."""
-    exported = onnx.load_from_string(export_network(skeleton_of("(float[2] w0) => (float[2] v0) {v0 = Neg(w0)}")))
-
-    assert [value.name for value in exported.graph.input] == ["w0"]
-    assert not is_weight(exported.graph.input[0])
 
 
 @pytest.mark.parametrize("name", ["conv", "constants"])
@@ -88,7 +38,7 @@ def test_what_no_output_needs_is_left_out(skeleton_of):
 
     network = synthetic_network(model, unroll=2)
 
-    assert [node.op_type for node in network.model.graph.node] == ["Add", "Add"]
+    assert operators(network) == ["Add", "Add"]
     assert [tensor.name for tensor in network.model.graph.initializer] == ["w1", "w1@1"]
     assert not network.weights
 
@@ -126,13 +76,6 @@ def test_attributes_survive_byte_for_byte():
     assert {(opset.domain, opset.version) for opset in network.model.opset_import} == {("", 21), ("com.example", 3)}
 
 
-def test_other_outputs_can_be_asked_for_and_the_rest_is_dropped(skeleton_of):
-    network = synthetic_network(skeleton_of(CONV), outputs=["v0"])
-
-    assert network.outputs == ("v0",)
-    assert [node.op_type for node in network.model.graph.node] == ["Conv"]
-
-
 def test_weights_that_alone_decide_an_output_stay_inputs(skeleton_of):
     model = skeleton_of(
         "(float[64,64] w0, float[4] x0) => (float[64,64] v0, float[4] v1) {v0 = Relu(w0) v1 = Relu(x0)}"
@@ -140,95 +83,10 @@ def test_weights_that_alone_decide_an_output_stay_inputs(skeleton_of):
 
     network = synthetic_network(model, unroll=2)
 
+    exported = onnx.load_from_string(export_network(model))
+    assert [value.name for value in exported.graph.input if not is_weight(value)] == ["w0", "x0"]
     assert not network.model.graph.initializer
     assert set(network.feeds) == {"w0", "x0", "w0@1", "x0@1"}
-
-
-def test_a_network_beyond_a_protobuf_is_reported():
-    large = np.broadcast_to(np.float32(0), (1 << 30,))  # one element in memory
-    network = Network(model=onnx.ModelProto(), path=None, weights={"w0": large}, feeds={}, outputs=())
-
-    with pytest.raises(BackendError, match="2 GiB"):
-        network.self_contained()
-
-
-def model_with_dimension(path, name="n"):
-    value = helper.make_tensor_value_info
-    weight = numpy_helper.from_array(np.ones((3, 500), np.float32), "weight")
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["input", "weight"], ["output"])],
-        "g",
-        [value("input", 1, [name, 3])],
-        [value("output", 1, [name, 500])],
-        [weight],
-    )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
-
-
-def test_constants_of_a_large_file_keep_their_values(tmp_path, skeleton_of):
-    table = np.arange(1 << 21, dtype=np.float32)  # 8 MiB: of such files the structure alone is read elsewhere
-    model = skeleton_of("(float[1] x0) => (float[2097152] v1) {v1 = Add(x0, table)}")
-    model.graph.initializer.append(numpy_helper.from_array(table, "table"))
-    path = tmp_path / "table.onnx"
-    path.write_bytes(model.SerializeToString())
-
-    network = synthetic_network(read_network(path, values=True))
-
-    session = onnxruntime.InferenceSession(network.self_contained().SerializeToString())
-    (found,) = session.run(None, network.feeds)
-    assert np.array_equal(found, network.feeds["x0"] + table)
-    assert not read_network(path).graph.initializer[0].raw_data
-
-
-def test_a_file_is_bound_by_overrides(tmp_path):
-    path = tmp_path / "model.onnx"
-    model_with_dimension(path)
-
-    network = file_network(path, overrides={"n": 7})
-
-    assert network.path == path
-    assert network.model is None
-    assert network.feeds["input"].shape == (7, 3)
-    assert network.outputs == ("output",)
-    assert network.weight_bytes == path.stat().st_size
-
-
-def test_given_inputs_come_before_the_file_s_own(tmp_path):
-    path = tmp_path / "model.onnx"
-    model_with_dimension(path)
-
-    network = file_network(path, overrides={}, inputs=[("input", "float", (2, 3))])
-
-    assert network.feeds["input"].shape == (2, 3)
-
-
-def test_a_dimension_without_a_value_is_named(tmp_path):
-    path = tmp_path / "model.onnx"
-    model_with_dimension(path)
-
-    with pytest.raises(UnboundDimension, match="dimension n of input input"):
-        file_network(path, overrides={})
-
-
-def test_external_data_counts(tmp_path):
-    path = tmp_path / "model.onnx"
-    model_with_dimension(path)
-    model = onnx.load(path)
-    onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
-
-    network = file_network(path, overrides={"n": 1})
-
-    assert network.weight_bytes == path.stat().st_size + (tmp_path / "weights.bin").stat().st_size
-
-
-def test_what_is_no_model_is_reported(tmp_path):
-    path = tmp_path / "model.onnx"
-    path.write_bytes(b"\x00nothing of the kind")
-
-    with pytest.raises(BrokenModel):
-        file_network(path, overrides={})
-    with pytest.raises(ModelNotFound):
-        file_network(tmp_path / "none.onnx", overrides={})
 
 
 def test_what_a_body_alone_reads_stays(skeleton_of):
@@ -241,5 +99,79 @@ def test_what_a_body_alone_reads_stays(skeleton_of):
 
     network = synthetic_network(model)
 
-    assert [node.op_type for node in network.model.graph.node] == ["Relu", "If"]
+    assert operators(network) == ["Relu", "If"]
     assert network.model.graph.node[1] == model.graph.node[2]
+
+
+def test_weights_are_initializers_large_ones_stay_outside_and_the_skeleton_is_not_changed(skeleton_of):
+    model = skeleton_of(CONV)
+    before = model.SerializeToString(deterministic=True)
+    network = synthetic_network(model, seed=7)
+
+    graph = network.model.graph
+    external = {tensor.name for tensor in graph.initializer if tensor.data_location == onnx.TensorProto.EXTERNAL}
+    assert [value.name for value in graph.input] == ["x0"]
+    assert {tensor.name for tensor in graph.initializer} == {"w0", "w1"}
+    assert external == set(network.weights) == {"w0"}
+    assert network.weight_bytes == 32 * 4 * 9 * 4
+    whole = network.self_contained()
+    onnx.checker.check_model(whole, full_check=True)
+    held = {tensor.name: numpy_helper.to_array(tensor) for tensor in whole.graph.initializer}
+    np.testing.assert_array_equal(held["w0"], network.weights["w0"])
+    assert operators(synthetic_network(model, outputs=["v0"])) == ["Conv"]  # what nobody asks for is dropped
+    assert model.SerializeToString(deterministic=True) == before
+
+
+def test_constants_of_a_large_file_keep_their_values(model_file, tmp_path):
+    table = np.arange(1 << 21, dtype=np.float32)  # 8 MiB: of such files the structure alone is read elsewhere
+    graph = "(float[1] x0) => (float[2097152] v1) {v1 = Add(x0, table)}"
+    path = model_file(tmp_path / "table.onnx", graph, {"table": table})
+
+    network = synthetic_network(read_network(path, values=True))
+
+    (found,) = computed(network)
+    assert np.array_equal(found, network.feeds["x0"] + table)
+    assert not read_network(path).graph.initializer[0].raw_data
+
+
+def test_a_file_is_bound_by_overrides_and_its_external_data_counts(model_file, tmp_path):
+    graph = "(float[n,3] input) => (float[n,500] output) {output = MatMul(input, weight)}"
+    path = model_file(tmp_path / "model.onnx", graph, {"weight": (3, 500)})
+
+    network = file_network(path, overrides={"n": 7})
+
+    assert (network.path, network.model, network.outputs) == (path, None, ("output",))
+    assert network.feeds["input"].shape == (7, 3)
+    assert network.weight_bytes == path.stat().st_size
+    given = file_network(path, overrides={}, inputs=[("input", "float", (2, 3))])  # before the file's own
+    assert given.feeds["input"].shape == (2, 3)
+    with pytest.raises(UnboundDimension, match="dimension n of input input"):
+        file_network(path, overrides={})
+    onnx.save(onnx.load(path), path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    both = path.stat().st_size + (tmp_path / "weights.bin").stat().st_size
+    assert file_network(path, overrides={"n": 1}).weight_bytes == both
+    path.write_bytes(b"\x00nothing of the kind")
+    with pytest.raises(BrokenModel):
+        file_network(path, overrides={})
+    with pytest.raises(ModelNotFound):
+        file_network(tmp_path / "none.onnx", overrides={})
+
+
+def test_an_exported_brick_is_equal_for_equal_seeds_and_runs_anywhere(skeleton_of):
+    model = skeleton_of(CONV)
+
+    data = export_network(model, 1)
+
+    assert data == export_network(model, 1) != export_network(model, 2)
+    exported = onnx.load_from_string(data)
+    assert not any(is_weight(value) for value in exported.graph.input)
+    outputs = ReferenceEvaluator(exported).run(None, {"x0": np.ones((1, 4, 8, 8), np.float32)})
+    assert outputs[0].shape == (1, 32, 8, 8)
+
+
+def test_a_network_beyond_a_protobuf_is_reported():
+    large = np.broadcast_to(np.float32(0), (1 << 30,))  # one element in memory
+    network = Network(model=onnx.ModelProto(), path=None, weights={"w0": large}, feeds={}, outputs=())
+
+    with pytest.raises(BackendError, match="2 GiB"):
+        network.self_contained()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from computing import session
 from dlbricks.errors import ModelError, ModelNotFound
 from dlbricks.generator.network.export import export_model
 from dlbricks.generator.network.network import export_open_network
@@ -31,14 +32,6 @@ def test_weights_are_those_of_the_usual_lengths_and_lengths_stay_open() -> None:
     (kept,) = written.graph.input
     assert [dim.dim_param or dim.dim_value for dim in kept.type.tensor_type.shape.dim] == [1, "past_length", 4]
     assert [(tensor.name, list(tensor.dims)) for tensor in written.graph.initializer] == [("w", [4, 8])]
-
-
-@pytest.mark.parametrize("name", ["gpt2", "squeezenet", "resnet18"])
-def test_only_decoders_with_a_cache_stay_open(name: str) -> None:
-    with pytest.raises(ModelError, match="cannot stay open; those of decoders"):
-        open_structure(name)
-    with pytest.raises(ModelNotFound):
-        open_structure(f"{name}_nosuch")
 
 
 def share_weights(prompt: onnx.ModelProto, step: onnx.ModelProto) -> None:
@@ -64,18 +57,13 @@ def share_weights(prompt: onnx.ModelProto, step: onnx.ModelProto) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not INSTALLED, reason="torch, transformers and onnxscript are not installed")
 def test_steps_of_an_encoder_decoder_go_on_from_both_caches_of_its_prompt(tmp_path: Path) -> None:
-    import onnxruntime as ort
-
     models = {}
     for part in ("prompt", "step"):
         (source,) = find_models([f"t5_small_{part}"])
         export_model(source, tmp_path / f"{part}.onnx", opened=True)
         models[part] = onnx.load(tmp_path / f"{part}.onnx")
     share_weights(models["prompt"], models["step"])
-    sessions = {
-        part: ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-        for part, model in models.items()
-    }
+    sessions = {part: session(model) for part, model in models.items()}
 
     def run(part: str, feeds: dict[str, Any]) -> dict[str, Any]:
         names = [value.name for value in sessions[part].get_outputs()]
@@ -97,13 +85,11 @@ def test_steps_of_an_encoder_decoder_go_on_from_both_caches_of_its_prompt(tmp_pa
 @pytest.mark.skipif(not INSTALLED, reason="torch, transformers and onnxscript are not installed")
 @pytest.mark.parametrize("name", ["distilgpt2", "opt_125m"])
 def test_steps_from_the_cache_of_a_prompt_are_the_longer_prompt(name: str, tmp_path: Path) -> None:
-    import onnxruntime as ort
-
     sessions: dict[str, Any] = {}
     for part in ("prompt", "step"):
         (source,) = find_models([f"{name}_{part}"])
         export_model(source, tmp_path / f"{part}.onnx", opened=True)
-        sessions[part] = ort.InferenceSession(str(tmp_path / f"{part}.onnx"), providers=["CPUExecutionProvider"])
+        sessions[part] = session(tmp_path / f"{part}.onnx")
 
     def run(part: str, ids: Any, total: int, past: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         feeds = {"input_ids": ids, "attention_mask": np.ones((1, total), np.int64), **past}
@@ -117,3 +103,11 @@ def test_steps_from_the_cache_of_a_prompt_are_the_longer_prompt(name: str, tmp_p
     for length in (16, 17, 18):
         logits, past = run("step", ids[:, length : length + 1], length + 1, past)
         np.testing.assert_allclose(logits[-1], whole[length], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "squeezenet", "resnet18"])
+def test_only_decoders_with_a_cache_stay_open(name: str) -> None:
+    with pytest.raises(ModelError, match="cannot stay open; those of decoders"):
+        open_structure(name)
+    with pytest.raises(ModelNotFound):
+        open_structure(f"{name}_nosuch")

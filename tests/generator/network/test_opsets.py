@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx
 from dlbricks.bricks.canonical import ANY
-from dlbricks.generator.network.opsets import common_ranges, opset_ranges
+from dlbricks.generator.network.packed import common_ranges, opset_ranges
 
 
 def softmax_at(version: int) -> onnx.ModelProto:

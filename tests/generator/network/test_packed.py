@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import onnx
 import pytest
+from computing import by_name, operators, settings
 from dlbricks.errors import BackendError
-from dlbricks.generator.backends.base import NodeTimes, Settings
+from dlbricks.generator.backends.base import NodeTimes
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.network.network import Network, read_network, synthetic_network
-from dlbricks.generator.network.packed import Member, Packed, grouped, pack, parted, united
+from dlbricks.generator.network.packed import PackedBrick, PackedNetwork, grouped, merge, pack, split
 from dlbricks.models import find_models
 from dlbricks.models.skeleton import hides_future, mark_causal
 
-BACKEND = OrtBackend()
-SETTINGS = Settings("cpu", 1, BACKEND.resolve("cpu", {"pinning": "off"}), (0,))
 MODELS = ("squeezenet", "shufflenet", "inception_v1", "bert_base")
 
 
@@ -39,12 +37,8 @@ def bricks(tmp_path_factory: pytest.TempPathFactory):
     return make
 
 
-def operators(network: Network) -> list[str]:
-    return [f"{node.domain}:{node.op_type}" for node in network.model.graph.node]
-
-
-def profile(packed: Packed, passes: int) -> NodeTimes:
-    executable = BACKEND.prepare_packed(packed.network, SETTINGS)
+def profile(packed: PackedNetwork, passes: int) -> NodeTimes:
+    executable = OrtBackend().prepare_packed(packed.network, settings())
     for _ in range(passes):
         executable.run()
     found = executable.end()
@@ -52,30 +46,22 @@ def profile(packed: Packed, passes: int) -> NodeTimes:
     return found
 
 
-def outputs(network: Network) -> dict[str, np.ndarray]:
-    executable = BACKEND.prepare(network, SETTINGS)
-    executable.run()
-    found = dict(zip(network.outputs, executable.outputs(), strict=True))
-    executable.close()
-    return found
-
-
-def packs(networks: list[Network], copies: int = 1) -> Iterator[tuple[list[int], Packed]]:
+def packs(networks: list[Network], copies: int = 1) -> Iterator[tuple[list[int], PackedNetwork]]:
     for places in grouped(networks):
-        yield places, pack([Member(networks[place], copies) for place in places])
+        yield places, pack([PackedBrick(networks[place], copies) for place in places])
 
 
-@pytest.mark.sweep(1, by="graph")
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("graph", ["source", "fused", "runtime"])
 def test_every_brick_runs_in_every_pass_with_the_operators_that_it_has_alone(bricks, name, graph):
     networks = bricks(name, graph)
     if graph != "runtime":
-        alone = [operators(BACKEND.optimised(network, SETTINGS)) for network in networks]
+        alone = [operators(OrtBackend().optimised(network, settings())) for network in networks]
         together: dict[int, Network] = {}
         for places in grouped(networks):
             chosen = [networks[place] for place in places]
-            found = parted(BACKEND.optimised(united(chosen), SETTINGS), chosen)
+            found = split(OrtBackend().optimised(merge(chosen), settings()), chosen)
             together.update(zip(places, found, strict=True))
         networks = [together[place] for place in range(len(networks))]
         assert [operators(network) for network in networks] == alone
@@ -84,11 +70,12 @@ def test_every_brick_runs_in_every_pass_with_the_operators_that_it_has_alone(bri
         found = profile(packed, 3)
         assert found.times.shape == (3, len(found.names))
         assert {*found.names} >= {*packed.nodes, *packed.idle}
-        nodes = {node.name: f"{node.domain}:{node.op_type}" for node in packed.network.model.graph.node}
+        nodes = {node.name: node.op_type for node in packed.network.model.graph.node}
         for member, place in enumerate(places):
             own = [nodes[name] for name, owner in packed.nodes.items() if owner == member]
             assert own == operators(networks[place])
             seen.add(place)
+        assert list(dict.fromkeys(packed.nodes.values())) == list(range(len(places)))  # in the order of the members
     assert seen == set(range(len(networks)))
 
 
@@ -103,7 +90,7 @@ def test_a_brick_computes_in_a_pack_what_it_computes_alone(bricks, name):
         wanted = [f"{member}.0/{value}" for member, place in enumerate(places) for value in networks[place].outputs]
         shown = [*wanted, *produced]
         model.graph.output.extend(onnx.helper.make_empty_tensor_value_info(value) for value in shown)
-        inside = outputs(replace(packed.network, model=model, outputs=(*packed.network.outputs, *shown)))
+        inside = by_name(replace(packed.network, model=model, outputs=(*packed.network.outputs, *shown)))
         for member, place in enumerate(places):
             network = networks[place]
             feeds = {name: inside.get(f"{member}.0/{name}", array) for name, array in network.feeds.items()}
@@ -112,40 +99,39 @@ def test_a_brick_computes_in_a_pack_what_it_computes_alone(bricks, name):
             }
             weights = {name: packed.network.weights[f"{member}.0/{name}"] for name in network.weights}
             assert all(sorted(own.ravel()) == sorted(network.weights[name].ravel()) for name, own in weights.items())
-            for value, expected in outputs(replace(network, feeds=feeds, weights=weights)).items():
+            for value, expected in by_name(replace(network, feeds=feeds, weights=weights)).items():
                 found = inside[f"{member}.0/{value}"]
                 np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5, err_msg=str(operators(network)))
                 assert np.isfinite(found).all()
 
 
-def test_bricks_with_equal_weights_have_them_apart(skeleton_of):
+def test_copies_and_bricks_with_equal_weights_have_them_apart(skeleton_of):
     texts = (f"(float[{rows},64] x, float[64,64] w) => (float[{rows},64] y) {{y = MatMul(x, w)}}" for rows in (4, 8))
     networks = [synthetic_network(skeleton_of(text)) for text in texts]
     assert np.array_equal(networks[0].weights["w"], networks[1].weights["w"])
 
-    packed = pack([Member(networks[0], copies=2), Member(networks[1])])
+    packed = pack([PackedBrick(networks[0], copies=2), PackedBrick(networks[1])])
 
     values = [packed.network.weights[f"{place}/w"] for place in ("0.0", "0.1", "1.0")]
     assert len({value.tobytes() for value in values}) == 3
     assert np.array_equal(values[0], networks[0].weights["w"])
-
-
-def test_copies_have_weights_of_their_own_and_belong_to_their_brick(skeleton_of):
-    network = synthetic_network(skeleton_of("(float[4,64] x, float[64,64] w) => (float[4,64] y) {y = MatMul(x, w)}"))
-
-    packed = pack([Member(network, copies=3)])
-
-    values = [packed.network.weights[f"0.{copy}/w"] for copy in range(3)]
-    assert [np.array_equal(values[0], other) for other in values[1:]] == [False, False]
     assert all(sorted(values[0].ravel()) == sorted(other.ravel()) for other in values[1:])
-    assert list(packed.nodes.values()) == [0, 0, 0]
+    assert list(packed.nodes.values()) == [0, 0, 1]
     assert len(packed.idle) == 3
+
+
+def showing(packed: PackedNetwork, name: str) -> Network:
+    """The network with one more output."""
+    model = onnx.ModelProto()
+    model.CopyFrom(packed.network.model)
+    model.graph.output.append(onnx.helper.make_empty_tensor_value_info(name))
+    return replace(packed.network, model=model, outputs=(*packed.network.outputs, name))
 
 
 def test_layout_changes_at_the_edges_are_not_counted(skeleton_of):
     network = synthetic_network(skeleton_of("(float[4] x) => (float[4] y) {a = Neg(x) y = Exp(a)}"))
 
-    packed = pack([Member(network, uncounted=[0]), Member(network)])
+    packed = pack([PackedBrick(network, uncounted=[0]), PackedBrick(network)])
 
     assert [name.rpartition("/")[0] for name in packed.uncounted] == ["0.0"]
     assert sorted(packed.nodes.values()) == [0, 1, 1]
@@ -162,51 +148,22 @@ def test_layout_changes_at_the_edges_are_not_counted(skeleton_of):
     ],
 )
 def test_what_producers_write_is_legal(skeleton_of, graph, name, legal):
-    packed = pack([Member(synthetic_network(skeleton_of(graph)))])
-    model = packed.network.model
-    model.graph.output.append(onnx.helper.make_empty_tensor_value_info(f"0.0/{name}"))
+    packed = pack([PackedBrick(synthetic_network(skeleton_of(graph)))])
     fed = packed.network.feeds.get(f"0.0/{name}")
 
-    if fed is None:
-        found = outputs(replace(packed.network, outputs=(*packed.network.outputs, f"0.0/{name}")))
-        fed = found[f"0.0/{name}"]
-
-    assert legal(fed).all()
+    assert legal(by_name(showing(packed, f"0.0/{name}"))[f"0.0/{name}"] if fed is None else fed).all()
 
 
 def test_integers_that_differ_are_fed_and_numbers_are_written(skeleton_of):
     graph = "(float[9,40] x, int64[32] i, float[4] few) => (float[32,40] y, float[4] z) {y = Gather(x, i) z = Neg(few)}"
     network = synthetic_network(skeleton_of(graph))
 
-    packed = pack([Member(network)])
+    packed = pack([PackedBrick(network)])
 
     assert {name for name in packed.network.feeds if name.startswith("0.0/")} == {"0.0/i", "0.0/few"}
     np.testing.assert_array_equal(packed.network.feeds["0.0/i"], network.feeds["i"])
     producers = [node for node in packed.network.model.graph.node if node.op_type == "Expand"]
     assert [node.output[0] for node in producers] == ["0.0/x"]
-
-
-def test_several_threads_write_together_what_one_would_write(skeleton_of):
-    graph = "(float[8,40] x, float[40] row) => (float[8,40] y, float[40] z) {y = Add(x, row) z = Neg(row)}"
-    network = synthetic_network(skeleton_of(graph))
-
-    alone, together = pack([Member(network)]), pack([Member(network)], threads=2)
-
-    kinds = {node.output[0]: node.op_type for node in together.network.model.graph.node if "producer" in node.name}
-    assert kinds == {"0.0/x": "Add", "0.0/row": "Expand"}  # a single row has nothing to share
-    for name in kinds:
-        written = [
-            outputs(replace(with_output(one, name), outputs=(*one.network.outputs, name)))[name]
-            for one in (alone, together)
-        ]
-        np.testing.assert_array_equal(*written)
-
-
-def with_output(packed: Packed, name: str) -> Network:
-    model = onnx.ModelProto()
-    model.CopyFrom(packed.network.model)
-    model.graph.output.append(onnx.helper.make_empty_tensor_value_info(name))
-    return replace(packed.network, model=model)
 
 
 def at_opset(graph: str, version: int) -> Network:
@@ -217,7 +174,12 @@ SOFTMAX = "(float[2,40] x) => (float[2,40] y) {y = Softmax(x)}"
 RELU = "(float[2,40] x) => (float[2,40] y) {y = Relu(x)}"
 
 
-def test_what_means_the_same_at_no_version_goes_into_packs_apart():
+def test_what_means_the_same_at_no_version_goes_into_packs_apart(skeleton_of):
+    for graph in (
+        "(float[2,4] x) => (seq(float[1,4]) y) {y = SplitToSequence<axis=0>(x)}",
+        "(string[4] x) => (string[4] y) {y = Identity(x)}",
+    ):  # what is no tensor of numbers runs alone
+        assert grouped([synthetic_network(skeleton_of(graph)), at_opset(RELU, 21)]) == [[1]]
     networks = [at_opset(SOFTMAX, 9), at_opset(SOFTMAX, 21), at_opset(RELU, 7), at_opset(SOFTMAX, 12)]
 
     groups = grouped(networks)
@@ -225,25 +187,14 @@ def test_what_means_the_same_at_no_version_goes_into_packs_apart():
     assert sorted(place for places in groups for place in places) == [0, 1, 2, 3]
     assert len(groups) == 3
     for places in groups:
-        pack([Member(networks[place]) for place in places])
+        pack([PackedBrick(networks[place]) for place in places])
     with pytest.raises(BackendError, match="without a common version"):
-        pack([Member(network) for network in networks])
-
-
-@pytest.mark.parametrize(
-    "graph",
-    [
-        "(float[2,4] x) => (seq(float[1,4]) y) {y = SplitToSequence<axis=0>(x)}",
-        "(string[4] x) => (string[4] y) {y = Identity(x)}",
-    ],
-)
-def test_what_is_no_tensor_of_numbers_runs_alone(skeleton_of, graph):
-    assert grouped([synthetic_network(skeleton_of(graph)), at_opset(RELU, 21)]) == [[1]]
+        pack([PackedBrick(network) for network in networks])
 
 
 def test_a_value_that_two_bricks_share_is_named():
     networks = [at_opset(RELU, 21), at_opset(RELU, 21)]
-    together = united(networks)
+    together = merge(networks)
     merged = onnx.ModelProto()
     merged.CopyFrom(together.model)
     for node in merged.graph.node:
@@ -251,18 +202,7 @@ def test_a_value_that_two_bricks_share_is_named():
     merged.graph.node[1].input[0] = merged.graph.node[0].output[0]
 
     with pytest.raises(BackendError, match="for two bricks"):
-        parted(replace(together, model=merged), networks)
-
-
-def test_the_order_of_members_is_that_of_the_pack(bricks):
-    networks = bricks("squeezenet", "runtime")
-    (places,) = grouped(networks)
-    random.Random(3).shuffle(places)
-
-    packed = pack([Member(networks[place]) for place in places])
-
-    firsts = list(dict.fromkeys(packed.nodes.values()))
-    assert firsts == list(range(len(places)))
+        split(replace(together, model=merged), networks)
 
 
 CACHE = """
@@ -280,15 +220,12 @@ def test_masked_scores_are_written_from_one_matrix_for_all_heads():
     )
     mark_causal(model.graph.input[0])
 
-    packed = pack([Member(synthetic_network(model), copies=2)])
+    packed = pack([PackedBrick(synthetic_network(model), copies=2)])
 
-    network = packed.network
-    value = onnx.helper.make_tensor_value_info("0.1/x", onnx.TensorProto.FLOAT, [1, 3, 20, 24])
-    network.model.graph.output.append(value)
-    scores = outputs(replace(network, outputs=(*network.outputs, "0.1/x")))["0.1/x"]
+    scores = by_name(showing(packed, "0.1/x"))["0.1/x"]
     assert hides_future(scores)
     assert np.unique(scores).size == 2
-    assert [array.shape for array in network.feeds.values()] == [(20, 24)] * 2
+    assert [array.shape for array in packed.network.feeds.values()] == [(20, 24)] * 2
     assert len(packed.nodes) == len(packed.idle) == 2
 
 
@@ -299,7 +236,7 @@ def test_masked_scores_are_written_from_one_matrix_for_all_heads():
 def test_at_a_models_boundary_nothing_writes_large_inputs_and_large_outputs_stay(boundary, fed, kept):
     brick = synthetic_network(onnx.parser.parse_model(CACHE))
 
-    packed = pack([Member(brick, copies=2, boundary=boundary)])
+    packed = pack([PackedBrick(brick, copies=2, boundary=boundary)])
 
     graph = packed.network.model.graph
     names = [f"0.{copy}/" for copy in range(2)]
@@ -313,10 +250,22 @@ def test_at_a_models_boundary_nothing_writes_large_inputs_and_large_outputs_stay
     assert written == {prefix + name for prefix in names for name in ("past", "new") if name not in fed}
     assert len({id(packed.network.feeds[prefix + name]) for prefix in names for name in fed}) == 2 * len(fed)
     assert len(packed.idle) == 2 * (2 - len(kept))
-    found = outputs(packed.network)
+    found = by_name(packed.network)
     for prefix in names:
         for name in kept:
             np.testing.assert_array_equal(found[prefix + name][:, :-1], packed.network.feeds.get(
                 prefix + "past", np.broadcast_to(found[prefix + name][:, :1, :1], (1, 200, 256))
             ))  # fmt: skip
     assert sorted(profile(packed, 2).names) == sorted(node.name for node in graph.node)
+
+
+def test_several_threads_write_together_what_one_would_write(skeleton_of):
+    graph = "(float[8,40] x, float[40] row) => (float[8,40] y, float[40] z) {y = Add(x, row) z = Neg(row)}"
+    network = synthetic_network(skeleton_of(graph))
+
+    alone, together = pack([PackedBrick(network)]), pack([PackedBrick(network)], threads=2)
+
+    kinds = {node.output[0]: node.op_type for node in together.network.model.graph.node if "producer" in node.name}
+    assert kinds == {"0.0/x": "Add", "0.0/row": "Expand"}  # a single row has nothing to share
+    for name in kinds:
+        np.testing.assert_array_equal(*(by_name(showing(one, name))[name] for one in (alone, together)))

@@ -8,24 +8,22 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from dlbricks.bricks.cutting.split import split
-from dlbricks.bricks.cutting.wiring import make_sequence
+from computing import computed, operators, settings
+from dlbricks.bricks.cutting.sequences import make_sequence, split
 from dlbricks.bricks.graph.graph import build_graph
 from dlbricks.bricks.suite.brick import build_brick
 from dlbricks.errors import UnsupportedBrick
-from dlbricks.generator.backends.base import Settings
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
-from dlbricks.generator.backends.requirements import with_algorithm
 from dlbricks.generator.backends.torch.backend import TorchBackend
 from dlbricks.generator.network.network import Network, file_network, synthetic_network
 from dlbricks.generator.network.padding import padded_network
-from dlbricks.generator.worker.client import Worker
-from dlbricks.generator.worker.requests import Pack, Prepare, Visit
+from dlbricks.generator.worker.messages import Time
 from dlbricks.models.skeleton import mark_weight
 from dlbricks.models.zoo import structure
 from hypothesis import given
 from hypothesis import settings as explored
 from hypothesis import strategies as st
+from working import network, pack
 
 BACKENDS = [OrtBackend(), *([TorchBackend()] if importlib.util.find_spec("torch") else [])]
 
@@ -53,6 +51,14 @@ IMAGES = {
         "(float[1,6,9,9] x, float[9,6,1,1] w0) => (float[1,9,3,3] y)"
         "{a = MaxPool<kernel_shape=[2,2]>(x) b = Conv(a, w0)"
         " y = AveragePool<kernel_shape=[3,3], strides=[3,3], pads=[1,1,0,0], count_include_pad=1>(b)}"
+    ),
+    "a constant that is read in several ways": (
+        "(float[1,6,4,4] x, float[5,6] z, float[6,6,1,1] w0, float[6] w1) => (float[1,6,4,4] y, float[5,6] v)"
+        "{a = Conv(x, w0, w1) y = Relu(a) v = Add(z, w1)}"
+    ),
+    "channels that are read in another shape": (
+        "(float[1,3,6,6] x, float[32,3,1,1] w0) => (float[32,36] y)"
+        "{a = Conv(x, w0) s = Constant<value_ints=[32,36]>() y = Reshape(a, s)}"
     ),
     "line": "(float[1,3,40] x, float[10,3,5] w0) => (float[1,10,36] y) {a = Conv(x, w0) y = Tanh(a)}",
 }
@@ -129,24 +135,11 @@ REFUSED = {
 }
 
 
-def settings(backend) -> Settings:
-    """The test process itself must not be bound to a core."""
-    return Settings("cpu", 1, backend.resolve("cpu", {"pinning": "off"}), cores=(0,))
-
-
-def computed(backend, network: Network) -> list[np.ndarray]:
-    executable = backend.prepare(network, settings(backend))
-    executable.run()
-    outputs = executable.outputs()
-    executable.close()
-    return outputs
-
-
 def assert_same_function(network: Network, padded: Network) -> None:
     """Real channels are equal and padded ones finite; one value at least has become larger."""
     onnx.checker.check_model(padded.self_contained(), full_check=True)
     for backend in BACKENDS:
-        for real, found in zip(computed(backend, network), computed(backend, padded), strict=True):
+        for real, found in zip(computed(network, backend), computed(padded, backend), strict=True):
             assert np.isfinite(found).all()
             assert np.isfinite(real).all()
             kept = found[tuple(slice(size) for size in real.shape)]
@@ -156,11 +149,17 @@ def assert_same_function(network: Network, padded: Network) -> None:
 
 
 @pytest.mark.parametrize("graph", [*IMAGES.values(), *PRODUCTS.values()], ids=[*IMAGES, *PRODUCTS])
-@pytest.mark.parametrize("multiple", [8, 32])
-def test_real_channels_are_what_they_were(skeleton_of, graph, multiple):
-    network = synthetic_network(skeleton_of(graph))
+@pytest.mark.parametrize(("multiple", "copies"), [(8, 1), (8, 3), (32, 1)])
+def test_real_channels_are_what_they_were(skeleton_of, graph, multiple, copies):
+    network = synthetic_network(skeleton_of(graph), unroll=copies)
 
-    assert_same_function(network, padded_network(network, multiple))
+    padded = padded_network(network, multiple)
+
+    assert_same_function(network, padded)
+    assert operators(padded) == operators(network)
+    assert (padded.unroll, len(padded.first_feeds())) == (copies, len(network.first_feeds()))
+    # Copies of a brick go on sharing their weights.
+    assert len({id(array) for array in padded.weights.values()}) <= len(padded.weights) / copies
 
 
 @pytest.mark.parametrize(("reason", "graph"), REFUSED.items(), ids=REFUSED)
@@ -172,8 +171,8 @@ def test_what_cannot_be_padded_says_why(skeleton_of, reason, graph):
 
 
 def test_sizes_that_half_the_multiple_gives_too_are_not_measured_twice(skeleton_of):
-    graph = "(float[1,{}] x, float[{},20] w0) => (float[1,20] y) {{y = MatMul(x, w0)}}"
-    other, same = (synthetic_network(skeleton_of(graph.format(depth, depth))) for depth in (10, 30))
+    graph = "(float[1,{0}] x, float[{0},20] w0) => (float[1,20] y) {{y = MatMul(x, w0)}}"
+    other, same = (synthetic_network(skeleton_of(graph.format(depth))) for depth in (10, 30))
 
     assert_same_function(other, padded_network(other, 32))
     with pytest.raises(UnsupportedBrick, match="padded to multiples of 16, all channels are multiples of 32 already"):
@@ -182,26 +181,13 @@ def test_sizes_that_half_the_multiple_gives_too_are_not_measured_twice(skeleton_
 
 def test_only_bricks_of_source_layers_are_padded(skeleton_of, model_file, tmp_path):
     network = synthetic_network(skeleton_of(IMAGES["first"]))
-    optimised = OrtBackend().optimised(network, settings(OrtBackend()))
+    optimised = OrtBackend().optimised(network, settings())
     file = file_network(model_file(tmp_path / "one.onnx", IMAGES["line"], {"w0": (10, 3, 5)}), overrides={})
 
     for other in (optimised, file):
         with pytest.raises(UnsupportedBrick, match="only bricks of source layers"):
             padded_network(other, 8)
     assert padded_network(optimised, 1) is optimised
-
-
-def test_operators_that_read_no_padded_channels_stay_as_they_are(skeleton_of):
-    graph = (
-        "(float[1,3,6,6] x, float[16,3,1,1] w0) => (float[16,36] y)"
-        "{a = Conv(x, w0) s = Constant<value_ints=[16,36]>() y = Reshape(a, s)}"
-    )
-    network = synthetic_network(skeleton_of(graph))
-
-    padded = padded_network(network, 8)
-
-    assert_same_function(network, padded)
-    assert [node.op_type for node in padded.model.graph.node] == [node.op_type for node in network.model.graph.node]
 
 
 def test_shapes_weights_and_inputs_are_those_of_the_larger_brick(skeleton_of):
@@ -216,31 +202,6 @@ def test_shapes_weights_and_inputs_are_those_of_the_larger_brick(skeleton_of):
     assert not padded.feeds["x"][:, 3:].any()
     np.testing.assert_array_equal(padded.feeds["x"][:, :3], network.feeds["x"])
     assert [dim.dim_value for dim in padded.model.graph.output[0].type.tensor_type.shape.dim] == [1, 16, 7, 7]
-
-
-def test_a_constant_that_is_read_in_several_ways_is_there_in_each(skeleton_of):
-    graph = (
-        "(float[1,6,4,4] x, float[5,6] z, float[6,6,1,1] w0, float[6] w1) => (float[1,6,4,4] y, float[5,6] v)"
-        "{a = Conv(x, w0, w1) y = Relu(a) v = Add(z, w1)}"
-    )
-    network = synthetic_network(skeleton_of(graph))
-
-    padded = padded_network(network, 8)
-
-    assert_same_function(network, padded)
-    assert [array.shape for array in computed(OrtBackend(), padded)] == [(1, 8, 4, 4), (5, 6)]
-
-
-def test_copies_of_a_brick_go_on_sharing_their_weights(skeleton_of):
-    network = synthetic_network(skeleton_of(IMAGES["normalised"]), unroll=3)
-
-    padded = padded_network(network, 8)
-
-    assert_same_function(network, padded)
-    assert padded.unroll == 3
-    assert len(padded.first_feeds()) == 1
-    assert len(padded.weights) == 3
-    assert len({id(array) for array in padded.weights.values()}) == 1
 
 
 @given(st.data())
@@ -270,6 +231,7 @@ def test_any_small_convolution_keeps_its_real_channels(data):
         assert_same_function(network, padded_network(network, multiple))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "granularity", "multiple", "least"),
     [("squeezenet", 1, 25, 20), ("shufflenet", 1, 16, 7), ("shufflenet", 1, 25, 12), ("bert_base", 1, 25, 4)],
@@ -290,46 +252,30 @@ def test_bricks_of_real_models_keep_their_real_channels(name, granularity, multi
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.name)
-@pytest.mark.parametrize("multiple", [8, 16])
-def test_padding_is_an_algorithm_and_no_option(backend, multiple):
+def test_padding_is_an_algorithm_of_what_a_worker_times_and_packs_and_no_option(
+    skeleton_of, tmp_path, backend, worker_of
+):
     plain = settings(backend)
+    chosen = backend.with_algorithm(plain, "padded-16")
+    assert (plain.channels, chosen.channels, chosen.options) == (1, 16, plain.options)
+    worker, files, reason = worker_of(backend.name, together=True), {}, "all channels are multiples of 8 already"
+    for name, graph in (("brick", IMAGES["residual"]), ("even", REFUSED[reason])):
+        files[name] = tmp_path / f"{name}.onnx"
+        onnx.save(skeleton_of(graph), files[name])
 
-    chosen = with_algorithm(backend, plain, f"padded-{multiple}")
-
-    assert (plain.channels, chosen.channels, chosen.options) == (1, multiple, plain.options)
-    assert backend.stack("cpu", plain.options) == backend.stack("cpu", chosen.options)
-
-
-@pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.name)
-def test_a_worker_pads_what_it_times_and_what_it_packs(skeleton_of, tmp_path, backend):
-    path = tmp_path / "brick.onnx"
-    onnx.save(skeleton_of(IMAGES["residual"]), path)
-    even = tmp_path / "even.onnx"
-    onnx.save(skeleton_of(REFUSED["all channels are multiples of 8 already"]), even)
-    with Worker.start(backend.name, options={"pinning": "off"}, together=True) as worker:
-        for name in ("", "padded-8"):
-            reply = worker.prepare(Prepare(id=f"{name}/hot", path=str(path), synthetic=True, variant=name, unroll=0))
-            assert worker.visit(Visit(f"{name}/hot")).elapsed_ns > 0
-            assert reply.unroll >= 1
-            worker.prepare(Prepare(id="one", path=str(path), synthetic=True, variant=name, unroll=1))
-            worker.outputs("one", tmp_path / f"{name}.npz")
-            members = (("brick", str(path), 1), ("even", str(even), 1))
-            packed = worker.pack(Pack(f"{name}/pack", members, variant=name), timeout_s=60)
-            for _ in range(2):
-                worker.visit(Visit(f"{name}/pack"), timeout_s=60)
-            times = {one.id: one.whole_ns for one in worker.unpack(f"{name}/pack", timeout_s=60).times}
-            left_out = {one.id: (one.kind, one.reason) for one in packed.left_out}
-            assert {id_: len(found) for id_, found in times.items()} == dict.fromkeys(
-                {"brick", "even"} - {*left_out}, 2
-            )
-            if name:
-                assert left_out["even"][0] == "unsupported"
-                assert "all channels are multiples of 8 already" in left_out["even"][1]
-        with pytest.raises(UnsupportedBrick, match="all channels are multiples of 8 already"):
-            worker.prepare(Prepare(id="even", path=str(even), synthetic=True, variant="padded-8"))
-    shapes = {}
-    for name in ("", "padded-8"):
-        with np.load(tmp_path / f"{name}.npz", allow_pickle=False) as arrays:
-            shapes[name] = {array.shape for array in arrays.values()}
-    assert shapes[""] == {(1, 12, 6, 6)}
-    assert shapes["padded-8"] == {(1, 16, 6, 6)}
+    for name, kept, size in (("", {"brick", "even"}, 12), ("padded-8", {"brick"}, 16)):
+        assert worker.load(network("hot", files["brick"], variant=name, unroll=0)).unroll >= 1
+        assert worker.time(Time("hot")).elapsed_ns > 0
+        worker.load(network("one", files["brick"], variant=name))
+        worker.outputs("one", tmp_path / "out.npz")
+        with np.load(tmp_path / "out.npz", allow_pickle=False) as arrays:
+            assert {array.shape for array in arrays.values()} == {(1, size, 6, 6)}
+        packed = worker.load(pack(files, variant=name))
+        for _ in range(2):
+            worker.time(Time("p"))
+        assert {one.id: len(one.whole_ns) for one in worker.read("p").times} == dict.fromkeys(kept, 2)
+        assert all(one.kind == "unsupported" and reason in one.reason for one in packed.left_out)
+        for loaded in ("hot", "one", "p"):
+            worker.drop(loaded)
+    with pytest.raises(UnsupportedBrick, match=reason):
+        worker.load(network("even", files["even"], variant="padded-8"))

@@ -7,16 +7,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from computing import by_name
 from dlbricks.bricks.graph.boundary import BOTH
-from dlbricks.generator.backends.base import Settings
-from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
-from dlbricks.generator.network.network import Network, file_network, synthetic_network
-from dlbricks.generator.network.packed import Member, pack
-from dlbricks.generator.network.shared import shared_buffers
+from dlbricks.generator.network.network import file_network, shared_buffers, synthetic_network
+from dlbricks.generator.network.packed import PackedBrick, pack
 from onnx import TensorProto, helper
 
-BACKEND = OrtBackend()
-SETTINGS = Settings("cpu", 1, BACKEND.resolve("cpu", {"pinning": "off"}), (0,))
 FLOAT, INT32 = TensorProto.FLOAT, TensorProto.INT32
 
 
@@ -35,15 +31,6 @@ def attention(past: int | str, present: int | str) -> onnx.ModelProto:
     return helper.make_model(helper.make_graph([node], "g", inputs, outputs), opset_imports=opsets, ir_version=9)
 
 
-def run(network: Network) -> dict[str, np.ndarray]:
-    executable = BACKEND.prepare(network, SETTINGS)
-    for _ in range(2):
-        executable.run()
-    found = dict(zip(network.outputs, executable.outputs(), strict=True))
-    executable.close()
-    return found
-
-
 @pytest.mark.parametrize(
     ("past", "present", "shared"), [(1024, 1024, True), ("most", "most", True), (1023, 1024, False), ("a", "b", False)]
 )
@@ -59,7 +46,7 @@ def test_a_whole_model_writes_to_the_memory_that_it_reads(tmp_path: Path):
     network = file_network(path, overrides={})
     before = {name: array.copy() for name, array in network.feeds.items()}
 
-    found = run(network)
+    found = by_name(network)
 
     for part in "kv":
         present, past = found[f"present_{part}"], network.feeds[f"past_{part}"]
@@ -71,10 +58,10 @@ def test_a_whole_model_writes_to_the_memory_that_it_reads(tmp_path: Path):
 def test_so_does_a_brick_that_stands_at_a_models_boundary():
     brick = synthetic_network(attention(1024, 1024))
 
-    inside, outside = (pack([Member(brick, boundary=boundary)]).network for boundary in ("", BOTH))
+    inside, outside = (pack([PackedBrick(brick, boundary=boundary)]).network for boundary in ("", BOTH))
 
     assert not inside.shared
     assert outside.shared == {f"0.0/present_{part}": f"0.0/past_{part}" for part in "kv"}
-    found = run(outside)
+    found = by_name(outside)
     for part in "kv":
         np.testing.assert_array_equal(found[f"0.0/present_{part}"], outside.feeds[f"0.0/past_{part}"])

@@ -3,56 +3,44 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
-import onnx
-import onnx.parser
 import pytest
-from dlbricks.analyzer.report.answers.plans import plans_answer
+from dlbricks.analyzer.report.answers.generation import plans_answer
 from dlbricks.analyzer.report.tables import render
-from dlbricks.bricks.suite.suite import Suite
 from dlbricks.errors import BackendError, BackendUnavailable, UsageError, WorkerError
 from dlbricks.generator.backends.base import Availability
-from dlbricks.generator.backends.cudnn.device import KNOWN, find_gpu
-from dlbricks.generator.backends.cudnn.library import availability
-from dlbricks.generator.backends.cudnn.plans import Plan
+from dlbricks.generator.backends.cudnn.plans import KNOWN, EnginePlan, availability, find_gpu
+from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.planning.library_plans import BrickPlans, Layout, PlanReport, library_plans
 from dlbricks.generator.planning.planner import COMMAND, AskPlans, OfferedPlans, Start
 from dlbricks.generator.worker.client import Worker
-from dlbricks.generator.worker.replies import Done, parse_reply
-from dlbricks.generator.worker.requests import Bye
-from onnx import numpy_helper
+from dlbricks.generator.worker.messages import Bye, Done, line_of, read_line
+from dlbricks.models import find_models
 
 RECORDED = Path(__file__).with_name("cudnn_plans.json")
-"""What ``dlbricks backends plans`` answered for ``write_suite``: cuDNN 9.28, for an H200, without any GPU."""
+"""What ``dlbricks backends plans`` answered for the bricks of the last test: cuDNN 9.28, for an H200, without a GPU."""
 
 
 def test_a_gpu_is_known_or_a_file_that_the_library_wrote(tmp_path):
     known = find_gpu("h200")
-    file = tmp_path / "gpu.json"
-    file.write_text(json.dumps({**KNOWN["h200"], "deviceName": "another"}))
-
     assert (known.name, known.capability, known.multiprocessors) == ("NVIDIA H200", 900, 132)
+    file = tmp_path / "gpu.json"
+    for text in ("[]", "{}", '{"deviceName": 7}', "no JSON", None):
+        if text is not None:
+            file.write_text(text)
+        with pytest.raises(UsageError, match=r"gpu\.json"):
+            find_gpu(str(file) if text is not None else "gone-gpu.json")
+    file.write_text(json.dumps({**KNOWN["h200"], "deviceName": "another"}))
     assert find_gpu(str(file)).name == "another"
 
 
-@pytest.mark.parametrize("text", ["[]", "{}", '{"deviceName": 7}', "no JSON", None])
-def test_what_is_no_gpu_is_refused(text, tmp_path):
-    file = tmp_path / "gpu.json"
-    if text is not None:
-        file.write_text(text)
-    with pytest.raises(UsageError, match=r"gpu\.json"):
-        find_gpu(str(file))
-
-
 def test_a_message_of_plans_survives_its_line():
-    plan = Plan("eng1_k24=35", 1, (("KERNEL_CFG", 35),), ("A", "B"), 0, ("TENSOR_CORE",), (), 128)
+    plan = EnginePlan("eng1_k24=35", 1, (("KERNEL_CFG", 35),), ("A", "B"), 0, ("TENSOR_CORE",), (), 128)
     reply = OfferedPlans(("relu",), (plan,), "", 7, images=True)
 
-    assert parse_reply(reply.to_json(), OfferedPlans) == reply
+    assert read_line(line_of(reply), OfferedPlans) == reply
 
 
 def test_the_process_that_asks_refuses_what_it_cannot_do(tmp_path):
@@ -71,35 +59,53 @@ def test_without_the_library_one_line_says_what_is_missing(small_suite, cli):
         library_plans(small_suite)
     done = cli("backends", "plans", small_suite.path)
 
+    with pytest.raises(UsageError, match="float32, float16, bfloat16"):  # wrong precisions come first
+        library_plans(small_suite, dtypes=["int8"])
     assert done.code == 1
     assert done.error.startswith("cuDNN's plans cannot be asked for here: ")
-
-
-def test_wrong_precisions_are_refused_before_the_library_is_loaded(small_suite):
-    with pytest.raises(UsageError, match="float32, float16, bfloat16"):
-        library_plans(small_suite, dtypes=["int8"])
 
 
 _FRAGILE = """
 import json, os, signal, sys
 for line in sys.stdin:
     request = json.loads(line)
-    if request["op"] == "plans" and {crash!r} in request["path"]:
+    if request["op"] == "askplans" and {crash!r} in request["path"]:
         os.kill(os.getpid(), signal.SIGSEGV)
-    reply = {{"ok": True}}
-    if request["op"] == "plans":
+    reply = {{"reply": "done"}}
+    if request["op"] == "askplans":
+        reply = {{"reply": "offeredplans"}}
         reply |= {{"operations": ["relu"], "plans": [], "reason": "cuDNN: none", "planning_ns": 1, "images": False}}
     print(json.dumps(reply), flush=True)
 """
 """Speaks as the planner does, and dies of one brick."""
 
 
-def test_a_library_that_crashes_costs_the_brick_alone(small_suite, monkeypatch):
+@pytest.fixture
+def planner(monkeypatch):
+    """Takes the code of another process for the planner."""
+    monkeypatch.setattr("dlbricks.generator.planning.library_plans.require_library", lambda: Availability(ok=True))
+    return lambda code: monkeypatch.setattr(
+        "dlbricks.generator.planning.library_plans.COMMAND", (sys.executable, "-c", code)
+    )
+
+
+def test_a_library_that_does_not_start_ends_the_command_and_nothing_is_asked_twice(small_suite, planner):
+    planner(
+        """for _ in open(0): print('{"reply": "refused", "kind": "unavailable", "reason": "not here"}', flush=True)"""
+    )
+    with pytest.raises(BackendUnavailable, match="not here"):
+        library_plans(small_suite)
+    planner(_FRAGILE.format(crash="none"))
+
+    report = library_plans(small_suite, dtypes=["float16", "float16"], layouts=[Layout.NHWC, Layout.NHWC])
+
+    assert [row.key for row in report.rows] == list(small_suite.keys)
+
+
+def test_a_library_that_crashes_costs_the_brick_alone(small_suite, planner):
     """The process is not cuDNN's: what is tried is what its parent makes of its death."""
     crash = small_suite.keys[1]
-    command = (sys.executable, "-c", _FRAGILE.format(crash=crash))
-    monkeypatch.setattr("dlbricks.generator.planning.library_plans.COMMAND", command)
-    monkeypatch.setattr("dlbricks.generator.planning.library_plans.require_library", lambda: Availability(ok=True))
+    planner(_FRAGILE.format(crash=crash))
     report = library_plans(small_suite, layouts=[Layout.NCHW, Layout.NHWC])
 
     failed = [row for row in report.rows if row.failed]
@@ -114,31 +120,6 @@ def test_a_library_that_crashes_costs_the_brick_alone(small_suite, monkeypatch):
     assert set(times.values()) == {1e-6}
 
 
-_UNWILLING = """
-import sys
-for line in sys.stdin:
-    print('{"ok": false, "kind": "unavailable", "reason": "cuDNN does not plan here"}', flush=True)
-"""
-
-
-def test_a_library_that_does_not_start_ends_the_command(small_suite, monkeypatch):
-    monkeypatch.setattr("dlbricks.generator.planning.library_plans.COMMAND", (sys.executable, "-c", _UNWILLING))
-    monkeypatch.setattr("dlbricks.generator.planning.library_plans.require_library", lambda: Availability(ok=True))
-
-    with pytest.raises(BackendUnavailable, match="does not plan here"):
-        library_plans(small_suite)
-
-
-def test_what_is_asked_for_twice_is_asked_once(small_suite, monkeypatch):
-    monkeypatch.setattr(
-        "dlbricks.generator.planning.library_plans.COMMAND", (sys.executable, "-c", _FRAGILE.format(crash="none"))
-    )
-    monkeypatch.setattr("dlbricks.generator.planning.library_plans.require_library", lambda: Availability(ok=True))
-    report = library_plans(small_suite, dtypes=["float16", "float16"], layouts=[Layout.NHWC, Layout.NHWC])
-
-    assert [row.key for row in report.rows] == list(small_suite.keys)
-
-
 def test_what_the_library_answered_is_read_and_shown():
     """Recorded from the real library; see ``RECORDED``."""
     answer = json.loads(RECORDED.read_text())
@@ -146,7 +127,7 @@ def test_what_the_library_answered_is_read_and_shown():
     for found in answer["results"]:
         layout = Layout(found["layout"]) if found["layout"] else None
         plans = tuple(
-            Plan(**{
+            EnginePlan(**{
                 **plan,
                 "knobs": tuple(plan["knobs"].items()),
                 **{name: tuple(plan[name]) for name in ("modes", "notes", "behavior")},
@@ -180,8 +161,20 @@ def test_what_the_library_answered_is_read_and_shown():
 
 
 @pytest.mark.skipif(not availability().ok, reason="cuDNN, or the library of a driver, is not installed")
-def test_the_library_offers_what_it_offered_when_it_was_recorded(tmp_path, skeleton_of):
-    suite = Suite.open(write_suite(tmp_path))
+def test_the_library_offers_what_it_offered_when_it_was_recorded(tmp_path, model_file):
+    """Of the bricks that were recorded."""
+    graph = (
+        "(float[1,64,56,56] x, float[1,128] z, float[1,32,64] u)"
+        " => (float[1,64,28,28] y, float[1,10] s, float[1,32,64] n)"
+        "{ a = Conv<pads=[1,1,1,1]>(x, k) b = BatchNormalization(a, p0, p1, p2, p3) c = Relu(b)"
+        "  y = MaxPool<kernel_shape=[2,2], strides=[2,2]>(c) d = Gemm<transB=1>(z, g, h) s = Softmax(d)"
+        "  n = LayerNormalization(u, l0, l1) }"
+    )
+    shapes = {"k": (64, 64, 3, 3), "g": (10, 128), "h": (10,), "l0": (64,), "l1": (64,)}
+    shapes |= {f"p{at}": (64,) for at in range(4)}
+    models = find_models([model_file(tmp_path / "model.onnx", graph, shapes, opset=21)])
+    suite = generate(models, granularity=3, overlap=True, out=tmp_path / "suite").suite
+
     report = library_plans(suite, dtypes=["float16"], layouts=[Layout.NHWC])
 
     assert report.complete
@@ -189,30 +182,3 @@ def test_the_library_offers_what_it_offered_when_it_was_recorded(tmp_path, skele
     built = [plan for row in report.rows for plan in row.plans if plan.workspace_bytes is not None]
     assert built
     assert {mode for plan in built for mode in plan.modes} <= {"A", "B", "FALLBACK"}
-
-
-def write_suite(folder: Path) -> Path:
-    """A suite of the bricks that were recorded."""
-    file = folder / "model.onnx"
-    text = (
-        '<ir_version: 10, opset_import: ["": 21]> model'
-        "(float[1,64,56,56] x, float[1,128] z, float[1,32,64] u)"
-        " => (float[1,64,28,28] y, float[1,10] s, float[1,32,64] n)"
-        "{ a = Conv<pads=[1,1,1,1]>(x, k) b = BatchNormalization(a, p0, p1, p2, p3) c = Relu(b)"
-        "  y = MaxPool<kernel_shape=[2,2], strides=[2,2]>(c) d = Gemm<transB=1>(z, g, h) s = Softmax(d)"
-        "  n = LayerNormalization(u, l0, l1) }"
-    )
-    model = onnx.parser.parse_model(text)
-    shapes = {"k": (64, 64, 3, 3), "g": (10, 128), "h": (10,), "l0": (64,), "l1": (64,)}
-    shapes |= {f"p{at}": (64,) for at in range(4)}
-    generator = np.random.default_rng(0)
-    for name, shape in shapes.items():
-        values = generator.random(shape, dtype=np.float32) + np.float32(0.5)
-        model.graph.initializer.append(numpy_helper.from_array(values, name))
-    onnx.save(model, file)
-    subprocess.run(
-        [sys.executable, "-m", "dlbricks", "generate", str(file), "-g", "3", "--overlap", "-o", str(folder / "suite")],
-        check=True,
-        capture_output=True,
-    )
-    return folder / "suite"

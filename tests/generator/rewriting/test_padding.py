@@ -11,7 +11,7 @@ import onnx.parser
 import onnxruntime as ort
 import pytest
 from dlbricks.bricks.graph.graph import build_graph
-from dlbricks.generator.rewriting.padding import lanes_of
+from dlbricks.generator.rewriting.padding import channel_masks_of
 from dlbricks.generator.rewriting.pattern import View
 from dlbricks.generator.rewriting.rewrite import rewritten
 from dlbricks.models import ModelSource, find_models
@@ -64,7 +64,7 @@ def output(path: Path) -> Array:
 
 def padded(source: ModelSource) -> set[str]:
     """Values that are padded."""
-    return set(lanes_of(View(build_graph(source.skeleton())), 8)[0])
+    return set(channel_masks_of(View(build_graph(source.skeleton())), 8)[0])
 
 
 PAD = "pads=[1,1,1,1]"
@@ -85,14 +85,8 @@ PADDED = {
     "prelu of one": (f"{{{A} z = PRelu(a, one) {READ}}}", {"a", "z"}),
     "division": (f"{{{A} z = Div(a, s7) {READ}}}", {"a", "z"}),
     "depthwise": (f"{{{A} z = Conv<{PAD}, group=7>(a, d7) {READ}}}", {"a", "z"}),
-    "scales": (
-        "<float[4] k = {1, 1, 2, 2}>" + f'{{{A} z = Resize<mode="nearest">(a, , k) {READ}}}',
-        {"a", "z"},
-    ),
-    "sizes": (
-        "<int64[4] k = {1, 7, 16, 16}>" + f'{{{A} z = Resize<mode="nearest">(a, , , k) {READ}}}',
-        {"a", "z"},
-    ),
+    "scales": ("<float[4] k = {1, 1, 2, 2}>" + f'{{{A} z = Resize<mode="nearest">(a, , k) {READ}}}', {"a", "z"}),
+    "sizes": ("<int64[4] k = {1, 7, 16, 16}>" + f'{{{A} z = Resize<mode="nearest">(a, , , k) {READ}}}', {"a", "z"}),
     "transposed": (f"{{{A} z = Relu(a) y = ConvTranspose<strides=[2,2]>(z, t7)}}", {"a", "z"}),
     "one channel": (f"{{{ONE} z = Relu(a) y = Conv<{PAD}>(z, r1)}}", {"a", "z"}),
     "one channel, flat": (f"{{{ONE} z = Flatten(a) y = Gemm(z, m64)}}", {"a", "z"}),

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
-from dlbricks.generator.worker.client import Worker
-from dlbricks.generator.worker.environment import worker_environment
+from dlbricks.generator.worker.client import worker_environment
+from working import start
 
 _PRELOADED = "libBrokenLocale.so.1"
 """Part of the C library; nothing loads it by itself."""
@@ -29,56 +26,32 @@ _WANTED = {
 }  # fmt: skip
 
 
-def test_what_is_recorded_nowhere_does_not_reach_a_worker(monkeypatch):
+def test_what_is_recorded_nowhere_does_not_reach_a_worker_and_it_writes_nothing_home(tmp_path, monkeypatch):
     """As the kernel was given it: most of these take effect before the first line of Python."""
-    for name, value in (_TUNING | _WANTED).items():
+    for name, value in (_TUNING | _WANTED | {"HOME": str(tmp_path)}).items():
         monkeypatch.setenv(name, value)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
 
-    with Worker.start("onnxruntime") as worker:
+    with start("onnxruntime", {}) as worker:
         entries = Path(f"/proc/{worker.pid}/environ").read_bytes().decode().split("\0")
+        mapped = Path(f"/proc/{worker.pid}/maps").read_text()
     seen = dict(entry.split("=", 1) for entry in entries if entry)
 
     assert not seen.keys() & _TUNING.keys()
     assert {name: seen[name] for name in _WANTED} == _WANTED
     assert {"PATH", "TMPDIR"} <= seen.keys()
-
-
-def test_a_preloaded_library_is_not_in_a_worker(monkeypatch):
-    monkeypatch.setenv("LD_PRELOAD", _PRELOADED)
-    shown = "from pathlib import Path; print(Path('/proc/self/maps').read_text())"
-    plain = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, check=True).stdout
-    if _PRELOADED not in plain:
-        pytest.skip(f"the C library here has no {_PRELOADED}")
-
-    with Worker.start("onnxruntime") as worker:
-        mapped = Path(f"/proc/{worker.pid}/maps").read_text()
-
     assert "libc.so" in mapped
     assert _PRELOADED not in mapped
-
-
-def test_the_temporary_folder_is_the_workers_own(tmp_path):
-    found = worker_environment(tmp_path, given={"TMPDIR": "/tmp", "HOME": "/home/ann", "LD_PRELOAD": "x.so"})
-
-    ours = {"ORT_DISABLE_TELEMETRY": "1", "NUMPY_MADVISE_HUGEPAGE": "0"}
-    assert found == {"TMPDIR": str(tmp_path), "HOME": "/home/ann", **ours}
-
-
-def test_no_array_of_a_worker_asks_for_huge_pages(tmp_path):
-    """Not even where the user wants them: weights would lie on them where an array was before."""
-    found = worker_environment(tmp_path, given={"NUMPY_MADVISE_HUGEPAGE": "1"})
-
-    assert found["NUMPY_MADVISE_HUGEPAGE"] == "0"
-
-
-def test_a_runtime_writes_nothing_into_the_home_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.delenv("ORT_DISABLE_TELEMETRY", raising=False)
-    with Worker.start("onnxruntime"):
-        pass
     assert not list(tmp_path.iterdir())
 
 
-def test_telemetry_is_the_users_choice(tmp_path):
-    assert worker_environment(tmp_path, given={"ORT_DISABLE_TELEMETRY": "0"})["ORT_DISABLE_TELEMETRY"] == "0"
+def test_the_temporary_folder_is_the_workers_own_and_no_array_asks_for_huge_pages(tmp_path):
+    """Not even where the user wants them: weights would lie on them where an array was before."""
+    given = {"TMPDIR": "/tmp", "HOME": "/home/ann", "LD_PRELOAD": "x.so", "NUMPY_MADVISE_HUGEPAGE": "1"}
+
+    found = worker_environment(tmp_path, given=given)
+
+    ours = {"ORT_DISABLE_TELEMETRY": "1", "NUMPY_MADVISE_HUGEPAGE": "0"}
+    assert found == {"TMPDIR": str(tmp_path), "HOME": "/home/ann", **ours}
+    users = worker_environment(tmp_path, given={"ORT_DISABLE_TELEMETRY": "0"})
+    assert users["ORT_DISABLE_TELEMETRY"] == "0"  # telemetry is the user's choice

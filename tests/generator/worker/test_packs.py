@@ -2,73 +2,49 @@
 
 from __future__ import annotations
 
-import importlib.util
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from computing import settings
 from dlbricks.bricks.graph.boundary import KEPT
 from dlbricks.bricks.suite.suite import Suite
 from dlbricks.errors import UsageError, WorkerOutOfMemory
-from dlbricks.generator.backends.base import NodeTimes, Settings
+from dlbricks.generator.backends.base import NodeTimes
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.network.network import read_network, synthetic_network
 from dlbricks.generator.worker.client import Worker
-from dlbricks.generator.worker.execution.executed import Executed, executed_bricks
-from dlbricks.generator.worker.execution.packing import load_pack
-from dlbricks.generator.worker.packs import Packs
-from dlbricks.generator.worker.requests import Pack, Prepare, Visit
+from dlbricks.generator.worker.execution.pack import ExecutedBrick, executed_bricks, load_pack
+from dlbricks.generator.worker.messages import Drop, Time
+from dlbricks.generator.worker.worker import _WorkerState
 from dlbricks.models import find_models
+from working import UNPINNED, network, pack, start
 
-UNPINNED = {"pinning": "off"}
-BACKENDS = ("onnxruntime", "torch", "openvino")
 CONVOLUTIONS = (
     "(float[1,16,8,8] x) => (float[1,32,8,8] y)"
     "{a = Conv<pads=[1,1,1,1]>(x, w0, w1) b = Relu(a) c = Conv<pads=[1,1,1,1]>(b, w2) y = Sigmoid(c)}"
 )
 CONVOLUTION_WEIGHTS = {"w0": (32, 16, 3, 3), "w1": (32,), "w2": (32, 32, 3, 3)}
-TIMEOUT_S = 60.0
-
 Files = Mapping[str, Path]
-
-
-def pack_of(files: Files, *names: str, id: str = "p", copies: int = 1, as_is: bool = False) -> Pack:  # noqa: A002
-    """The pack of some of the files, or of all, in the order given."""
-    return Pack(id, tuple((name, str(files[name]), copies) for name in names or files), as_is=as_is)
 
 
 def files_of(suite: Suite) -> Files:
     return {key: suite.brick_path(key).resolve() for key in suite.keys}
 
 
-@pytest.fixture(scope="module")
-def started() -> Iterator[dict[str, Worker]]:
-    workers: dict[str, Worker] = {}
-    yield workers
-    for worker in workers.values():
-        worker.close()
-
-
-@pytest.fixture(params=BACKENDS)
-def worker(request: pytest.FixtureRequest, started: dict[str, Worker]) -> Worker:
+@pytest.fixture(params=["onnxruntime", "torch", "openvino"])
+def worker(request: pytest.FixtureRequest, worker_of: Callable[..., Worker]) -> Worker:
     """A worker of a runtime that records the time of its nodes, and of one that does not."""
-    name = request.param
-    if importlib.util.find_spec(name) is None:
-        pytest.skip(f"{name} is not installed")
-    if name not in started:
-        started[name] = Worker.start(name, options=UNPINNED, together=True)
-    return started[name]
+    return worker_of(request.param, together=True)
 
 
 @pytest.fixture
-def ort(started: dict[str, Worker]) -> Worker:
-    if "onnxruntime" not in started:
-        started["onnxruntime"] = Worker.start("onnxruntime", options=UNPINNED, together=True)
-    return started["onnxruntime"]
+def ort(worker_of: Callable[..., Worker]) -> Worker:
+    return worker_of(together=True)
 
 
 @pytest.fixture(scope="module")
@@ -83,77 +59,60 @@ def convolutions(tmp_path_factory: pytest.TempPathFactory, model_file) -> Suite:
 
 def test_bricks_are_packed_visited_distinguished_and_released(worker, small_suite):
     begun_us = time.time_ns() // 1000
-    packed = worker.pack(pack_of(files_of(small_suite)), timeout_s=TIMEOUT_S)
-    visits = [worker.visit(Visit("p", warmups=1), timeout_s=TIMEOUT_S) for _ in range(4)]
-    reported = worker.unpack("p", timeout_s=TIMEOUT_S)
+    packed = worker.load(pack(files_of(small_suite)))
+    visits = [worker.time(Time("p", warmups=1)) for _ in range(4)]
+    reported = worker.read("p")
 
     assert packed.left_out == ()
-    assert 0 < packed.loading_ns <= packed.prepare_ns
-    assert packed.bytes > 0
+    assert packed.loading_ns > 0
     assert all(one.elapsed_ns > 0 and one.compute_ns > 0 and one.memory_ns > 0 for one in visits)
     assert begun_us <= visits[0].begun_us
     assert [one.begun_us for one in visits] == sorted(one.begun_us for one in visits)
     assert {one.id for one in reported.times} == set(small_suite.keys)
     assert {len(one.whole_ns) for one in reported.times} == {4}
     assert max(max(one.whole_ns) for one in reported.times) > 0
-    worker.release("p")
+    worker.drop("p")
     with pytest.raises(UsageError, match="no network 'p'"):
-        worker.visit(Visit("p"), timeout_s=TIMEOUT_S)
+        worker.time(Time("p"))
     with pytest.raises(UsageError, match="no pack 'p'"):
-        worker.unpack("p", timeout_s=TIMEOUT_S)
+        worker.read("p")
 
 
-def test_a_pack_is_packed_again_in_another_order(worker, small_suite):
+def test_a_pack_is_packed_again_in_another_order_and_what_is_visited_is_counted_anew(worker, small_suite):
     files = files_of(small_suite)
-    worker.pack(pack_of(files), timeout_s=TIMEOUT_S)
-    worker.visit(Visit("p"), timeout_s=TIMEOUT_S)
-    first = worker.unpack("p", timeout_s=TIMEOUT_S)
+    worker.load(pack(files))
+    unvisited = worker.read("p")
+    worker.load(pack(files))
+    worker.time(Time("p", loops=3, warmups=2))  # a visit of several loops is one
+    first = worker.read("p")
 
-    again = worker.pack(pack_of(files, *reversed(small_suite.keys)), timeout_s=TIMEOUT_S)
+    again = worker.load(pack(files, *reversed(small_suite.keys)))
     for _ in range(3):
-        worker.visit(Visit("p"), timeout_s=TIMEOUT_S)
-    second = worker.unpack("p", timeout_s=TIMEOUT_S)
+        worker.time(Time("p"))
+    second = worker.read("p")
 
     assert again.left_out == ()
     assert {one.id for one in first.times} == {one.id for one in second.times} == set(files)
-    assert {len(one.whole_ns) for one in second.times} == {3}  # visits of the order before are not among them
-    worker.release("p")
+    for found, visits in ((unvisited, 0), (first, 1), (second, 3)):
+        assert {len(one.whole_ns) for one in found.times} == {visits}
+    worker.drop("p")
 
 
 def test_several_packs_are_kept_and_another_with_other_bricks_replaces_one(worker, small_suite):
     files, keys = files_of(small_suite), small_suite.keys
     for name, members in (("p", keys[:4]), ("q", keys[4:8]), ("p", keys[2:7])):
-        worker.pack(pack_of(files, *members, id=name), timeout_s=TIMEOUT_S)
+        worker.load(pack(files, *members, name=name))
     for name in "pqp":
-        worker.visit(Visit(name), timeout_s=TIMEOUT_S)
+        worker.time(Time(name))
 
-    found = {name: worker.unpack(name, timeout_s=TIMEOUT_S).times for name in "pq"}
+    found = {name: worker.read(name).times for name in "pq"}
 
     assert {one.id for one in found["p"]} == set(keys[2:7])
     assert {one.id for one in found["q"]} == set(keys[4:8])
     assert {len(one.whole_ns) for one in found["p"]} == {2}
     assert {len(one.whole_ns) for one in found["q"]} == {1}
     for name in "pq":
-        worker.release(name)
-
-
-def test_a_visit_of_several_loops_is_one_visit(worker, small_suite):
-    worker.pack(pack_of(files_of(small_suite)), timeout_s=TIMEOUT_S)
-    worker.visit(Visit("p", loops=3, warmups=2), timeout_s=TIMEOUT_S)
-
-    reported = worker.unpack("p", timeout_s=TIMEOUT_S)
-
-    assert {len(one.whole_ns) for one in reported.times} == {1}
-    worker.release("p")
-
-
-def test_a_pack_that_was_not_visited_has_no_times(worker, small_suite):
-    worker.pack(pack_of(files_of(small_suite)), timeout_s=TIMEOUT_S)
-
-    reported = worker.unpack("p", timeout_s=TIMEOUT_S)
-
-    assert {one.whole_ns for one in reported.times} == {()}
-    worker.release("p")
+        worker.drop(name)
 
 
 def test_what_is_refused_is_left_out_and_the_others_are_run(worker, small_suite, skeleton_of, tmp_path):
@@ -163,27 +122,32 @@ def test_what_is_refused_is_left_out_and_the_others_are_run(worker, small_suite,
     files["torn"].write_bytes(small_suite.brick_path(small_suite.keys[0]).read_bytes()[:40])
     files["absent"] = tmp_path / "absent.onnx"
 
-    packed = worker.pack(pack_of(files), timeout_s=TIMEOUT_S)
-    worker.visit(Visit("p"), timeout_s=TIMEOUT_S)
+    packed = worker.load(pack(files))
+    worker.time(Time("p"))
 
     assert {one.id: one.kind for one in packed.left_out} == {"odd": "unsupported", "torn": "error", "absent": "error"}
     assert all(str(tmp_path) not in one.reason for one in packed.left_out)
-    assert {one.id for one in worker.unpack("p", timeout_s=TIMEOUT_S).times} == set(small_suite.keys)
-    worker.release("p")
+    assert {one.id for one in worker.read("p").times} == set(small_suite.keys)
+    worker.load(network("alone", files[small_suite.keys[0]]))
+    for more in ({"loops": 10}, {"cold": True}):  # networks are visited like packs, warm or after an eviction
+        visit = worker.time(Time("alone", warmups=1, **more))
+        assert min(visit.elapsed_ns, visit.compute_ns, visit.memory_ns) > 0
+    worker.drop("alone")
+    worker.drop("p")
 
 
 def test_a_pack_of_nothing_that_runs_says_so(worker, skeleton_of, tmp_path):
     odd = skeleton_of("(float[2] x0) => (float[2] v0) {v0 = nowhere.Odd(x0)}", domains=', "nowhere": 1')
     (tmp_path / "odd.onnx").write_bytes(odd.SerializeToString())
 
-    packed = worker.pack(pack_of({"odd": tmp_path / "odd.onnx"}), timeout_s=TIMEOUT_S)
+    packed = worker.load(pack({"odd": tmp_path / "odd.onnx"}))
 
     assert [one.id for one in packed.left_out] == ["odd"]
     with pytest.raises(UsageError, match="without bricks"):
-        worker.visit(Visit("p"), timeout_s=TIMEOUT_S)
+        worker.time(Time("p"))
     with pytest.raises(UsageError, match="no pack"):
-        worker.unpack("p", timeout_s=TIMEOUT_S)
-    worker.release("p")
+        worker.read("p")
+    worker.drop("p")
 
 
 def test_what_cannot_be_packed_may_still_run_by_itself(ort, small_suite, skeleton_of, tmp_path):
@@ -191,22 +155,22 @@ def test_what_cannot_be_packed_may_still_run_by_itself(ort, small_suite, skeleto
     files = {**files_of(small_suite), "text": tmp_path / "text.onnx"}
     files["text"].write_bytes(text.SerializeToString())
 
-    packed = ort.pack(pack_of(files), timeout_s=TIMEOUT_S)
+    packed = ort.load(pack(files))
 
-    assert [(one.id, one.kind) for one in packed.left_out] == [("text", "")]
-    ort.visit(Visit("p"), timeout_s=TIMEOUT_S)
-    ort.prepare(Prepare(id="text", path=str(files["text"]), synthetic=True, unroll=1))
-    assert ort.visit(Visit("text", loops=5), timeout_s=TIMEOUT_S).elapsed_ns > 0
-    ort.release("p")
-    ort.release("text")
+    assert [(one.id, one.kind) for one in packed.left_out] == [("text", None)]
+    ort.time(Time("p"))
+    ort.load(network("text", files["text"]))
+    assert ort.time(Time("text", loops=5)).elapsed_ns > 0
+    ort.drop("p")
+    ort.drop("text")
 
 
 def test_layout_changes_at_the_edges_are_distinguished(ort, convolutions):
-    ort.pack(pack_of(files_of(convolutions)), timeout_s=TIMEOUT_S)
+    ort.load(pack(files_of(convolutions), copies=2))
     for _ in range(5):
-        ort.visit(Visit("p"), timeout_s=TIMEOUT_S)
+        ort.time(Time("p"))
 
-    reported = {one.id: one for one in ort.unpack("p", timeout_s=TIMEOUT_S).times}
+    reported = {one.id: one for one in ort.read("p").times}
 
     edged = {key for key, one in reported.items() if one.inner_ns}
     assert edged == {key for key in convolutions.keys if "Conv" in convolutions.brick(key).operators}
@@ -214,36 +178,13 @@ def test_layout_changes_at_the_edges_are_distinguished(ort, convolutions):
         whole, inner = reported[key].whole_ns, reported[key].inner_ns
         assert len(whole) == len(inner) == 5
         assert sum(inner) <= sum(whole) + 5 * 1000  # the clock's own cost is taken off each node, and may be too much
-    ort.release("p")
-
-
-def test_more_copies_have_weights_of_their_own_and_one_time(ort, convolutions):
-    once = ort.pack(pack_of(files_of(convolutions), id="once"), timeout_s=TIMEOUT_S)
-    often = ort.pack(pack_of(files_of(convolutions), id="often", copies=4), timeout_s=TIMEOUT_S)
-    ort.visit(Visit("often"), timeout_s=TIMEOUT_S)
-
-    assert often.bytes >= once.bytes
-    assert {len(one.whole_ns) for one in ort.unpack("often", timeout_s=TIMEOUT_S).times} == {1}
-    ort.release("once")
-    ort.release("often")
-
-
-def test_networks_are_visited_like_packs_warm_or_after_an_eviction(worker, small_suite):
-    (path, *_) = files_of(small_suite).values()
-    worker.prepare(Prepare(id="alone", path=str(path), synthetic=True, unroll=1))
-
-    warm = worker.visit(Visit("alone", loops=10, warmups=1), timeout_s=TIMEOUT_S)
-    cold = worker.visit(Visit("alone", cache="cold", warmups=1), timeout_s=TIMEOUT_S)
-
-    assert min(warm.elapsed_ns, warm.compute_ns, warm.memory_ns) > 0
-    assert min(cold.elapsed_ns, cold.compute_ns, cold.memory_ns) > 0
-    worker.release("alone")
+    ort.drop("p")
 
 
 def test_only_a_worker_greeted_for_it_shares_its_threads(small_suite):
     """What would merge bricks or run them at once is refused where the worker is greeted."""
     with pytest.raises(UsageError, match="cache mode 'model'"):
-        Worker.start("onnxruntime", options={**UNPINNED, "execution": "parallel", "inter_op": "2"}, together=True)
+        start("onnxruntime", {**UNPINNED, "execution": "parallel", "inter_op": "2"}, together=True)
 
 
 def test_the_memory_limit_refuses_a_pack_and_the_worker_goes_on(small_suite, skeleton_of, tmp_path):
@@ -251,20 +192,21 @@ def test_the_memory_limit_refuses_a_pack_and_the_worker_goes_on(small_suite, ske
     files = {**files_of(small_suite), "huge": tmp_path / "huge.onnx"}
     files["huge"].write_bytes(huge.SerializeToString())
 
-    with Worker.start("onnxruntime", options=UNPINNED, together=True, memory_bytes=600 << 20) as worker:
+    with start(together=True, memory_bytes=600 << 20) as worker:
         with pytest.raises(WorkerOutOfMemory):
-            worker.pack(pack_of(files), timeout_s=TIMEOUT_S)
-        assert worker.pack(pack_of(files, *small_suite.keys), timeout_s=TIMEOUT_S).left_out == ()
+            worker.load(pack(files))
+        assert worker.load(pack(files, *small_suite.keys)).left_out == ()
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("when", ["prepare", "run", "optimise"])
 def test_halving_finds_who_is_at_fault(small_suite, faulty, when):
     faulty({"Sqrt": f"{when}:unsupported", "Softmax": f"{when}:unsupported"})
 
-    with Worker.start("faulty", options=UNPINNED, together=True) as worker:
-        packed = worker.pack(pack_of(files_of(small_suite)), timeout_s=TIMEOUT_S)
-        worker.visit(Visit("p"), timeout_s=TIMEOUT_S)
-        reported = worker.unpack("p", timeout_s=TIMEOUT_S)
+    with start("faulty", together=True) as worker:
+        packed = worker.load(pack(files_of(small_suite)))
+        worker.time(Time("p"))
+        reported = worker.read("p")
 
     bad = {key for key in small_suite.keys if {"Sqrt", "Softmax"} & {*small_suite.brick(key).operators}}
     assert {(one.id, one.kind, one.reason) for one in packed.left_out} == {
@@ -278,10 +220,10 @@ class _Counting(OrtBackend):
 
     def __init__(self) -> None:
         self.readings: list[NodeTimes] = []
-        self.reuse: list[bool] = []
+        self.reuse: set[bool] = set()
 
     def prepare_packed(self, network, settings):
-        self.reuse.append(settings.memory_reuse)
+        self.reuse.add(settings.memory_reuse)
         executable = super().prepare_packed(network, settings)
         end = executable.end
 
@@ -295,35 +237,39 @@ class _Counting(OrtBackend):
 
 @pytest.mark.parametrize("reuse", [True, False])
 def test_a_pack_is_set_up_as_it_was_asked_for(convolutions, reuse):
-    backend = _Counting()
-    settings = Settings("cpu", 1, backend.resolve("cpu", UNPINNED), (0,))
-    backend.setup(settings)
-    members = tuple((key, str(path), 1) for key, path in files_of(convolutions).items())
-    packs = Packs()
+    worker, backend = _WorkerState(), _Counting()
+    worker._backend, worker._settings = backend, settings(backend)
 
-    packs.pack(Pack("p", members, memory_reuse=reuse), backend, settings)
-    packs.release("p")
+    worker.answer(pack(files_of(convolutions), memory_reuse=reuse))
+    worker.answer(Drop("p"))
 
-    assert set(backend.reuse) == {reuse}
+    assert backend.reuse == {reuse}
 
 
 def test_every_brick_is_executed_in_every_pass_of_every_visit(convolutions):
     backend = _Counting()
-    settings = Settings("cpu", 1, backend.resolve("cpu", UNPINNED), (0,))
-    backend.setup(settings)
+    chosen = settings(backend)
+    backend.setup(chosen)
     networks = {key: synthetic_network(read_network(path)) for key, path in files_of(convolutions).items()}
-    bricks, refused = executed_bricks(networks, backend, settings)
+    bricks, refused = executed_bricks(networks, backend, chosen)
     assert refused == {}
+    assert all(isinstance(brick, ExecutedBrick) for brick in bricks.values())
+    key, network = next(iter(networks.items()))
+    as_is = replace(network, as_is=True)  # what runs as it stands is not optimised again
+    ((standing,), _) = (found.values() for found in executed_bricks({key: as_is}, backend, chosen))
+    assert standing.network is as_is
+    assert standing.edges == frozenset()
     nodes = sum(len(brick.network.model.graph.node) for brick in bricks.values())
 
-    loaded, broken, alone = load_pack(bricks, dict.fromkeys(bricks, 2), backend, settings)
+    outcome = load_pack(bricks, dict.fromkeys(bricks, 2), backend, chosen)
+    loaded = outcome.pack
     for visit in (0, 0, None, 1):
         loaded.run(visit=visit)
     reading = loaded.read(0.0)
     loaded.close()
 
     (said,) = backend.readings
-    assert (broken, alone) == ({}, ())
+    assert (outcome.refused, outcome.alone) == ({}, ())
     assert said.times.shape[0] == 5  # one when it was loaded
     assert len([name for name in said.names if "/" in name and ":" not in name]) == 2 * nodes
     assert {one.id: len(one.whole_ns) for one in reading.times} == dict.fromkeys(bricks, 2)
@@ -339,19 +285,20 @@ def test_every_brick_is_executed_in_every_pass_of_every_visit(convolutions):
 def test_a_long_brick_whose_outputs_stay_is_timed_without_being_run_for_the_clock(skeleton_of):
     """The head of a language model: nothing in its pack would read a shape, and no brick in it is short."""
     backend = _Counting()
-    settings = Settings("cpu", 1, backend.resolve("cpu", UNPINNED), (0,))
-    backend.setup(settings)
+    chosen = settings(backend)
+    backend.setup(chosen)
     model = skeleton_of("(float[256,512] x, float[512,8192] w) => (float[256,8192] y) {y = MatMul(x, w)}")
-    bricks, _ = executed_bricks({"head": replace(synthetic_network(model), as_is=True)}, backend, settings)
+    bricks, _ = executed_bricks({"head": replace(synthetic_network(model), as_is=True)}, backend, chosen)
     bricks = {name: replace(brick, boundary=KEPT) for name, brick in bricks.items()}
 
-    loaded, refused, alone = load_pack(bricks, {}, backend, settings)
+    outcome = load_pack(bricks, {}, backend, chosen)
+    loaded = outcome.pack
     for visit in range(3):
         loaded.run(visit=visit)
     reading = loaded.read(None)
     loaded.close()
 
-    assert (refused, alone) == ({}, ())
+    assert (outcome.refused, outcome.alone) == ({}, ())
     (times,) = reading.times
     whole = np.array(times.whole_ns)
     (own,) = (place for place, name in enumerate(backend.readings[0].names) if name == "0.0/0")
@@ -360,17 +307,3 @@ def test_a_long_brick_whose_outputs_stay_is_timed_without_being_run_for_the_cloc
     assert 0 <= reading.idle_ns < 1e5
     assert [name for one in backend.readings[1:] for name in one.names if name == "0.0/0"] != []
     assert max(one.times.sum(axis=1).max() for one in backend.readings[1:]) < whole.min()
-
-
-def test_a_brick_that_runs_as_it_stands_is_not_optimised_again(convolutions):
-    backend = OrtBackend()
-    settings = Settings("cpu", 1, backend.resolve("cpu", UNPINNED), (0,))
-    (key, path), *_ = files_of(convolutions).items()
-    network = replace(synthetic_network(read_network(path)), as_is=True)
-
-    bricks, refused = executed_bricks({key: network}, backend, settings)
-
-    assert refused == {}
-    assert isinstance(bricks[key], Executed)
-    assert bricks[key].network is network
-    assert bricks[key].edges == frozenset()

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from dlbricks.generator.worker.execution.reading import without_stalls
+from dlbricks.generator.worker.execution.pack import without_stalls
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,7 +36,3 @@ def test_the_sum_of_a_visit_stays(rows):
 
     assert even.sum(axis=1) == pytest.approx(times.sum(axis=1))
     assert (even >= 0).all()
-
-
-def test_no_visit_at_all():
-    assert without_stalls(np.empty((0, 3))).shape == (0, 3)

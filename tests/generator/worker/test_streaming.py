@@ -7,14 +7,13 @@ from functools import partial
 
 import numpy as np
 import pytest
+from computing import settings as settings_of
 from dlbricks.errors import UnsupportedBrick
 from dlbricks.generator.backends.base import Settings
 from dlbricks.generator.backends.torch.backend import TorchBackend
 from dlbricks.generator.device.host import HostDevice
 from dlbricks.generator.network.network import synthetic_network
-from dlbricks.generator.worker.execution.executed import Executed
-from dlbricks.generator.worker.execution.packing import load_pack
-from dlbricks.generator.worker.execution.streaming import StreamedPack
+from dlbricks.generator.worker.execution.pack import ExecutedBrick, StreamedPack, load_pack
 from dlbricks.models.skeleton import mark_weight
 from onnx import TensorProto, helper
 
@@ -61,15 +60,15 @@ class Torch(TorchBackend):
 
 @pytest.fixture(scope="module")
 def settings() -> Settings:
-    return Settings("cpu", 1, TorchBackend().resolve("cpu", {"pinning": "off"}))
+    return settings_of(TorchBackend())
 
 
-def brick(op_type: str, shape: tuple[int, ...] = (1, 64, 32, 32), **attributes: object) -> Executed:
+def brick(op_type: str, shape: tuple[int, ...] = (1, 64, 32, 32), **attributes: object) -> ExecutedBrick:
     names = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("x", "y")]
     node = helper.make_node(op_type, ["x"], ["y"], **attributes)
     graph = helper.make_graph([node], "brick", names[:1], names[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    return Executed(replace(synthetic_network(model), as_is=True))
+    return ExecutedBrick(replace(synthetic_network(model), as_is=True))
 
 
 def read(pack: StreamedPack) -> dict:
@@ -157,7 +156,7 @@ def test_copies_have_weights_of_their_own(settings):
         or TorchBackend.prepare_streamed(backend, network, settings)
     )
 
-    StreamedPack({"conv": Executed(network)}, {"conv": 3}, backend, settings).close()
+    StreamedPack({"conv": ExecutedBrick(network)}, {"conv": 3}, backend, settings).close()
 
     places = [place for places in seen for place in places]
     assert len({*places}) == len(places) >= 3
@@ -175,25 +174,21 @@ def test_what_a_brick_reads_on_the_cpu_is_its_own(settings):
     pack.close()
 
 
-def test_on_the_cpu_the_caller_is_the_device(settings):
-    times = read(StreamedPack({"exp": brick("Exp")}, {}, TorchBackend(), settings))
-
-    assert times["exp"].host_ns == ()
-    assert min(times["exp"].whole_ns) > 0
-
-
 def test_what_cannot_be_loaded_costs_only_itself(settings):
     bricks = {"exp": brick("Exp"), "odd": brick("Frobnicate")}
 
-    loaded, refused, alone = load_pack(bricks, {}, TorchBackend(), settings)
-    none, all_refused, _ = load_pack({"odd": brick("Frobnicate")}, {}, TorchBackend(), settings)
+    outcome = load_pack(bricks, {}, TorchBackend(), settings)
+    none = load_pack({"odd": brick("Frobnicate")}, {}, TorchBackend(), settings)
 
+    loaded = outcome.pack
     assert loaded is not None
     loaded.run(visit=0)
-    assert [one.id for one in loaded.read(None).times] == ["exp"]
+    (times,) = loaded.read(None).times
+    assert (times.id, times.host_ns) == ("exp", ())  # on the CPU the caller is the device
+    assert min(times.whole_ns) > 0
     loaded.close()
-    assert (none, alone) == (None, ())
-    for found in (refused, all_refused):
+    assert (none.pack, outcome.alone) == (None, ())
+    for found in (outcome.refused, none.refused):
         assert [*found] == ["odd"]
         assert isinstance(found["odd"], UnsupportedBrick)
 

@@ -5,155 +5,96 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from dlbricks.bricks.reference import GEMM, OVERHEAD
-from dlbricks.errors import BackendError
+from dlbricks.db.values import Runtime
+from dlbricks.errors import BackendError, UnsupportedBrick, UsageError, WorkerOutOfMemory
 from dlbricks.generator.machine.cores import physical_cores
-from dlbricks.generator.worker.client import Worker
-from dlbricks.generator.worker.execution.unroll import MOST_COPIES
-from dlbricks.generator.worker.redaction import redact_paths
-from dlbricks.generator.worker.replies import Done, Greeting, Prepared, Refusal, Refused, Types, Visited, parse_reply
-from dlbricks.generator.worker.requests import Bye, Hello, Limits, Outputs, Prepare, Release, Values, Visit
-from dlbricks.generator.worker.serving import refusal
+from dlbricks.generator.worker.execution.timing import MOST_COPIES
+from dlbricks.generator.worker.messages import Bye, Call, Greeting, Hello, Place, Refusal, Refused, Time, line_of
+from dlbricks.generator.worker.serving import redact_paths, refusal
 from dlbricks.generator.worker.worker import serve
+from working import file, network, start
 
-COMMAND = [sys.executable, "-P", "-m", "dlbricks.generator.worker"]
 CONV = (
     "(float[1,4,8,8] x0, float[32,4,3,3] w0, float[32] w1) => (float[1,32,8,8] v1)"
     "{v0 = Conv<pads=[1,1,1,1]>(x0, w0, w1) v1 = Relu(v0)}"
 )
-UNPINNED = {"pinning": "off"}
 _PRODUCT = f"{GEMM}256"
 
 
-class Process:
-    """A worker, spoken to line by line."""
-
-    def __init__(self, folder: Path) -> None:
-        self.process = subprocess.Popen(
-            COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder, text=True
-        )
-
-    def ask(self, request, expected):
-        self.process.stdin.write(request.to_json() + "\n")
-        self.process.stdin.flush()
-        return parse_reply(self.process.stdout.readline(), expected)
-
-    def end(self) -> str:
-        """Close its input and return what it wrote to standard error."""
-        _, errors = self.process.communicate(timeout=20)
-        return errors
-
-
-def start(folder: Path, **options) -> Process:
-    worker = Process(folder)
-    greeting = worker.ask(Hello("onnxruntime", options=UNPINNED, **options), Greeting)
-    assert isinstance(greeting, Greeting), greeting
-    return worker
-
-
 @pytest.fixture(scope="module")
-def worker(tmp_path_factory):
+def worker():
     """One worker for all tests that leave it alive."""
-    folder = tmp_path_factory.mktemp("empty")
-    made = start(folder, limits=Limits(memory_bytes=600 << 20))
-    yield made
-    errors = made.end()
-    assert made.process.returncode == 0
-    assert errors == ""
-    assert list(folder.iterdir()) == []
+    with start(memory_bytes=600 << 20) as made:
+        folder = Path(f"/proc/{made.pid}/cwd").readlink()
+        yield made
+        assert list(folder.iterdir()) == []
+        assert made.stderr_tail == ""
 
 
 @pytest.fixture
-def save(tmp_path):
-    """Write a model and return its path."""
+def save(skeleton_of, tmp_path):
+    """Write a brick and return its path."""
 
-    def write(model: onnx.ModelProto, name: str = "brick.onnx") -> str:
-        path = tmp_path / name
-        path.write_bytes(model.SerializeToString())
-        return str(path)
+    def write(graph: str, name: str = "brick.onnx", **options: str) -> Path:
+        (tmp_path / name).write_bytes(skeleton_of(graph, **options).SerializeToString())
+        return tmp_path / name
 
     return write
 
 
-def answers(*lines: str) -> list[dict]:
+def answers(*lines: str | bytes) -> list[dict]:
     """What a worker in this process replies."""
     sink = io.StringIO()
-    serve([line + "\n" for line in lines], sink)
+    serve([line if isinstance(line, str) else line.decode() for line in lines], sink)
     return [json.loads(line) for line in sink.getvalue().splitlines()]
 
 
-def test_a_brick_is_prepared_timed_and_released(worker, skeleton_of, save):
-    prepared = worker.ask(Prepare(id="a", path=save(skeleton_of(CONV)), synthetic=True, unroll=1), Prepared)
-    visited = worker.ask(Visit("a", loops=3, warmups=1), Visited)
-    released = worker.ask(Release("a"), Done)
-    refused = worker.ask(Visit("a"), Visited)
+def test_a_brick_is_loaded_timed_and_dropped(worker, save):
+    loaded = worker.load(network("a", save(CONV)))
+    timed = worker.time(Time("a", loops=3, warmups=1))
+    worker.drop("a")
 
-    assert prepared.unroll == 1
-    assert 0 < prepared.first_run_ns < prepared.prepare_ns
-    assert 0 < prepared.load_ns < prepared.prepare_ns
-    assert prepared.bytes > 32 * 4 * 9 * 4
-    assert visited.elapsed_ns > 0
-    assert min(visited.compute_ns, visited.memory_ns) > 0
-    assert released == Done()
-    assert refused.kind is Refusal.USAGE
-    assert "'a'" in refused.reason
+    assert loaded.unroll == 1
+    assert loaded.loading_ns == loaded.first_run_ns + loaded.load_ns
+    assert min(loaded.first_run_ns, loaded.load_ns, timed.elapsed_ns, timed.compute_ns, timed.memory_ns) > 0
+    assert 0 < timed.cpu_ns < 2 * timed.elapsed_ns
+    assert timed.switches is None or timed.switches >= 0
+    with pytest.raises(UsageError, match="'a'"):
+        worker.time(Time("a"))
 
 
-def test_many_networks_are_kept_at_once(worker, skeleton_of, save):
-    path = save(skeleton_of(CONV))
-    for name in "bcd":
-        assert isinstance(worker.ask(Prepare(id=name, path=path, synthetic=True, unroll=2), Prepared), Prepared)
+def test_many_networks_are_kept_at_once_and_cold_visits_are_of_a_single_copy(worker, save):
+    names = {"b": 1, "c": 2, _PRODUCT: 0, OVERHEAD: 0}  # built-in networks need no file
+    for name, unroll in names.items():
+        worker.load(network(name, name if unroll == 0 else save(CONV), unroll=unroll))
 
-    visited = [worker.ask(Visit(name), Visited) for name in "bcdbcd"]
+    assert all(worker.time(Time(name)).elapsed_ns > 0 for name in [*names, *names])
+    assert worker.time(Time("b", cold=True)).elapsed_ns > 0
+    with pytest.raises(UsageError, match="unroll=1"):
+        worker.time(Time("c", cold=True))
+    for name in names:
+        worker.drop(name)
 
-    assert all(isinstance(one, Visited) for one in visited)
-    for name in "bcd":
-        worker.ask(Release(name), Done)
 
+def test_short_bricks_are_unrolled_and_long_ones_are_not(worker, save):
+    large = "(float[700,700] x0, float[700,700] x1) => (float[700,700] v0) {v0 = MatMul(x0, x1)}"
 
-def test_short_bricks_are_unrolled_and_long_ones_are_not(worker, skeleton_of, save):
-    relu = skeleton_of("(float[8] x0) => (float[8] v0) {v0 = Relu(x0)}")
-    large = skeleton_of("(float[700,700] x0, float[700,700] x1) => (float[700,700] v0) {v0 = MatMul(x0, x1)}")
-
-    short = worker.ask(Prepare(id="short", path=save(relu), synthetic=True), Prepared)
-    long = worker.ask(Prepare(id="long", path=save(large, "large.onnx"), synthetic=True), Prepared)
+    short = worker.load(network("short", save("(float[8] x0) => (float[8] v0) {v0 = Relu(x0)}"), unroll=0))
+    long = worker.load(network("long", save(large, "large.onnx"), unroll=0))
 
     assert 1 < short.unroll <= MOST_COPIES
     assert short.unroll & (short.unroll - 1) == 0
     assert long.unroll == 1
-    worker.ask(Release("short"), Done)
-    worker.ask(Release("long"), Done)
-
-
-@pytest.mark.parametrize("name", [_PRODUCT, OVERHEAD])
-def test_built_in_networks_need_no_file(worker, name):
-    assert isinstance(worker.ask(Prepare(id=name, path=name, synthetic=True), Prepared), Prepared)
-    assert isinstance(worker.ask(Visit(name), Visited), Visited)
-
-
-def test_cold_visits_are_of_a_single_copy(worker, skeleton_of, save):
-    path = save(skeleton_of(CONV))
-    worker.ask(Prepare(id="one", path=path, synthetic=True, unroll=1), Prepared)
-    worker.ask(Prepare(id="two", path=path, synthetic=True, unroll=2), Prepared)
-
-    cold = worker.ask(Visit("one", cache="cold"), Visited)
-    refused = worker.ask(Visit("two", cache="cold"), Visited)
-    unknown = worker.ask(Visit("one", cache="lukewarm"), Visited)
-
-    assert cold.elapsed_ns > 0
-    assert refused.kind is unknown.kind is Refusal.USAGE
-    assert "unroll=1" in refused.reason
-    assert "lukewarm" in unknown.reason
+    worker.drop("short")
+    worker.drop("long")
 
 
 def test_outputs_and_inputs_are_written_under_any_name(worker, tmp_path):
@@ -164,15 +105,14 @@ def test_outputs_and_inputs_are_written_under_any_name(worker, tmp_path):
     )
     path = tmp_path / "odd.onnx"
     onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), path)
-    worker.ask(Prepare(id="odd", path=str(path), synthetic=True, unroll=4), Prepared)
+    worker.load(network("odd", path, unroll=4))
 
-    done = worker.ask(Outputs("odd", str(tmp_path / "out.npz")), Done)
+    worker.outputs("odd", tmp_path / "out.npz")
 
     with np.load(tmp_path / "out.npz") as arrays:
         assert set(arrays) == {"a/../file", "out", "b"}
         np.testing.assert_array_equal(arrays["out"], -arrays["a/../file"])
         assert arrays["b"].dtype == np.float32
-    assert done == Done()
 
 
 def test_a_whole_model_is_loaded_with_its_dimensions_bound(worker, tmp_path):
@@ -186,83 +126,43 @@ def test_a_whole_model_is_loaded_with_its_dimensions_bound(worker, tmp_path):
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
     onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
 
-    prepared = worker.ask(Prepare(id="model", path=str(path), synthetic=False, overrides=(("n", 7),)), Prepared)
-    worker.ask(Outputs("model", str(tmp_path / "out.npz")), Done)
-    unbound = worker.ask(Prepare(id="model", path=str(path), synthetic=False), Prepared)
-    unrolled = worker.ask(
-        Prepare(id="model", path=str(path), synthetic=False, unroll=2, overrides=(("n", 7),)), Prepared
-    )
+    bound = {"synthetic": False, "overrides": (("n", 7),)}
+    worker.load(network("model", path, **bound))
+    worker.outputs("model", tmp_path / "out.npz")
 
-    assert prepared.unroll == 1
     with np.load(tmp_path / "out.npz") as arrays:
         assert arrays["output"].shape == (7, 500)
-    assert unbound.kind is Refusal.ERROR
-    assert "dimension n" in unbound.reason
-    assert unrolled.kind is Refusal.USAGE
+    with pytest.raises(BackendError, match="dimension n"):
+        worker.load(network("model", path, synthetic=False))
+    with pytest.raises(UsageError, match="cannot be unrolled"):
+        worker.load(network("model", path, unroll=2, **bound))
 
 
-def test_types_are_found_by_execution_even_beside_what_cannot_run(worker, skeleton_of, save):
+def test_types_are_found_by_execution_even_beside_what_cannot_run(worker, save):
     path = save(
-        skeleton_of(
-            "(float[6] x0, float[4,5] w0) => (float[6] v0, int64[N] v2, float[2] v3)"
-            "{v0 = Relu(x0) v1 = NonZero(v0) v2 = Shape(v1) v3 = nowhere.Odd(x0)}",
-            domains=', "nowhere": 1',
-        )
+        "(float[6] x0, float[4,5] w0) => (float[6] v0, int64[N] v2, float[2] v3)"
+        "{v0 = Relu(x0) v1 = NonZero(v0) v2 = Shape(v1) v3 = nowhere.Odd(x0)}",
+        domains=', "nowhere": 1',
     )
 
-    found = worker.ask(Values(path, ("x0", "w0", "v0", "v1", "v2", "v3", "nothing")), Types)
+    found = worker.types(file(path), ("x0", "w0", "v0", "v1", "v2", "v3", "nothing"))
 
-    assert found.types["x0"] == ("float", (6,))
-    assert found.types["w0"] == ("float", (4, 5))
-    assert found.types["v0"] == ("float", (6,))
-    assert found.types["v1"][0] == "int64"
-    assert found.types["v2"] == ("int64", (2,))
-    assert not {"v3", "nothing"} & set(found.types)
+    assert found.pop("v1")[0] == "int64"
+    assert found == {"x0": ("float", (6,)), "w0": ("float", (4, 5)), "v0": ("float", (6,)), "v2": ("int64", (2,))}
 
 
-BAD = {
-    "empty": (b"", "empty"),
-    "garbage": (b"\x00\x01 nothing of the kind", "garbage"),
-    "text": (b"{}" * 100, "text"),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
 @pytest.mark.parametrize("synthetic", [True, False])
-def test_what_is_no_model_is_an_error_that_names_the_file(worker, tmp_path, case, synthetic):
-    data, name = BAD[case]
-    path = tmp_path / f"{name}.onnx"
-    path.write_bytes(data)
+def test_what_is_no_model_is_an_error_that_names_the_file(worker, save, tmp_path, synthetic):
+    (tmp_path / "garbage.onnx").write_bytes(b"\x00\x01 nothing of the kind")
+    half = save(CONV, "half.onnx")
+    half.write_bytes(half.read_bytes()[:60])
+    odd = save("(float[2] x0) => (float[2] v0) {v0 = nowhere.Odd(x0)}", "odd.onnx", domains=', "nowhere": 1')
 
-    refused = worker.ask(Prepare(id="bad", path=str(path), synthetic=synthetic), Prepared)
-
-    assert refused.kind is Refusal.ERROR
-    assert f"{name}.onnx" in refused.reason
-    assert "\n" not in refused.reason
-
-
-def test_a_missing_file_is_an_error(worker, tmp_path):
-    refused = worker.ask(Prepare(id="bad", path=str(tmp_path / "none.onnx"), synthetic=True), Prepared)
-
-    assert refused.kind is Refusal.ERROR
-    assert "none.onnx" in refused.reason
-
-
-def test_a_truncated_brick_is_an_error(worker, skeleton_of, tmp_path):
-    path = tmp_path / "half.onnx"
-    data = skeleton_of(CONV).SerializeToString()
-    path.write_bytes(data[: len(data) // 2])
-
-    assert worker.ask(Prepare(id="bad", path=str(path), synthetic=True), Prepared).kind is Refusal.ERROR
-
-
-def test_an_unknown_operator_is_unsupported(worker, skeleton_of, save):
-    model = skeleton_of("(float[2] x0) => (float[2] v0) {v0 = nowhere.Odd(x0)}", domains=', "nowhere": 1')
-
-    refused = worker.ask(Prepare(id="odd", path=save(model), synthetic=True), Prepared)
-
-    assert refused.kind is Refusal.UNSUPPORTED
-    assert "Odd" in refused.reason or "nowhere" in refused.reason
+    for name in ("garbage", "half", "none"):
+        with pytest.raises(BackendError, match=f"{name}.onnx"):
+            worker.load(network("bad", tmp_path / f"{name}.onnx", synthetic=synthetic))
+    with pytest.raises(UnsupportedBrick, match=r"Odd|nowhere"):
+        worker.load(network("odd", odd, synthetic=synthetic))
 
 
 @pytest.mark.parametrize(
@@ -274,79 +174,47 @@ def test_an_unknown_operator_is_unsupported(worker, skeleton_of, save):
     ],
     ids=["output", "input", "weight"],
 )
-def test_memory_beyond_the_limit_is_refused_and_the_worker_goes_on(worker, skeleton_of, save, graph):
-    refused = worker.ask(Prepare(id="huge", path=save(skeleton_of(graph)), synthetic=True), Prepared)
-    after = worker.ask(Prepare(id="small", path=save(skeleton_of(CONV), "small.onnx"), synthetic=True), Prepared)
+def test_memory_beyond_the_limit_is_refused_and_the_worker_goes_on(worker, save, graph):
+    with pytest.raises(WorkerOutOfMemory):
+        worker.load(network("huge", save(graph)))
 
-    assert refused.kind is Refusal.MEMORY
-    assert isinstance(after, Prepared)
-    worker.ask(Release("small"), Done)
+    worker.load(network("small", save(CONV, "small.onnx")))
+    worker.drop("small")
 
 
-def test_the_greeting_reports_the_effective_settings(tmp_path):
-    worker = Process(tmp_path)
-
-    greeting = worker.ask(Hello("onnxruntime", options={"optimization": "basic"}, threads=0), Greeting)
-    cores = subprocess.run(["cat", f"/proc/{greeting.pid}/status"], capture_output=True, text=True, check=True).stdout
-    again = worker.ask(Hello("onnxruntime"), Greeting)
-    bye = worker.ask(Bye(), Done)
+def test_the_greeting_reports_the_effective_settings():
+    many = len(physical_cores()) + 1
+    with pytest.raises(UsageError, match="pinning=off"):
+        start("onnxruntime", {}, threads=many)  # more threads than cores are not bound
+    with start("onnxruntime", {"optimization": "basic"}, threads=0) as worker:
+        lines = Path(f"/proc/{worker.pid}/status").read_text().splitlines()
+        greeting = worker.greeting
+        with pytest.raises(UsageError, match="already"):
+            worker.ask(Hello(), Greeting, 60)
 
     assert dict(greeting.stack.options)["optimization"] == "basic"
     assert dict(greeting.stack.options)["pinning"] == "on"
-    assert greeting.threads >= 1
-    assert greeting.pid == worker.process.pid
-    bound = next(line for line in cores.splitlines() if line.startswith("Cpus_allowed_list:"))
+    assert (greeting.threads, greeting.pid) == (len(physical_cores()), worker.pid)
+    bound = next(line for line in lines if line.startswith("Cpus_allowed_list:"))
     assert bound.split()[1].isdigit()
-    assert again.kind is Refusal.USAGE
-    assert bye == Done()
-    assert worker.process.wait(20) == 0
-    worker.end()
 
 
 @pytest.mark.skipif(len(physical_cores()) < 2, reason="one core")
-def test_each_thread_has_a_core_of_its_own_and_cold_visits_leave_it_there(tmp_path):
-    worker = Process(tmp_path)
-    worker.ask(Hello("onnxruntime", threads=2), Greeting)
-    before = bindings(worker.process.pid)
-    worker.ask(Prepare(id="r", path=_PRODUCT, synthetic=True, unroll=1), Prepared)
+@pytest.mark.parametrize("options", [{}, {"execution": "parallel", "inter_op": "2"}], ids=["in turn", "parallel"])
+def test_threads_have_a_core_each_or_share_all_and_cold_visits_leave_it_so(options):
+    with start("onnxruntime", options, threads=2) as worker:
+        before = bindings(worker.pid)
+        worker.load(network("r", _PRODUCT))
+        worker.time(Time("r", cold=True))
+        after = bindings(worker.pid)
 
-    worker.ask(Visit("r", cache="cold"), Visited)
-
-    after = bindings(worker.process.pid)
     pool = [after[thread] for thread in after if thread not in before]
     first, second = (str(core) for core in physical_cores()[:2])
-    assert after[worker.process.pid] == first
-    assert pool == [second]
-    worker.end()
-
-
-@pytest.mark.skipif(len(physical_cores()) < 2, reason="one core")
-def test_threads_of_parallel_execution_share_all_cores(tmp_path):
-    worker = Process(tmp_path)
-    worker.ask(Hello("onnxruntime", threads=2, options={"execution": "parallel", "inter_op": "2"}), Greeting)
-    before = bindings(worker.process.pid)
-    worker.ask(Prepare(id="r", path=_PRODUCT, synthetic=True, unroll=1), Prepared)
-
-    worker.ask(Visit("r", cache="cold"), Visited)
-
-    after = bindings(worker.process.pid)
-    pools = {after[thread] for thread in after if thread not in before}
-    assert pools == {after[worker.process.pid]}
-    assert not after[worker.process.pid].isdigit()
-    worker.end()
-
-
-def test_more_threads_than_cores_are_not_bound(tmp_path):
-    many = len(physical_cores()) + 1
-    worker = Process(tmp_path)
-
-    refused = worker.ask(Hello("onnxruntime", threads=many), Refused)
-    greeting = worker.ask(Hello("onnxruntime", threads=many, options=UNPINNED), Greeting)
-
-    assert refused.kind is Refusal.USAGE
-    assert "pinning=off" in refused.reason
-    assert greeting.threads == many
-    worker.end()
+    if options:
+        assert {*pool} == {after[worker.pid]}
+        assert not after[worker.pid].isdigit()
+    else:
+        assert (after[worker.pid], pool) == (first, [second])
 
 
 def bindings(pid: int) -> dict[int, str]:
@@ -360,16 +228,16 @@ def bindings(pid: int) -> dict[int, str]:
 
 def test_requests_out_of_place_are_refused_and_the_worker_goes_on():
     replies = answers(
-        "nothing", "[1]", '{"op":"dance"}', '{"op":"visit"}', '{"op":"visit","id":"x","loops":"many"}',
-        Values("x", ()).to_json(),
-        Hello("abacus").to_json(),
-        Hello("onnxruntime", device="tpu").to_json(),
-        Hello("onnxruntime", options={"optimization": "some"}).to_json(),
-        Bye().to_json(),
-        Bye().to_json(),
+        "nothing", "[1]", '{"op":"dance"}', '{"op":"time"}', '{"op":"time","id":"x","loops":"many"}',
+        line_of(Call(what="types", file=file("x"))),
+        line_of(Hello(Place(Runtime("abacus")))),
+        line_of(Hello(Place(Runtime(device="tpu")))),
+        line_of(Hello(Place(Runtime.of("onnxruntime", options={"optimization": "some"})))),
+        line_of(Bye()),
+        line_of(Bye()),
     )  # fmt: skip
 
-    assert [reply["ok"] for reply in replies] == [False] * 9 + [True]
+    assert [reply["reply"] for reply in replies] == ["refused"] * 9 + ["done"]
     assert [reply["kind"] for reply in replies[:5]] == ["error"] * 5
     assert [reply["kind"] for reply in replies[5:9]] == ["usage"] * 4
     assert "disabled|basic|extended|layout|all" in replies[8]["reason"]
@@ -393,11 +261,8 @@ def test_a_reason_names_no_place_of_this_machine(backend, tmp_path):
     missing = tmp_path / "my models" / "none.onnx"
     dtype = "int8" if backend == "onnxruntime" else "float32"
 
-    with (
-        Worker.start(backend, options=UNPINNED, dtype=dtype) as worker,
-        pytest.raises(BackendError, match=r"(?s)^(?!.*(my models|/tmp)).+$"),
-    ):
-        worker.prepare(Prepare(id="a", path=str(missing), synthetic=False))
+    with start(backend, dtype=dtype) as worker, pytest.raises(BackendError, match=r"(?s)^(?!.*(my models|/tmp)).+$"):
+        worker.load(network("a", missing, synthetic=False))
 
 
 def test_a_name_with_slashes_stays_and_a_path_is_shortened(tmp_path):
@@ -409,11 +274,13 @@ def test_a_name_with_slashes_stays_and_a_path_is_shortened(tmp_path):
     assert redact_paths("the root / of all; 3 /. 4") == "the root / of all; 3 /. 4"
 
 
-def test_what_a_library_prints_cannot_reach_the_protocol():
+def test_what_a_library_prints_cannot_reach_the_protocol_and_nothing_is_loaded_that_is_not_needed():
     script = (
-        "import os\n"
-        "from dlbricks.generator.worker.sandbox import take_streams\n"
-        "with take_streams() as (requests, replies):\n"
+        "import os, sys, dlbricks.generator.worker.worker\n"
+        "heavy = 'sqlalchemy pandas matplotlib networkx click rich torch onnxruntime'.split()\n"
+        "assert not [name for name in heavy if name in sys.modules]\n"
+        "from dlbricks.generator.worker.serving import _taken_streams\n"
+        "with _taken_streams() as (requests, replies):\n"
         "    print('from Python', flush=True); os.system('echo from C'); assert os.read(0, 1) == b''\n"
         "    replies.write(requests.readline())\n"
     )
@@ -422,48 +289,3 @@ def test_what_a_library_prints_cannot_reach_the_protocol():
 
     assert done.stdout == "hello\n"
     assert done.stderr == "from Python\nfrom C\n"
-
-
-def test_a_worker_loads_nothing_that_it_does_not_need():
-    script = (
-        "import sys, dlbricks.generator.worker.worker\n"
-        "heavy = 'alembic sqlalchemy pandas matplotlib networkx click rich torch onnxruntime'.split()\n"
-        "print([name for name in heavy if name in sys.modules])"
-    )
-
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-
-    assert done.stdout.strip() == "[]"
-
-
-def test_a_worker_dies_with_its_parent_in_the_middle_of_a_visit(tmp_path):
-    script = (
-        "import subprocess, sys, time\n"
-        f"worker = subprocess.Popen({COMMAND!r}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)\n"
-        "def ask(text):\n"
-        "    worker.stdin.write(text + chr(10)); worker.stdin.flush()\n"
-        f"ask({Hello('onnxruntime', options=UNPINNED).to_json()!r}); worker.stdout.readline()\n"
-        f"ask({Prepare(id='r', path=_PRODUCT, synthetic=True).to_json()!r}); worker.stdout.readline()\n"
-        f"ask({Visit('r', loops=10**9).to_json()!r})\n"
-        "print(worker.pid, flush=True)\n"
-        "time.sleep(60)\n"
-    )
-    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, cwd=tmp_path)
-    pid = int(parent.stdout.readline())
-
-    os.kill(parent.pid, signal.SIGKILL)
-    parent.wait()
-    parent.stdout.close()
-
-    deadline = time.monotonic() + 20
-    while running(pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not running(pid)
-
-
-def running(pid: int) -> bool:
-    """Whether a process exists and is no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False

@@ -1,4 +1,4 @@
-"""Operators that compute each element on its own."""
+"""Operators that compute each element on its own, comparisons and truth values, and reductions over axes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper
 
-from .node import Node, Symbol, operator
-
-__all__ = ["full_rank"]
+from .translation import OnnxNode, Symbol, operator
 
 _UNARY = {
     "Abs": "abs", "Acos": "arccos", "Acosh": "arccosh", "Asin": "arcsin", "Asinh": "arcsinh", "Atan": "arctan",
@@ -43,7 +41,7 @@ _EXACT = 1 << 53
 _TYPES = frozenset({"bool", "float16", "float32", "float64", "int8", "uint8", "int32", "int64"})
 
 
-def _unary(node: Node) -> Symbol:
+def _unary(node: OnnxNode) -> Symbol:
     return getattr(node.sym, _UNARY[node.op])(node.symbol())
 
 
@@ -52,7 +50,7 @@ for _name in _UNARY:
 
 
 @operator(*_ACTIVATIONS)
-def _activation(node: Node) -> Symbol:
+def _activation(node: OnnxNode) -> Symbol:
     if not node.rank():  # oneDNN has no scalars
         kind = _ACTIVATIONS[node.op]
         if kind == "softrelu":
@@ -62,7 +60,7 @@ def _activation(node: Node) -> Symbol:
 
 
 @operator(*_BINARY)
-def _binary(node: Node) -> Symbol:
+def _binary(node: OnnxNode) -> Symbol:
     name, python = _BINARY[node.op]
     if node.dtype().kind == "u" and node.op == "Sub":
         raise node.refusal("of unsigned integers")
@@ -80,7 +78,7 @@ def _binary(node: Node) -> Symbol:
     return getattr(node.sym, f"broadcast_{name}")(*full_rank(node, [first, second]))
 
 
-def _power(node: Node, exponent: float) -> Symbol:
+def _power(node: OnnxNode, exponent: float) -> Symbol:
     if exponent == 2:
         return node.sym.square(node.symbol())
     if exponent == 0.5:
@@ -88,7 +86,7 @@ def _power(node: Node, exponent: float) -> Symbol:
     return node.symbol() ** exponent
 
 
-def _scalar(node: Node, index: int, other: int) -> float | None:
+def _scalar(node: OnnxNode, index: int, other: int) -> float | None:
     """The only element of a constant that does not change the shape of the other input."""
     array = node.constant(index)
     if array is None or array.size != 1 or array.ndim > node.rank(other) or not node.rank(other):
@@ -101,7 +99,7 @@ def _scalar(node: Node, index: int, other: int) -> float | None:
     return float(value)
 
 
-def full_rank(node: Node, symbols: list[Symbol], start: int = 0) -> list[Symbol]:
+def full_rank(node: OnnxNode, symbols: list[Symbol], start: int = 0) -> list[Symbol]:
     """Inputs from a first one on, all with as many dimensions: MXNet's older operators do not add any."""
     ranks = [node.rank(start + index) for index in range(len(symbols))]
     most = max(ranks)
@@ -112,14 +110,14 @@ def full_rank(node: Node, symbols: list[Symbol], start: int = 0) -> list[Symbol]
 
 
 @operator("Mod")
-def _mod(node: Node) -> Symbol:
+def _mod(node: OnnxNode) -> Symbol:
     if node.attribute("fmod", 0):
         raise node.refusal("with fmod=1")
     return node.sym.broadcast_mod(*full_rank(node, [node.symbol(0), node.symbol(1)]))
 
 
 @operator("Sum", "Mean")
-def _sum(node: Node) -> Symbol:
+def _sum(node: OnnxNode) -> Symbol:
     symbols = [node.symbol(index) for index in range(node.count)]
     shapes = {node.shape(index) for index in range(node.count)}
     total = node.sym.add_n(*symbols) if len(shapes) == 1 else reduce(node.sym.broadcast_add, full_rank(node, symbols))
@@ -127,14 +125,14 @@ def _sum(node: Node) -> Symbol:
 
 
 @operator("Max", "Min")
-def _extreme(node: Node) -> Symbol:
+def _extreme(node: OnnxNode) -> Symbol:
     combine = node.sym.broadcast_maximum if node.op == "Max" else node.sym.broadcast_minimum
     symbols = [node.symbol(index) for index in range(node.count)]
     return reduce(combine, full_rank(node, symbols)) if len(symbols) > 1 else node.sym.identity(symbols[0])
 
 
 @operator("Clip")
-def _clip(node: Node) -> Symbol:
+def _clip(node: OnnxNode) -> Symbol:
     def bound(attribute: str, index: int, default: float) -> float:
         value = node.attribute(attribute)
         return value if value is not None else node.known(index).item() if node.has(index) else default
@@ -147,27 +145,27 @@ def _clip(node: Node) -> Symbol:
 
 
 @operator("LeakyRelu", "Elu")
-def _leaky(node: Node) -> Symbol:
+def _leaky(node: OnnxNode) -> Symbol:
     kind, default = {"LeakyRelu": ("leaky", 0.01), "Elu": ("elu", 1.0)}[node.op]
     return node.sym.LeakyReLU(node.symbol(), act_type=kind, slope=node.attribute("alpha", default))
 
 
 @operator("Selu")
-def _selu(node: Node) -> Symbol:
+def _selu(node: OnnxNode) -> Symbol:
     if node.attribute("alpha") is not None or node.attribute("gamma") is not None:
         raise node.refusal("with constants of its own")
     return node.sym.LeakyReLU(node.symbol(), act_type="selu")
 
 
 @operator("Gelu")
-def _gelu(node: Node) -> Symbol:
+def _gelu(node: OnnxNode) -> Symbol:
     if node.attribute("approximate", "none") != "none":
         raise node.refusal(f"approximated by {node.attribute('approximate')}")
     return node.sym.LeakyReLU(node.symbol(), act_type="gelu")
 
 
 @operator("PRelu")
-def _prelu(node: Node) -> Symbol:
+def _prelu(node: OnnxNode) -> Symbol:
     size = math.prod(node.shape(1))
     channels = node.shape()[1] if node.rank() > 1 else 1
     if size not in (1, channels) or (size != 1 and node.rank(1) not in (node.rank() - 1, node.rank())):
@@ -176,22 +174,22 @@ def _prelu(node: Node) -> Symbol:
 
 
 @operator("HardSigmoid")
-def _hard_sigmoid(node: Node) -> Symbol:
+def _hard_sigmoid(node: OnnxNode) -> Symbol:
     return node.sym.hard_sigmoid(node.symbol(), alpha=node.attribute("alpha", 0.2), beta=node.attribute("beta", 0.5))
 
 
 @operator("HardSwish")
-def _hard_swish(node: Node) -> Symbol:
+def _hard_swish(node: OnnxNode) -> Symbol:
     return node.symbol() * node.sym.hard_sigmoid(node.symbol(), alpha=1 / 6, beta=0.5)
 
 
 @operator("Round", "IsNaN")
-def _as_numpy(node: Node) -> Symbol:
+def _as_numpy(node: OnnxNode) -> Symbol:
     return node.numpy({"Round": "around", "IsNaN": "isnan"}[node.op], node.symbol())
 
 
 @operator("Cast", "CastLike")
-def _cast(node: Node) -> Symbol:
+def _cast(node: OnnxNode) -> Symbol:
     if node.op == "Cast":
         number = node.attribute("to")
         kind = helper.tensor_dtype_to_np_dtype(number)
@@ -205,7 +203,105 @@ def _cast(node: Node) -> Symbol:
 
 
 @operator("Dropout")
-def _dropout(node: Node) -> Symbol:
+def _dropout(node: OnnxNode) -> Symbol:
     if node.wants(1):
         raise node.refusal("that returns its mask")
     return node.sym.Dropout(node.symbol(), p=0.5)  # at inference it hands its input on, whatever the ratio
+
+
+_COMPARISONS = {
+    "Equal": "equal", "Greater": "greater", "GreaterOrEqual": "greater_equal", "Less": "less",
+    "LessOrEqual": "less_equal",
+}  # fmt: skip
+_CONNECTIVES = {"And": "multiply", "Or": "add", "Xor": "not_equal"}
+"""The same on truth values; MXNet's own connectives do not repeat any."""
+
+
+@operator(*_COMPARISONS, *_CONNECTIVES)
+def _pair(node: OnnxNode) -> Symbol:
+    name = {**_COMPARISONS, **_CONNECTIVES}[node.op]
+    return node.numpy(name, node.symbol(0), node.symbol(1))
+
+
+@operator("Not")
+def _not(node: OnnxNode) -> Symbol:
+    return node.numpy("logical_not", node.symbol())
+
+
+@operator("Where")
+def _where(node: OnnxNode) -> Symbol:
+    return node.numpy("where", node.symbol(0), _choice(node, 1, 2), _choice(node, 2, 1))
+
+
+def _choice(node: OnnxNode, index: int, other: int) -> Any:
+    """A constant of one element as a parameter, unless both are."""
+    array = node.constant(index)
+    alone = array is not None and array.size == 1 and array.ndim <= max(node.rank(0), node.rank(other))
+    if array is None or not alone or not math.isfinite(array.item()) or node.constant(other) is not None:
+        return node.symbol(index)
+    return float(array.item()) if array.dtype.kind == "f" else node.symbol(index)
+
+
+_REDUCTIONS = {"ReduceMax": "max", "ReduceMean": "mean", "ReduceMin": "min", "ReduceProd": "prod", "ReduceSum": "sum"}
+
+
+@operator(*_REDUCTIONS, "ReduceL1", "ReduceL2", "ReduceSumSquare")
+def _reduce(node: OnnxNode) -> Symbol:
+    axes = node.integers("axes", 1)
+    if not axes:
+        if node.attribute("noop_with_empty_axes", 0):
+            return node.sym.identity(node.symbol())
+        axes = tuple(range(node.rank()))
+    axes = tuple(sorted(node.axis(axis) for axis in axes))
+    if not node.rank():
+        raise node.refusal("of a scalar")
+    scalar = not node.result()  # MXNet's reductions leave one dimension
+    keep = scalar or bool(node.attribute("keepdims", 1))
+    reduced = _reduced(node, axes, keep=keep)
+    return node.reshaped(reduced, ()) if scalar else reduced
+
+
+def _reduced(node: OnnxNode, axes: tuple[int, ...], *, keep: bool) -> Symbol:
+    data = node.symbol()
+    if node.op in _REDUCTIONS:
+        return getattr(node.sym, _REDUCTIONS[node.op])(data, axis=axes, keepdims=keep)
+    if node.op == "ReduceSumSquare":
+        return node.sym.sum(node.sym.square(data), axis=axes, keepdims=keep)
+    if node.op == "ReduceL1":
+        return node.sym.sum(node.sym.abs(data), axis=axes, keepdims=keep)
+    if len(axes) == 1:
+        return node.sym.norm(data, ord=2, axis=axes, keepdims=keep)
+    return node.sym.sqrt(node.sym.sum(node.sym.square(data), axis=axes, keepdims=keep))
+
+
+@operator("ArgMax", "ArgMin")
+def _place_of_extreme(node: OnnxNode) -> Symbol:
+    if node.attribute("select_last_index", 0):
+        raise node.refusal("that selects the last of equals")
+    found = node.numpy(node.op.lower(), node.symbol(), axis=node.axis(node.attribute("axis", 0)))
+    return node.reshaped(found, node.result())
+
+
+@operator("CumSum")
+def _cumulative(node: OnnxNode) -> Symbol:
+    if node.attribute("exclusive", 0):
+        raise node.refusal("with exclusive=1")
+    axis = node.axis(int(node.known(1, "as its axis").item()))
+    turned = bool(node.attribute("reverse", 0))
+    data = node.sym.reverse(node.symbol(), axis=(axis,)) if turned else node.symbol()
+    total = node.numpy("cumsum", data, axis=axis)
+    return node.sym.reverse(total, axis=(axis,)) if turned else total
+
+
+@operator("TopK")
+def _largest(node: OnnxNode) -> list[Symbol]:
+    count = node.attribute("k")
+    found = node.sym.topk(
+        node.symbol(),
+        k=int(node.known(1, "as its count").item()) if count is None else count,
+        axis=node.axis(node.attribute("axis", -1)),
+        ret_typ="both",
+        is_ascend=not node.attribute("largest", 1),
+        dtype="int64",
+    )
+    return [found[0], found[1]]

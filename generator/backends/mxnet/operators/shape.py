@@ -1,21 +1,23 @@
-"""Operators that move elements without computing: shapes, order, repetition."""
+"""Operators that move elements without computing: shapes, order, repetition, and reads at given places.
+
+MXNet does not refuse an index that is out of range. Those that are known when the network is loaded are checked then.
+"""
 
 from __future__ import annotations
 
 from itertools import accumulate
 
-from .node import Node, Symbol, operator
-
-__all__: list[str] = []
+from .....errors import BackendError
+from .translation import Array, OnnxNode, Symbol, operator
 
 
 @operator("Reshape", "Flatten", "Squeeze", "Unsqueeze")
-def _reshape(node: Node) -> Symbol:
+def _reshape(node: OnnxNode) -> Symbol:
     return node.reshaped(node.symbol(), node.result())
 
 
 @operator("Transpose")
-def _transpose(node: Node) -> Symbol:
+def _transpose(node: OnnxNode) -> Symbol:
     if node.dtype().kind == "b":
         raise node.refusal("of truth values")
     if not node.rank():
@@ -25,7 +27,7 @@ def _transpose(node: Node) -> Symbol:
 
 
 @operator("Concat")
-def _concat(node: Node) -> Symbol:
+def _concat(node: OnnxNode) -> Symbol:
     symbols = [node.symbol(index) for index in range(node.count)]
     axis = node.axis(node.attribute("axis", 1))
     if len(symbols) == 1:
@@ -39,7 +41,7 @@ def _concat(node: Node) -> Symbol:
 
 
 @operator("Split")
-def _split(node: Node) -> list[Symbol]:
+def _split(node: OnnxNode) -> list[Symbol]:
     count = len(node.proto.output)
     axis = node.axis(node.attribute("axis", 0))
     sizes = node.integers("split", 1)
@@ -55,7 +57,7 @@ def _split(node: Node) -> list[Symbol]:
 
 
 @operator("Slice")
-def _slice(node: Node) -> Symbol:
+def _slice(node: OnnxNode) -> Symbol:
     shape = node.shape()
     starts, ends = node.integers("starts", 1), node.integers("ends", 2)
     axes = node.integers("axes", 3)
@@ -77,7 +79,7 @@ def _slice(node: Node) -> Symbol:
 
 
 @operator("Expand")
-def _expand(node: Node) -> Symbol:
+def _expand(node: OnnxNode) -> Symbol:
     target = node.result()
     symbol = node.symbol()
     aligned = (1,) * (len(target) - node.rank()) + node.shape()
@@ -87,12 +89,12 @@ def _expand(node: Node) -> Symbol:
 
 
 @operator("Tile")
-def _tile(node: Node) -> Symbol:
+def _tile(node: OnnxNode) -> Symbol:
     return node.sym.tile(node.symbol(), reps=tuple(int(count) for count in node.known(1, "as its repeats").ravel()))
 
 
 @operator("Pad")
-def _pad(node: Node) -> Symbol:
+def _pad(node: OnnxNode) -> Symbol:
     pads = node.integers("pads", 1)
     if pads is None:
         pads = node.integers("paddings", 1) or ()
@@ -112,7 +114,7 @@ def _pad(node: Node) -> Symbol:
 
 
 @operator("Trilu")
-def _triangle(node: Node) -> Symbol:
+def _triangle(node: OnnxNode) -> Symbol:
     offset = int(node.known(1, "as its diagonal").item()) if node.has(1) else 0
     if node.attribute("upper", 1):
         raise node.refusal("of the upper triangle")
@@ -120,7 +122,7 @@ def _triangle(node: Node) -> Symbol:
 
 
 @operator("DepthToSpace", "SpaceToDepth")
-def _blocks(node: Node) -> Symbol:
+def _blocks(node: OnnxNode) -> Symbol:
     if node.attribute("mode", "DCR") != "DCR":
         raise node.refusal(f"in mode {node.attribute('mode')}")
     move = node.sym.depth_to_space if node.op == "DepthToSpace" else node.sym.space_to_depth
@@ -128,13 +130,13 @@ def _blocks(node: Node) -> Symbol:
 
 
 @operator("Range")
-def _range(node: Node) -> Symbol:
+def _range(node: OnnxNode) -> Symbol:
     start, stop, step = (node.known(index, "as a bound").item() for index in (0, 1, 2))
     return node.sym.arange(start, stop, step, dtype=node.dtype().name)
 
 
 @operator("ConstantOfShape")
-def _filled(node: Node) -> Symbol:
+def _filled(node: OnnxNode) -> Symbol:
     value = node.attribute("value")
     filler, kind = 0.0, "float32"
     if value is not None:
@@ -143,3 +145,57 @@ def _filled(node: Node) -> Symbol:
         array = onnx.numpy_helper.to_array(value)
         filler, kind = array.item(), array.dtype.name
     return node.sym.full(node.result(), filler, dtype=kind)
+
+
+@operator("Gather")
+def _gather(node: OnnxNode) -> Symbol:
+    axis = node.axis(node.attribute("axis", 0))
+    return node.sym.take(node.symbol(0), node.symbol(1), axis=axis, mode=_mode(node, node.shape()[axis]))
+
+
+@operator("GatherND")
+def _gather_tuples(node: OnnxNode) -> Symbol:
+    if node.attribute("batch_dims", 0):
+        raise node.refusal("with batch_dims")
+    depth = node.shape(1)[-1]
+    sizes = node.shape()[:depth]
+    if _mode(node, min(sizes), each=sizes) == "wrap" and _values(node, 1) is not None:
+        raise node.refusal("with negative indices")
+    rank = node.rank(1)
+    indices = node.symbol(1)
+    if rank > 1:  # MXNet wants a tuple's elements apart
+        indices = node.sym.transpose(indices, axes=(rank - 1, *range(rank - 1)))
+    return node.sym.gather_nd(node.symbol(0), indices)
+
+
+@operator("OneHot")
+def _one_hot(node: OnnxNode) -> Symbol:
+    if node.attribute("axis", -1) not in (-1, node.rank()):
+        raise node.refusal("on an inner axis")
+    depth = int(node.known(1, "as its depth").item())
+    off, on = node.known(2, "as its values").ravel().tolist()
+    if _mode(node, depth, index=0) == "wrap":
+        raise node.refusal("of negative indices")
+    return node.sym.one_hot(node.symbol(0), depth=depth, on_value=on, off_value=off, dtype=node.dtype(2).name)
+
+
+def _mode(node: OnnxNode, size: int, *, each: tuple[int, ...] = (), index: int = 1) -> str:
+    """How MXNet has to read the indices: ``wrap`` where some may count from the end.
+
+    Raises:
+        BackendError: One is out of range.
+    """
+    values = _values(node, index)
+    if values is None:
+        return "wrap"
+    for place, limit in enumerate(each or (size,)):
+        column = values[..., place] if each else values
+        wrong = column[(column < -limit) | (column >= limit)]
+        if wrong.size:
+            raise BackendError(f"{node.op}: index {wrong.ravel()[0]} is out of range for {limit} elements")
+    return "wrap" if (values < 0).any() else "clip"
+
+
+def _values(node: OnnxNode, index: int) -> Array | None:
+    name = node.proto.input[index]
+    return node.constants.get(name, node.feeds.get(name))

@@ -1,10 +1,18 @@
-"""One node of a network, as the function that computes its operator sees it."""
+"""One node of a network as the function that computes its operator sees it, and which function that is.
+
+Each function gets the ``TorchCall`` and the node's inputs as real tensors; an input that is left out is None. It
+returns its output, or a tuple of its outputs. It is written in plain PyTorch: its calls are recorded
+(``GraphRecorder``). Numbers that it reads from a tensor (a shape, axes) become part of what is recorded. Which way
+branches and loops go is seen in the values that are fed, which never change.
+"""
 # ruff: noqa: TID251 - part of the backend that runs torch
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeAlias
 
 import onnx
@@ -12,13 +20,11 @@ import torch
 
 from .....errors import UnsupportedBrick
 
-__all__ = ["Call", "Tensor", "padded"]
-
 Tensor: TypeAlias = torch.Tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Call:
+class TorchCall:
     """A node while it is translated.
 
     Attributes:
@@ -66,3 +72,59 @@ class Call:
 def padded(inputs: Sequence[Tensor | None], count: int) -> list[Tensor | None]:
     """Optional inputs, with None for those at the end that a node leaves out."""
     return [*inputs, *[None] * (count - len(inputs))]
+
+
+Operator = Callable[..., Any]
+
+_MODULES = ("elements", "images", "layers", "shape")
+_OPERATORS: dict[str, Operator] = {}
+
+
+def operator(*names: str) -> Callable[[Operator], Operator]:
+    """Register a function for operators of ONNX's own domain."""
+
+    def register(function: Operator) -> Operator:
+        for name in names:
+            _OPERATORS[name] = function
+        return function
+
+    return register
+
+
+def elementwise(name: str, function: Callable[..., Any]) -> None:
+    """Register a function of PyTorch that is an operator as it stands, without attributes."""
+    _OPERATORS[name] = lambda _, *inputs: function(*inputs)
+
+
+@cache
+def operators() -> Mapping[str, Operator]:
+    """ONNX's own operators by name, once every module that registers some was imported."""
+    for module in _MODULES:
+        importlib.import_module(f".{module}", __package__)
+    return _OPERATORS
+
+
+@operator("If")
+def _if(call: TorchCall, condition: Tensor) -> Any:
+    branch = call.attributes["then_branch" if bool(condition.item()) else "else_branch"]
+    return tuple(call.body(branch, ()))
+
+
+@operator("Loop")
+def _loop(call: TorchCall, trips: Tensor | None, condition: Tensor | None, *carried: Tensor) -> Any:
+    """As many copies of the body as there are iterations."""
+    state, scanned = list(carried), []
+    going = condition is None or bool(condition.item())
+    device = carried[0].device if carried else None
+    step = 0
+    while going and (trips is None or step < int(trips.item())):
+        number = torch.tensor(step, dtype=torch.int64, device=device)
+        again = torch.tensor(going, device=device)
+        proceed, *results = call.body(call.attributes["body"], (number, again, *state))
+        state, last = results[: len(state)], results[len(state) :]
+        scanned.append(last)
+        going = bool(proceed.item())
+        step += 1
+    if not scanned and len(call.wanted) > len(carried):
+        raise call.refuse("that never runs but stacks results")
+    return (*state, *(torch.stack(parts) for parts in zip(*scanned, strict=True)))

@@ -1,18 +1,17 @@
-"""Operators of one tensor, element by element: functions, activations, conversions."""
+"""Operators of one tensor or several, element by element, with NumPy's broadcasting, and products of matrices."""
 # ruff: noqa: TID251 - part of the backend that runs torch
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import torch
 from torch.nn import functional
 
-from .call import Call, Tensor
-from .registry import elementwise, operator
-
-__all__: list[str] = []
+from .call import Tensor, TorchCall, elementwise, operator
 
 for _name, _function in {
     "Abs": torch.abs,
@@ -56,22 +55,22 @@ _SELU = (1.67326319217681884765625, 1.05070102214813232421875)
 
 
 @operator("LeakyRelu")
-def _leaky_relu(call: Call, x: Tensor) -> Tensor:
+def _leaky_relu(call: TorchCall, x: Tensor) -> Tensor:
     return functional.leaky_relu(x, call.get("alpha", 0.01))
 
 
 @operator("Elu")
-def _elu(call: Call, x: Tensor) -> Tensor:
+def _elu(call: TorchCall, x: Tensor) -> Tensor:
     return functional.elu(x, call.get("alpha", 1.0))
 
 
 @operator("Celu")
-def _celu(call: Call, x: Tensor) -> Tensor:
+def _celu(call: TorchCall, x: Tensor) -> Tensor:
     return functional.celu(x, call.get("alpha", 1.0))
 
 
 @operator("Selu")
-def _selu(call: Call, x: Tensor) -> Tensor:
+def _selu(call: TorchCall, x: Tensor) -> Tensor:
     alpha, gamma = call.get("alpha", _SELU[0]), call.get("gamma", _SELU[1])
     if math.isclose(alpha, _SELU[0], rel_tol=1e-6) and math.isclose(gamma, _SELU[1], rel_tol=1e-6):
         return torch.selu(x)
@@ -79,12 +78,12 @@ def _selu(call: Call, x: Tensor) -> Tensor:
 
 
 @operator("Gelu")
-def _gelu(call: Call, x: Tensor) -> Tensor:
+def _gelu(call: TorchCall, x: Tensor) -> Tensor:
     return functional.gelu(x, approximate=call.get("approximate", "none"))
 
 
 @operator("HardSigmoid")
-def _hard_sigmoid(call: Call, x: Tensor) -> Tensor:
+def _hard_sigmoid(call: TorchCall, x: Tensor) -> Tensor:
     alpha, beta = call.get("alpha", 0.2), call.get("beta", 0.5)
     if math.isclose(alpha, 1 / 6, rel_tol=1e-6) and beta == 0.5:
         return functional.hardsigmoid(x)
@@ -92,18 +91,18 @@ def _hard_sigmoid(call: Call, x: Tensor) -> Tensor:
 
 
 @operator("Swish")
-def _swish(call: Call, x: Tensor) -> Tensor:
+def _swish(call: TorchCall, x: Tensor) -> Tensor:
     alpha = call.get("alpha", 1.0)
     return functional.silu(x) if alpha == 1 else torch.mul(x, torch.sigmoid(torch.mul(x, alpha)))
 
 
 @operator("ThresholdedRelu")
-def _thresholded_relu(call: Call, x: Tensor) -> Tensor:
+def _thresholded_relu(call: TorchCall, x: Tensor) -> Tensor:
     return functional.threshold(x, call.get("alpha", 1.0), 0.0)
 
 
 @operator("Shrink")
-def _shrink(call: Call, x: Tensor) -> Tensor:
+def _shrink(call: TorchCall, x: Tensor) -> Tensor:
     bias, limit = call.get("bias", 0.0), call.get("lambd", 0.5)
     zero = torch.zeros_like(x)
     return torch.where(
@@ -112,7 +111,7 @@ def _shrink(call: Call, x: Tensor) -> Tensor:
 
 
 @operator("PRelu")
-def _prelu(_: Call, x: Tensor, slope: Tensor) -> Tensor:
+def _prelu(_: TorchCall, x: Tensor, slope: Tensor) -> Tensor:
     per_channel = x.ndim > 1 and slope.numel() == x.shape[1] and slope.ndim == x.ndim - 1 and slope.shape[0] > 1
     if slope.numel() == 1 or per_channel:
         return torch.prelu(x, slope.reshape(-1))
@@ -120,7 +119,7 @@ def _prelu(_: Call, x: Tensor, slope: Tensor) -> Tensor:
 
 
 @operator("IsInf")
-def _is_inf(call: Call, x: Tensor) -> Tensor:
+def _is_inf(call: TorchCall, x: Tensor) -> Tensor:
     negative, positive = call.flag("detect_negative", default=True), call.flag("detect_positive", default=True)
     if negative and positive:
         return torch.isinf(x)
@@ -130,7 +129,7 @@ def _is_inf(call: Call, x: Tensor) -> Tensor:
 
 
 @operator("Clip")
-def _clip(call: Call, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
+def _clip(call: TorchCall, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
     """Constant bounds are numbers, as PyTorch's users write them."""
     if call.opset < 11:
         bounds: list[Any] = [call.get("min"), call.get("max")]
@@ -142,18 +141,130 @@ def _clip(call: Call, x: Tensor, low: Tensor | None = None, high: Tensor | None 
 
 
 @operator("Cast")
-def _cast(call: Call, x: Tensor) -> Tensor:
+def _cast(call: TorchCall, x: Tensor) -> Tensor:
     return x.to(call.dtype_of(call.attributes["to"]))
 
 
 @operator("CastLike")
-def _cast_like(_: Call, x: Tensor, like: Tensor) -> Tensor:
+def _cast_like(_: TorchCall, x: Tensor, like: Tensor) -> Tensor:
     return x.to(like.dtype)
 
 
 @operator("Dropout")
-def _dropout(call: Call, x: Tensor, _ratio: Tensor | None = None, training: Tensor | None = None) -> Any:
+def _dropout(call: TorchCall, x: Tensor, _ratio: Tensor | None = None, training: Tensor | None = None) -> Any:
     """Nothing is dropped outside training."""
     if training is not None and bool(training.item()):
         raise call.refuse("in training mode")
     return (x, torch.ones_like(x, dtype=torch.bool)) if call.has(1) else x
+
+
+_NUMPY_BROADCASTING = 7
+"""First opset at which binary operators broadcast as NumPy does."""
+
+
+def _register(name: str, function: Callable[[Tensor, Tensor], Tensor]) -> None:
+    @operator(name)
+    def binary(call: TorchCall, a: Tensor, b: Tensor) -> Tensor:
+        return function(a, _aligned(call, a, b))
+
+
+def _aligned(call: TorchCall, a: Tensor, b: Tensor) -> Tensor:
+    """The second operand, in the place that the attribute ``axis`` of old opsets gives it."""
+    axis = call.get("axis")
+    if call.opset >= _NUMPY_BROADCASTING or axis is None:
+        return b
+    start = axis % a.ndim
+    return b.reshape([1] * start + list(b.shape) + [1] * (a.ndim - start - b.ndim))
+
+
+def _quotient(a: Tensor, b: Tensor) -> Tensor:
+    return torch.div(a, b) if a.is_floating_point() else torch.div(a, b, rounding_mode="trunc")
+
+
+for _name, _function in {
+    "Add": torch.add,
+    "And": torch.logical_and,
+    "Div": _quotient,
+    "Equal": torch.eq,
+    "Greater": torch.gt,
+    "GreaterOrEqual": torch.ge,
+    "Less": torch.lt,
+    "LessOrEqual": torch.le,
+    "Mul": torch.mul,
+    "Or": torch.logical_or,
+    "Sub": torch.sub,
+    "Xor": torch.logical_xor,
+}.items():
+    _register(_name, _function)
+
+elementwise("BitwiseAnd", torch.bitwise_and)
+elementwise("BitwiseOr", torch.bitwise_or)
+elementwise("BitwiseXor", torch.bitwise_xor)
+elementwise("Where", torch.where)
+
+
+@operator("Pow")
+def _pow(call: TorchCall, base: Tensor, exponent: Tensor) -> Tensor:
+    """The result has the type of the base; a constant exponent is a number, which has faster kernels."""
+    exponent = _aligned(call, base, exponent)
+    if call.constant[1] and exponent.numel() == 1 and exponent.ndim <= base.ndim:
+        return torch.pow(base, exponent.item()).to(base.dtype)
+    return torch.pow(base, exponent).to(base.dtype)
+
+
+@operator("Mod")
+def _mod(call: TorchCall, a: Tensor, b: Tensor) -> Tensor:
+    return torch.fmod(a, b) if call.flag("fmod") else torch.remainder(a, b)
+
+
+@operator("BitShift")
+def _bit_shift(call: TorchCall, a: Tensor, b: Tensor) -> Tensor:
+    return (torch.bitwise_left_shift if call.get("direction") == "LEFT" else torch.bitwise_right_shift)(a, b)
+
+
+@operator("Sum")
+def _sum(_: TorchCall, *values: Tensor) -> Tensor:
+    return reduce(torch.add, values)
+
+
+@operator("Max")
+def _max(_: TorchCall, *values: Tensor) -> Tensor:
+    return reduce(torch.maximum, values)
+
+
+@operator("Min")
+def _min(_: TorchCall, *values: Tensor) -> Tensor:
+    return reduce(torch.minimum, values)
+
+
+@operator("Mean")
+def _mean(_: TorchCall, *values: Tensor) -> Any:
+    return torch.div(reduce(torch.add, values), len(values)) if len(values) > 1 else values[0]
+
+
+elementwise("MatMul", torch.matmul)
+elementwise("Det", torch.linalg.det)
+
+
+@operator("Gemm")
+def _gemm(call: TorchCall, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
+    """As a linear layer where it is one; ``alpha * A B + beta * C`` otherwise."""
+    alpha, beta = call.get("alpha", 1.0), call.get("beta", 1.0)
+    if not a.is_floating_point():
+        alpha, beta = int(alpha), int(beta)
+    if call.flag("transA"):
+        a = torch.t(a)
+    plain = alpha == 1 and (c is None or (beta == 1 and c.ndim == 1))
+    if call.flag("transB") and plain and (c is None or c.shape[0] == b.shape[0]):
+        return functional.linear(a, b, c)
+    if call.flag("transB"):
+        b = torch.t(b)
+    if c is None:
+        product = torch.mm(a, b)
+        return product if alpha == 1 else torch.mul(product, alpha)
+    return torch.addmm(c, a, b, beta=beta, alpha=alpha)
+
+
+@operator("Einsum")
+def _einsum(call: TorchCall, *operands: Tensor) -> Tensor:
+    return torch.einsum(call.attributes["equation"], *operands)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from dlbricks.analyzer.findings.finding import Finding
 
+from ..conftest import Reported
 from .browser import CHROMIUM, visit
-from .conftest import Reported
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is found (apt-get install chromium)")
 

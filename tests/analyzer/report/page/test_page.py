@@ -11,7 +11,7 @@ from typing import Any
 from dlbricks.analyzer.findings.finding import Finding
 from dlbricks.db import Store
 
-from .conftest import Reported
+from ..conftest import Reported
 
 
 class Page(HTMLParser):
@@ -58,13 +58,13 @@ def test_the_page_loads_nothing(reported: Reported) -> None:
 def test_the_first_sentence_says_where_the_time_goes(reported: Reported) -> None:
     section = reported.sections[0]
     by_operator: dict[str, float] = {}
-    for part in section.estimate.sequences:
+    for part in section.estimate.parts.sequences:
         by_operator[part.op_types[0]] = by_operator.get(part.op_types[0], 0.0) + (part.latency_ms or 0.0)
     first = max(by_operator, key=by_operator.__getitem__)
 
     text = Page(reported.page("branches")).text
 
-    measured = section.estimate.measured_ms
+    measured = section.estimate.truth.ms
     assert measured is not None
     assert text.index("One inference takes") < text.index("Savings:") < text.index("Measured")
     assert f"One inference takes {measured:.3f} ms" in text or f"{measured:.3g}" in text
@@ -112,11 +112,11 @@ def test_every_number_of_a_layer_is_a_row_of_the_database(reported: Reported) ->
     with Store.open(reported.store) as store:
         stored = {one.id: one for one in store.measurements()}
     for model, section in zip(data["models"], reported.sections, strict=True):
-        assert len(model["layers"]["brick"]) == len(section.estimate.sequences)
+        assert len(model["layers"]["brick"]) == len(section.estimate.parts.sequences)
         for brick in model["bricks"]:
             assert stored[brick["id"]].key == brick["key"]
             assert brick["ms"] == float(f"{stored[brick['id']].latency_ns / 1e6:.6g}")
-        for row, part in zip(model["layers"]["brick"], section.estimate.sequences, strict=True):
+        for row, part in zip(model["layers"]["brick"], section.estimate.parts.sequences, strict=True):
             assert model["bricks"][row]["key"] == part.key
 
 
@@ -129,8 +129,8 @@ def test_figures_and_setup_carry_their_keys(reported: Reported) -> None:
     wanted = {
         "data-measurement": section.truth.id,
         "data-model": section.truth.key,
-        "data-system": section.estimate.system,
-        "data-stack": section.estimate.stack,
+        "data-system": section.estimate.place.system,
+        "data-stack": section.estimate.place.stack,
         "data-run": section.truth.run,
     }
     for name, value in wanted.items():
@@ -149,13 +149,3 @@ def test_hostile_names_are_text(reported: Reported, finding: Finding) -> None:
     assert "\u202e" not in page  # what turns text around is written as an escape
     assert "{{ 7 * 7 }}" in json.dumps(data_of(page))
     assert len(page) < 400_000  # the long name is cut
-
-
-def test_a_page_of_one_model_has_no_overview(reported: Reported) -> None:
-    assert data_of(reported.page("branches"))["overview"] is None
-    overview = data_of(reported.page())["overview"]
-
-    assert [row["name"] for row in overview["models"]] == [one.name for one in reported.sections]
-    assert overview["similarity"] == [[100, 100], [100, 100]]  # the same layers under other names
-    total = sum(part.latency_ms or 0 for one in reported.sections for part in one.estimate.sequences)
-    assert abs(sum(brick["total"] for brick in overview["bricks"]) - total) < 1e-9 * total + 1e-9

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from dlbricks.analyzer.report.page.page import render_page
 from dlbricks.analyzer.report.page.sweeps import shown_sweeps
-from dlbricks.constructor import Estimate
-from dlbricks.constructor.result import Interpolation
+from dlbricks.constructor.curve import Interpolation
+from flat import changed, flat_estimate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from .conftest import Reported
+from ..conftest import Reported
 from .test_page import Page
 
 READ = Interpolation("batch", (1, 4), (1, 4, 8), bricks=3, share=0.75, error=0.1, left_out=())
@@ -22,7 +22,7 @@ LATENCIES = st.floats(1e-4, 1e5)
 @given(st.dictionaries(st.integers(1, 65536), st.tuples(LATENCIES, st.floats(0, 100)), min_size=2, max_size=9))
 def test_every_chart_holds_all_of_its_points(latencies: dict[int, tuple[float, float]]) -> None:
     entries = [
-        Estimate(f"m@b{size}", 1, batch=size, estimate_ms=ms, ci95_ms=(max(0.0, ms - half * ms), ms + half * ms))
+        flat_estimate(f"m@b{size}", 1, batch=size, estimate_ms=ms, ci95_ms=(max(0.0, ms - half * ms), ms + half * ms))
         for size, (ms, half) in latencies.items()
     ]
 
@@ -46,10 +46,15 @@ def test_every_chart_holds_all_of_its_points(latencies: dict[int, tuple[float, f
 def test_the_page_has_a_sweep_with_its_table_and_charts(reported: Reported) -> None:
     (section,) = [one for one in reported.sections if one.name == "branches"]
     entries = [
-        replace(section.estimate, name=f"branches@b{size}", batch=size, estimate_ms=ms, lower_bound_sequential_ms=low)
+        changed(
+            section.estimate,
+            **{"model.source": replace(section.estimate.model.source, name=f"branches@b{size}", batch=size)},
+            estimate_ms=ms,
+            lower_bound_sequential_ms=low,
+        )
         for size, ms, low in ((1, 10.0, 9.0), (2, 12.0, None), (4, 20.0, 21.0))
     ]
-    entries[1] = replace(entries[1], interpolated=READ)
+    entries[1] = changed(entries[1], interpolated=READ)
 
     page = render_page([replace(section, estimate=one) for one in entries])
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from dlbricks.errors import UnsupportedBrick
-from dlbricks.generator.backends.cublas.operands import added
-from dlbricks.generator.backends.cublas.problem import Matrix, Problem, problem_of
+from dlbricks.generator.backends.cublas.problem import Matrix, Problem, added, problem_of
 from dlbricks.generator.backends.library import computed_in, described, values_of
 from dlbricks.generator.measurement.agreement import difference
 from dlbricks.generator.network.network import Network, synthetic_network

@@ -12,14 +12,19 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from dlbricks.bricks.cutting.split import split
-from dlbricks.bricks.cutting.wiring import make_sequence
+from dlbricks.bricks.cutting.sequences import make_sequence, split
 from dlbricks.bricks.graph.graph import build_graph
 from dlbricks.bricks.suite.brick import build_brick
 from dlbricks.errors import UnsupportedBrick
-from dlbricks.generator.backends.cudnn.dimensions import merged
-from dlbricks.generator.backends.cudnn.operations import Derivation, Operation, OperationGraph, Role, Tensor
-from dlbricks.generator.backends.cudnn.translation import translate
+from dlbricks.generator.backends.cudnn.operations import (
+    Derivation,
+    Operation,
+    OperationGraph,
+    Tensor,
+    TensorRole,
+    merged,
+)
+from dlbricks.generator.backends.cudnn.operators import translate
 from dlbricks.generator.measurement.agreement import difference
 from dlbricks.generator.network.network import synthetic_network
 from dlbricks.models.zoo import structure
@@ -139,7 +144,7 @@ def evaluate(
     graph = whole if few is None else few
     found = {}
     for name, tensor in whole.tensors.items():
-        if tensor.role not in {Role.INPUT, Role.WEIGHT, Role.SCALAR}:
+        if tensor.role not in {TensorRole.INPUT, TensorRole.WEIGHT, TensorRole.SCALAR}:
             continue
         value = _read(tensor, values)
         if graph is not whole:
@@ -166,7 +171,7 @@ def _channels_last(value: torch.Tensor) -> torch.Tensor:
 
 
 def _read(tensor: Tensor, values: Mapping[str, Array]) -> torch.Tensor:
-    if tensor.role is Role.SCALAR:
+    if tensor.role is TensorRole.SCALAR:
         return torch.full(tensor.shape, float(tensor.value or 0.0))
     if tensor.derivation is not Derivation.NONE:
         assert tensor.value is not None
@@ -383,4 +388,4 @@ def test_attention_reads_its_keys_as_they_were_before_they_were_transposed(skele
     assert graph.operations[0].settings == {"attn_scale": 0.5}
     keys = graph.tensors["k"]
     assert (keys.shape, keys.order, keys.strides()) == ((2, 3, 8, 4), (0, 1, 3, 2), (96, 32, 4, 1))
-    assert Tensor((4, 3), Role.WEIGHT, (1, 0)).strides() == (1, 4)
+    assert Tensor((4, 3), TensorRole.WEIGHT, (1, 0)).strides() == (1, 4)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from dlbricks.generator.backends.cudnn.operations import Derivation, Role, Tensor
-from dlbricks.generator.backends.cudnn.values import from_memory, in_memory
+from dlbricks.generator.backends.cudnn.operations import Derivation, Tensor, TensorRole, from_memory, in_memory
 
 
 def _read(tensor: Tensor, flat: np.ndarray, *, channels_last: bool) -> np.ndarray:
@@ -17,10 +16,10 @@ def _read(tensor: Tensor, flat: np.ndarray, *, channels_last: bool) -> np.ndarra
 @pytest.mark.parametrize(
     ("tensor", "turned"),
     [
-        (Tensor((2, 3, 4, 5), Role.INPUT, sources=("x",), image=True), (0, 1, 2, 3)),
-        (Tensor((2, 3, 4, 5), Role.INPUT, sources=("x",)), (0, 1, 2, 3)),
-        (Tensor((1, 4, 5), Role.WEIGHT, order=(0, 2, 1), sources=("x",)), (0, 2, 1)),
-        (Tensor((2, 3, 4, 5), Role.INPUT, order=(0, 1, 3, 2), sources=("x",), relaid=True), (0, 1, 3, 2)),
+        (Tensor((2, 3, 4, 5), TensorRole.INPUT, sources=("x",), image=True), (0, 1, 2, 3)),
+        (Tensor((2, 3, 4, 5), TensorRole.INPUT, sources=("x",)), (0, 1, 2, 3)),
+        (Tensor((1, 4, 5), TensorRole.WEIGHT, order=(0, 2, 1), sources=("x",)), (0, 2, 1)),
+        (Tensor((2, 3, 4, 5), TensorRole.INPUT, order=(0, 1, 3, 2), sources=("x",), relaid=True), (0, 1, 3, 2)),
     ],
 )
 def test_an_operand_lies_as_its_strides_say(tensor, turned, channels_last):
@@ -34,10 +33,10 @@ def test_an_operand_lies_as_its_strides_say(tensor, turned, channels_last):
 
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_an_output_comes_back_in_the_order_of_the_network(channels_last):
-    tensor = Tensor((2, 3, 4, 5), Role.OUTPUT, image=True)
+    tensor = Tensor((2, 3, 4, 5), TensorRole.OUTPUT, image=True)
     value = np.arange(120, dtype=np.float32).reshape(tensor.shape)
     flat = in_memory(
-        Tensor(tensor.shape, Role.INPUT, sources=("x",), image=True), {"x": value}, channels_last=channels_last
+        Tensor(tensor.shape, TensorRole.INPUT, sources=("x",), image=True), {"x": value}, channels_last=channels_last
     ).reshape(-1)
 
     np.testing.assert_array_equal(from_memory(tensor, flat, value.shape, channels_last=channels_last), value)
@@ -50,7 +49,7 @@ def test_a_batch_normalization_is_its_scale_and_shift():
     sources = ("scale", "mean", "variance", "bias")
 
     factor, shift = (
-        in_memory(Tensor((1, 3, 1), Role.WEIGHT, (), names, kind, 1e-3), values, channels_last=False)
+        in_memory(Tensor((1, 3, 1), TensorRole.WEIGHT, (), names, kind, 1e-3), values, channels_last=False)
         for kind, names in ((Derivation.SCALE, sources[:3]), (Derivation.SHIFT, sources))
     )
 

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from dlbricks.bricks.cutting.wiring import make_sequence
+from dlbricks.bricks.cutting.sequences import make_sequence
 from dlbricks.bricks.graph.graph import build_graph
 from dlbricks.bricks.suite.brick import build_brick
 from dlbricks.generator.backends.base import Settings

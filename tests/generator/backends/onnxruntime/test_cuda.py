@@ -11,27 +11,24 @@ import numpy as np
 import pytest
 from dlbricks.db import Kernel, KernelView
 from dlbricks.errors import BackendUnavailable, UsageError
-from dlbricks.generator.backends.base import Settings, is_packing
-from dlbricks.generator.backends.launches import kernel_view
-from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
-from dlbricks.generator.backends.onnxruntime.configuration import level, session_options
-from dlbricks.generator.backends.onnxruntime.kernels import launches
-from dlbricks.generator.backends.onnxruntime.optimised import is_left, left_to_session
-from dlbricks.generator.backends.onnxruntime.profile import runs
-from dlbricks.generator.backends.onnxruntime.provider import (
+from dlbricks.generator.backends.base import Backend, Settings
+from dlbricks.generator.backends.onnxruntime.backend import OrtBackend, level, session_options
+from dlbricks.generator.backends.onnxruntime.graph import is_left, left_to_session
+from dlbricks.generator.backends.onnxruntime.session import (
     CPU,
     CUDA,
+    WORDING,
     cuda_options,
+    launches,
     missing_for_cuda,
     providers,
     require_cuda,
+    runs,
     streaming,
 )
-from dlbricks.generator.backends.onnxruntime.session import WORDING
-from dlbricks.generator.backends.requirements import dtypes_on, require_dtype
-from dlbricks.generator.backends.streams import StreamBackend
+from dlbricks.generator.backends.reports import kernel_view
 from dlbricks.generator.device.host import HostDevice
-from dlbricks.generator.machine.nvidia import has_driver
+from dlbricks.generator.machine.nvml import has_driver
 from dlbricks.generator.network.network import synthetic_network
 
 BLOCK = "(float[1,8,9,9] x, float[16,8,3,3] w0, float[16] w1) => (float[1,16,7,7] y){a = Conv(x, w0, w1) y = Relu(a)}"
@@ -114,14 +111,14 @@ def test_what_cannot_be_read_back_is_optimised_by_its_session(skeleton_of):
 def test_precisions_are_those_of_the_device():
     backend = OrtBackend()
 
-    assert dtypes_on(backend, "cpu") == ("float32", "int8")
-    assert dtypes_on(backend, "cuda") == ("float32", "float16")
-    require_dtype(backend, "float16", "cuda")
+    assert backend.dtypes_on("cpu") == ("float32", "int8")
+    assert backend.dtypes_on("cuda") == ("float32", "float16")
+    backend.require_dtype("float16", "cuda")
     with pytest.raises(
         UsageError,
         match=r"^backend onnxruntime does not compute in 'float16' on device 'cpu'; it has float32, int8 there",
     ):
-        require_dtype(backend, "float16", "cpu")
+        backend.require_dtype("float16", "cpu")
     with pytest.raises(UsageError, match="'int8' on device 'cuda'; it has float32, float16 there"):
         backend.setup(replace(settings(), dtype="int8"))
     with pytest.raises(UsageError, match="'float16' on device 'cpu'"):
@@ -165,9 +162,9 @@ def test_a_streaming_backend_packs_on_the_cpu_alone(skeleton_of):
     backend = OrtBackend()
     cpu = Settings("cpu", 1, backend.resolve("cpu", {"pinning": "off"}))
 
-    assert isinstance(backend, StreamBackend)
-    assert is_packing(backend, cpu)
-    assert not is_packing(backend, settings())
+    assert backend.offers(Backend.prepare_streamed)
+    assert backend.packs(cpu)
+    assert not backend.packs(settings())
     assert backend.in_turn(settings().options)
     assert isinstance(backend.device(cpu), HostDevice)
     network = synthetic_network(skeleton_of(BLOCK))

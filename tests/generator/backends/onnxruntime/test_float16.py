@@ -8,7 +8,7 @@ import pytest
 from dlbricks.errors import BackendError
 from dlbricks.generator.backends.base import Settings
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
-from dlbricks.generator.backends.onnxruntime.float16 import float16_network, rounded
+from dlbricks.generator.backends.onnxruntime.precision import float16_network, rounded
 from dlbricks.generator.network.network import file_network, synthetic_network
 from onnx import TensorProto, numpy_helper
 

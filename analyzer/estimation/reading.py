@@ -1,0 +1,335 @@
+"""Evidence on some models, read from the database by three queries of measurements, whatever the number of models.
+
+A fourth kind of query reads bricks again where they were measured after the run that measured the model (``_twins``).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+
+from ...bricks.cutting.fused import fused_sequences
+from ...bricks.decomposition import Decomposition, Failed
+from ...bricks.graph.boundary import BOUNDARY
+from ...bricks.graph.footprint import REPEAT_LEVELS, REUSE_LEVELS, is_level, level_name, nearest_levels
+from ...bricks.reference import OVERHEAD, built_in_key
+from ...constructor.choice import COLD, MODEL, Choice, Cutting, MeasuredPlace, in_parallel, narrows
+from ...constructor.coverage import missing_of
+from ...constructor.decomposition import Interventions, as_written, intervened, state_of
+from ...constructor.evidence import MOST_RIVALS, REACH, EstimateRequest, Evidence, Table, Twin, bricks_of, twin_of
+from ...constructor.measurements import BrickMeasurements
+from ...constructor.roofline import Ceilings, ceilings_of, networks_of
+from ...constructor.uncertainty.interval import Uncertainty
+from ...constructor.uncertainty.pairing import FUSION
+from ...db import Conditions, Failure, Measurement, Stack, Store, Subject
+from ...db.queries import Filter
+from ...db.values import DATA, DATA_CACHE, HOST, INNER, NATIVE, PARTS, PROFILED_CACHE
+from ...errors import DlbricksError
+from ...generator.decomposition.cut import Cut
+from ...generator.decomposition.decompose import readable
+from ...generator.decomposition.executed import ExecutedGraphs
+from .query import Query, choose, executes_as_written, filter_of, stored_under, why_not_here
+from .tasks import Tasks
+
+SINGLE = Cut(1)
+"""A model's own graph, layer by layer."""
+
+_VARIANTS = frozenset({"", INNER, HOST, DATA, *BOUNDARY, *FUSION})
+"""Variants that are read of the own stack."""
+
+_NO_LATENCIES = (*PARTS, *BOUNDARY, DATA)
+"""Variants that are no ways to run the brick, and so no bound for it; all others are algorithms."""
+
+NOT_KEPT = "what the runtime executes for the model is not known here; 'dlbricks run SUITE --with MODEL' finds it out"
+"""Why causes cannot be told apart, although the runtime is installed."""
+
+
+def read_evidence(
+    store: Store, models: Sequence[Decomposition | Failed], query: Query | None = None, cut: Cut = SINGLE
+) -> Evidence:
+    """Read what is stored of some models, under the one combination that a query matches.
+
+    Args:
+        store: The database.
+        models: The models as ``decompose`` returns them.
+        query: Which of the stored measurements; None where there is only one combination.
+        cut: How the models were decomposed.
+
+    Raises:
+        AmbiguousQuery: Several combinations match; the message lists each with the options that only it has.
+        UsageError: No stored system, or stack, has a key that begins as asked.
+        StoreError: The database cannot be read.
+    """
+    wanted, known = query or Query(), readable(models)
+    choice = choose(store, {part.key for model in known for part in model.sequences}, wanted)
+    return evidence_under(choice, known, store, wanted, cut)
+
+
+def missing(models: Sequence[Decomposition | Failed], evidence: Evidence) -> list[Decomposition | Failed]:
+    """The models of which measuring can add something: the model itself, or a brick.
+
+    One that cannot be decomposed is among them: measuring it says why.
+
+    Args:
+        models: The models as ``decompose`` returns them.
+        evidence: What is stored of them.
+    """
+    return [model for model in models if isinstance(model, Failed) or _lacks(model, evidence)]
+
+
+def _lacks(model: Decomposition, evidence: Evidence) -> bool:
+    if model.own.key not in evidence.truths:
+        return True
+    bricks = evidence.bricks_in(model.own.key, state_of(model, evidence.choice))
+    lacking = missing_of(model, model.sequences, bricks, evidence.request.remedies)
+    return any(brick.remedy is not None for brick in lacking)
+
+
+def request_of(choice: Choice | None, store: Store, query: Query, cut: Cut) -> EstimateRequest:
+    """What estimates are asked for.
+
+    Args:
+        choice: The combination; None where nothing that matches is stored.
+        store: The database.
+        query: What the caller asked for.
+        cut: How models are decomposed.
+    """
+    cutting = Cutting(cut.granularity, cut.graph, cut.overlap, cut.connected)
+    place = MeasuredPlace(
+        backend=query.backend, device=query.device, threads=query.threads, cache=query.cache, dtype=query.dtype
+    )
+    return EstimateRequest(cutting, place, Tasks(store, choice, query, cut))
+
+
+def evidence_under(
+    choice: Choice | None, models: Sequence[Decomposition], store: Store, query: Query, cut: Cut
+) -> Evidence:
+    """Read what is stored of some models under one combination.
+
+    Args:
+        choice: The combination; None where nothing that matches is stored.
+        models: The models, decomposed.
+        store: The database.
+        query: What the caller asked for: where nothing was measured, it may have been tried.
+        cut: How the models were decomposed.
+    """
+    request = request_of(choice, store, query, cut)
+    executed = _executed_graphs(models, store, choice)
+    keys = {model.own.key for model in models}
+    asked = {part.key for model in models for part in model.sequences}
+    bricks = asked | {part.key for found in executed.values() for part in found.parts}
+    if choice is None:
+        return _failed(request, models, executed, _failures_asked(store, query, bricks | keys))
+    windows = {window.key for model in models for window in model.windows}
+    units = {part.key for found in executed.values() for part in found.units or ()}
+    states = {state_of(model, choice) for model in models} | {found.level for found in executed.values()} - {""}
+    stacks = store.stacks()
+    own = store.measurements(
+        stored_under(choice), keys=bricks | units | keys | {built_in_key(OVERHEAD)}, variant=_VARIANTS,
+        cache=_caches(states),
+    )  # fmt: skip
+    of = {subject: [measured for measured in own if measured.subject is subject] for subject in Subject}
+    failures = store.failures(stored_under(choice), keys=bricks | keys)
+    eager = {key for key, stack in stacks.items() if executes_as_written(stack)}
+    rivals = store.contenders(
+        subject=Subject.BRICK, keys=asked | windows, system=choice.system_key, device=choice.stack.device,
+        threads=choice.conditions.threads, dtype=choice.conditions.dtype, variant=None, cache=_caches(states),
+        without=_apart_from(choice, stacks), parts=_NO_LATENCIES, apart=eager, reach=REACH, most=MOST_RIVALS,
+    )  # fmt: skip
+    table = Table(of[Subject.BRICK], rivals, failures, eager)
+    found = {
+        (model.own.key, state): measured
+        for model in models
+        for state, measured in bricks_of(model, executed[model.own.key], choice, table).items()
+    }
+    runs = {run.id: run for run in store.runs()}
+    started = {id_: run.started for id_, run in runs.items()}
+    states_of_models = {COLD} if choice.conditions.cache == COLD else {"hot", MODEL}
+    whole: defaultdict[str, list[Measurement]] = defaultdict(list)
+    for measured in of[Subject.MODEL]:
+        if measured.variant == "":
+            whole[measured.key].append(measured)
+    truths = {
+        key: max(here, key=lambda measured: (started.get(measured.run, ""), measured.conditions.cache == MODEL))
+        for key, several in whole.items()
+        if (here := [measured for measured in several if measured.conditions.cache in states_of_models])
+    }
+    data = {
+        measured.key: measured
+        for measured in of[Subject.MODEL]
+        if measured.variant == DATA and measured.conditions.cache == DATA_CACHE
+    }
+    overheads = {
+        measured.conditions.cache: measured
+        for measured in of[Subject.REFERENCE]
+        if measured.conditions.cache in {"hot", COLD}
+    }
+    members = [*{measured.id: measured for some in found.values() for measured in some.members()}.values()]
+    twins = _twins(store, members, choice.stack_key, {truth.run for truth in truths.values()})
+    members += [*overheads.values(), *data.values(), *truths.values(), *twins.values()]
+    taken = store.blocks_of([measured.id for measured in members if measured.variant != DATA])
+    views = store.kernels(stored_under(choice), keys=bricks | keys, cache=PROFILED_CACHE)
+    return Evidence(
+        request,
+        choice=choice,
+        bricks=found,
+        executed=executed,
+        models={key: tuple(several) for key, several in whole.items()},
+        truths=truths,
+        data=data,
+        model_failures={
+            failure.key: failure
+            for failure in failures
+            if failure.subject is Subject.MODEL and failure.conditions.cache in states_of_models
+        },
+        overheads=overheads,
+        uncertainty=Uncertainty(members, taken, stacks),
+        ceilings=find_ceilings(store, choice, stacks),
+        twins=twins,
+        views={identity.key: view for identity, view in views.items()},
+        runs=runs,
+    )
+
+
+def _failures_asked(store: Store, query: Query, keys: Collection[str]) -> dict[str, Failure]:
+    """What was tried in vain, by key, where nothing was measured."""
+    failed = store.failures(filter_of(query, store.systems(), store.stacks()), keys=keys)
+    return {failure.key: failure for failure in failed}
+
+
+def _failed(
+    request: EstimateRequest,
+    models: Iterable[Decomposition],
+    executed: Mapping[str, Interventions],
+    failures: Mapping[str, Failure],
+) -> Evidence:
+    """What is known where nothing was measured."""
+    known = BrickMeasurements(failures=failures)
+    bricks = {(model.own.key, state_of(model, None)): known for model in models}
+    return Evidence(request, bricks=bricks, executed=executed, model_failures=failures)
+
+
+def _caches(states: Iterable[str]) -> frozenset[str]:
+    """The cache states in which something may stand for one of some, or is needed beside them."""
+    caches = {level for state in states for level in nearest_levels(state)} | {"hot", COLD, MODEL}
+    if any(is_level(state) for state in states):
+        caches |= {level_name(level) for level in (*REPEAT_LEVELS, *REUSE_LEVELS)}
+    return frozenset(caches)
+
+
+def _apart_from(choice: Choice, stacks: Mapping[str, Stack]) -> set[str]:
+    """Stacks that do not compete with a combination: those that run branches at once, or compute in TF32, if not it."""
+    parallel = set() if in_parallel(choice.stack) else {key for key, stack in stacks.items() if in_parallel(stack)}
+    narrow = set() if narrows(choice.stack) else {key for key, stack in stacks.items() if narrows(stack)}
+    return parallel | narrow
+
+
+def _twins(
+    store: Store, measured: Sequence[Measurement], stack: str, runs: AbstractSet[str]
+) -> dict[Twin, Measurement]:
+    """Of bricks that were measured again since: what the runs took of them in which whole models were measured.
+
+    These runs were of one stack: what others measured has no twin in them.
+    """
+    again: dict[tuple[str, Conditions, str], set[str]] = {}
+    for later in measured:
+        if later.stack == stack and runs - {later.run}:
+            again.setdefault((later.system, later.conditions, later.variant), set()).add(later.key)
+    found: dict[Twin, Measurement] = {}
+    for (system, conditions, variant), keys in again.items():
+        wanted = Filter(Subject.BRICK, keys, system, stack, conditions, variant=variant)
+        for twin in store.measurements(wanted, latest=False):
+            if twin.run in runs:
+                found[twin_of(twin, twin.run)] = twin
+    return found
+
+
+def find_ceilings(store: Store, choice: Choice, stacks: Mapping[str, Stack]) -> Ceilings:
+    """The ceilings of a combination (``constructor.roofline``), over all stacks.
+
+    Args:
+        store: The database.
+        choice: The combination.
+        stacks: All stacks, by key.
+    """
+    names = {built_in_key(name): name for name in networks_of(choice)}
+    found: defaultdict[tuple[str, str], dict[str, Measurement]] = defaultdict(dict)
+    for measured in store.measurements(
+        subject=Subject.REFERENCE,
+        keys=list(names),
+        system=choice.system_key,
+        threads=choice.conditions.threads,
+        cache="hot",
+        device=choice.stack.device,
+    ):
+        found[measured.stack, measured.conditions.dtype][names[measured.key]] = measured
+    return ceilings_of(found, stacks, choice)
+
+
+# What the runtime executes for each model.
+
+
+def _executed_graphs(models: Sequence[Decomposition], store: Store, choice: Choice | None) -> dict[str, Interventions]:
+    """What the runtime executes for each model, by the model's key.
+
+    It is read from the cache folder, where ``generate --graph runtime`` and ``run --with`` leave it, and only where
+    that can serve: where other bricks than those asked for are stored at a reuse distance, or where the number of
+    executed nodes is wanted for an estimate at one. A runtime that executes operators as they are written executes the
+    model's own graph.
+    """
+    if choice is not None and executes_as_written(choice.stack):
+        return {model.own.key: as_written(model.own) for model in models}
+    found = {model.own.key: intervened(model.executed) for model in models if model.executed is not None}
+    rest = [model for model in models if model.executed is None]
+    reason = "nothing is stored" if choice is None else _why_not(choice)
+    if rest and choice is not None and reason is None and not _at_levels(choice.conditions.cache):
+        known = {part.key for model in models for part in model.sequences}
+        states = {COLD} if choice.conditions.cache == COLD else {model.level for model in rest}
+        measured = _measured_keys(store, choice, states)
+        if not any(keys.difference(known) for keys in measured):
+            reason = "no brick of the executed graph is measured as the model is"
+    if reason is not None or choice is None:
+        return found | {model.own.key: Interventions(reason=reason or "") for model in rest}
+    graphs = ExecutedGraphs(choice.stack.runtime, choice.conditions.threads)
+    unfused = _any_unfused(rest, store, choice)
+    for model in rest:
+        found[model.own.key] = _intervened(model, graphs, unfused=unfused)
+    return found
+
+
+def _intervened(model: Decomposition, graphs: ExecutedGraphs, *, unfused: bool) -> Interventions:
+    """Return what the runtime executes for a model, as far as that is kept: no worker is started for it."""
+    try:
+        executed = graphs.kept(model.source, model.source.skeleton(), model.own)
+        if executed is None:
+            return Interventions(reason=NOT_KEPT)
+        units = tuple(fused_sequences(executed, 1)) if unfused else None
+    except DlbricksError as error:
+        return Interventions(reason=str(error))
+    return replace(intervened(executed), units=units)
+
+
+def _any_unfused(models: Sequence[Decomposition], store: Store, choice: Choice) -> bool:
+    """Return whether bricks are measured without fusion, so that it matters what the runtime fuses."""
+    states = {state_of(model, choice) for model in models}
+    return any(_measured_keys(store, choice, states, FUSION[0]))
+
+
+def _measured_keys(store: Store, choice: Choice, states: Iterable[str], variant: str = "") -> Iterator[set[str]]:
+    """Yield the keys of the bricks that are measured in each cache state."""
+    for state in states:
+        conditions = replace(choice.conditions, cache=state)
+        yield store.measured_keys(choice.system_key, choice.stack_key, conditions, Subject.BRICK, variant)
+
+
+def _why_not(choice: Choice) -> str | None:
+    """Why executed graphs are not known of a combination; None where they can."""
+    if choice.conditions.dtype != NATIVE:
+        return f"the graph that the runtime executes in {choice.conditions.dtype} is not known"
+    return why_not_here(choice.stack, choice.system)
+
+
+def _at_levels(cache: str) -> bool:
+    return cache == MODEL or is_level(cache)

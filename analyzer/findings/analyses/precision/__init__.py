@@ -1,1 +1,0 @@
-"""Analyses of the precision that operators are computed in, where a model asks for another one."""

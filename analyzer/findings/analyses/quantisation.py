@@ -1,0 +1,107 @@
+"""Operators of quantised models that are computed in floating point, between conversions that nothing takes in.
+
+A runtime folds the conversions around an operator (DequantizeLinear in front, QuantizeLinear behind) into one that
+computes in integers, where it has a kernel for their types. Where it has none, all of them are executed, and quantising
+made the model slower. On x86, ONNX Runtime's kernels want unsigned activations (``generator.rewriting.unsigned``).
+
+Saving: what the conversions take that would go. What the operators between them would save in integers is not foreseen:
+where a rewrite brings them there, trying shows it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from ....bricks.layer import DEQUANTIZE, QUANTIZE, Layer
+from ....generator.rewriting.pattern import Match
+from ..finding import Analysis, Finding, Idea, Remedy, finding_of, spent_by
+from ..subject import AnalysedModel, Node
+from .rewrites import of_rewrite
+
+_KIND = "unfolded_quantization"
+_CONVERSIONS = (QUANTIZE, DEQUANTIZE)
+_TITLE = "{} quantised values are signed: what reads them is computed in floating point"
+_TEXT = "Quantise activations as unsigned bytes (activation_type=QuantType.QUInt8): the runtime has kernels for these."
+_REST = "Leave the operators around them out of quantisation (nodes_to_exclude): this runtime computes them in floats."
+_BYTES = frozenset({"int8", "uint8"})
+_KINDS = frozenset({
+    "Add", "AveragePool", "Concat", "Conv", "Flatten", "Gemm", "GlobalAveragePool", "LeakyRelu", "MatMul", "MaxPool",
+    "Mul", "ReduceMean", "Reshape", "Resize", "Sigmoid", "Softmax", "Split", "Squeeze", "Transpose", "Unsqueeze",
+    "Where",
+})  # fmt: skip
+"""Operators that ONNX Runtime has a kernel for, on the CPU, that reads and writes quantised values."""
+
+_SHOWN = 5
+
+
+def _conversions(_subject: AnalysedModel, _match: Match, nodes: list[Node]) -> list[Node]:
+    return [node for node in nodes if node.layer.op_type in _CONVERSIONS]
+
+
+_SIGNED = of_rewrite(_KIND, "unsigned", title=_TITLE, text=_TEXT, priced=_conversions)
+
+
+def _run(subject: AnalysedModel) -> Iterable[Finding]:
+    signed = [*_SIGNED.run(subject)]
+    yield from signed
+    if not signed:
+        yield from _unfolded(subject)
+
+
+def _unfolded(subject: AnalysedModel) -> Iterator[Finding]:
+    """Values that are quantised and converted back at once, both executed: nothing computes with them."""
+    layers, nodes = list[int](), list[Node]()
+    around = Counter[str]()
+    for index in subject.graph.live:
+        layer = subject.graph.layers[index]
+        if layer.op_type != QUANTIZE or layer.outputs[0] in subject.graph.outputs:
+            continue
+        back = subject.graph.consumers(layer.outputs[0])
+        pair = subject.of({index, *back}, *_CONVERSIONS)
+        executed = {origin for node in pair for origin in node.origins}
+        if back and executed == {index, *back}:
+            layers += [index, *back]
+            nodes += pair
+            around.update(_why(subject, layer))
+    spent = subject.spent(nodes)
+    if spent is None:
+        return
+    evidence = [f"executed, and no operator computes with what they make: {spent_by(nodes[:_SHOWN])}"]
+    evidence += [f"{reason} ({count} times)" for reason, count in around.most_common(_SHOWN)]
+    idea = Idea(
+        _KIND,
+        f"{len(layers)} conversions of quantised values that no operator takes in",
+        Remedy("manual", _REST),
+        tuple(evidence),
+        subject.names(layers),
+    )
+    yield finding_of(subject, idea, spent, spent)
+
+
+def _why(subject: AnalysedModel, quantise: Layer) -> Iterator[str]:
+    """Why the operators around a quantised value do not compute with it, as far as that is known."""
+    graph = subject.graph
+    dtype = next((kind.dtype for kind in quantise.output_types if kind is not None), "")
+    if dtype not in _BYTES:
+        yield f"this runtime has no kernels for activations of {dtype}"
+        return
+    maker = graph.producer(quantise.node.input[0])
+    readers = {reader for back in graph.consumers(quantise.outputs[0]) for value in graph.layers[back].outputs
+               for reader in graph.consumers(value)}  # fmt: skip
+    for index in sorted({*readers, *([] if maker is None else [maker])}):
+        layer = graph.layers[index]
+        if layer.kind not in _KINDS and layer.op_type not in _CONVERSIONS:
+            yield f"this runtime has no kernel for a quantised {layer.op_type}"
+        elif any(_is_narrow(graph.layers[made]) for value in layer.node.input
+                 if (made := graph.producer(value)) is not None):  # fmt: skip
+            yield f"this runtime has no kernel for {layer.op_type} with weights of 4 bits and quantised activations"
+
+
+def _is_narrow(layer: Layer) -> bool:
+    """Whether it converts weights of four bits."""
+    kind = layer.operands[0].type if layer.op_type == DEQUANTIZE and layer.operands else None
+    return kind is not None and kind.dtype in {"int4", "uint4"}
+
+
+ANALYSIS = Analysis(_KIND, run=_run, ideas=_SIGNED.ideas)

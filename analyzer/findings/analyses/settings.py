@@ -1,0 +1,186 @@
+"""What another setting would save: threads, independent branches at once, denormal numbers as zeros."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ....generator.machine.cores import physical_cores
+from ..finding import LATENCY, Analysis, Finding, Idea, Remedy, finding_of
+from ..subject import AnalysedModel, Node, Spent
+
+# Branches that do not depend on each other and run one after another.
+#
+# Saving: the sum of what is executed less its critical path, as in Benanza (IPDPS 2020), section III.D, Q1 and Q2:
+# profit of parallel execution = sequential - critical path; and no more than all threads at once would save of the
+# sum. It supposes that branches do not contend for memory, and that what an operator takes with all threads it takes
+# with its share of them; so it is the most that there can be. Only trying shows how much of it there is: ONNX
+# Runtime's parallel execution costs something for each operator, and often saves nothing.
+#
+# With one thread nothing runs at once; whether the model gains from a thread for each branch is tried.
+
+
+_WORTH = 0.03
+"""Least share of the sum that lies off the critical path for it to be tried."""
+_SHOWN = 3
+_TITLE = "independent branches run one after another"
+
+
+def _branches_run(subject: AnalysedModel) -> Iterable[Finding]:
+    choice = subject.choice
+    threads = 1 if choice is None else choice.conditions.threads
+    current, longest = subject.spent(subject.nodes), _longest(subject)
+    if threads < 2 or not _branches_applies(subject) or current is None or not subject.latency_ms:
+        return
+    path = subject.spent(longest)
+    assert path is not None  # noqa: S101  # all are measured
+    beside = min(threads, math.ceil(current.ms / path.ms)) if path.ms else 1  # work over span: so many at once
+    saving = min(current.ms - path.ms, current.ms * (1 - 1 / threads))
+    if saving < _WORTH * current.ms:
+        return
+    along = {id(node) for node in longest}
+    off = sorted((node for node in subject.nodes if id(node) not in along), key=lambda node: -(node.ms or 0.0))
+    names = subject.names(index for node in off[:_SHOWN] for index in sorted(node.origins)[:1])
+    idea = Idea(
+        "branches",
+        f"{_TITLE}: {len(off)} operators wait for others that they do not need",
+        _remedy(beside, max(1, threads // beside)),
+        (
+            f"its operators one after another take {current.ms:.4g} ms, those along the longest path {path.ms:.4g} ms",
+            f"the longest of those beside it: {', '.join(names)}",
+        ),
+    )
+    found = finding_of(subject, idea, current, Spent(saving, saving / current.ms * current.half_ms, ()))
+    yield replace(found, at_most=True)
+
+
+def _branches_ideas(subject: AnalysedModel) -> Iterable[Idea]:
+    estimate, cores = subject.estimate, len(physical_cores())
+    total, path = estimate.sums.sequential_ms, estimate.sums.critical_path_ms
+    if not _branches_applies(subject) or cores < 2 or not total or path is None:
+        return
+    if (total - path) / total < _WORTH:
+        return
+    evidence = f"its operators one after another take {total:.4g} ms, along the longest path {path:.4g} ms"
+    yield Idea("branches", _TITLE, _remedy(cores), (evidence,))
+
+
+def _branches_applies(subject: AnalysedModel) -> bool:
+    choice = subject.choice
+    return (
+        choice is not None
+        and (choice.stack.backend, choice.stack.device) == ("onnxruntime", "cpu")
+        and dict(choice.stack.options).get("execution") != "parallel"
+    )
+
+
+def _remedy(cores: int, threads: int = 1) -> Remedy:
+    """Parallel execution of so many operators, each with so many threads: together no more than there are cores."""
+    return Remedy(
+        "session_option",
+        f"Run {cores} independent operators at the same time, each with {threads} of the threads; or, where branches "
+        "share their weights, put what goes into them into one batch.",
+        {"execution": "parallel", "inter_op": str(cores), "threads": str(threads)},
+        "options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL\n"
+        f"options.inter_op_num_threads = {cores}\noptions.intra_op_num_threads = {threads}",
+    )
+
+
+def _longest(subject: AnalysedModel) -> list[Node]:
+    """The executed operators along the path that takes longest."""
+    graph = subject.model.graph
+    nodes = {node.layer.index: node for node in subject.nodes}
+    until: dict[int, float] = {}
+    back: dict[int, int | None] = {}
+    for index, node in nodes.items():
+        makers = [
+            maker for name in node.layer.node.input if (maker := graph.producer(name)) in until and maker is not None
+        ]
+        back[index] = max(makers, key=until.__getitem__, default=None)
+        until[index] = (node.ms or 0.0) + max((until[maker] for maker in makers), default=0.0)
+    last, path = max(until, key=until.__getitem__, default=None), []
+    while last is not None:
+        path.append(nodes[last])
+        last = back[last]
+    return path
+
+
+BRANCHES = Analysis("branches", run=_branches_run, ideas=_branches_ideas)
+
+
+# One thread where the machine has more cores, or many for a model that has too little to share.
+#
+# Nothing is predicted: what is stored of other threads is compared by ``alternatives``, and otherwise it is tried.
+
+
+def _threads_ideas(subject: AnalysedModel) -> Iterable[Idea]:
+    cores = len(physical_cores())
+    if subject.choice is None or subject.choice.stack.device != "cpu" or cores < 2:
+        return
+    now = subject.choice.conditions.threads
+    wanted = cores if now == 1 else 1
+    text = f"Run with {wanted} thread{'s' if wanted > 1 else ''}."
+    evidence = f"it runs with {now} of {cores} cores"
+    yield Idea("threads", text, Remedy("threads", text, {"threads": str(wanted)}), (evidence,))
+
+
+THREADS = Analysis("threads", frozenset({LATENCY}), ideas=_threads_ideas)
+
+
+# Denormal numbers, on which a processor takes many times as long.
+#
+# Saving: what ``measure --data`` stored: the latency of every executed layer with the model's own values less that with
+# synthetic ones, in turn (docs/measuring.md). Where nothing is stored, it is tried. The remedy is ONNX Runtime's option
+# ``session.set_denormal_as_zero``.
+
+
+_REMEDY = Remedy(
+    "session_option",
+    "Treat denormal numbers as zero.",
+    {"denormal_as_zero": "on"},
+    'options.add_session_config_entry("session.set_denormal_as_zero", "1")',
+)
+
+
+def _denormals_applies(subject: AnalysedModel) -> bool:
+    choice = subject.choice
+    return (
+        choice is not None
+        and choice.stack.backend == "onnxruntime"
+        and choice.stack.device == "cpu"
+        and dict(choice.stack.options).get("denormal_as_zero") != "on"
+    )
+
+
+def _denormals_run(subject: AnalysedModel) -> Iterable[Finding]:
+    term = (subject.estimate.attribution or {}).get("data")
+    if (
+        not _denormals_applies(subject)
+        or term is None
+        or term.ms is None
+        or term.ci95_ms is None
+        or not subject.latency_ms
+    ):
+        return
+    yield Finding(
+        kind="denormals",
+        title="the model's own values make it slower",
+        layers=(),
+        current_ms=subject.latency_ms,
+        achievable_ms=subject.latency_ms - term.ms,
+        saving_ms=term.ms,
+        ci95_ms=term.ci95_ms,
+        share=term.ms / subject.latency_ms,
+        evidence=(f"with its own values it takes {term.ms:.3g} ms longer than with synthetic ones, layer by layer",),
+        keys=(),
+        remedy=_REMEDY,
+    )
+
+
+def _denormals_ideas(subject: AnalysedModel) -> Iterable[Idea]:
+    if _denormals_applies(subject):
+        yield Idea("denormals", "denormal numbers", _REMEDY, ("nothing is stored of what the model's own values cost",))
+
+
+DENORMALS = Analysis("denormals", frozenset({LATENCY}), _denormals_run, _denormals_ideas)

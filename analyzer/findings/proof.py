@@ -1,0 +1,280 @@
+"""Trying a remedy: what it changes in the output, and what it saves."""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from ...bricks.graph.control import given_courses, write_out
+from ...constructor.choice import Choice
+from ...db.samples.statistics import MIN_SAMPLES
+from ...db.values import Runtime
+from ...errors import DlbricksError
+from ...generator.decomposition.decompose import unforeseen
+from ...generator.decomposition.observation import run_as_given
+from ...generator.measurement.agreement import TOLERANCES
+from ...generator.measurement.trial import Contender, Trial, TrialPair, place_of, try_out
+from ...generator.progress import ProgressCallback
+from ...generator.rewriting.rewrite import as_file, rewritten
+from ...models import ModelSource
+from ..comparison.difference import paired
+from .finding import Finding, Idea, Proof, Remedy
+
+LATE = "the time was up"
+"""Why a remedy was not tried, or not often enough."""
+
+_SAME = 1e-5
+"""What another number of threads, or another order of execution, may change an output by."""
+
+
+def proof_of(trial: Trial, artefact: str | None = None) -> Proof:
+    """What a trial says: the mean of both, and what the second saves of the first, with its interval."""
+    seen = paired(trial.before_ns, trial.after_ns)
+    low, high = seen.difference.ci95
+    return Proof(
+        before_ms=seen.before_ms,
+        after_ms=seen.after_ms,
+        saving_ms=seen.before_ms - seen.after_ms,
+        ci95_ms=(seen.before_ms * (1 - high), seen.before_ms * (1 - low)),
+        largest_error=trial.largest_error,
+        artefact=artefact,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Changed:
+    """A model as a remedy has it run."""
+
+    contender: Contender
+    tolerance: float
+    path: Path | None = None
+
+
+def _untimed(trial: Trial, changed: _Changed, visits: int) -> str | None:
+    """Why a trial timed nothing; None where it did."""
+    if trial.largest_error > changed.tolerance:
+        return (
+            f"it changes an output by {trial.largest_error:.2g} of its largest value, and {changed.tolerance:g} is "
+            "what rounding explains: not timed"
+        )
+    return LATE if trial.visits < min(visits, MIN_SAMPLES) else None
+
+
+def _loses(trial: Trial, *, least: float) -> bool:
+    """Whether a second process need not look: by all of its interval it saves too little, in visits that suffice."""
+    if trial.visits < MIN_SAMPLES:
+        return False
+    low, _ = paired(trial.before_ns, trial.after_ns).difference.ci95
+    return low > 1 - least
+
+
+def _unable(found: Finding, error: Exception) -> Finding:
+    return replace(found, unproven=f"it could not be tried: {' '.join(str(error).split())}")
+
+
+@dataclass(frozen=True, slots=True)
+class Proving:
+    """How remedies are tried.
+
+    Attributes:
+        write: Folder for improved files that save something; None to keep none.
+        visits: Number of visits of each side in one trial.
+        processes: Number of fresh workers of one trial.
+        until: Time on the monotonic clock at which trying ends.
+        progress: Called between visits.
+    """
+
+    write: Path | None = None
+    visits: int = 36
+    processes: int = 2
+    until: float = math.inf
+    progress: ProgressCallback | None = None
+
+
+class Workbench:
+    """Tries the remedies of one model.
+
+    Args:
+        source: The model.
+        choice: System, stack and conditions of its findings.
+        folder: An empty folder for intermediate files.
+        how: How remedies are tried.
+        latency_ms: The latency that all savings refer to; None if it is not known, and each trial has its own.
+    """
+
+    def __init__(
+        self,
+        source: ModelSource,
+        choice: Choice,
+        folder: Path,
+        how: Proving,
+        *,
+        latency_ms: float | None = None,
+    ) -> None:
+        self._name = source.name
+        self._file = as_file(source, folder)
+        self._folder = folder
+        self._how = how
+        self._latency_ms = latency_ms
+        self._control = write_out(source.skeleton()).control
+        conditions = choice.conditions
+        self._before = Contender(
+            run_as_given(self._file, folder / "original", self._control),
+            place_of(choice.stack.runtime, conditions.threads, conditions.dtype),
+        )
+
+    def prove(self, found: Sequence[Finding], *, least: float = 0.0) -> list[Finding]:
+        """Try the remedies of findings; those that run at one place share their workers.
+
+        Args:
+            found: Findings.
+            least: Share of the latency that all of the interval must save; improved files that save less are not kept.
+
+        Returns:
+            The findings, each with what came of it.
+        """
+        pairs: dict[int, tuple[_Changed, TrialPair]] = {}
+        settled: dict[int, Finding] = {}
+        for number, finding in enumerate(found):
+            try:
+                changed = self._changeable(finding)
+            except (DlbricksError, OSError) as error:
+                settled[number] = _unable(finding, error)
+            except Exception as error:  # noqa: BLE001
+                # A boundary: a rewrite may break on a model that nobody thought of; what else was found stays.
+                settled[number] = replace(finding, unproven=unforeseen("it", error, "tried"))
+            else:
+                if isinstance(changed, str):
+                    settled[number] = replace(finding, unproven=changed)
+                    continue
+                label = f"{self._name}: {finding.kind}"
+                pairs[number] = changed, TrialPair(self._before, changed.contender, changed.tolerance, label)
+        trials = try_out(
+            [pair for _, pair in pairs.values()],
+            visits=self._how.visits,
+            processes=self._how.processes,
+            until=self._how.until,
+            settled=partial(_loses, least=least),
+            progress=self._how.progress,
+        )
+        for (number, (changed, _)), trial in zip(pairs.items(), trials, strict=True):
+            finding = found[number]
+            try:
+                proof, why_not = self._judged(trial, changed, finding.kind, least)
+            except (DlbricksError, OSError) as error:
+                settled[number] = _unable(finding, error)
+                continue
+            bound = finding.at_most and why_not is not None  # what was proven is no bound any more
+            settled[number] = replace(finding, proof=proof, unproven=why_not, at_most=bound)
+        return [settled[number] for number in range(len(found))]
+
+    def attempt(self, ideas: Sequence[Idea], *, least: float = 0.0) -> list[Finding]:
+        """Try ideas, as findings: what each saves is what it saved.
+
+        Several are tried of each model, of which nothing was known before: one in forty would seem to save something.
+
+        Args:
+            ideas: The ideas.
+            least: As for ``prove``.
+        """
+        blank = [
+            Finding(idea.kind, idea.title, idea.layers, math.nan, math.nan, math.nan, None, math.nan,
+                    idea.evidence, (), idea.remedy)
+            for idea in ideas
+        ]  # fmt: skip
+        return [self._referred(tried) for tried in self.prove(blank, least=least)]
+
+    def _referred(self, tried: Finding) -> Finding:
+        """An idea as it was tried, with its saving referred to the one latency."""
+        proof = tried.proof
+        if proof is None:
+            return tried
+        # The machine may have been slower than when the latency was measured that all savings are of.
+        latency = self._latency_ms or proof.before_ms
+        scale = latency / proof.before_ms
+        low, high = proof.ci95_ms
+        return replace(
+            tried,
+            current_ms=latency,
+            achievable_ms=scale * proof.after_ms,
+            saving_ms=scale * proof.saving_ms,
+            ci95_ms=(scale * low, scale * high),
+            share=proof.saving_ms / proof.before_ms,
+        )
+
+    def _changeable(self, found: Finding) -> _Changed | str:
+        """A model as a remedy has it run, or why that is not tried."""
+        if time.monotonic() >= self._how.until:
+            return LATE
+        if found.remedy.action == "manual":
+            return "nothing here applies this remedy by itself"
+        return self._changed(found.remedy) or "the rewrite found nothing to change in the file"
+
+    def _judged(
+        self, trial: Trial | DlbricksError, changed: _Changed, kind: str, least: float
+    ) -> tuple[Proof | None, str | None]:
+        """What a trial shows, and why that is no proof of a saving."""
+        if isinstance(trial, DlbricksError):
+            raise trial
+        if (untimed := _untimed(trial, changed, self._how.visits)) is not None:
+            return None, untimed
+        proof = proof_of(trial)
+        low, high = proof.ci95_ms
+        if high < 0:
+            return proof, f"tried: it takes {-proof.saving_ms:.3g} ms more ({-high:.3g} to {-low:.3g} ms)"
+        if low <= 0:
+            return proof, f"tried: saves nothing that can be distinguished from noise ({low:.3g} to {high:.3g} ms)"
+        if low < least * proof.before_ms:
+            return proof, f"tried: it may save next to nothing ({low:.3g} to {high:.3g} ms)"
+        if changed.path is not None and self._how.write is not None:
+            proof = replace(proof, artefact=str(self._kept(changed.path, kind)))
+        return proof, None
+
+    def _changed(self, remedy: Remedy) -> _Changed | None:
+        settings: Mapping[str, str] = remedy.settings
+        before, place = self._before, self._before.place
+        runtime, dtype = place.runtime, place.dtype
+        match remedy.action:
+            case "rewrite":
+                path = self._folder / settings["rewrite"] / "model.onnx"
+                made = rewritten(self._file, settings["rewrite"], path)
+                if made is None:
+                    return None
+                path = self._as_given(made.path)
+                runnable = replace(before.runnable, path=path, synthetic=False, overrides=())
+                return _Changed(replace(before, runnable=runnable), made.tolerance, made.path)
+            case "session_option" | "threads":
+                options = {**dict(runtime.options), **settings}
+                threads = int(options.pop("threads", place.threads))
+                changed = place_of(Runtime.of(runtime.backend, runtime.device, options), threads, dtype)
+                return _Changed(replace(before, place=changed), _SAME)
+            case "precision":
+                dtype = settings["dtype"]
+                tolerance = TOLERANCES.get(dtype, TOLERANCES["float32"])
+                return _Changed(replace(before, place=place_of(runtime, place.threads, dtype)), tolerance)
+            case "backend":
+                other = place_of(Runtime.of(settings["backend"], runtime.device), place.threads, dtype)
+                return _Changed(replace(before, place=other), TOLERANCES.get(dtype, TOLERANCES["float32"]))
+            case _:
+                raise DlbricksError(f"no proof applies the action {remedy.action!r}")
+
+    def _as_given(self, path: Path) -> Path:
+        """A rewritten file along the courses of the original, in a copy: what is kept is not forced."""
+        if not given_courses(self._control):
+            return path
+        source = replace(self._file, path=path, batch=None, dims=())
+        return run_as_given(source, self._folder / f"{path.parent.name}-given", self._control).path
+
+    def _kept(self, path: Path, kind: str) -> Path:
+        """The improved file, with its external data, where the user wants it."""
+        assert self._how.write is not None  # noqa: S101  # the caller looked
+        target = self._how.write / re.sub(r"[^\w.@+-]", "_", f"{self._name}-{kind}")
+        target.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(path.parent, target, dirs_exist_ok=True)
+        return target / path.name

@@ -1,0 +1,505 @@
+"""The kernels that ran for a model: summed over its bricks, or of the whole model as it was profiled."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from functools import partial
+from typing import Any, Unpack
+
+from ..bricks.decomposition import Decomposition
+from ..bricks.inference.shapes import ShapeOracle
+from ..bricks.layer import LayerState
+from ..constructor.choice import Choice
+from ..constructor.remedies import Task
+from ..db import Kernel, KernelView, Store, Subject
+from ..db.queries import Filter
+from ..db.values import PROFILED_CACHE
+from ..errors import UsageError
+from ..generator.decomposition.cut import Cut
+from ..generator.decomposition.decompose import decompose, readable
+from ..models import ModelSource
+from ..tabular import Records, Row, Tabular, nested_rows
+from .comparison.results import ModelBrick, brick_of, unique_bricks
+from .estimation.estimate import settle
+from .estimation.query import Query, QueryFields, asked, matching, require_one, stored_under
+from .estimation.tasks import Tasks
+from .shell import shell_command
+
+# Which units of a processor a kernel uses, by its name.
+#
+# Matrix units are NVIDIA's Tensor Cores and Intel's AMX. Nobody documents the names; these rules were learnt from
+# public profiles (the table beside ``tests/analyzer/kernels/test_kernel_units.py`` says which), and none was verified
+# on a GPU here. A name that says nothing is ``UNKNOWN``, which is never counted as ``NO``.
+#
+# What says so on a GPU: the shape of the instruction (``s16816gemm`` multiplies 16 x 8 x 16), the operation class of
+# CUTLASS (``tensorop``, ``simt``), the instruction itself (``hmma``, ``wgmma``, ``ffma``). ``xmma`` alone says nothing:
+# the same generator writes ``…_tensor16x8x8_…`` and ``…_ffma``.
+
+
+class Use(StrEnum):
+    """Whether a kernel uses matrix units."""
+
+    YES = "yes"
+    NO = "no"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelUnits:
+    """What a kernel computes with.
+
+    Attributes:
+        matrix: Whether it uses matrix units.
+        name: Of the units, such as ``Tensor Cores``, ``AMX`` or ``AVX-512``; empty where the name does not say.
+    """
+
+    matrix: Use
+    name: str = ""
+
+
+_TENSOR_CORES = KernelUnits(Use.YES, "Tensor Cores")
+_CUDA_CORES = KernelUnits(Use.NO, "CUDA cores")
+_UNKNOWN = KernelUnits(Use.UNKNOWN)
+_NONE = KernelUnits(Use.NO)
+
+_GPU_ARCHITECTURE = r"(?:fermi|maxwell|pascal|volta|turing|ampere|hopper|blackwell|sm\d+)"
+
+_RULES: tuple[tuple[str, KernelUnits], ...] = (
+    # CPU: names of oneDNN, of frameworks that call it, and of OpenVINO. Upper case in older versions of the latter.
+    (r"^reorder|^aten::(?:mkldnn_)?reorder", KernelUnits(Use.NO)),
+    (r"(?<![a-z0-9])amx(?![a-z])", KernelUnits(Use.YES, "AMX")),
+    (r"(?<![a-z])avx(?:512|10)", KernelUnits(Use.NO, "AVX-512")),
+    (r"(?<![a-z])avx2", KernelUnits(Use.NO, "AVX2")),
+    (r"(?:jit|brg\w*|gemm|uni)[_:]\w*avx(?![0-9])", KernelUnits(Use.NO, "AVX")),
+    (r"(?:jit|uni)\w*[_:]sse4", KernelUnits(Use.NO, "SSE")),
+    # GPU. CUDA cores first: such a name may also hold that of the generator.
+    (r"simt|[_:]ffma|(?:implicit|explicit|precomputed)_convolve_sgemm|gemv|gemmk1|gemmSN_|splitKreduce", _CUDA_CORES),
+    (rf"{_GPU_ARCHITECTURE}_(?:fp16_)?(?:[sdczh]gemm|[sdh]cudnn)", _CUDA_CORES),
+    (r"fermi[SDCZ]gemm|winograd::|winograd_nonfused|fft2d|conv_depthwise|conv2d_grouped_direct", _CUDA_CORES),
+    (r"tensorop|tensor\d+x\d+x\d+|[hi]mma|dmma|wmma|gmma|umma|tcgen05|nvjet_", _TENSOR_CORES),
+    (r"(?<![a-z0-9])(?:tf32|bf16|f16)?[a-z](?:884|1688|16816|8816|16832|8832|16864)(?=[a-z_])", _TENSOR_CORES),
+    (r"sm(?:90|1\d\d)\w*_xmma_\w*warpgroupsize|tf32f32", _TENSOR_CORES),
+    (r"flash_(?:fwd|bwd|fprop|bprop)|fmha_cutlass[FB]_b?f16", _TENSOR_CORES),
+)
+"""The first that is found in a name decides."""
+
+_COMPILED = tuple((re.compile(pattern, re.IGNORECASE), units) for pattern, units in _RULES)
+
+_SINGLE = re.compile(r"^(?:jit|brg|gemm|ref|uni|simple|onednn|matmul|convolution|inner_product)\w*.*[_:]f32$")
+"""A primitive of the CPU in single precision, in which AMX has no products."""
+
+_PRODUCTS = re.compile(
+    r"gemm|gemv|conv|matmul|linear|[^m]mm(?:[^a-z]|$)|attention|sdpa|fmha|flash|lstm|gru|rnn|einsum|dot|fullyconnected|"
+    r"inner_product",
+    re.IGNORECASE,
+)
+_OTHER_WORK = re.compile(
+    r"elementwise|element_wise|eltwise|pointwise|relu|gelu|sigmoid|clamp|softmax|pool|reduce|norm|CatArray|concat|"
+    r"memcpy|memset|copy|nchwToNhwc|nhwcToNchw|transpose|reorder|permute|reshape|flatten|gather|index|embedding|"
+    r"fill|scatter|resize|interpolat|shuffle|slice|cpp_fused|triton_(?:poi|red|per)_",
+    re.IGNORECASE,
+)
+"""Work that no matrix unit does, where the name has no product beside it."""
+
+_WHOLE = re.compile(
+    r"^(?:aten::|com\.microsoft(?:\.nchwc)?\.)?(?:add|sub|mul|div|erf|exp|log|pow|sqrt|tanh|where|cast|sum|mean|max|min|"
+    r"abs|neg|argmax|cat|equal|expand|unsqueeze|squeeze|split|tile|identity|clip|hardswish|hardsigmoid|dropout|clone|convert|"
+    r"not|and|or|less|greater|shape|range|tril|triu|topk|t|view|_unsafe_view|_to_copy|contiguous)_?$",
+    re.IGNORECASE,
+)
+"""The same for names that are whole words of an operator, too short to be looked for within others."""
+
+
+def units_of(name: str, operator: str = "") -> KernelUnits:
+    """The units that a kernel uses, by its name.
+
+    Args:
+        name: As the runtime prints it.
+        operator: The operator that launched it: whatever runs for one that computes no products uses no matrix units.
+    """
+    for pattern, units in _COMPILED:
+        if pattern.search(name):
+            return units
+    if _SINGLE.match(name) or _is_other_work(name) or _is_other_work(operator):
+        return _NONE
+    return _UNKNOWN
+
+
+def _is_other_work(name: str) -> bool:
+    return bool(_WHOLE.match(name) or (_OTHER_WORK.search(name) and not _PRODUCTS.search(name)))
+
+
+# The kernels of one or several views together, each with its share of the time.
+
+
+_NS_PER_MS = 1e6
+
+_DEVICES = {"tensorrt": "cuda", "nvtensorrtrtx": "cuda"}
+"""Execution providers that run on a device which is called otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelShare:
+    """One kernel, with its part of a model or brick.
+
+    Attributes:
+        kernel: The kernel; calls and time are those of one execution of the model or brick.
+        share: Of the time of all kernels; None where that is not known.
+        units: What it computes with, by its name.
+        elsewhere: Whether it ran on another device than its stack is about.
+        layers: The bricks that it ran for, the longest time in it first; empty where that is not known, as of a whole
+            model.
+    """
+
+    kernel: Kernel
+    share: float | None
+    units: KernelUnits
+    elsewhere: bool
+    layers: tuple[ModelBrick, ...] = ()
+
+    @property
+    def time_ms(self) -> float | None:
+        """Time of all calls together, under a profiler: no latency. None where it is not known."""
+        return None if self.kernel.time_ns is None else self.kernel.time_ns / _NS_PER_MS
+
+    def record(self) -> Row:
+        """As a JSON object."""
+        return {
+            "name": self.kernel.name,
+            "operator": self.kernel.operator or None,
+            "place": self.kernel.place,
+            "calls": self.kernel.calls,
+            "time_ms": self.time_ms,
+            "share": self.share,
+            "matrix": str(self.units.matrix),
+            "units": self.units.name or None,
+            "elsewhere": self.elsewhere,
+            "layers": [
+                {
+                    "key": brick.key,
+                    "count": brick.occurrences,
+                    "names": brick.names,
+                    "op_types": brick.operators,
+                    "form": asdict(brick.form),
+                }
+                for brick in self.layers
+            ],
+        }
+
+
+_Ran = tuple[str, str, str]
+"""Name, operator and place of a kernel: what kernels are added up by."""
+
+
+def _ran(kernel: Kernel) -> _Ran:
+    return kernel.name, kernel.operator, kernel.place
+
+
+def shares_of(views: Iterable[tuple[KernelView, int]], device: str) -> tuple[tuple[KernelShare, ...], float | None]:
+    """The kernels of several views together, and their time in ms.
+
+    Args:
+        views: Each with how often it counts.
+        device: Of the stack.
+
+    Returns:
+        The kernels, the longest first, and the time of all; None where that of one is not known.
+    """
+    summed: dict[_Ran, Kernel] = {}
+    for view, count in views:
+        for kernel in view.kernels:
+            key = _ran(kernel)
+            known = summed.get(key, Kernel(*key, calls=0, time_ns=0))
+            unknown = known.time_ns is None or kernel.time_ns is None
+            time_ns = None if unknown else (known.time_ns or 0) + count * (kernel.time_ns or 0)
+            summed[key] = Kernel(*key, known.calls + count * kernel.calls, time_ns)
+    times = [kernel.time_ns for kernel in summed.values() if kernel.time_ns is not None]
+    total_ns = sum(times) if len(times) == len(summed) else None
+    rows = [
+        KernelShare(
+            kernel,
+            None if not total_ns or kernel.time_ns is None else kernel.time_ns / total_ns,
+            units_of(kernel.name, kernel.operator),
+            elsewhere=device_of(kernel.place) != device,
+        )
+        for kernel in summed.values()
+    ]
+    rows.sort(key=lambda row: -1 if row.kernel.time_ns is None else row.kernel.time_ns, reverse=True)
+    return tuple(rows), None if total_ns is None else total_ns / _NS_PER_MS
+
+
+def device_of(place: str) -> str:
+    """The device behind a place that a runtime prints: ``CPUExecutionProvider`` is ``cpu``."""
+    name = place.lower().removesuffix("executionprovider")
+    return _DEVICES.get(name, name)
+
+
+def matrix_share(kernels: Iterable[KernelShare], use: Use) -> float | None:
+    """The share of time in kernels that use matrix units, that do not, or whose names do not say.
+
+    Args:
+        kernels: All of a model or brick.
+        use: Which of them.
+
+    Returns:
+        None where there are none, or the time of one is not known.
+    """
+    found = list(kernels)
+    shares = [kernel.share or 0.0 for kernel in found if kernel.units.matrix is use]
+    return sum(shares) if found and all(kernel.share is not None for kernel in found) else None
+
+
+def use_shares(kernels: Iterable[KernelShare]) -> dict[str, float | None]:
+    """The same for each of these uses, by name."""
+    found = list(kernels)
+    return {str(use): matrix_share(found, use) for use in Use}
+
+
+_NOT_FLAT = frozenset({"kernels", "elsewhere", "missing"})
+"""What has rows of its own in JSON, and no place in a row of CSV."""
+
+
+@dataclass(frozen=True, slots=True)
+class MissingView:
+    """A brick of the model, a layer that cannot be one, or the model itself: its kernels are not known.
+
+    Attributes:
+        key: Of the brick or model; None for a layer that cannot be a brick.
+        op_types: Its operators; empty for a whole model.
+        count: How often the model holds it.
+    """
+
+    key: str | None
+    op_types: tuple[str, ...]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelKernels:
+    """The kernels of one model.
+
+    Attributes:
+        name: The model.
+        whole: Whether they are of the whole model as it was profiled, or summed over its bricks.
+        batch: Batch size that was asked for.
+        choice: Where and how they ran; None where nothing that matches is stored.
+        source: Which profiler; several where bricks differ in it.
+        kernels: The longest first; those whose time is not known last.
+        time_ms: Of all of them; None where one is not known.
+        missing: What is not known. The kernels are then those of the rest.
+        remedy: What would profile that; None where nothing here does.
+        error: Why nothing can be said.
+    """
+
+    name: str
+    whole: bool
+    batch: int | None = None
+    choice: Choice | None = None
+    source: str = ""
+    kernels: tuple[KernelShare, ...] = ()
+    time_ms: float | None = None
+    missing: tuple[MissingView, ...] = ()
+    remedy: Task | None = None
+    error: str | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether every kernel is known."""
+        return self.error is None and not self.missing and self.choice is not None
+
+    @property
+    def elsewhere(self) -> tuple[KernelShare, ...]:
+        """Kernels that ran on another device than the stack is about: what fell back."""
+        return tuple(kernel for kernel in self.kernels if kernel.elsewhere)
+
+    def matrix_share(self, use: Use) -> float | None:
+        """The share of time in kernels that use matrix units or not; None where a time is not known."""
+        return matrix_share(self.kernels, use)
+
+    def record(self) -> dict[str, Any]:
+        """As a JSON object."""
+        choice = self.choice
+        return {
+            "name": self.name,
+            "batch": self.batch,
+            "whole": self.whole,
+            "system": None if choice is None else choice.system_key,
+            "stack": None if choice is None else choice.stack_key,
+            "backend": None if choice is None else choice.stack.backend,
+            "device": None if choice is None else choice.stack.device,
+            "threads": None if choice is None else choice.conditions.threads,
+            "dtype": None if choice is None else choice.conditions.dtype,
+            "source": self.source or None,
+            "profiled_ms": self.time_ms,
+            "matrix_shares": use_shares(self.kernels),
+            "kernels": [kernel.record() for kernel in self.kernels],
+            "elsewhere": [kernel.record() for kernel in self.elsewhere],
+            "missing": [asdict(missing) for missing in self.missing],
+            "command": None if self.remedy is None else shell_command(self.remedy),
+            "error": self.error,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels(Tabular):
+    """The kernels of some models; iterating goes over its rows.
+
+    Attributes:
+        rows: One per model.
+    """
+
+    rows: tuple[ModelKernels, ...]
+
+    def __iter__(self) -> Iterator[ModelKernels]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every kernel of every model is known."""
+        return all(row.complete for row in self.rows)
+
+    def records(self) -> Records:
+        """One row per model; flat, one per kernel."""
+        rows = [row.record() for row in self.rows]
+        flat = [line for row in rows for line in nested_rows(row, "kernel", row["kernels"], without=_NOT_FLAT)]
+        return Records(rows, flat=flat)
+
+
+def kernels(
+    models: Sequence[ModelSource],
+    *,
+    store: Store,
+    query: Query | None = None,
+    whole: bool = False,
+    granularity: int = 1,
+    connected: bool = False,
+    graph: str = "source",
+    oracle: ShapeOracle | None = None,
+    **fields: Unpack[QueryFields],
+) -> Kernels:
+    """The kernels of models, from stored views (``run --kernels``, ``measure --kernels``).
+
+    Args:
+        models: The models, from ``find_models``.
+        store: Where views are.
+        query: Which of the stored views; of no cache state, since kernels run whatever the caches hold.
+        whole: Those of whole models as they were profiled, instead of the sum over their bricks.
+        granularity: Most layers in a sequence; that of the suite that was profiled.
+        connected: Sequences may be weakly connected windows.
+        graph: Which graph is decomposed (as for ``estimate``).
+        oracle: Finds shapes that inference does not; by default a worker that starts when it is needed.
+        **fields: Fields of a ``Query``, in place of those of ``query``.
+
+    Returns:
+        One row per model, in their order; a model that cannot be decomposed has ``error``.
+
+    Raises:
+        AmbiguousQuery: Several stored combinations match; the message lists them.
+        UsageError: A cache state, a wrong granularity or graph, a dimension that no model has, a system or stack that
+            is not stored.
+        StoreError: The database cannot be read.
+    """
+    query = asked(query, fields)
+    if query.cache is not None:
+        raise UsageError("kernels run whatever the caches hold", remedy="leave the cache state out")
+    # Sequences that overlap would count layers twice.
+    settled = settle(store, query, Cut(granularity, connected=connected, graph=graph))
+    cut, query = settled.cut, settled.query
+    if settled.why_not is not None:
+        return Kernels(tuple(ModelKernels(model.name, whole, model.batch, error=settled.why_not) for model in models))
+    found = decompose(models, cut, oracle=oracle)
+    parts = partial(_parts, whole=whole)
+    keys = {key for model in readable(found) for key, _ in parts(model) if key is not None}
+    subject = Subject.MODEL if whole else Subject.BRICK
+    choice, views = _choose(store, keys, query, subject)
+    tasks = Tasks(store, choice, query, cut)
+    return Kernels(
+        tuple(
+            _kernels_of(model, parts(model), choice, views, tasks, whole=whole)
+            if isinstance(model, Decomposition)
+            else ModelKernels(model.source.name, whole, model.source.batch, error=model.reason)
+            for model in found
+        )
+    )
+
+
+def _parts(model: Decomposition, *, whole: bool) -> Counter[tuple[str | None, tuple[str, ...]]]:
+    """Count what views are looked for, by key and operators: bricks, or the whole model.
+
+    A layer that cannot be a brick has no key.
+    """
+    if whole:
+        return Counter([(model.own.key, ())])
+    layers = model.graph.layers
+    return Counter([
+        *((part.key, tuple(layers[index].op_type for index in part.layers)) for part in model.sequences),
+        *((None, (layer.op_type,)) for layer in layers if layer.state is LayerState.SKIPPED),
+    ])  # fmt: skip
+
+
+def _choose(
+    store: Store, keys: set[str], query: Query, subject: Subject
+) -> tuple[Choice | None, Mapping[str, KernelView]]:
+    """The one stored combination that matches, whatever the cache state, and its views; those with views first."""
+    places: dict[Filter, Choice] = {}
+    for choice in matching(store, keys, query, subject):
+        places.setdefault(stored_under(choice), choice)
+    views = {place: store.kernels(place, subject=subject, keys=keys, cache=PROFILED_CACHE) for place in places}
+    chosen = {place: choice for place, choice in places.items() if views[place]} or places
+    alike = [replace(choice, conditions=replace(choice.conditions, cache="")) for choice in chosen.values()]
+    if require_one(alike) is None:
+        return None, {}
+    ((place, choice),) = chosen.items()
+    return choice, {identity.key: view for identity, view in views[place].items()}
+
+
+def _kernels_of(
+    model: Decomposition,
+    parts: Counter[tuple[str | None, tuple[str, ...]]],
+    choice: Choice | None,
+    views: Mapping[str, KernelView],
+    tasks: Tasks,
+    *,
+    whole: bool,
+) -> ModelKernels:
+    missing = tuple(MissingView(key, op_types, count) for (key, op_types), count in parts.items() if key not in views)
+    known = [(views[key], count) for (key, _), count in parts.items() if key is not None and key in views]
+    rows, time_ms = shares_of(known, choice.stack.device if choice is not None else "cpu")
+    remedy = None
+    if any(part.key is not None for part in missing):
+        remedy = tasks.truth(model.source) if whole else tasks.measure(model.source)
+    return ModelKernels(
+        model.source.name,
+        whole,
+        model.source.batch,
+        choice,
+        ", ".join(sorted({view.source for view, _ in known})),
+        rows if whole else _with_layers(rows, model, views),
+        time_ms if known else None,
+        missing,
+        None if remedy is None else replace(remedy, kernels=True),
+    )
+
+
+def _with_layers(
+    rows: Sequence[KernelShare], model: Decomposition, views: Mapping[str, KernelView]
+) -> tuple[KernelShare, ...]:
+    """Kernels with the bricks that they ran for, the longest time first."""
+    ran: defaultdict[_Ran, list[tuple[int, ModelBrick]]] = defaultdict(list)
+    bricks = unique_bricks(model)
+    for key in dict.fromkeys(part.key for part in reversed(model.sequences) if part.key in views):
+        part, count = bricks[key]
+        brick, times = brick_of(model, part, count), Counter[_Ran]()
+        for kernel in views[key].kernels:
+            times[_ran(kernel)] += kernel.time_ns or 0
+        for place, time_ns in times.items():
+            ran[place].append((count * time_ns, brick))
+    ordered = {place: sorted(timed, key=lambda item: -item[0]) for place, timed in ran.items()}
+    return tuple(replace(row, layers=tuple(brick for _, brick in ordered.get(_ran(row.kernel), ()))) for row in rows)

@@ -1,1 +1,0 @@
-"""The kernels that ran for a model, their shares, and the units of the processor that they use."""

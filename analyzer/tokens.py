@@ -1,0 +1,460 @@
+"""The time that a language model takes to answer: its prompt and its steps, from bricks at a few lengths."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ..constructor.curve import Curve, Point
+from ..constructor.result import Estimate
+from ..constructor.tokens import Generation, generation, lengths_between, steps_of
+from ..db import Store
+from ..errors import UnboundDimension, UsageError
+from ..generator.decomposition.cut import Cut
+from ..generator.decomposition.generate import generate
+from ..generator.measurement.run import RunReport, run
+from ..generator.progress import ProgressCallback
+from ..models import ModelSource
+from ..models.dimensions import DimensionKind
+from ..models.source import find_models
+from ..tabular import Records, Row, Tabular
+from .estimation.estimate import estimates_in
+from .report.answers.estimates import caveats
+from .report.drawing import conditions_of, draw_sweeps
+from .report.sweeping import sweep
+from .report.tables import Answer, Column
+from .report.units import counted, duration, milliseconds
+from .reporting import Setup, estimates_here, set_up, settled
+
+# The two models of a decoder, and each of them at several lengths.
+
+
+_LENGTH_PARTS = ("_prompt", "_step")
+"""What names of the zoo end in: of the model that fills a cache, and of that which extends it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lengthy:
+    """A model, and the dimension of it that is varied.
+
+    Attributes:
+        source: The model; nothing of it is read.
+        dimension: Name of the dimension.
+    """
+
+    source: ModelSource
+    dimension: str
+
+    def at(self, lengths: Iterable[int]) -> list[ModelSource]:
+        """The model at each of some lengths, its name with ``@dimension=length`` at its end."""
+        return [
+            replace(
+                self.source,
+                name=f"{self.source.name}@{self.dimension}={length}",
+                dims=(*((name, size) for name, size in self.source.dims if name != self.dimension),
+                      (self.dimension, length)),
+            )
+            for length in lengths
+        ]  # fmt: skip
+
+
+def pair(models: Sequence[str], dims: Mapping[str, int] | None = None) -> tuple[ModelSource, ModelSource]:
+    """The model of the prompt and that of a step: two models, or the name that two of the zoo begin with.
+
+    Args:
+        models: Files or names.
+        dims: Values of dimensions that are not varied, such as the length of what an encoder reads.
+
+    Raises:
+        UsageError: There are more, or one that is no such name, or an argument is several models.
+    """
+    arguments = [f"{models[0]}{part}" for part in _LENGTH_PARTS] if len(models) == 1 else list(models)
+    found = find_models(arguments, dims=dims)
+    problem = next((source.problem for source in found if source.problem), None)
+    if len(models) == 1 and problem is not None:
+        raise UsageError(
+            f"'{models[0]}' is no decoder of the zoo",
+            remedy="give the model of the prompt and that of a step; "
+            "'dlbricks models list' shows names that end in _prompt and _step",
+        )
+    if problem is not None:
+        raise problem
+    if len(found) != len(_LENGTH_PARTS):
+        raise UsageError(f"{len(found)} models are not a prompt and a step", remedy="give two models, or one name")
+    return found[0], found[1]
+
+
+def lengthy(source: ModelSource, kind: DimensionKind, dimension: str | None, option: str) -> Lengthy:
+    """A model with the dimension that counts its length.
+
+    Args:
+        source: The model.
+        kind: What the dimension counts: ``SEQUENCE`` or ``PAST``.
+        dimension: Its name; None: it is found by what it is called and where it stands.
+        option: What gives the name, for the error.
+
+    Raises:
+        UnboundDimension: There is no such dimension.
+        ModelError: The model cannot be read.
+    """
+    known = source.open_dimensions()
+    name = dimension or next((name for name, found in known.items() if found is kind), None)
+    if name is None or name not in known:
+        what = f"dimension '{dimension}'" if dimension else f"open dimension that counts {_COUNTED[kind]}"
+        remedy = f"there are {', '.join(known)}: {option} NAME" if known else "export it with dynamic dimensions"
+        raise UnboundDimension(f"model '{source.name}' has no {what}", remedy=remedy)
+    return Lengthy(source, name)
+
+
+_COUNTED = {DimensionKind.SEQUENCE: "tokens of a prompt", DimensionKind.PAST: "positions of a cache"}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The prompt or the step of a model, against its length.
+
+    Attributes:
+        model: The model, and the dimension that is varied.
+        estimates: One per length, by length.
+        curve: Those of them that are complete.
+        undisturbed: The same on a quiet machine.
+    """
+
+    model: Lengthy
+    estimates: dict[int, Estimate]
+    curve: Curve
+    undisturbed: Curve
+
+    def record(self) -> Row:
+        """What was measured, as a JSON object."""
+        points = [
+            {
+                "length": length,
+                "estimate_ms": entry.latency.ms,
+                "ci95_ms": entry.latency.ci95_ms,
+                "undisturbed_ms": entry.latency.undisturbed_ms,
+                "measured_ms": entry.truth.ms,
+                "coverage": None if entry.parts.coverage is None else entry.parts.coverage.sequences,
+                "error": entry.error,
+            }
+            for length, entry in self.estimates.items()
+        ]
+        left_out = [asdict(point) | {"error": point.error} for point in self.curve.left_out]
+        return {
+            "model": self.model.source.name,
+            "dimension": self.model.dimension,
+            "points": points,
+            "left_out": left_out,
+            "error": self.curve.error,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens(Tabular):
+    """What a language model takes to answer prompts of several lengths.
+
+    Attributes:
+        prompt: The model of the prompt.
+        step: The model of a step.
+        rows: One per length of the prompt.
+        undisturbed: The same on a quiet machine, without intervals: what to compare across runs and machines.
+        setup: How it was measured.
+        measured: What was measured by this call, of the prompt and of the step; empty where everything was stored, or
+            nothing was to be measured.
+        wall_s: The whole call.
+    """
+
+    prompt: Part
+    step: Part
+    rows: tuple[Generation, ...]
+    undisturbed: tuple[Generation, ...]
+    setup: Setup
+    measured: tuple[RunReport, ...]
+    wall_s: float
+
+    @property
+    def complete(self) -> bool:
+        """Whether every answer is known, from start to end."""
+        return all(row.total_ms is not None for row in self.rows)
+
+    def records(self) -> Records:
+        """One row per length of the prompt; beside them what was measured, as ``curves``."""
+        names = {"prompt_model": self.prompt.model.source.name, "step_model": self.step.model.source.name}
+        rows = [
+            names | asdict(row) | {"ttft_undisturbed_ms": still.ttft_ms, "token_undisturbed_ms": still.token_ms}
+            for row, still in zip(self.rows, self.undisturbed, strict=True)
+        ]
+        totals = {
+            "curves": {"prompt": self.prompt.record(), "step": self.step.record()},
+            "picked": list(self.setup.picked),
+            "measured": sum(report.measured for report in self.measured),
+            "wall_s": self.wall_s,
+        }
+        return Records(rows, totals)
+
+
+def tokens(
+    prompt: ModelSource,
+    step: ModelSource,
+    *,
+    store: Store,
+    prompts: Sequence[int],
+    new: int,
+    lengths: Sequence[int] = (),
+    prompt_dimension: str | None = None,
+    past_dimension: str | None = None,
+    setup: Setup | None = None,
+    measure: bool = True,
+    visits: int = 24,
+    budget_s: float | None = None,
+    suite: str | os.PathLike[str] | None = None,
+    progress: ProgressCallback | None = None,
+) -> Tokens:
+    """Time to the first token, time per token and tokens per second, from bricks measured at a few lengths.
+
+    The latency of the prompt and of a step is estimated at these lengths, and read between them
+    (``constructor/curve.py``); beyond them nothing is said. No model is executed as a whole.
+
+    Args:
+        prompt: The model that takes a prompt and fills a cache.
+        step: The model that takes one token and extends the cache.
+        store: Where measurements are, and go to.
+        prompts: Lengths of the prompt.
+        new: Tokens of every answer.
+        lengths: Where to measure, the prompt and the step alike; empty: the shortest and the longest that is needed,
+            and powers of two between.
+        prompt_dimension: Dimension of ``prompt`` that counts its tokens; None: found by name and place.
+        past_dimension: Dimension of ``step`` that counts positions in the cache; None: found by name and place.
+        setup: How to measure; by default what ``set_up`` picks.
+        measure: Decompose and measure what is missing; False: only what is stored is used.
+        visits: How often each brick is visited.
+        budget_s: Total time instead: as many visits as fit into it.
+        suite: Folder for the bricks; None: a temporary one.
+        progress: Called between requests to the worker.
+
+    Raises:
+        UsageError: A length is less than 1, or there is none of a prompt.
+        UnboundDimension: A model has no such dimension.
+        ModelError: A model cannot be read.
+        AmbiguousQuery: Nothing is to be measured, and several stored combinations match.
+        DlbricksError: The machine cannot measure now, or the suite's folder holds something else.
+
+    Example:
+        >>> with Store.open("dlbricks.db") as store:  # doctest: +SKIP
+        ...     found = tokens(*pair(["distilgpt2"]), store=store, prompts=[32, 512], new=128)
+    """
+    begun = time.monotonic()
+    if not prompts or min(*prompts, *lengths, new, 1) < 1:
+        raise UsageError("prompts, answers and lengths have at least one token", remedy="give lengths of 1 or more")
+    how = setup or set_up()
+    if measure:
+        how = settled(how)
+    filled = lengthy(prompt, DimensionKind.SEQUENCE, prompt_dimension, "--prompt-dim")
+    extended = lengthy(step, DimensionKind.PAST, past_dimension, "--past-dim")
+    at_prompt = sorted(set(lengths)) or lengths_between(min(prompts), max(prompts))
+    at_step = sorted(set(lengths)) or _of_steps(prompts, new)
+    sources = {"prompt": filled.at(at_prompt), "step": extended.at(at_step)}
+    effort = _Effort(visits, budget_s, suite, progress)
+    reports = _measured(sources, store, how, effort) if measure else ()
+    found = iter(_estimates([*sources["prompt"], *sources["step"]], store, how, measure=measure))
+    parts = [
+        _part(model, {length: next(found) for length in where})
+        for model, where in ((filled, at_prompt), (extended, at_step))
+    ]
+    answers, still = (
+        tuple(generation(*curves, prompt=length, new=new) for length in prompts)
+        for curves in ([part.curve for part in parts], [part.undisturbed for part in parts])
+    )
+    return Tokens(parts[0], parts[1], answers, still, how, reports, time.monotonic() - begun)
+
+
+@dataclass(frozen=True, slots=True)
+class _Effort:
+    """How much to measure, and where bricks go."""
+
+    visits: int
+    budget_s: float | None
+    suite: str | os.PathLike[str] | None
+    progress: ProgressCallback | None
+
+
+def _of_steps(prompts: Sequence[int], new: int) -> tuple[int, ...]:
+    """Lengths of the cache to measure at."""
+    first, last = steps_of(min(prompts), new), steps_of(max(prompts), new)
+    return lengths_between(first[0], last[-1]) if first else ()
+
+
+def _measured(
+    parts: Mapping[str, Sequence[ModelSource]], store: Store, how: Setup, effort: _Effort
+) -> tuple[RunReport, ...]:
+    """Measure the bricks that are missing, those of the prompt and those of the step apart.
+
+    A step does little but read its weights, one after the other, and a prompt computes: each is visited in turn with
+    bricks of its own kind, as its layers stand in their model.
+    """
+    begun, progress = time.monotonic(), effort.progress
+    reports = []
+    with ExitStack() as resources:
+        place = Path(effort.suite or resources.enter_context(TemporaryDirectory(prefix="dlbricks-tokens-")))
+        for number, (name, all_models) in enumerate(parts.items()):
+            found = estimates_here(all_models, store, how)
+            models = [source for source, entry in zip(all_models, found, strict=True) if not entry.complete]
+            if not models:
+                continue
+            made = generate(
+                models, granularity=1, out=place / name, graph=how.graph or "runtime", backend=how.backend or "",
+                device=how.device or "", options=how.options, threads=how.threads or 1, progress=progress,
+            )  # fmt: skip
+            if made.suite is None:
+                continue
+            left_s = None
+            if effort.budget_s is not None:
+                left_s = max(1.0, (effort.budget_s - (time.monotonic() - begun)) / (len(parts) - number))
+            reports.append(run(
+                made.suite, store=store, backend=how.backend or "", device=how.device or "", options=how.options,
+                threads=how.threads or 1, cache=how.cache or "", dtype=how.dtype or "",
+                visits=effort.visits, budget_s=left_s, progress=progress,
+            ))  # fmt: skip
+    return tuple(reports)
+
+
+def _estimates(models: Sequence[ModelSource], store: Store, how: Setup, *, measure: bool) -> list[Estimate]:
+    if measure:
+        return estimates_here(models, store, how)
+    return estimates_in(store, models, how, Cut(1, graph=how.graph or "runtime"))
+
+
+def _part(model: Lengthy, estimates: dict[int, Estimate]) -> Part:
+    known = (
+        Point(length, entry.latency.ms, entry.latency.ci95_ms)
+        for length, entry in estimates.items()
+        if entry.latency.ms is not None
+    )
+    quiet = (
+        Point(length, entry.latency.undisturbed_ms)
+        for length, entry in estimates.items()
+        if entry.latency.ms is not None and entry.latency.undisturbed_ms is not None
+    )
+    return Part(model, estimates, Curve.through(known), Curve.through(quiet))
+
+
+# What is answered.
+
+
+_MOST_REASONS = 3
+
+
+def tokens_answer(found: Tokens) -> Answer:
+    """The answer of ``tokens``: one row per length of the prompt; beside them what was measured, as ``curves``."""
+    records = found.records()
+    return Answer.of(
+        records,
+        columns=[
+            Column("prompt", "prompt tokens"),
+            Column("ttft_ms", "first token ms ±95%", milliseconds, bounds="ttft_ci95_ms"),
+            Column("token_ms", "per token ms ±95%", milliseconds, bounds="token_ci95_ms"),
+            Column("first_ms", "second token ms", milliseconds, spare=True),
+            Column("last_ms", "last token ms", milliseconds, spare=True),
+            Column("tokens_per_s", "tokens/s", _rate),
+            Column("total_ms", "whole answer ms ±95%", milliseconds, bounds="total_ci95_ms"),
+            Column("read", "interpolated", str),
+        ],
+        summary=list(_summary(found)),
+        table=[{**record, "read": _read(row)} for record, row in zip(records.results, found.rows, strict=True)],
+    )
+
+
+def draw_tokens(found: Tokens, place: Path) -> list[Path]:
+    """Latency and throughput of prompt and step against their lengths, as one image; none where nothing is known.
+
+    Raises:
+        UsageError: The place is neither a folder nor an image file.
+        OSError: The file cannot be written.
+    """
+    estimates = [*found.prompt.estimates.values(), *found.step.estimates.values()]
+    known = next((estimate for estimate in estimates if estimate.latency.ms is not None), None)
+    prompts = "tokens of the prompt"
+    drawn = [
+        sweep(found.prompt.curve, title="first token", label=prompts, unit=prompts, items=lambda length: length),
+        sweep(
+            found.step.curve, title="each further token", label="tokens in the cache", unit="tokens", items=lambda _: 1
+        ),
+    ]
+    title = f"{found.prompt.model.source.name} and {found.step.model.source.name}"
+    if known is not None:
+        title += f", {known.model.cutting.graph} graph, {conditions_of(known)}"
+    return draw_sweeps(drawn, place, name="tokens", title=title)
+
+
+def _summary(found: Tokens) -> Iterator[str]:
+    """What stands below the table: what was measured, how good reading between is, what is missing."""
+    for name, part in (("first token", found.prompt), ("each further token", found.step)):
+        points = part.curve.points
+        if points:
+            text = ", ".join(f"{point.length}: {milliseconds(point.ms)}" for point in points)
+            yield f"{name}, from bricks of {part.model.source.name} at {part.model.dimension} (ms)  {text}"
+            yield f"  {_trust(part.curve)}"
+        yield from _missing(part)
+    yield from _beyond(found)
+    yield from caveats([*found.prompt.estimates.values(), *found.step.estimates.values()])
+    if found.setup.picked:
+        yield f"Picked, since nothing else was asked for: {', '.join(found.setup.picked)}."
+    if found.measured:
+        if any(took.remaining for took in found.measured):
+            yield "The time was up: the same command goes on from here, and so does one with more --budget."
+        measured, reused = sum(took.measured for took in found.measured), sum(took.reused for took in found.measured)
+        yield f"{measured} bricks measured, {reused} known before, in {duration(found.wall_s)}."
+
+
+def _beyond(found: Tokens) -> Iterator[str]:
+    """Lengths that are needed and lie beyond those that were asked for."""
+    for part, needed in (
+        (found.prompt, [row.prompt for row in found.rows]),
+        (found.step, [length for row in found.rows for length in steps_of(row.prompt, row.new)]),
+    ):
+        low, high = min(part.estimates, default=0), max(part.estimates, default=0)
+        beyond = [length for length in needed if not low <= length <= high]
+        if beyond:
+            yield (
+                f"{part.model.source.name}: {part.model.dimension}={min(beyond)} to {max(beyond)} lies beyond {low} to "
+                f"{high}, and is not extrapolated: give --at lengths that hold it"
+            )
+
+
+def _trust(curve: Curve) -> str:
+    """How good it is to read between the measured lengths."""
+    if curve.error is None:
+        return "nothing says how good it is to read between them: that takes at least three lengths"
+    worst = max(abs(point.error) for point in curve.left_out)
+    return (
+        f"each of {counted(len(curve.left_out), 'length')} left out is read from the others within {worst:.1%}; "
+        f"interpolated figures are ± {curve.error:.1%} by that"
+    )
+
+
+def _missing(part: Part) -> Iterator[str]:
+    """Lengths of which nothing is known, with the reason."""
+    reasons = {
+        entry.error or f"{counted(len(missing), 'brick')} not measured ({missing[0].reason})": entry.name
+        for entry in part.estimates.values()
+        if (missing := entry.parts.missing) or entry.error
+    }
+    for reason, name in list(reasons.items())[:_MOST_REASONS]:
+        yield f"{name}: {reason}"
+
+
+def _read(row: Generation) -> str:
+    """What of an answer is interpolated."""
+    parts = ["first token"] if row.ttft_interpolated else []
+    if row.steps_interpolated:
+        parts.append(f"{row.steps_interpolated} of {counted(row.steps, 'step')}")
+    return ", ".join(parts)
+
+
+def _rate(value: float) -> str:
+    return f"{value:.3g}" if value < 100 else f"{value:.0f}"

@@ -1,0 +1,79 @@
+"""A decomposed model: a value that is computed once and read by every later step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..models import ModelSource
+from .cutting.sequences import KeyedWindow, sequences
+from .graph.footprint import footprint, level_name, own_level
+from .graph.graph import ExecutedModel, ModelGraph
+from .layer import LayerSequence
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decomposition:
+    """A model and the sequences that it was cut into.
+
+    Attributes:
+        source: The model.
+        own: Its own graph; ground truth is stored under the key of this graph.
+        graph: The graph that was cut: its own, or the executed graph.
+        sequences: The sequences to compose it from; overlapping ones if requested.
+        units: Layers that sequences never separate, in an order in which each sequence contains consecutive units.
+        footprint_class: The footprint class, in bytes, that its bricks are measured in.
+        windows: All windows that may compete for the lower bound; empty if only the sequences can.
+        executed: Its executed graph; None if it was not requested.
+    """
+
+    source: ModelSource
+    own: ModelGraph
+    graph: ModelGraph
+    sequences: tuple[LayerSequence, ...]
+    units: tuple[tuple[int, ...], ...]
+    footprint_class: int
+    windows: tuple[KeyedWindow, ...] = ()
+    executed: ExecutedModel | None = None
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.source.name
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """Keys of its bricks."""
+        return frozenset(part.key for part in self.sequences)
+
+    @property
+    def level(self) -> str:
+        """Name of its footprint class."""
+        return level_name(self.footprint_class)
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A model that cannot be decomposed.
+
+    Attributes:
+        source: The model.
+        reason: The reason, in one line.
+    """
+
+    source: ModelSource
+    reason: str
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.source.name
+
+
+def alone(graph: ModelGraph) -> tuple[LayerSequence, ...]:
+    """Return the sequences of a graph at G = 1."""
+    return tuple(sequences(graph, 1))
+
+
+def footprint_class(graph: ModelGraph) -> int:
+    """Return the footprint class, in bytes, that bricks of a graph are measured in."""
+    return own_level(graph.control, footprint(graph))

@@ -1,0 +1,427 @@
+r"""From the latencies of sequences to the latency of a model: the whole method in one short file.
+
+A model's latency is composed from the latencies :math:`t_i` of its sequences in two ways (DLBricks section 2.1, Benanza
+section III.D):
+
+* *sequential*: one after the other, :math:`\sum_i t_i`, each sequence as often as the model holds it;
+* *critical path*: independent branches at once, the largest :math:`\sum_{i \in p} t_i` over all paths :math:`p` from
+  a start to an end of the DAG that remains when every sequence is contracted to one node (the *quotient* DAG).
+
+Any number of inputs, outputs and unconnected parts is fine. The critical path is at most the sequential latency, and
+equal to it on a chain: exactly, since both are sums that are rounded once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..bricks.cutting.sequences import KeyedWindow
+from ..errors import InvalidSequence
+
+# Overlapping windows: which of them to compose a model from.
+#
+# Where windows begin at every layer, a model can be cut in many ways; the cheapest way is taken: for an estimate from
+# overlapping sequences (DLBricks section 6), and for the lower bound.
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window of consecutive layers, half-open.
+
+    Attributes:
+        begin: Position of the first layer.
+        end: Position behind the last.
+        latency: What it costs, in any unit; None where it is not measured.
+    """
+
+    begin: int
+    end: int
+    latency: float | None
+
+
+def cheapest_cover(windows: Sequence[Window], size: int) -> list[int]:
+    """Windows that hold each of ``size`` layers exactly once, at the smallest total latency.
+
+    A shortest path over the cut points 0..size, on which a window is an edge; O(windows). What is not measured has no
+    price: the cover with the fewest unmeasured layers comes first, then the lowest latency of the rest, then the fewest
+    windows. Latencies are added exactly, so that more candidates never make a cover dearer, not by a rounding either.
+
+    Args:
+        windows: Candidates.
+        size: Number of layers.
+
+    Returns:
+        Positions in ``windows``, in the order of the layers.
+
+    Raises:
+        InvalidSequence: No choice of windows holds every layer exactly once.
+    """
+    by_begin: list[list[int]] = [[] for _ in range(size + 1)]
+    for position, window in enumerate(windows):
+        by_begin[window.begin].append(position)
+    cost: list[tuple[int, Fraction, int] | None] = [None] * (size + 1)
+    chosen: list[int] = [-1] * (size + 1)
+    cost[0] = (0, Fraction(0), 0)
+    for begin in range(size):
+        base = cost[begin]
+        if base is None:
+            continue
+        missing, latency, count = base
+        for position in by_begin[begin]:
+            window = windows[position]
+            unknown = window.end - begin if window.latency is None else 0
+            candidate = (missing + unknown, latency + Fraction(window.latency or 0), count + 1)
+            known = cost[window.end]
+            if known is None or candidate < known:
+                cost[window.end], chosen[window.end] = candidate, position
+    if cost[size] is None:
+        raise InvalidSequence(f"the sequences given cannot be joined to hold each of {size} layers once")
+    cover: list[int] = []
+    at = size
+    while at > 0:
+        cover.append(chosen[at])
+        at = windows[chosen[at]].begin
+    return cover[::-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Quotient:
+    """What remains of a DAG when each group of its nodes is contracted to one node.
+
+    Attributes:
+        order: The groups, by position, in a topological order.
+        predecessors: For each group the groups that it waits for, ascending.
+        ends: Groups that nothing waits for.
+    """
+
+    order: tuple[int, ...]
+    predecessors: tuple[tuple[int, ...], ...]
+    ends: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CriticalPath:
+    """A path of greatest latency.
+
+    Attributes:
+        latency: Sum over its groups, in the unit that was given.
+        members: Its groups by position, from a start to an end; empty for a model without sequences.
+    """
+
+    latency: float
+    members: tuple[int, ...]
+
+
+def contract(edges: Iterable[tuple[int, int]], groups: Sequence[Sequence[int]]) -> Quotient:
+    """Contract groups of nodes and order what remains (Kahn's algorithm, O(nodes + edges)).
+
+    Args:
+        edges: (producer, consumer) pairs of node numbers; edges at nodes in no group are left out.
+        groups: Disjoint groups of node numbers.
+
+    Raises:
+        InvalidSequence: The groups overlap, or wait for each other in a circle: then no order runs them one by one.
+    """
+    group_of: dict[int, int] = {}
+    for position, group in enumerate(groups):
+        for node in group:
+            if group_of.setdefault(node, position) != position:
+                raise InvalidSequence(f"layer {node} is in sequences {group_of[node]} and {position}")
+    before: list[set[int]] = [set() for _ in groups]
+    after: list[list[int]] = [[] for _ in groups]
+    for producer, consumer in edges:
+        first, then = group_of.get(producer), group_of.get(consumer)
+        if first is not None and then is not None and first != then and first not in before[then]:
+            before[then].add(first)
+            after[first].append(then)
+    waiting = [len(ready) for ready in before]
+    order = [position for position, count in enumerate(waiting) if not count]
+    for position in order:  # grows while it is walked
+        for follower in after[position]:
+            waiting[follower] -= 1
+            if not waiting[follower]:
+                order.append(follower)
+    if len(order) < len(groups):
+        stuck = [position for position, count in enumerate(waiting) if count]
+        raise InvalidSequence(
+            f"sequences {', '.join(map(str, stuck[:5]))} wait for each other: they cannot be run one by one",
+            remedy="use sequences that are paths, without --connected",
+        )
+    return Quotient(
+        order=tuple(order),
+        predecessors=tuple(tuple(sorted(ready)) for ready in before),
+        ends=tuple(position for position, followers in enumerate(after) if not followers),
+    )
+
+
+def sequential(latencies: Iterable[float]) -> float:
+    """Sum of all latencies, rounded once."""
+    return math.fsum(latencies)
+
+
+def critical_path(quotient: Quotient, latencies: Sequence[float]) -> CriticalPath:
+    r"""The path of greatest latency, in one pass in topological order (O(nodes + edges)).
+
+    With :math:`f_i = t_i + \max_{j \to i} f_j` the latency is :math:`\max_i f_i`; each group remembers which
+    predecessor it waited for. No single start or end is assumed.
+
+    Args:
+        quotient: From ``contract``.
+        latencies: One per group, not negative, in any unit.
+    """
+    finish = [0.0] * len(quotient.order)
+    waited_for: list[int | None] = [None] * len(quotient.order)
+    for position in quotient.order:
+        last = max(quotient.predecessors[position], key=finish.__getitem__, default=None)
+        waited_for[position] = last
+        finish[position] = latencies[position] + (0.0 if last is None else finish[last])
+    members: list[int] = []
+    step = max(quotient.ends, key=finish.__getitem__, default=None)
+    while step is not None:
+        members.append(step)
+        step = waited_for[step]
+    members.reverse()
+    return CriticalPath(latency=sequential(latencies[position] for position in members), members=tuple(members))
+
+
+# The lower bound: how fast a model could be here, from the best that is stored of any bricks that make it up.
+#
+# A *cover* is a way to cut the model into windows that are all measured. Every window costs the lowest latency of its
+# brick over all stacks and variants (frameworks, versions, options, algorithms) on the same system and device, at the
+# same precision, threads and cache state. Bricks of at most G layers compete, whatever the granularity of the estimate:
+# a larger G lets longer stored bricks, in which layers may be fused, compete with their parts. The sequential bound
+# therefore never grows with G. The critical path is minimised separately, over a few covers; it assumes that branches
+# which run at once do not contend (Benanza section III.D).
+
+
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """Windows that hold every layer of a model once.
+
+    Attributes:
+        quotient: Their quotient DAG.
+        keys: Key of the brick of each.
+    """
+
+    quotient: Quotient
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LowerBound:
+    """Lower bounds, in the unit of the latencies given.
+
+    Attributes:
+        sequential: Least sum of lowest latencies.
+        critical_path: Least of the greatest sums along a path; at most ``sequential``.
+        sequential_keys: Bricks of the cover that ``sequential`` is of.
+        critical_path_keys: Bricks of the cover that ``critical_path`` is of.
+        path_keys: Those of them on the path.
+    """
+
+    sequential: float
+    critical_path: float
+    sequential_keys: tuple[str, ...]
+    critical_path_keys: tuple[str, ...]
+    path_keys: tuple[str, ...]
+
+
+def further_covers(
+    edges: Iterable[tuple[int, int]], live: Sequence[int], windows: Iterable[KeyedWindow], lowest: Mapping[str, float]
+) -> list[Cover]:
+    """Covers that are worth trying beside the one that was asked for: the cheapest, and all layers one by one.
+
+    Args:
+        edges: (producer, consumer) pairs of layer indices.
+        live: Indices of the layers to cover, in order.
+        windows: Every window that may be taken.
+        lowest: Lowest latency per key.
+
+    Returns:
+        Those that are measured and can be run: windows that wait for each other in a circle are no cover.
+    """
+    edges = tuple(edges)
+    measured = [window for window in windows if window.key in lowest]
+    found: list[Cover] = []
+    for choice in (measured, [window for window in measured if window.end == window.begin + 1]):
+        candidates = [Window(window.begin, window.end, lowest[window.key]) for window in choice]
+        try:
+            cover = [choice[position] for position in cheapest_cover(candidates, len(live))]
+            quotient = contract(edges, [live[window.begin : window.end] for window in cover])
+        except InvalidSequence:
+            continue
+        found.append(Cover(quotient, tuple(window.key for window in cover)))
+    return found
+
+
+def lower_bound(covers: Iterable[Cover], lowest: Mapping[str, float]) -> LowerBound | None:
+    """The least latencies among covers.
+
+    Args:
+        covers: Candidates.
+        lowest: Lowest latency per key.
+
+    Returns:
+        None where every cover has a brick that is not measured anywhere: a sum without it would be no bound.
+    """
+    sums: list[tuple[float, tuple[str, ...]]] = []
+    paths: list[tuple[float, tuple[str, ...], tuple[str, ...]]] = []
+    for cover in covers:
+        if all(key in lowest for key in cover.keys):
+            latencies = [lowest[key] for key in cover.keys]
+            sums.append((sequential(latencies), cover.keys))
+            path = critical_path(cover.quotient, latencies)
+            paths.append((path.latency, cover.keys, tuple(cover.keys[position] for position in path.members)))
+    if not sums:
+        return None
+    (least_sum, of_sum), (least_path, of_path, members) = min(sums), min(paths)
+    return LowerBound(least_sum, least_path, of_sum, of_path, members)
+
+
+# How far a lower bound is off because it was chosen by noisy latencies.
+#
+# The lowest of several noisy latencies is too low on average, also where all are of the same work: whoever was lucky
+# is taken (the winner's curse). A bound takes the lowest many times over, and a critical path the longest of several
+# paths, which is too long on average likewise. The cure is to choose by one look at the data and to read from another
+# one that is independent. For a normal :math:`x` with error :math:`e` drawn anew, :math:`x + e` and :math:`x - e` are
+# such a pair: both have twice its variance, and their covariance is zero (Rasines and Young 2023, "Splitting
+# strategies for post-selection inference", Biometrika 110). In each replicate bricks, cover and path are chosen anew
+# by the one and read from the other.
+#
+# What is chosen so and read apart is never too low on average: it is a latency that the machine has, of a choice that
+# may not be the best. That is the most that a bound may be too low by. The least is what a bootstrap says: by how
+# much the minimum falls where the same errors are added once more. It finds nearly all of it where latencies are some
+# errors apart, and two fifths where they are equal. A path is too long by at most what the longest is longer than one
+# that was chosen apart.
+
+
+Array = NDArray[np.float64]
+
+_Seen = Mapping[str, tuple[Array, Array]]
+"""By key, what replicates choose by, and what they read."""
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionBias:
+    """By how much bounds are too low, in the unit of the latencies: at least, and at most.
+
+    Attributes:
+        sequential: The sequential bound.
+        critical_path: The critical path; may be negative, since the longest of several paths is too long.
+    """
+
+    sequential: tuple[float, float]
+    critical_path: tuple[float, float]
+
+
+def selection_bias(
+    covers: Sequence[Cover],
+    windows: Sequence[KeyedWindow],
+    size: int,
+    latencies: Mapping[str, Sequence[float]],
+    errors: Mapping[str, Array],
+) -> SelectionBias:
+    """How lucky the lowest of latencies and covers may have been.
+
+    Args:
+        covers: Those that the bound was chosen from, all measured.
+        windows: Windows that further covers may be made of; the sequential bound alone is chosen from these.
+        size: Number of layers that they cover.
+        latencies: By key, those of all that competes.
+        errors: By key, errors of these as they may be: one row each, a column per replicate.
+    """
+    seen: dict[str, tuple[Array, Array]] = {}
+    taken: dict[str, tuple[Array, Array]] = {}
+    alike: dict[int, list[str]] = {}
+    for key, values in latencies.items():
+        alike.setdefault(len(values), []).append(key)
+    for keys in alike.values():  # those with as many rivals at once
+        means = np.array([latencies[key] for key in keys], dtype=np.float64)[:, :, None]
+        drawn = np.stack([errors[key] for key in keys])
+        chosen_by, read = means + drawn, means - drawn
+        best = chosen_by.argmin(axis=1)[:, None]
+        lucky, honest = (np.take_along_axis(side, best, axis=1)[:, 0] for side in (chosen_by, read))
+        for number, (key, lowest) in enumerate(zip(keys, means.argmin(axis=1)[:, 0], strict=True)):
+            seen[key] = lucky[number], honest[number]
+            taken[key] = chosen_by[number, lowest], read[number, lowest]
+    plain = {key: min(values) for key, values in latencies.items()}
+    sums = [(_summed(cover, seen, 0), _summed(cover, seen, 1)) for cover in covers]
+    sums += _cheapest([window for window in windows if window.key in seen], size, seen)
+    paths = [(_longest(cover, seen, 0, 0), _longest(cover, seen, 1, 1)) for cover in covers]
+    naive_sum = min(sum(plain[key] for key in cover.keys) for cover in covers)
+    flat = {key: (np.array([value]), np.array([value])) for key, value in plain.items()}
+    naive_paths = [float(_longest(cover, flat, 0, 0)[0]) for cover in covers]
+    naive_path = min(naive_paths)
+    shortest = covers[naive_paths.index(naive_path)]
+    longest = _longest(shortest, taken, 1, 1) - _longest(shortest, taken, 0, 1)
+    along = critical_path(shortest.quotient, [plain[key] for key in shortest.keys]).members
+    fallen = sum(plain[shortest.keys[index]] - float(seen[shortest.keys[index]][0].mean()) for index in along)
+    return SelectionBias(
+        sequential=_within(naive_sum - _lowest(sums), _read(sums) - naive_sum),
+        critical_path=_within(fallen - max(0.0, float(longest.mean())), _read(paths) - naive_path),
+    )
+
+
+def _within(least: float, most: float) -> tuple[float, float]:
+    """Both, the most no less than the least and than nothing: replicates are a sample."""
+    return least, max(0.0, least, most)
+
+
+def _lowest(choices: Sequence[tuple[Array, Array]]) -> float:
+    """The mean over replicates of what each was chosen by."""
+    return float(np.stack(np.broadcast_arrays(*(by for by, _ in choices))).min(axis=0).mean())
+
+
+def _summed(cover: Cover, seen: _Seen, side: int) -> Array:
+    return np.sum(np.stack([seen[key][side] for key in cover.keys]), axis=0) if cover.keys else np.zeros(1)
+
+
+def _read(choices: Sequence[tuple[Array, Array]]) -> float:
+    """The mean over replicates of what was chosen in each."""
+    by, read = (np.stack(np.broadcast_arrays(*side)) for side in zip(*choices, strict=True))
+    return float(np.take_along_axis(read, by.argmin(axis=0)[None], axis=0).mean())
+
+
+def _cheapest(windows: Sequence[KeyedWindow], size: int, seen: _Seen) -> list[tuple[Array, Array]]:
+    """The cheapest cover of each replicate (``cover``), by what it is chosen by and as it is read, if any."""
+    cost: list[tuple[Array, Array] | None] = [None] * (size + 1)
+    cost[0] = np.zeros(1), np.zeros(1)
+    for window in sorted(windows, key=lambda window: window.begin):
+        base, known = cost[window.begin], cost[window.end]
+        if base is None:
+            continue
+        by, read = (reached + more for reached, more in zip(base, seen[window.key], strict=True))
+        if known is not None:
+            less = by < known[0]
+            by, read = np.where(less, by, known[0]), np.where(less, read, known[1])
+        cost[window.end] = by, read
+    last = cost[size]
+    return [last] if last is not None and windows else []
+
+
+def _longest(cover: Cover, seen: _Seen, by: int, read: int) -> Array:
+    """The longest path of each replicate, chosen by one side and read from a side."""
+    quotient: Quotient = cover.quotient
+    finish: list[tuple[Array, Array]] = [(np.zeros(1), np.zeros(1))] * len(cover.keys)
+    for position in quotient.order:
+        sides = seen[cover.keys[position]]
+        last = _latest([finish[before] for before in quotient.predecessors[position]])
+        finish[position] = last[0] + sides[by], last[1] + sides[read]
+    return _latest([finish[position] for position in quotient.ends])[1]
+
+
+def _latest(finished: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
+    """Of several the one that is chosen as the latest, replicate by replicate."""
+    if not finished:
+        return np.zeros(1), np.zeros(1)
+    (by, read), *others = finished
+    for other, there in others:
+        later = other > by
+        by, read = np.where(later, other, by), np.where(later, there, read)
+    return by, read

@@ -1,0 +1,482 @@
+"""The roofline: how fast each brick could be on this machine, from its work, its traffic and measured ceilings.
+
+A brick takes at least as long as its arithmetic takes at the machine's highest rate, and as long as its bytes take
+through each level of the memory that they come through (Williams et al. 2009; by level after Ilic et al. 2014):
+
+* hot, all bytes come from the cache that holds what the brick reads and writes, in place where that can be;
+* cold, from beyond the private caches, as far as they are evicted;
+* at a reuse distance, weights come from as far as that distance says, activations were written just before.
+
+Every weight and activation counts once, however often a kernel reads it. The bound knows nothing of what a call and a
+node cost; where these are longer than it, they bind. A brick that is faster than its bound is left so and said to be:
+its kernel does less than is counted, as Winograd's convolutions do.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ..bricks.graph.footprint import parse_level
+from ..bricks.graph.graph import ModelGraph
+from ..bricks.layer import PRODUCTS, UNMOVED, Layer, LayerSequence, Role, TensorType, selects
+from ..bricks.reference import CHAIN, OVERHEAD
+from ..db import Measurement, Stack, System
+from ..db.samples.rates import (
+    STREAM_SIZES,
+    Rate,
+    ceiling_names,
+    ceiling_work,
+    gemm_sizes_on,
+    level_of_cache,
+    node_ns,
+    rate_of,
+)
+from ..db.values import NATIVE, evicted_bytes
+from .choice import COLD, Choice, narrows
+from .measurements import BrickMeasurements
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """The best rate of some networks, and where it was reached.
+
+    Attributes:
+        rate: FLOP/s or bytes/s.
+        network: Name of the built-in network.
+        backend: The runtime.
+        stack: Key of its stack.
+    """
+
+    rate: Rate
+    network: str
+    backend: str
+    stack: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """What a system does at most, with so many threads in a precision.
+
+    Attributes:
+        dtype: The precision of ``compute``.
+        compute: FLOP/s; None where it was not measured in this precision.
+        bandwidths: Working set to bytes/s, ascending; never more for a larger one than for a smaller.
+        levels: Name of a cache, or ``memory``, to the most of the working sets that it holds; nearest first.
+        call_ms: What a call takes that does nothing, in the runtime of the estimate; None where it is not known.
+        node_ms: What a node takes there that has next to nothing to do; likewise.
+        single: FLOP/s of float32, where ``dtype`` is another; None where that was not measured.
+        least: Working sets below so many bytes lie in caches whose bandwidth was not measured, as those of a GPU.
+    """
+
+    dtype: str = NATIVE
+    compute: Ceiling | None = None
+    bandwidths: tuple[tuple[int, Ceiling], ...] = ()
+    levels: tuple[tuple[str, Ceiling], ...] = ()
+    call_ms: float | None = None
+    node_ms: float | None = None
+    single: Ceiling | None = None
+    least: int = 0
+
+    @property
+    def rest(self) -> Ceiling | None:
+        """FLOP/s of what is computed in float32 although the precision is another."""
+        return self.compute if self.dtype == NATIVE else self.single
+
+    @property
+    def known(self) -> bool:
+        """Whether bounds can be derived from them."""
+        return self.compute is not None and bool(self.bandwidths)
+
+    def bandwidth(self, working_set: int) -> Ceiling | None:
+        """The bandwidth of a working set: that of the next larger one that was measured, else of the largest."""
+        if not self.bandwidths or working_set < self.least:
+            return None
+        return next((found for size, found in self.bandwidths if size >= working_set), self.bandwidths[-1][1])
+
+
+def networks_of(choice: Choice) -> list[str]:
+    """Names of the built-in networks whose latencies show the ceilings of a combination."""
+    single = () if choice.conditions.dtype == NATIVE else _products(NATIVE, choice)
+    return [OVERHEAD, CHAIN, *_products(choice.conditions.dtype, choice), *single, *_streams()]
+
+
+def ceilings_of(
+    found: Mapping[tuple[str, str], Mapping[str, Measurement]], stacks: Mapping[str, Stack], choice: Choice
+) -> Ceilings:
+    """The ceilings of the system, device, threads and precision of a combination, over all stacks.
+
+    Args:
+        found: By stack and precision what was measured of built-in networks, by their names.
+        stacks: The stacks, by key.
+        choice: The combination; what a call and a node cost is that of its own stack.
+    """
+    dtype, device = choice.conditions.dtype, choice.stack.device
+    backends = {key: stack.backend for key, stack in stacks.items() if narrows(stack) == narrows(choice.stack)}
+    own = found.get((choice.stack_key, dtype), {})
+    call, node = own.get(OVERHEAD), node_ns(own.get(CHAIN), own.get(OVERHEAD))
+    bandwidths = _falling(_rates(found, backends, _streams(), NATIVE, device))
+    levels: dict[str, Ceiling] = {}
+    for size, ceiling in bandwidths:
+        levels.setdefault(level_of_cache(size, choice.system, choice.conditions.threads, device), ceiling)
+    single = () if dtype == NATIVE else _products(NATIVE, choice)
+    return Ceilings(
+        dtype,
+        compute=_best(_rates(found, backends, _products(dtype, choice), dtype, device)),
+        bandwidths=bandwidths,
+        levels=tuple(levels.items()),
+        call_ms=None if call is None else call.latency_ms,
+        node_ms=None if node is None else node / 1e6,
+        single=_best(_rates(found, backends, single, NATIVE, device)),
+        least=bandwidths[0][0] // 2 if bandwidths and device != "cpu" else 0,
+    )
+
+
+def _products(dtype: str, choice: Choice) -> list[str]:
+    return ceiling_names((), dtype=dtype, gemm_sizes=gemm_sizes_on(choice.stack.device))
+
+
+def _streams() -> list[str]:
+    return ceiling_names(STREAM_SIZES, gemm_sizes=())
+
+
+def _rates(
+    found: Mapping[tuple[str, str], Mapping[str, Measurement]],
+    backends: Mapping[str, str],
+    names: Sequence[str],
+    dtype: str,
+    device: str,
+) -> list[Ceiling]:
+    """What any stack reached with some networks."""
+    rates = []
+    for (stack, precision), measured in found.items():
+        for name in names if precision == dtype and stack in backends else ():
+            rate = rate_of(name, measured[name], measured.get(OVERHEAD), device) if name in measured else None
+            if rate is not None:
+                rates.append(Ceiling(rate, name, backends[stack], stack))
+    return rates
+
+
+def _best(ceilings: Iterable[Ceiling]) -> Ceiling | None:
+    return max(ceilings, key=lambda ceiling: ceiling.rate.best, default=None)
+
+
+def _falling(ceilings: Sequence[Ceiling]) -> tuple[tuple[int, Ceiling], ...]:
+    """By working set, the best of it and of all larger ones: what is nearer is never slower."""
+    sizes = sorted({ceiling_work(ceiling.network)[1] for ceiling in ceilings}, reverse=True)
+    steps: list[tuple[int, Ceiling]] = []
+    for size in sizes:
+        here = [ceiling for ceiling in ceilings if ceiling_work(ceiling.network)[1] == size]
+        best = _best([*here, *(step for _, step in steps[-1:])])
+        if best is not None:
+            steps.append((size, best))
+    return tuple(reversed(steps))
+
+
+# Work: what one execution of a sequence computes and moves.
+
+
+_NARROWER = {"float16": 2, "bfloat16": 2}
+"""How many times narrower than float32 a value is in other precisions."""
+
+_INT8 = "int8"
+"""The precision in which only products with constant weights are computed, and only their weights are narrow."""
+
+_NARROWER_WEIGHTS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one execution of a sequence computes and moves.
+
+    Attributes:
+        flops: As ``Cost.flops``; None where that of a layer is not known.
+        weight_bytes: Weights that it reads.
+        read_bytes: Activations that it reads from outside.
+        written_bytes: Activations that it exposes.
+        single_flops: Of ``flops`` those that are computed in float32 although the precision is another.
+    """
+
+    flops: int | None
+    weight_bytes: int
+    read_bytes: int
+    written_bytes: int
+    single_flops: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """All bytes, each once."""
+        return self.weight_bytes + self.read_bytes + self.written_bytes
+
+    @property
+    def working_set(self) -> int:
+        """The least memory that it takes: a runtime may write results in the place of what they are made of."""
+        return self.weight_bytes + max(self.read_bytes, self.written_bytes)
+
+
+def work_of(graph: ModelGraph, part: LayerSequence, dtype: str = "float32") -> Work:
+    """What a sequence computes and moves.
+
+    An operator that selects reads of what it selects from no more than it writes. Values of type float count as wide
+    as the precision that they are computed in; in int8, that is the weights of matrix products.
+    """
+    layers = [graph.layers[index] for index in part.layers]
+    flops: int | None = 0
+    single_flops = 0
+    for layer in layers:
+        flops = None if flops is None or layer.cost is None else flops + layer.cost.flops
+        if layer.cost is not None and dtype == _INT8 and not _quantised(layer):
+            single_flops += layer.cost.flops
+    reads: dict[str, int] = {}
+    weights = set[str]()
+    for layer in layers:
+        for slot, operand in enumerate(layer.operands):
+            if operand.type is not None and operand.role in {Role.ACTIVATION, Role.WEIGHT}:
+                moved = _moved(layer, slot, operand.type, dtype)
+                reads[operand.value] = max(moved, reads.get(operand.value, 0))
+                if operand.role is Role.WEIGHT:
+                    weights.add(operand.value)
+    made = {value for layer in layers for value in layer.outputs}
+    types = {value: kind for layer in layers for value, kind in zip(layer.outputs, layer.output_types, strict=True)}
+    written = sum(_nbytes(kind, dtype) for value in part.outputs if (kind := types.get(value)) is not None)
+    read = sum(size for value, size in reads.items() if value not in made and value not in weights)
+    return Work(flops, sum(reads[value] for value in weights), read, written, single_flops)
+
+
+def _moved(layer: Layer, slot: int, kind: TensorType, dtype: str) -> int:
+    """Bytes that a layer reads of an input."""
+    size = _nbytes(kind, dtype)
+    if slot == 1 and dtype == _INT8 and _quantised(layer):
+        return size // _NARROWER_WEIGHTS
+    if not selects(layer, slot):
+        return size
+    return min(size, sum(_nbytes(made, dtype) for made in layer.output_types if made is not None))
+
+
+def _quantised(layer: Layer) -> bool:
+    """Whether a layer is a product with constant weights of type float: all that is computed in int8."""
+    if layer.domain or layer.op_type not in PRODUCTS or len(layer.operands) < 2:
+        return False
+    second = layer.operands[1]
+    return second.role is Role.WEIGHT and second.type is not None and second.type.dtype == "float"
+
+
+def _nbytes(kind: TensorType, dtype: str) -> int:
+    return kind.nbytes // _NARROWER.get(dtype, 1) if kind.dtype == "float" else kind.nbytes
+
+
+_FASTER = "faster than its bound: {}"
+
+_FALLBACK_CACHE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRoof:
+    """One brick of a model under the roofline; what is not known is None.
+
+    Attributes:
+        key: Key of the brick.
+        count: How often it occurs in the model.
+        layers: Names of the layers of its first occurrence.
+        op_types: Their operators.
+        latency_ms: As measured.
+        flops: Of one execution.
+        bytes: Of one execution.
+        intensity: FLOPs per byte.
+        gflops_s: 10^9 FLOP/s at the measured latency.
+        gbytes_s: 10^9 bytes/s, likewise.
+        compute_ms: Arithmetic at the machine's highest rate.
+        memory_ms: Bytes at its bandwidth.
+        overhead_ms: What a node, and its share of a call, takes that does nothing.
+        bound_ms: The longer of ``compute_ms`` and ``memory_ms``; 0 of a view.
+        headroom: ``latency_ms / bound_ms``; None of what has no bound, or took no time that could be measured.
+        bound_by: ``compute``, ``memory`` or ``overhead``: which of the three is the longest.
+        note: Why it is faster than its bound, where it is; or what is not known of it.
+        reuse: Footprint class, in bytes, that its weights are found in, where an iteration before has read them; else
+            0. A brick has a row for each.
+    """
+
+    key: str
+    count: int
+    layers: tuple[str, ...]
+    op_types: tuple[str, ...]
+    latency_ms: float | None
+    flops: int | None
+    bytes: int
+    intensity: float | None
+    gflops_s: float | None
+    gbytes_s: float | None
+    compute_ms: float | None = None
+    memory_ms: float | None = None
+    overhead_ms: float | None = None
+    bound_ms: float | None = None
+    headroom: float | None = None
+    bound_by: str | None = None
+    note: str | None = None
+    reuse: int = 0
+
+    @property
+    def total_ms(self) -> float | None:
+        """Time of all its occurrences."""
+        return None if self.latency_ms is None else self.count * self.latency_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """The bricks of a model under the ceilings of a machine.
+
+    Attributes:
+        layers: One per brick, that which takes most time first.
+        ceilings: The ceilings.
+    """
+
+    layers: tuple[LayerRoof, ...]
+    ceilings: Ceilings
+
+    def bounds_ms(self, parts: Sequence[LayerSequence]) -> list[float] | None:
+        """The bound of each sequence; None where the ceilings are not known."""
+        known = {(row.key, row.reuse): row.bound_ms for row in self.layers}
+        found = [known.get((part.key, part.reuse), known.get((part.key, 0))) for part in parts]
+        bounds = [bound for bound in found if bound is not None]
+        return bounds if len(bounds) == len(parts) else None
+
+
+def roofline(
+    graph: ModelGraph,
+    parts: Sequence[LayerSequence],
+    bricks: BrickMeasurements,
+    ceilings: Ceilings,
+    *,
+    state: str,
+    system: System,
+) -> Roofline:
+    """The bricks of a model under the ceilings of its machine.
+
+    Args:
+        graph: The graph that was cut.
+        parts: Its sequences.
+        bricks: What is known of their bricks.
+        ceilings: Of the same system, threads and precision.
+        state: Cache state of the bricks.
+        system: The machine, for the size of its caches.
+    """
+    warm = bricks.repeated
+    places = [(part.key, part.reuse if part.key in warm.get(part.reuse, {}) else 0) for part in parts]
+    counts, first = Counter(places), dict(zip(reversed(places), reversed(parts), strict=True))
+    rows = []
+    for key, reuse in counts:
+        part = first[key, reuse]
+        measured = warm[reuse][key] if reuse else bricks.latest.get(key)
+        work = work_of(graph, part, ceilings.dtype)
+        row = _described(graph, part, counts[key, reuse], measured, work)
+        own = measured.conditions.cache if reuse and measured is not None else state
+        moving_ms, overhead_ms = memory_ms(work, ceilings, own, system), _overhead_ms(measured, ceilings, own)
+        rows.append(replace(_bounded(row, work, ceilings, moving_ms, overhead_ms), reuse=reuse))
+    rows.sort(key=lambda row: -(row.total_ms or 0.0))
+    return Roofline(tuple(rows), ceilings)
+
+
+def memory_ms(work: Work, ceilings: Ceilings, state: str, system: System) -> float | None:
+    """The least time in which a brick's bytes come through the memory; None where no bandwidth is known.
+
+    Args:
+        work: Of the brick.
+        ceilings: With the bandwidths.
+        state: Cache state: ``hot``, ``cold``, or a level of reuse distance.
+        system: The machine, for what is evicted in cold caches.
+    """
+    sizes = dict(system.cache_bytes)
+    private = sizes.get("L2", _FALLBACK_CACHE)
+    least = evicted_bytes(max(sizes.values(), default=private), private) if state == COLD else 0
+    distance = parse_level(state) or 0
+    near = ceilings.bandwidth(max(work.working_set, least))
+    far = ceilings.bandwidth(max(work.working_set, least, distance))
+    if far is None or (near is None and 2 * work.weight_bytes < work.bytes):
+        return None  # most of what it moves lies in a cache whose bandwidth is not known
+    # What comes from afar passes what is near as well, at the same time as the rest does.
+    nearby = work.bytes / near.rate.best if near is not None else 0.0
+    return max(nearby, work.weight_bytes / far.rate.best) * 1e3
+
+
+def _described(
+    graph: ModelGraph, part: LayerSequence, count: int, measured: Measurement | None, work: Work
+) -> LayerRoof:
+    """What a brick does, and how fast it was seen to."""
+    layers = [graph.layers[index] for index in part.layers]
+    latency_ms = None if measured is None else measured.latency_ms
+    seen_ms = _positive(latency_ms)
+    return LayerRoof(
+        key=part.key,
+        count=count,
+        layers=tuple(layer.name for layer in layers),
+        op_types=tuple(layer.op_type for layer in layers),
+        latency_ms=latency_ms,
+        flops=work.flops,
+        bytes=work.bytes,
+        intensity=_quotient(work.flops, work.bytes),
+        gflops_s=_quotient(work.flops, seen_ms, 1e-6),
+        gbytes_s=_quotient(work.bytes, seen_ms, 1e-6),
+        note="its work is not known: the bound is that of its bytes" if work.flops is None else None,
+    )
+
+
+def _bounded(
+    row: LayerRoof, work: Work, ceilings: Ceilings, moving_ms: float | None, overhead_ms: float | None
+) -> LayerRoof:
+    """Return the row of a brick with its bounds; without, if the ceilings that it needs are unknown."""
+    free = all(name in UNMOVED for name in row.op_types)  # its bound is 0
+    if ceilings.compute is None or moving_ms is None or (work.single_flops and ceilings.rest is None):
+        return row
+    moving_ms = 0.0 if free else moving_ms
+    computing_ms = _computing_ms(work, ceilings.compute, ceilings.rest)
+    sides = {"compute": computing_ms, "memory": moving_ms, "overhead": overhead_ms}
+    known = {name: value for name, value in sides.items() if value}
+    bound_ms = max(computing_ms or 0.0, moving_ms)
+    headroom = _quotient(_positive(row.latency_ms), bound_ms)
+    note = "a view: nothing need move" if free else row.note
+    if headroom is not None and headroom < 1:
+        note = _FASTER.format(_reason(row.op_types))
+    return replace(
+        row,
+        compute_ms=computing_ms,
+        memory_ms=moving_ms,
+        overhead_ms=overhead_ms,
+        bound_ms=bound_ms,
+        headroom=headroom,
+        bound_by=max(known, key=lambda name: known[name]) if known else None,
+        note=note,
+    )
+
+
+def _computing_ms(work: Work, compute: Ceiling, rest: Ceiling | None) -> float | None:
+    """The least time of a brick's arithmetic; None where its work is not known."""
+    if work.flops is None:
+        return None
+    seconds = (work.flops - work.single_flops) / compute.rate.best
+    return (seconds if rest is None else seconds + work.single_flops / rest.rate.best) * 1e3
+
+
+def _overhead_ms(measured: Measurement | None, ceilings: Ceilings, state: str) -> float | None:
+    """What a brick costs that does nothing: a node, and the share of a call that each copy has in its network."""
+    if ceilings.node_ms is None or measured is None:
+        return None
+    if parse_level(state) is not None:  # measured free of calls
+        return ceilings.node_ms
+    return ceilings.node_ms + (ceilings.call_ms or 0.0) / measured.unroll
+
+
+def _reason(op_types: Sequence[str]) -> str:
+    """What a kernel may do less of than is counted."""
+    if any("Conv" in name for name in op_types):
+        return "a convolution may need fewer multiplications (Winograd, FFT), or skip the padding"
+    return "its values are nearer than its cache state says, or fewer of them are read"
+
+
+def _positive(latency_ms: float | None) -> float | None:
+    """A latency; None where it is none: what is measured as a difference may come out at or below nothing."""
+    return latency_ms if latency_ms is not None and latency_ms > 0 else None
+
+
+def _quotient(dividend: float | None, divisor: float | None, scale: float = 1.0) -> float | None:
+    return dividend / divisor * scale if dividend is not None and divisor else None

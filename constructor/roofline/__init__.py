@@ -1,1 +1,0 @@
-"""The roofline: how fast each brick could be here, from its work and the measured ceilings."""

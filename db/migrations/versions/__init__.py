@@ -1,1 +1,0 @@
-"""Revisions, oldest first; ``db.schema.REVISIONS`` lists them."""

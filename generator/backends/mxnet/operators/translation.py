@@ -1,0 +1,485 @@
+"""A network as one symbol of MXNet with the arrays that its variables are bound to.
+
+A ``OnnxNode`` is an ONNX operator to be expressed in symbols: its inputs, attributes and types. Values that depend on
+constants or shapes alone are computed once, while the network is loaded, whatever their size.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from .....bricks.layer import PRODUCTS
+from .....errors import BackendError, UnsupportedBrick
+from .....models.subgraphs import attribute_of, infer_shapes, static_shape
+from ....network.network import Network
+
+Symbol = Any
+"""A symbol of MXNet, which has no types."""
+
+Array = npt.NDArray[Any]
+ValueType = tuple[np.dtype[Any], tuple[int, ...]]
+
+MODULES = ("elementwise", "layers", "shape")
+"""Modules that hold translations."""
+
+DOMAINS = ("", "ai.onnx")
+
+
+class Variables:
+    """The symbols of values that are bound to arrays: inputs and weights.
+
+    An array that several values share (the weights of copies) is handed to the runtime once.
+    """
+
+    def __init__(self) -> None:
+        self.bound: dict[str, Array] = {}
+        self._derived: dict[tuple[int, str], tuple[Array, Array]] = {}
+
+    def add(self, array: Array) -> Symbol:
+        """A new variable bound to an array."""
+        import mxnet as mx
+
+        name = f"v{len(self.bound)}"
+        self.bound[name] = array
+        return mx.sym.var(name)
+
+    def derived(self, array: Array, how: str, make: Callable[[Array], Array]) -> Array:
+        """What is made of a weight while the network is loaded; the same array gives the same result."""
+        key = (id(array), how)
+        if key not in self._derived:
+            self._derived[key] = (array, np.ascontiguousarray(make(array)))  # keeps the array, and so its id
+        return self._derived[key][1]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OnnxNode:
+    """One operator of a network.
+
+    Attributes:
+        proto: The operator.
+        opset: Version of its domain.
+        types: Value to element type and shape, where they are static.
+        constants: Value to what is known when the network is loaded: weights and folded values.
+        feeds: Value to what is fed: it never changes. MXNet's shapes are static, and where it wants a parameter
+            (a shape, axes, bounds) for what ONNX has an input, the input's value is taken.
+        used: Values that an operator reads or that the network hands out.
+        symbols: Value to symbol, of what was computed or fed; grows.
+        variables: Of the network.
+    """
+
+    proto: onnx.NodeProto
+    opset: int
+    types: Mapping[str, ValueType]
+    constants: Mapping[str, Array]
+    feeds: Mapping[str, Array]
+    used: frozenset[str]
+    symbols: dict[str, Symbol]
+    variables: Variables
+
+    @property
+    def sym(self) -> Any:
+        """The operators of MXNet."""
+        import mxnet as mx
+
+        return mx.sym
+
+    @property
+    def op(self) -> str:
+        """Its operator."""
+        return self.proto.op_type
+
+    def refusal(self, why: str) -> UnsupportedBrick:
+        """The error that says what MXNet does not have."""
+        return UnsupportedBrick(f"MXNet has no {self.op} {why}".rstrip())
+
+    def has(self, index: int) -> bool:
+        """Whether an input is given."""
+        return index < len(self.proto.input) and self.proto.input[index] != ""
+
+    @property
+    def count(self) -> int:
+        """Number of its inputs."""
+        return len(self.proto.input)
+
+    def symbol(self, index: int = 0) -> Symbol:
+        """An input."""
+        name = self.proto.input[index]
+        if name not in self.symbols:
+            self.symbols[name] = self.variables.add(self.constants[name])
+        return self.symbols[name]
+
+    def constant(self, index: int) -> Array | None:
+        """An input whose value is known when the network is loaded; None where it is computed or fed."""
+        return self.constants.get(self.proto.input[index]) if self.has(index) else None
+
+    def bind(self, array: Array) -> Symbol:
+        """A variable for an array that is no value of the network."""
+        return self.variables.add(array)
+
+    def own(self, index: int) -> Symbol:
+        """An input that must be a variable of this operator alone: a state, as MXNet calls it."""
+        found = self.known(index, "as a state")
+        return self.variables.add(found)
+
+    def known(self, index: int, what: str = "") -> Array:
+        """The value of an input that MXNet takes as a parameter.
+
+        Raises:
+            UnsupportedBrick: It is computed.
+        """
+        name = self.proto.input[index]
+        found = self.constants.get(name, self.feeds.get(name))
+        if found is None:
+            raise self.refusal(f"with a computed input {index} {what}".rstrip())
+        return found
+
+    def integers(self, attribute: str, index: int) -> tuple[int, ...] | None:
+        """Integers that older opsets give as an attribute and newer ones as an input; None where neither has them."""
+        found = self.attribute(attribute)
+        if found is None and self.has(index):
+            found = self.known(index).ravel().tolist()
+        return None if found is None else tuple(int(value) for value in found)
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        """The value of an attribute; text is decoded."""
+        return attribute_of(self.proto, name, default)
+
+    def shape(self, index: int = 0) -> tuple[int, ...]:
+        """Shape of an input."""
+        return self._type(self.proto.input[index])[1]
+
+    def dtype(self, index: int = 0) -> np.dtype[Any]:
+        """Element type of an input."""
+        return self._type(self.proto.input[index])[0]
+
+    def rank(self, index: int = 0) -> int:
+        """Number of dimensions of an input."""
+        return len(self.shape(index))
+
+    def axis(self, value: int, index: int = 0) -> int:
+        """An axis of an input, counted from the front."""
+        return value % max(self.rank(index), 1)
+
+    def result(self, index: int = 0) -> tuple[int, ...]:
+        """Shape of an output."""
+        return self._type(self.proto.output[index])[1]
+
+    def wants(self, index: int) -> bool:
+        """Whether an output is used."""
+        return index < len(self.proto.output) and self.proto.output[index] in self.used
+
+    def numpy(self, name: str, *inputs: Any, **parameters: Any) -> Symbol:
+        """One of the operators that MXNet names after NumPy's: they know truth values and scalars."""
+        import mxnet as mx
+
+        converted = [value.as_np_ndarray() if isinstance(value, mx.sym.Symbol) else value for value in inputs]
+        return getattr(mx.sym.np, name)(*converted, **parameters).as_nd_ndarray()
+
+    def padded(self, symbol: Symbol, width: Sequence[tuple[int, int]], mode: str, filler: float = 0.0) -> Symbol:
+        """More elements at the edges; so many before and behind, for each dimension."""
+        from mxnet.symbol.numpy import _internal as operators  # the public function drops the filler
+
+        value = {"constant_value": filler} if mode == "constant" else {}
+        return operators.pad(symbol.as_np_ndarray(), pad_width=tuple(width), mode=mode, **value).as_nd_ndarray()
+
+    def reshaped(self, symbol: Symbol, shape: Sequence[int]) -> Symbol:
+        """The same elements in another shape."""
+        if not shape:
+            return self.numpy("reshape", symbol, ())
+        if 0 in shape:
+            raise self.refusal("of an empty tensor")
+        return self.sym.reshape(symbol, shape=tuple(shape))
+
+    def _type(self, name: str) -> ValueType:
+        if name in self.constants:
+            array = self.constants[name]
+            return array.dtype, array.shape
+        if name not in self.types:
+            raise self.refusal("of a shape that is not static")
+        return self.types[name]
+
+
+Translation = Callable[[OnnxNode], Symbol | list[Symbol]]
+"""Expresses an operator: one symbol, or one for each output."""
+
+_TRANSLATIONS: dict[str, Translation] = {}
+
+
+def operator(*names: str) -> Callable[[Translation], Translation]:
+    """Register the translation of ONNX operators."""
+
+    def register(translate: Translation) -> Translation:
+        for name in names:
+            _TRANSLATIONS[name] = translate
+        return translate
+
+    return register
+
+
+def translations() -> Mapping[str, Translation]:
+    """ONNX operator to what expresses it."""
+    for module in MODULES:
+        importlib.import_module(f".{module}", __package__)
+    return _TRANSLATIONS
+
+
+_COMPARED_BYTES = 1024
+"""Arrays of up to this size are equal where their values are: each copy of a network has its own. Larger ones share."""
+
+_RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormalLike", "RandomUniformLike"})
+"""Operators whose output may not be computed ahead, even where no activation reaches them."""
+
+_SINCE_ONE_AXIS = 13
+_OVER_ONE_AXIS = frozenset({"Hardmax", "LogSoftmax", "Softmax"})
+"""Before this opset they ran over all dimensions from their axis on, which the evaluator does not know."""
+
+
+class Folding:
+    """Computes constants from constants.
+
+    Operators that do the same to the same arrays, as those of copies do, give the same array: MXNet gets it once.
+
+    Args:
+        model: The network.
+        constants: Value to what is known; grows.
+        types: Value to element type and shape, where they are static.
+    """
+
+    def __init__(self, model: onnx.ModelProto, constants: dict[str, Array], types: Mapping[str, ValueType]) -> None:
+        self._model = model
+        self._constants = constants
+        self._types = types
+        self._done: dict[Hashable, list[Array]] = {}
+        self._opset = next((entry.version for entry in model.opset_import if entry.domain in DOMAINS), 1)
+
+    def fold(self, proto: onnx.NodeProto) -> bool:
+        """Compute the outputs of an operator; False where that is left to MXNet, which may refuse it."""
+        if proto.op_type in {"Shape", "Size"} and proto.domain in DOMAINS and proto.input[0] in self._types:
+            results = [_measured(proto, self._types[proto.input[0]][1])]
+        elif self._constant(proto):
+            found = self._evaluated(proto)
+            if found is None:
+                return False
+            results = found
+        else:
+            return False
+        self._constants |= dict(zip([name for name in proto.output if name], results, strict=True))
+        return True
+
+    def _constant(self, proto: onnx.NodeProto) -> bool:
+        if proto.op_type in _RANDOM or any(attribute.HasField("g") for attribute in proto.attribute):
+            return False
+        if proto.op_type in _OVER_ONE_AXIS and self._opset < _SINCE_ONE_AXIS:
+            return False
+        inputs = [name for name in proto.input if name]
+        return all(name in self._constants for name in inputs) and (bool(inputs) or proto.op_type == "Constant")
+
+    def _evaluated(self, proto: onnx.NodeProto) -> list[Array] | None:
+        key = self._key(proto)
+        if key not in self._done:
+            results = self._computed(proto)
+            if results is None:
+                return None
+            self._done[key] = results
+        return self._done[key]
+
+    def _key(self, proto: onnx.NodeProto) -> Hashable:
+        """What the results depend on. The arrays named by their place in memory are held by the constants."""
+        bare = onnx.NodeProto(op_type=proto.op_type, domain=proto.domain, attribute=proto.attribute)
+        inputs = tuple(_identity(self._constants[name]) if name else None for name in proto.input)
+        return bare.SerializeToString(deterministic=True), inputs, tuple(map(bool, proto.output))
+
+    def _computed(self, proto: onnx.NodeProto) -> list[Array] | None:
+        from onnx.reference import ReferenceEvaluator
+
+        names = dict.fromkeys(name for name in proto.input if name)
+        given = {name: self._constants[name] for name in names}
+        inner = helper.make_graph(
+            [proto],
+            "folded",
+            [_declared(name, array) for name, array in given.items()],
+            [onnx.ValueInfoProto(name=name) for name in proto.output if name],
+        )
+        alone = helper.make_model(inner, opset_imports=self._model.opset_import, ir_version=self._model.ir_version)
+        try:
+            with np.errstate(all="ignore"):
+                results: Any = ReferenceEvaluator(alone).run(None, given)
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001  # whatever NumPy raises: MXNet can compute it, or says why it cannot
+            return None
+        return [np.asarray(result) for result in results]
+
+
+def _measured(proto: onnx.NodeProto, shape: tuple[int, ...]) -> Array:
+    """What Shape or Size return."""
+    if proto.op_type == "Size":
+        return np.array(math.prod(shape), np.int64)
+    bounds = {attribute.name: attribute.i for attribute in proto.attribute}
+    return np.array(shape[bounds.get("start") : bounds.get("end")], np.int64)
+
+
+def _identity(array: Array) -> Hashable:
+    small = array.nbytes <= _COMPARED_BYTES and array.dtype.kind != "O"
+    return (array.dtype, array.shape, array.tobytes()) if small else id(array)
+
+
+_LABEL = "~"
+"""What names of MXNet's operators begin with: then the place of their node in ONNX. No variable's name begins so."""
+
+_KNOWN_BYTES = 1024
+"""Values of up to this size are shown to the inference of shapes."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MxnetNetwork:
+    """A network in MXNet's terms.
+
+    Attributes:
+        symbol: All outputs, in order.
+        arrays: Variable to value.
+        feeds: Variable to the input of the network that it is.
+        labels: Label to what the node in ONNX gives, from which operators with that label were made.
+        operators: Kinds of ONNX operators that it holds, in order.
+    """
+
+    symbol: Symbol
+    arrays: Mapping[str, Array]
+    feeds: Mapping[str, str]
+    labels: Mapping[str, tuple[str, ...]]
+    operators: tuple[str, ...]
+
+
+def labelled(name: str) -> str:
+    """The label in the name of one of MXNet's operators; empty where it has none."""
+    label, dot, _ = name.partition(".")
+    return label if dot and label.startswith(_LABEL) else ""
+
+
+def translate(network: Network, *, fused: bool) -> MxnetNetwork:
+    """Express a network in symbols.
+
+    Args:
+        network: A brick or a whole model.
+        fused: Whether MXNet will fuse operators for oneDNN; what it would get wrong is kept apart.
+
+    Raises:
+        UnsupportedBrick: MXNet has no such operator, or not with these types or attributes.
+        BackendError: The model file cannot be read, or an index in it is out of range.
+    """
+    import mxnet as mx
+
+    model = network.model if network.model is not None else _loaded(network)
+    constants = _constants(model, network.weights)
+    feeds = dict(network.feeds)
+    types = _types(model, feeds, constants)
+    versions = {entry.domain: entry.version for entry in model.opset_import}
+    variables = Variables()
+    symbols: dict[str, Symbol] = {name: variables.add(array) for name, array in feeds.items()}
+    fed = dict(zip(variables.bound, feeds, strict=True))
+    labels: dict[str, tuple[str, ...]] = {}
+    known = translations()
+    folding = Folding(model, constants, types)
+    used = frozenset({*network.outputs, *(name for node in model.graph.node for name in node.input if name)})
+    apart = _apart(model.graph) if fused else frozenset()
+    for number, proto in enumerate(model.graph.node):
+        if folding.fold(proto):
+            continue
+        if proto.domain not in DOMAINS or proto.op_type not in known:
+            raise UnsupportedBrick(f"MXNet has no {f'{proto.domain}.{proto.op_type}'.lstrip('.')}")
+        opset = versions.get("", versions.get("ai.onnx", 1))
+        node = OnnxNode(proto, opset, types, constants, feeds, used, symbols, variables)
+        label = f"{_LABEL}{number}"
+        labels[label] = tuple(name for name in proto.output if name)
+        with mx.name.Prefix(f"{label}."):
+            made = known[proto.op_type](node)
+            results = made if isinstance(made, list) else [made]
+            for name, symbol in zip(proto.output, results, strict=False):
+                if name:
+                    symbols[name] = mx.sym.BlockGrad(symbol) if name in apart else symbol
+    outputs = []
+    for name in network.outputs:
+        if name not in symbols:
+            symbols[name] = variables.add(constants[name])
+        outputs.append(symbols[name])
+    whole = mx.sym.Group(outputs)
+    read = {*whole.list_arguments(), *whole.list_auxiliary_states()}
+    return MxnetNetwork(
+        symbol=whole,
+        arrays={name: array for name, array in variables.bound.items() if name in read},
+        feeds=fed,
+        labels=labels,
+        operators=tuple(dict.fromkeys(proto.op_type for proto in model.graph.node)),
+    )
+
+
+def _apart(graph: onnx.GraphProto) -> frozenset[str]:
+    """Values that no operator may be fused with.
+
+    MXNet 1.9 fuses an operator with one that reads its output even where that output is also one of the network, or,
+    with a product of matrices, is read by others too: they then get the wrong values. Nor can it fuse a sum of a value
+    with itself. Nothing is fused across ``BlockGrad``, which does nothing else when there are no gradients.
+    """
+    uses = Counter(name for node in graph.node for name in node.input)
+    exposed = {value.name for value in graph.output}
+    several = {name for node in graph.node for name in node.output if node.op_type in PRODUCTS and uses[name] > 1}
+    twice = {node.input[0] for node in graph.node if len(node.input) == 2 and node.input[0] == node.input[1]}
+    return frozenset(several | twice | {name for name in exposed if uses[name]})
+
+
+def _loaded(network: Network) -> onnx.ModelProto:
+    assert network.path is not None  # noqa: S101  # a network has a model or a path
+    try:
+        return onnx.load(network.path)
+    except Exception as error:  # the reader raises whatever its parts raise
+        raise BackendError(f"{network.path.name} cannot be read: {error}") from error
+
+
+def _constants(model: onnx.ModelProto, weights: Mapping[str, Array]) -> dict[str, Array]:
+    found = dict(weights)
+    for tensor in model.graph.initializer:
+        if tensor.name not in found:
+            found[tensor.name] = numpy_helper.to_array(tensor)
+    return found
+
+
+def _types(model: onnx.ModelProto, feeds: Mapping[str, Array], constants: Mapping[str, Array]) -> dict[str, ValueType]:
+    """Element type and shape of every value, with the inputs as they are fed."""
+    bare = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
+    bare.graph.name = "types"
+    bare.graph.node.extend(model.graph.node)
+    bare.graph.output.extend(model.graph.output)
+    for name, array in {**constants, **feeds}.items():
+        bare.graph.input.append(_declared(name, array))
+        if name in constants and array.nbytes <= _KNOWN_BYTES and array.dtype.kind in "biuf":
+            bare.graph.initializer.append(numpy_helper.from_array(array, name))
+    for value in bare.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    inferred = infer_shapes(bare)
+    found: dict[str, ValueType] = {name: (array.dtype, array.shape) for name, array in feeds.items()}
+    for value in [*inferred.graph.value_info, *inferred.graph.output, *model.graph.value_info, *model.graph.output]:
+        static = _static(value)
+        if static is not None:
+            found.setdefault(value.name, static)
+    return found
+
+
+def _declared(name: str, array: Array) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+
+
+def _static(value: onnx.ValueInfoProto) -> ValueType | None:
+    shape, element = static_shape(value.type), value.type.tensor_type.elem_type
+    if shape is None or element in (TensorProto.UNDEFINED, TensorProto.STRING):
+        return None
+    return helper.tensor_dtype_to_np_dtype(element), shape

@@ -1,0 +1,141 @@
+"""What runtimes report: exceptions, of which most share no base class and have only a text, and profiles."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import median, median_high
+
+from ...db.values import Kernel, KernelView
+from ...errors import BackendError, UnsupportedBrick
+
+_MEMORY = re.compile(
+    r"bad_alloc|bad allocation|(failed to|can(no|')t|cannot) alloc|not enough memory|out of memory", re.IGNORECASE
+)
+_SOURCE = re.compile(r"(?<![\w.@+/-])[\w.@+/-]+\.(cc|h|hpp|cpp|cu):\d+:?")
+"""Places in a runtime's own source: a stored reason must not name them."""
+_NOTHING = re.compile(r"(?!)")
+_REASON_LENGTH = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """How a runtime words what went wrong.
+
+    Attributes:
+        runtime: Its name.
+        unsupported: Found where it cannot express a network.
+        memory: Found where there was not enough memory, beside what runtimes have in common.
+        noise: What names no cause, or a place: left out of a reason.
+    """
+
+    runtime: str
+    unsupported: re.Pattern[str]
+    memory: re.Pattern[str] = _NOTHING
+    noise: re.Pattern[str] = _NOTHING
+
+    def meaning(
+        self, error: Exception, *, where: str = "", cause: str | None = None, unsupported: bool = False
+    ) -> Exception:
+        """What an exception means, as a backend raises it (``BackendError``, ``UnsupportedBrick``, ``MemoryError``).
+
+        Args:
+            error: Of the runtime; one of dlbricks' own is returned as it is.
+            where: Operators that it was at, as far as it is known.
+            cause: The part of its text that names the cause; None: all of it.
+            unsupported: Whether it is known to mean that the runtime cannot express the network.
+        """
+        if isinstance(error, BackendError):
+            return error
+        text = _line(str(error))
+        noiseless = _SOURCE.sub(" ", self.noise.sub(" ", text if cause is None else _line(cause)))
+        reason = _line(noiseless).strip(" :")[:_REASON_LENGTH] or type(error).__name__
+        if isinstance(error, MemoryError) or _MEMORY.search(text) or self.memory.search(text):
+            return MemoryError(f"{where}: {reason}" if where else reason)
+        if unsupported or self.unsupported.search(text):
+            return UnsupportedBrick(f"{self.runtime} cannot express {where or 'it'}: {reason}")
+        return BackendError(f"{self.runtime} failed{f' in {where}' if where else ''}: {reason}")
+
+    @contextmanager
+    def translating(self, *, unsupported: bool = False) -> Iterator[None]:
+        """Raise what an exception in this context means: exceptions of runtimes share no base class.
+
+        Args:
+            unsupported: As of ``meaning``.
+        """
+        try:
+            yield
+        except Exception as error:
+            raise self.meaning(error, unsupported=unsupported) from error
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
+_Named = tuple[str, str, str]
+"""Name, operator and place of a kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One call of a kernel.
+
+    Attributes:
+        name: As the runtime prints it.
+        operator: The framework's operator that launched it; empty where that is not known.
+        place: Where it ran.
+        time_ns: How long; None where the profiler does not report it.
+    """
+
+    name: str
+    operator: str
+    place: str
+    time_ns: int | None
+
+
+def kernel_view(executions: Sequence[Sequence[Launch]], walls_ns: Sequence[int], source: str) -> KernelView:
+    """The kernels of several executions of one network.
+
+    Args:
+        executions: The calls of each execution, in the order in which they started.
+        walls_ns: How long each execution took.
+        source: Which profiler.
+
+    Returns:
+        Per kernel its calls and time in one execution, each the median: an execution that was interrupted does not
+        count. A kernel that not every execution called, as one behind an ``If``, is listed if most of them did.
+
+    Raises:
+        BackendError: No execution was seen, or not all that took time.
+    """
+    if not executions or len(executions) != len(walls_ns):
+        raise BackendError(f"{source} recorded {len(executions)} of {len(walls_ns)} executions")
+    order: dict[_Named, None] = {}
+    summed = [_summed(launches) for launches in executions]
+    for launches in executions:
+        order.update(dict.fromkeys((launch.name, launch.operator, launch.place) for launch in launches))
+    kernels = []
+    for named in order:
+        calls = median_high(len(found.get(named, ())) for found in summed)
+        times = [_total(found.get(named, ())) for found in summed]
+        known = [time for time in times if time is not None]
+        if calls:
+            time_ns = round(median(known)) if len(known) == len(times) else None
+            kernels.append(Kernel(*named, calls=calls, time_ns=time_ns))
+    return KernelView(tuple(kernels), round(median(walls_ns)), len(executions), source)
+
+
+def _summed(launches: Sequence[Launch]) -> dict[_Named, list[int | None]]:
+    found: dict[_Named, list[int | None]] = {}
+    for launch in launches:
+        found.setdefault((launch.name, launch.operator, launch.place), []).append(launch.time_ns)
+    return found
+
+
+def _total(times: Sequence[int | None]) -> int | None:
+    """The sum of times, unless one is not known."""
+    known = [time for time in times if time is not None]
+    return sum(known) if len(known) == len(times) else None

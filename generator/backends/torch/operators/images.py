@@ -1,0 +1,326 @@
+"""Convolutions, pools and images of other sizes.
+
+A size is changed by PyTorch's interpolation where it means the same, by an own one by constant indices elsewhere.
+Coordinates follow the ONNX specification of Resize.
+"""
+# ruff: noqa: TID251 - part of the backend that runs torch
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.nn import functional
+
+from .....bricks.canonical.spatial import same_pads
+from ...resampling import coordinates, nearest
+from .call import Tensor, TorchCall, operator, padded
+
+
+def explicit_pads(
+    call: TorchCall, sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> tuple[list[int], list[int]]:
+    """Padding at the beginning and at the end of each axis, from ``pads`` or ``auto_pad``.
+
+    With ``SAME_UPPER`` and ``SAME_LOWER`` the output has ``ceil(size / stride)`` elements; an odd rest goes to the end
+    or to the beginning.
+    """
+    rank = len(sizes)
+    automatic = call.get("auto_pad", "NOTSET")
+    if automatic in {"NOTSET", ""}:
+        pads = call.get("pads") or [0] * (2 * rank)
+    elif automatic == "VALID":
+        pads = [0] * (2 * rank)
+    else:
+        pads = same_pads(sizes, kernel, strides, dilations, upper=automatic == "SAME_UPPER")
+    return list(pads[:rank]), list(pads[rank:])
+
+
+def padding_list(before: Sequence[int], after: Sequence[int]) -> list[int]:
+    """What ``torch.nn.functional.pad`` takes: the last axis first."""
+    return [pad for pair in reversed(list(zip(before, after, strict=True))) for pad in pair]
+
+
+_CONVOLUTIONS = {1: torch.conv1d, 2: torch.conv2d, 3: torch.conv3d}
+_TRANSPOSED = {1: torch.conv_transpose1d, 2: torch.conv_transpose2d, 3: torch.conv_transpose3d}
+
+
+@operator("Conv")
+def _conv(call: TorchCall, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    return convolve(call, x, weight, bias)
+
+
+def convolve(call: TorchCall, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """A convolution with the attributes of a node; padding that differs between the sides is done ahead."""
+    rank = _rank(call, x)
+    strides = call.get("strides", [1] * rank)
+    dilations = call.get("dilations", [1] * rank)
+    before, after = explicit_pads(call, x.shape[2:], weight.shape[2:], strides, dilations)
+    if before != after:
+        x = functional.pad(x, padding_list(before, after))
+        before = [0] * rank
+    return _CONVOLUTIONS[rank](x, weight, bias, strides, before, dilations, call.get("group", 1))
+
+
+@operator("ConvTranspose")
+def _conv_transpose(call: TorchCall, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    rank = _rank(call, x)
+    strides = call.get("strides", [1] * rank)
+    dilations = call.get("dilations", [1] * rank)
+    extra = call.get("output_padding", [0] * rank)
+    before, after = _cropped(call, x.shape[2:], weight.shape[2:], strides, dilations, extra)
+    group = call.get("group", 1)
+    transposed = _TRANSPOSED[rank]
+    if before == after:
+        return transposed(x, weight, bias, strides, before, extra, group, dilations)
+    if any(more > crop for more, crop in zip(extra, after, strict=True)):
+        raise call.refuse("with an output padding beyond what its pads crop")
+    whole = transposed(x, weight, bias, strides, [0] * rank, [0] * rank, group, dilations)
+    ends = [more - crop for more, crop in zip(extra, after, strict=True)]
+    return functional.pad(whole, padding_list([-crop for crop in before], ends))
+
+
+def _cropped(  # noqa: PLR0917
+    call: TorchCall,
+    sizes: Sequence[int],
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    extra: Sequence[int],
+) -> tuple[list[int], list[int]]:
+    """What a transposed convolution takes off at the beginning and at the end of each axis."""
+    rank = len(sizes)
+    automatic = call.get("auto_pad", "NOTSET")
+    target = call.get("output_shape")
+    if target is None and automatic in {"SAME_UPPER", "SAME_LOWER"}:
+        target = [size * stride for size, stride in zip(sizes, strides, strict=True)]
+    if target is None:
+        pads = call.get("pads", [0] * (2 * rank)) if automatic != "VALID" else [0] * (2 * rank)
+        return list(pads[:rank]), list(pads[rank:])
+    before, after = [], []
+    for axis in range(rank):
+        full = strides[axis] * (sizes[axis] - 1) + extra[axis] + (kernel[axis] - 1) * dilations[axis] + 1
+        total = max(full - target[-rank:][axis], 0)
+        small, large = total // 2, total - total // 2
+        # The ONNX specification gives the larger half to the end for SAME_UPPER, and to the beginning otherwise.
+        begin, end = (small, large) if automatic == "SAME_UPPER" else (large, small)
+        before.append(begin)
+        after.append(end)
+    return before, after
+
+
+@operator("Col2Im")
+def _col2im(call: TorchCall, columns: Tensor, image: Tensor, block: Tensor) -> Tensor:
+    size, kernel = image.tolist(), block.tolist()
+    rank = len(size)
+    if rank != 2:
+        raise call.refuse(f"of {rank} axes")
+    pads = call.get("pads", [0] * (2 * rank))
+    strides, dilations = call.get("strides", [1] * rank), call.get("dilations", [1] * rank)
+    before, after = list(pads[:rank]), list(pads[rank:])
+    if before == after:
+        return functional.fold(columns, size, kernel, dilations, before, strides)
+    padded = [sum(parts) for parts in zip(size, before, after, strict=True)]
+    whole = functional.fold(columns, padded, kernel, dilations, 0, strides)
+    return functional.pad(whole, padding_list([-pad for pad in before], [-pad for pad in after]))
+
+
+def _rank(call: TorchCall, x: Tensor) -> int:
+    rank = x.ndim - 2
+    if rank not in _CONVOLUTIONS:
+        raise call.refuse(f"of {rank} axes")
+    return int(rank)
+
+
+_MAX = {1: torch.max_pool1d, 2: torch.max_pool2d, 3: torch.max_pool3d}
+_MAX_AND_INDEX = {
+    1: functional.max_pool1d_with_indices,
+    2: functional.max_pool2d_with_indices,
+    3: functional.max_pool3d_with_indices,
+}
+_AVERAGE = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}
+
+
+@operator("MaxPool")
+def _max_pool(call: TorchCall, x: Tensor) -> Any:
+    rank = _rank(call, x)
+    kernel, strides, dilations, before, after = _window(call, x)
+    if before != after or any(2 * pad > size for pad, size in zip(before, kernel, strict=True)):
+        if call.has(1):
+            raise call.refuse("with indices and padding that differs between the sides")
+        lowest = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
+        x = functional.pad(x, padding_list(before, after), value=lowest)
+        before = [0] * rank
+    ceiling = call.flag("ceil_mode")
+    if not call.has(1):
+        return _MAX[rank](x, kernel, strides, before, dilations, ceiling)
+    if call.get("storage_order", 0):
+        raise call.refuse("with indices in column order")
+    values, indices = _MAX_AND_INDEX[rank](x, kernel, strides, before, dilations, ceiling)
+    # ONNX counts through the whole tensor, PyTorch through each channel's plane.
+    planes = torch.tensor(range(x.shape[0] * x.shape[1]), device=x.device)
+    start = planes.reshape([x.shape[0], x.shape[1]] + [1] * rank) * math.prod(x.shape[2:])
+    return values, torch.add(indices, start)
+
+
+@operator("AveragePool")
+def _average_pool(call: TorchCall, x: Tensor) -> Tensor:
+    rank = _rank(call, x)
+    kernel, strides, dilations, before, after = _window(call, x)
+    if any(step != 1 for step in dilations):
+        raise call.refuse("with dilations")
+    include, ceiling = call.flag("count_include_pad"), call.flag("ceil_mode")
+    pool = _AVERAGE[rank]
+    if before == after and all(2 * pad <= size for pad, size in zip(before, kernel, strict=True)):
+        return pool(x, kernel, strides, before, ceiling, include or not any(before))
+    padding = padding_list(before, after)
+    padded = functional.pad(x, padding)
+    averages = pool(padded, kernel, strides, 0, ceiling, False)  # noqa: FBT003
+    if include:
+        return averages
+    # Each average is over the whole window; it is to be over those elements that are no padding.
+    inside = functional.pad(torch.ones([1, 1, *x.shape[2:]], dtype=x.dtype, device=x.device), padding)
+    return torch.div(averages, pool(inside, kernel, strides, 0, ceiling, False))  # noqa: FBT003
+
+
+@operator("LpPool")
+def _lp_pool(call: TorchCall, x: Tensor) -> Tensor:
+    rank = _rank(call, x)
+    kernel, strides, dilations, before, after = _window(call, x)
+    if any(step != 1 for step in dilations) or rank == 3:
+        raise call.refuse("with dilations, or of 3 axes")
+    power = call.get("p", 2)
+    if any(before) or any(after):
+        x = functional.pad(x, padding_list(before, after))
+    raised = _AVERAGE[rank](torch.pow(torch.abs(x), power), kernel, strides, 0, call.flag("ceil_mode"))
+    return torch.pow(torch.mul(raised, math.prod(kernel)), 1 / power)
+
+
+@operator("GlobalAveragePool")
+def _global_average_pool(_: TorchCall, x: Tensor) -> Tensor:
+    if x.ndim == 4:
+        return functional.adaptive_avg_pool2d(x, 1)
+    return torch.mean(x, list(range(2, x.ndim)), True)  # noqa: FBT003
+
+
+@operator("GlobalMaxPool")
+def _global_max_pool(_: TorchCall, x: Tensor) -> Tensor:
+    return torch.amax(x, list(range(2, x.ndim)), True)  # noqa: FBT003
+
+
+@operator("GlobalLpPool")
+def _global_lp_pool(call: TorchCall, x: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(x, call.get("p", 2), list(range(2, x.ndim)), True)  # noqa: FBT003
+
+
+def _window(call: TorchCall, x: Tensor) -> tuple[list[int], list[int], list[int], list[int], list[int]]:
+    """Kernel, strides, dilations, and padding at both sides."""
+    kernel = list(call.attributes["kernel_shape"])
+    strides = list(call.get("strides", [1] * len(kernel)))
+    dilations = list(call.get("dilations", [1] * len(kernel)))
+    before, after = explicit_pads(call, x.shape[2:], kernel, strides, dilations)
+    return kernel, strides, dilations, before, after
+
+
+@operator("Upsample")
+def _upsample(call: TorchCall, x: Tensor, scales: Tensor | None = None) -> Tensor:
+    factors = [float(scale) for scale in (call.attributes["scales"] if scales is None else scales.tolist())]
+    sizes = [math.floor(size * factor) for size, factor in zip(x.shape, factors, strict=True)]
+    mode = {"bilinear": "linear"}.get(call.get("mode", "nearest"), call.get("mode", "nearest"))
+    return _resized(call, x, sizes, factors, mode, "asymmetric", "floor")
+
+
+@operator("Resize")
+def _resize(call: TorchCall, x: Tensor, *rest: Tensor | None) -> Tensor:
+    if call.opset < 11:
+        return _upsample(call, x, *rest)
+    _, scales, sizes = padded(rest, 3)
+    if call.flag("antialias") or call.flag("exclude_outside"):
+        raise call.refuse("that leaves out or smooths")
+    axes = [axis % x.ndim for axis in call.get("axes") or range(x.ndim)]
+    target, factors = list(x.shape), [1.0] * x.ndim
+    if sizes is not None and sizes.numel():
+        if call.get("keep_aspect_ratio_policy", "stretch") != "stretch":
+            raise call.refuse("that keeps the aspect ratio")
+        for axis, size in zip(axes, sizes.tolist(), strict=True):
+            target[axis], factors[axis] = int(size), size / x.shape[axis]
+    elif scales is not None:
+        for axis, factor in zip(axes, scales.tolist(), strict=True):
+            target[axis], factors[axis] = math.floor(x.shape[axis] * factor), float(factor)
+    transformation = call.get("coordinate_transformation_mode", "half_pixel")
+    rounded = call.get("nearest_mode", "round_prefer_floor")
+    return _resized(call, x, target, factors, call.get("mode", "nearest"), transformation, rounded)
+
+
+def _resized(  # noqa: PLR0917
+    call: TorchCall, x: Tensor, sizes: list[int], factors: list[float], mode: str, transformation: str, rounded: str
+) -> Tensor:
+    exact = all(size == old * factor for size, old, factor in zip(sizes, x.shape, factors, strict=True))
+    images = 3 <= x.ndim <= 5 and sizes[:2] == list(x.shape[:2]) and exact and x.is_floating_point()
+    if images and mode == "nearest" and (transformation, rounded) == ("asymmetric", "floor"):
+        return functional.interpolate(x, sizes[2:], mode="nearest")
+    centred = transformation == "half_pixel" or (transformation == "pytorch_half_pixel" and min(sizes[2:]) > 1)
+    if images and x.ndim == 4 and mode == "linear" and (centred or transformation == "align_corners"):
+        return functional.interpolate(x, sizes[2:], mode="bilinear", align_corners=not centred)
+    if images and x.ndim == 4 and mode == "cubic" and centred and call.get("cubic_coeff_a", -0.75) == -0.75:
+        return functional.interpolate(x, sizes[2:], mode="bicubic", align_corners=False)
+    for axis, (size, factor) in enumerate(zip(sizes, factors, strict=True)):
+        old = x.shape[axis]
+        if size == old and factor == 1:
+            continue
+        among = (old, size, factor, transformation)
+        found: npt.NDArray[Any] | None = nearest(*among, rounded) if mode == "nearest" else coordinates(*among)
+        if found is None:
+            raise call.refuse(f"with coordinates of {transformation}")
+        if mode == "nearest":
+            x = torch.index_select(x, axis, torch.tensor(found, device=x.device))
+        else:
+            weights = torch.tensor(_weights(call, found, old, mode), dtype=x.dtype, device=x.device)
+            x = torch.movedim(torch.matmul(torch.movedim(x, axis, -1), weights), -1, axis)
+    return x
+
+
+def _weights(call: TorchCall, at: npt.NDArray[np.float64], old: int, mode: str) -> npt.NDArray[np.float64]:
+    """Weight of each old element in each new one; beyond the edges lies the edge."""
+    weights = np.zeros((old, len(at)))
+    base = np.floor(at).astype(int)
+    rest = at - base
+    if mode == "linear":
+        parts: list[tuple[int, Any]] = [(0, 1 - rest), (1, rest)]
+    elif mode == "cubic":
+        a = call.get("cubic_coeff_a", -0.75)
+
+        def near(d: Any) -> Any:
+            return ((a + 2) * d - (a + 3)) * d * d + 1
+
+        def far(d: Any) -> Any:
+            return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+
+        parts = [(-1, far(rest + 1)), (0, near(rest)), (1, near(1 - rest)), (2, far(2 - rest))]
+    else:
+        raise call.refuse(f"of mode {mode}")
+    for step, share in parts:
+        np.add.at(weights, (np.clip(base + step, 0, old - 1), np.arange(len(at))), share)
+    return weights
+
+
+@operator("GridSample")
+def _grid_sample(call: TorchCall, x: Tensor, grid: Tensor) -> Tensor:
+    modes = {"linear": "bilinear", "cubic": "bicubic"}
+    mode = call.get("mode", "linear")
+    return functional.grid_sample(
+        x,
+        grid,
+        mode=modes.get(mode, mode),
+        padding_mode=call.get("padding_mode", "zeros"),
+        align_corners=call.flag("align_corners"),
+    )
+
+
+@operator("AffineGrid")
+def _affine_grid(call: TorchCall, theta: Tensor, size: Tensor) -> Tensor:
+    return functional.affine_grid(theta, size.tolist(), align_corners=call.flag("align_corners"))

@@ -1,0 +1,356 @@
+"""Measure how a model's values affect its latency: time its layers with these values and with synthetic ones.
+
+Bricks are filled with values that do not affect the speed of any kernel. The values of a model may affect it. The mask
+of a shifted window (-100) makes Softmax write subnormal numbers; the matrix products after it read them, at twenty
+times the cost. The mask of a causal decoder sends Softmax's exponential down its slow path. A layer's effect is its
+latency with the model's own values minus its latency with the values of a brick. The effect of a model is the sum over
+all executed layers and all their occurrences. The model's own latency is not used.
+
+All layers are examined: it is not known beforehand which values slow a kernel down, and a sum over seemingly slow
+layers only would be biased by this selection. If the values change nothing, the sum is small relative to its interval.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import uuid
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from statistics import fmean, median, stdev
+from tempfile import TemporaryDirectory
+from typing import Unpack
+
+from ...db.queries import Filter
+from ...db.samples.statistics import student
+from ...db.store import Store
+from ...db.values import (
+    DATA,
+    DATA_CACHE,
+    Block,
+    Circumstances,
+    Conditions,
+    Identity,
+    Measurement,
+    Run,
+    Stop,
+    Subject,
+    Summary,
+    Verdict,
+)
+from ...errors import BackendError, UsageError, WorkerError
+from ..backends.registry import get, require_available
+from ..decomposition.cut import Cut
+from ..decomposition.decompose import Model, decompose
+from ..machine.lock import machine_lock
+from ..machine.system import probe_system
+from ..progress import Progress, ProgressCallback, Stage
+from ..worker.client import MODEL_MEMORY_BYTES, Workers, file_of
+from ..worker.messages import LayerEffect, Place
+from .plan import TaskMember
+from .selection import Sources, model_members
+from .settings import MeasurementFields, MeasurementSettings, Order, settings_from
+from .start import begin_run, end_run, stack_of, start_checked
+
+DATA_PROCESSES = 3
+"""Worker processes per model, by default."""
+
+_NS_PER_MS = 1e6
+_NOTABLE_FACTOR = 0.1
+_NOTABLE_SHARE = 0.001
+"""A report names a layer if its values change its latency by a tenth, and the model's by a thousandth."""
+
+_OUTLIER = 3 * 1.4826
+"""Median absolute deviations beyond which a difference is a disturbance: three standard deviations if normal."""
+
+_STABLE, _NOISY = 0.02, 0.10
+"""Limits as of any measurement, but relative to the model's latency: the effect itself may be zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataLayer:
+    """An executed layer with a latency that depends on the values in the model.
+
+    Attributes:
+        layer: Index in the executed graph's order.
+        op_type: Its operator.
+        effect_ms: Latency with its own values minus latency with synthetic ones.
+        factor: Latency with its own values divided by latency with synthetic ones.
+        subnormal_in: Share of subnormal numbers among the floating-point numbers that it reads.
+        subnormal_out: Share among the numbers that it writes.
+    """
+
+    layer: int
+    op_type: str
+    effect_ms: float
+    factor: float
+    subnormal_in: float
+    subnormal_out: float
+
+
+@dataclass(frozen=True, slots=True)
+class DataRow:
+    """The data effect of one model; if ``error`` is set, every number is None.
+
+    Attributes:
+        name: The model.
+        key: Its content key.
+        effect_ms: Latency with its own values minus latency with synthetic ones, summed over all executed layers.
+        ci95_ms: 95 % interval of it; if it includes 0, no effect was found.
+        examined: Number of executed layers timed with both kinds of values.
+        layers: Layers with a latency that depends on their values, the largest effect first.
+        error: Why the model could not be examined.
+    """
+
+    name: str
+    key: str | None
+    effect_ms: float | None = None
+    ci95_ms: tuple[float, float] | None = None
+    examined: int | None = None
+    layers: tuple[DataLayer, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DataReport:
+    """The data effects of several models.
+
+    Attributes:
+        rows: One per model, in the order given.
+        run: UUID of the run.
+        system: Key of this system.
+        stack: Key of the stack.
+        wall_s: Duration of the whole call.
+    """
+
+    rows: tuple[DataRow, ...]
+    run: str
+    system: str
+    stack: str
+    wall_s: float
+
+
+def measure_data(
+    models: Sequence[Model],
+    *,
+    store: Store,
+    settings: MeasurementSettings | None = None,
+    rounds: int = 2,
+    model_timeout_s: float = 900.0,
+    progress: ProgressCallback | None = None,
+    **fields: Unpack[MeasurementFields],
+) -> DataReport:
+    """Measure how the values in models affect their latency, and store these data effects.
+
+    An effect is stored as a measurement of the model in the variant ``DATA`` (``stored_data_effects`` finds it). It has
+    one sample per process and round, each the sum over all executed layers; a sample may be negative.
+
+    Args:
+        models: Models to examine.
+        store: Open database.
+        settings: Runtime, threads, precision, seed, and worker processes per model, one after the other.
+        rounds: Differences per layer and process. A process takes about 15 times the model's latency per round.
+        model_timeout_s: Hard limit of one model in one process.
+        progress: Called between requests.
+        **fields: Fields of ``MeasurementSettings``, instead of ``settings``; 3 processes by default.
+
+    Raises:
+        UsageError: An option has a wrong value, or the backend cannot execute a model layer by layer on the device.
+        BackendUnavailable: The runtime cannot be used here.
+        MachineBusy: Another process is measuring.
+        WorkerError: No worker can be started.
+        StoreError: The database cannot be written.
+    """
+    asked = settings_from(settings, {"processes": DATA_PROCESSES, **fields} if settings is None else fields)
+    how = replace(asked, conditions=replace(asked.conditions, cache=DATA_CACHE))
+    how.check()
+    if rounds < 1:
+        raise UsageError(f"rounds cannot be {rounds}", remedy="use 1 or more")
+    runtime, conditions = how.runtime, how.conditions
+    with ExitStack() as resources:
+        resources.enter_context(machine_lock())
+        begun = time.monotonic()
+        backend, stack, system = get(runtime.backend), stack_of(runtime), probe_system()
+        backend.require_walking(runtime.device, dict(stack.options))
+        require_available(backend, runtime.backend, runtime.device)
+        backend.require_dtype(conditions.dtype, runtime.device)
+        folder = Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-models-")))
+        sources = Sources.of(decompose(models, Cut(1)))
+        where = Circumstances(system.key, stack.key, conditions)
+        members, problems = model_members(sources, [where.identity(Subject.MODEL, key) for key in sources.keys], folder)
+        sources = sources.without(problems)
+        run = begin_run(store, how, Order("measure"), system, stack, {DATA: True})
+        found = [_Examination(member) for member in members.values()]
+        place = Place(runtime, conditions.threads, conditions.dtype, together=True)
+        start = partial(start_checked, stack=stack, memory_bytes=MODEL_MEMORY_BYTES)
+        steps = len(found) * how.processes
+        with Workers(start) as workers:
+            for number in range(steps):
+                # All models in one process, then all in the next: a drift of the machine affects all of them.
+                examination = found[number % len(found)]
+                if progress is not None:
+                    elapsed_s = time.monotonic() - begun
+                    left_s = elapsed_s / number * (steps - number) if number else None
+                    progress(Progress(Stage.SAMPLE, number, steps, examination.member.label, elapsed_s, left_s))
+                if examination.error is None:
+                    workers.close()  # free the memory of the previous model
+                    examination.examine(workers, place, rounds, seed=how.seed, timeout_s=model_timeout_s)
+        rows = {}
+        for examination in found:
+            key, label = examination.member.key, examination.member.label
+            if examination.error is not None:
+                rows[key] = DataRow(label, key, error=examination.error)
+            else:
+                measurement, blocks = effect_of(examination.processes, key, run, conditions)
+                store.add([(measurement, blocks)])
+                rows[key] = data_row(examination.processes, measurement, label)
+        end_run(store, run)
+    return DataReport(
+        rows=tuple(
+            DataRow(name, None, error=sources.problems[name]) if key is None else replace(rows[key], name=name)
+            for name, key in sources.names
+        ),
+        run=run.id,
+        system=run.system,
+        stack=run.stack,
+        wall_s=time.monotonic() - begun,
+    )
+
+
+@dataclass(slots=True)
+class _Examination:
+    """Results of one model so far: its layers, per process."""
+
+    member: TaskMember
+    processes: list[tuple[LayerEffect, ...]] = field(default_factory=list)
+    error: str | None = None
+
+    def examine(self, workers: Workers[Place], place: Place, rounds: int, *, seed: int, timeout_s: float) -> None:
+        worker = workers.at(place)
+        try:
+            layers = worker.examine(file_of(self.member.network, seed=seed), rounds, timeout_s=timeout_s)
+        except (WorkerError, BackendError) as error:
+            self.error = str(error)
+            return
+        if not layers or {len(layer.differences_ns) for layer in layers} != {rounds}:
+            self.error = f"the worker examined {len(layers)} layers, not all of them {rounds} times"
+            return
+        self.processes.append(layers)
+
+
+def stored_data_effects(
+    store: Store, keys: Collection[str], *, system: str, stack: str, threads: int, dtype: str = "float32"
+) -> dict[str, Measurement]:
+    """Return the latest data effect of each examined model.
+
+    Args:
+        store: Open database.
+        keys: Keys of source models (``ModelGraph.key``).
+        system: Key of the system.
+        stack: Key of the stack that the models run on.
+        threads: Threads of the runtime.
+        dtype: Precision.
+
+    Returns:
+        Measurements by key. ``latency_ns`` is the effect of the model's own values per inference, over all executed
+        layers; it may be negative. If ``ci95_ns`` includes 0, no effect was found.
+    """
+    conditions = Conditions(threads=threads, cache=DATA_CACHE, dtype=dtype)
+    wanted = Filter(Subject.MODEL, keys, system, stack, conditions, variant=DATA)
+    return {measurement.key: measurement for measurement in store.measurements(wanted)}
+
+
+def effect_of(
+    processes: Sequence[Sequence[LayerEffect]], key: str, run: Run, conditions: Conditions
+) -> tuple[Measurement, list[Block]]:
+    """Return the data effect of a model as a measurement: one sample per process and round, the sum over its layers.
+
+    The interval is Student's interval of the mean, as for any difference; it includes zero if the values change
+    nothing. The verdict rates its width relative to the model's latency.
+
+    Args:
+        processes: Per process, every executed layer.
+        key: Key of the source model.
+        run: Run of the examination.
+        conditions: Conditions of the examination.
+    """
+    import numpy as np  # only this command needs it
+
+    moments = [(process, round_) for process, layers in enumerate(processes) for round_ in _rounds(layers)]
+    cleaned = [_cleaned(layer) for layer in zip(*processes, strict=True)]
+    sums = dict(zip(moments, (sum(found) for found in zip(*cleaned, strict=True)), strict=True))
+    values = sorted(sums.values())
+    centre, half = fmean(values), math.inf
+    if len(values) > 1:
+        half = student(len(values) - 1) * stdev(values) / math.sqrt(len(values))
+    model_ns = median(sum(layer.own_ns for layer in layers) for layers in processes)
+    relative = half / model_ns
+    summary = Summary(
+        median_ns=median(values),
+        mean_ns=centre,
+        trimmed_mean_ns=centre,
+        min_ns=values[0],
+        p90_ns=float(np.quantile(values, 0.9)),
+        p99_ns=float(np.quantile(values, 0.99)),
+        ci95_ns=(centre - half, centre + half),
+        samples=len(values),
+        block_medians_ns=tuple(sums.values()),
+        verdict=Verdict.STABLE if relative <= _STABLE else Verdict.NOISY if relative <= _NOISY else Verdict.UNSTABLE,
+    )
+    identity = Identity(Subject.MODEL, key, run.system, run.stack, conditions, DATA)
+    measurement = Measurement(str(uuid.uuid4()), run.id, identity, 1, summary, Stop.BUDGET)
+    return measurement, [Block(*moment, ((round(value), 1),)) for moment, value in sums.items()]
+
+
+def _rounds(layers: Sequence[LayerEffect]) -> range:
+    return range(len(layers[0].differences_ns))
+
+
+def _cleaned(seen: Sequence[LayerEffect]) -> list[float]:
+    """Return a layer's differences over all processes and rounds, without disturbances (Hampel's identifier).
+
+    A model has hundreds of layers. Another process may disturb one of them for milliseconds, as long as the whole
+    effect. A disturbed difference is moved to ``_OUTLIER`` deviations from the median of its layer.
+    """
+    differences = [difference for layer in seen for difference in layer.differences_ns]
+    centre = median(differences)
+    reach = _OUTLIER * median(abs(difference - centre) for difference in differences)
+    return [min(max(difference, centre - reach), centre + reach) for difference in differences]
+
+
+def data_row(processes: Sequence[Sequence[LayerEffect]], measurement: Measurement, name: str) -> DataRow:
+    """Return the row of an examined model."""
+    return DataRow(
+        name=name,
+        key=measurement.key,
+        effect_ms=measurement.latency_ms,
+        ci95_ms=measurement.ci95_ms,
+        examined=len(processes[0]),
+        layers=_notable(processes),
+    )
+
+
+def _notable(processes: Sequence[Sequence[LayerEffect]]) -> tuple[DataLayer, ...]:
+    """Return the layers with values that change their latency in every process and round alike, and notably."""
+    model_ns = median(sum(layer.synthetic_ns for layer in layers) for layers in processes)
+    found = []
+    for seen in zip(*processes, strict=True):
+        differences = [difference for layer in seen for difference in layer.differences_ns]
+        effect_ns, synthetic_ns = median(differences), median(layer.synthetic_ns for layer in seen)
+        agree = min(differences) > 0 or max(differences) < 0
+        if agree and abs(effect_ns) >= max(_NOTABLE_FACTOR * synthetic_ns, _NOTABLE_SHARE * model_ns):
+            first = seen[0]
+            found.append(
+                DataLayer(
+                    layer=first.index,
+                    op_type=first.op_type,
+                    effect_ms=effect_ns / _NS_PER_MS,
+                    factor=1 + effect_ns / synthetic_ns,
+                    subnormal_in=first.subnormal_in,
+                    subnormal_out=first.subnormal_out,
+                )
+            )
+    return tuple(sorted(found, key=lambda layer: -abs(layer.effect_ms)))

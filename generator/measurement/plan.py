@@ -1,0 +1,530 @@
+"""The plan of a run: members, the tasks that time them, groups of tasks, and a forecast of the duration.
+
+A model's bricks are visited between its own executions, within seconds, so that both meet the same state of the
+machine. A pack touches about as much memory as the models that its bricks come from. Between two uses of a weight,
+all other bricks therefore run, as in a model.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ...bricks.graph.boundary import BOUNDARY
+from ...bricks.graph.footprint import REPEAT_LEVELS, REUSE_LEVELS
+from ...db.values import Identity, Measurement
+from ...models.runnable import Runnable
+from ..halves import halves
+from ..worker.client import file_of
+from ..worker.messages import Load, PackMember, Place
+from .pace import LOOP_NS, loops_of, warmups_of
+
+_MOST_MODELS = 8
+"""Models of one group: with more, too much time would pass between a model's executions and its bricks' visits."""
+
+_MOST_ON_GPU = 1
+"""Models of a group on a GPU: among the bricks of other models, a kernel of microseconds is up to a fifth slower."""
+
+_MOST_MEMBERS = 300
+"""Bricks of one pack: limited by the loss from a crash, and by the size of a profile."""
+
+_ROOM = 1.6
+"""Largest size of a pack relative to its footprint class, unless a single brick is larger."""
+
+_MOST_COPIES = 8
+
+_JITTER = 0.4
+"""Largest shift of a brick in the order by size, as a difference of logarithms of bytes."""
+
+_FILLED = 0.7
+"""A pack below this part of its class is filled with copies of its own bricks; each copy has separate weights."""
+
+_WORKER_START_S = 0.5
+"""Start of a worker: interpreter, runtime."""
+_LOAD_S = 0.003
+"""Loading of a small network in one process."""
+_LOAD_S_PER_BYTE = 5e-9
+"""Filling and packing weights: from 5 to 7 ns of a core for each byte of the weights of ResNet-50, BERT and GPT-2."""
+_NS_PER_MAC = 0.025
+"""40 GMAC/s: models of convolutions and of products had 45 to 70 on one core."""
+_PROBES_S = 0.0005
+"""Time per visit of the probes that show how quiet the machine is."""
+_READ_S = 0.15
+"""Reading the profile of a pack."""
+_CLOCK_PASSES = 60
+_CLOCK_BRICKS = 200
+"""Each process measures the cost of the profiler's clock: this many passes over this many of the shortest bricks."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskMember:
+    """A brick, model or built-in network to measure.
+
+    Attributes:
+        identity: Subject, key and conditions of the measurement.
+        label: Name for the user: the shortened key, or the model's name.
+        network: The network that the worker loads.
+        as_is: True if it comes from a graph that the runtime executes, and runs without further optimisation.
+        unroll: Copies in one network; 0: the worker chooses.
+        footprint: Footprint class of its pack, in bytes; 0: it runs alone.
+        macs: Work of one execution, for the forecast; None if unknown.
+        weight_bytes: Bytes of its weights.
+        read_bytes: Bytes of the weights that one execution reads; at a model's boundary, also its inputs and outputs.
+        live_bytes: Bytes of its inputs and outputs.
+        footprint_bytes: Bytes that a model touches between two visits of the same weights; None if unknown.
+    """
+
+    identity: Identity
+    label: str
+    network: Runnable
+    as_is: bool = False
+    unroll: int = 1
+    footprint: int = 0
+    macs: int | None = None
+    weight_bytes: int = 0
+    read_bytes: int = 0
+    live_bytes: int = 0
+    footprint_bytes: int | None = None
+
+    @property
+    def id(self) -> str:
+        """Id in the worker: a brick and a model may share a key, and a brick has several cache states and variants."""
+        identity = self.identity
+        return f"{identity.subject}:{identity.key}:{identity.conditions.cache}:{identity.variant}"
+
+    @property
+    def key(self) -> str:
+        """Brick key, or model key."""
+        return self.identity.key
+
+    @property
+    def algorithm(self) -> str:
+        """The backend's algorithm for it; empty: the backend chooses."""
+        return "" if self.identity.variant in BOUNDARY else self.identity.variant
+
+    @property
+    def size_bytes(self) -> int:
+        """Estimate of its memory in the worker: a runtime keeps a packed copy of weights."""
+        return 2 * self.weight_bytes + self.live_bytes
+
+    def part(self, variant: str) -> Identity:
+        """Return the identity of a part of it that is measured in the same visits."""
+        return replace(self.identity, variant=variant)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MeasurementTask:
+    """A network or a pack of bricks that is timed as one.
+
+    Attributes:
+        id: Id in the worker.
+        place: Place at which it runs.
+        members: One member, or the bricks of the pack: all have one footprint class and variant.
+        packed: True if the members run together, as a pack.
+        copies: Number of copies of a brick in its pack, by the brick's id, if more than one.
+        feeds: npz file with the values of a single network's inputs; empty: seeded values.
+    """
+
+    id: str
+    place: Place
+    members: tuple[TaskMember, ...]
+    packed: bool = False
+    copies: Mapping[str, int] = field(default_factory=dict)
+    feeds: str = ""
+
+    @property
+    def label(self) -> str:
+        """Name for progress reports."""
+        return f"{len(self.members)} bricks" if self.packed else self.members[0].label
+
+    @property
+    def cold(self) -> bool:
+        """True if caches are evicted before each visit."""
+        return not self.packed and self.members[0].identity.conditions.cache == "cold"
+
+    @property
+    def footprint(self) -> int:
+        """Footprint class of a pack, in bytes."""
+        return self.members[0].footprint if self.packed else 0
+
+    @property
+    def footprint_bytes(self) -> int:
+        """Bytes that one visit touches: the weights it reads, and the largest inputs and outputs of a brick."""
+        weights = sum(member.read_bytes * self.copies.get(member.id, 1) for member in self.members)
+        return weights + max((member.live_bytes for member in self.members), default=0)
+
+    @property
+    def size_bytes(self) -> int:
+        """Estimate of its memory in the worker."""
+        return sum(member.size_bytes for member in self.members)
+
+    def ordered(self, seed: str) -> list[TaskMember]:
+        """Return the bricks by size of inputs and outputs, ascending or descending, with small random shifts.
+
+        A layer of a model writes to memory that a layer of about its size just used. In random order, the memory that a
+        short brick writes to is colder than in a model (docs/measuring.md has figures).
+        """
+        draw = random.Random(seed)  # noqa: S311  # an order, not a secret
+        places = {
+            member.id: math.log(member.live_bytes + 1) + draw.uniform(-_JITTER, _JITTER) for member in self.members
+        }
+        descending = draw.choice((False, True))
+        return sorted(self.members, key=lambda member: (places[member.id], member.id), reverse=descending)
+
+    def shares_memory(self, session: int) -> bool:
+        """Return True if tensors of one shape share memory in a session: this makes the memory of outputs colder.
+
+        In a model, this memory was last used a few layers before. In a pack, a brick of the same shape was the last
+        user if memory is shared, or else the brick before. A model is between both, so sessions alternate. In a large
+        model, weights evict this memory anyway (docs/measuring.md has figures).
+        """
+        return self.footprint >= max(REUSE_LEVELS) or session % 2 == 0
+
+    def load(self, seed: int, *, process: int = 0, session: int = 0, unroll: int = 0) -> Load:
+        """Return the request that loads the task in a worker.
+
+        Args:
+            seed: Seed of weights, inputs and orders.
+            process: Number of the process.
+            session: Number of the session in the process; it sets the order of a pack.
+            unroll: Copies that an earlier process chose for a single network; 0: not chosen.
+        """
+        if not self.packed:
+            (member,) = self.members
+            return Load(
+                id=self.id,
+                members=(_loaded(member, seed),),
+                unroll=1 if member.footprint else unroll or member.unroll,
+                feeds=self.feeds,
+            )
+        return Load(
+            id=self.id,
+            members=tuple(
+                _loaded(member, seed, self.copies.get(member.id, 1))
+                for member in self.ordered(f"{seed}:{process}:{session}")
+            ),
+            packed=True,
+            memory_reuse=self.shares_memory(process + session),
+        )
+
+    def without(self, names: Collection[str]) -> MeasurementTask | None:
+        """Return the pack without some of its bricks; None if none is left."""
+        kept = tuple(member for member in self.members if member.id not in names)
+        return replace(self, members=kept) if kept else None
+
+    def halves(self) -> tuple[MeasurementTask, ...]:
+        """Return two packs of half the bricks each; nothing for a single brick."""
+        parts = zip("ab", halves(self.members), strict=False)
+        return tuple(replace(self, id=f"{self.id}{mark}", members=tuple(part)) for mark, part in parts)
+
+
+def _loaded(member: TaskMember, seed: int, copies: int = 1) -> PackMember:
+    variant = member.identity.variant
+    file = file_of(member.network, seed=seed, as_is=member.as_is, variant=member.algorithm)
+    return PackMember(member.id, file, copies, variant if variant in BOUNDARY else "")
+
+
+def single(member: TaskMember, place: Place) -> MeasurementTask:
+    """Return a task that runs a member alone."""
+    return MeasurementTask(member.id, place, (member,))
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Tasks that are visited alternately.
+
+    Attributes:
+        tasks: Packs, followed by the members that run alone.
+        anchors: Ids of the whole models among the members: when they are measured, the group is done.
+    """
+
+    tasks: tuple[MeasurementTask, ...]
+    anchors: frozenset[str] = frozenset()
+
+    @property
+    def one_order(self) -> bool:
+        """True if the order of its packs does not matter: weights evict all data between two bricks.
+
+        These packs take longest to load, so each process loads them only once.
+        """
+        return all(task.footprint >= max(REUSE_LEVELS) for task in self.tasks if task.packed)
+
+    @property
+    def members(self) -> tuple[TaskMember, ...]:
+        """Members of all tasks."""
+        return tuple(member for task in self.tasks for member in task.members)
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """Bricks of a suite by the models that contain them.
+
+    Attributes:
+        bricks: Model key to the keys of its bricks, for models with all their bricks in the suite.
+        apart: Name of each model with other shapes than the suite, and the reason with its bound dimensions.
+        levels: Model key to the footprint class of the cut graph, if the suite notes it.
+    """
+
+    bricks: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    apart: Mapping[str, str] = field(default_factory=dict)
+    levels: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasurementPlan:
+    """Groups to measure, and their distribution over processes and sessions.
+
+    Attributes:
+        groups: Groups, visited one after the other in each process.
+        processes: Processes at each place, one after the other.
+        sessions: Sessions of a group in each process; a group with packs has one if their order does not matter.
+        seed: Seed of weights, inputs and orders.
+        timeout_s: Hard limit of one visit.
+        isolate: If a worker ends, or a runtime fails over a pack: True halves the pack until the culprit is found,
+            which runs once more alone; False marks the task as failed.
+    """
+
+    groups: tuple[Group, ...]
+    processes: int
+    sessions: int
+    seed: int = 0
+    timeout_s: float = 120.0
+    isolate: bool = True
+
+    def sessions_of(self, group: Group) -> int:
+        """Return the sessions of a group in each process."""
+        return 1 if group.one_order and any(task.packed for task in group.tasks) else self.sessions
+
+    def forecast_s(self, visits: int, known: Mapping[str, Measurement]) -> float:
+        """Return the expected seconds of the plan: workers, loading and visits.
+
+        Args:
+            visits: Number of visits of each task.
+            known: Earlier measurements by key, from any machine.
+        """
+        if not self.groups:
+            return 0.0
+        places = {task.place for group in self.groups for task in group.tasks}
+        total = self.processes * len(places) * _WORKER_START_S
+        packed: list[float] = []
+        for group in self.groups:
+            for task in group.tasks:
+                each = {member.id: _run_ns(member, known) for member in task.members}
+                run_ns = sum(ns * task.copies.get(name, 1) for name, ns in each.items())
+                runs = loops_of(int(run_ns)) + warmups_of(int(run_ns), task.footprint)
+                visit_s = (runs * run_ns if run_ns >= 1 else LOOP_NS) / 1e9 + _PROBES_S
+                loads = self.processes * (self.sessions_of(group) if task.packed else 1)
+                total += loads * sum(_load_s(member, known, task) for member in task.members)
+                total += loads * _READ_S if task.packed else 0.0
+                total += visits * visit_s
+                packed += each.values() if task.packed else ()
+        return total + self.processes * _CLOCK_PASSES * sum(sorted(packed)[:_CLOCK_BRICKS]) / 1e9
+
+
+def _run_ns(member: TaskMember, known: Mapping[str, Measurement]) -> float:
+    earlier = known.get(member.key)
+    return earlier.latency_ns if earlier is not None else (member.macs or 0) * _NS_PER_MAC
+
+
+def _load_s(member: TaskMember, known: Mapping[str, Measurement], task: MeasurementTask) -> float:
+    load_s = _LOAD_S + member.weight_bytes * _LOAD_S_PER_BYTE
+    earlier = known.get(member.key)
+    if not task.packed and earlier is not None and earlier.load_ns is not None:
+        load_s = max(load_s, (earlier.load_ns + (earlier.first_run_ns or 0)) / 1e9)
+    return load_s
+
+
+def plan_groups(
+    bricks: Sequence[TaskMember],
+    models: Sequence[TaskMember],
+    membership: Membership,
+    place: Place,
+    *,
+    memory_bytes: int,
+    beside: Sequence[TaskMember] = (),
+) -> tuple[Group, ...]:
+    """Return groups that hold every member at least once, each as small as a footprint class, and within memory.
+
+    Args:
+        bricks: Bricks and other members that are not models.
+        models: Whole models, with their ``footprint_bytes``.
+        membership: The bricks of each model; an absent model is added to a group with room for it. A model without a
+            footprint class gets the class nearest to its own footprint.
+        place: Place of all tasks.
+        memory_bytes: Most memory of a group.
+        beside: Members that are visited with the first group.
+    """
+    by_class: dict[int, dict[str, list[TaskMember]]] = {}
+    for item in bricks:
+        by_class.setdefault(item.footprint, {}).setdefault(item.key, []).append(item)
+    members: dict[str, list[TaskMember]] = {}
+    classes: dict[int, list[TaskMember]] = {}
+    loose: list[TaskMember] = []
+    most_models = _MOST_MODELS if place.runtime.device == "cpu" else _MOST_ON_GPU
+    for model in models:
+        wanted = membership.bricks.get(model.key)
+        own = membership.levels.get(model.key, model.footprint_bytes or 1)
+        footprint = _class_of(own, wanted, by_class) if wanted else None
+        if wanted is None or footprint is None:
+            loose.append(model)
+            continue
+        classes.setdefault(footprint, []).append(model)
+        sizes = sorted({footprint, *_beside_it(footprint, by_class)})
+        members[model.key] = [item for key in sorted(wanted) for size in sizes for item in by_class[size].get(key, ())]
+    groups: list[_GroupDraft] = []
+    for footprint, found in sorted(classes.items()):
+        groups += _with_models(_chained(found, members), members, footprint, memory_bytes, most_models)
+    placed = {item.id for group in groups for item in group.items}
+    for _, keys in sorted(by_class.items()):
+        rest = [item for items in keys.values() for item in items if item.id not in placed]
+        groups += _chunks(rest, memory_bytes)
+    drafts = _beside(groups, loose, memory_bytes, most_models)
+    if drafts:
+        drafts[0].items += beside
+    return tuple(draft.group(str(number), place) for number, draft in enumerate(drafts))
+
+
+@dataclass(slots=True, eq=False)
+class _GroupDraft:
+    """A group under construction: its whole models, and its other members."""
+
+    items: list[TaskMember]
+    models: list[TaskMember]
+
+    @property
+    def size_bytes(self) -> int:
+        """Estimate of its memory in the worker."""
+        return sum(item.size_bytes for item in (*self.items, *self.models))
+
+    def group(self, name: str, place: Place) -> Group:
+        packs = _packs_of([item for item in self.items if item.footprint], name, place)
+        singles = [single(item, place) for item in (*self.items, *self.models) if not item.footprint]
+        return Group((*packs, *singles), frozenset(model.id for model in self.models))
+
+
+def _class_of(own: int, wanted: Collection[str], by_class: Mapping[int, Mapping[str, object]]) -> int | None:
+    """Return the footprint class with all bricks of a model that is nearest to the model's own; None without any."""
+    able = [footprint for footprint, keys in by_class.items() if all(key in keys for key in wanted)]
+    return min(able, key=lambda footprint: abs(math.log(max(footprint, 1) / own)), default=None)
+
+
+def _beside_it(footprint: int, by_class: Collection[int]) -> list[int]:
+    """Return more classes for a model's estimate: those of iterations, and if its own is one, the smallest other."""
+    found = [size for size in REPEAT_LEVELS if size in by_class]
+    if footprint in REPEAT_LEVELS:
+        found += sorted(size for size in by_class if size not in REPEAT_LEVELS)[:1]
+    return found
+
+
+def _chained(models: Sequence[TaskMember], members: Mapping[str, Sequence[TaskMember]]) -> list[TaskMember]:
+    """Return models in an order in which neighbours share bricks."""
+    keys = {model.key: {item.id for item in members[model.key]} for model in models}
+    left = sorted(models, key=lambda model: (len(keys[model.key]), model.key))
+    chain = [left.pop(0)] if left else []
+    while left:
+        last = keys[chain[-1].key]
+        following = max(left, key=lambda model: len(last & keys[model.key]) / len(last | keys[model.key]))
+        left.remove(following)
+        chain.append(following)
+    return chain
+
+
+def _with_models(
+    models: Iterable[TaskMember],
+    members: Mapping[str, Sequence[TaskMember]],
+    footprint: int,
+    memory_bytes: int,
+    most_models: int,
+) -> list[_GroupDraft]:
+    """Return groups of consecutive models; a group is full if its bricks together are as large as the class."""
+    groups: list[_GroupDraft] = []
+    known: dict[str, TaskMember] = {}
+    for model in models:
+        added = {item.id: item for item in members[model.key] if item.id not in known}
+        group = groups[-1] if groups else None
+        size = model.size_bytes + sum(item.size_bytes for item in added.values())
+        full = group is None or (
+            sum(item.read_bytes for item in known.values()) >= footprint
+            or len(group.models) >= most_models
+            or group.size_bytes + size > memory_bytes
+        )
+        if full or group is None:
+            known = {item.id: item for item in members[model.key]}
+            groups.append(_GroupDraft(list(known.values()), [model]))
+        else:
+            known |= added
+            group.items += added.values()
+            group.models.append(model)
+    return groups
+
+
+def _chunks(items: Sequence[TaskMember], memory_bytes: int) -> list[_GroupDraft]:
+    """Return as few groups as memory allows."""
+    groups: list[_GroupDraft] = []
+    size_bytes = 0
+    for item in items:
+        if not groups or size_bytes + item.size_bytes > memory_bytes:
+            groups.append(_GroupDraft([], []))
+            size_bytes = 0
+        groups[-1].items.append(item)
+        size_bytes += item.size_bytes
+    return groups
+
+
+def _beside(
+    groups: list[_GroupDraft], loose: Sequence[TaskMember], memory_bytes: int, most_models: int
+) -> list[_GroupDraft]:
+    """Spread models with unknown bricks over the groups."""
+    for model in loose:
+        room = [
+            group
+            for group in groups
+            if len(group.models) < most_models and group.size_bytes + model.size_bytes <= memory_bytes
+        ]
+        if room:
+            min(room, key=lambda group: len(group.models)).models.append(model)
+        else:
+            groups.append(_GroupDraft([], [model]))
+    return groups
+
+
+def _packs_of(items: Sequence[TaskMember], name: str, place: Place) -> list[MeasurementTask]:
+    """Return packs of about the footprint of their class each; their ids begin with the name."""
+    packs: list[MeasurementTask] = []
+    kinds: dict[tuple[int, str, bool], list[TaskMember]] = {}
+    for item in items:
+        kinds.setdefault((item.footprint, item.algorithm, item.as_is), []).append(item)
+    for (footprint, _, _), members in sorted(kinds.items(), key=lambda kind: kind[0]):
+        parts: list[list[TaskMember]] = []
+        for item in members:
+            size_bytes = sum(member.read_bytes for member in parts[-1]) if parts else 0
+            full = size_bytes >= footprint or size_bytes + item.read_bytes > _ROOM * footprint
+            if not parts or full or len(parts[-1]) >= _MOST_MEMBERS:
+                parts.append([])
+            parts[-1].append(item)
+        if len(parts) > 1:
+            weights = sum(member.read_bytes for part in parts[-2:] for member in part)
+            if weights <= _ROOM * footprint and len(parts[-2]) + len(parts[-1]) <= _MOST_MEMBERS:
+                parts[-2:] = [[*parts[-2], *parts[-1]]]
+        for part in parts:
+            pack = MeasurementTask(f"{name}.{len(packs)}", place, tuple(part), packed=True)
+            packs.append(_filled(pack, footprint))
+    return packs
+
+
+def _filled(pack: MeasurementTask, footprint: int) -> MeasurementTask:
+    """Fill a pack that is too small with copies of the bricks with the largest weights."""
+    whole = [member for member in pack.members if member.read_bytes >= member.weight_bytes]  # no embedding's table
+    largest = sorted(whole, key=lambda member: -member.read_bytes)
+    copies: dict[str, int] = {}
+    filled, count = pack, 2
+    while count <= _MOST_COPIES and filled.footprint_bytes < _FILLED * footprint:
+        for member in largest:
+            if filled.footprint_bytes >= _FILLED * footprint or not member.read_bytes:
+                break
+            copies[member.id] = count
+            filled = replace(pack, copies=copies)
+        count += 1
+    return filled

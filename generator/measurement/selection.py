@@ -1,0 +1,370 @@
+"""Select the bricks and models to measure, by the measurements in the database, and prepare each of them to run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
+
+from ...bricks.decomposition import Decomposition, Failed
+from ...bricks.graph.boundary import BOUNDARY
+from ...bricks.graph.footprint import REUSE_LEVELS, footprint, level_name
+from ...bricks.suite.suite import Suite
+from ...db.queries import Filter
+from ...db.store import Store
+from ...db.values import Circumstances, Failure, Identity, Measurement, Subject, Verdict
+from ...errors import DlbricksError
+from ...models.runnable import Runnable
+from ..decomposition.decompose import readable
+from ..decomposition.observation import run_as_given
+from .plan import Membership, TaskMember
+from .recorder import Record
+from .settings import Order
+
+_SHORT_KEY = 12
+
+_SAME_SHAPES = 0.5
+"""A suite with a smaller share of a model's bricks has other shapes: most layers have a dynamic dimension."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Bricks or models by the action they need, and the results of the run.
+
+    Attributes:
+        pending: Bricks or models to measure.
+        reused: Finished measurements that stay valid.
+        failed: Stored failures that are not tried again.
+        broken: Number of pending bricks or models that cannot be read.
+        measured: Measurements of the run.
+        refused: Failures of the run.
+        settled: Number of pending bricks or models that the run measured, or that failed in it.
+    """
+
+    pending: tuple[Identity, ...] = ()
+    reused: tuple[Measurement, ...] = ()
+    failed: tuple[Failure, ...] = ()
+    broken: int = 0
+    measured: tuple[Measurement, ...] = ()
+    refused: tuple[Failure, ...] = ()
+    settled: int = 0
+
+    def without(self, keys: Collection[str]) -> Selection:
+        """Return the selection without keys that cannot be read; they count as broken."""
+        kept = tuple(identity for identity in self.pending if identity.key not in keys)
+        return replace(self, pending=kept, broken=self.broken + len(self.pending) - len(kept))
+
+    def among(self, keys: Collection[str]) -> Selection:
+        """Return the selection with only these keys pending."""
+        return replace(self, pending=tuple(identity for identity in self.pending if identity.key in keys))
+
+    def after(self, records: Mapping[Identity, Record]) -> Selection:
+        """Return the selection with the results of the run."""
+        own = [records[identity] for identity in self.pending if identity in records]
+        return replace(
+            self,
+            measured=tuple(record.result for record in own if record.result is not None),
+            refused=tuple(record.failure for record in own if record.failure is not None),
+            settled=sum(not record.open for record in own),
+        )
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """Failures, stored before the run or found by it."""
+        return (*self.failed, *self.refused)
+
+    @property
+    def remaining(self) -> int:
+        """Number of pending bricks or models that are still open."""
+        return len(self.pending) - self.settled
+
+    @property
+    def verdicts(self) -> Counter[str]:
+        """Number of valid measurements, by verdict."""
+        return Counter(str(measurement.summary.verdict) for measurement in (*self.reused, *self.measured))
+
+
+def select(wanted: Sequence[Identity], store: Store, order: Order) -> Selection:
+    """Split bricks or models (all of one subject) by their stored measurements and failures.
+
+    Args:
+        wanted: Bricks, or models; each in its own cache state and variant.
+        store: The database.
+        order: Names the stored results to repeat.
+    """
+    if not wanted or order.repeats_all:
+        return Selection(tuple(wanted))
+    parts = [_select(identities, store, order) for identities in _alike(wanted)]
+    return Selection(
+        pending=tuple(identity for part in parts for identity in part.pending),
+        reused=tuple(measurement for part in parts for measurement in part.reused),
+        failed=tuple(failure for part in parts for failure in part.failed),
+    )
+
+
+def finished(wanted: Sequence[Identity], store: Store) -> list[Identity]:
+    """Return the identities (all of one subject) with a stored measurement, even if they are begun again."""
+    found: list[Identity] = []
+    for identities in _alike(wanted):
+        keys = {measurement.key for measurement in store.measurements(_filter(identities))}
+        found += [identity for identity in identities if identity.key in keys]
+    return found
+
+
+def _alike(wanted: Sequence[Identity]) -> Iterator[list[Identity]]:
+    """Yield lists of identities with one cache state and variant each."""
+    kinds: dict[tuple[str, str], list[Identity]] = {}
+    for identity in wanted:
+        kinds.setdefault((identity.conditions.cache, identity.variant), []).append(identity)
+    return (identities for _, identities in sorted(kinds.items()))
+
+
+def _filter(alike: Sequence[Identity]) -> Filter:
+    """Return the filter for identities that differ only in their keys."""
+    return Filter.of(alike[0], [identity.key for identity in alike])
+
+
+def _select(wanted: Sequence[Identity], store: Store, order: Order) -> Selection:
+    """Split identities that differ only in their keys, as ``select`` does."""
+    where, again = _filter(wanted), order.again
+    found = [] if "all" in again else store.measurements(where)
+    good = {entry.key: entry for entry in found if "noisy" not in again or entry.summary.verdict is Verdict.STABLE}
+    stood = [] if {"failed", "all"} & set(again) else store.failures(where)
+    if order.since_us is not None:
+        good |= {entry.key: entry for entry in store.measurements(where, since_us=order.since_us)}
+        stood += store.failures(where, since_us=order.since_us)
+    failures = {entry.key: entry for entry in stood}
+    keys = [identity.key for identity in wanted]
+    return Selection(
+        pending=tuple(identity for identity in wanted if identity.key not in good and identity.key not in failures),
+        reused=tuple(good[key] for key in keys if key in good and key not in failures),
+        failed=tuple(failures[key] for key in keys if key in failures),
+    )
+
+
+def wanted_bricks(suite: Suite, bench: Circumstances, *, packed: bool) -> dict[Identity, int]:
+    """Return one identity per brick, or in cache mode ``model`` one per brick and footprint class; read no file.
+
+    Args:
+        suite: The bricks.
+        bench: Shared properties of the measurements.
+        packed: True if packs are networks. In cache mode ``model``, add an identity for each position of a brick at a
+            model's own inputs and outputs.
+
+    Returns:
+        Footprint class of each identity in bytes; 0: it runs alone.
+    """
+    brick, in_model = Subject.BRICK, bench.conditions.cache == "model"
+    sizes = {key: suite.footprints(key) if in_model else (0,) for key in suite.keys}
+    found = {
+        bench.identity(brick, key, cache=level_name(size) if size else None): size
+        for key in suite.keys
+        for size in sizes[key]
+    }
+    if packed:
+        in_models = [(identity, size) for identity, size in found.items() if size in REUSE_LEVELS]
+        for identity, size in in_models:
+            found |= {replace(identity, variant=variant): size for variant in suite.boundary(identity.key)}
+    return found
+
+
+def brick_members(
+    suite: Suite, wanted: Iterable[Identity], footprints: Mapping[Identity, int], unroll: int
+) -> tuple[dict[Identity, TaskMember], dict[str, str]]:
+    """Read and verify the bricks that are about to run.
+
+    Args:
+        suite: The bricks.
+        wanted: Identities of the bricks to run.
+        footprints: As ``wanted_bricks`` returns them; a brick without an entry runs alone.
+        unroll: Copies in one network of a brick that runs alone; 0: the worker chooses.
+
+    Returns:
+        Members by identity, and errors by key: a file is missing, does not match its name, or cannot be read.
+    """
+    found: dict[Identity, TaskMember] = {}
+    broken: dict[str, str] = {}
+    for key, group in groupby(sorted(wanted, key=attrgetter("key")), key=attrgetter("key")):
+        try:
+            brick = suite.brick(key)
+        except DlbricksError as error:
+            broken[key] = str(error)
+            continue
+        network = Runnable(suite.brick_path(key).resolve(), synthetic=True)
+        live = brick.input_bytes + brick.output_bytes
+        for identity in group:
+            at_boundary = identity.variant in BOUNDARY
+            size = footprints.get(identity if at_boundary else replace(identity, variant=""), 0)
+            found[identity] = TaskMember(
+                identity,
+                key[:_SHORT_KEY],
+                network,
+                as_is=bool(brick.salt),
+                unroll=1 if size else unroll,
+                footprint=size,
+                macs=brick.cost.macs if brick.cost is not None else None,
+                weight_bytes=brick.weight_bytes,
+                read_bytes=brick.read_bytes + (live if at_boundary else 0),
+                live_bytes=live,
+            )
+    return found, broken
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Whole models to measure.
+
+    Attributes:
+        names: Name and key of each argument, in order; the key is None for a broken model.
+        problems: Errors of broken models, by name.
+        models: The models that can be measured, by name.
+        bound: Sizes of their dynamic dimensions, by name.
+    """
+
+    names: tuple[tuple[str, str | None], ...] = ()
+    problems: Mapping[str, str] = field(default_factory=dict)
+    models: Mapping[str, Decomposition] = field(default_factory=dict)
+    bound: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, models: Sequence[Decomposition | Failed]) -> Sources:
+        """Return the sources of decomposed models; a broken model does not affect the others."""
+        names = tuple((model.name, None if isinstance(model, Failed) else model.own.key) for model in models)
+        problems = {model.name: model.reason for model in models if isinstance(model, Failed)}
+        read = {model.name: model for model in readable(models)}
+        return cls(names, problems, read, {name: dict(model.own.bound) for name, model in read.items()})
+
+    @property
+    def keys(self) -> list[str]:
+        """Keys of the distinct models that can be measured, in order."""
+        return list(dict.fromkeys(key for _, key in self.names if key is not None))
+
+    def without(self, reasons: Mapping[str, str]) -> Sources:
+        """Return the sources without some models, given as name to reason; the reasons become problems."""
+        return Sources(
+            tuple((name, None if name in reasons else key) for name, key in self.names),
+            {**self.problems, **reasons},
+            {name: model for name, model in self.models.items() if name not in reasons},
+            {name: bound for name, bound in self.bound.items() if name not in reasons},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The bricks and models of a run.
+
+    Attributes:
+        models: Selected models.
+        sources: The models by argument, and the errors of broken ones.
+        bricks: Selected bricks of the suite.
+        algorithms: Selected pairs of a brick and one of the backend's other algorithms.
+        broken: Bricks with a file that cannot be run, and why; nothing is stored for them.
+    """
+
+    models: Selection
+    sources: Sources
+    bricks: Selection = Selection()
+    algorithms: Selection = Selection()
+    broken: Mapping[str, str] = field(default_factory=dict)
+
+    def apart(self, reasons: Mapping[str, str]) -> Chosen:
+        """Return it without some models, given as name to reason."""
+        sources = self.sources.without(reasons)
+        return replace(self, models=self.models.among(sources.keys), sources=sources)
+
+    def after(self, records: Mapping[Identity, Record]) -> Chosen:
+        """Return it with the results of the run."""
+        parts = (self.models, self.bricks, self.algorithms)
+        models, bricks, algorithms = (selection.after(records) for selection in parts)
+        return replace(self, models=models, bricks=bricks, algorithms=algorithms)
+
+
+def model_members(
+    sources: Sources, wanted: Collection[Identity], folder: Path
+) -> tuple[dict[Identity, TaskMember], dict[str, str]]:
+    """Make models ready to be run.
+
+    Args:
+        sources: The models.
+        wanted: Identities of the models to prepare.
+        folder: Folder for runnable forms that do not exist as files.
+
+    Returns:
+        Members by identity, and errors by model name.
+    """
+    found: dict[Identity, TaskMember] = {}
+    problems: dict[str, str] = {}
+    for number, identity in enumerate(wanted):
+        alike = {name: model for name, model in sources.models.items() if model.own.key == identity.key}
+        model = next(iter(alike.values()))
+        place = folder / str(number)
+        place.mkdir(parents=True, exist_ok=True)
+        try:
+            network = run_as_given(model.source, place, model.own.control)
+        except DlbricksError as error:
+            problems |= dict.fromkeys(alike, str(error))
+            continue
+        costs = [model.own.layers[index].cost for index in model.own.live]
+        found[identity] = TaskMember(
+            identity,
+            model.name,
+            network,
+            macs=sum(cost.macs for cost in costs if cost is not None),
+            weight_bytes=model.own.weight_bytes,
+            footprint_bytes=footprint(model.own),
+        )
+    return found, problems
+
+
+def membership_of(sources: Sources, suite: Suite) -> Membership:
+    """Find the bricks of each model.
+
+    The bricks that the suite notes for a model are used; in a suite of source layers, only for models with static
+    shapes. If a model has bricks outside the suite because another runtime made it, it is visited with other bricks.
+
+    Args:
+        sources: The models, cut like the suite.
+        suite: The bricks.
+    """
+    known = frozenset(suite.keys)
+    noted = suite.annotations or {}
+    found: dict[str, frozenset[str]] = {}
+    apart: dict[str, str] = {}
+    own, all_bound = suite.graph == "source", sources.bound
+    for name, key in sources.names:
+        if key is None or key in found:
+            continue
+        bound, model = all_bound.get(name, {}), sources.models[name]
+        keys = frozenset(noted[name]) if name in noted and not (own and bound) else model.keys
+        if keys and keys <= known:
+            found[key] = keys
+        elif own and keys and bound and len(keys & known) < len(keys) * _SAME_SHAPES:
+            apart[name] = _differing(bound, len(keys & known), len(keys))
+    levels = {key: suite.levels[name] for name, key in sources.names if key in found and name in suite.levels}
+    return Membership(found, apart, levels)
+
+
+def _differing(bound: Mapping[str, int], present: int, bricks: int) -> str:
+    values = ", ".join(f"{name}={size}" for name, size in bound.items())
+    return (
+        f"bound to {values}, it has {present} of its {bricks} bricks in the suite, so that it would be measured in "
+        "other shapes than they; give the --batch and --dim that the suite was generated with, or 'dlbricks measure' "
+        "it alone"
+    )
+
+
+def companions(
+    bricks: Selection, wanted: Iterable[Identity], holds: Mapping[str, Collection[str]], models: Selection
+) -> list[Identity]:
+    """Return measured bricks that are visited once more, because they belong to models that will be measured."""
+    keys = {key for model in models.pending for key in holds.get(model.key, ())}
+    settled = {failure.key for failure in bricks.failed}
+    pending = {*bricks.pending}
+    return [
+        identity
+        for identity in wanted
+        if identity.key in keys and identity not in pending and identity.key not in settled
+    ]

@@ -1,0 +1,295 @@
+"""Compare two ways to run a network: do they compute the same, and which is faster?
+
+A model is compared with a changed model, or with itself under other settings; a brick is compared with itself in
+another environment. Every round visits each side once, in an order that changes. Nothing is stored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...db.values import NATIVE, Conditions, Identity, Runtime, Stack, Subject
+from ...errors import BackendError, DlbricksError, WorkerError
+from ...models.runnable import Runnable
+from ..backends.registry import get, require_available
+from ..machine.lock import machine_lock
+from ..network.network import relative_difference
+from ..progress import ProgressCallback
+from ..worker.client import Timeouts, Workers, start_worker
+from ..worker.messages import Loaded, Place
+from .pace import Pace
+from .plan import Group, MeasurementPlan, MeasurementTask, TaskMember, single
+from .recorder import Record, SampleRecorder
+from .scheduler import Scheduler
+
+Array = npt.NDArray[np.float64]
+
+_MODULE = ("-E", "-P", "-m", "dlbricks.generator.worker")
+"""Arguments that start the worker of another environment, without settings of the caller's Python."""
+
+_BEFORE, _AFTER = "before", "after"
+
+
+def place_of(runtime: Runtime, threads: int = 1, dtype: str = NATIVE, python: Path | None = None) -> Place:
+    """Return the place of one side of a trial.
+
+    Args:
+        runtime: Backend, device and options.
+        threads: Threads of the runtime.
+        dtype: Precision.
+        python: Interpreter of an environment that has dlbricks and the runtime; None: the backend's environment here.
+
+    Raises:
+        UsageError: An option has a wrong value.
+        BackendUnavailable: The backend cannot be used here.
+    """
+    backend = get(runtime.backend)
+    if python is None:
+        require_available(backend, runtime.backend, runtime.device)
+    together = backend.in_turn(backend.resolve(runtime.device, dict(runtime.options)))
+    return Place(runtime, threads, dtype, together, None if python is None else (str(python), *_MODULE))
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A model and the place at which it runs.
+
+    Attributes:
+        runnable: The model.
+        place: Place at which it runs.
+    """
+
+    runnable: Runnable
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class TrialPair:
+    """Two ways to run a model.
+
+    Attributes:
+        before: The first way.
+        after: The second way; it reads inputs of the same names.
+        tolerance: If outputs differ by more, nothing is timed; None: no limit.
+        label: Name for progress reports.
+    """
+
+    before: Contender
+    after: Contender
+    tolerance: float | None = None
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Result of a pair.
+
+    Attributes:
+        before_ns: Latency of the first way in each visit, by process; visits at the same position belong together.
+        after_ns: Latency of the second way, likewise.
+        largest_error: Largest difference between the outputs of both, relative to the largest value of the first's
+            output; infinite if an output is missing, or has another shape.
+        stacks: Stack of each way.
+    """
+
+    before_ns: tuple[Array, ...]
+    after_ns: tuple[Array, ...]
+    largest_error: float
+    stacks: tuple[Stack, ...] = ()
+
+    @property
+    def visits(self) -> int:
+        """Visits of each side, over all processes."""
+        return sum(map(len, self.before_ns))
+
+
+def try_out(
+    pairs: Sequence[TrialPair],
+    *,
+    visits: int = 24,
+    processes: int = 2,
+    until: float = math.inf,
+    settled: Callable[[Trial], bool] | None = None,
+    progress: ProgressCallback | None = None,
+) -> list[Trial | DlbricksError]:
+    """Run models in two ways alternately, on the same inputs; pairs at the same places share workers.
+
+    Args:
+        pairs: Pairs to try.
+        visits: Visits of each side, over all processes.
+        processes: Number of fresh workers, one after the other.
+        until: Time on the monotonic clock at which visiting ends; the result contains the visits until then.
+        settled: Returns True if the result so far decides a pair; no further process is started for it.
+        progress: Called between visits.
+
+    Returns:
+        The result of each pair, in order; an error if a runtime cannot load or run one side, or a worker died.
+
+    Raises:
+        MachineBusy: Another process is measuring.
+    """
+    with machine_lock(), TemporaryDirectory(prefix="dlbricks-trial-") as name:
+        trials = [_Tried(pair, number, Path(name), settled) for number, pair in enumerate(pairs)]
+        groups = {tried.group: tried for tried in trials}
+        plan, recorder = MeasurementPlan(tuple(groups), processes, sessions=1, isolate=False), SampleRecorder()
+        with Workers(start_worker) as workers:
+
+            class Comparing(Scheduler):
+                """Compares the outputs of a pair before its first visit."""
+
+                def prepare(self, group: Group) -> dict[str, Loaded]:
+                    return groups[group].compare(workers, recorder)
+
+            Comparing(plan, workers, recorder, Pace(visits, deadline=until), progress).measure()
+        return [tried.result(recorder) for tried in trials]
+
+
+class _Tried:
+    """State of a pair during a trial."""
+
+    def __init__(self, pair: TrialPair, number: int, folder: Path, settled: Callable[[Trial], bool] | None) -> None:
+        self._pair, self._settled = pair, settled
+        self._first, self._second = folder / f"{number}-first.npz", folder / f"{number}-second.npz"
+        before, after = (
+            single(_member(way.runnable, f"{number}: {side}", side, way.place, pair.label), way.place)
+            for way, side in ((pair.before, _BEFORE), (pair.after, _AFTER))
+        )
+        self._tasks = (before, replace(after, feeds=str(self._first)))
+        self.group = Group(self._tasks)
+        self._error = math.inf
+        self._stacks: tuple[Stack, ...] = ()
+        self._loaded: dict[str, Loaded] | None = None
+
+    def compare(self, workers: Workers[Place], recorder: SampleRecorder) -> dict[str, Loaded]:
+        """Load both sides and compare their outputs, in the first process only; the scheduler loads them in others."""
+        if self._loaded is not None:
+            found = self.result(recorder)
+            if self._settled is not None and isinstance(found, Trial) and found.visits and self._settled(found):
+                self._refuse(recorder, _TrialSettled("what was timed decides it"))
+            return {}
+        self._loaded = {}
+        try:
+            for task, path in zip(self._tasks, (self._first, self._second), strict=True):
+                worker = workers.at(task.place)
+                size = task.members[0].network.path.stat().st_size
+                self._loaded[task.id] = worker.load(task.load(seed=0), timeout_s=Timeouts.loading(size))
+                worker.outputs(task.id, path)
+            greetings = [workers.at(task.place).greeting for task in self._tasks]
+            self._stacks = tuple(greeting.stack for greeting in greetings if greeting is not None)
+            self._error = largest_error(self._first, self._second)
+        except (BackendError, WorkerError) as error:
+            self._refuse(recorder, error)
+            return {}
+        if self._pair.tolerance is not None and self._error > self._pair.tolerance:
+            self._refuse(recorder, _TrialSettled("the outputs differ"))
+        return self._loaded
+
+    def _refuse(self, recorder: SampleRecorder, error: DlbricksError) -> None:
+        for task in self._tasks:
+            recorder.of(task.members[0]).error = error  # its blocks stay
+
+    def result(self, recorder: SampleRecorder) -> Trial | DlbricksError:
+        """Return the result of the pair, or its error."""
+        records = [recorder.of(task.members[0]) for task in self._tasks]
+        errors = [record.error for record in records if record.error is not None]
+        if errors and not isinstance(errors[0], _TrialSettled):
+            return errors[0]
+        before, after = (_by_process(record) for record in records)
+        return Trial(*_alike(before, after), self._error, self._stacks)
+
+
+class _TrialSettled(BackendError):
+    """Both sides run, and no more visits are wanted."""
+
+
+def _member(runnable: Runnable, key: str, side: str, place: Place, label: str) -> TaskMember:
+    """Return a member that is not stored: its side replaces the stack."""
+    conditions = Conditions(place.threads, "hot", place.dtype)
+    return TaskMember(Identity(Subject.MODEL, key, "", side, conditions, ""), label, runnable)
+
+
+def _by_process(record: Record) -> dict[int, Array]:
+    found: dict[int, list[float]] = {}
+    for block in record.blocks:
+        found.setdefault(block.process, []).extend(elapsed / loops for elapsed, loops in block.samples)
+    return {process: np.array(taken, dtype=np.float64) for process, taken in found.items()}
+
+
+def _alike(before: Mapping[int, Array], after: Mapping[int, Array]) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+    """Return the visits of the processes that timed both sides."""
+    both = sorted(before.keys() & after.keys())
+    return tuple(before[process] for process in both), tuple(after[process] for process in both)
+
+
+def largest_error(first: Path, second: Path) -> float:
+    """Return the largest error of the outputs in one npz file relative to the outputs in another."""
+    with np.load(first) as theirs_of, np.load(second) as mine_of:
+        if set(theirs_of.files) - set(mine_of.files):
+            return math.inf
+        return max((_error(mine_of[name], theirs_of[name]) for name in theirs_of.files), default=0.0)
+
+
+def _error(mine: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> float:
+    if mine.shape != theirs.shape:
+        return math.inf
+    if theirs.dtype.kind in "US":
+        return 0.0 if np.array_equal(mine, theirs) else math.inf
+    return relative_difference(mine, theirs)
+
+
+Turns = tuple[tuple[Array, ...], tuple[Array, ...]]
+"""Latencies in nanoseconds at the first and the second place, by process; visits at one position belong together."""
+
+
+def take_turns(
+    bricks: Mapping[str, Path],
+    places: tuple[Place, Place],
+    *,
+    visits: int = 24,
+    processes: int = 2,
+    progress: ProgressCallback | None = None,
+    label: str = "",
+) -> dict[str, Turns]:
+    """Run bricks at two places alternately, hot, on the same weights and inputs.
+
+    Args:
+        bricks: Files by key.
+        places: The first and the second place.
+        visits: Visits of each brick at each place, over all processes.
+        processes: Number of fresh pairs of workers, one after the other.
+        progress: Called between visits.
+        label: Name for progress reports.
+
+    Returns:
+        Latencies by key, without bricks that cannot run at one of the places.
+
+    Raises:
+        BackendError: The runtime is missing at a place.
+        MachineBusy: Another process is measuring.
+        WorkerError: No worker can be started.
+    """
+    sides = dict(zip((_BEFORE, _AFTER), places, strict=True))
+    members = {
+        (key, side): _member(Runnable(path.resolve(), synthetic=True), key, side, place, label)
+        for key, path in bricks.items()
+        for side, place in sides.items()
+    }
+    tasks = [MeasurementTask(f"{side}:{member.id}", sides[side], (member,)) for (_, side), member in members.items()]
+    recorder = SampleRecorder()
+    with machine_lock(), Workers(start_worker) as workers:
+        plan = MeasurementPlan((Group(tuple(tasks)),), processes, sessions=1, isolate=False)
+        Scheduler(plan, workers, recorder, Pace(visits), progress).measure()
+    taken = {}
+    for key in bricks:
+        records = [recorder.of(members[key, side]) for side in sides]
+        if all(record.error is None and record.blocks for record in records):
+            taken[key] = _alike(*map(_by_process, records))
+    return taken

@@ -1,0 +1,412 @@
+"""Requests of a parent and replies of a worker: one line of JSON per request, and one per reply.
+
+The parent writes a request to the worker's standard input and reads its reply from the standard output. The two pipes
+carry nothing else. The protocol has files, names and numbers only, so that a worker in another environment can speak
+it too.
+
+=========  ============  ============================================================
+request    reply         effect
+=========  ============  ============================================================
+``Hello``  ``Greeting``  the backend is loaded, its options are checked, limits are set
+``Load``   ``Loaded``    a network, or a pack of bricks, is loaded, run once, and kept
+``Time``   ``Timed``     a kept network is executed, between two probes of the machine
+``Read``   ``Readings``  the times of a pack's bricks are read, visit by visit
+``Call``   ``Called``    the worker finds facts other than latencies (list in ``Call``)
+``Drop``   ``Done``      a kept network is dropped
+``Bye``    ``Done``      the worker ends, as it does when its input closes
+any        ``Refused``   the worker could not do it, and goes on
+=========  ============  ============================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from ...db.values import DEFAULT_RUNTIME, NATIVE, Runtime, Stack
+from ...errors import WorkerError
+
+
+class Request(msgspec.Struct, frozen=True, tag_field="op", tag=str.lower):
+    """Base of the parent's messages."""
+
+    @property
+    def op(self) -> str:
+        """Its name on the wire."""
+        return type(self).__name__.lower()
+
+
+class Reply(msgspec.Struct, frozen=True, tag_field="reply", tag=str.lower):
+    """Base of the worker's messages."""
+
+
+class NetworkFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A network in a file.
+
+    Attributes:
+        path: ONNX file: a skeleton (``synthetic``) or a whole model. Constants of ``bricks.reference``, for example
+            ``OVERHEAD``, name built-in networks instead of a file.
+        synthetic: Weights are graph inputs with ``role=weight``, which the worker fills with seeded values.
+        overrides: ``dim_param`` to value, for a file with dynamic dimensions.
+        inputs: Name, element type and static shape of each input except weights; empty: as the file declares them.
+        seed: Seed of weights and inputs.
+        as_is: The graph is already in executed form: the runtime's optimisation stays off, regardless of the options.
+        variant: Name of one of the backend's algorithms; empty: the backend chooses.
+    """
+
+    path: str
+    synthetic: bool
+    overrides: tuple[tuple[str, int], ...] = ()
+    inputs: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
+    seed: int = 0
+    as_is: bool = False
+    variant: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place to run networks: the configuration of one worker process.
+
+    Attributes:
+        runtime: Backend, device and options.
+        threads: Threads of the runtime; 0: all physical cores.
+        dtype: Precision of the computation.
+        together: Its networks are visited alternately: they then share threads.
+        command: Starts the process, in another environment; None: the backend's command.
+    """
+
+    runtime: Runtime = DEFAULT_RUNTIME
+    threads: int = 1
+    dtype: str = NATIVE
+    together: bool = False
+    command: tuple[str, ...] | None = None
+
+
+class Hello(Request, frozen=True):
+    """Set up the worker; the first request.
+
+    Attributes:
+        place: Configuration of the worker.
+        memory_bytes: Limit on private memory above the process's memory with the backend loaded; None: unlimited.
+        libraries: Digest to path of the libraries of custom operators that the options name.
+    """
+
+    place: Place = Place()
+    memory_bytes: int | None = None
+    libraries: dict[str, str] = {}
+
+
+class PackMember(msgspec.Struct, frozen=True):
+    """A network that is loaded, alone or in a pack.
+
+    Attributes:
+        id: Names it in replies.
+        file: Its file.
+        copies: Number of copies in its pack, each with separate weights.
+        boundary: Its variant (one of ``BOUNDARY``) if it begins or ends a model; else empty.
+    """
+
+    id: str
+    file: NetworkFile
+    copies: int = 1
+    boundary: str = ""
+
+
+class Load(Request, frozen=True, kw_only=True):
+    """Load networks, run them once and keep them.
+
+    Loading a pack again with the same members only changes their order.
+
+    Attributes:
+        id: Names the network or pack in later requests.
+        members: One network, or the bricks of a pack in the order in which they run.
+        packed: The members run together, as a pack.
+        memory_reuse: For a pack, as in ``Settings``.
+        unroll: For a single network: copies in one network; 0: the worker chooses. A whole model takes 1 only.
+        feeds: For a single network: npz file with the values of its inputs; empty: seeded ones.
+    """
+
+    id: str
+    members: tuple[PackMember, ...]
+    packed: bool = False
+    memory_reuse: bool = True
+    unroll: int = 1
+    feeds: str = ""
+
+
+class Time(Request, frozen=True):
+    """Execute a loaded network or pack and time it.
+
+    Attributes:
+        id: Id of the loaded network or pack.
+        loops: Executions that are timed together.
+        warmups: Executions before, which are not timed.
+        cold: Evict the caches first; there is then one loop.
+    """
+
+    id: str
+    loops: int = 1
+    warmups: int = 0
+    cold: bool = False
+
+
+class Read(Request, frozen=True):
+    """End the profile of a pack and read its times; the pack stays loaded.
+
+    Attributes:
+        id: Id of the pack.
+    """
+
+    id: str
+
+
+class Call(Request, frozen=True, kw_only=True):
+    """Ask for a fact other than a latency.
+
+    ``outputs`` executes the network loaded as ``id`` and writes its inputs and outputs to the npz file ``to``.
+    ``types`` executes a skeleton once and answers the types of ``names``.
+    ``extract`` writes the graph that the runtime executes for a model into the folder ``to``.
+    ``examine`` times each layer of a model with its own values and with synthetic ones, ``count`` times.
+    ``profile`` runs a network under the runtime's profiler, ``count`` times.
+    ``trace`` runs a network unchanged and counts how often each node is executed.
+
+    Attributes:
+        what: One of these.
+        file: The network; None for ``outputs``.
+        id: Id of the loaded network.
+        to: A file or folder to write.
+        names: Values of the network.
+        count: Number of repetitions.
+    """
+
+    what: Literal["outputs", "types", "extract", "examine", "profile", "trace"]
+    file: NetworkFile | None = None
+    id: str = ""
+    to: str = ""
+    names: tuple[str, ...] = ()
+    count: int = 1
+
+
+class Drop(Request, frozen=True):
+    """Drop a loaded network or pack; an unknown id is ignored.
+
+    Attributes:
+        id: Id of the network or pack.
+    """
+
+    id: str
+
+
+class Bye(Request, frozen=True):
+    """End the worker."""
+
+
+class Done(Reply, frozen=True):
+    """A reply without content."""
+
+
+class Refusal(StrEnum):
+    """The kinds of refusal."""
+
+    UNSUPPORTED = "unsupported"
+    """The runtime cannot express this network."""
+    ERROR = "error"
+    """The runtime, the file or the request is at fault."""
+    MEMORY = "memory"
+    """The memory limit was hit; the worker is alive, but best replaced."""
+    USAGE = "usage"
+    """An option is unknown or has a wrong value."""
+    UNAVAILABLE = "unavailable"
+    """The runtime is not installed or not usable here."""
+
+
+class Refused(Reply, frozen=True):
+    """The worker could not execute a request.
+
+    Attributes:
+        kind: Kind of the refusal.
+        reason: One line that names the cause.
+    """
+
+    kind: Refusal
+    reason: str
+
+
+class Greeting(Reply, frozen=True):
+    """Reply to ``Hello``.
+
+    Attributes:
+        stack: Backend, device, versions and every option with its effective value.
+        threads: Effective number of threads.
+        pid: Process that runs the networks.
+    """
+
+    stack: Stack
+    threads: int
+    pid: int
+
+
+class OmittedBrick(msgspec.Struct, frozen=True):
+    """A brick that was left out of a pack.
+
+    Attributes:
+        id: Id of the brick.
+        kind: Kind of the refusal; None if the brick may run alone, but with no other bricks.
+        reason: One line that names the cause.
+    """
+
+    id: str
+    kind: Refusal | None
+    reason: str
+
+
+class Loaded(Reply, frozen=True, kw_only=True):
+    """Reply to ``Load``.
+
+    Attributes:
+        loading_ns: Time of the runtime: every loading and first execution, copies included.
+        load_ns: Session creation of a single network.
+        first_run_ns: Its first execution.
+        unroll: Copies in a single network; divide a loop's time by it.
+        left_out: Bricks that were left out of the pack.
+    """
+
+    loading_ns: int
+    load_ns: int = 0
+    first_run_ns: int = 0
+    unroll: int = 1
+    left_out: tuple[OmittedBrick, ...] = ()
+
+
+class Timed(Reply, frozen=True):
+    """Reply to ``Time``.
+
+    Attributes:
+        begun_us: Start of the timed part: microseconds since 1970, UTC.
+        elapsed_ns: The timed executions together.
+        compute_ns: The slower of two probes of arithmetic, one before and one after.
+        memory_ns: The slower of two probes of memory, likewise.
+        cpu_ns: CPU time of the executing thread in the timed part.
+        switches: Involuntary context switches of that thread; None if the system does not report them.
+        waited_ns: Time that all threads of the process together waited for a core; likewise.
+    """
+
+    begun_us: int
+    elapsed_ns: int
+    compute_ns: int
+    memory_ns: int
+    cpu_ns: int
+    switches: int | None
+    waited_ns: int | None
+
+
+class Times(msgspec.Struct, frozen=True):
+    """Times of one brick in the visits of a pack.
+
+    Attributes:
+        id: Id of the brick.
+        whole_ns: Nanoseconds per visit, the mean of its executions.
+        inner_ns: The same without the layout changes at its edges; empty if it has none.
+        host_ns: Nanoseconds of the processor to enqueue it on a device. Empty if the processor executes it, or if all
+            bricks are one launch.
+    """
+
+    id: str
+    whole_ns: tuple[int, ...]
+    inner_ns: tuple[int, ...] = ()
+    host_ns: tuple[int, ...] = ()
+
+
+class Readings(Reply, frozen=True):
+    """Reply to ``Read``.
+
+    Attributes:
+        times: Times of each brick, per visit in order, less the cost of the runtime's clock.
+        idle_ns: True time of a node that computes nothing; the rest of its reading is the cost of the clock.
+        watched_ns: Median time of a pass: the sum of the times of all its nodes.
+        unwatched_ns: Time of a pass without the profiler.
+    """
+
+    times: tuple[Times, ...]
+    idle_ns: float
+    watched_ns: float
+    unwatched_ns: float
+
+
+class Called(Reply, frozen=True):
+    """Reply to ``Call``.
+
+    Attributes:
+        value: The answer as JSON; ``client`` knows the type of each.
+    """
+
+    value: msgspec.Raw
+
+
+class LayerEffect(msgspec.Struct, frozen=True):
+    """One layer with the model's own values and with synthetic ones.
+
+    Attributes:
+        index: Position of the layer in the executed graph.
+        op_type: Its operator.
+        subnormal_in: Share of subnormal numbers among the floating-point numbers that it reads.
+        subnormal_out: Share among those it writes.
+        own_ns: Median latency with the model's own values.
+        synthetic_ns: Median latency with the values of a brick.
+        differences_ns: Per round, latency with its own values minus latency with synthetic ones.
+    """
+
+    index: int
+    op_type: str
+    subnormal_in: float
+    subnormal_out: float
+    own_ns: float
+    synthetic_ns: float
+    differences_ns: tuple[float, ...]
+
+
+Types = Mapping[str, tuple[str, tuple[int, ...]]]
+"""Name to element type and shape; values that could not be computed are missing."""
+
+AnyRequest = Hello | Load | Time | Read | Call | Drop | Bye
+
+_S = TypeVar("_S")
+
+
+def line_of(message: Request | Reply) -> bytes:
+    """Return a message as one line of JSON.
+
+    Raises:
+        WorkerError: A text in it cannot be encoded in UTF-8, for example a path of undecodable bytes.
+    """
+    try:
+        return msgspec.json.encode(message) + b"\n"
+    except UnicodeEncodeError as error:
+        raise WorkerError(f"{error.object[:80]!r} has no form in UTF-8", remedy="rename the file") from error
+
+
+def read_line(line: str | bytes, kind: Any) -> Any:
+    """Read one message.
+
+    Args:
+        line: A line of JSON.
+        kind: The expected message, or a union of expected messages.
+
+    Raises:
+        WorkerError: The line is not an expected message.
+    """
+    try:
+        return msgspec.json.decode(line, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        text = line if isinstance(line, str) else line.decode(errors="replace")
+        raise WorkerError(f"not a message of the protocol: {error}: {text[:80]!r}") from error
+
+
+def read_answer(answer: Called, kind: type[_S]) -> _S:
+    """Read the value of an answer; raises as ``read_line``."""
+    found: _S = read_line(bytes(answer.value), kind)
+    return found

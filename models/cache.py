@@ -1,0 +1,51 @@
+"""The user's cache folder: results that take seconds to compute, and may be deleted at any time.
+
+The folder is ``$DLBRICKS_CACHE``, else ``~/.cache/dlbricks``. Each entry is a folder named by a digest of everything
+that determines it. Entries appear whole or not at all, and nothing in them ever enters a suite or a database.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+_MOST_ENTRIES = 1000
+"""Maximum number of entries of one kind; the oldest are deleted."""
+
+
+def cache_folder() -> Path:
+    """Return the folder: ``$DLBRICKS_CACHE``, else ``~/.cache/dlbricks``."""
+    chosen = os.environ.get("DLBRICKS_CACHE")
+    return Path(chosen) if chosen else Path.home() / ".cache" / "dlbricks"
+
+
+def kept(kind: str, name: str) -> Path | None:
+    """Return the folder of an entry; None if it is not kept."""
+    place = cache_folder() / kind / name
+    return place if place.is_dir() else None
+
+
+def keep(kind: str, name: str, write: Callable[[Path], None]) -> None:
+    """Keep an entry; if the cache folder cannot be written, do nothing.
+
+    Args:
+        kind: Kind of the entry, a folder's name.
+        name: Digest of everything that determines it.
+        write: Writes it into an empty folder.
+    """
+    place = cache_folder() / kind
+    with contextlib.suppress(OSError):
+        place.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=place, prefix=".new-", ignore_cleanup_errors=True) as folder:
+            made = Path(folder) / name
+            made.mkdir()
+            write(made)
+            shutil.rmtree(place / name, ignore_errors=True)
+            made.rename(place / name)
+        entries = sorted((path for path in place.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime_ns)
+        for old in entries[:-_MOST_ENTRIES]:
+            shutil.rmtree(old, ignore_errors=True)

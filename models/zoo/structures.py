@@ -1,0 +1,360 @@
+"""Structures that need no exporter: BERT-base, GPT-2 and ViT-B/16 as PyTorch exports them, and the CNNs of onnx."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from ...errors import ModelNotFound
+from ..skeleton import Skeleton, mark_weight
+from .writer import GraphWriter, constant_bytes
+
+# The parts that the three built-in transformers share, written as PyTorch's ONNX exporter writes them.
+#
+# The forms matter: ONNX Runtime finds GELU, scaled products and residual normalisation by these chains of operators.
+
+
+@dataclass(frozen=True, slots=True)
+class TransformerConfig:
+    """Sizes of a transformer.
+
+    Attributes:
+        layers: Blocks.
+        hidden: Width of the residual stream.
+        heads: Attention heads; they share ``hidden`` evenly.
+        intermediate: Width inside the feed-forward part.
+        epsilon: Added to the variance by layer normalisation.
+    """
+
+    layers: int = 12
+    hidden: int = 768
+    heads: int = 12
+    intermediate: int = 3072
+    epsilon: float = 1e-12
+
+    @property
+    def head(self) -> int:
+        """Width of one head."""
+        return self.hidden // self.heads
+
+
+def dense(graph: GraphWriter, x: str, name: str, inputs: int, outputs: int) -> str:
+    """A linear layer over the last axis: MatMul with the weight of shape (inputs, outputs), then Add of the bias."""
+    product = graph.node("MatMul", x, graph.weight(f"{name}.weight", inputs, outputs))
+    return graph.node("Add", product, graph.weight(f"{name}.bias", outputs))
+
+
+def layer_norm(graph: GraphWriter, x: str, name: str, config: TransformerConfig) -> str:
+    """Layer normalisation over the last axis."""
+    scale, bias = (graph.weight(f"{name}.{part}", config.hidden) for part in ("weight", "bias"))
+    return graph.node("LayerNormalization", x, scale, bias, axis=-1, epsilon=config.epsilon)
+
+
+def gelu(graph: GraphWriter, x: str) -> str:
+    """The exact GELU: x / 2 · (1 + erf(x / √2))."""
+    erf = graph.node("Erf", graph.node("Div", x, graph.constant(math.sqrt(2.0))))
+    return graph.node("Mul", graph.node("Mul", x, graph.node("Add", erf, graph.constant(1.0))), graph.constant(0.5))
+
+
+def gelu_tanh(graph: GraphWriter, x: str) -> str:
+    """GPT-2's GELU: x / 2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))."""
+    cube = graph.node("Mul", graph.node("Pow", x, graph.constant(3.0)), graph.constant(0.044715))
+    inner = graph.node("Mul", graph.node("Add", x, cube), graph.constant(math.sqrt(2.0 / math.pi)))
+    gate = graph.node("Add", graph.node("Tanh", inner), graph.constant(1.0))
+    return graph.node("Mul", graph.node("Mul", x, graph.constant(0.5)), gate)
+
+
+def attend(graph: GraphWriter, query: str, key: str, value: str, *, config: TransformerConfig, mask: str | None) -> str:
+    """Multi-head attention from projected query, key and value, each (batch, tokens, hidden).
+
+    Args:
+        graph: Where the operators are appended.
+        query: Projected queries.
+        key: Projected keys.
+        value: Projected values.
+        config: Sizes.
+        mask: Added to the scores, broadcast to (batch, heads, tokens, tokens); None for none.
+
+    Returns:
+        (batch, tokens, hidden), before the output projection.
+    """
+    split = graph.indices(0, 0, config.heads, config.head)
+    key = graph.node("Transpose", graph.node("Reshape", key, split), perm=[0, 2, 3, 1])
+    value = graph.node("Transpose", graph.node("Reshape", value, split), perm=[0, 2, 1, 3])
+    query = graph.node("Transpose", graph.node("Reshape", query, split), perm=[0, 2, 1, 3])
+    scores = graph.node("Div", graph.node("MatMul", query, key), graph.constant(math.sqrt(config.head)))
+    if mask is not None:
+        scores = graph.node("Add", scores, mask)
+    context = graph.node("MatMul", graph.node("Softmax", scores, axis=-1), value)
+    context = graph.node("Transpose", context, perm=[0, 2, 1, 3])
+    return graph.node("Reshape", context, graph.indices(0, 0, config.hidden))
+
+
+# BERT-base encoder (Devlin et al. 2019; published configuration ``bert-base-uncased``), with its pooler.
+
+
+_BERT_VOCABULARY = 30522
+_BERT_POSITIONS = 512
+_SEGMENTS = 2
+# GPT-2 decoder with its language-model head (Radford et al. 2019; published configuration ``gpt2``, 124M).
+
+
+_MASKED = float(np.finfo(np.float32).min)
+
+
+def bert_base(batch: int, *, sequence_length: int) -> Skeleton:
+    """The encoder: ``input_ids``, ``attention_mask``, ``token_type_ids`` to hidden states and pooled output.
+
+    Args:
+        batch: Sequences.
+        sequence_length: Tokens of each, at most 512.
+    """
+    config = TransformerConfig()
+    graph = GraphWriter("bert_base")
+    ids, mask, segments = (
+        graph.input(name, (batch, sequence_length), TensorProto.INT64)
+        for name in ("input_ids", "attention_mask", "token_type_ids")
+    )
+    x = _embed(graph, ids, segments, sequence_length, config)
+    bias = _additive_mask(graph, mask)
+    for index in range(config.layers):
+        x = _bert_block(graph, x, f"encoder.layer.{index}", bias, config)
+    first = graph.node("Gather", x, graph.constant(0, np.int64), axis=1)
+    weight, offset = graph.weight("pooler.dense.weight", config.hidden, config.hidden), "pooler.dense.bias"
+    pooled = graph.node("Gemm", first, weight, graph.weight(offset, config.hidden), transB=1)
+    return graph.finish(
+        {
+            "last_hidden_state": (x, (batch, sequence_length, config.hidden)),
+            "pooler_output": (graph.node("Tanh", pooled), (batch, config.hidden)),
+        },
+        bound={"batch": batch, "sequence_length": sequence_length},
+    )
+
+
+def _embed(graph: GraphWriter, ids: str, segments: str, length: int, config: TransformerConfig) -> str:
+    name, width = "embeddings", config.hidden
+    words = graph.node("Gather", graph.weight(f"{name}.word_embeddings.weight", _BERT_VOCABULARY, width), ids)
+    kinds = graph.node("Gather", graph.weight(f"{name}.token_type_embeddings.weight", _SEGMENTS, width), segments)
+    table = graph.weight(f"{name}.position_embeddings.weight", _BERT_POSITIONS, width)
+    positions = graph.node("Gather", table, graph.constant(np.arange(length)[None], np.int64))
+    total = graph.node("Add", graph.node("Add", words, kinds), positions)
+    return layer_norm(graph, total, f"{name}.LayerNorm", config)
+
+
+def _additive_mask(graph: GraphWriter, mask: str) -> str:
+    """0 where a token counts, the lowest float where it is padding: (batch, 1, 1, tokens)."""
+    mask = graph.node("Unsqueeze", graph.node("Unsqueeze", mask, graph.indices(1)), graph.indices(2))
+    padding = graph.node("Sub", graph.constant(1.0), graph.node("Cast", mask, to=TensorProto.FLOAT))
+    return graph.node("Mul", padding, graph.constant(_MASKED))
+
+
+def _bert_block(graph: GraphWriter, x: str, name: str, mask: str, config: TransformerConfig) -> str:
+    width = config.hidden
+    query, key, value = (
+        dense(graph, x, f"{name}.attention.self.{part}", width, width) for part in ("query", "key", "value")
+    )
+    context = attend(graph, query, key, value, config=config, mask=mask)
+    context = dense(graph, context, f"{name}.attention.output.dense", width, width)
+    x = layer_norm(graph, graph.node("Add", context, x), f"{name}.attention.output.LayerNorm", config)
+    wide = gelu(graph, dense(graph, x, f"{name}.intermediate.dense", width, config.intermediate))
+    narrow = dense(graph, wide, f"{name}.output.dense", config.intermediate, width)
+    return layer_norm(graph, graph.node("Add", narrow, x), f"{name}.output.LayerNorm", config)
+
+
+_GPT2_VOCABULARY = 50257
+_GPT2_POSITIONS = 1024
+
+
+def gpt2(batch: int, *, sequence_length: int) -> Skeleton:
+    """The decoder over a whole prompt: ``input_ids`` to ``logits``; the head shares the token embedding.
+
+    Args:
+        batch: Sequences.
+        sequence_length: Tokens of each, at most 1024.
+    """
+    config = TransformerConfig(epsilon=1e-5)
+    graph = GraphWriter("gpt2")
+    ids = graph.input("input_ids", (batch, sequence_length), TensorProto.INT64)
+    table = graph.weight("wte.weight", _GPT2_VOCABULARY, config.hidden)
+    positions = graph.node(
+        "Gather",
+        graph.weight("wpe.weight", _GPT2_POSITIONS, config.hidden),
+        graph.constant(np.arange(sequence_length)[None], np.int64),
+    )
+    x = graph.node("Add", graph.node("Gather", table, ids), positions)
+    # Later tokens are hidden by the lowest float, of which softmax makes exact zeros.
+    mask = graph.constant(np.triu(np.full((1, 1, sequence_length, sequence_length), _MASKED), k=1))
+    decoder = _Decoder(graph, config, (batch, sequence_length), mask)
+    for index in range(config.layers):
+        x = decoder.block(x, f"h.{index}")
+    x = layer_norm(graph, x, "ln_f", config)
+    logits = graph.node("MatMul", x, graph.node("Transpose", table, perm=[1, 0]))
+    return graph.finish(
+        {"logits": (logits, (batch, sequence_length, _GPT2_VOCABULARY))},
+        bound={"batch": batch, "sequence_length": sequence_length},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Decoder:
+    """What all blocks share: the graph, the sizes, (batch, tokens) and the causal mask."""
+
+    graph: GraphWriter
+    config: TransformerConfig
+    tokens: tuple[int, int]
+    mask: str
+
+    def block(self, x: str, name: str) -> str:
+        """Masked attention and feed-forward part, each behind its layer normalisation."""
+        graph, config, width = self.graph, self.config, self.config.hidden
+        inner = layer_norm(graph, x, f"{name}.ln_1", config)
+        projected = self._linear(inner, f"{name}.attn.c_attn", width, 3 * width)
+        query, key, value = graph.nodes("Split", projected, graph.indices(width, width, width), outputs=3, axis=2)
+        context = attend(graph, query, key, value, config=config, mask=self.mask)
+        x = graph.node("Add", self._linear(context, f"{name}.attn.c_proj", width, width), x)
+        inner = layer_norm(graph, x, f"{name}.ln_2", config)
+        wide = gelu_tanh(graph, self._linear(inner, f"{name}.mlp.c_fc", width, config.intermediate))
+        return graph.node("Add", x, self._linear(wide, f"{name}.mlp.c_proj", config.intermediate, width))
+
+    def _linear(self, x: str, name: str, inputs: int, outputs: int) -> str:
+        """GPT-2's linear layer, which the exporter writes as Gemm over flattened tokens."""
+        graph = self.graph
+        flat = graph.node("Reshape", x, graph.indices(-1, inputs))
+        weight, bias = graph.weight(f"{name}.weight", inputs, outputs), graph.weight(f"{name}.bias", outputs)
+        return graph.node("Reshape", graph.node("Gemm", flat, weight, bias), graph.indices(*self.tokens, outputs))
+
+
+# ViT-B/16 image classifier (Dosovitskiy et al. 2021; published configuration ``vit-base-patch16-224``).
+
+
+_PATCH = 16
+_CLASSES = 1000
+
+
+def vit_b16(batch: int, *, image_size: int) -> Skeleton:
+    """The classifier: ``pixel_values`` (batch, 3, image_size, image_size) to ``logits`` (batch, 1000).
+
+    Args:
+        batch: Images.
+        image_size: Height and width in pixels; a multiple of 16 uses every pixel.
+    """
+    config = TransformerConfig()
+    width, patches = config.hidden, (image_size // _PATCH) ** 2
+    graph = GraphWriter("vit_b16")
+    pixels = graph.input("pixel_values", (batch, 3, image_size, image_size))
+    filters = graph.weight("embeddings.patch.weight", width, 3, _PATCH, _PATCH)
+    x = graph.node(
+        "Conv", pixels, filters, graph.weight("embeddings.patch.bias", width),
+        kernel_shape=[_PATCH, _PATCH], strides=[_PATCH, _PATCH],
+    )  # fmt: skip
+    x = graph.node("Transpose", graph.node("Reshape", x, graph.indices(batch, width, patches)), perm=[0, 2, 1])
+    token = graph.node("Expand", graph.weight("embeddings.cls_token", 1, 1, width), graph.indices(batch, 1, width))
+    x = graph.node("Concat", token, x, axis=1)
+    x = graph.node("Add", x, graph.weight("embeddings.position_embeddings", 1, patches + 1, width))
+    for index in range(config.layers):
+        x = _vit_block(graph, x, f"encoder.layer.{index}", config)
+    x = layer_norm(graph, x, "layernorm", config)
+    first = graph.node("Gather", x, graph.constant(0, np.int64), axis=1)
+    head = graph.weight("classifier.weight", _CLASSES, width), graph.weight("classifier.bias", _CLASSES)
+    logits = graph.node("Gemm", first, *head, transB=1)
+    return graph.finish({"logits": (logits, (batch, _CLASSES))}, bound={"batch": batch, "image_size": image_size})
+
+
+def _vit_block(graph: GraphWriter, x: str, name: str, config: TransformerConfig) -> str:
+    width = config.hidden
+    inner = layer_norm(graph, x, f"{name}.layernorm_before", config)
+    query, key, value = (
+        dense(graph, inner, f"{name}.attention.{part}", width, width) for part in ("query", "key", "value")
+    )
+    context = attend(graph, query, key, value, config=config, mask=None)
+    x = graph.node("Add", dense(graph, context, f"{name}.attention.output", width, width), x)
+    inner = layer_norm(graph, x, f"{name}.layernorm_after", config)
+    wide = gelu(graph, dense(graph, inner, f"{name}.intermediate", width, config.intermediate))
+    return graph.node("Add", dense(graph, wide, f"{name}.output", config.intermediate, width), x)
+
+
+# The nine classic CNNs that ship inside the onnx wheel, as skeletons.
+#
+# The files (``onnx/backend/test/data/light``) are real networks of the ONNX model zoo whose large weights were replaced
+# by ConstantOfShape nodes. Those, and the small float parameters that stayed, become weight inputs: trained statistics
+# beside synthetic filters would fit neither (ShuffleNet has variances of 1e-14).
+
+
+LIGHT_FILES = {
+    "alexnet": "light_bvlc_alexnet.onnx",
+    "densenet121": "light_densenet121.onnx",
+    "inception_v1": "light_inception_v1.onnx",
+    "inception_v2": "light_inception_v2.onnx",
+    "resnet50": "light_resnet50.onnx",
+    "shufflenet": "light_shufflenet.onnx",
+    "squeezenet": "light_squeezenet.onnx",
+    "vgg19": "light_vgg19.onnx",
+    "zfnet512": "light_zfnet512.onnx",
+}
+"""Zoo name to the file's name in the onnx wheel."""
+
+_IR_VERSION = 10  # the first with metadata on value infos, where the role of a weight stands
+_SHAPE_SLOTS = {("Reshape", 1), ("ConstantOfShape", 0)}  # operand slots of these files that want values, not weights
+
+
+def light(name: str, batch: int) -> Skeleton:
+    """The skeleton of one light model, rebuilt for ``batch`` images (the files are written for one).
+
+    Raises:
+        ModelNotFound: The installed onnx package does not carry its test data.
+    """
+    path = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / LIGHT_FILES[name]
+    if not path.is_file():
+        raise ModelNotFound(
+            f"zoo model '{name}' is not in the installed onnx package ({path})",
+            remedy="install the onnx wheel from PyPI, which carries its test data",
+        )
+    source = onnx.load(path)
+    graph = source.graph
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    shaping = {node.input[slot] for node in graph.node for op, slot in _SHAPE_SLOTS if node.op_type == op}
+    filled = {  # ConstantOfShape outputs: their shape is the value of the operand
+        node.output[0]: tuple(numpy_helper.to_array(tensors[node.input[0]]).tolist())
+        for node in graph.node
+        if node.op_type == "ConstantOfShape" and node.output[0] not in shaping
+    }
+    nodes = [node for node in graph.node if node.output[0] not in filled]
+    used = {value: None for node in nodes for value in node.input}
+    weights = [
+        mark_weight(helper.make_tensor_value_info(value, TensorProto.FLOAT, _shape(value, filled, tensors)))
+        for value in used
+        if value in filled or (value in tensors and value not in shaping)
+    ]
+    inputs = [_with_batch(value, batch) for value in graph.input if value.name not in tensors]
+    outputs = [_with_batch(value, batch) for value in graph.output]
+    activations = {value.name for value in inputs} | {value for node in nodes for value in node.output}
+    batched = {node.input[1] for node in nodes if node.op_type == "Reshape" and node.input[0] in activations}
+    kept = [_target(tensors[value], batch if value in batched else 1) for value in used if value in shaping]
+    model = helper.make_model(
+        helper.make_graph(nodes, name, [*inputs, *weights], outputs, initializer=kept),
+        opset_imports=source.opset_import,
+        ir_version=_IR_VERSION,
+    )
+    return Skeleton(model, bound={"batch": batch}, weight_bytes=constant_bytes(model))
+
+
+def _shape(value: str, filled: dict[str, tuple[int, ...]], tensors: dict[str, TensorProto]) -> tuple[int, ...]:
+    return filled[value] if value in filled else tuple(tensors[value].dims)
+
+
+def _with_batch(value: onnx.ValueInfoProto, batch: int) -> onnx.ValueInfoProto:
+    value.type.tensor_type.shape.dim[0].dim_value = batch
+    return value
+
+
+def _target(tensor: TensorProto, batch: int) -> TensorProto:
+    """A Reshape target for ``batch`` images: the leading 1 that these files write is the batch."""
+    sizes = numpy_helper.to_array(tensor).copy()
+    if sizes[0] == 1:
+        sizes[0] = batch
+    return numpy_helper.from_array(sizes, tensor.name)
