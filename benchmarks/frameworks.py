@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from dlbricks import __version__, estimate
+from dlbricks.analyzer.estimation.estimates import estimate_record
 from dlbricks.bricks.cutting.sequences import sequences
 from dlbricks.bricks.graph.graph import build_graph
 from dlbricks.bricks.suite.suite import Suite
@@ -195,12 +196,12 @@ def _models(
 
 
 def _row(found: Estimate) -> dict[str, Any]:
-    measured = found.truth.ms
+    measured, record = found.truth.ms, estimate_record(found, explained=False)
     return {
         "name": found.name,
         "error": found.error,
         "missing": len(found.parts.missing),
-        **{name: getattr(found, name) for name in _FIGURES},
+        **{name: record[name] for name in _FIGURES},
         "ratio": found.truth.ratio if found.truth.paired else None,
         "ratio_ci95": found.truth.ratio_ci95 if found.truth.paired else None,
         "raw_ratio": found.sums.sequential_ms / measured if found.sums.sequential_ms is not None and measured else None,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dlbricks import __version__, estimate
+from dlbricks.analyzer.estimation.estimates import estimate_record
 from dlbricks.bricks.graph.graph import build_graph
 from dlbricks.bricks.reference import OVERHEAD, built_in_key
 from dlbricks.constructor import Estimate
@@ -117,10 +118,11 @@ def _rows(folder: Folder, record: Record, store: Store) -> Iterator[dict[str, An
     found = estimate(sources, store=store, granularity=1, threads=threads, cache=record.stage["cache"], **place)
     plans = _plans_for(folder, record)
     for row in found:
+        figures = estimate_record(row, explained=False)
         yield {
             "name": row.name,
             **_with_plans(row, plans),
-            **{name: getattr(row, name) for name in _FIGURES},
+            **{name: figures[name] for name in _FIGURES},
             "known_ms": row.sums.known_ms,
             "coverage": row.parts.coverage.sequences if row.parts.coverage else None,
             "note": _note(row),

@@ -68,8 +68,8 @@ def test_frames_are_flat(models: list[dlbricks.ModelSource], store: dlbricks.Sto
     assert whole["coverage.sequences"][0] == 1.0
     assert whole["ci95_ms_low"][0] <= whole["estimate_ms"][0] <= whole["ci95_ms_high"][0]
     assert whole["missing"].str.len()[0] == 0
-    assert layers["layer.latency_ms"].sum() == pytest.approx(estimates.rows[0].sequential_ms)
-    assert len(layers) == len(estimates.rows[0].sequences) == 6
+    assert layers["layer.latency_ms"].sum() == pytest.approx(estimates.rows[0].sums.sequential_ms)
+    assert len(layers) == len(estimates.rows[0].parts.sequences) == 6
     assert len(dlbricks.compare(models, store=store).frame(inner=True)) == 4, "one for each unique brick"
 
 

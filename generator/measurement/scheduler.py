@@ -289,10 +289,10 @@ class Scheduler:
         run_ns = self._run_ns.get(task.id, 0)
         loops = 1 if task.cold else loops_of(run_ns)  # only the first of several executions would be cold
         warmups = 1 if task.cold else warmups_of(run_ns, task.footprint)
-        timeout_s = self._plan.timeout_s + 2 * (1 + warmups) * run_ns * loops / 1e9
         if task.id in self._fresh:  # its memory was just written elsewhere, and its buffers were never used
             self._fresh.discard(task.id)
             warmups += 1
+        timeout_s = self._plan.timeout_s + 2 * (1 + warmups) * run_ns * loops / 1e9
         self._costs.visits += 1
         try:
             with self._asking(task, "sample_s"):

@@ -42,7 +42,7 @@ def test_from_nothing_to_the_page_and_again_without_measuring(branches: Path, he
     assert again.measured is None
     for made in (again, stored):
         assert made.sections[0].estimate.truth.ms == first.sections[0].estimate.truth.ms
-        assert made.sections[0].estimate.paired
+        assert made.sections[0].estimate.truth.paired
     assert [path.suffix for path in here.glob("?.html")] == [".html"] * 3
     assert not [*here.glob("suite*")]
 
@@ -122,7 +122,7 @@ def test_what_a_setup_leaves_open_is_picked_where_something_is_measured(branches
     assert (made.setup.graph, made.setup.backend, made.setup.device, made.setup.threads) == (
         "runtime", "onnxruntime", "cpu", 1,
     )  # fmt: skip
-    assert made.sections[0].estimate.cache == "hot"
+    assert made.sections[0].estimate.place.cache == "hot"
     assert "--threads 1" in made.setup.picked
     assert not any(word.startswith("--cache") for word in made.setup.picked)
 
