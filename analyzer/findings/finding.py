@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import combinations
 from typing import Any
 
 from .subject import AnalysedModel, Node, Spent
@@ -228,25 +229,28 @@ def joint_of(findings: Sequence[Finding], latency_ms: float | None) -> Joint | N
         findings: Of one model.
         latency_ms: The one latency that their savings are of.
     """
-    if not latency_ms:
+    weights = {
+        number: max(1, round(saving * _NS_PER_MS))
+        for number, found in enumerate(findings)
+        if (saving := _saving(found)[0]) > 0 and not found.at_most
+    }
+    if not latency_ms or not weights:
         return None
-    import networkx as nx  # a report that knows of no findings needs none of it
-
-    together: nx.Graph[int] = nx.Graph()
-    for number, found in enumerate(findings):
-        saving = _saving(found)[0]
-        if saving > 0 and not found.at_most:
-            together.add_node(number, ns=max(1, round(saving * _NS_PER_MS)))
-    for number in together:
-        for other in together:
-            if number < other and _apart(findings[number], findings[other]):
-                together.add_edge(number, other)
-    chosen, _ = nx.max_weight_clique(together, weight="ns")
-    if not chosen:
-        return None
+    chosen = [*weights] if len(weights) == 1 else _heaviest(weights, findings)
     savings = [_saving(findings[number]) for number in chosen]
     total, low, high = (math.fsum(column) for column in zip(*savings, strict=True))
     return Joint(total, (low, high), total / latency_ms, tuple(sorted(chosen)))
+
+
+def _heaviest(weights: Mapping[int, int], findings: Sequence[Finding]) -> list[int]:
+    """The findings that go together and save most, by their number."""
+    import networkx as nx  # a report of at most one finding needs none of it
+
+    together: nx.Graph[int] = nx.Graph()
+    for number, weight in weights.items():
+        together.add_node(number, ns=weight)
+    together.add_edges_from(pair for pair in combinations(weights, 2) if _apart(*(findings[number] for number in pair)))
+    return nx.max_weight_clique(together, weight="ns")[0]
 
 
 def _apart(finding: Finding, other: Finding) -> bool:
