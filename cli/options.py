@@ -9,6 +9,7 @@ import click
 from click.core import ParameterSource
 
 from ..errors import UsageError
+from ..generator.machine.priority import PRIORITIES
 from .models import PLACE, Command, moment, seconds, setting, share, stacked, threads
 
 _CUSTOM_OPS = "custom_ops"
@@ -256,6 +257,13 @@ pace_options = stacked(
         show_default=True,
         metavar="N",
         help="Sessions of each process; each visits in orders of its own.",
+    ),
+    click.option(
+        "--priority",
+        type=click.Choice(PRIORITIES),
+        default="high",
+        show_default=True,
+        help="Of the workers while they time: as high as the system allows, real time, or as started.",
     ),
 )
 

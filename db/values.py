@@ -263,8 +263,8 @@ class Visit:
         begun_us: Microseconds since 1970, UTC.
         compute_ns: The slower of two probes of arithmetic, one just before and one just after.
         memory_ns: The slower of two probes of memory, likewise.
-        cpu_ns: CPU time of the thread that executed it; None where the system does not tell.
-        switches: How often that thread was interrupted for another one; likewise.
+        cpu_ns: CPU time of the process that executed it; None where the system does not tell.
+        switches: How often the kernel took a core away from that process, to run another program; likewise.
         waited_ns: How long the threads of its process waited for a core, all together; likewise.
     """
 

@@ -112,6 +112,11 @@ class Settings:
     channels: int = 1
     memory_reuse: bool = True
 
+    @property
+    def serial(self) -> bool:
+        """True if one thread of the processor computes and all others sleep."""
+        return self.device == "cpu" and self.threads == 1
+
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:

@@ -223,7 +223,7 @@ class _Planned:
         where = Circumstances(system.key, stack.key, conditions)
         memory_bytes = settings.memory_bytes or psutil.virtual_memory().available // 2
         members = {name: _member(name, where) for name in (OVERHEAD, CHAIN, *names)}
-        place = Place(settings.runtime, conditions.threads, conditions.dtype)
+        place = Place(settings.runtime, conditions.threads, conditions.dtype, priority=settings.priority)
         groups = plan_groups([*members.values()], (), Membership(), place, memory_bytes=memory_bytes)
         plan = MeasurementPlan(groups, settings.processes, settings.sessions, settings.seed, settings.item_timeout_s)
         return cls(settings, names, system, stack, members, plan, memory_bytes)

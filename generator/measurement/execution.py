@@ -54,7 +54,7 @@ from .selection import (
     wanted_bricks,
 )
 from .settings import MeasurementSettings, Order
-from .start import begin_run, end_run, stack_of, start_checked
+from .start import PRIORITY, begin_run, end_run, stack_of, start_checked
 
 _HARD_LIMIT = 16
 """Tenths of ``memory_bytes`` at which a worker is stopped; groups keep below ``memory_bytes`` itself."""
@@ -256,7 +256,7 @@ class _RunExecution:
         as_given = not self._choices and conditions.dtype == NATIVE
         _check_bound(order.suite, self._stack, self._system, as_given=as_given)
         together = conditions.cache == "model" and backend.in_turn(effective)
-        self._place = Place(runtime, conditions.threads, conditions.dtype, together)
+        self._place = Place(runtime, conditions.threads, conditions.dtype, together, priority=settings.priority)
         self._packed = together and runtime.device == "cpu" and backend.offers(Backend.prepare_packed)
         self.circumstances = Circumstances(self._system.key, self._stack.key, conditions)
         self._memory_bytes = settings.memory_bytes or _available_bytes(runtime.device) // 2
@@ -345,7 +345,8 @@ class _RunExecution:
         # Duration of the probes on the quiet machine, and how often the device held its clocks back.
         baseline = recorder.baseline
         probes = None if baseline is None else [baseline.compute_ns, baseline.memory_ns]
-        end_run(self._store, run, more={BASELINE: probes, **scheduler.throttling})
+        granted = ", ".join(sorted(workers.priorities))
+        end_run(self._store, run, more={BASELINE: probes, PRIORITY: granted, **scheduler.throttling})
         return run.id, recorder.records
 
     def keep_executed(self, sources: Sources) -> None:

@@ -12,6 +12,7 @@ from ...bricks.suite.suite import Suite
 from ...db.values import DEFAULT_RUNTIME, NATIVE, Conditions, Runtime, RuntimeFields, runtime_from
 from ...errors import UsageError
 from ..machine.cores import physical_cores
+from ..machine.priority import PRIORITIES
 
 CACHE_MODES = ("model", "hot", "cold")
 """Cache states that a caller can choose."""
@@ -38,6 +39,7 @@ class PaceFields(TypedDict, total=False):
     sessions: int
     seed: int
     memory_bytes: int | None
+    priority: str
 
 
 class MeasurementFields(ConditionsFields, PaceFields, total=False):
@@ -61,6 +63,7 @@ class MeasurementSettings:
             parts, and each part shuffles them again.
         seed: Seed of weights, inputs and orders.
         memory_bytes: Networks are kept loaded up to this size; None: half of the available memory.
+        priority: Priority of workers while they time, one of ``machine.priority.PRIORITIES``.
     """
 
     runtime: Runtime = DEFAULT_RUNTIME
@@ -72,6 +75,7 @@ class MeasurementSettings:
     sessions: int = 2
     seed: int = 0
     memory_bytes: int | None = None
+    priority: str = "high"
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Self:
@@ -97,6 +101,8 @@ class MeasurementSettings:
     def check(self) -> None:
         """Raise ``UsageError`` for a value that makes no sense."""
         check_conditions(self.conditions)
+        if self.priority not in PRIORITIES:
+            raise UsageError(f"unknown priority {self.priority!r}", remedy=f"use {' or '.join(PRIORITIES)}")
         for name in ("processes", "sessions", "visits"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} cannot be {getattr(self, name)}", remedy="use 1 or more")

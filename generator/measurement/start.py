@@ -25,6 +25,9 @@ NODE_VARIABLE = "DLBRICKS_NODE"
 SOFTWARE = "software"
 """Name under which a run stores its software, in the machine's state before the run (``software_state``)."""
 
+PRIORITY = "priority"
+"""Name under which a run stores the priority of its workers while they timed, in the machine's state after the run."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
 """Allowed names: they are also valid for a PostgreSQL role, a folder and a column of a table."""
 

@@ -144,7 +144,7 @@ class Worker(_Ended):
 
     The parent blocks in ``select`` while the worker works: no thread, no polling, no timer. Standard error is read
     into a small ring, and only its last line is shown, in the reason of a failure. The worker runs in an empty folder
-    and in a separate process group, so that Ctrl-C reaches the parent alone.
+    and in a separate session, so that Ctrl-C reaches the parent alone, and its priority is its own.
 
     Args:
         command: Program and arguments; a runtime with pinned versions has a separate environment.
@@ -170,7 +170,7 @@ class Worker(_Ended):
                 stderr=subprocess.PIPE,
                 cwd=work,
                 env=worker_environment(temporary),
-                process_group=0,
+                start_new_session=True,
                 bufsize=0,
             )
         except OSError as error:
@@ -455,6 +455,7 @@ class Workers(_Ended, Generic[_Place]):
     Attributes:
         number: Number of the processes that run, or ran last.
         started: Count of started processes.
+        priorities: Priorities that they were granted.
     """
 
     def __init__(self, start: Callable[[_Place], Worker], *, number: int = -1) -> None:
@@ -463,6 +464,7 @@ class Workers(_Ended, Generic[_Place]):
         self._met: set[_Place] = set()
         self.number = number
         self.started = 0
+        self.priorities: set[str] = set()
 
     def at(self, place: _Place) -> Worker:
         """Return the worker at a place; start one if none runs, which raises as ``start``."""
@@ -473,6 +475,8 @@ class Workers(_Ended, Generic[_Place]):
         if worker is None:
             worker = self._running[place] = self._start(place)
             self.started += 1
+            if worker.greeting is not None:
+                self.priorities.add(worker.greeting.priority)
             if not self._met or place in self._met:
                 self.number += 1
                 self._met = set()

@@ -77,6 +77,7 @@ class Place:
         dtype: Precision of the computation.
         together: Its networks are visited alternately: they then share threads.
         command: Starts the process, in another environment; None: the backend's command.
+        priority: Priority while it times, one of ``machine.priority.PRIORITIES``.
     """
 
     runtime: Runtime = DEFAULT_RUNTIME
@@ -84,6 +85,7 @@ class Place:
     dtype: str = NATIVE
     together: bool = False
     command: tuple[str, ...] | None = None
+    priority: str = "high"
 
 
 class Hello(Request, frozen=True):
@@ -243,11 +245,13 @@ class Greeting(Reply, frozen=True):
         stack: Backend, device, versions and every option with its effective value.
         threads: Effective number of threads.
         pid: Process that runs the networks.
+        priority: The priority that the system grants while networks are timed, for example ``nice -20``.
     """
 
     stack: Stack
     threads: int
     pid: int
+    priority: str
 
 
 class OmittedBrick(msgspec.Struct, frozen=True):
@@ -287,12 +291,13 @@ class Timed(Reply, frozen=True):
 
     Attributes:
         begun_us: Start of the timed part: microseconds since 1970, UTC.
-        elapsed_ns: The timed executions together.
+        elapsed_ns: The timed executions together. If one thread computes, the time that the kernel gave to other
+            programs meanwhile is taken off (``timing.Stolen``).
         compute_ns: The slower of two probes of arithmetic, one before and one after.
         memory_ns: The slower of two probes of memory, likewise.
-        cpu_ns: CPU time of the executing thread in the timed part.
-        switches: Involuntary context switches of that thread; None if the system does not report them.
-        waited_ns: Time that all threads of the process together waited for a core; likewise.
+        cpu_ns: CPU time of the process in the timed part.
+        switches: How often the kernel took a core away from the process, to run another program.
+        waited_ns: Time that all threads of the process together waited for a core; None if the system does not tell.
     """
 
     begun_us: int

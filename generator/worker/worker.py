@@ -35,13 +35,14 @@ from ..device.device import Device
 from ..device.host import HostDevice
 from ..halves import by_halves
 from ..machine.cores import physical_cores
+from ..machine.priority import Priority
 from ..network.network import Network, array_type, file_network, read_network, synthetic_network
 from ..network.padding import brick_network, padded_network
 from . import messages
 from .execution.extraction import write_graph
 from .execution.layer_effects import layer_effects
 from .execution.pack import ExecutedBrick, Pack, executed_bricks, load_pack
-from .execution.timing import Probe, choose_unroll, interruptions, undisturbed
+from .execution.timing import Probe, Stolen, choose_unroll, switches, undisturbed, waited_ns
 from .serving import answer_all, refusal, serve_confined
 
 # Executing a network for its values: types for the shape oracle, arrays for conformance.
@@ -157,6 +158,10 @@ class _KeptPack:
             self.pack.close()
 
 
+_TIMED = frozenset({"examine", "profile"})
+"""What a ``Call`` asks for that is timed."""
+
+
 class _WorkerState:
     """State of the worker between requests."""
 
@@ -166,6 +171,7 @@ class _WorkerState:
         self._kept: dict[str, _Single | _KeptPack] = {}
         self._device: Device | None = None
         self._probe: Probe | None = None
+        self._priority = Priority("off")
         self._idle_ns: dict[str, float] = {}  # cost of a pack's node that computes nothing, by variant
 
     def answer(self, request: messages.AnyRequest) -> messages.Reply:
@@ -179,11 +185,20 @@ class _WorkerState:
             messages.Drop: self._drop,
             messages.Bye: lambda _: messages.Done(),
         }
+        self._prioritise(request)
         try:
             return handlers[type(request)](request)
         except Exception as error:
             self._end_if_lost(error)
             raise
+
+    def _prioritise(self, request: messages.AnyRequest) -> None:
+        """Raise the priority for requests that time networks; give it back for the others."""
+        timed = isinstance(request, messages.Time | messages.Read)
+        if timed or (isinstance(request, messages.Call) and request.what in _TIMED):
+            self._priority.high()
+        elif not isinstance(request, messages.Drop):
+            self._priority.usual()
 
     def _end_if_lost(self, error: Exception) -> None:
         """End the process if the GPU failed: it fails for every process that used it, so another worker must go on."""
@@ -212,8 +227,11 @@ class _WorkerState:
         self._backend, self._settings = backend, settings
         if request.memory_bytes is not None:
             self._opened().limit(request.memory_bytes)
+        self._priority = Priority(place.priority)
         gc.freeze()  # all objects loaded now live as long as the process: exempt them from garbage collection
-        return messages.Greeting(stack=stack, threads=settings.threads, pid=os.getpid())
+        return messages.Greeting(
+            stack=stack, threads=settings.threads, pid=os.getpid(), priority=self._priority.granted
+        )
 
     def _load(self, request: messages.Load) -> messages.Loaded:
         if request.packed:
@@ -332,24 +350,29 @@ class _WorkerState:
             for _ in range(request.warmups):
                 warm_up()
             synchronize()
-            switches, waited_ns = interruptions()
+            waited_before_ns = waited_ns()
             if request.cold:
                 device.evict()
             before = (0, 0) if request.cold else self._probe()
             begun_us = time.time_ns() // 1000
-            cpu_ns = time.thread_time_ns()
+            switches_before, cpu_before_ns = switches(), time.process_time_ns()
+            stolen = Stolen(known=self._settings.serial)
             elapsed_ns = device.timed_ns(loop, synchronize)
-            cpu_ns = time.thread_time_ns() - cpu_ns
+            _, stolen_ns = stolen.ns()
+            cpu_ns, switched = time.process_time_ns() - cpu_before_ns, switches() - switches_before
+            waited_after_ns = waited_ns()
             after = self._probe()
-            switches_then, waited_then_ns = interruptions()
+        waited = None
+        if waited_before_ns is not None and waited_after_ns is not None:
+            waited = max(0, waited_after_ns - waited_before_ns)
         return messages.Timed(
             begun_us,
-            round(elapsed_ns),
+            round(elapsed_ns) - stolen_ns,
             max(before[0], after[0]),
             max(before[1], after[1]),
             cpu_ns,
-            None if switches is None or switches_then is None else switches_then - switches,
-            None if waited_ns is None or waited_then_ns is None else max(0, waited_then_ns - waited_ns),
+            switched,
+            waited,
         )
 
     def _read(self, request: messages.Read) -> messages.Readings:

@@ -20,11 +20,15 @@ from ...halves import by_halves, halves
 from ...network.network import Network, synthetic_network
 from ...network.packed import PackedBrick, PackedNetwork, grouped, merge, pack, split
 from ..messages import Readings, Times
+from .timing import Stolen
 
 Array = npt.NDArray[np.float64]
 
 STALL, _STALL_NS = 3.0, 20_000.0
 """A time above this multiple of the median plus this many nanoseconds is a stall by the scheduler."""
+
+_USUAL = 0.25
+"""Quantile of the executions of a node that is its usual time: other programs meet most nodes in few executions."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,12 +91,12 @@ def _optimised(networks: Sequence[Network], backend: Backend, settings: Settings
 def without_stalls(times: Array) -> Array:
     """Return the times with each stall spread over its visit; in a stall the scheduler runs another process.
 
-    A stall of milliseconds meets one brick of microseconds, at random and in proportion to its time. A model that
-    contains that brick many times would count it every time. The excess of a brick over three times its median plus 20
-    microseconds is therefore shared by all bricks of the visit in proportion to their times. The visit's sum stays.
+    A stall of milliseconds meets one node of microseconds, at random and in proportion to its time. A model that
+    contains that node many times would count it every time. The excess of a node over three times its median plus 20
+    microseconds is therefore shared by all nodes of the visit in proportion to their times. The visit's sum stays.
 
     Args:
-        times: Nanoseconds, visits by bricks.
+        times: Nanoseconds, visits by nodes (or by bricks).
     """
     if not times.size:
         return times
@@ -100,6 +104,31 @@ def without_stalls(times: Array) -> Array:
     sums = even.sum(axis=1, keepdims=True)
     beyond = (times - even).sum(axis=1, keepdims=True)
     even *= 1 + np.divide(beyond, sums, out=np.zeros_like(sums), where=sums > 0)
+    return even
+
+
+def without_stolen(times: Array, stolen: Array) -> Array:
+    """Return the times without the time that the kernel gave to other programs.
+
+    Another program runs for a millisecond or more, in the midst of few nodes. The time is taken off the nodes that
+    exceed their usual time most; what is left then is taken off all nodes in proportion to their times.
+
+    Args:
+        times: Nanoseconds, executions by nodes; a last column has the time between nodes.
+        stolen: Nanoseconds that other programs had during each execution (``timing.Stolen``).
+    """
+    if not times.size or not stolen.any():
+        return times
+    excess = (times - np.quantile(times, _USUAL, axis=0)).clip(min=0)
+    order = np.argsort(-excess, axis=1)
+    largest = np.take_along_axis(excess, order, axis=1)
+    before = np.cumsum(largest, axis=1) - largest
+    taken = np.minimum(largest, (stolen[:, None] - before).clip(min=0))
+    even = times.copy()
+    np.put_along_axis(even, order, np.take_along_axis(times, order, axis=1) - taken, axis=1)
+    sums = even.sum(axis=1)
+    left = (times.sum(axis=1) - stolen).clip(min=0)
+    even *= np.divide(left, sums, out=np.ones_like(sums), where=sums > 0)[:, None]
     return even
 
 
@@ -413,6 +442,7 @@ class _ProfiledPack(Pack):
         self._groups = [{**group} for group in groups]
         self._visits: list[int | None] = []
         self._packs: list[tuple[PackedNetwork, PackedExecutable]] = []
+        self._passes: list[list[tuple[int, int]]] = []
         self._call = _call_network(backend, settings)
         try:
             for group in self._groups:
@@ -428,9 +458,13 @@ class _ProfiledPack(Pack):
 
     def run(self, *, visit: int | None) -> None:
         self._visits.append(visit)
+        passes: list[tuple[int, int]] = []
         for _, executable in self._packs:
+            stolen = Stolen(known=self._settings.serial)
             executable.run()
             executable.synchronize()
+            passes.append(stolen.ns())
+        self._passes.append(passes)
 
     def read(self, idle_ns: float | None) -> Readings:
         readings = [executable.end() for _, executable in self._packs]
@@ -439,18 +473,20 @@ class _ProfiledPack(Pack):
             idle_ns = self._idle(readings)
         times: list[Times] = []
         watched = 0.0
-        for group, (packed, _), reading in zip(self._groups, self._packs, readings, strict=True):
+        passes = np.array(self._passes, dtype=np.float64)
+        for number, (group, (packed, _), reading) in enumerate(zip(self._groups, self._packs, readings, strict=True)):
             clock = _of_idle(packed, reading) - idle_ns
-            visits = by_visit(reading.times - clock[:, None], self._visits)
+            wall_ns, stolen_ns = passes[:, number].T
+            between = wall_ns - reading.times.sum(axis=1)
+            own = without_stolen(np.column_stack([reading.times, between]), stolen_ns)[:, :-1] - clock[:, None]
+            visits = without_stalls(by_visit(own, self._visits))
             watched += float(np.median(visits.sum(axis=1))) if visits.size else 0.0
             inner = _by_member(packed.nodes, reading.names, visits, len(group))
             whole = inner + _by_member(packed.uncounted, reading.names, visits, len(group))
-            even = without_stalls(whole)
-            inner *= np.divide(even, whole, out=np.ones_like(whole), where=whole > 0)
             for place, (name, brick) in enumerate(group.items()):
                 count = self._copies.get(name, 1)
-                own = rounded(inner[:, place] / count) if brick.edges else ()
-                times.append(Times(name, rounded(even[:, place] / count), own))
+                bare = rounded(inner[:, place] / count) if brick.edges else ()
+                times.append(Times(name, rounded(whole[:, place] / count), bare))
         return Readings(tuple(times), idle_ns, watched, float(unwatched_ns))
 
     def close(self) -> None:

@@ -45,8 +45,9 @@ _REPEATS = 2
 class Probe:
     """Two short computations that show how quiet the machine is: one calculates and one reads memory.
 
-    Load, frequency and steal time do not show the disturbances of a machine. The probes classify visits; no time is
-    ever divided by them.
+    They show disturbances that the kernel does not report: a neighbour on the same physical core or in the shared
+    cache. Their clock is the CPU time of this thread, which stops while another program has the core. The probes
+    classify visits; no time is ever divided by them.
     """
 
     def __init__(self) -> None:
@@ -59,30 +60,46 @@ class Probe:
         """Return the nanoseconds of arithmetic and of reading memory, now."""
         compute_ns = 0
         for _ in range(_REPEATS):
-            begin = time.perf_counter_ns()
+            begin = time.thread_time_ns()
             np.sqrt(self._numbers, out=self._result)
             np.divide(self._numbers, self._result, out=self._result)
-            compute_ns = time.perf_counter_ns() - begin
+            compute_ns = time.thread_time_ns() - begin
         count = _READ_BYTES // 8
-        begin = time.perf_counter_ns()
+        begin = time.thread_time_ns()
         int(self._memory[self._place : self._place + count].max())
-        memory_ns = time.perf_counter_ns() - begin
+        memory_ns = time.thread_time_ns() - begin
         self._place = (self._place + count) % self._memory.size
         return compute_ns, memory_ns
 
 
-def interruptions() -> tuple[int | None, int | None]:
-    """Return the kernel's counts so far; None if the system does not report them.
+def switches() -> int:
+    """Return how often the kernel has taken a core away from threads of this process, to run another program."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
-    Returns:
-        The number of involuntary context switches of this thread, and the nanoseconds that all threads of this process
-        waited in a run queue.
+
+class Stolen:
+    """The time that the kernel took away from one thread, to run another program.
+
+    It is wall time minus CPU time of this process, and known only if one thread computes and the others sleep. It is 0
+    if the kernel switched to no other program meanwhile: what is left is then the inaccuracy of the clocks.
+
+    Args:
+        known: Whether one thread computes, on the processor.
     """
-    of_thread = getattr(resource, "RUSAGE_THREAD", None)  # Linux only
-    return None if of_thread is None else resource.getrusage(of_thread).ru_nivcsw, _waited_ns()
+
+    def __init__(self, *, known: bool) -> None:
+        self._known = known
+        self._switches = switches()
+        self._cpu_ns, self._wall_ns = time.process_time_ns(), time.perf_counter_ns()
+
+    def ns(self) -> tuple[int, int]:
+        """Return the nanoseconds since the object was made, and those of them that other programs had."""
+        wall_ns, cpu_ns = time.perf_counter_ns() - self._wall_ns, time.process_time_ns() - self._cpu_ns
+        return wall_ns, max(0, wall_ns - cpu_ns) if self._known and switches() > self._switches else 0
 
 
-def _waited_ns() -> int | None:
+def waited_ns() -> int | None:
+    """Return the nanoseconds that all threads of this process waited for a core; None if the system does not tell."""
     total, known = 0, False
     for task in _TASKS.glob("*/schedstat"):
         try:

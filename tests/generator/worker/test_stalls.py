@@ -1,8 +1,12 @@
 """Stalls of the scheduler in the visits of a pack."""
 
+import time
+
 import numpy as np
 import pytest
-from dlbricks.generator.worker.execution.pack import without_stalls
+from dlbricks.generator.worker.execution import timing
+from dlbricks.generator.worker.execution.pack import without_stalls, without_stolen
+from dlbricks.generator.worker.execution.timing import Stolen
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,3 +40,39 @@ def test_the_sum_of_a_visit_stays(rows):
 
     assert even.sum(axis=1) == pytest.approx(times.sum(axis=1))
     assert (even >= 0).all()
+
+
+@given(st.lists(st.lists(st.integers(1, 10**9), min_size=3, max_size=3), min_size=1, max_size=8), st.floats(0, 1))
+def test_what_other_programs_had_is_taken_off(rows, share):
+    times = np.array(rows, dtype=float)
+    stolen = share * times.sum(axis=1)
+
+    even = without_stolen(times, stolen)
+
+    assert even.sum(axis=1) == pytest.approx(times.sum(axis=1) - stolen, abs=1e-3)
+    assert (even >= 0).all()
+
+
+def test_it_is_taken_off_the_node_that_it_met():
+    usual = np.tile([100 * US, 300 * US, 20 * US], (8, 1))
+    stolen = np.zeros(8)
+    times = usual.copy()
+    for row, column, taken in ((1, 0, 3000 * US), (4, 1, 4000 * US), (5, 2, 3000 * US)):  # the last: between nodes
+        times[row, column] += taken
+        stolen[row] = taken
+
+    assert without_stolen(times, stolen) == pytest.approx(usual)
+
+
+def test_time_is_stolen_if_the_kernel_ran_another_program(monkeypatch):
+    counts = iter([0, 1, 0, 0, 0])
+    monkeypatch.setattr(timing, "switches", lambda: next(counts))
+
+    found = []
+    for known in (True, True, False):
+        stolen = Stolen(known=known)
+        time.sleep(0.02)  # as if another program ran
+        found.append(stolen.ns()[1])
+
+    assert found[0] == pytest.approx(20e6, rel=0.5)
+    assert found[1:] == [0, 0]
