@@ -22,6 +22,7 @@ from .version import __version__
 if TYPE_CHECKING:
     from .analyzer.advice import Advice, advise
     from .analyzer.comparison.compare import Comparison, compare
+    from .analyzer.comparison.gate import Gate, gate
     from .analyzer.estimation.estimate import estimate, estimate_between
     from .analyzer.estimation.estimates import Estimates
     from .analyzer.estimation.query import Query
@@ -72,6 +73,7 @@ __all__ = [
     "Estimates",
     "Failure",
     "Finding",
+    "Gate",
     "GenerateReport",
     "History",
     "Kernels",
@@ -108,6 +110,7 @@ __all__ = [
     "estimate",
     "estimate_between",
     "find_models",
+    "gate",
     "generate",
     "history",
     "kernels",
@@ -144,6 +147,7 @@ __getattr__, __dir__ = lazy(
         "Estimates": "analyzer.estimation.estimates",
         "Failure": "db.values",
         "Finding": "analyzer.findings.finding",
+        "Gate": "analyzer.comparison.gate",
         "GenerateReport": "generator.decomposition.generate",
         "History": "analyzer.history.result",
         "Kernels": "analyzer.kernels",
@@ -179,6 +183,7 @@ __getattr__, __dir__ = lazy(
         "estimate": "analyzer.estimation.estimate",
         "estimate_between": "analyzer.estimation.estimate",
         "find_models": "models.source",
+        "gate": "analyzer.comparison.gate",
         "generate": "generator.decomposition.generate",
         "history": "analyzer.history.history",
         "kernels": "analyzer.kernels",

@@ -14,8 +14,9 @@ import click
 
 from ..analyzer.report.tables import MOST
 from ..analyzer.report.units import counted
+from ..errors import UsageError
 from .console import Reporter, answer, drawn
-from .models import PLACE, model_arguments, moment, take_models
+from .models import PLACE, model_arguments, moment, seconds, take_models
 from .options import (
     all_option,
     comparison_options,
@@ -26,6 +27,7 @@ from .options import (
     interpolate_option,
     kernel_options,
     plot_option,
+    quiet_option,
     split_options,
 )
 
@@ -187,16 +189,25 @@ def kernels(*, every: bool, database: str, form: str, **options: Any) -> None:
 @model_arguments
 @click.option(
     "--by",
-    type=click.Choice(["combination", "run", "variant"]),
-    default="combination",
-    show_default=True,
-    help="What is compared: stored frameworks, options and systems; runs of one; algorithms within one.",
+    type=click.Choice(["combination", "run", "variant", "file"]),
+    help="What is compared: stored frameworks, options and systems; runs of one; algorithms within one; or two files, "
+    "which are run alternately now. Two files are compared so unless this says otherwise.",
 )
 @click.option("--base", metavar="ID|NAME", help="The side that others are compared with; else the first measured.")
 @click.option("--other", "others", multiple=True, metavar="ID|NAME", help="Compare only this side with it; repeatable.")
 @comparison_options
 @click.option("--layers", is_flag=True, help="Also list bricks, and what the base would gain by each.")
 @all_option
+@click.option(
+    "--budget",
+    "budget_s",
+    type=seconds,
+    default="60s",
+    show_default=True,
+    metavar="TIME",
+    help="Of two files: when to stop, though the verdict is unclear.",
+)
+@quiet_option
 @click.option(
     "--fail-on",
     type=click.Choice(["slower", "faster", "unclear"]),
@@ -208,26 +219,36 @@ def kernels(*, every: bool, database: str, form: str, **options: Any) -> None:
 @format_options
 def compare(
     *,
+    by: str | None,
     layers: bool,
     every: bool,
+    budget_s: float,
+    quiet: bool,
     fail_on: tuple[str, ...],
     plot: Path | None,
     database: str,
     form: str,
     **options: Any,
 ) -> None:
-    """Stored frameworks, options, systems or runs against each other: SAME, FASTER, SLOWER or UNCLEAR.
+    """Two files, or stored frameworks, options, systems or runs: SAME, FASTER, SLOWER or UNCLEAR.
+
+    Two files are run alternately on this machine until the verdict is clear; nothing needs to be stored. With --fail-on
+    the command also ends with exit code 4 if a difference that matters could have been missed.
 
     \b
     Example:
+        dlbricks compare old.onnx new.onnx --fail-on slower --minimum-effect 5%
         dlbricks compare squeezenet --by run --fail-on slower
     """
+    if by == "file" or (by is None and _two_files(options["models"])):
+        _gate(options, budget_s=budget_s, quiet=quiet, fail_on=fail_on, form=form)
+        return
     from ..analyzer.comparison.compare import compare as compare_stored
     from ..analyzer.report.answers.comparison import comparison_answer
     from ..db import Store
 
     with Store.open(database, read_only=True) as store:
-        comparison = compare_stored(take_models(options), store=store, **options)
+        comparison = compare_stored(take_models(options), store=store, by=by or "combination", **options)
     if plot is not None:
         from ..analyzer.report.drawing import draw_comparison
 
@@ -239,6 +260,42 @@ def compare(
         complete=comparison.complete,
         crossed=crossed,
     )
+
+
+def _two_files(models: Sequence[str]) -> bool:
+    """Whether the arguments are two files."""
+    return len(models) == 2 and all(Path(model).is_file() for model in models)
+
+
+def _gate(options: dict[str, Any], *, budget_s: float, quiet: bool, fail_on: tuple[str, ...], form: str) -> None:
+    from ..analyzer.comparison.gate import gate
+    from ..analyzer.report.answers.comparison import gate_answer
+    from ..db.values import NATIVE
+    from ..generator.backends.custom_ops import asked
+
+    sources = take_models(options)
+    if len(sources) != 2:
+        raise UsageError(f"{len(sources)} models are given", remedy="give the old model and the new one")
+    for problem in (source.problem for source in sources):
+        if problem is not None:
+            raise problem
+    stored = [name for name in ("base", "others", "system", "stack", "cache") if options.get(name)]
+    if stored:
+        raise UsageError(f"--{stored[0]} chooses what is stored, and two files are run now", remedy="leave it out")
+    with Reporter(quiet=quiet) as progress:
+        found = gate(
+            *sources,
+            backend=options["backend"] or "onnxruntime",
+            device=options["device"] or "cpu",
+            options=asked(),
+            threads=1 if options["threads"] is None else options["threads"],
+            dtype=options["dtype"] or NATIVE,
+            minimum_effect=options["minimum_effect"],
+            budget_s=budget_s,
+            progress=progress,
+        )
+    crossed = str(found.verdict).lower() in fail_on or (bool(fail_on) and found.blind)
+    answer(gate_answer(found), form, complete=found.complete, crossed=crossed)
 
 
 @click.command()

@@ -201,7 +201,7 @@ class Scheduler:
                 if self._missing(waiting) <= 0:
                     return
                 self._begin_process(waiting)
-                singles = self._load(waiting.singles)
+                singles = self._load(self._drawn(waiting.singles))
                 while visits > 0 and waiting.sessions > until and not self._pace.expired:
                     self._take(waiting, singles, -(-visits // waiting.sessions))
                     waiting.sessions -= 1
@@ -217,6 +217,12 @@ class Scheduler:
                 self._workers.at(task.place)
         if self._workers.number != self._number:
             self._number, self._round = self._workers.number, -1
+
+    def _drawn(self, tasks: Sequence[MeasurementTask]) -> list[MeasurementTask]:
+        """Return tasks in the order in which this process loads them: what is loaded first has other memory."""
+        drawn = [*tasks]
+        random.Random(f"{self._plan.seed}:{self._number}").shuffle(drawn)  # noqa: S311
+        return drawn
 
     def _take(self, waiting: _Waiting, singles: list[MeasurementTask], planned: int) -> None:
         """Visit all tasks the planned number of times; a long session is committed in parts, as separate sessions."""

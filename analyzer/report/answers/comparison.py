@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ....tabular import Row
     from ...advice import Advice, Mixed, ModelAdvice
     from ...comparison.compare import Comparison, LayerComparison, ModelComparison
+    from ...comparison.gate import Gate
     from ...comparison.results import ModelBrick
 
 _DECISIVE = 5
@@ -63,6 +64,25 @@ def comparison_answer(comparison: Comparison, *, layers: bool = False, most: int
             Column("ratio", "ratio ±95%", "{:.3f}".format, bounds="ratio_ci95"),
             Column("verdict", "verdict"),
             Column("gain_ms", "bricks gain ms", milliseconds),
+        ],
+        summary=summary,
+    )
+
+
+def gate_answer(found: Gate) -> Answer:
+    """The answer of ``compare`` with two files."""
+    power = f"differences of {found.detectable:.1%} and more are found with 80 % probability"
+    made = f"{found.processes} processes, {counted(found.visits, 'visit')} of each model, {found.wall_s:.0f} s"
+    summary = [found.reason, made if found.blind else f"{made}; {power}"]
+    return Answer.of(
+        found.records(),
+        columns=[
+            Column("new", "model"),
+            Column("old", "against"),
+            Column("old_ms", "old ms", milliseconds),
+            Column("new_ms", "new ms", milliseconds),
+            Column("ratio", "ratio ±95%", "{:.3f}".format, bounds="ratio_ci95"),
+            Column("verdict", "verdict"),
         ],
         summary=summary,
     )

@@ -1,0 +1,253 @@
+"""Whether a new model is slower than an old one: a gate for continuous integration.
+
+Both models run alternately in several fresh processes, one after the other. The process is the unit: its memory layout
+is the same for all of its visits. Of each process one number counts, the mean logarithm of the ratio of both latencies
+over its visits. Processes are added until the verdict is clear, or the budget is spent.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Unpack
+
+import numpy as np
+import numpy.typing as npt
+
+from ...bricks.graph.control import write_out
+from ...db.samples.statistics import student
+from ...db.values import NATIVE, RuntimeFields, Stack, runtime_from
+from ...errors import DlbricksError
+from ...generator.decomposition.observation import run_as_given
+from ...generator.machine.cores import physical_cores
+from ...generator.measurement.trial import Contender, Trial, TrialPair, place_of, try_out
+from ...generator.progress import ProgressCallback
+from ...models import ModelSource
+from ...tabular import Records, Tabular
+from .difference import MINIMUM_EFFECT, Difference, Levels, Relation, check_minimum_effect, two_sided
+
+FEWEST, MOST = 4, 12
+"""Processes: fewer have no spread that is known, and after so many the machine is the reason."""
+
+_VISITS = 16
+"""Visits of each model in a process."""
+
+_TRIM = 0.2
+"""Share of a process's visits that is left out at each end: those that something else disturbed."""
+
+_FLOOR = 0.006
+"""Least standard deviation of a process: few processes may agree by chance."""
+
+_LOOKS = 1.25
+"""Intervals are wider by this factor, since the verdict is looked for after each process."""
+
+_POWER = 0.98
+"""Quantile of Student's t for a power of 80 %, with three degrees of freedom; it is less with more."""
+
+_NS_PER_MS = 1e6
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Gate(Tabular):
+    """A new model against an old one.
+
+    Attributes:
+        old: Name of the old model.
+        new: Name of the new model.
+        levels: Median latencies and their ratio, whose interval is over processes; NaN without any process.
+        detectable: Smallest relative difference that would be found with 80 % probability.
+        minimum_effect: Relative difference that matters.
+        verdict: What the new model is, as seen from the old one.
+        processes: Number of processes.
+        visits: Visits of each model in all of them.
+        wall_s: Seconds it took.
+        largest_error: Largest difference of the outputs, relative to the largest value of the old output.
+        stack: The runtime that ran both.
+        threads: Its threads.
+    """
+
+    old: str
+    new: str
+    levels: Levels
+    detectable: float
+    minimum_effect: float
+    verdict: Relation
+    processes: int
+    visits: int
+    wall_s: float
+    largest_error: float
+    stack: Stack
+    threads: int
+
+    @property
+    def rows(self) -> tuple[Gate, ...]:
+        """The result itself, its only row."""
+        return (self,)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the verdict is clear."""
+        return self.verdict is not Relation.UNCLEAR
+
+    @property
+    def blind(self) -> bool:
+        """Whether a difference that matters could have been missed."""
+        return self.verdict is Relation.UNCLEAR and self.detectable > self.minimum_effect
+
+    @property
+    def reason(self) -> str:
+        """The verdict in a sentence."""
+        seen = self.levels.difference
+        change, low, high = (f"{ratio - 1:+.1%}" for ratio in (seen.ratio, *seen.ci95))
+        if not math.isfinite(seen.ci95[1]):
+            return f"{self.new} ran in {self.processes} processes, and {FEWEST} are needed: give it a larger --budget"
+        told = f"the time of {self.new} is that of {self.old} {change} ({low} to {high})"
+        if self.blind:
+            return (
+                f"{told}: unclear, since only differences of {self.detectable:.1%} and more would be found with 80 % "
+                f"probability, and {self.minimum_effect:.1%} matters"
+            )
+        return told
+
+    def records(self) -> Records:
+        """One row."""
+        seen = self.levels.difference
+        row = {
+            "old": self.old,
+            "new": self.new,
+            "old_ms": _finite(self.levels.before_ms),
+            "new_ms": _finite(self.levels.after_ms),
+            "ratio": _finite(seen.ratio),
+            "ratio_ci95": seen.ci95 if math.isfinite(seen.ci95[1]) else None,
+            "p": seen.p,
+            "verdict": str(self.verdict),
+            "reason": self.reason,
+            "minimum_effect": self.minimum_effect,
+            "detectable": _finite(self.detectable),
+            "processes": self.processes,
+            "visits": self.visits,
+            "wall_s": self.wall_s,
+            "largest_error": _finite(self.largest_error),
+            "stack": self.stack.key,
+            "threads": self.threads,
+            **asdict(self.stack.runtime),
+        }
+        return Records([row])
+
+
+def gate(
+    old: ModelSource,
+    new: ModelSource,
+    *,
+    threads: int = 1,
+    dtype: str = NATIVE,
+    minimum_effect: float = MINIMUM_EFFECT,
+    budget_s: float = 60.0,
+    progress: ProgressCallback | None = None,
+    **fields: Unpack[RuntimeFields],
+) -> Gate:
+    """Run two models alternately on this machine, until it is clear whether the new one is slower.
+
+    Args:
+        old: The old model.
+        new: The new model; inputs that have the same name as one of the old model get the same values.
+        threads: Threads of the runtime; 0 means one per physical core.
+        dtype: Precision.
+        minimum_effect: Relative difference that matters.
+        budget_s: Seconds after which no more visits are made.
+        progress: Called between visits.
+        **fields: The runtime: ``backend``, ``device`` and ``options``.
+
+    Raises:
+        UsageError: The minimum effect is not positive, or an option has a wrong value.
+        BackendError: The runtime cannot run one of the models, or inputs of the same name differ in their shapes.
+        BackendUnavailable: The runtime cannot be used here.
+        MachineBusy: Another process is measuring.
+        ModelError: A file is no model.
+
+    Example:
+        >>> old, new = find_models(["old.onnx", "new.onnx"])  # doctest: +SKIP
+        >>> gate(old, new, minimum_effect=0.05).verdict  # doctest: +SKIP
+        <Relation.SLOWER: 'SLOWER'>
+    """
+    check_minimum_effect(minimum_effect)
+    begun = time.monotonic()
+    place = place_of(runtime_from(fields), threads or len(physical_cores()), dtype)
+    with TemporaryDirectory(prefix="dlbricks-gate-") as name:
+        before, after = (
+            Contender(run_as_given(source, Path(name) / str(number), write_out(source.skeleton()).control), place)
+            for number, source in enumerate((old, new))
+        )
+        (trial,) = try_out(
+            [TrialPair(before, after, label=new.name)],
+            visits=MOST * _VISITS,
+            processes=MOST,
+            until=begun + budget_s,
+            settled=lambda found: judged(found, minimum_effect)[2] is not Relation.UNCLEAR,
+            progress=progress,
+        )
+    if isinstance(trial, DlbricksError):
+        raise trial
+    levels, detectable, verdict = judged(trial, minimum_effect)
+    return Gate(
+        old.name,
+        new.name,
+        levels,
+        detectable,
+        minimum_effect,
+        verdict,
+        len(trial.before_ns),
+        trial.visits,
+        time.monotonic() - begun,
+        trial.largest_error,
+        trial.stacks[0],
+        place.threads,
+    )
+
+
+def judged(trial: Trial, minimum_effect: float) -> tuple[Levels, float, Relation]:
+    """Return both latencies and their ratio, the smallest difference that would be found, and the verdict.
+
+    Args:
+        trial: Visits of both models by process.
+        minimum_effect: Relative difference that matters.
+    """
+    sides = trial.before_ns, trial.after_ns
+    ours, theirs = (float(np.median(np.concatenate(side))) / _NS_PER_MS if side else math.nan for side in sides)
+    found = np.array([_of_process(*both) for both in zip(*sides, strict=True)])
+    count = found.size
+    centre = float(found.mean()) if count else math.nan
+    if count < FEWEST:
+        return Levels(ours, theirs, Difference(math.exp(centre), (0.0, math.inf), 1.0)), math.inf, Relation.UNCLEAR
+    error = _LOOKS * math.hypot(float(found.std(ddof=1)), _FLOOR) / math.sqrt(count)
+    half = student(count - 1) * error
+    seen = Difference(
+        math.exp(centre), (math.exp(centre - half), math.exp(centre + half)), two_sided(centre / error, count - 1)
+    )
+    return Levels(ours, theirs, seen), math.expm1(half + _POWER * error), _verdict(centre, half, minimum_effect)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _of_process(before_ns: Array, after_ns: Array) -> float:
+    """Return the trimmed mean of the logarithms of the ratios."""
+    logs = np.sort(np.log(after_ns / before_ns))
+    cut = int(logs.size * _TRIM)
+    return float(logs[cut : logs.size - cut].mean())
+
+
+def _verdict(centre: float, half: float, minimum_effect: float) -> Relation:
+    """The same if the interval lies within the minimum effect; else what is beyond it, and more than chance."""
+    largest = math.log1p(minimum_effect)
+    if abs(centre) + half <= largest:
+        return Relation.SAME
+    if abs(centre) > largest and abs(centre) - half > largest / 2:
+        return Relation.SLOWER if centre > 0 else Relation.FASTER
+    return Relation.UNCLEAR

@@ -1,0 +1,111 @@
+"""The gate: two models run alternately in several processes."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from dlbricks.analyzer.comparison.difference import Relation
+from dlbricks.analyzer.comparison.gate import FEWEST, judged
+from dlbricks.generator.measurement.trial import Trial
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+def trial(ratio: float, *, processes: int = 4, scatter: float = 0.005, seed: int = 0) -> Trial:
+    """Visits whose processes differ by some scatter."""
+    draw = np.random.default_rng(seed)
+    before = [draw.normal(20e6, 1e5, 16) for _ in range(processes)]
+    after = [side * ratio * math.exp(draw.normal(0, scatter)) * draw.normal(1, 0.01, 16) for side in before]
+    return Trial(tuple(before), tuple(after), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "verdict"),
+    [(1.0, Relation.SAME), (1.12, Relation.SLOWER), (0.88, Relation.FASTER), (1.05, Relation.UNCLEAR)],
+)
+def test_verdicts(ratio, verdict):
+    levels, detectable, found = judged(trial(ratio), 0.05)
+
+    low, high = levels.difference.ci95
+    assert found is verdict
+    assert low < ratio < high
+    assert 0 < detectable < 0.05
+    assert levels.before_ms == pytest.approx(20, rel=0.02)
+
+
+@given(st.floats(0.5, 2), st.integers(FEWEST, 8), st.integers(0, 100))
+def test_swapping_both_models_swaps_the_verdict(ratio, processes, seed):
+    made = trial(ratio, processes=processes, seed=seed)
+    swapped = Trial(made.after_ns, made.before_ns, 0.0)
+
+    ours, theirs = judged(made, 0.05), judged(swapped, 0.05)
+
+    assert theirs[0].difference.ratio == pytest.approx(1 / ours[0].difference.ratio)
+    assert theirs[1] == pytest.approx(ours[1])
+    swap = {Relation.SLOWER: Relation.FASTER, Relation.FASTER: Relation.SLOWER}
+    assert theirs[2] is swap.get(ours[2], ours[2])
+
+
+def test_few_processes_decide_nothing():
+    levels, detectable, verdict = judged(trial(2.0, processes=FEWEST - 1), 0.05)
+
+    assert verdict is Relation.UNCLEAR
+    assert (levels.difference.ci95, detectable) == ((0.0, math.inf), math.inf)
+
+
+def test_a_machine_too_restless_for_the_question_is_told():
+    _, detectable, verdict = judged(trial(1.0, scatter=0.2), 0.05)
+
+    assert verdict is Relation.UNCLEAR
+    assert detectable > 0.05
+
+
+def test_a_blind_gate_does_not_pass(cli, branches: Path, here: Path):
+    """Its budget ends before there are enough processes."""
+    copy = here / "copy.onnx"
+    copy.write_bytes(branches.read_bytes())
+
+    done = cli("compare", branches, copy, "--fail-on", "slower", "--budget", "1ms", "--json")
+    shown = cli("compare", branches, copy, "--budget", "1ms")
+
+    assert (done.code, shown.code) == (4, 3)
+    (row,) = json.loads(done.out)["results"]
+    assert (row["verdict"], row["detectable"]) == ("UNCLEAR", None)
+    assert "--budget" in row["reason"]
+
+
+@pytest.mark.slow
+def test_two_files_are_run_alternately_and_nothing_is_stored(cli, branches: Path, here: Path):
+    copy = here / "copy.onnx"
+    copy.write_bytes(branches.read_bytes())
+
+    done = cli("compare", branches, copy, "--minimum-effect", "300%", "--json")
+
+    assert done.code == 0, done.err
+    (row,) = json.loads(done.out)["results"]
+    assert (row["old"], row["new"], row["verdict"], row["largest_error"]) == ("branches", "copy", "SAME", 0.0)
+    assert row["ratio_ci95"][0] <= row["ratio"] <= row["ratio_ci95"][1]
+    assert (row["processes"], row["visits"]) == (4, 64)
+    assert [*here.glob("*.db")] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--by", "file"), "1 models are given"),
+        (("copy.onnx", "--stack", "ab"), "--stack chooses what is stored"),
+        (("copy.onnx", "--minimum-effect", "0"), "minimum effect"),
+    ],
+)
+def test_what_it_is_not_for_is_refused(cli, branches: Path, here: Path, monkeypatch, words, said):
+    monkeypatch.chdir(here)
+    (here / "copy.onnx").write_bytes(branches.read_bytes())
+
+    done = cli("compare", branches, *words)
+
+    assert done.code in {1, 2}
+    assert said in done.err
