@@ -36,6 +36,7 @@ from .options import (
     since_option,
     split_options,
     stack_options,
+    wait_option,
 )
 from .reporting import analyze, report, tokens
 from .storage import db, manifest, reproduce
@@ -100,6 +101,7 @@ def commands() -> None:
 @commands.command()
 @click.option("-o", "--out", type=PLACE, default=Path("demo"), show_default=True, help="Folder for results and plots.")
 @quiet_option
+@wait_option
 @format_options
 def demo(*, out: Path, quiet: bool, form: str) -> None:
     """Everything on models of the built-in zoo, small enough for two cores.
@@ -184,6 +186,7 @@ def generate(*, plot: Path | None, quiet: bool, form: str, **options: Any) -> No
 @node_options
 @database_option
 @quiet_option
+@wait_option
 @format_options
 def run(
     *,
@@ -251,6 +254,7 @@ def _store(database: str, *, dry_run: bool) -> AbstractContextManager[Store]:
 @click.option("--kernels", is_flag=True, help="Afterwards also record which kernels run, in a pass apart from timing.")
 @database_option
 @quiet_option
+@wait_option
 @format_options
 def measure(
     *, threads: tuple[int, ...], budget_s: float | None, database: str, quiet: bool, form: str, **options: Any

@@ -20,6 +20,7 @@ from .options import (
     setting_option,
     suite_argument,
     suite_option,
+    wait_option,
 )
 
 
@@ -251,6 +252,7 @@ def backends_plans(
 @setting_option
 @database_option
 @quiet_option
+@wait_option
 @format_options
 def system(*, ceilings: bool, threads: int | None, database: str, quiet: bool, form: str, **options: Any) -> None:
     """This machine as recorded, and whether it is quiet enough to measure; or what it does at most.

@@ -29,6 +29,7 @@ from .options import (
     plot_option,
     quiet_option,
     split_options,
+    wait_option,
 )
 
 if TYPE_CHECKING:
@@ -208,6 +209,7 @@ def kernels(*, every: bool, database: str, form: str, **options: Any) -> None:
     help="Of two files: when to stop, though the verdict is unclear.",
 )
 @quiet_option
+@wait_option
 @click.option(
     "--fail-on",
     type=click.Choice(["slower", "faster", "unclear"]),
@@ -325,6 +327,7 @@ def _gate(options: dict[str, Any], *, budget_s: float, quiet: bool, fail_on: tup
 )
 @plot_option
 @database_option
+@wait_option
 @format_options
 def history(
     *,

@@ -286,6 +286,25 @@ node_options = stacked(
 
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 
+
+def _patient(context: click.Context, _parameter: click.Parameter, wait_s: float | None) -> None:
+    """Wait so long for another measuring process, and say that the command waits."""
+    from ..generator.machine.lock import patience
+    from .console import note
+
+    context.with_resource(patience(wait_s, note))
+
+
+wait_option = click.option(
+    "--wait",
+    type=seconds,
+    metavar="TIME",
+    expose_value=False,
+    callback=_patient,
+    help="How long to wait for another dlbricks process that is measuring on this machine; else $DLBRICKS_LOCK_WAIT.",
+)
+"""Of every command that measures."""
+
 all_option = click.option("--all", "every", is_flag=True, help="Every row of the table, not only the 15 of most time.")
 
 interpolate_option = click.option(

@@ -21,6 +21,7 @@ from .options import (
     quiet_option,
     report_options,
     setting_option,
+    wait_option,
 )
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 @click.option("--write", type=PLACE, metavar="DIR", help="Folder for improved models that were proven to save time.")
 @database_option
 @quiet_option
+@wait_option
 @format_options
 def report(
     *,
@@ -179,6 +181,7 @@ def open_store(database: str, *, stored: bool) -> AbstractContextManager[Store]:
 @click.option("--plot", type=PLACE, metavar="FILE|DIR", help="Also draw latency and throughput against length.")
 @database_option
 @quiet_option
+@wait_option
 @format_options
 def tokens(
     *,
@@ -258,6 +261,7 @@ def tokens(
 @all_option
 @database_option
 @quiet_option
+@wait_option
 @format_options
 def analyze(
     *, fail_on: float | None, every: bool, database: str, quiet: bool, form: str, write: Path | None, **options: Any

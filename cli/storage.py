@@ -19,6 +19,7 @@ from .options import (
     quiet_option,
     suite_argument,
     suite_option,
+    wait_option,
 )
 
 
@@ -199,6 +200,7 @@ def manifest(*, suite: Path, out: Path, database: str, form: str, **options: Any
 )
 @all_option
 @quiet_option
+@wait_option
 @format_options
 def reproduce(
     *, file: Path, out: Path | None, fail_on: tuple[str, ...], every: bool, quiet: bool, form: str, **options: Any

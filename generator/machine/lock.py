@@ -12,6 +12,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from datetime import UTC, datetime
 from pathlib import Path
 
 from ...errors import MachineBusy, UsageError
@@ -37,6 +39,27 @@ def lock_path() -> Path:
     return Path(os.environ.get(LOCK_DIR_VARIABLE) or tempfile.gettempdir()) / "dlbricks.lock"
 
 
+_Tell = Callable[[str], None]
+
+_PATIENCE: ContextVar[tuple[float | None, _Tell | None]] = ContextVar("patience", default=(None, None))
+
+
+@contextlib.contextmanager
+def patience(wait_s: float | None = None, tell: _Tell | None = None) -> Iterator[None]:
+    """Set how long ``machine_lock`` waits within this context, and who is told that it waits.
+
+    Args:
+        wait_s: Seconds to wait; None: as before.
+        tell: Called with one line as soon as there is something to wait for; None: as before.
+    """
+    before = _PATIENCE.get()
+    token = _PATIENCE.set((before[0] if wait_s is None else wait_s, tell or before[1]))
+    try:
+        yield
+    finally:
+        _PATIENCE.reset(token)
+
+
 @contextlib.contextmanager
 def machine_lock(*, wait_s: float | None = None) -> Iterator[None]:
     """Hold the machine's measuring lock.
@@ -47,23 +70,43 @@ def machine_lock(*, wait_s: float | None = None) -> Iterator[None]:
     that ends; a file stays, empty or with the last holder's process id.
 
     Args:
-        wait_s: Seconds to wait for another holder; default ``$DLBRICKS_LOCK_WAIT``, else 0.
+        wait_s: Seconds to wait for another holder; default that of ``patience``, else ``$DLBRICKS_LOCK_WAIT``, else 0.
 
     Raises:
         MachineBusy: Another process holds it; the message names its process id.
         UsageError: ``$DLBRICKS_LOCK_WAIT`` is not a number, or ``$DLBRICKS_LOCK_DIR`` no folder.
     """
-    deadline = time.monotonic() + (_wait_from_environment() if wait_s is None else wait_s)
+    patient_s, tell = _PATIENCE.get()
+    given_s = next((limit for limit in (wait_s, patient_s) if limit is not None), None)
+    limit_s = _wait_from_environment() if given_s is None else given_s
+    deadline = time.monotonic() + limit_s
     with contextlib.ExitStack() as held:
         take, holder = _way(held)
         while not take():
             if time.monotonic() >= deadline:
                 raise MachineBusy(
-                    f"another dlbricks process (pid {holder()}) is measuring on this machine",
-                    remedy=f"wait for it, or set {LOCK_WAIT_VARIABLE} to the seconds to wait",
+                    f"another dlbricks process ({_described(holder())}) is measuring on this machine",
+                    remedy=f"wait for it with --wait 10m, or with {LOCK_WAIT_VARIABLE}, in seconds",
                 )
+            if tell is not None:
+                tell(
+                    f"waiting for another dlbricks process ({_described(holder())}) to end its measurement, "
+                    f"at most {limit_s:.0f} s"
+                )
+                tell = None
             time.sleep(_RETRY_S)
         yield
+
+
+def _described(holder: str) -> str:
+    """The holder's process id, and since when the process runs."""
+    import psutil
+
+    try:
+        since = datetime.fromtimestamp(psutil.Process(int(holder)).create_time(), UTC).astimezone()
+    except (ValueError, psutil.Error):
+        return f"pid {holder}"
+    return f"pid {holder}, since {since:%H:%M:%S}"
 
 
 def _wait_from_environment() -> float:

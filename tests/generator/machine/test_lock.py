@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 from dlbricks.errors import MachineBusy, UsageError
 from dlbricks.generator.machine import lock
-from dlbricks.generator.machine.lock import LOCK_DIR_VARIABLE, LOCK_WAIT_VARIABLE, lock_path, machine_lock
+from dlbricks.generator.machine.lock import LOCK_DIR_VARIABLE, LOCK_WAIT_VARIABLE, lock_path, machine_lock, patience
 
 _HOLDER = """
 import sys
@@ -108,10 +109,16 @@ def test_a_second_process_is_shown_who_measures_and_leaves_nothing_behind(holder
         with pytest.raises(MachineBusy, match=rf"pid ({holder.pid}|unknown)\b"), machine_lock():
             pass
     monkeypatch.setenv(LOCK_WAIT_VARIABLE, "0.3")
+    told: list[str] = []
     begun = time.monotonic()
-    with pytest.raises(MachineBusy), machine_lock():
+    with pytest.raises(MachineBusy), patience(tell=told.append), machine_lock():
         pass
     assert time.monotonic() - begun >= 0.3
+    with pytest.raises(MachineBusy), patience(0.6), patience(tell=told.append), machine_lock():
+        pass
+    assert time.monotonic() - begun >= 0.9
+    waiting = rf"waiting for .*\(pid ({holder.pid}, since \d\d:\d\d:\d\d|unknown)\)"
+    assert [bool(re.match(waiting, line)) for line in told] == [True, True]
     monkeypatch.setenv(LOCK_WAIT_VARIABLE, "soon")
     with pytest.raises(UsageError, match="soon"), machine_lock():
         pass
