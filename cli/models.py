@@ -123,6 +123,8 @@ def share(text: str) -> float:
         raise click.BadParameter(f"{text!r} is no share; write 3% or 0.03") from error
     if not 0 < value < float("inf"):
         raise click.BadParameter(f"{text!r} is not a positive share")
+    if value > 1 and unit == 1:
+        raise click.BadParameter(f"{text!r} is a share above 1; write {value:g}% or {100 * value:g}%")
     return value
 
 

@@ -98,7 +98,8 @@ def test_two_files_are_run_alternately_and_nothing_is_stored(cli, branches: Path
     [
         (("--by", "file"), "1 models are given"),
         (("copy.onnx", "--stack", "ab"), "--stack chooses what is stored"),
-        (("copy.onnx", "--minimum-effect", "0"), "minimum effect"),
+        (("copy.onnx", "--minimum-effect", "0"), "not a positive share"),
+        (("copy.onnx", "--minimum-effect", "10"), "write 10% or 1000%"),
     ],
 )
 def test_what_it_is_not_for_is_refused(cli, branches: Path, here: Path, monkeypatch, words, said):
