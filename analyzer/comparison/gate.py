@@ -20,7 +20,7 @@ import numpy.typing as npt
 from ...bricks.graph.control import write_out
 from ...db.samples.statistics import student
 from ...db.values import NATIVE, RuntimeFields, Stack, runtime_from
-from ...errors import DlbricksError
+from ...errors import DlbricksError, UsageError
 from ...generator.decomposition.observation import run_as_given
 from ...generator.machine.cores import physical_cores
 from ...generator.measurement.trial import Contender, Trial, TrialPair, place_of, try_out
@@ -164,7 +164,7 @@ def gate(
         **fields: The runtime: ``backend``, ``device`` and ``options``.
 
     Raises:
-        UsageError: The minimum effect is not positive, or an option has a wrong value.
+        UsageError: The minimum effect is not positive, an option has a wrong value, or the budget is far too small.
         BackendError: The runtime cannot run one of the models, or inputs of the same name differ in their shapes.
         BackendUnavailable: The runtime cannot be used here.
         MachineBusy: Another process is measuring.
@@ -193,6 +193,8 @@ def gate(
         )
     if isinstance(trial, DlbricksError):
         raise trial
+    if not trial.stacks:
+        raise UsageError(f"{budget_s:.3g} s are over before the models are loaded", remedy="give a larger --budget")
     levels, detectable, verdict = judged(trial, minimum_effect)
     return Gate(
         old.name,
