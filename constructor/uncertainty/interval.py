@@ -211,7 +211,9 @@ class Uncertainty:
             baseline: That of its run: which visits were quiet.
         """
         measurement = self.known[id_]
-        found = undisturbed_error([block for block in self.blocks(id_) if block.samples], measurement.unroll, baseline)
+        blocks = [block for block in self.blocks(id_) if block.samples]
+        threads = measurement.identity.conditions.threads
+        found = undisturbed_error(blocks, measurement.unroll, baseline, threads=threads)
         if found is None or not measurement.undisturbed_ns:
             return None
         sampled, degrees = found[0] / measurement.undisturbed_ns, found[1]

@@ -164,24 +164,37 @@ def _verdict(samples: int, half: float, blocks: Sequence[Block]) -> Verdict:
     return Verdict.NOISY if half <= _NOISY else Verdict.UNSTABLE
 
 
-def quiet_visits(blocks: Sequence[Block], baseline: Baseline | None) -> list[NDArray[np.bool_]]:
-    """Per block, which of its visits were quiet; none where that is not known."""
+def quiet_visits(blocks: Sequence[Block], baseline: Baseline | None, *, threads: int = 1) -> list[NDArray[np.bool_]]:
+    """Per block, which of its visits were quiet; none where that is not known.
+
+    Args:
+        blocks: Samples with their visits.
+        baseline: The probes on the quiet machine.
+        threads: With several threads a visit is not quiet if the kernel ran another program in it. With one thread the
+            other program's time is taken off.
+    """
+
+    def quiet(visit: Visit) -> bool:
+        return baseline is not None and baseline.quiet(visit) and not (threads > 1 and visit.switches)
+
     return [
-        np.array([baseline is not None and baseline.quiet(visit) for visit in block.visits], dtype=np.bool_)
+        np.array([quiet(visit) for visit in block.visits], dtype=np.bool_)
         if block.visits
         else np.zeros(len(block.samples), dtype=np.bool_)
         for block in blocks
     ]
 
 
-def undisturbed(blocks: Sequence[Block], unroll: int, baseline: Baseline | None) -> tuple[float, float]:
+def undisturbed(
+    blocks: Sequence[Block], unroll: int, baseline: Baseline | None, *, threads: int = 1
+) -> tuple[float, float]:
     """Latency on a quiet machine in nanoseconds, and the share of visits that were quiet.
 
     The mean of the quiet visits; where there are too few of them, a low quantile of all, which is what a short brick
     takes in the quiet moments that it finds.
     """
     values = np.concatenate(block_values(blocks, unroll))
-    quiet = np.concatenate(quiet_visits(blocks, baseline))
+    quiet = np.concatenate(quiet_visits(blocks, baseline, threads=threads))
     share = float(quiet.mean()) if quiet.size else 0.0
     return max(0.0, float(_undisturbed(values[None], quiet[None])[0])), share
 
@@ -199,13 +212,15 @@ def _undisturbed(values: Values, quiet: NDArray[np.bool_]) -> Values:
     return found
 
 
-def undisturbed_error(blocks: Sequence[Block], unroll: int, baseline: Baseline | None) -> tuple[float, float] | None:
+def undisturbed_error(
+    blocks: Sequence[Block], unroll: int, baseline: Baseline | None, *, threads: int = 1
+) -> tuple[float, float] | None:
     """Standard error of the undisturbed latency in nanoseconds, and the degrees of freedom that it is known with.
 
     By the bootstrap over time blocks (Efron and Tibshirani 1993, section 8.5), for a mean of quiet visits as for a low
     quantile. None where there is a single time block.
     """
-    values, quiet = block_values(blocks, unroll), quiet_visits(blocks, baseline)
+    values, quiet = block_values(blocks, unroll), quiet_visits(blocks, baseline, threads=threads)
     parts: list[tuple[Values, NDArray[np.bool_]]] = []
     for samples, calm in zip(values, quiet, strict=True):
         count = max(1, samples.size // VISITS_PER_BLOCK)

@@ -243,7 +243,9 @@ class StoreRecorder(SampleRecorder):
             for record in records:
                 assert record.measurement is not None  # noqa: S101  # it has blocks
                 unroll = max(1, record.unroll)
-                quiet_ns, quiet = undisturbed(record.blocks, unroll, baseline)
+                quiet_ns, quiet = undisturbed(
+                    record.blocks, unroll, baseline, threads=record.identity.conditions.threads
+                )
                 record.result = Measurement(
                     record.measurement,
                     run,

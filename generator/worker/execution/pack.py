@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,6 +26,12 @@ Array = npt.NDArray[np.float64]
 
 STALL, _STALL_NS = 3.0, 20_000.0
 """A time above this multiple of the median plus this many nanoseconds is a stall by the scheduler."""
+
+_DISTURBED = 0.01
+"""Other programs had more than this share of the time: how much of a brick's time is theirs has to be told apart..."""
+
+_LONG_NS = 1e6
+"""...and of a longer brick only the time of an execution of its own tells: a kernel's time slices take milliseconds."""
 
 _USUAL = 0.25
 """Quantile of the executions of a node that is its usual time: other programs meet most nodes in few executions."""
@@ -466,6 +472,22 @@ class _ProfiledPack(Pack):
             passes.append(stolen.ns())
         self._passes.append(passes)
 
+    @property
+    def disturbed(self) -> bool:
+        """Whether other programs had some of the time of the executions so far."""
+        wall_ns, stolen_ns = np.array(self._passes).sum(axis=(0, 1))
+        return bool(stolen_ns > _DISTURBED * wall_ns)
+
+    @property
+    def long(self) -> frozenset[str]:
+        """Bricks that take so long that another program meets most of their executions; ends the profile."""
+        found: set[str] = set()
+        for group, (packed, executable) in zip(self._groups, self._packs, strict=True):
+            reading = executable.end()
+            taken = _by_member(packed.nodes, reading.names, reading.times[-1:], len(group))[0]
+            found |= {name for name, ns in zip(group, taken.tolist(), strict=True) if ns > _LONG_NS}
+        return frozenset(found)
+
     def read(self, idle_ns: float | None) -> Readings:
         readings = [executable.end() for _, executable in self._packs]
         unwatched_ns = sum(self._unwatched(executable) for _, executable in self._packs)
@@ -620,13 +642,24 @@ def _culprits(
 
 
 def _load(
-    bricks: Mapping[str, ExecutedBrick], copies: Mapping[str, int], backend: Backend, settings: Settings
+    bricks: Mapping[str, ExecutedBrick],
+    copies: Mapping[str, int],
+    backend: Backend,
+    settings: Settings,
+    apart: Collection[str] = (),
 ) -> LoadedPack:
+    """Load bricks and run them once; if other programs had some of that time, long bricks are networks of their own."""
     pack: Pack
     refused: Mapping[str, BackendError] = {}
     if backend.packs(settings):
         names = [*bricks]
         groups = [[names[place] for place in places] for places in grouped([bricks[name].network for name in names])]
+        groups = [
+            part
+            for group in groups
+            for part in ([name for name in group if name not in apart], *([name] for name in group if name in apart))
+            if part
+        ]
         pack = _ProfiledPack([{name: bricks[name] for name in group} for group in groups], copies, backend, settings)
         known = {name for group in groups for name in group}
     else:
@@ -637,7 +670,11 @@ def _load(
             return LoadedPack(None, refused)
     try:
         pack.run(visit=None)
+        long = pack.long if isinstance(pack, _ProfiledPack) and pack.disturbed and not apart else ()
     except BaseException:
         pack.close()
         raise
+    if long:
+        pack.close()
+        return _load(bricks, copies, backend, settings, apart=long)
     return LoadedPack(pack if known else None, refused, tuple(name for name in bricks if name not in known))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -183,6 +184,15 @@ def test_without_a_baseline_or_probes_no_visit_is_known_to_be_quiet():
 
     assert [one.tolist() for one in quiet_visits([probed, unprobed], BASELINE)] == [[True] * 2, [False] * 3]
     assert [one.tolist() for one in quiet_visits([probed], None)] == [[False] * 2]
+
+
+def test_a_visit_of_several_threads_is_not_quiet_if_another_program_ran():
+    met = replace(QUIET, switches=1)
+    visits = block(0, 0, [1, 2, 3], visits=(QUIET, met, replace(QUIET, switches=0)))
+
+    (alone,), (several,) = (quiet_visits([visits], BASELINE, threads=threads) for threads in (1, 2))
+
+    assert (alone.tolist(), several.tolist()) == ([True, True, True], [True, False, True])
 
 
 def test_the_undisturbed_latency_is_the_mean_of_the_quiet_visits():
