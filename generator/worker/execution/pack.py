@@ -475,7 +475,7 @@ class _ProfiledPack(Pack):
     @property
     def disturbed(self) -> bool:
         """Whether other programs had some of the time of the executions so far."""
-        wall_ns, stolen_ns = np.array(self._passes).sum(axis=(0, 1))
+        wall_ns, stolen_ns = np.array(self._passes, dtype=np.float64).reshape(-1, 2).sum(axis=0)
         return bool(stolen_ns > _DISTURBED * wall_ns)
 
     @property
@@ -483,6 +483,8 @@ class _ProfiledPack(Pack):
         """Bricks that take so long that another program meets most of their executions; ends the profile."""
         found: set[str] = set()
         for group, (packed, executable) in zip(self._groups, self._packs, strict=True):
+            if len(group) == 1:
+                continue
             reading = executable.end()
             taken = _by_member(packed.nodes, reading.names, reading.times[-1:], len(group))[0]
             found |= {name for name, ns in zip(group, taken.tolist(), strict=True) if ns > _LONG_NS}
@@ -646,20 +648,25 @@ def _load(
     copies: Mapping[str, int],
     backend: Backend,
     settings: Settings,
-    apart: Collection[str] = (),
+    apart: Collection[str] | None = None,
 ) -> LoadedPack:
-    """Load bricks and run them once; if other programs had some of that time, long bricks are networks of their own."""
+    """Load bricks and run them once.
+
+    If other programs had some of that time, the bricks are loaded again, long ones as networks of their own.
+
+    Args:
+        bricks: By the brick's id, in the order in which they are run.
+        copies: Number of copies of each brick by its id.
+        backend: The runtime.
+        settings: Its settings.
+        apart: The long bricks; None: find them.
+    """
     pack: Pack
     refused: Mapping[str, BackendError] = {}
     if backend.packs(settings):
         names = [*bricks]
         groups = [[names[place] for place in places] for places in grouped([bricks[name].network for name in names])]
-        groups = [
-            part
-            for group in groups
-            for part in ([name for name in group if name not in apart], *([name] for name in group if name in apart))
-            if part
-        ]
+        groups = [part for group in groups for part in _parted(group, apart or ())]
         pack = _ProfiledPack([{name: bricks[name] for name in group} for group in groups], copies, backend, settings)
         known = {name for group in groups for name in group}
     else:
@@ -670,11 +677,17 @@ def _load(
             return LoadedPack(None, refused)
     try:
         pack.run(visit=None)
-        long = pack.long if isinstance(pack, _ProfiledPack) and pack.disturbed and not apart else ()
+        long = pack.long if isinstance(pack, _ProfiledPack) and pack.disturbed and apart is None else None
     except BaseException:
         pack.close()
         raise
-    if long:
+    if long is not None:
         pack.close()
         return _load(bricks, copies, backend, settings, apart=long)
     return LoadedPack(pack if known else None, refused, tuple(name for name in bricks if name not in known))
+
+
+def _parted(group: Sequence[str], apart: Collection[str]) -> list[list[str]]:
+    """Return the bricks of a group that run together, and each of the others alone."""
+    parts = [[name for name in group if name not in apart], *([name] for name in group if name in apart)]
+    return [part for part in parts if part]

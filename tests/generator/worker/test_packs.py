@@ -18,6 +18,8 @@ from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.network.network import read_network, synthetic_network
 from dlbricks.generator.worker.client import Worker
+from dlbricks.generator.worker.execution import pack as execution
+from dlbricks.generator.worker.execution import timing
 from dlbricks.generator.worker.execution.pack import ExecutedBrick, executed_bricks, load_pack
 from dlbricks.generator.worker.messages import Drop, Time
 from dlbricks.generator.worker.worker import _WorkerState
@@ -55,6 +57,12 @@ def convolutions(tmp_path_factory: pytest.TempPathFactory, model_file) -> Suite:
     suite = generate(find_models([path]), granularity=1, out=folder / "suite").suite
     assert suite is not None
     return suite
+
+
+@pytest.fixture(autouse=True)
+def undisturbed(monkeypatch):
+    """No other program runs in this process's executions, as far as it is told."""
+    monkeypatch.setattr(timing, "switches", lambda: 0)
 
 
 def test_bricks_are_packed_visited_distinguished_and_released(worker, small_suite):
@@ -280,6 +288,29 @@ def test_every_brick_is_executed_in_every_pass_of_every_visit(convolutions):
     assert np.sum([one.whole_ns for one in reading.times], axis=0) * 2 == pytest.approx(
         [counted[1:3].sum() / 2, counted[4].sum()], abs=2 * len(bricks)
     )
+
+
+@pytest.mark.parametrize(("long_ns", "networks"), [(0.0, 4), (1e12, 1)])
+def test_long_bricks_have_a_network_of_their_own_where_other_programs_run(convolutions, monkeypatch, long_ns, networks):
+    backend = _Counting()
+    chosen = settings(backend)
+    backend.setup(chosen)
+    files = {key: synthetic_network(read_network(path)) for key, path in files_of(convolutions).items()}
+    bricks, _ = executed_bricks(files, backend, chosen)
+    counts = iter(range(1000))
+    monkeypatch.setattr(timing, "switches", lambda: next(counts))
+    monkeypatch.setattr(execution, "_DISTURBED", -1.0)
+    monkeypatch.setattr(execution, "_LONG_NS", long_ns)
+
+    loaded = load_pack(bricks, {}, backend, chosen).pack
+    loaded.run(visit=0)
+    times = loaded.read(0.0).times
+    loaded.close()
+
+    assert len(bricks) == 4
+    assert len(backend.readings) == networks + 1  # the first is what tells which bricks are long
+    assert {brick.id for brick in times} == set(bricks)
+    assert all(brick.whole_ns[0] >= 0 for brick in times)
 
 
 def test_a_long_brick_whose_outputs_stay_is_timed_without_being_run_for_the_clock(skeleton_of):
