@@ -250,7 +250,7 @@ def tokens(
     "--visits", type=click.IntRange(min=6), default=36, show_default=True, metavar="N", help="Of each side in a proof."
 )
 @click.option(
-    "--processes", type=click.IntRange(min=1), default=2, show_default=True, metavar="N", help="Workers of a proof."
+    "--processes", type=click.IntRange(min=1), default=4, show_default=True, metavar="N", help="Workers of a proof."
 )
 @click.option(
     "--fail-on",

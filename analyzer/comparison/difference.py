@@ -136,6 +136,16 @@ _NS_PER_MS = 1e6
 _FAR = 50.0
 """Logarithm of a ratio beyond which an interval is as good as without end."""
 
+FEWEST_PROCESSES = 3
+"""With fewer processes their spread is not known."""
+
+_PROCESS_SD = 0.003
+"""Least standard deviation of a process: few processes may agree by chance. Of 160 trials of models against themselves
+on one and two threads, the interval of four processes excluded no difference in 1.9 %."""
+
+_TRIM = 0.2
+"""Share of a process's visits that is left out at each end: those that something else disturbed."""
+
 Array = npt.NDArray[np.float64]
 
 
@@ -154,21 +164,42 @@ class Levels:
     difference: Difference
 
 
-def paired(before_ns: Sequence[Array], after_ns: Sequence[Array]) -> Levels:
-    """The means of both and their ratio, visits in which the machine stood still left out.
+def paired(before_ns: Sequence[Array], after_ns: Sequence[Array], *, looks: float = 1.0) -> Levels:
+    """Both latencies and their ratio, of two sides that were visited alternately.
 
-    A machine that slows down slows both by one factor, so that the interval is that of their ratio: a bootstrap over
-    time blocks, in which both are drawn together (``constructor.uncertainty.pairing``).
+    The process is the unit: all of its visits share one memory layout. Of each process one number counts, the trimmed
+    mean of the logarithms of the ratios of its visits. With fewer than three processes, time blocks are the unit.
 
     Args:
         before_ns: Latencies of the first, by process; visits of one position belong together.
         after_ns: Of the second.
+        looks: Intervals are wider by this factor, if the result was looked at again and again before.
     """
     before, after = without_stalls(before_ns, after_ns)
-    ours, theirs = (float(np.concatenate(side).mean()) / _NS_PER_MS for side in (before, after))
+    ours = float(_trimmed(np.sort(np.concatenate(before)))) / _NS_PER_MS
+    if len(before_ns) < FEWEST_PROCESSES:
+        return _by_block(ours, before, after)
+    found = np.array([_trimmed(np.sort(np.log(theirs / own))) for own, theirs in zip(before_ns, after_ns, strict=True)])
+    centre, degrees = float(found.mean()), found.size - 1
+    error = looks * math.hypot(float(found.std(ddof=1)), _PROCESS_SD) / math.sqrt(found.size)
+    half = student(degrees) * error
+    ends = math.exp(centre - half), math.exp(centre + half)
+    seen = Difference(math.exp(centre), ends, two_sided(centre / error, degrees))
+    return Levels(ours, ours * seen.ratio, seen)
+
+
+def _by_block(ours: float, before: Sequence[Array], after: Sequence[Array]) -> Levels:
+    """The ratio of means; its interval is a bootstrap over time blocks, in which both sides are drawn together."""
+    base, other = (float(np.concatenate(side).mean()) for side in (before, after))
     blocks = time_blocks(before)
     degrees = max(1, blocks.size - 1)
     error = ratio_spread(time_blocks(after), blocks)
-    ratio, reach = theirs / ours, math.exp(min(student(degrees) * error, _FAR))
+    ratio, reach = other / base, math.exp(min(student(degrees) * error, _FAR))
     p = two_sided(abs(math.log(ratio)) / error, degrees) if error > 0 else float(ratio == 1)
-    return Levels(ours, theirs, Difference(ratio, (ratio / reach, ratio * reach), p))
+    return Levels(ours, ours * ratio, Difference(ratio, (ratio / reach, ratio * reach), p))
+
+
+def _trimmed(values: Array) -> float:
+    """Return the mean of sorted values without a fifth at each end."""
+    cut = int(values.size * _TRIM)
+    return float(values[cut : values.size - cut].mean())

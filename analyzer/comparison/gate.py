@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Unpack
-
-import numpy as np
-import numpy.typing as npt
 
 from ...bricks.graph.control import write_out
 from ...db.samples.statistics import student
@@ -27,7 +24,7 @@ from ...generator.measurement.trial import Contender, Trial, TrialPair, place_of
 from ...generator.progress import ProgressCallback
 from ...models import ModelSource
 from ...tabular import Records, Tabular
-from .difference import MINIMUM_EFFECT, Difference, Levels, Relation, check_minimum_effect, two_sided
+from .difference import MINIMUM_EFFECT, Difference, Levels, Relation, check_minimum_effect, paired
 
 FEWEST, MOST = 4, 12
 """Processes: fewer have no spread that is known, and after so many the machine is the reason."""
@@ -35,21 +32,11 @@ FEWEST, MOST = 4, 12
 _VISITS = 16
 """Visits of each model in a process."""
 
-_TRIM = 0.2
-"""Share of a process's visits that is left out at each end: those that something else disturbed."""
-
-_FLOOR = 0.006
-"""Least standard deviation of a process: few processes may agree by chance."""
-
 _LOOKS = 1.25
 """Intervals are wider by this factor, since the verdict is looked for after each process."""
 
 _POWER = 0.98
 """Quantile of Student's t for a power of 80 %, with three degrees of freedom; it is less with more."""
-
-_NS_PER_MS = 1e6
-
-Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +46,7 @@ class Gate(Tabular):
     Attributes:
         old: Name of the old model.
         new: Name of the new model.
-        levels: Median latencies and their ratio, whose interval is over processes; NaN without any process.
+        levels: Latencies and their ratio, whose interval is over processes; NaN without any process.
         detectable: Smallest relative difference that would be found with 80 % probability.
         minimum_effect: Relative difference that matters.
         verdict: What the new model is, as seen from the old one.
@@ -219,30 +206,21 @@ def judged(trial: Trial, minimum_effect: float) -> tuple[Levels, float, Relation
         trial: Visits of both models by process.
         minimum_effect: Relative difference that matters.
     """
-    sides = trial.before_ns, trial.after_ns
-    ours, theirs = (float(np.median(np.concatenate(side))) / _NS_PER_MS if side else math.nan for side in sides)
-    found = np.array([_of_process(*both) for both in zip(*sides, strict=True)])
-    count = found.size
-    centre = float(found.mean()) if count else math.nan
+    if not trial.visits:
+        return Levels(math.nan, math.nan, Difference(math.nan, (0.0, math.inf), 1.0)), math.inf, Relation.UNCLEAR
+    levels = paired(trial.before_ns, trial.after_ns, looks=_LOOKS)
+    count = len(trial.before_ns)
     if count < FEWEST:
-        return Levels(ours, theirs, Difference(math.exp(centre), (0.0, math.inf), 1.0)), math.inf, Relation.UNCLEAR
-    error = _LOOKS * math.hypot(float(found.std(ddof=1)), _FLOOR) / math.sqrt(count)
-    half = student(count - 1) * error
-    seen = Difference(
-        math.exp(centre), (math.exp(centre - half), math.exp(centre + half)), two_sided(centre / error, count - 1)
-    )
-    return Levels(ours, theirs, seen), math.expm1(half + _POWER * error), _verdict(centre, half, minimum_effect)
+        undecided = replace(levels.difference, ci95=(0.0, math.inf), p=1.0)
+        return replace(levels, difference=undecided), math.inf, Relation.UNCLEAR
+    centre = math.log(levels.difference.ratio)
+    half = math.log(levels.difference.ci95[1]) - centre
+    detectable = math.expm1(half * (1 + _POWER / student(count - 1)))
+    return levels, detectable, _verdict(centre, half, minimum_effect)
 
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _of_process(before_ns: Array, after_ns: Array) -> float:
-    """Return the trimmed mean of the logarithms of the ratios."""
-    logs = np.sort(np.log(after_ns / before_ns))
-    cut = int(logs.size * _TRIM)
-    return float(logs[cut : logs.size - cut].mean())
 
 
 def _verdict(centre: float, half: float, minimum_effect: float) -> Relation:

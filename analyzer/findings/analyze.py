@@ -261,7 +261,7 @@ def analyze(
     prove: bool = False,
     write: Path | None = None,
     visits: int = 36,
-    processes: int = 2,
+    processes: int = 4,
     until: float = math.inf,
     oracle: ShapeOracle | None = None,
     progress: ProgressCallback | None = None,

@@ -92,7 +92,7 @@ class Proving:
 
     write: Path | None = None
     visits: int = 36
-    processes: int = 2
+    processes: int = 4
     until: float = math.inf
     progress: ProgressCallback | None = None
 

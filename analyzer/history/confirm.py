@@ -52,7 +52,7 @@ def confirm(
     old: Path,
     new: Path,
     visits: int = 24,
-    processes: int = 2,
+    processes: int = 4,
     granularity: int = 1,
     connected: bool = False,
     progress: ProgressCallback | None = None,

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from dlbricks.analyzer.comparison.difference import Relation, difference, discoveries, relation, two_sided
+from dlbricks.analyzer.comparison.difference import Relation, difference, discoveries, paired, relation, two_sided
 from dlbricks.constructor.uncertainty.calibration import scatter_of
 from dlbricks.constructor.uncertainty.interval import Uncertainty, student
 from dlbricks.db import Block, Conditions, Measurement, Stop, Subject
@@ -164,3 +164,24 @@ def test_a_difference_that_nothing_is_known_of_has_an_interval_without_end():
     assert found.ci95[0] < 1e-20
     assert found.ci95[1] > 1e20
     assert found.p > 0.9
+
+
+def test_processes_are_the_unit_where_there_are_enough() -> None:
+    draw = np.random.default_rng(0)
+    found = []
+    for _ in range(400):  # processes differ by 2 %, visits of one process by much less
+        before = [draw.normal(1e6, 1e3, 9) for _ in range(4)]
+        after = [own * math.exp(draw.normal(0, 0.02)) for own in before]
+        low, high = paired(before, after).difference.ci95
+        found.append(low <= 1 <= high)
+
+    assert 0.92 <= np.mean(found) <= 0.99
+
+
+def test_few_processes_fall_back_to_time_blocks() -> None:
+    before = [np.full(9, 1e6) * (1 + 0.001 * np.arange(9))] * 2
+
+    levels = paired(before, [1.1 * side for side in before])
+
+    assert levels.difference.ratio == pytest.approx(1.1)
+    assert levels.after_ms == pytest.approx(1.1 * levels.before_ms)
