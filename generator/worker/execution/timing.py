@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -72,9 +72,27 @@ class Probe:
         return compute_ns, memory_ns
 
 
+_SETTLING = 4
+"""Most executions that ``settle`` makes."""
+
+
 def switches() -> int:
     """Return how often the kernel has taken a core away from threads of this process, to run another program."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+
+
+def settle(warm_up: Callable[[], None], synchronize: Callable[[], None]) -> None:
+    """Execute until the kernel runs no other program meanwhile, a few times at most.
+
+    Threads that slept wake up on cores that others use, two of them perhaps on one core. The kernel needs some
+    executions to spread them.
+    """
+    for _ in range(_SETTLING):
+        before = switches()
+        warm_up()
+        synchronize()
+        if switches() == before:
+            return
 
 
 class Stolen:

@@ -76,3 +76,13 @@ def test_time_is_stolen_if_the_kernel_ran_another_program(monkeypatch):
 
     assert found[0] == pytest.approx(20e6, rel=0.5)
     assert found[1:] == [0, 0]
+
+
+@pytest.mark.parametrize(("counts", "executions"), [([0, 0], 1), ([0, 1, 1, 1], 2), (range(8), 4)])
+def test_threads_settle_until_nobody_interrupts_them(monkeypatch, counts, executions):
+    told, made = iter(counts), []
+    monkeypatch.setattr(timing, "switches", lambda: next(told))
+
+    timing.settle(lambda: made.append(1), lambda: None)
+
+    assert len(made) == executions
