@@ -6,8 +6,8 @@ Suites are generated once. Then bricks and models are measured in one run for ea
 each into a database of its own; the run without loops at the first priority is the quiet one. A busy loop is a program
 that only computes, in a session of its own and at the usual priority.
 
-Written under ``--out``: ``busy-t<threads>.json`` (every figure) and ``.md``: for each run the undisturbed latency of
-models and the undisturbed sums of their bricks against those of the quiet run, and the estimate against the model of
+Written under ``--out``: ``busy-<priorities>-t<threads>.json`` (every figure) and ``.md``: for each run the undisturbed
+latency of models and the undisturbed sums of their bricks against those of the quiet run, and the estimate against the model of
 the same run.
 """
 
@@ -67,7 +67,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="dlbricks-busy-") as name:
         result = experiment(options, Path(name))
-    write(options.out, f"busy-t{options.threads}", result, report(result))
+    write(options.out, f"busy-{'-'.join(options.priority)}-t{options.threads}", result, report(result))
 
 
 def experiment(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
