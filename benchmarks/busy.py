@@ -7,8 +7,8 @@ each into a database of its own; the run without loops at the first priority is 
 that only computes, in a session of its own and at the usual priority.
 
 Written under ``--out``: ``busy-<priorities>-t<threads>.json`` (every figure) and ``.md``: for each run the undisturbed
-latency of models and the undisturbed sums of their bricks against those of the quiet run, and the estimate against the model of
-the same run.
+latency of models and the undisturbed sums of their bricks against those of the quiet run, and the estimate against the
+model of the same run.
 """
 
 from __future__ import annotations
