@@ -240,7 +240,6 @@ def compare(
     \b
     Example:
         dlbricks compare old.onnx new.onnx --fail-on slower --minimum-effect 5%
-        dlbricks compare squeezenet --by run --fail-on slower
     """
     if by == "file" or (by is None and _two_files(options["models"])):
         _gate(options, budget_s=budget_s, quiet=quiet, fail_on=fail_on, form=form)

@@ -26,7 +26,7 @@ def test_from_a_file_to_results(cli, file, url, here, monkeypatch):
 
     planned, again = cli("fleet", "plan", file, "--json"), cli("fleet", "plan", file)
     before = cli("fleet", "status")
-    done = cli("fleet", "work", "--node", "alpha", "--state", here / "state", "--busy", "100", "--once", "--json")
+    done = cli("fleet", "work", "--node", "alpha", "--state", here / "state", "--busy", "100%", "--once", "--json")
     after = cli("fleet", "status", "--json")
 
     assert {name: planned.json[name] for name in ("new", "waiting", "blobs")} == {"new": 2, "waiting": 0, "blobs": 1}

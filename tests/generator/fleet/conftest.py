@@ -94,7 +94,7 @@ class Workers:
         state.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-P", "-m", "dlbricks", "fleet", "work", "--node", node, "--state", str(state)]
         process = subprocess.Popen(
-            [*command, "--busy", "100", *(options or ("--drain",))],
+            [*command, "--busy", "100%", *(options or ("--drain",))],
             env={**os.environ, "DLBRICKS_DB": self.url, "DLBRICKS_LOCK_DIR": str(state), **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
