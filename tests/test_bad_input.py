@@ -79,8 +79,8 @@ def test_a_bad_model_is_one_line_in_its_row(
 
 @pytest.mark.parametrize(
     "command",
-    ["generate {} -o suite", "measure {} --visits 4", "estimate {}", "compare {} --by combination", "advise {}", "kernels {}",
-     "analyze {}", "history {}", "report {} --no-measure"],
+    ["generate {} -o suite", "measure {} --visits 4", "estimate {}", "compare {} --by combination", "advise {}",
+     "kernels {}", "analyze {}", "history {}", "report {} --no-measure"],
 )  # fmt: skip
 def test_one_broken_model_does_not_stop_the_others(cli: Cli, branches: Path, command: str) -> None:
     not_onnx(Path("broken.onnx"))
