@@ -1,0 +1,158 @@
+"""How often the gate is right: a model against its own copy, and against a copy that is slower by a known share.
+
+    python benchmarks/gates.py [--model minilm_l6] [--tries 20] [--threads 1] [--loops 0 2] [--slower 0.12]
+
+The slower copy computes a chain of products more, of its first input, until it takes at least ``--slower`` longer; how
+much it takes is measured by CPU time in one process before, and stands in the result. Each try is a call of
+``dlbricks.gate`` with a minimum effect of 5 %, and a failure is what ``compare --fail-on slower`` ends with exit code 4
+for. Written under ``--out``: ``gates-t<threads>.json`` and ``.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from busy import busy
+from dlbricks import gate
+from dlbricks.models import ModelSource, find_models
+from facts import percent, write
+from onnx import helper, numpy_helper
+
+_SIDE = 192
+_MINIMUM = 0.05
+
+
+def main() -> None:
+    """Try, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="minilm_l6")
+    parser.add_argument("--tries", type=int, default=20)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--loops", type=int, nargs="+", default=[0, 2])
+    parser.add_argument("--slower", type=float, default=0.12)
+    parser.add_argument("--out", type=Path, default=Path("docs/results"))
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="dlbricks-gates-") as name:
+        result = experiment(options, Path(name))
+    write(options.out, f"gates-t{options.threads}", result, report(result))
+
+
+def experiment(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """All tries, equal and slower ones in turn."""
+    (source,) = find_models([options.model])
+    old = folder / "old.onnx"
+    runnable = source.runnable(folder)
+    onnx.save(onnx.load(runnable.path), old)
+    copy, slow = folder / "copy.onnx", folder / "slow.onnx"
+    copy.write_bytes(old.read_bytes())
+    injected = slowed(old, slow, options.slower)
+    before, equal, slower = find_models([old, copy, slow])
+    rows = []
+    for loops in options.loops:
+        with busy(loops):
+            for number in range(options.tries):
+                for kind, after in (("equal", equal), ("slower", slower)):
+                    rows.append({"loops": loops, "kind": kind, "number": number, **_tried(before, after, options)})
+    return {"model": options.model, "threads": options.threads, "injected": injected, "tries": rows}
+
+
+def _tried(before: ModelSource, after: ModelSource, options: argparse.Namespace) -> dict[str, Any]:
+    begun = time.monotonic()
+    found = gate(before, after, threads=options.threads, minimum_effect=_MINIMUM)
+    seen = found.levels.difference
+    return {
+        "failed": found.blind or str(found.verdict) == "SLOWER",
+        "verdict": str(found.verdict),
+        "ratio": seen.ratio,
+        "ratio_ci95": seen.ci95,
+        "processes": found.processes,
+        "wall_s": time.monotonic() - begun,
+    }
+
+
+def slowed(source: Path, target: Path, share: float) -> float:
+    """Write a copy that takes so much longer at least; return by how much it does."""
+    products = 1
+    while True:
+        model = onnx.load(source)
+        _add_products(model, products)
+        onnx.save(model, target)
+        found = _ratio(source, target) - 1
+        if found >= share:
+            return found
+        products = max(products + 1, round(products * min(2.0, share / max(found, 1e-3))))
+
+
+def _add_products(model: onnx.ModelProto, count: int) -> None:
+    graph = model.graph
+    known = {initializer.name for initializer in graph.initializer}
+    first = next(value for value in graph.input if value.name not in known)
+    weight = np.random.default_rng(0).standard_normal((_SIDE, _SIDE)).astype(np.float32) / np.sqrt(_SIDE)
+    arrays = {"flat": [-1], "one": [1], "zero": [0], "side": [_SIDE, _SIDE]}
+    graph.initializer.append(numpy_helper.from_array(weight.astype(np.float32), "more_weight"))
+    for name, values in arrays.items():
+        graph.initializer.append(numpy_helper.from_array(np.array(values, dtype=np.int64), f"more_{name}"))
+    graph.node.extend(
+        [
+            helper.make_node("Reshape", [first.name, "more_flat"], ["more_row"]),
+            helper.make_node("Slice", ["more_row", "more_zero", "more_one"], ["more_first"]),
+            helper.make_node("Cast", ["more_first"], ["more_number"], to=onnx.TensorProto.FLOAT),
+            helper.make_node("Expand", ["more_number", "more_side"], ["more_0"]),
+            *(
+                helper.make_node("MatMul", [f"more_{step}", "more_weight"], [f"more_{step + 1}"])
+                for step in range(count)
+            ),
+        ]
+    )
+    graph.output.append(helper.make_tensor_value_info(f"more_{count}", onnx.TensorProto.FLOAT, [_SIDE, _SIDE]))
+
+
+def _ratio(old: Path, new: Path) -> float:
+    """CPU time of one file against that of another, both run alternately in this process."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    sessions = [ort.InferenceSession(path, options, providers=["CPUExecutionProvider"]) for path in (old, new)]
+    feeds = {
+        value.name: np.ones(
+            [extent if isinstance(extent, int) else 1 for extent in value.shape],
+            np.int64 if "int64" in value.type else np.float32,
+        )
+        for value in sessions[0].get_inputs()
+    }
+    taken: list[list[int]] = [[], []]
+    for _ in range(30):
+        for times, session in zip(taken, sessions, strict=True):
+            begun = time.process_time_ns()
+            session.run(None, feeds)
+            times.append(time.process_time_ns() - begun)
+    return float(np.median(taken[1]) / np.median(taken[0]))
+
+
+def report(result: dict[str, Any]) -> str:
+    """The table."""
+    lines = [
+        f"# The gate: {result['model']}, {result['threads']} thread(s), minimum effect {percent(_MINIMUM)}",
+        "",
+        f"The slower copy takes {percent(result['injected'])} longer.",
+        "",
+        "| busy loops | copy | tries | exit code 4 | processes, median | seconds: median, longest |",
+        "|---|---|---|---|---|---|",
+    ]
+    for loops, kind in dict.fromkeys((row["loops"], row["kind"]) for row in result["tries"]):
+        rows = [row for row in result["tries"] if (row["loops"], row["kind"]) == (loops, kind)]
+        walls = [row["wall_s"] for row in rows]
+        failed, processes = sum(row["failed"] for row in rows), np.median([row["processes"] for row in rows])
+        cells = [loops, kind, len(rows), failed, f"{processes:.0f}", f"{np.median(walls):.0f}, {max(walls):.0f}"]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join([*lines, ""])
+
+
+if __name__ == "__main__":
+    main()
