@@ -42,7 +42,7 @@ from . import messages
 from .execution.extraction import write_graph
 from .execution.layer_effects import layer_effects
 from .execution.pack import ExecutedBrick, Pack, executed_bricks, load_pack
-from .execution.timing import Probe, Stolen, choose_unroll, settle, switches, undisturbed, waited_ns
+from .execution.timing import KernelClock, Probe, choose_unroll, settle, undisturbed
 from .serving import answer_all, refusal, serve_confined
 
 # Executing a network for its values: types for the shape oracle, arrays for conformance.
@@ -353,30 +353,23 @@ class _WorkerState:
             synchronize()
             if self._crowded and not request.cold:
                 settle(warm_up, synchronize)
-            waited_before_ns = waited_ns()
             if request.cold:
                 device.evict()
             before = (0, 0) if request.cold else self._probe()
             begun_us = time.time_ns() // 1000
-            switches_before, cpu_before_ns = switches(), time.process_time_ns()
-            stolen = Stolen(known=self._settings.serial)
+            clock = KernelClock()
             elapsed_ns = device.timed_ns(loop, synchronize)
-            _, stolen_ns = stolen.ns()
-            cpu_ns, switched = time.process_time_ns() - cpu_before_ns, switches() - switches_before
-            waited_after_ns = waited_ns()
+            seen = clock.read()
             after = self._probe()
-        self._crowded = switched > 0 and not self._settings.serial
-        waited = None
-        if waited_before_ns is not None and waited_after_ns is not None:
-            waited = max(0, waited_after_ns - waited_before_ns)
+        self._crowded = seen.switches > 0 and not self._settings.serial
         return messages.Timed(
             begun_us,
-            round(elapsed_ns) - stolen_ns,
+            round(elapsed_ns) - (seen.stolen_ns if self._settings.serial else 0),
             max(before[0], after[0]),
             max(before[1], after[1]),
-            cpu_ns,
-            switched,
-            waited,
+            seen.cpu_ns,
+            seen.switches,
+            seen.waited_ns,
         )
 
     def _read(self, request: messages.Read) -> messages.Readings:

@@ -20,7 +20,7 @@ from ...halves import by_halves, halves
 from ...network.network import Network, synthetic_network
 from ...network.packed import PackedBrick, PackedNetwork, grouped, merge, pack, split
 from ..messages import Readings, Times
-from .timing import Stolen
+from .timing import KernelClock
 
 Array = npt.NDArray[np.float64]
 
@@ -121,7 +121,7 @@ def without_stolen(times: Array, stolen: Array) -> Array:
 
     Args:
         times: Nanoseconds, executions by nodes; a last column has the time between nodes.
-        stolen: Nanoseconds that other programs had during each execution (``timing.Stolen``).
+        stolen: Nanoseconds that other programs had during each execution (``timing.Interruptions``).
     """
     if not times.size or not stolen.any():
         return times
@@ -466,10 +466,11 @@ class _ProfiledPack(Pack):
         self._visits.append(visit)
         passes: list[tuple[int, int]] = []
         for _, executable in self._packs:
-            stolen = Stolen(known=self._settings.serial)
+            clock = KernelClock()
             executable.run()
             executable.synchronize()
-            passes.append(stolen.ns())
+            seen = clock.read()
+            passes.append((seen.wall_ns, seen.stolen_ns if self._settings.serial else 0))
         self._passes.append(passes)
 
     @property

@@ -7,6 +7,7 @@ import resource
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -95,25 +96,49 @@ def settle(warm_up: Callable[[], None], synchronize: Callable[[], None]) -> None
             return
 
 
-class Stolen:
-    """The time that the kernel took away from one thread, to run another program.
+@dataclass(frozen=True, slots=True)
+class Interruptions:
+    """What the kernel says of a stretch of time.
 
-    It is wall time minus CPU time of this process, and known only if one thread computes and the others sleep. It is 0
-    if the kernel switched to no other program meanwhile: what is left is then the inaccuracy of the clocks.
-
-    Args:
-        known: Whether one thread computes, on the processor.
+    Attributes:
+        wall_ns: Its duration.
+        cpu_ns: CPU time of this process.
+        switches: How often the kernel took a core away from the process, to run another program.
+        waited_ns: Time that the threads of the process together waited for a core; None if the system does not tell.
     """
 
-    def __init__(self, *, known: bool) -> None:
-        self._known = known
-        self._switches = switches()
+    wall_ns: int
+    cpu_ns: int
+    switches: int
+    waited_ns: int | None
+
+    @property
+    def stolen_ns(self) -> int:
+        """The time that other programs had, if one thread computes and the others sleep.
+
+        It is wall time less CPU time, as far as the kernel says that a thread waited for a core: a runtime may also
+        sleep. It is 0 if the kernel switched to no other program: the rest is then the inaccuracy of the clocks.
+        """
+        if not self.switches or self.waited_ns is None:
+            return 0
+        return max(0, min(self.wall_ns - self.cpu_ns, self.waited_ns))
+
+
+class KernelClock:
+    """Reads the kernel's counters, from its beginning until ``read``."""
+
+    def __init__(self) -> None:
+        self._waited_ns, self._switches = waited_ns(), switches()
         self._cpu_ns, self._wall_ns = time.process_time_ns(), time.perf_counter_ns()
 
-    def ns(self) -> tuple[int, int]:
-        """Return the nanoseconds since the object was made, and those of them that other programs had."""
+    def read(self) -> Interruptions:
+        """Return what happened since the beginning."""
         wall_ns, cpu_ns = time.perf_counter_ns() - self._wall_ns, time.process_time_ns() - self._cpu_ns
-        return wall_ns, max(0, wall_ns - cpu_ns) if self._known and switches() > self._switches else 0
+        switched, waited = switches() - self._switches, waited_ns()
+        known = waited is not None and self._waited_ns is not None
+        return Interruptions(
+            wall_ns, cpu_ns, switched, max(0, (waited or 0) - (self._waited_ns or 0)) if known else None
+        )
 
 
 def waited_ns() -> int | None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from dlbricks.generator.worker.execution import timing
 from dlbricks.generator.worker.execution.pack import without_stalls, without_stolen
-from dlbricks.generator.worker.execution.timing import Stolen
+from dlbricks.generator.worker.execution.timing import Interruptions, KernelClock
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,18 +64,33 @@ def test_it_is_taken_off_the_node_that_it_met():
     assert without_stolen(times, stolen) == pytest.approx(usual)
 
 
-def test_time_is_stolen_if_the_kernel_ran_another_program(monkeypatch):
-    counts = iter([0, 1, 0, 0, 0])
-    monkeypatch.setattr(timing, "switches", lambda: next(counts))
+@pytest.mark.parametrize(
+    ("wall", "cpu", "switches", "waited", "stolen"),
+    [
+        (30, 10, 2, 20, 20),
+        (30, 10, 2, 25, 20),
+        (30, 10, 2, 5, 5),  # it slept as well
+        (30, 10, 0, 20, 0),  # no other program ran
+        (30, 10, 2, None, 0),  # the system does not tell
+        (30, 60, 2, 20, 0),  # several threads computed
+    ],
+)
+def test_stolen_is_what_other_programs_had_while_one_thread_waited(wall, cpu, switches, waited, stolen):
+    assert Interruptions(wall, cpu, switches, waited).stolen_ns == stolen
 
-    found = []
-    for known in (True, True, False):
-        stolen = Stolen(known=known)
-        time.sleep(0.02)  # as if another program ran
-        found.append(stolen.ns()[1])
 
-    assert found[0] == pytest.approx(20e6, rel=0.5)
-    assert found[1:] == [0, 0]
+def test_a_process_that_sleeps_and_computes_is_told_of_both():
+    clock = KernelClock()
+    time.sleep(0.02)
+    begun = time.process_time_ns()
+    while time.process_time_ns() - begun < 20e6:
+        pass
+
+    seen = clock.read()
+
+    assert seen.wall_ns >= 35e6
+    assert seen.cpu_ns >= 19e6
+    assert seen.stolen_ns <= seen.wall_ns - seen.cpu_ns
 
 
 @pytest.mark.parametrize(("counts", "executions"), [([0, 0], 1), ([0, 1, 1, 1], 2), (range(8), 4)])
