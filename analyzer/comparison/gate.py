@@ -24,7 +24,7 @@ from ...generator.measurement.trial import Contender, Trial, TrialPair, place_of
 from ...generator.progress import ProgressCallback
 from ...models import ModelSource
 from ...tabular import Records, Tabular
-from .difference import MINIMUM_EFFECT, Difference, Levels, Relation, check_minimum_effect, paired
+from .difference import MINIMUM_EFFECT, Difference, Levels, Relation, check_minimum_effect, paired, relation
 
 FEWEST, MOST = 4, 12
 """Processes: fewer have no spread that is known, and after so many the machine is the reason."""
@@ -213,21 +213,11 @@ def judged(trial: Trial, minimum_effect: float) -> tuple[Levels, float, Relation
     if count < FEWEST:
         undecided = replace(levels.difference, ci95=(0.0, math.inf), p=1.0)
         return replace(levels, difference=undecided), math.inf, Relation.UNCLEAR
-    centre = math.log(levels.difference.ratio)
-    half = math.log(levels.difference.ci95[1]) - centre
-    detectable = math.expm1(half * (1 + _POWER / student(count - 1)))
-    return levels, detectable, _verdict(centre, half, minimum_effect)
+    low, high = levels.difference.ci95
+    half = math.log(high / low) / 2
+    verdict = relation(levels.difference, minimum_effect=minimum_effect, discovered=not low <= 1 <= high)
+    return levels, math.expm1(half * (1 + _POWER / student(count - 1))), verdict
 
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _verdict(centre: float, half: float, minimum_effect: float) -> Relation:
-    """The same if the interval lies within the minimum effect; else what is beyond it, and more than chance."""
-    largest = math.log1p(minimum_effect)
-    if abs(centre) + half <= largest:
-        return Relation.SAME
-    if abs(centre) > largest and abs(centre) - half > largest / 2:
-        return Relation.SLOWER if centre > 0 else Relation.FASTER
-    return Relation.UNCLEAR
