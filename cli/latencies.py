@@ -242,6 +242,7 @@ def compare(
         dlbricks compare old.onnx new.onnx --fail-on slower --minimum-effect 5%
     """
     if by == "file" or (by is None and _two_files(options["models"])):
+        options |= {"layers": layers, "all": every, "plot": plot}
         _gate(options, budget_s=budget_s, quiet=quiet, fail_on=fail_on, form=form)
         return
     from ..analyzer.comparison.compare import compare as compare_stored
@@ -280,9 +281,10 @@ def _gate(options: dict[str, Any], *, budget_s: float, quiet: bool, fail_on: tup
     for problem in (source.problem for source in sources):
         if problem is not None:
             raise problem
-    stored = [name for name in ("base", "others", "system", "stack", "cache") if options.get(name)]
-    if stored:
-        raise UsageError(f"--{stored[0]} chooses what is stored, and two files are run now", remedy="leave it out")
+    foreign = ("base", "others", "system", "stack", "cache", "layers", "all", "plot")
+    given = [name.removesuffix("s") if name == "others" else name for name in foreign if options.get(name)]
+    if given:
+        raise UsageError(f"--{given[0]} is about what is stored, and two files are run now", remedy="leave it out")
     with Reporter(quiet=quiet) as progress:
         found = gate(
             *sources,

@@ -38,17 +38,19 @@ class Priority:
     def __init__(self, asked: str = "high") -> None:
         self._raised = False
         self._threads: Callable[[int], None] | None = None
+        self._session: int | None = None
         self.granted = USUAL
         if sys.platform != "linux" or asked == "off":
             return
         self._usual = os.getpriority(os.PRIO_PROCESS, 0)
         soft, _ = resource.getrlimit(resource.RLIMIT_NICE)
         allowed = 20 - soft if 0 <= soft <= 40 else _HIGHEST  # setrlimit(2): the ceiling of nice is 20 minus the limit
-        choices: list[tuple[str, Callable[[int], None]]] = [("fifo 1", _fifo)] if asked == "fifo" else []
-        choices += [(f"nice {value}", _nice(value)) for value in (_HIGHEST, allowed) if value < self._usual]
-        for name, change in choices:
-            if self._allowed(change):
-                self._threads, self.granted = change, name
+        if asked == "fifo" and self._allowed(_fifo):
+            self._threads, self.granted = _fifo, "fifo 1"
+            return
+        for value in (_HIGHEST, allowed):
+            if value < self._usual and self._allowed(_nice(value)):
+                self._threads, self._session, self.granted = _nice(value), value, f"nice {value}"
                 return
 
     def _allowed(self, change: Callable[[int], None]) -> bool:
@@ -67,7 +69,8 @@ class Priority:
         self._raised = True
         for thread in _threads():
             _unless_ended(self._threads, thread)
-        _of_session(_HIGHEST)
+        if self._session is not None:
+            _of_session(self._session)
 
     def usual(self) -> None:
         """Give all threads their usual priority back."""
@@ -76,7 +79,8 @@ class Priority:
         self._raised = False
         for thread in _threads():
             _unless_ended(self._lower, thread)
-        _of_session(0)
+        if self._session is not None:
+            _of_session(0)
 
     def _lower(self, thread: int) -> None:
         os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
