@@ -14,10 +14,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from ....bricks.layer import DEQUANTIZE, QUANTIZE, Layer
-from ....generator.rewriting.pattern import Match
 from ..finding import Analysis, Finding, Idea, Remedy, finding_of, spent_by
 from ..subject import AnalysedModel, Node
-from .rewrites import of_rewrite
+from .rewrites import nodes_of, of_rewrite
 
 _KIND = "unfolded_quantization"
 _CONVERSIONS = (QUANTIZE, DEQUANTIZE)
@@ -35,11 +34,7 @@ _KINDS = frozenset({
 _SHOWN = 5
 
 
-def _conversions(_subject: AnalysedModel, _match: Match, nodes: list[Node]) -> list[Node]:
-    return [node for node in nodes if node.layer.op_type in _CONVERSIONS]
-
-
-_SIGNED = of_rewrite(_KIND, "unsigned", title=_TITLE, text=_TEXT, priced=_conversions)
+_SIGNED = of_rewrite(_KIND, "unsigned", title=_TITLE, text=_TEXT, priced=nodes_of(*_CONVERSIONS))
 
 
 def _run(subject: AnalysedModel) -> Iterable[Finding]:

@@ -24,6 +24,16 @@ from ..subject import AnalysedModel, Node, Spent
 Priced = Callable[[AnalysedModel, Match, list[Node]], list[Node] | Spent | None]
 """What of the executed operators of a match would go: these, or so much of them; None where that is not known."""
 
+
+def nodes_of(*types: str) -> Priced:
+    """Return the pricing by which executed operators of these types would go; without types all would."""
+
+    def priced(_subject: AnalysedModel, _match: Match, nodes: list[Node]) -> list[Node]:
+        return [node for node in nodes if not types or node.layer.op_type in types]
+
+    return priced
+
+
 # Fusions that a runtime does not make, since something else reads a value in the midst of them.
 #
 # * A batch normalisation with constant statistics is folded into the weights of the convolution before it, which then
@@ -202,19 +212,13 @@ ACTIVATIONS = of_rewrite(
 
 
 _FUSED = ("Attention", "DecoderMaskedMultiHeadAttention", "GroupQueryAttention", "MultiHeadAttention")
-_SCALING = frozenset({"Add", "Div", "Mul"})
-
-
-def _attention_gone(_subject: AnalysedModel, _match: Match, nodes: list[Node]) -> list[Node]:
-    return [node for node in nodes if node.layer.op_type in _SCALING]
-
 
 _EVERYWHERE = of_rewrite(
     "unfused_attention",
     "attention",
     title="{} attentions run operator by operator",
     text="Write it as one MultiHeadAttention of ONNX Runtime.",
-    priced=_attention_gone,
+    priced=nodes_of("Add", "Div", "Mul"),
     fused=_FUSED,
 )
 
@@ -354,17 +358,12 @@ BROKEN_FUSION = Analysis("broken_fusion", run=_broken_fusion_run)
 # numbers, and may be meant (``roundings``).
 
 
-def gone_conversions(_subject: AnalysedModel, _match: Match, nodes: list[Node]) -> list[Node]:
-    """The executed conversions."""
-    return [node for node in nodes if node.layer.op_type == "Cast"]
-
-
 CONVERSIONS = of_rewrite(
     "conversions",
     "casts",
     title="{} pairs of conversions that undo each other",
     text="Leave both conversions out.",
-    priced=gone_conversions,
+    priced=nodes_of("Cast"),
 )
 
 
@@ -374,16 +373,12 @@ CONVERSIONS = of_rewrite(
 # Wegman and Zadeck 1988); large weights are compared by what they hold, which runtimes do not.
 
 
-def _duplicates_gone(_subject: AnalysedModel, _match: Match, nodes: list[Node]) -> list[Node]:
-    return nodes
-
-
 DUPLICATES = of_rewrite(
     "duplicates",
     "duplicates",
     title="{} layers repeat what another one has computed",
     text="Compute it once, and let all readers read that.",
-    priced=_duplicates_gone,
+    priced=nodes_of(),
 )
 
 
@@ -392,16 +387,12 @@ DUPLICATES = of_rewrite(
 # Saving: what the executed Expand takes. Its readers must all broadcast, and come to the same shape without it.
 
 
-def _expansions_gone(_subject: AnalysedModel, _match: Match, nodes: list[Node]) -> list[Node]:
-    return [node for node in nodes if node.layer.op_type == "Expand"]
-
-
 EXPANSIONS = of_rewrite(
     "needless_expansions",
     "expansions",
     title="{} values are repeated for operators that broadcast",
     text="Leave Expand out: its readers broadcast by themselves.",
-    priced=_expansions_gone,
+    priced=nodes_of("Expand"),
 )
 
 
@@ -528,7 +519,7 @@ ROUNDINGS = of_rewrite(
     "roundings",
     title="{} values are converted to a narrower type and back, and nothing is computed in it",
     text="Leave both conversions out, where the rounding is not meant: the outputs become more exact.",
-    priced=gone_conversions,
+    priced=nodes_of("Cast"),
 )
 
 
@@ -599,5 +590,5 @@ def _unfoldable(subject: AnalysedModel, computed: Collection[int]) -> list[Node]
     return found
 
 
-_REWRITTEN = of_rewrite("unfolded_constants", "constants", title=_TITLE, text=_TEXT, priced=lambda *found: found[-1])
+_REWRITTEN = of_rewrite("unfolded_constants", "constants", title=_TITLE, text=_TEXT, priced=nodes_of())
 UNFOLDED = Analysis("unfolded_constants", run=_unfolded_run, ideas=_REWRITTEN.ideas)
