@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
@@ -203,6 +203,26 @@ def infer_types(model: onnx.ModelProto, *, oracle: ShapeOracle | None = None, de
     stated = {
         value.name: value for value in (*model.graph.value_info, *model.graph.output) if _static_type(value) is not None
     }
+    found, missing = _rounds(model, stated, dequantise=dequantise)
+    types = {**found.types}
+    if missing and oracle is not None:
+        if stated:  # the oracle executes with values of its own, which other shapes may belong to than those stated
+            found, missing = _rounds(model, {}, dequantise=dequantise)
+        answers = oracle(model, missing)
+        told = {name: known for name in stated if (known := _static_type(stated[name])) is not None}
+        types = {**{name: told[name] for name in missing if name in told}, **found.types}
+        types |= {name: answers[name] for name in missing if name in answers}
+        found = replace(found, constants=fold(model.graph, types, dequantise=dequantise))
+    arrays = found.constants.found
+    types |= {name: tensor_type_of_array(array) for name, array in arrays.items() if name not in types}
+    return replace(found, types=types)
+
+
+def _rounds(
+    model: onnx.ModelProto, stated: Mapping[str, onnx.ValueInfoProto], *, dequantise: bool
+) -> tuple[Inference, list[str]]:
+    """Return what inference and folding in turn find, and the values whose type is still missing."""
+    left = {**stated}
     current = _bare(model)
     put: set[str] = set()
     for _ in range(_ROUNDS):
@@ -211,18 +231,13 @@ def infer_types(model: onnx.ModelProto, *, oracle: ShapeOracle | None = None, de
         constants = fold(model.graph, types, dequantise=dequantise)
         missing = _missing(model.graph, types, constants)
         values = constants.found.keys() - put if missing else set[str]()
-        additions = [stated.pop(name) for name in missing if name in stated]
+        additions = [left.pop(name) for name in missing if name in left]
         if not values and not additions:
             break
         put |= values
         current.graph.value_info.extend(additions)
         _put_values(current.graph, constants)
-    if missing and oracle is not None:
-        wanted = set(missing)
-        types |= {name: answer for name, answer in oracle(model, missing).items() if name in wanted}
-        constants = fold(model.graph, types, dequantise=dequantise)
-    types |= {name: tensor_type_of_array(array) for name, array in constants.found.items() if name not in types}
-    return Inference(types, unknown, constants, inferred)
+    return Inference(types, unknown, constants, inferred), missing
 
 
 def stated_types(model: onnx.ModelProto) -> Inference:

@@ -93,6 +93,19 @@ def test_the_oracle_is_asked_once_for_what_is_missing() -> None:
     assert graph.types["x"].shape == (2, 3)
 
 
+def test_an_oracle_s_shapes_are_consistent_whatever_the_file_states() -> None:
+    """The file states shapes for other values of ``n`` than those that the oracle executes with."""
+    model = _parse(
+        "g (int64 n) => (int64[5] y) <int64 zero = {0}, int64 one = {1}> { r = Range(zero, n, one) y = Neg(r) }"
+    )
+    known = TensorType("int64", (3,))
+
+    assert infer_types(model).types["y"] == TensorType("int64", (5,))
+    found = infer_types(model, oracle=lambda _model, names: dict.fromkeys(names, known)).types
+    assert (found["r"], found["y"]) == (known, known)
+    assert infer_types(model, oracle=lambda _model, _names: {}).types["y"] == TensorType("int64", (5,))
+
+
 def test_what_the_oracle_does_not_know_is_skipped() -> None:
     model = _parse("g (float[2, 3] x) => (float[] y) { n = NonZero(x) y = Cast<to = 1>(n) z = Relu(x) }")
 
