@@ -71,7 +71,7 @@ FIELDS = (
     EstimateField(
         "lower_bound_sequential_ms",
         "bounds.sequential.ms",
-        title="lower bound ms",
+        title="fastest bricks ms",
         unit="ms",
         interval="lower_bound_sequential_ci95_ms",
     ),

@@ -71,7 +71,7 @@ def sweep_lines(estimates: Sequence[Estimate]) -> list[str]:
             Column("size", str(row["dimension"])),
             Column("latency_ms", "ms ±95%", milliseconds, bounds="ci95_ms"),
             Column("per_s", unit, lambda value: f"{value:.4g}"),
-            Column("lower_bound_ms", "lower bound ms", milliseconds),
+            Column("lower_bound_ms", "fastest bricks ms", milliseconds),
         ]
         if any(point["interpolated"] for point in row["points"]):
             columns.append(Column("how", ""))

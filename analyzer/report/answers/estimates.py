@@ -173,9 +173,8 @@ def _remarks(entry: Estimate) -> list[str]:
         lines.append(f"{entry.name}: {entry.bounds.note}")
     elif above_estimate(entry):
         lines.append(
-            f"{entry.name}: no lower bound, since the cheapest bricks that make it up take "
-            f"{milliseconds(entry.bounds.sequential.ms or 0.0)} ms: more than the model is estimated to, "
-            "which does not pay all that its bricks pay"
+            f"{entry.name}: its fastest known bricks take {milliseconds(entry.bounds.sequential.ms or 0.0)} ms in sum, "
+            "more than the model, which fuses some of them"
         )
     return lines
 
@@ -239,7 +238,7 @@ def _rivals(entry: Estimate) -> list[str]:
             won.setdefault(place, []).append(gain)
     if not won:
         return []
-    lines = [f"{entry.name}: faster than this stack, in the lower bound"]
+    lines = [f"{entry.name}: faster than this stack, of the fastest known bricks"]
     for (stack, variant), gains in sorted(won.items(), key=lambda item: -sum(item[1])):
         where = "this stack" if stack == entry.place.stack else f"stack {short(stack)}"
         how = f", algorithm {variant}" if variant else ""

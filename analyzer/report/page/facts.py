@@ -11,7 +11,10 @@ from ..section import Section
 from ..units import counted, half_of, margin, milliseconds, percent, ratio, ratio_within, size
 
 _NOTED = 0.02
-"""By how much a machine is slower than when it is quiet before the page says so."""
+"""By how much visits are slower than undisturbed ones before the page says so."""
+
+_QUIET, _FEW = 0.8, 1 / 8
+"""Share of undisturbed visits from which the page calls a machine quiet, and below which it cannot tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ def figures_of(section: Section) -> list[Fact]:
         Fact(
             "Measured",
             whole or "not measured",
-            f"on a quiet machine {milliseconds(quiet)} ms" if quiet is not None else "",
+            "" if quiet is None or truth is None else _undisturbed(quiet, truth.quiet),
             found,
         ),
         Fact(
@@ -67,10 +70,10 @@ def figures_of(section: Section) -> list[Fact]:
     ]
     bound = entry.bounds.sequential.ms
     if bound is not None and (entry.latency.ms is None or bound < 0.999 * entry.latency.ms):
-        rows.append(Fact("Lower bound", _ms(bound) or "", "the cheapest bricks that are stored, over all stacks"))
+        rows.append(Fact("Fastest known bricks", _ms(bound) or "", "the fastest stored ones, over all stacks; fusion may beat them"))
     if entry.roofline.ms is not None:
         headroom = f"headroom {ratio(entry.roofline.headroom)}×" if entry.roofline.headroom else ""  # noqa: RUF001
-        rows.append(Fact("Bound of the machine", _ms(entry.roofline.ms) or "", headroom))
+        rows.append(Fact("Roofline", _ms(entry.roofline.ms) or "", headroom))
     start = cold_start_of(truth)
     if start is not None:
         both = start.load_ms + start.first_run_ms
@@ -137,15 +140,27 @@ def facts_of(section: Section) -> Iterator[Fact]:
         )
 
 
+def _undisturbed(ms: float, share: float | None) -> str:
+    """The undisturbed latency, and how many visits it is known from."""
+    if share is None or share < _FEW:
+        return f"fast visits {milliseconds(ms)} ms; too few visits were undisturbed"
+    return f"undisturbed {milliseconds(ms)} ms, {percent(share)} of the visits"
+
+
 def _quietness(section: Section) -> tuple[str, str]:
     entry = section.estimate
-    slowed = entry.disturbance
-    text = "quiet" if slowed is None or slowed < _NOTED else f"{percent(slowed)} slower than when it is quiet"
+    slowed, share = entry.disturbance, entry.latency.quiet
+    if share is None or share < _FEW:
+        text = "hardly ever undisturbed" if share is not None else "not known to be quiet"
+    elif slowed is not None and slowed >= _NOTED:
+        text = f"{percent(slowed)} slower than undisturbed"
+    else:
+        text = "quiet" if share >= _QUIET else "undisturbed in part"
     text = "disturbed: " + text if entry.disturbed else text
-    share = "" if entry.latency.quiet is None else f"{percent(entry.latency.quiet)} of the visits met a quiet machine"
+    visits = "" if share is None else f"{percent(share)} of the visits were undisturbed"
     paired = {True: "bricks and model were visited in turn", False: "bricks and model are of different sessions"}
     in_turn = "" if entry.truth.paired is None else paired[entry.truth.paired]
-    return text, "; ".join(filter(None, (share, in_turn)))
+    return text, "; ".join(filter(None, (visits, in_turn)))
 
 
 def _within(value: float | None, bounds: tuple[float, float] | None) -> str | None:

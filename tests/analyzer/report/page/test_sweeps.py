@@ -65,6 +65,6 @@ def test_the_page_has_a_sweep_with_its_table_and_charts(reported: Reported) -> N
     assert "are not measured: they are read between batch = 1 and 4" in found.text
     dots = [attrs for tag, attrs in found.elements if tag == "circle"]
     assert [one["class"] for one in dots] == ["point", "ring", "point"] * 2
-    assert found.text.count("Lower bound, ms") == 1
+    assert found.text.count("Fastest bricks, ms") == 1
     assert "Best batch" not in found.text  # of measured batches none is twice another
     assert "against" not in Page(reported.page()).text.partition("Bricks that matter most")[0]
