@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypedDict
@@ -449,6 +449,10 @@ class Combination:
     count: int
 
 
+MODELS = "models"
+"""Under this name a run stores the names of its models, by key."""
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """Provenance of one ``run`` or ``measure``: everything needed to say where a number came from."""
@@ -473,3 +477,24 @@ class Run:
     """What the owner calls the machine that it ran on; empty where it has no name. Never its host name by itself."""
     campaign: str = ""
     """What it was part of, in the owner's words; empty for nothing."""
+
+    def measured(self, name: str) -> str | None:
+        """Key of the model that had this name in the run; None if there was none."""
+        names = self.options.get(MODELS)
+        found = [key for key, other in names.items() if other == name] if isinstance(names, Mapping) else []
+        return found[0] if found else None
+
+
+def earlier_version(runs: Iterable[Run], name: str, key: str) -> str:
+    """Text on the latest run in which another model had this name; empty if there is none.
+
+    Args:
+        runs: Oldest first.
+        name: Of the model.
+        key: Of the model, as it is now.
+    """
+    known = [run for run in runs if run.measured(name) not in {None, key}]
+    if not known:
+        return ""
+    last = known[-1]
+    return f"{name} is a new version: run {last.id[:8]} of {last.started[:10]} measured another model of this name"

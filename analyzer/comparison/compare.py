@@ -10,6 +10,7 @@ from ...bricks.decomposition import Decomposition
 from ...bricks.inference.shapes import ShapeOracle
 from ...constructor.evidence import ends_in_view
 from ...db import Store
+from ...db.values import Run, earlier_version
 from ...generator.decomposition.cut import Cut
 from ...models import ModelSource
 from ...tabular import Records, Row, Tabular, nested_rows
@@ -266,10 +267,10 @@ def compare(
         sides = ([] if first is None else [first]) + [side for side in chosen if side is not first]
     elif first is not None:
         sides = [first, *(side for side in sides if side is not first)]
-    return Comparison(tuple(_rows(results, sides, minimum_effect)), tuple(sides), by, minimum_effect)
+    return Comparison(tuple(_rows(results, sides, minimum_effect, store.runs())), tuple(sides), by, minimum_effect)
 
 
-def _rows(results: Results, sides: Sequence[Side], minimum_effect: float) -> list[ModelComparison]:
+def _rows(results: Results, sides: Sequence[Side], minimum_effect: float, runs: Sequence[Run]) -> list[ModelComparison]:
     """Return the rows with their verdicts: each is one of several differences that were looked at."""
     base, others = (sides[0].name, sides[1:]) if sides else (None, ())
     alone = "nothing is stored" if base is None else f"nothing to compare with: only {base} is stored"
@@ -282,7 +283,9 @@ def _rows(results: Results, sides: Sequence[Side], minimum_effect: float) -> lis
             rows.append(ModelComparison(name=model.source.name, error=model.reason, reason=model.reason))
             continue
         if not others:
-            rows.append(ModelComparison(name=model.source.name, base=base, reason=alone))
+            version = earlier_version(runs, model.source.name, model.own.key)
+            advice = f"{version}; compare both files: dlbricks compare OLD NEW" if version else alone
+            rows.append(ModelComparison(name=model.source.name, base=base, reason=advice))
         for other in others:
             pair, (verdict, reason) = next(found)
             layers, missing = layers_of(results, model, sides[0], other, minimum_effect)

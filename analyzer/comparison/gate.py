@@ -170,16 +170,7 @@ def gate(
             Contender(run_as_given(source, Path(name) / str(number), write_out(source.skeleton()).control), place)
             for number, source in enumerate((old, new))
         )
-        (trial,) = try_out(
-            [TrialPair(before, after, label=new.name)],
-            visits=MOST * _VISITS,
-            processes=MOST,
-            until=begun + budget_s,
-            settled=lambda found: judged(found, minimum_effect)[2] is not Relation.UNCLEAR,
-            progress=progress,
-        )
-    if isinstance(trial, DlbricksError):
-        raise trial
+        trial = alternate(TrialPair(before, after, label=new.name), minimum_effect, begun + budget_s, progress)
     if not trial.stacks:
         raise UsageError(f"{budget_s:.3g} s are over before the models are loaded", remedy="give a larger --budget")
     levels, detectable, verdict = judged(trial, minimum_effect)
@@ -197,6 +188,33 @@ def gate(
         trial.stacks[0],
         place.threads,
     )
+
+
+def alternate(
+    pair: TrialPair, minimum_effect: float, until: float = math.inf, progress: ProgressCallback | None = None
+) -> Trial:
+    """Run two models alternately in one process after the other, until the verdict is clear.
+
+    Args:
+        pair: The models and where they run.
+        minimum_effect: Relative difference that matters.
+        until: Time on the monotonic clock at which visiting ends.
+        progress: Called between visits.
+
+    Raises:
+        DlbricksError: One of them cannot run.
+    """
+    (trial,) = try_out(
+        [pair],
+        visits=MOST * _VISITS,
+        processes=MOST,
+        until=until,
+        settled=lambda found: judged(found, minimum_effect)[2] is not Relation.UNCLEAR,
+        progress=progress,
+    )
+    if isinstance(trial, DlbricksError):
+        raise trial
+    return trial
 
 
 def judged(trial: Trial, minimum_effect: float) -> tuple[Levels, float, Relation]:

@@ -20,11 +20,12 @@ from ...generator.decomposition.decompose import decompose
 from ...generator.decomposition.generate import generate
 from ...generator.decomposition.observation import run_as_given
 from ...generator.machine.system import probe_system
-from ...generator.measurement.trial import Contender, Trial, TrialPair, Turns, place_of, take_turns, try_out
+from ...generator.measurement.trial import Contender, TrialPair, Turns, place_of, take_turns
 from ...generator.progress import ProgressCallback
 from ...generator.worker.messages import Place
 from ...models import ModelSource
-from ..comparison.difference import Levels, Relation, paired, relation
+from ..comparison.difference import Relation, paired
+from ..comparison.gate import alternate, judged
 from ..comparison.results import brick_of, unique_bricks
 from .changes import Track
 from .result import BrickChange, Cause, Change, Confirmation, History, ModelHistory, Standing
@@ -67,8 +68,8 @@ def confirm(
         models: The models that it is about.
         old: Lock file (``pylock.toml``) of the old environment, or its interpreter, which has dlbricks.
         new: Of the new one.
-        visits: Of each model in each environment.
-        processes: Fresh pairs of workers, one after the other.
+        visits: Of each brick in each environment; models are visited until the verdict is clear.
+        processes: Fresh pairs of workers for the bricks, one after the other.
         granularity: Most layers in the bricks that are held to account.
         connected: Bricks may be weakly connected windows.
         progress: Called between visits.
@@ -123,10 +124,7 @@ def _measured(track: Track, alarm: Change, source: ModelSource, plan: _Plan) -> 
         runnable = run_as_given(source, folder / "model", write_out(source.skeleton()).control)
         old, new = (place_of(track.runtime, track.threads, track.dtype, python) for python in plan.pythons)
         pair = TrialPair(Contender(runnable, old), Contender(runnable, new), label=source.name)
-        (trial,) = try_out([pair], visits=plan.visits, processes=plan.processes, progress=plan.progress)
-        if isinstance(trial, DlbricksError):
-            raise trial
-        made = _judged(paired(trial.before_ns, trial.after_ns), trial, alarm, plan.minimum_effect)
+        made = _judged(alarm, pair, plan)
         if made.standing is not Standing.CONFIRMED:
             return made
         try:
@@ -137,11 +135,12 @@ def _measured(track: Track, alarm: Change, source: ModelSource, plan: _Plan) -> 
             return replace(made, reason=f"{made.reason}; which brick does is not known: {error}")
 
 
-def _judged(levels: Levels, trial: Trial, alarm: Change, minimum_effect: float) -> Confirmation:
-    low, high = levels.difference.ci95
+def _judged(alarm: Change, pair: TrialPair, plan: _Plan) -> Confirmation:
+    """Return what the gate says of both environments."""
     size = alarm.levels.difference.ratio
-    least = max(minimum_effect, (max(size, 1 / size) - 1) * _SHARE)
-    verdict = relation(levels.difference, minimum_effect=least, discovered=not low <= 1 <= high)
+    least = max(plan.minimum_effect, (max(size, 1 / size) - 1) * _SHARE)
+    trial = alternate(pair, least, progress=plan.progress)
+    levels, _, verdict = judged(trial, least)
     standing, reason = Standing.REFUTED, f"visited in turn, the new environment is {verdict}"
     if verdict is alarm.verdict:
         standing, reason = Standing.CONFIRMED, "visited in turn, the new environment differs in the same way"

@@ -21,7 +21,7 @@ from ...bricks.reference import CHAIN, OVERHEAD, built_in_key
 from ...constructor.choice import COLD
 from ...db import Measurement, Run, Stack, Store, Subject
 from ...db.samples.statistics import Baseline
-from ...db.values import Visit
+from ...db.values import Visit, earlier_version
 from ...generator.decomposition.cut import Cut
 from ...models import ModelSource
 from ..comparison.difference import Difference, Levels, check_minimum_effect
@@ -138,7 +138,8 @@ def history(
         if isinstance(model, Failed):
             rows.append(ModelHistory(model.source.name, reason=model.reason, error=model.reason))
         elif model.own.key not in stored:
-            rows.append(ModelHistory(model.source.name, reason="nothing is stored"))
+            version = earlier_version(known.runs.values(), model.source.name, model.own.key)
+            rows.append(ModelHistory(model.source.name, reason=version or "nothing is stored"))
         else:
             rows += [_row(known, model, track, runs) for track, runs in stored[model.own.key].items()]
     return History(tuple(rows), minimum_effect, None if begin is None else begin.isoformat())
@@ -156,6 +157,8 @@ def _row(known: _Known, model: Decomposition, track: Track, measurements: Sequen
     bricks = _brick_runs(known, track, model) if found else {}
     series = _Series(model, points, witnesses, bricks, {run: number for number, run in enumerate(known.runs)})
     changes = [_change(series, shift) for shift in found]
+    few = f"{len(points)} of the {FEWEST} runs that it takes to find a change" if len(points) < FEWEST else ""
+    version = earlier_version(known.runs.values(), model.source.name, model.own.key) if few else ""
     return ModelHistory(
         model.source.name,
         track,
@@ -168,7 +171,7 @@ def _row(known: _Known, model: Decomposition, track: Track, measurements: Sequen
             if known.since is None or datetime.fromisoformat(change.first.started) >= known.since
         ),
         witnesses,
-        f"{len(points)} of the {FEWEST} runs that it takes to find a change" if len(points) < FEWEST else None,
+        "; ".join(filter(None, (few, version))) or None,
     )
 
 

@@ -23,7 +23,7 @@ from ...bricks.suite.suite import Suite
 from ...db.queries import Filter
 from ...db.samples.statistics import BASELINE, MIN_SAMPLES
 from ...db.store import Store
-from ...db.values import NATIVE, PARTS, PROFILED_CACHE, Circumstances, Identity, Stack, Subject, System
+from ...db.values import MODELS, NATIVE, PARTS, PROFILED_CACHE, Circumstances, Identity, Stack, Subject, System
 from ...errors import BackendError, DlbricksError, UsageError, WorkerError
 from ...models.runnable import Runnable
 from ...tabular import Tabular
@@ -327,8 +327,12 @@ class _RunExecution:
 
     def measure(self, plan: MeasurementPlan, pace: Pace, sources: Sources) -> tuple[str, Mapping[Identity, Record]]:
         """Measure a plan; return the UUID of the run and its records."""
-        algorithms, dims = [choice.name for choice in self._choices], _dims(sources)
-        more = {**({"algorithms": algorithms} if algorithms else {}), **({"dims": dims} if dims else {})}
+        more = {
+            "algorithms": [choice.name for choice in self._choices],
+            "dims": _dims(sources),
+            MODELS: _names(sources),
+        }
+        more = {name: value for name, value in more.items() if value}
         run = begin_run(self._store, self._settings, self._order, self._system, self._stack, more)
         recorder = StoreRecorder(self._store, run, self.costs)
         members = {member.identity: member for group in plan.groups for member in group.members}
@@ -437,8 +441,13 @@ def _decomposed(models: Sequence[Model], cut: Cut) -> list[Decomposition | Faile
     return [next(own) if isinstance(model, Failed) else model for model in found]
 
 
+def _names(sources: Sources) -> dict[str, str]:
+    """Return the names of models by key: they tell when the file of a name has changed."""
+    return {key: name for name, key in sources.names if key is not None}
+
+
 def _dims(sources: Sources) -> dict[str, Mapping[str, int]]:
-    """Return the sizes of dynamic dimensions by model key: the record of a run does not contain model names."""
+    """Return the sizes of dynamic dimensions by model key."""
     bound = sources.bound
     return {key: bound[name] for name, key in sources.names if key is not None and bound.get(name)}
 

@@ -70,7 +70,7 @@ def figures_of(section: Section) -> list[Fact]:
     ]
     bound = entry.bounds.sequential.ms
     if bound is not None and (entry.latency.ms is None or bound < 0.999 * entry.latency.ms):
-        rows.append(Fact("Fastest known bricks", _ms(bound) or "", "the fastest stored ones, over all stacks; fusion may beat them"))
+        rows.append(Fact("Fastest known bricks", _ms(bound) or "", "of all stacks; fusion may beat them"))
     if entry.roofline.ms is not None:
         headroom = f"headroom {ratio(entry.roofline.headroom)}×" if entry.roofline.headroom else ""  # noqa: RUF001
         rows.append(Fact("Roofline", _ms(entry.roofline.ms) or "", headroom))

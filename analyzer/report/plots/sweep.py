@@ -167,7 +167,7 @@ def _draw(axes: Axes, sweep: Sweep, *, rate: bool) -> None:
         axes.fill_between(lengths, lows, highs, color=BLUE, alpha=0.15, linewidth=0, label="95 % interval")
     if sweep.bounds:
         lowest = [(reading.length, _height(reading, rate=rate)) for reading in sweep.bounds]
-        axes.plot(*zip(*lowest, strict=True), "_", color=GREY, markersize=13, markeredgewidth=1.6, label="fastest known bricks")
+        axes.plot(*zip(*lowest, strict=True), "_", color=GREY, markersize=13, markeredgewidth=2, label="fastest bricks")
     for some, filled, label in (sweep.measured, BLUE, "from measured bricks"), (sweep.read, "white", "interpolated"):
         dots = [(reading.length, _height(reading, rate=rate)) for reading in some]
         if dots:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import dlbricks
+import onnx
 import pytest
 
 
@@ -80,3 +81,15 @@ def test_what_is_not_stored_is_incomplete(cli, nights) -> None:
     assert "nothing to draw" in cli(
         "history", nights.source.path, "--db", nights.store.place.path, "--plot", "x.png"
     ).error  # fmt: skip
+
+
+def test_a_file_that_changed_under_its_name_is_a_new_version(cli, tmp_path: Path, write_branches) -> None:
+    model, database = tmp_path / "model.onnx", tmp_path / "versions.db"
+    write_branches(model)
+    assert cli("measure", model, "--db", database, "--visits", "10").code == 0
+    text = onnx.printer.to_text(onnx.load(model))
+    onnx.save(onnx.parser.parse_model(text.replace("Sigmoid", "Tanh")), model)
+
+    assert "model is a new version: run " in cli("history", model, "--db", database).out
+    compared = cli("compare", model, "--by", "run", "--db", database)
+    assert (compared.code, "dlbricks compare OLD NEW" in compared.out) == (3, True)
