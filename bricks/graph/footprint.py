@@ -24,7 +24,15 @@ REUSE_LEVELS = (8 * _MIB, 32 * _MIB, 128 * _MIB)
 REPEAT_LEVELS = (256 * _KIB, 512 * _KIB, 1 * _MIB, 2 * _MIB)
 """Smaller classes, for what a model reads several times in one inference: in a core's own caches, or just beyond."""
 
-_LEVELS = (*REPEAT_LEVELS, *REUSE_LEVELS)
+CORE_LEVEL = 64 * _KIB
+"""The class of executed graphs that stay in a core's own caches. Their bricks run alone, several copies in one network.
+
+In a pack the profiler costs most kernels of such a model more than they take (docs/measuring.md)."""
+
+_CORE_BYTES = 4 * _MIB
+"""Up to this footprint an executed graph is in that class."""
+
+_LEVELS = (CORE_LEVEL, *REPEAT_LEVELS, *REUSE_LEVELS)
 
 
 def footprint(graph: ModelGraph) -> int:
@@ -50,7 +58,7 @@ def level_of(distance: int) -> int:
 
 def repeat_level_of(distance: int) -> int:
     """The class nearest to the reuse distance of what is read several times in one inference, the smaller included."""
-    return _nearest(distance, _LEVELS)
+    return _nearest(distance, (*REPEAT_LEVELS, *REUSE_LEVELS))
 
 
 def _nearest(distance: int, levels: tuple[int, ...]) -> int:
@@ -70,7 +78,7 @@ def nearest_levels(name: str) -> list[str]:
     level = parse_level(name)
     if level is None:
         return [name]
-    others = _LEVELS if level in REPEAT_LEVELS else REUSE_LEVELS
+    others = REUSE_LEVELS if level in REUSE_LEVELS else _LEVELS
     return [level_name(other) for other in sorted(others, key=lambda other: abs(math.log(other / level)))]
 
 
@@ -124,13 +132,17 @@ def iterates(control: Iterable[ControlFlow]) -> bool:
     return any(flow.layers and flow.op_type != "If" and flow.course not in {"0", "1"} for flow in control)
 
 
-def own_level(control: Iterable[ControlFlow], size: int) -> int:
-    """The footprint class of a model: one of the smaller ones only where control flow of it is written out.
+def own_level(control: Iterable[ControlFlow], size: int, *, executed: bool = False) -> int:
+    """The footprint class of a model: ``REPEAT_LEVELS`` only where control flow of it is written out.
 
     Args:
         control: Its control flow.
         size: Its footprint in bytes.
+        executed: Whether it is a graph that a runtime executes. Bricks of other graphs pay for layout changes at their
+            edges, which only a pack tells apart.
     """
+    if executed and size <= _CORE_BYTES:
+        return CORE_LEVEL
     return repeat_level_of(size) if any(flow.layers for flow in control) else level_of(size)
 
 
@@ -145,7 +157,7 @@ def with_reuse(graph: ModelGraph, parts: Iterable[LayerSequence]) -> list[LayerS
     """
     if not iterates(graph.control):
         return list(parts)
-    own, distances = own_level(graph.control, footprint(graph)), _distances(graph)
+    own, distances = own_level(graph.control, footprint(graph), executed=bool(graph.salt)), _distances(graph)
     found = []
     for part in parts:
         layers = [graph.layers[index] for index in part.layers]

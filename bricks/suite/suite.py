@@ -22,7 +22,7 @@ import msgspec
 
 from ...errors import MissingBrick, SuiteError, TamperedBrick
 from ..graph.boundary import BOUNDARY
-from ..graph.footprint import REPEAT_LEVELS, REUSE_LEVELS, level_of
+from ..graph.footprint import CORE_LEVEL, REPEAT_LEVELS, REUSE_LEVELS, level_of
 from .brick import MAX_BRICK_BYTES, Brick, load_brick
 
 # The manifest of a suite, and reading of untrusted files: every field and every size is checked.
@@ -185,7 +185,7 @@ class Suite:
         noted = self._distances.get(key)
         if not noted:
             return REUSE_LEVELS
-        return tuple(sorted({size if size in REPEAT_LEVELS else level_of(size) for size in noted}))
+        return tuple(sorted({size if size in (CORE_LEVEL, *REPEAT_LEVELS) else level_of(size) for size in noted}))
 
     def boundary(self, key: str) -> tuple[str, ...]:
         """Return additional variants to measure a brick in, if it begins or ends a model (``graph.boundary``)."""

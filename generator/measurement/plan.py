@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ...bricks.graph.boundary import BOUNDARY
-from ...bricks.graph.footprint import REPEAT_LEVELS, REUSE_LEVELS
+from ...bricks.graph.footprint import CORE_LEVEL, REPEAT_LEVELS, REUSE_LEVELS, level_name
 from ...db.values import Identity, Measurement
 from ...models.runnable import Runnable
 from ..halves import halves
@@ -143,6 +143,11 @@ class MeasurementTask:
     def cold(self) -> bool:
         """True if caches are evicted before each visit."""
         return not self.packed and self.members[0].identity.conditions.cache == "cold"
+
+    @property
+    def brief(self) -> bool:
+        """True for a brick of an executed graph that stays in a core's own caches: such a model has many, all short."""
+        return self.members[0].identity.conditions.cache == level_name(CORE_LEVEL)
 
     @property
     def footprint(self) -> int:
@@ -313,8 +318,8 @@ class MeasurementPlan:
             for task in group.tasks:
                 each = {member.id: _run_ns(member, known) for member in task.members}
                 run_ns = sum(ns * task.copies.get(name, 1) for name, ns in each.items())
-                runs = loops_of(int(run_ns)) + warmups_of(int(run_ns), task.footprint)
-                visit_s = (runs * run_ns if run_ns >= 1 else LOOP_NS) / 1e9 + _PROBES_S
+                runs = loops_of(int(run_ns), brief=task.brief) + warmups_of(int(run_ns), task.footprint)
+                visit_s = (runs * run_ns if run_ns >= 1 else LOOP_NS / (10 if task.brief else 1)) / 1e9 + _PROBES_S
                 loads = self.processes * (self.sessions_of(group) if task.packed else 1)
                 total += loads * sum(_load_s(member, known, task) for member in task.members)
                 total += loads * _READ_S if task.packed else 0.0
@@ -358,7 +363,7 @@ def plan_groups(
     """
     by_class: dict[int, dict[str, list[TaskMember]]] = {}
     for item in bricks:
-        by_class.setdefault(item.footprint, {}).setdefault(item.key, []).append(item)
+        by_class.setdefault(item.footprint or CORE_LEVEL, {}).setdefault(item.key, []).append(item)
     members: dict[str, list[TaskMember]] = {}
     classes: dict[int, list[TaskMember]] = {}
     loose: list[TaskMember] = []

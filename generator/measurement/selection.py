@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ...bricks.decomposition import Decomposition, Failed
 from ...bricks.graph.boundary import BOUNDARY
-from ...bricks.graph.footprint import REUSE_LEVELS, footprint, level_name
+from ...bricks.graph.footprint import CORE_LEVEL, REUSE_LEVELS, footprint, level_name
 from ...bricks.suite.suite import Suite
 from ...db.queries import Filter
 from ...db.store import Store
@@ -158,7 +158,7 @@ def wanted_bricks(suite: Suite, bench: Circumstances, *, packed: bool) -> dict[I
         Footprint class of each identity in bytes; 0: it runs alone.
     """
     brick, in_model = Subject.BRICK, bench.conditions.cache == "model"
-    sizes = {key: suite.footprints(key) if in_model else (0,) for key in suite.keys}
+    sizes = {key: _sizes(suite, key, packed=packed) if in_model else {0} for key in suite.keys}
     found = {
         bench.identity(brick, key, cache=level_name(size) if size else None): size
         for key in suite.keys
@@ -169,6 +169,12 @@ def wanted_bricks(suite: Suite, bench: Circumstances, *, packed: bool) -> dict[I
         for identity, size in in_models:
             found |= {replace(identity, variant=variant): size for variant in suite.boundary(identity.key)}
     return found
+
+
+def _sizes(suite: Suite, key: str, *, packed: bool) -> set[int]:
+    """Return the footprint classes to measure a brick in; ``CORE_LEVEL`` only if packs are profiled."""
+    found = suite.footprints(key)
+    return {*found} if packed else {size if size != CORE_LEVEL else REUSE_LEVELS[0] for size in found}
 
 
 def brick_members(
@@ -198,6 +204,7 @@ def brick_members(
         for identity in group:
             at_boundary = identity.variant in BOUNDARY
             size = footprints.get(identity if at_boundary else replace(identity, variant=""), 0)
+            size = 0 if size == CORE_LEVEL else size
             found[identity] = TaskMember(
                 identity,
                 key[:_SHORT_KEY],
