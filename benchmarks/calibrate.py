@@ -4,8 +4,8 @@
 
 A ratio of estimate and measured latency differs from 1 by what the measurements differ by, which its interval says,
 and by the error of the method. Of the latter the relative standard deviation is given with which 95 % of the
-intervals hold 1. It is judged by models that it does not come from: each family is left out in turn. Models of the half
-``new`` are left out altogether: nothing is fitted to them. Written are ``docs/results/calibration.json``, of each
+intervals hold 1. It is judged only by what it does not come from: families of the half ``new``, and
+other runs (``again``, other machines). Written are ``docs/results/calibration.json``, of each
 accuracy there, and ``constructor/uncertainty/calibration.json``, of those that ``estimate`` goes by: of machines as
 they are, and of ten models at least.
 
@@ -25,7 +25,6 @@ import argparse
 import itertools
 import json
 import math
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -58,9 +57,9 @@ def main() -> None:
     """Read, calibrate and write."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     results = accuracies(RESULTS)
-    found = {name: calibrated(one["models"], one["method_sd"]) for name, one in results.items()}
+    found = {name: _validated(name, one) for name, one in results.items()}
     for name, one in found.items():
-        print(name, {key: round(value, 4) for key, value in one.items()})
+        print(name, one)
     (RESULTS / "calibration.json").write_text(json.dumps(found, indent=1) + "\n")
     CONSTANTS.write_text(json.dumps(constants(results), indent=1) + "\n")
     rows = scatter(RESULTS)
@@ -115,26 +114,42 @@ def calibrated(models: Sequence[Mapping[str, Any]], method_sd: float | None) -> 
         method_sd: The error of the method that is in the ratios' intervals; None where none is.
     """
     rows = [row for row in models if row["ratio"] is not None and row["half"] != "new"]
-    errors = np.log([row["ratio"] for row in rows])
-    halves = np.log([row["ratio_ci95"][1] / row["ratio"] for row in rows])
-    sampling = np.sqrt(np.maximum(0, halves**2 - (NORMAL * (method_sd or 0.0)) ** 2))
-    lacking = np.sqrt(np.maximum(0, errors**2 - sampling**2)) / NORMAL
-    families = [row["name"] if row["family"] == "-" else row["family"] for row in rows]
-    held = []
-    for family in set(families):
-        own = np.array([one == family for one in families])
-        reach = np.hypot(sampling[own], NORMAL * _least(lacking[~own]))
-        held += (np.abs(errors[own]) <= reach).tolist()
-    sd = _least(lacking)
+    errors, sampling = _errors(rows, method_sd)
+    sd = _least(np.sqrt(np.maximum(0, errors**2 - sampling**2)) / NORMAL)
     return {
         "models": len(rows),
-        "families": len(set(families)),
+        "families": len({row["name"] if row["family"] == "-" else row["family"] for row in rows}),
         "bias": float(np.exp(errors.mean()) - 1),
         "sd": sd,
-        "held": statistics.fmean(held),
         "median_half_width": float(np.median(np.expm1(np.hypot(sampling, NORMAL * sd)))),
         "median_half_width_of_sampling": float(np.median(np.expm1(sampling))),
     }
+
+
+def _validated(name: str, fitted: Mapping[str, Any]) -> dict[str, Any]:
+    """The error of the method over one run, and how many intervals with it hold 1 in what it was not fitted to."""
+    made = calibrated(fitted["models"], fitted["method_sd"])
+    new = [row for row in fitted["models"] if row["half"] == "new"]
+    others: dict[str, tuple[Sequence[Mapping[str, Any]], float | None]] = {name: (new, fitted["method_sd"])}
+    for path in (RESULTS / f"{name}-new.json", *(RESULTS / place / f"{name}.json" for place in _BESIDE)):
+        one = json.loads(path.read_text()) if path.exists() else {}
+        if one.get("protocol") == PROTOCOL:
+            others[path.relative_to(RESULTS).with_suffix("").as_posix()] = one["models"], one["method_sd"]
+    coverage = {}
+    for other, (models, method_sd) in others.items():
+        rows = [row for row in models if row["ratio"] is not None]
+        if rows:
+            errors, sampling = _errors(rows, method_sd)
+            held = np.abs(errors) <= np.hypot(sampling, NORMAL * made["sd"])
+            coverage[other] = {"models": len(rows), "hold_1": float(held.mean())}
+    return {**made, "validation": coverage}
+
+
+def _errors(rows: Sequence[Mapping[str, Any]], method_sd: float | None) -> tuple[Any, Any]:
+    """Logarithms of the ratios, and half of their intervals without the error of the method."""
+    errors = np.log([row["ratio"] for row in rows])
+    halves = np.log([row["ratio_ci95"][1] / row["ratio"] for row in rows])
+    return errors, np.sqrt(np.maximum(0, halves**2 - (NORMAL * (method_sd or 0.0)) ** 2))
 
 
 def scatter(folder: Path) -> list[dict[str, Any]]:

@@ -122,12 +122,14 @@ def _calibration(folder: Path) -> str:
     found = json.loads((folder / "calibration.json").read_text())
     lines = [
         "",
-        "| | models | bias | error of the method (sd) | intervals that hold 1 | half-width | of sampling |",
+        "| | models | bias | error of the method (sd) | half-width | of sampling | hold 1 in other runs and families |",
         "|---|---|---|---|---|---|---|",
     ]
     for name, one in found.items():
         cells = [name.removeprefix("accuracy-"), str(one["models"]), percent(one["bias"]), percent(one["sd"])]
-        cells += [percent(one[key]) for key in ("held", "median_half_width", "median_half_width_of_sampling")]
+        cells += [percent(one[key]) for key in ("median_half_width", "median_half_width_of_sampling")]
+        known = one["validation"].items()
+        cells.append("; ".join(f"{percent(seen['hold_1'])} of {seen['models']} ({place})" for place, seen in known))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
 

@@ -14,6 +14,7 @@ import pytest
 from dlbricks.bricks.cutting.sequences import sequences
 from dlbricks.bricks.graph.control import ControlFlow
 from dlbricks.bricks.graph.footprint import (
+    CORE_LEVEL,
     REPEAT_LEVELS,
     REUSE_LEVELS,
     footprint,
@@ -192,8 +193,14 @@ def test_a_reuse_distance_is_what_was_read_in_between(names: list[str]) -> None:
         assert part in {level if level < own else 0 for level in wanted}
 
 
+def test_only_small_executed_graphs_stay_in_a_core() -> None:
+    assert own_level((), 4 << 20, executed=True) == CORE_LEVEL
+    assert own_level((), (4 << 20) + 1, executed=True) == REUSE_LEVELS[0]
+    assert own_level((), 1, executed=False) == REUSE_LEVELS[0]
+
+
 def test_what_iterations_found_stands_for_no_model() -> None:
-    small = {level_name(level) for level in REPEAT_LEVELS}
+    small = {level_name(level) for level in (CORE_LEVEL, *REPEAT_LEVELS)}
 
     assert all(small.isdisjoint(nearest_levels(level_name(level))) for level in REUSE_LEVELS)
-    assert nearest_levels("256KiB") == ["256KiB", "512KiB", "1MiB", "2MiB", "8MiB", "32MiB", "128MiB"]
+    assert nearest_levels("256KiB") == ["256KiB", "512KiB", "64KiB", "1MiB", "2MiB", "8MiB", "32MiB", "128MiB"]
