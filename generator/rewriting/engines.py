@@ -1,0 +1,29 @@
+"""The engines, each with its share of the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .affine import affine
+from .demand import demand
+from .equality import constants, equal
+from .normalisations import normalisations
+from .order import order
+from .pointwise import pointwise
+from .structure import precision, weights
+from .values import Engine
+from .witnesses import witnesses
+
+ENGINES: Mapping[str, tuple[Engine, float]] = {
+    "constants": (constants, 0.05),
+    "pointwise": (pointwise, 0.15),
+    "affine": (affine, 0.2),
+    "order": (order, 0.08),
+    "demand": (demand, 0.08),
+    "equality": (equal, 0.1),
+    "weights": (weights, 0.1),
+    "precision": (precision, 0.05),
+    "normalisations": (normalisations, 0.12),
+    "witnesses": (witnesses, 0.2),
+}
+"""By name, in the order in which they are asked."""

@@ -1,0 +1,182 @@
+"""Order: what makes values smaller goes first, what copies them goes last, where both orders compute the same.
+
+Candidates are runs of operators that each read one value. Both orders are computed from random numbers and compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+
+from .form import Array, Draft, Rewrite
+from .values import POINTWISE, Values, apart, late, predicted_ns
+
+_SHRINKING = frozenset(
+    "AveragePool Gather GlobalAveragePool GlobalMaxPool MaxPool ReduceMax ReduceMean ReduceMin ReduceSum Slice".split()
+)
+_COPYING = frozenset({"Expand", "Resize", "Tile", "Upsample"})
+_SMALLER, _CHEAPER = 0.6, 0.9
+_LEAST_SHARE = 0.005
+_LONGEST = 6
+_CLOSE = 2e-5
+_MONOTONE = POINTWISE | {"LogSoftmax", "Softmax"}
+
+
+def order(values: Values, deadline: float) -> list[Rewrite]:
+    """Return rewrites of two kinds: another order of operators, and broadcasting in place of copies."""
+    found = list[Rewrite]()
+    for index in range(len(values.graph.nodes)):
+        if late(deadline):
+            break
+        for search in (_swapped, _before_choice, _broadcast):
+            if rewrite := search(values, index):
+                found.append(rewrite)
+    return found
+
+
+def _only(values: Values, node: onnx.NodeProto) -> str | None:
+    """Return the one value that a node of one output reads; None if it reads several."""
+    reads = values.computed(node)
+    plain = len(node.output) == 1 and len(reads) == 1 and not any(attribute.HasField("g") for attribute in node.attribute)
+    return reads[0] if plain else None
+
+
+def _run_before(values: Values, index: int) -> list[int]:
+    """Return the nodes before one, as far back as each is read by the next alone."""
+    graph, run = values.graph, list[int]()
+    while len(run) < _LONGEST:
+        value = _only(values, graph.nodes[run[0] if run else index])
+        maker = None if value is None else graph.producer.get(value)
+        if maker is None or value is None or len(graph.readers[value]) != 1 or value in graph.wanted:
+            return run
+        if _only(values, graph.nodes[maker]) is None:
+            return run
+        run.insert(0, maker)
+    return run
+
+
+def _swapped(values: Values, index: int) -> Rewrite | None:
+    """Return the rewrite that puts a node before the run of nodes that leads to it."""
+    graph, last = values.graph, values.graph.nodes[index]
+    run = _run_before(values, index)
+    value = last.output[0]
+    shapes = values.shapes
+    for begin in range(len(run)):
+        members = [graph.nodes[place] for place in run[begin:]]
+        x = _only(values, members[0])
+        shrinks = last.op_type in _SHRINKING and np.prod(shapes[value]) < _SMALLER * np.prod(shapes[last.input[0]])
+        copies = members[0].op_type in _COPYING and len(members) == 1
+        before = values.cost_of([*run[begin:], index])
+        if x is None or not (shrinks or copies) or not values.is_float(x) or before < _LEAST_SHARE * values.total_ns:
+            continue
+        draft = Draft(graph)
+        made = draft.copy(last, {str(_only(values, last)): x}, to=graph.fresh("early"))
+        for node in members:
+            made = draft.copy(node, {str(_only(values, node)): made}, to=graph.fresh("moved"))
+        draft.finish(made, value)
+        after = _cost_if_equal(values, draft, [*members, last], x, value)
+        if after is None or after > _CHEAPER * before:
+            continue
+        kind = f"order: {last.op_type} first" if shrinks else f"order: {members[0].op_type} last"
+        return draft.rewrite(kind, [value], graph.names([*run[begin:], index]), before - after)
+    return None
+
+
+def _cost_if_equal(values: Values, draft: Draft, old: Sequence[onnx.NodeProto], x: str, value: str) -> float | None:
+    """Return what new nodes are predicted to take, None unless they compute the same of random numbers."""
+    made = [node.output[0] for node in draft.nodes]
+    try:
+        before = values.function(old, {x: values.dtypes[x]}, [value])
+        after = values.function(draft.nodes, {x: values.dtypes[x]}, made, draft.constants)
+        shapes = dict[str, tuple[int, ...]]()
+        for seed, spread in enumerate((2.0, 40.0)):
+            sample = _numbers(values, x, spread, seed)
+            results = after(sample)
+            if apart(results[-1], before(sample)[0]) > _CLOSE:
+                return None
+            shapes = {name: array.shape for name, array in zip(made, results, strict=True)}
+    except Exception:  # noqa: BLE001  # the other order need not be legal, which the runtime says in its own ways
+        return None
+    known = {**values.shapes, **shapes}
+    return sum(predicted_ns(node, known) for node in draft.nodes)
+
+
+def _numbers(values: Values, name: str, spread: float, seed: int) -> Array:
+    random = np.random.default_rng(seed)
+    return (random.standard_normal(values.shapes[name]) * spread).astype(values.dtypes[name])
+
+
+def _before_choice(values: Values, index: int) -> Rewrite | None:
+    """Return the rewrite that chooses the largest element before monotone functions, not after them."""
+    graph, node = values.graph, values.graph.nodes[index]
+    indices_only = node.op_type == "TopK" and not graph.readers[node.output[0]] and node.output[0] not in graph.wanted
+    if node.op_type not in {"ArgMax", "ArgMin"} and not indices_only:
+        return None
+    value, source = node.output[-1], node.input[0]
+    if len(graph.readers[source]) != 1 or source in graph.wanted:
+        return None
+    regions = values.regions(source, lambda place: graph.nodes[place].op_type in _MONOTONE, most_nodes=16)
+    for region in sorted(regions, key=lambda region: -len(region.nodes)):
+        x = region.reads[0]
+        if values.shapes.get(x) != values.shapes[source] or values.dtypes.get(x) != values.dtypes[source]:
+            continue
+        draft = Draft(graph)
+        if node.op_type == "TopK":
+            draft.copy(node, {source: x}, to=graph.fresh("unused"))
+        else:
+            draft.copy(node, {source: x}, to=value)
+        old = values.function([*(graph.nodes[place] for place in region.nodes), node], {x: values.dtypes[x]}, [value])
+        new = values.function(draft.nodes, {x: values.dtypes[x]}, [value], draft.constants)
+        # Far from zero a saturated function ties, and either index is right: only moderate numbers are compared.
+        samples = [_numbers(values, x, spread, seed) for seed, spread in enumerate((0.1, 1.0, 2.0))]
+        if all(np.array_equal(old(sample)[0], new(sample)[0]) for sample in samples):
+            gone = graph.removable(region.nodes, source)
+            return draft.rewrite(
+                f"order: {node.op_type} before monotone functions", [value], graph.names(gone), values.cost_of(gone)
+            )
+    return None
+
+
+def _broadcast(values: Values, index: int) -> Rewrite | None:
+    """Return the rewrite that reads a value before it was copied, for an operator that broadcasts."""
+    graph, node = values.graph, values.graph.nodes[index]
+    product = node.op_type == "MatMul"
+    if not product and node.op_type not in POINTWISE:
+        return None
+    for name in node.input:
+        copier = graph.maker(name)
+        if copier is None or copier.op_type not in {"Expand", "Tile"} or node.output[0] not in values.shapes:
+            continue
+        source = copier.input[0]
+        shapes = [values.shapes.get(source if other == name else other) for other in node.input if other]
+        if any(shape is None for shape in shapes):
+            continue
+        cut = -2 if product else None
+        try:
+            made = np.broadcast_shapes(*(shape[:cut] for shape in shapes if shape is not None))
+        except ValueError:
+            continue
+        if made != values.shapes[node.output[0]][:cut] or not _is_copy(values, source, name):
+            continue
+        draft = Draft(graph)
+        draft.copy(node, {name: source}, to=node.output[0])
+        gone = [graph.producer[name]] if len(graph.readers[name]) == 1 else []
+        kind = f"order: broadcasting in place of {copier.op_type}"
+        return draft.rewrite(kind, [node.output[0]], graph.names([*gone, index]), max(values.cost_of(gone), 1.0))
+    return None
+
+
+def _is_copy(values: Values, source: str, name: str) -> bool:
+    """Whether a value is another one broadcast, in every recorded run."""
+    for run in values.runs:
+        base = values.constant(source) if values.is_constant(source) else run.get(source)
+        if base is None or name not in run:
+            return False
+        try:
+            if not np.array_equal(np.broadcast_to(base, run[name].shape), run[name]):
+                return False
+        except ValueError:
+            return False
+    return True
