@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -297,7 +298,11 @@ class _Bench:
         with machine_lock(), contextlib.suppress(BackendError, WorkerError):
             for number in range(_PROCESSES):
                 if self._progress is not None:
-                    self._progress(Progress(Stage.SAMPLE, number, _PROCESSES, Path(request.path).name, time.monotonic() - self._begun))
+                    self._progress(
+                        Progress(
+                            Stage.SAMPLE, number, _PROCESSES, Path(request.path).name, time.monotonic() - self._begun
+                        )
+                    )
                 taken.append(raced(asked))
         if len(taken) < FEWEST_PROCESSES:
             return [None] * len(pairs)
@@ -318,7 +323,7 @@ def _proven(found: Found, bench: _Bench, search: Searching) -> _Outcome:
     if not steps:
         return _Outcome()
     files = [step_path(bench.folder, number) for number in range(len(steps) + 1)]
-    pairs = [(files[0], files[-1]), *(zip(files, files[1:], strict=False) if len(steps) > 1 else ())]
+    pairs = [(files[0], files[-1]), *(pairwise(files) if len(steps) > 1 else ())]
     whole, *each = bench.prove(pairs)
     changes = [_changed(step, proof) for step, proof in zip(steps, each or [whole], strict=True)]
     weak = [number for number, change in enumerate(changes) if not change.is_proven]
@@ -341,4 +346,3 @@ def _apart(changes: Sequence[Change], left_out: Sequence[int]) -> Iterator[Chang
 
 def _changed(step: Step, proof: Proven | None) -> Change:
     return Change(step.kind, step.places, step.layers, step.note, proof)
-

@@ -16,11 +16,12 @@ import numpy as np
 from .form import Array, Draft, Rewrite
 from .values import Region, Values, apart, late
 
-_AFFINE = frozenset(
-    "Add AveragePool BatchNormalization Cast Concat Conv ConvTranspose DepthToSpace Div Dropout Einsum Expand Flatten "
-    "Gather GatherElements GatherND Gemm GlobalAveragePool Identity MatMul Mean Mul Neg Pad ReduceMean ReduceSum Reshape "
-    "Slice SpaceToDepth Split Squeeze Sub Sum Tile Transpose Unsqueeze".split()
-)
+_AFFINE = frozenset({
+    "Add", "AveragePool", "BatchNormalization", "Cast", "Concat", "Conv", "ConvTranspose", "DepthToSpace", "Div",
+    "Dropout", "Einsum", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Gemm", "GlobalAveragePool",
+    "Identity", "MatMul", "Mean", "Mul", "Neg", "Pad", "ReduceMean", "ReduceSum", "Reshape", "Slice", "SpaceToDepth",
+    "Split", "Squeeze", "Sub", "Sum", "Tile", "Transpose", "Unsqueeze",
+})  # fmt: skip
 _SUMS = frozenset({"Add", "Concat", "Mean", "Sub", "Sum"})
 _HEAVY = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
 _SCALING = frozenset({"Add", "BatchNormalization", "Div", "Identity", "Mul", "Sub"})
@@ -28,6 +29,8 @@ _EITHER = frozenset({"Einsum", "Gemm", "MatMul", "Mul"})
 """Operators that are affine in any one input, where the others are constant."""
 
 _LEAST_SHARE = 0.005
+_ONE_PRODUCT = 0.85
+"""Share of a region in one product from which nothing else is worth saving."""
 _MOST_NODES, _MOST_TRIES, _PROBE_S = 40, 6, 4.0
 _LARGEST_KERNEL, _LARGEST_MATRIX, _LARGEST_MOVE, _MOST_PROBES = 15, 1 << 24, 1 << 22, 2048
 _CLOSE = 5e-5
@@ -51,7 +54,7 @@ def affine(values: Values, deadline: float) -> list[Rewrite]:
             before = values.cost_of(gone)
             x = region.reads[0]
             alike = values.dtypes.get(x) == values.dtypes[value]
-            if len(gone) < 2 or before < _LEAST_SHARE * values.total_ns or not alike:
+            if len(gone) < 2 or before < _LEAST_SHARE * values.total_ns or not alike or _is_one_product(values, gone):
                 continue
             tried += 1
             if tried > _MOST_TRIES or late(deadline):
@@ -64,7 +67,7 @@ def affine(values: Values, deadline: float) -> list[Rewrite]:
     return found
 
 
-def _is_affine(values: Values, index: int) -> bool:
+def _is_affine(values: Values, index: int) -> bool:  # noqa: PLR0911  # one reason each
     """Whether a node is affine in what it reads that is not constant."""
     graph, node = values.graph, values.graph.nodes[index]
     kind = node.op_type
@@ -82,6 +85,12 @@ def _is_affine(values: Values, index: int) -> bool:
     if reads[0] != node.input[0] and kind not in _EITHER:
         return False
     return not (kind == "Pad" and graph.attributes[index].get("mode", "constant") != "constant")
+
+
+def _is_one_product(values: Values, indices: Sequence[int]) -> bool:
+    """Whether one product takes nearly all that some nodes take, so that one operator would take as much."""
+    heavy = [index for index in indices if values.graph.nodes[index].op_type in _HEAVY]
+    return len(heavy) == 1 and values.costs[heavy[0]] > _ONE_PRODUCT * values.cost_of(indices)
 
 
 def _goes_on(values: Values, value: str, allowed: Sequence[bool]) -> bool:
@@ -193,7 +202,7 @@ class _Probe:
         if not np.array_equal(found, where + 1) or where.min() < 0 or where.max() >= size:
             return None
         draft = Draft(self._values.graph)
-        kind = _move(draft, where, self._from, self._x, self._value)
+        kind = move(draft, where, self._from, self._x, self._value)
         return None if kind is None else self._accepted(draft, kind)
 
     # A factor and a summand for each channel.
@@ -221,7 +230,7 @@ class _Probe:
 
     # A convolution.
 
-    def _convolution(self) -> Rewrite | None:
+    def _convolution(self) -> Rewrite | None:  # noqa: PLR0911  # one reason each
         if len(self._from) != len(self._to) or len(self._from) not in {3, 4} or self._from[0] != self._to[0]:
             return None
         if not self._heavy and len(self._gone) < 3:
@@ -279,13 +288,13 @@ class _Probe:
                 probe = np.zeros(self._from, self._dtype)
                 for channel, at in group:
                     probe[(0, channel, *at)] = 1
-                image = self._at(probe)[0]
+                last = np.moveaxis(self._at(probe)[0], 0, -1)
                 for channel, at in group:
                     for tap in kernel.taps():
                         place = kernel.place(at, tap)
                         if place is not None:
                             offset = tuple(step - low for step, low in zip(tap, kernel.low, strict=True))
-                            filters[(slice(None), channel, *offset)] = image[(slice(None), *place)]
+                            np.moveaxis(filters[:, channel], 0, -1)[offset] = last[place]
         return filters
 
     def _places(self, kernel: _Kernel, phase: Sequence[int]) -> list[tuple[int, ...]]:
@@ -375,7 +384,7 @@ def _narrowed(array: Array, scale: float) -> Array:
     return array
 
 
-def _move(draft: Draft, where: Array, shape: Sequence[int], x: str, value: str) -> str | None:
+def move(draft: Draft, where: Array, shape: Sequence[int], x: str, value: str) -> str | None:
     """Write the one operator that puts elements where they are; return its kind, None if there is none."""
     places = np.arange(int(np.prod(shape))).reshape(shape)
     if where.shape == places.shape and np.array_equal(where, places):
@@ -418,7 +427,9 @@ def groups_of(filters: Array) -> int:
     """
     outputs, inputs = filters.shape[:2]
     used = np.abs(filters.reshape(outputs, inputs, -1)).max(-1) > 0
-    for groups in sorted((n for n in range(2, min(inputs, outputs) + 1) if not inputs % n and not outputs % n), reverse=True):
+    for groups in sorted(
+        (n for n in range(2, min(inputs, outputs) + 1) if not inputs % n and not outputs % n), reverse=True
+    ):
         high, wide = outputs // groups, inputs // groups
         mask = np.kron(np.eye(groups, dtype=bool), np.ones((high, wide), bool))
         if not (used & ~mask).any():

@@ -6,9 +6,11 @@ Runs inside the search process only.
 from __future__ import annotations
 
 import contextlib
+import tempfile
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ import onnx
 
 from ...errors import DlbricksError, ModelError
 from ...models.binding import apply, plan
-from ...models.normal import normalise
+from ...models.normal import NormalForm, normalise
 from ...models.reader import read_full
 from ...models.subgraphs import static_shape
 from ..network.inputs import InputType, make_inputs
@@ -42,21 +44,22 @@ _LEAST, _MOST, _RELAXED = 1e-4, 5e-3, 1e-3
 _FACTOR = 3.0
 """Tolerance as a multiple of the model's own noise."""
 
-_LOCAL = 1e-4
-"""Largest difference of a value that a rewrite computes, relative to the value's largest element."""
-
 
 @dataclass(frozen=True, slots=True)
 class Subject:
     """A model to be rewritten.
 
     Attributes:
+        path: Its file.
         model: The model with its weights, dynamic unless dimensions were given.
+        overridable: Constants that a caller could override, since they are inputs of the file as well.
         feeds: Sets of inputs at the measured shape.
         other_feeds: Sets of inputs at a second shape; empty for static models.
     """
 
+    path: Path
     model: onnx.ModelProto
+    overridable: frozenset[str]
     feeds: tuple[Feeds, ...]
     other_feeds: tuple[Feeds, ...]
 
@@ -73,27 +76,28 @@ def read_subject(path: Path, batch: int | None, dims: Mapping[str, int], *, shap
     Raises:
         ModelError: The file cannot be read or bound.
     """
-    model = _with_weights(path)
+    normal = _with_weights(path)
+    model, overridable = normal.model, normal.overridable
     bound = _copy_of_structure(model)
     binding = plan(bound, batch=batch, dims=dims)
     apply(bound, binding)
     feeds = _feeds(bound, _SCALES)
     if batch is not None or dims:
         apply(model, binding)
-        return Subject(model, feeds, ())
+        return Subject(path, model, overridable, feeds, ())
     if not binding.bound or not shapes:
-        return Subject(model, feeds, ())
+        return Subject(path, model, overridable, feeds, ())
     others = list[Feeds]()
     sizes = {name: _another(size) for name, size in binding.bound.items()}
-    for dims in (sizes, *({**binding.bound, name: size} for name, size in list(sizes.items())[:_SHAPES])):
+    for changed in (sizes, *({**binding.bound, name: size} for name, size in list(sizes.items())[:_SHAPES])):
         other = _copy_of_structure(model)
         with contextlib.suppress(DlbricksError):  # another size need not be possible
-            apply(other, plan(other, dims=dims))
+            apply(other, plan(other, dims=changed))
             others += _feeds(other, _SCALES[:1])
-    return Subject(model, feeds, tuple(others))
+    return Subject(path, model, overridable, feeds, tuple(others))
 
 
-def _with_weights(path: Path) -> onnx.ModelProto:
+def _with_weights(path: Path) -> NormalForm:
     model, folder = read_full(path)
     for tensor in model.graph.initializer:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
@@ -101,7 +105,7 @@ def _with_weights(path: Path) -> onnx.ModelProto:
             tensor.ClearField("external_data")
             tensor.data_location = onnx.TensorProto.DEFAULT
             tensor.raw_data = bytes(data)
-    return normalise(model, keep_weights=True).model
+    return normalise(model, keep_weights=True)
 
 
 def _copy_of_structure(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -136,6 +140,34 @@ def _feeds(bound: onnx.ModelProto, scales: Sequence[float]) -> tuple[Feeds, ...]
     )
 
 
+Executed = Counter[tuple[object, ...]]
+"""How often the runtime executes each operator, told apart by attributes and shapes of constants."""
+
+
+def loaded(model: bytes, *, threads: int) -> tuple[Any, Executed]:
+    """Load a model, and return what the runtime executes of it, too."""
+    with tempfile.TemporaryDirectory(prefix="dlbricks-executed-") as name:
+        path = Path(name) / "executed.onnx"
+        runner = session(model, threads=threads, write=path)
+        if not path.exists():
+            return runner, Counter()
+        graph = onnx.load(path).graph
+    shapes = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    return runner, Counter(
+        (
+            node.domain,
+            node.op_type,
+            tuple(sorted(repr((attribute.name, _attribute(attribute))) for attribute in node.attribute)),
+            tuple(shapes.get(value) for value in node.input),
+        )
+        for node in graph.node
+    )
+
+
+def _attribute(attribute: onnx.AttributeProto) -> object:
+    return attribute.SerializeToString(deterministic=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What a check says.
@@ -144,11 +176,13 @@ class Verdict:
         error: Largest difference of an output, relative to its largest value.
         refusal: Why the model does not compute the same; empty if it does.
         runner: The loaded model; None if it was refused.
+        executed: What the runtime executes of it, see ``executed``.
     """
 
     error: float
     refusal: str
     runner: Any = None
+    executed: Executed = field(default_factory=Counter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +211,8 @@ class Checker:
         self._threads = threads
         least = _RELAXED if noise_ok else _LEAST
         data = subject.model.SerializeToString()
-        self.runner, plain = session(data, threads=threads), session(data, optimised=False, threads=threads)
+        self.runner, self.executed = loaded(data, threads=threads)
+        plain = session(data, optimised=False, threads=threads)
         self._references = list[_Reference]()
         self.usable = list[Feeds]()
         self.other: Feeds | None = None
@@ -215,7 +250,7 @@ class Checker:
     def check(self, model: bytes) -> Verdict:
         """Compare a model with the original."""
         try:
-            runner = session(model, threads=self._threads)
+            runner, executed = loaded(model, threads=self._threads)
         except Exception as error:  # noqa: BLE001  # the runtime refuses it in its own ways
             return Verdict(np.inf, f"the runtime refuses it: {' '.join(str(error).split())[:160]}")
         largest = 0.0
@@ -228,7 +263,7 @@ class Checker:
             if error_ > reference.tolerance:
                 return Verdict(error_, f"an output differs by {error_:.2g} of its largest value")
             largest = max(largest, error_)
-        return Verdict(largest, "", runner)
+        return Verdict(largest, "", runner, executed)
 
 
 def _reference(runner: Any, plain: Any, feeds: Feeds, least: float) -> _Reference | None:
@@ -277,7 +312,9 @@ def computes_the_same(values: Values, rewrite: Rewrite) -> bool:
         return True  # a value that cannot be recorded: the outputs decide
     if not reads:
         return True
-    runner = values.function(rewrite.nodes, {name: values.dtypes[name] for name in reads}, rewrite.values, rewrite.constants)
+    runner = values.function(
+        rewrite.nodes, {name: values.dtypes[name] for name in reads}, rewrite.values, rewrite.constants
+    )
     for run in values.runs:
         found = runner(*(run[name] for name in reads))
         for name, array in zip(rewrite.values, found, strict=True):
@@ -286,7 +323,7 @@ def computes_the_same(values: Values, rewrite: Rewrite) -> bool:
             if array.dtype != run[name].dtype:
                 return False
             if array.dtype.kind == "f":
-                limit = _LOCAL if array.dtype != np.float16 else 10 * _LOCAL
+                limit = rewrite.close if array.dtype != np.float16 else 10 * rewrite.close
                 if apart(array, run[name]) > limit:
                     return False
             elif not np.array_equal(array, run[name]):
@@ -311,8 +348,8 @@ class Timing:
     before_ms: float
 
 
-_LEAST_S, _FEWEST, _MOST_PAIRS, _EARLY = 3e-3, 7, 60, 6
-"""Seconds of one sample at least; samples at least and at most; samples after which a hopeless change is given up."""
+_LEAST_S, _FEWEST, _EARLY = 3e-3, 7, 6
+"""Seconds of one sample at least; samples at least; samples after which a hopeless change is given up."""
 
 
 class Alternation:
@@ -348,16 +385,23 @@ class Alternation:
         self.samples.append((taken[0], taken[1]))
 
 
-def compare(before: Any, after: Any, feeds: Feeds, *, threads: int, budget_s: float) -> Timing:
-    """Return what one loaded model saves of another, by a quick look."""
-    end = time.perf_counter() + budget_s
+def compare(before: Any, after: Any, feeds: Feeds, *, threads: int, budget_s: float, longer: int = 3) -> Timing:
+    """Return what one loaded model saves of another, by a quick look; an unclear one takes longer."""
+    begun = time.perf_counter()
     turns = Alternation(before, after, feeds, threads=threads)
-    samples = turns.samples
-    while len(samples) < _MOST_PAIRS and (len(samples) < _FEWEST or time.perf_counter() < end):
+    found = _sampled(turns, begun + budget_s)
+    if found.low <= 0 < found.saving:
+        found = _sampled(turns, begun + longer * budget_s)
+    return found
+
+
+def _sampled(turns: Alternation, end: float) -> Timing:
+    samples, latest = turns.samples, end + (end - time.perf_counter())
+    while len(samples) < _FEWEST or time.perf_counter() < end:
         turns.sample()
         if len(samples) == _EARLY and np.median([new / old for old, new in samples]) > 1.0:
             break
-        if time.perf_counter() > end + 4 * budget_s and len(samples) >= 3:
+        if time.perf_counter() > latest and len(samples) >= 3:
             break
     ratios = np.array([new / old for old, new in samples])
     drawn = np.random.default_rng(0).integers(0, len(ratios), (500, len(ratios)))
@@ -400,7 +444,7 @@ def race(asked: Race) -> Samples:
         for before, after in asked.pairs
     ]
     end = time.perf_counter() + asked.budget_s
-    while len(turns[0].samples) < _MOST_PAIRS and (len(turns[0].samples) < _FEWEST or time.perf_counter() < end):
+    while len(turns[0].samples) < _FEWEST or time.perf_counter() < end:
         for turn in turns:
             turn.sample()
     return tuple(tuple(turn.samples) for turn in turns)

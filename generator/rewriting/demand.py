@@ -125,7 +125,8 @@ def _selection(node: _Node) -> _Part | None:
     if picked is None:
         return None
     shape = node.shape(0)
-    scalar = node.node.op_type == "Gather" and np.ndim(node.constant(1)) == 0
+    index = node.constant(1) if node.node.op_type == "Gather" else None
+    scalar = index is not None and index.ndim == 0
     axis_gone = next(iter(picked)) if scalar else None
     wants = dict[int, Indices]()
     for axis, size in enumerate(shape):
@@ -297,11 +298,11 @@ def _gemm(node: _Node) -> _Part | None:
     return _Part(wants, node.demand)
 
 
-def _conv(node: _Node) -> _Part | None:
+def _conv(node: _Node) -> _Part | None:  # noqa: PLR0912  # one branch per axis and input
     weight = node.constant(1)
     if weight is None:
         return None
-    groups, channels, rank = node.attributes.get("group", 1), node.shape(0)[1], len(node.out)
+    groups, channels = node.attributes.get("group", 1), node.shape(0)[1]
     depthwise = groups > 1 and groups == channels == node.out[1]
     data, filters, keeps = dict[int, Indices](), dict[int, Indices](), dict[int, Indices]()
     if 0 in node.demand:
@@ -341,7 +342,7 @@ def _conv(node: _Node) -> _Part | None:
     wants: dict[int, Demand] = {0: data, 1: filters}
     if len(node.node.input) > 2 and node.node.input[2]:
         wants[2] = {0: keeps[1]} if 1 in keeps else {}
-    new = {"group": len(keeps[1])} if depthwise and 1 in keeps else {}
+    new: dict[str, Any] = {"group": len(keeps[1])} if depthwise and 1 in keeps else {}
     if changed:
         new |= {"pads": pads, "strides": strides}
 
@@ -506,7 +507,7 @@ def _split_demands(values: Values, index: int, demands: Sequence[Demand | None])
     """Return the demand of a Split's input by the output that it comes from."""
     node = values.graph.nodes[index]
     axis = values.graph.attributes[index].get("axis", 0) % len(values.shapes[node.input[0]])
-    offset, found = 0, {}
+    offset, found = 0, dict[str, Demand]()
     for name, demand in zip(node.output, demands, strict=True):
         width = values.shapes[name][axis]
         if demand is not None:
@@ -540,7 +541,7 @@ def _blank_channels(values: Values) -> dict[str, tuple[int, Indices]]:
     return blank
 
 
-def _blank_in(
+def _blank_in(  # noqa: PLR0911  # one operator each
     values: Values, node: onnx.NodeProto, flags: Mapping[str, tuple[int, npt.NDArray[np.bool_]]]
 ) -> tuple[int, npt.NDArray[np.bool_]] | None:
     """Return which channels of a node's output do not depend on the input, with their axis."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .affine import affine
+from .attention import attention
 from .demand import demand
 from .equality import constants, equal
 from .normalisations import normalisations
 from .order import order
 from .pointwise import pointwise
+from .repetition import repetition
 from .structure import precision, weights
 from .values import Engine
 from .witnesses import witnesses
@@ -24,6 +26,8 @@ ENGINES: Mapping[str, tuple[Engine, float]] = {
     "weights": (weights, 0.1),
     "precision": (precision, 0.05),
     "normalisations": (normalisations, 0.12),
+    "attention": (attention, 0.06),
+    "repetition": (repetition, 0.08),
     "witnesses": (witnesses, 0.2),
 }
 """By name, in the order in which they are asked."""

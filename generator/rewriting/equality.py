@@ -1,18 +1,19 @@
-"""Equality of values: what is always equal is computed once, whatever its spelling; what never changes, not at all.
+"""Equality of values: what is always equal is computed once, whatever its spelling; constants never.
 
-Candidates are found by what the values hold on recorded inputs. Two values that look equal on these need not be equal on
-others (a Clip of small numbers), so that both are then computed again from numbers of every size.
+Candidates are found by what the values hold on recorded inputs. Two values that look equal on these need not be equal
+on others (a Clip of small numbers), so that both are then computed again from numbers of every size.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator
 
 import numpy as np
 
 from .form import Array, Draft, Rewrite
-from .values import Region, Values, apart, late
+from .values import Feeds, Region, Values, apart, late
 
 _LEAST_ELEMENTS, _SAMPLE = 16, 20_000
 _NEIGHBOURS = 12
@@ -30,13 +31,15 @@ def constants(values: Values, deadline: float) -> list[Rewrite]:
     """Return values that depend on constants alone as constants."""
     graph, found = values.graph, list[Rewrite]()
     known = values.shape_only
-    for index, node in enumerate(graph.nodes):
+    for node in graph.nodes:
         if late(deadline):
             break
         draft, made = Draft(graph), list[str]()
         for name in node.output:
             array = values.runs[0].get(name)
-            needed = name in graph.wanted or any(graph.nodes[reader].output[0] not in known for reader in graph.readers[name])
+            needed = name in graph.wanted or any(
+                graph.nodes[reader].output[0] not in known for reader in graph.readers[name]
+            )
             if name and name in known and needed and array is not None and array.nbytes <= _MOST_BYTES:
                 draft.op("Identity", draft.constant(array), to=name)
                 made.append(name)
@@ -113,26 +116,21 @@ def _is_spelling(values: Values, first: str, second: str) -> bool:
 
 def _always(values: Values, first: str, second: str) -> bool:
     """Whether both are equal on numbers of every size, computed from the few values that both come from."""
-    tests = 0
-    for region in _common(values, first, second):
-        tests += 1
-        if tests > _MOST_TESTS:
-            return False
+    pair = first, second
+    for region in itertools.islice(_common(values, first, second), _MOST_TESTS):
         made = {name for index in region.nodes for name in values.graph.nodes[index].output}
         outputs = [name for name in (first, second) if name in made]
         nodes = [values.graph.nodes[index] for index in region.nodes]
         reads = {name: values.dtypes[name] for name in region.reads}
         part = values.function(nodes, reads, outputs)
-        if all(_same_on(values, part(*arrays), arrays, region, outputs, (first, second)) for arrays in _wide(values, region)):
+        if all(_same_on(dict(zip(reads, given, strict=True)), dict(zip(outputs, part(*given), strict=True)), pair)
+               for given in _wide(values, region)):  # fmt: skip
             return True
     return False
 
 
-def _same_on(
-    values: Values, found: list[Array], arrays: list[Array], region: Region, outputs: list[str], pair: tuple[str, str]
-) -> bool:
-    known = dict(zip(region.reads, arrays, strict=True)) | dict(zip(outputs, found, strict=True))
-    first, second = (known[name].reshape(-1) for name in pair)
+def _same_on(reads: Feeds, made: Feeds, pair: tuple[str, str]) -> bool:
+    first, second = (({**reads, **made}[name]).reshape(-1) for name in pair)
     if first.size != second.size or apart(first, second) > 10 * _CLOSE or np.isfinite(first).mean() < _LEAST_FINITE:
         return False
     return first.dtype.kind != "f" or bool(np.allclose(first, second, rtol=1e-3, atol=1e-6, equal_nan=True))
@@ -162,7 +160,8 @@ def _wide(values: Values, region: Region) -> Iterator[list[Array]]:
     for spread in (0.5, 3.0):
         yield [
             np.asarray(
-                random.standard_normal(values.shapes[name]) * np.exp(spread * random.standard_normal(values.shapes[name])),
+                random.standard_normal(values.shapes[name])
+                * np.exp(spread * random.standard_normal(values.shapes[name])),
                 values.dtypes[name],
             )
             if values.dtypes[name].kind == "f"

@@ -41,6 +41,7 @@ class Rewrite:
         replaces: Names of the old nodes whose work is no longer needed.
         saving_ns: Predicted saving in nanoseconds, for ranking only.
         note: Details for people.
+        close: Largest difference of a value, relative to its largest element; more where a rounding is left out.
     """
 
     kind: str
@@ -50,6 +51,7 @@ class Rewrite:
     replaces: tuple[str, ...] = ()
     saving_ns: float = 0.0
     note: str = ""
+    close: float = 1e-4
 
 
 class Draft:
@@ -80,9 +82,7 @@ class Draft:
         """Add a node of several outputs and return their names."""
         given = {name: value for name, value in attributes.items() if value is not None}
         label = self._graph.fresh(f"rewritten_{operator}")
-        self.nodes.append(
-            helper.make_node(operator, list(inputs), list(outputs), name=label, domain=domain, **given)
-        )
+        self.nodes.append(helper.make_node(operator, list(inputs), list(outputs), name=label, domain=domain, **given))
         return outputs
 
     def copy(self, node: onnx.NodeProto, inputs: Mapping[str, str], *, to: str) -> str:
@@ -169,7 +169,7 @@ class RewriteGraph:
     @property
     def opset(self) -> int:
         """Version of ONNX's own operators."""
-        return self.opsets.get("", 17)
+        return int(self.opsets.get("", 17))
 
     def fresh(self, stem: str) -> str:
         """Return a name that nothing has."""
@@ -255,7 +255,10 @@ class RewriteGraph:
             if name in read
         ]
         graph = helper.make_graph(kept, self.model.graph.name or "model", self.inputs, wanted, tensors)
-        opsets = {**self.opsets, **{domain: 1 for node in kept if (domain := plain_domain(node.domain)) not in self.opsets}}
+        opsets = {
+            **self.opsets,
+            **{domain: 1 for node in kept if (domain := plain_domain(node.domain)) not in self.opsets},
+        }
         made = helper.make_model(graph, opset_imports=[helper.make_opsetid(*entry) for entry in opsets.items()])
         made.ir_version = min(max(self.model.ir_version, _OLDEST_IR), _NEWEST_IR)
         return made

@@ -1,7 +1,7 @@
-"""Normalisations and attention by value: whatever computes a softmax or a normalisation becomes the fused operator.
+"""Normalisations by value: whatever computes a softmax or a normalisation becomes the fused operator.
 
-A region that reads one value of its own shape and reduces on the way is evaluated on numbers of three sizes, and compared
-with each form of ``_FORMS``. Scale and shift come from a regression, epsilon from the constants of the region.
+A region that reads one value of its own shape and reduces on the way is evaluated on numbers of three sizes, and
+compared with each form of ``_FORMS``. Scale and shift come from a regression, epsilon from the constants of the region.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import onnx
 
 from .form import Array, Draft, Rewrite
 from .values import POINTWISE, Region, Values, late
 
-_REDUCING = frozenset(
-    "GlobalAveragePool LpNormalization MeanVarianceNormalization ReduceL2 ReduceLogSumExp ReduceMax ReduceMean ReduceMin "
-    "ReduceSum ReduceSumSquare".split()
-)
+_REDUCING = frozenset({
+    "GlobalAveragePool", "LpNormalization", "MeanVarianceNormalization", "ReduceL2", "ReduceLogSumExp", "ReduceMax",
+    "ReduceMean", "ReduceMin", "ReduceSum", "ReduceSumSquare",
+})  # fmt: skip
 _FUSED = frozenset({"GroupNormalization", "InstanceNormalization", "LayerNormalization", "LogSoftmax", "Softmax"})
-_MOVING = frozenset({"Expand", "Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze", "Tile", "MatMul"})
+_MOVING = frozenset({"Expand", "Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze", "Tile"})
 _EPSILONS = (1e-5, 1e-6, 1e-12, 1e-3, 1e-8, 1e-4, 1e-7)
-_CLOSE = 2e-5
+_CLOSE, _ROUGH = 2e-5, 2e-2
 _MOST_NODES, _MOST_TRIES, _FEWEST = 24, 5, 3
 _SIZES = ((1.5, 0.7), (0.02, -0.01), (60.0, 5.0))
 """Spread and mean of the numbers that regions are evaluated on."""
@@ -47,14 +48,18 @@ class _Case:
     def shape(self) -> tuple[int, ...]:
         return tuple(self.x[0].shape)
 
-    def fits(self, made: Sequence[Array]) -> bool:
+    def fits(self, made: Sequence[Array], close: float = _CLOSE) -> bool:
         """Whether computed results agree with the region's."""
         return all(
-            np.abs(own - other).max() <= _CLOSE * (np.abs(other).max() + 1e-12)
+            np.abs(own - other).max() <= close * (np.abs(other).max() + 1e-12)
             for own, other in zip(made, self.y, strict=True)
         )
 
-    def regression(self, plain: Sequence[Array], axis: int) -> tuple[Array, Array] | None:
+    def resembles(self, plain: Array, axis: int) -> bool:
+        """Whether the first result agrees roughly with a normalisation without epsilon."""
+        return _Case(self.x[:1], self.y[:1], ()).regression([plain], axis, close=_ROUGH) is not None
+
+    def regression(self, plain: Sequence[Array], axis: int, close: float = _CLOSE) -> tuple[Array, Array] | None:
         """Return scale and shift along an axis with which plain results agree; None if there are none."""
         own, other = (np.concatenate([np.moveaxis(a, axis, 0).reshape(a.shape[axis], -1) for a in side], 1)
                       for side in (plain, self.y))  # fmt: skip
@@ -63,7 +68,7 @@ class _Case:
         shift = wanted[:, 0] - scale * mean[:, 0]
         around = [plain[0].shape[axis] if place == axis else 1 for place in range(plain[0].ndim)]
         fitted = [scale.reshape(around) * array + shift.reshape(around) for array in plain]
-        return (scale, shift) if self.fits(fitted) else None
+        return (scale, shift) if self.fits(fitted, close) else None
 
 
 _Form = Callable[[_Case, Draft, str, str], str | None]
@@ -92,6 +97,8 @@ def _normalised(x: Array, axes: tuple[int, ...], epsilon: float, *, centred: boo
 
 def _searched(case: _Case, axes: tuple[int, ...], axis: int, *, centred: bool) -> tuple[float, Array, Array] | None:
     """Return epsilon, scale and shift with which a normalisation agrees; None if there are none."""
+    if not case.resembles(_normalised(case.x[0], axes, 0.0, centred=centred), axis):
+        return None
     for epsilon in case.epsilons:
         plain = [_normalised(array, axes, epsilon, centred=centred) for array in case.x]
         if found := case.regression(plain, axis):
@@ -145,6 +152,9 @@ def _group(case: _Case, draft: Draft, x: str, value: str) -> str | None:
         return None
     batch, channels, *rest = case.shape
     for groups in (number for number in range(1, channels) if channels % number == 0):
+        first = _normalised(case.x[0].reshape(batch, groups, -1), (2,), 0.0, centred=True).reshape(case.shape)
+        if not case.resembles(first, 1):
+            continue
         folded = [array.reshape(batch, groups, -1) for array in case.x]
         for epsilon in case.epsilons:
             plain = [_normalised(array, (2,), epsilon, centred=True).reshape(case.shape) for array in folded]
@@ -174,7 +184,7 @@ def normalisations(values: Values, deadline: float) -> list[Rewrite]:
     kinds = POINTWISE | _REDUCING | _MOVING | _FUSED
 
     def allowed(index: int) -> bool:
-        return graph.nodes[index].op_type in kinds
+        return graph.nodes[index].op_type in kinds or _is_mean(values, graph.nodes[index])
 
     for last in reversed(range(len(graph.nodes))):
         if late(deadline):
@@ -187,16 +197,23 @@ def normalisations(values: Values, deadline: float) -> list[Rewrite]:
             continue
         if len(values.shapes[value]) < 2 or values.is_constant(value):
             continue
-        tried = 0
-        for region in sorted(_candidates(values, value, allowed), key=lambda region: -len(region.nodes)):
-            tried += 1
-            if tried > _MOST_TRIES or late(deadline):
+        regions = sorted(_candidates(values, value, allowed), key=lambda region: -len(region.nodes))
+        for region in regions[:_MOST_TRIES]:
+            if late(deadline):
                 break
             if rewrite := _matched(values, region, value):
                 found.append(rewrite)
                 covered |= set(graph.removable(region.nodes, value))
                 break
     return found
+
+
+def _is_mean(values: Values, node: onnx.NodeProto) -> bool:
+    """Whether a node averages or sums by a product with equal numbers."""
+    if node.op_type not in {"Conv", "MatMul"}:
+        return False
+    weight = values.constant(node.input[1])
+    return weight is not None and weight.size > 1 and bool((weight == weight.flat[0]).all())
 
 
 def _candidates(values: Values, value: str, allowed: Callable[[int], bool]) -> Iterator[Region]:
@@ -214,9 +231,7 @@ def _matched(values: Values, region: Region, value: str) -> Rewrite | None:
     gone = values.graph.removable(region.nodes, value)
     x = region.reads[0]
     part, random = values.part(region, value), np.random.default_rng(5)
-    samples = [
-        (random.standard_normal(values.shapes[x]) * spread + mean).astype(np.float32) for spread, mean in _SIZES
-    ]
+    samples = [(random.standard_normal(values.shapes[x]) * spread + mean).astype(np.float32) for spread, mean in _SIZES]
     results = [part(sample)[0] for sample in samples]
     if any(result.shape != values.shapes[value] or not np.isfinite(result).all() for result in results):
         return None
@@ -243,7 +258,12 @@ def _numbers(values: Values, region: Region) -> list[float]:
             found[epsilon] = None
         for name in values.graph.reads[index]:
             array = values.constant(name)
-            if array is not None and array.size == 1 and array.dtype.kind == "f" and 0 < float(array.reshape(-1)[0]) < 0.1:
+            if (
+                array is not None
+                and array.size == 1
+                and array.dtype.kind == "f"
+                and 0 < float(array.reshape(-1)[0]) < 0.1
+            ):
                 found[float(array.reshape(-1)[0])] = None
     return list(found)
 

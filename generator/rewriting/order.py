@@ -6,17 +6,25 @@ Candidates are runs of operators that each read one value. Both orders are compu
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
+from onnx import helper
 
+from .affine import move
 from .form import Array, Draft, Rewrite
 from .values import POINTWISE, Values, apart, late, predicted_ns
 
-_SHRINKING = frozenset(
-    "AveragePool Gather GlobalAveragePool GlobalMaxPool MaxPool ReduceMax ReduceMean ReduceMin ReduceSum Slice".split()
-)
+_SHRINKING = frozenset({
+    "AveragePool", "Gather", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMean", "ReduceMin",
+    "ReduceSum", "Slice",
+})  # fmt: skip
 _COPYING = frozenset({"Expand", "Resize", "Tile", "Upsample"})
+_MOVING = frozenset({
+    "DepthToSpace", "Flatten", "Reshape", "Slice", "SpaceToDepth", "Squeeze", "Transpose", "Unsqueeze",
+})  # fmt: skip
+_LARGEST_MOVE = 1 << 22
 _SMALLER, _CHEAPER = 0.6, 0.9
 _LEAST_SHARE = 0.005
 _LONGEST = 6
@@ -30,7 +38,7 @@ def order(values: Values, deadline: float) -> list[Rewrite]:
     for index in range(len(values.graph.nodes)):
         if late(deadline):
             break
-        for search in (_swapped, _before_choice, _broadcast):
+        for search in (_swapped, _undone, _before_choice, _broadcast, _separable):
             if rewrite := search(values, index):
                 found.append(rewrite)
     return found
@@ -39,7 +47,9 @@ def order(values: Values, deadline: float) -> list[Rewrite]:
 def _only(values: Values, node: onnx.NodeProto) -> str | None:
     """Return the one value that a node of one output reads; None if it reads several."""
     reads = values.computed(node)
-    plain = len(node.output) == 1 and len(reads) == 1 and not any(attribute.HasField("g") for attribute in node.attribute)
+    plain = (
+        len(node.output) == 1 and len(reads) == 1 and not any(attribute.HasField("g") for attribute in node.attribute)
+    )
     return reads[0] if plain else None
 
 
@@ -81,6 +91,44 @@ def _swapped(values: Values, index: int) -> Rewrite | None:
             continue
         kind = f"order: {last.op_type} first" if shrinks else f"order: {members[0].op_type} last"
         return draft.rewrite(kind, [value], graph.names([*run[begin:], index]), before - after)
+    return None
+
+
+def _undone(values: Values, index: int) -> Rewrite | None:
+    """Return the rewrite of moves with pointwise operators in between: these first, and one move behind them."""
+    graph, last = values.graph, values.graph.nodes[index]
+    if last.op_type not in _MOVING:
+        return None
+    run = [*_run_before(values, index), index]
+    for begin in range(len(run) - 2):
+        members = [graph.nodes[place] for place in run[begin:]]
+        x = _only(values, members[0])
+        moves = sum(node.op_type in _MOVING for node in members)
+        pointwise = [node for node in members if node.op_type in POINTWISE]
+        if x is None or moves < 2 or not pointwise or moves + len(pointwise) < len(members) or not values.is_float(x):
+            continue
+        if any(
+            np.size(values.constant(name)) != 1 for node in pointwise for name in node.input if values.is_constant(name)
+        ):
+            continue
+        plain = [
+            helper.make_node("Identity", [str(_only(values, node))], [node.output[0]]) if node in pointwise else node
+            for node in members
+        ]
+        size = int(np.prod(values.shapes[x]))
+        if size >= _LARGEST_MOVE or values.dtypes[x] != np.float32:
+            continue
+        places = np.arange(1, size + 1, dtype=np.float32).reshape(values.shapes[x])
+        where = np.round(values.function(plain, {x: np.float32}, [last.output[0]])(places)[0]).astype(np.int64) - 1
+        draft, made = Draft(graph), x
+        for node in pointwise:
+            made = draft.copy(node, {str(_only(values, node)): made}, to=graph.fresh("early"))
+        if where.min() < 0 or move(draft, where, values.shapes[x], made, last.output[0]) is None:
+            continue
+        before = values.cost_of(run[begin:])
+        after = _cost_if_equal(values, draft, members, x, last.output[0])
+        if after is not None and after < _CHEAPER * before:
+            return draft.rewrite("order: moves undone", last.output, graph.names(run[begin:]), before - after)
     return None
 
 
@@ -180,3 +228,32 @@ def _is_copy(values: Values, source: str, name: str) -> bool:
         except ValueError:
             return False
     return True
+
+
+def _separable(values: Values, index: int) -> Rewrite | None:
+    """Return the rewrite of a large pool as one over rows and one over columns."""
+    graph, node, attributes = values.graph, values.graph.nodes[index], values.graph.attributes[index]
+    sizes = attributes.get("kernel_shape") or []
+    average = node.op_type == "AveragePool"
+    if node.op_type not in {"AveragePool", "MaxPool"} or len(node.output) > 1 or len(sizes) != 2 or min(sizes) < 2:
+        return None
+    pads = attributes.get("pads") or [0, 0, 0, 0]
+    uneven = average and any(pads) and not attributes.get("count_include_pad", 0)
+    plain = attributes.get("auto_pad", "NOTSET") == "NOTSET" and not attributes.get("ceil_mode", 0)
+    if uneven or not plain or sum(sizes) >= _SMALLER * sizes[0] * sizes[1] or node.output[0] not in values.shapes:
+        return None
+    draft, made = Draft(graph), node.input[0]
+    for axis in (0, 1):
+        own: dict[str, Any] = {"count_include_pad": 1} if average else {}
+        for name, default in (("strides", 1), ("dilations", 1)):
+            given = attributes.get(name)
+            if given:
+                own[name] = [given[axis] if place == axis else default for place in (0, 1)]
+        own["kernel_shape"] = [sizes[axis] if place == axis else 1 for place in (0, 1)]
+        own["pads"] = [pads[place] if place % 2 == axis else 0 for place in range(4)]
+        made = draft.op(node.op_type, made, **own)
+    draft.finish(made, node.output[0])
+    taps = values.shapes[node.output[0]]
+    before = float(np.prod(taps)) * sizes[0] * sizes[1]
+    saving_ns = before * (1 - sum(sizes) / (sizes[0] * sizes[1]))
+    return draft.rewrite("order: pool by rows and columns", [node.output[0]], [node.name], saving_ns)

@@ -228,7 +228,7 @@ def fits(x: Array, y: Array) -> list[Fit]:
     """
     finite = np.isfinite(y)
     positive = x > 0
-    if finite[positive].all() and not finite[~positive].any():
+    if finite[positive].all() and not finite[x < 0].any():
         return list(_tabled(POWERS, x[positive], y[positive].astype(np.float64)))
     if finite.mean() < _LEAST_FINITE:
         return []
@@ -260,7 +260,9 @@ def _tabled(table: Mapping[str, Function], x: Array, y: Array) -> Iterator[Fit]:
 def _piecewise(x: Array, y: Array, weights: Array) -> Fit | None:
     """Return a function of two or three straight pieces: Relu, LeakyRelu, Abs, Clip, HardSigmoid."""
     left, right = x < -11, (x > 11) & (x < 13)
-    (low, low_at), (high, high_at) = (np.polyfit(x[part & (np.abs(x) < 13)], y[part & (np.abs(x) < 13)], 1) for part in (left, right))
+    (low, low_at), (high, high_at) = (
+        np.polyfit(x[part & (np.abs(x) < 13)], y[part & (np.abs(x) < 13)], 1) for part in (left, right)
+    )
     bends = abs(low - high) > 1e-6
     corner = (low_at - high_at) / (high - low) if bends else 0.0
     two = np.where(x > corner, high * x + high_at, low * x + low_at)
@@ -356,7 +358,7 @@ def pointwise(values: Values, deadline: float) -> list[Rewrite]:
         value = graph.nodes[last].output[0]
         if last in covered or not allowed(last) or not values.is_float(value) or values.is_constant(value):
             continue
-        regions = [region for region in values.regions(value, allowed, most_nodes=_MOST_NODES, most_reads=2)]
+        regions = list(values.regions(value, allowed, most_nodes=_MOST_NODES, most_reads=2))
         for region in sorted(regions, key=lambda region: (len(region.reads), -len(region.nodes))):
             if late(deadline):
                 break
@@ -490,7 +492,9 @@ def _spelling(values: Values, region: Region, value: str, scalars: Mapping[str, 
             float(scalars[name]) if name in scalars else numbers.setdefault(name, len(numbers)) for name in node.input
         ]
         outputs = [numbers.setdefault(name, len(numbers)) for name in node.output]
-        lines.append((node.op_type, node.domain, sorted(map(repr, values.graph.attributes[index].items())), inputs, outputs))
+        lines.append(
+            (node.op_type, node.domain, sorted(map(repr, values.graph.attributes[index].items())), inputs, outputs)
+        )
     return repr((lines, values.dtypes[value]))
 
 
@@ -514,7 +518,10 @@ def _by_channel(values: Values, region: Region, value: str, gone: Sequence[int])
     tolerance = _TOLERANCE * (1 + np.abs(right).max() + np.abs(base).max())
     for number in (3.0, 0.01, 1000.0):
         far = tolerance * max(1.0, number)
-        if np.abs(at(number) - number * right - base).max() > far or np.abs(at(-number) + number * left - base).max() > far:
+        if (
+            np.abs(at(number) - number * right - base).max() > far
+            or np.abs(at(-number) + number * left - base).max() > far
+        ):
             return None
     draft, own = Draft(values.graph), spread[1:]
     if np.abs(right - left).max() < tolerance:

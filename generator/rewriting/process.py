@@ -6,7 +6,6 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self, TypeVar
 
 import msgspec
@@ -41,7 +40,7 @@ class Searching:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._worker.kill()
 
     def find(self) -> Found:

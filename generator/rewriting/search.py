@@ -6,8 +6,8 @@ Each round asks the engines about the model as it is by then, so that one rewrit
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,9 @@ import msgspec
 import onnx
 
 from ...errors import DlbricksError
-from .checking import Checker, Subject, Timing, compare, computes_the_same, read_subject
+from .checking import Checker, Subject, Timing, Verdict, compare, computes_the_same
 from .form import Rewrite, RewriteGraph
-from .values import Engine, Values
+from .values import Engine, Values, session
 
 _ROUNDS = 3
 _LEAST_SAVING = 0.005
@@ -136,6 +136,8 @@ class Search:
         self._checker = Checker(subject, threads=request.threads, noise_ok=request.noise_ok)
         self._rounds = list[_Round]()
         self._runner: Any = self._checker.runner
+        self._executed = self._checker.executed
+        self._fixed = 0  # steps before the first round
         self._origins = dict[str, str]()
         self._steps = list[Step]()
         self._rejected = dict[str, str]()
@@ -154,6 +156,8 @@ class Search:
             asked: The engines by name, each with its share of the budget.
         """
         model = self._subject.model
+        if self._subject.overridable:
+            self._fix_defaults()
         for number in range(_ROUNDS):
             if self._left_s < _CLOSE_S:
                 break
@@ -181,6 +185,22 @@ class Search:
             time.perf_counter() - self._begun,
         )
 
+    def _fix_defaults(self) -> None:
+        """Count as a step that constants which a caller could override are constants now: runtimes fold them."""
+        original = session(str(self._subject.path), threads=self._request.threads)
+        timing = self._timed(original, self._runner)
+        if timing.low > 0:
+            names = self._subject.overridable
+            note = "callers can no longer override them as inputs"
+            self._steps.append(Step("constants: default values of inputs", len(names), (), note, timing.saving, 0.0))
+            self._fixed = 1
+            self._write(self._subject.model)
+
+    def _timed(self, before: Any, after: Any, *, longer: int = 3) -> Timing:
+        budget_s = min(_TRIAL_S, max(0.2, self._left_s / 4))
+        feeds, threads = self._checker.usable[0], self._request.threads
+        return compare(before, after, feeds, threads=threads, budget_s=budget_s, longer=longer)
+
     def _groups(self, values: Values, asked: Mapping[str, tuple[Engine, float]]) -> list[list[Rewrite]]:
         """Return the correct rewrites of all engines by kind, the largest predicted saving first."""
         groups = dict[str, list[Rewrite]]()
@@ -193,7 +213,9 @@ class Search:
                 proposed = engine(values, deadline)
             except Exception as error:  # noqa: BLE001
                 # A boundary: one engine may break on a model that nobody thought of, and the others go on.
-                self._rejected[name] = f"the engine failed: {type(error).__name__}: {' '.join(str(error).split())[:160]}"
+                self._rejected[name] = (
+                    f"the engine failed: {type(error).__name__}: {' '.join(str(error).split())[:160]}"
+                )
                 continue
             if time.perf_counter() > deadline:
                 self._untried[f"{name} (its share of the time was up)"] = None
@@ -213,7 +235,9 @@ class Search:
             self._rejected.setdefault(rewrite.kind, "it computes other values")
         return right
 
-    def _try(self, current: _Round, values: Values, group: list[Rewrite], depth: int = 0) -> bool:
+    def _try(  # noqa: PLR0911  # one reason each
+        self, current: _Round, values: Values, group: list[Rewrite], depth: int = 0
+    ) -> bool:
         """Check and time a group on top of what is kept; keep it, or try its halves. Return whether any was kept."""
         predicted = sum(rewrite.saving_ns for rewrite in group) / max(values.total_ns, 1.0)
         key = (len(self._steps), *sorted(rewrite.values for rewrite in group))
@@ -231,12 +255,12 @@ class Search:
         verdict = self._checker.check(model.SerializeToString())
         if verdict.refusal:
             return self._halves(current, values, group, depth, verdict.refusal)
-        budget_s = min(_TRIAL_S, max(0.2, self._left_s / 4))
-        timing = compare(
-            self._runner, verdict.runner, self._checker.usable[0], threads=self._request.threads, budget_s=budget_s
-        )
+        if verdict.executed and verdict.executed == self._executed:
+            self._rejected.setdefault(kind, "the runtime does this by itself")
+            return False
+        timing = self._timed(self._runner, verdict.runner, longer=1 if depth else 3)
         if timing.low > 0 and timing.saving >= _LEAST_SAVING:
-            self._keep(current, group, model, verdict.runner, timing, verdict.error)
+            self._keep(current, group, model, verdict, timing)
             return True
         why = f"saves nothing: {timing.saving:+.1%} ({timing.low:+.1%} to {timing.high:+.1%})"
         if predicted < _HALVED:
@@ -259,17 +283,16 @@ class Search:
         current: _Round,
         group: list[Rewrite],
         model: onnx.ModelProto,
-        runner: Any,
+        verdict: Verdict,
         timing: Timing,
-        error: float,
     ) -> None:
         current.kept.append(group)
-        self._runner = runner
+        self._runner, self._executed = verdict.runner, verdict.executed
         layers = dict.fromkeys(
             origin for rewrite in group for name in rewrite.replaces if (origin := self._origins.get(name))
         )
         note = next((rewrite.note for rewrite in group if rewrite.note), "")
-        self._steps.append(Step(group[0].kind, len(group), tuple(layers), note, timing.saving, error))
+        self._steps.append(Step(group[0].kind, len(group), tuple(layers), note, timing.saving, verdict.error))
         self._rejected.pop(group[0].kind, None)
         self._write(model)
 
@@ -284,7 +307,7 @@ class Search:
         Args:
             left_out: Numbers of the steps, from 0 on.
         """
-        number, model = 0, self._subject.model
+        number, model = self._fixed, self._subject.model
         for current in self._rounds:
             graph = RewriteGraph(model)
             known = graph.given | set(graph.constants) | set(graph.producer)
@@ -301,8 +324,7 @@ class Search:
         return verdict.refusal
 
 
-def _applies(rewrite: Rewrite, known: set[str]) -> bool:
+def _applies(rewrite: Rewrite, known: Collection[str]) -> bool:
     made = {name for node in rewrite.nodes for name in node.output}
     reads = {name for node in rewrite.nodes for name in node.input if name}
-    return known.issuperset(rewrite.values) and known.issuperset(reads - made - set(rewrite.constants))
-
+    return all(name in known for name in {*rewrite.values, *(reads - made - set(rewrite.constants))})

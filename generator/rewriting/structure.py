@@ -1,9 +1,10 @@
-"""Structure of weights: products whose weights have zeros, blocks, one-hot rows, zero taps or a low rank; precisions."""
+"""Structure of weights: zeros, blocks, one-hot rows, zero taps, a low rank; and precisions that no kernel has."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -17,6 +18,8 @@ _LEAST_WEIGHTS, _LEAST_RANK = 64, 24
 _RANK_SHARE, _SINGULAR, _RANK_GAIN = 0.7, 2e-6, 0.85
 """Ranks worth trying, as a share of the break-even; singular values that count as zero; multiplications that stay."""
 _TAP_GAIN = 0.9
+_HALF_CLOSE = 5e-3
+"""What float16 rounds, over several operators."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,7 @@ class _Product:
         return str(self.node.output[0])
 
     @property
-    def attributes(self) -> dict[str, object]:
+    def attributes(self) -> dict[str, Any]:
         return self.values.graph.attributes[self.index]
 
     def numbers(self, name: str, default: list[int]) -> list[int]:
@@ -75,7 +78,7 @@ def weights(values: Values, deadline: float) -> list[Rewrite]:
             break
         product = _product(values, index)
         if product is None:
-            found += _lookup(values, index)
+            found += [*_permuted(values, index), *_lookup(values, index)]
             continue
         for search in (_blocks, _one_hot, _taps, _low_rank):
             if rewrite := next(search(product), None):
@@ -111,9 +114,7 @@ def _blocks(product: _Product) -> Iterator[Rewrite]:
     if groups > 1:
         draft = Draft(product.values.graph)
         weight = draft.constant(grouped(product.weight, groups))
-        draft.op(
-            "Conv", product.x, weight, *product.bias, to=product.value, **{**product.attributes, "group": groups}
-        )
+        draft.op("Conv", product.x, weight, *product.bias, to=product.value, **{**product.attributes, "group": groups})
         yield product.rewrite(draft, "grouped convolution", 1 - 1 / groups, f"{groups} groups")
 
 
@@ -201,15 +202,33 @@ def _low_rank(product: _Product) -> Iterator[Rewrite]:
     draft = Draft(product.values.graph)
     if node.op_type == "Conv":
         around = product.weight.shape[2:]
-        kept = {name: product.attributes.get(name) for name in ("strides", "pads", "auto_pad")}
+        kept: dict[str, Any] = {name: product.attributes.get(name) for name in ("strides", "pads", "auto_pad")}
         made = draft.op("Conv", product.x, draft.constant(first.T.reshape(rank, inputs, *around)), **kept)
-        draft.op("Conv", made, draft.constant(second.T.reshape(outputs, rank, *around)), *product.bias, to=product.value)
+        draft.op(
+            "Conv", made, draft.constant(second.T.reshape(outputs, rank, *around)), *product.bias, to=product.value
+        )
     else:
         made = draft.op("MatMul", product.x, draft.constant(first))
         operator = "MatMul" if node.op_type == "MatMul" else "Gemm"
-        beta = {} if operator == "MatMul" else {"beta": product.attributes.get("beta")}
+        beta: dict[str, Any] = {} if operator == "MatMul" else {"beta": product.attributes.get("beta")}
         draft.op(operator, made, draft.constant(second), *product.bias, to=product.value, **beta)
     yield product.rewrite(draft, "low rank", 1 - share, f"rank {rank} of {inputs} x {outputs}")
+
+
+def _permuted(values: Values, index: int) -> Iterator[Rewrite]:
+    """A constant matrix on the left that picks one row for each output is a selection of rows."""
+    node = values.graph.nodes[index]
+    if node.op_type != "MatMul" or values.is_constant(node.input[1]):
+        return
+    matrix = values.constant(node.input[0])
+    shape = values.shapes.get(node.input[1], ())
+    if matrix is None or matrix.ndim != 2 or len(shape) < 2 or not ((matrix != 0).sum(1) == 1).all():
+        return
+    if (matrix.max(1) != 1).any():
+        return
+    draft = Draft(values.graph)
+    draft.finish(pick(draft, node.input[1], matrix.argmax(1), len(shape) - 2), node.output[0])
+    yield draft.rewrite("weights: selection", node.output, [node.name], 0.7 * values.costs[index])
 
 
 def _lookup(values: Values, index: int) -> Iterator[Rewrite]:
@@ -223,7 +242,9 @@ def _lookup(values: Values, index: int) -> Iterator[Rewrite]:
     if weight is None or weight.ndim != 2 or maker is None or any(rows not in run for run in values.runs):
         return
     hot = [run[rows] for run in values.runs]
-    if hot[0].shape[-1] < 4 or not all(((array != 0).sum(-1) == 1).all() and (array.max(-1) == 1).all() for array in hot):
+    if hot[0].shape[-1] < 4 or not all(
+        ((array != 0).sum(-1) == 1).all() and (array.max(-1) == 1).all() for array in hot
+    ):
         return
     picked = [array.argmax(-1) for array in hot]
     region = next(iter(values.regions(rows, lambda _: True, most_nodes=12)), None)
@@ -231,7 +252,10 @@ def _lookup(values: Values, index: int) -> Iterator[Rewrite]:
         kind = values.dtypes.get(name)
         if kind is None or kind.kind not in "iu" or values.runs[0][name].size != picked[0].size or not picked[0].size:
             continue
-        if all(np.array_equal(run[name].reshape(-1), index.reshape(-1)) for run, index in zip(values.runs, picked, strict=True)):
+        if all(
+            np.array_equal(run[name].reshape(-1), index.reshape(-1))
+            for run, index in zip(values.runs, picked, strict=True)
+        ):
             draft = Draft(graph)
             made = draft.op("Gather", table, name, axis=0)
             draft.reshape(made, values.target(node.output[0]), to=node.output[0])
@@ -309,4 +333,5 @@ def _in_float32(values: Values, dtype: np.dtype[np.generic], name: str) -> Rewri
             whole.append(value)
     if not gone or not whole:
         return None
-    return draft.rewrite(f"precision: {name} in float32", whole, graph.names(gone), values.cost_of(gone) / 2)
+    rewrite = draft.rewrite(f"precision: {name} in float32", whole, graph.names(gone), values.cost_of(gone) / 2)
+    return replace(rewrite, close=_HALF_CLOSE) if dtype == np.float16 else rewrite

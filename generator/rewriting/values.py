@@ -5,10 +5,12 @@ Runs inside the search process only: it executes the model.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,17 +23,19 @@ from .form import Array, Draft, Rewrite, RewriteGraph
 
 Feeds = Mapping[str, Array]
 
-POINTWISE = frozenset(
-    "Abs Add And BitwiseAnd Cast Ceil Celu Clip Cos Cosh Div Dropout Elu Equal Erf Exp FastGelu Floor Gelu Greater "
-    "GreaterOrEqual HardSigmoid HardSwish Identity LeakyRelu Less LessOrEqual Log Max Mean Min Mish Mod Mul Neg Not Or "
-    "PRelu Pow QuickGelu Reciprocal Relu Round Selu Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Sub Sum Swish Tanh "
-    "ThresholdedRelu Where Xor".split()
-)
+POINTWISE = frozenset({
+    "Abs", "Add", "And", "BitwiseAnd", "Cast", "Ceil", "Celu", "Clip", "Cos", "Cosh", "Div", "Dropout", "Elu",
+    "Equal", "Erf", "Exp", "FastGelu", "Floor", "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish",
+    "Identity", "LeakyRelu", "Less", "LessOrEqual", "Log", "Max", "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "Not",
+    "Or", "PRelu", "Pow", "QuickGelu", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin", "Sinh",
+    "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Swish", "Tanh", "ThresholdedRelu", "Where", "Xor",
+})  # fmt: skip
 """Operators that treat every element by itself."""
 
-_SPECIAL = frozenset(
-    "Celu Cos Elu Erf Exp FastGelu Gelu Log Mish Selu Sigmoid Sin Softplus Softsign Sqrt Tanh Div QuickGelu".split()
-)
+_SPECIAL = frozenset({
+    "Celu", "Cos", "Div", "Elu", "Erf", "Exp", "FastGelu", "Gelu", "Log", "Mish", "QuickGelu", "Selu", "Sigmoid",
+    "Sin", "Softplus", "Softsign", "Sqrt", "Tanh",
+})  # fmt: skip
 _FREE = frozenset({"Flatten", "Identity", "Reshape", "Shape", "Size", "Squeeze", "Unsqueeze", "Dropout"})
 
 _FUSED = frozenset({"BatchNormalization", "Clip", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Tanh"})
@@ -42,24 +46,31 @@ _ELEMENT_NS, _SPECIAL_NS, _POWER_NS, _MOVED_NS = 0.35, 1.5, 8.0, 1.2
 _MACS_PER_NS, _THIN_MACS_PER_NS, _TAP_NS = 20.0, 6.0, 0.3
 """Rough rates of one core, for ranking only."""
 
+_UNREADABLE = ("bfloat16", "float8", "float4", "int4")
+"""Element types that NumPy lacks."""
+
 _MOST_BYTES = 3_000_000_000
 """Limit on the recorded values of all inputs together."""
 
 
-def session(model: onnx.ModelProto | bytes | str, *, optimised: bool = True, threads: int = 1) -> Any:
-    """Load a model with ONNX Runtime on the CPU."""
+def session(
+    model: onnx.ModelProto | bytes | str, *, optimised: bool = True, threads: int = 1, write: Path | None = None
+) -> Any:
+    """Load a model with ONNX Runtime on the CPU; ``write`` gets the graph that it executes."""
     import onnxruntime
 
     onnxruntime.set_default_logger_severity(4)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = threads, 1, 4
+    if write is not None:
+        options.optimized_model_filepath = str(write)
     level = onnxruntime.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimised else level.ORT_DISABLE_ALL
     source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
     return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
 
-def predicted_ns(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> float:
+def predicted_ns(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> float:  # noqa: PLR0911  # a table
     """Return roughly what a node takes on one core, in nanoseconds; only good for ranking."""
     shape = shapes.get(node.output[0]) if node.output else None
     if shape is None:
@@ -78,12 +89,12 @@ def predicted_ns(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) ->
     if kind == "ConvTranspose" and reads[0] and reads[1]:
         return 2 * _CALL_NS + float(np.prod(reads[0])) * float(np.prod(reads[1][1:])) / _MACS_PER_NS
     if kind in {"FusedMatMul", "Gemm", "MatMul"} and reads[0] and reads[1]:
-        depth = max(1.0, np.sqrt(float(np.prod(reads[0])) * float(np.prod(reads[1][-2:])) / max(size, 1.0)))
+        depth = max(1.0, math.sqrt(math.prod(reads[0]) * math.prod(reads[1][-2:]) / max(size, 1.0)))
         rows = size / max(shape[-1] if shape else 1, 1)
         return _CALL_NS + size * depth / (_MACS_PER_NS if rows > 4 else _THIN_MACS_PER_NS) + size * _TAP_NS
     if kind in POINTWISE:
         return _CALL_NS + size * (_POWER_NS if kind == "Pow" else _SPECIAL_NS if kind in _SPECIAL else _ELEMENT_NS)
-    return _CALL_NS + size * _MOVED_NS + (float(np.prod(reads[0])) * _TAP_NS if reads and reads[0] else 0.0)
+    return float(_CALL_NS + size * _MOVED_NS) + (float(np.prod(reads[0])) * _TAP_NS if reads and reads[0] else 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +122,12 @@ class Values:
     def __init__(self, graph: RewriteGraph, feeds: Sequence[Feeds], other: Feeds | None = None) -> None:
         self.graph = graph
         self.runs: list[dict[str, Array]] = []
-        names = [name for node in graph.nodes for name in node.output if name]
-        runner = session(graph.build((), [onnx.ValueInfoProto(name=name) for name in names]), optimised=False)
+        made = [onnx.ValueInfoProto(name=name) for node in graph.nodes for name in node.output if name]
+        runner = session(graph.build((), made), optimised=False)
+        names = [value.name for value in runner.get_outputs() if not any(kind in value.type for kind in _UNREADABLE)]
 
         def record(feed: Feeds) -> dict[str, Array]:
-            found = zip(names, runner.run(None, dict(feed)), strict=True)
+            found = zip(names, runner.run(names, dict(feed)), strict=True)
             return {**feed, **{name: value for name, value in found if isinstance(value, np.ndarray)}}
 
         for feed in feeds:
@@ -161,7 +173,9 @@ class Values:
             of_shape = node.op_type in {"Shape", "Size"} and not plain_domain(node.domain)
             if not random and (of_shape or known.issuperset(self.graph.reads[index])):
                 known.update(name for name in node.output if name)
-        changing = {name for name in known & set(self._other) if not np.array_equal(self._other[name], self.runs[0][name])}
+        changing = {
+            name for name in known & set(self._other) if not np.array_equal(self._other[name], self.runs[0][name])
+        }
         return frozenset(known - changing)
 
     def constant(self, value: str) -> Array | None:
@@ -222,7 +236,7 @@ class Values:
         wanted = [onnx.ValueInfoProto(name=name) for name in outputs]
         graph = helper.make_graph(list(nodes), "part", inputs, wanted, tensors)
         opsets = {**self.graph.opsets, **{plain_domain(node.domain): 1 for node in nodes if plain_domain(node.domain)}}
-        opsets.update({domain: version for domain, version in self.graph.opsets.items()})
+        opsets.update(self.graph.opsets)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid(*entry) for entry in opsets.items()])
         model.ir_version = 8
         runner, names = session(model, optimised=False), list(reads)
@@ -233,7 +247,9 @@ class Values:
 
         return call
 
-    def part(self, region: Region, value: str, constants: Mapping[str, Array] | None = None) -> Callable[..., list[Array]]:
+    def part(
+        self, region: Region, value: str, constants: Mapping[str, Array] | None = None
+    ) -> Callable[..., list[Array]]:
         """Return a region as a function of what it reads."""
         nodes = [self.graph.nodes[index] for index in region.nodes]
         return self.function(nodes, {name: self.dtypes[name] for name in region.reads}, [value], constants)
@@ -299,7 +315,9 @@ def apart(own: Array, other: Array) -> float:
         return 0.0
     first, second = own.astype(np.float64), other.astype(np.float64)
     finite = np.isfinite(second)
-    if not np.array_equal(finite, np.isfinite(first)) or not np.array_equal(first[~finite], second[~finite], True):
+    if not np.array_equal(finite, np.isfinite(first)) or not np.array_equal(
+        first[~finite], second[~finite], equal_nan=True
+    ):
         return float("inf")
     if not finite.any():
         return 0.0

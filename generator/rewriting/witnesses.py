@@ -5,6 +5,7 @@ A witness runs in a process of its own with a time limit: some of them do not en
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from pathlib import Path
 import onnx
 from onnx import numpy_helper
 
+from ...errors import DlbricksError
 from ...models.normal import normalise
 from ...models.subgraphs import rename
 from .form import Rewrite
@@ -74,8 +76,11 @@ def witnesses(values: Values, deadline: float) -> list[Rewrite]:
             if left_s < _LEAST_S:
                 break
             target = Path(name) / f"{witness}.onnx"
-            if _asked(witness, source, target, left_s) and (rewrite := _rewrite(values, witness, target)):
-                found.append(rewrite)
+            if not _asked(witness, source, target, left_s):
+                continue
+            with contextlib.suppress(DlbricksError):  # a witness may write a broken model, which is no proposal
+                if rewrite := _rewrite(values, witness, target):
+                    found.append(rewrite)
     return found
 
 
@@ -107,7 +112,9 @@ def _rewrite(values: Values, name: str, path: Path) -> Rewrite | None:
         if value and value not in outputs
     }
     names |= {tensor.name: graph.fresh("witness") for tensor in model.graph.initializer if tensor.name not in given}
-    constants = {names[tensor.name]: numpy_helper.to_array(tensor) for tensor in model.graph.initializer if tensor.name in names}
+    constants = {
+        names[tensor.name]: numpy_helper.to_array(tensor) for tensor in model.graph.initializer if tensor.name in names
+    }
     nodes = list[onnx.NodeProto]()
     for node in model.graph.node:
         rename(node, names)
