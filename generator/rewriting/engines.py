@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from .affine import affine
 from .attention import attention
+from .channels import channels
 from .demand import demand
 from .equality import constants, equal
 from .normalisations import normalisations
@@ -26,6 +27,7 @@ ENGINES: Mapping[str, tuple[Engine, float]] = {
     "weights": (weights, 0.1),
     "precision": (precision, 0.05),
     "normalisations": (normalisations, 0.12),
+    "channels": (channels, 0.05),
     "attention": (attention, 0.06),
     "repetition": (repetition, 0.08),
     "witnesses": (witnesses, 0.2),

@@ -107,9 +107,8 @@ def _undone(values: Values, index: int) -> Rewrite | None:
         pointwise = [node for node in members if node.op_type in POINTWISE]
         if x is None or moves < 2 or not pointwise or moves + len(pointwise) < len(members) or not values.is_float(x):
             continue
-        if any(
-            np.size(values.constant(name)) != 1 for node in pointwise for name in node.input if values.is_constant(name)
-        ):
+        constants = [values.constant(name) for node in pointwise for name in node.input]
+        if any(array is not None and array.size != 1 for array in constants):
             continue
         plain = [
             helper.make_node("Identity", [str(_only(values, node))], [node.output[0]]) if node in pointwise else node

@@ -18,7 +18,8 @@ from ...models import ModelSource
 from ...models.external import ExternalFolder
 from ...models.runnable import load_full
 from ..network.export import export_model
-from . import fusions, movement, padding, simplifications
+from . import fusions, movement, simplifications
+from . import padding_old as padding
 from .pattern import Array, Match, ModelDraft, View
 
 

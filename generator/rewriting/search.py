@@ -256,7 +256,7 @@ class Search:
         if verdict.refusal:
             return self._halves(current, values, group, depth, verdict.refusal)
         if verdict.executed and verdict.executed == self._executed:
-            self._rejected.setdefault(kind, "the runtime does this by itself")
+            self._rejected.setdefault(kind, "the runtime executes the same without it")
             return False
         timing = self._timed(self._runner, verdict.runner, longer=1 if depth else 3)
         if timing.low > 0 and timing.saving >= _LEAST_SAVING:
