@@ -189,8 +189,8 @@ def improve(
     """Write a faster file of a model that computes the same, if one is found and its saving is proven.
 
     Args:
-        source: A model file. With a batch or dimensions, the improved file has these sizes only; without, its
-            dimensions stay dynamic, and rewrites are compared at a second size.
+        source: A model file. Its batch and dimensions are the sizes to measure at. Dynamic dimensions stay dynamic,
+            and rewrites are compared at further sizes where the model runs at these.
         output: The file to write; None writes nothing.
         budget_s: Seconds for search and proof.
         threads: Threads of ONNX Runtime; 0 means one per physical core.

@@ -28,8 +28,8 @@ _SCALING = frozenset({"Add", "BatchNormalization", "Div", "Identity", "Mul", "Su
 _EITHER = frozenset({"Einsum", "Gemm", "MatMul", "Mul"})
 """Operators that are affine in any one input, where the others are constant."""
 
-_LEAST_SHARE = 0.005
-_ONE_PRODUCT = 0.85
+_LEAST_SHARE, _CHEAPER = 0.005, 0.985
+_ONE_PRODUCT = 0.97
 """Share of a region in one product from which nothing else is worth saving."""
 _MOST_NODES, _MOST_TRIES, _PROBE_S = 40, 6, 4.0
 _LARGEST_KERNEL, _LARGEST_MATRIX, _LARGEST_MOVE, _MOST_PROBES = 15, 1 << 24, 1 << 22, 2048
@@ -183,7 +183,7 @@ class _Probe:
         """Return the rewrite if it computes the same of random numbers, and is predicted to cost less."""
         known = {name: self._to for node in draft.nodes for name in node.output} | dict(shapes or {})
         after = self._values.cost_of_new(draft, known)
-        if after > 0.95 * self._before:
+        if after > _CHEAPER * self._before:
             return None
         found = self._values.of_draft(draft, [self._x], self._value)(self._sample)[0]
         if apart(found, self._image) > (_CLOSE if self._dtype != np.float16 else 1e-2):

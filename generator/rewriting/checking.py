@@ -51,7 +51,7 @@ class Subject:
 
     Attributes:
         path: Its file.
-        model: The model with its weights, dynamic unless dimensions were given.
+        model: The model with its weights; dynamic dimensions stay dynamic.
         overridable: Constants that a caller could override, since they are inputs of the file as well.
         feeds: Sets of inputs at the measured shape.
         other_feeds: Sets of inputs at a second shape; empty for static models.
@@ -69,8 +69,8 @@ def read_subject(path: Path, batch: int | None, dims: Mapping[str, int], *, shap
 
     Args:
         path: The file.
-        batch: Batch; given, the improved model has this batch only.
-        dims: Values of dynamic dimensions, likewise.
+        batch: Batch to measure at; a batch that the file fixes is changed.
+        dims: Values of dynamic dimensions to measure at.
         shapes: Also make inputs of a second shape.
 
     Raises:
@@ -82,10 +82,9 @@ def read_subject(path: Path, batch: int | None, dims: Mapping[str, int], *, shap
     binding = plan(bound, batch=batch, dims=dims)
     apply(bound, binding)
     feeds = _feeds(bound, _SCALES)
-    if batch is not None or dims:
+    if binding.rebatch is not None:
         apply(model, binding)
-        return Subject(path, model, overridable, feeds, ())
-    if not binding.bound or not shapes:
+    if binding.rebatch is not None or not binding.bound or not shapes:
         return Subject(path, model, overridable, feeds, ())
     others = list[Feeds]()
     sizes = {name: _another(size) for name, size in binding.bound.items()}

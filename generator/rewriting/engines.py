@@ -12,6 +12,7 @@ from .equality import constants, equal
 from .normalisations import normalisations
 from .order import order
 from .pointwise import pointwise
+from .products import products
 from .repetition import repetition
 from .structure import precision, weights
 from .values import Engine
@@ -27,6 +28,7 @@ ENGINES: Mapping[str, tuple[Engine, float]] = {
     "weights": (weights, 0.1),
     "precision": (precision, 0.05),
     "normalisations": (normalisations, 0.12),
+    "products": (products, 0.03),
     "channels": (channels, 0.05),
     "attention": (attention, 0.06),
     "repetition": (repetition, 0.08),

@@ -22,6 +22,8 @@ from .values import Engine, Values, session
 _ROUNDS = 3
 _LEAST_SAVING = 0.005
 """Share that a step must save at a quick look, by all of its interval more than nothing."""
+_CLEAR = 0.06
+"""Share from which one quick look is enough."""
 _LEAST_PREDICTED = 0.002
 _TRIAL_S = 0.8
 _HALVED = 0.03
@@ -142,6 +144,7 @@ class Search:
         self._steps = list[Step]()
         self._rejected = dict[str, str]()
         self._untried = dict[str, None]()
+        self._data = b""
         self._tried = set[tuple[object, ...]]()
         self._write(subject.model)
 
@@ -259,6 +262,12 @@ class Search:
             self._rejected.setdefault(kind, "the runtime executes the same without it")
             return False
         timing = self._timed(self._runner, verdict.runner, longer=1 if depth else 3)
+        if timing.low > 0 and _LEAST_SAVING <= timing.saving < _CLEAR:  # memory may lie better by chance: once more
+            old, new = (
+                session(data, threads=self._request.threads) for data in (self._data, model.SerializeToString())
+            )
+            again = self._timed(old, new, longer=1)
+            timing = min(timing, again, key=lambda found: found.low)
         if timing.low > 0 and timing.saving >= _LEAST_SAVING:
             self._keep(current, group, model, verdict, timing)
             return True
@@ -298,7 +307,8 @@ class Search:
 
     def _write(self, model: onnx.ModelProto) -> None:
         folder = Path(self._request.folder)
-        step_path(folder, len(self._steps)).write_bytes(model.SerializeToString(deterministic=True))
+        self._data = model.SerializeToString(deterministic=True)
+        step_path(folder, len(self._steps)).write_bytes(self._data)
         found_path(folder).write_bytes(msgspec.json.encode(self._found()))
 
     def without(self, left_out: Sequence[int]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from ....generator.rewriting.padding import channel_masks_of
+from ....generator.rewriting.padding_old import channel_masks_of
 from ....generator.rewriting.pattern import View
 from ....generator.rewriting.rewrite import matches
 from ..finding import Analysis, Finding, Idea, Remedy, finding_of, spent_by
