@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -29,8 +29,10 @@ from ...models import ModelSource
 from ...tabular import Records, Tabular
 from ..comparison.difference import FEWEST_PROCESSES, Levels, paired
 
-_SEARCHED = 0.55
-"""Share of the budget for the search."""
+_SEARCHED, _FIRST = 0.5, 0.6
+"""Share of the budget for the search; share of the rest for the first proof, where a second may follow."""
+_LEAST_SAVING = 0.01
+"""Share that an improved model saves at least."""
 _PROCESSES = 5
 """Fresh processes of a proof."""
 _START_S, _LEAST_RACE_S = 1.0, 0.6
@@ -38,7 +40,7 @@ _START_S, _LEAST_RACE_S = 1.0, 0.6
 _NS_PER_S = 1e9
 _LOOKS = 1.1
 """Intervals are wider by this factor, since the search has looked before."""
-_LEAST_PROOF_S = 8.0
+_LEAST_PROOF_S = 6.0
 _LONGER = 4
 """The budget of the command that tries the rest, as a multiple."""
 
@@ -288,11 +290,16 @@ class _Bench:
         """Seconds until the end."""
         return self._until - time.monotonic()
 
-    def prove(self, pairs: Sequence[tuple[Path, Path]]) -> list[Proven | None]:
-        """Time each pair of models; None for a pair that could not be timed."""
+    def prove(self, pairs: Sequence[tuple[Path, Path]], share: float = 1.0) -> list[Proven | None]:
+        """Time each pair of models; None for a pair that could not be timed.
+
+        Args:
+            pairs: The files.
+            share: Share of the time left.
+        """
         request, base = self._request, step_path(self.folder, 0)
         files = tuple((request.path if before == base else str(before), str(after)) for before, after in pairs)
-        share_s = max(max(self.left_s, _LEAST_PROOF_S) / _PROCESSES - _START_S, _LEAST_RACE_S)
+        share_s = max(max(share * self.left_s, _LEAST_PROOF_S) / _PROCESSES - _START_S, _LEAST_RACE_S)
         asked = Race(request.path, files, request.batch, request.dims, request.threads, share_s)
         taken = list[Samples]()
         with machine_lock(), contextlib.suppress(BackendError, WorkerError):
@@ -303,7 +310,7 @@ class _Bench:
                             Stage.SAMPLE, number, _PROCESSES, Path(request.path).name, time.monotonic() - self._begun
                         )
                     )
-                taken.append(raced(asked))
+                taken.append(raced(replace(asked, seed=number)))
         if len(taken) < FEWEST_PROCESSES:
             return [None] * len(pairs)
         return [_judged([samples[number] for samples in taken]) for number in range(len(pairs))]
@@ -324,16 +331,16 @@ def _proven(found: Found, bench: _Bench, search: Searching) -> _Outcome:
         return _Outcome()
     files = [step_path(bench.folder, number) for number in range(len(steps) + 1)]
     pairs = [(files[0], files[-1]), *(pairwise(files) if len(steps) > 1 else ())]
-    whole, *each = bench.prove(pairs)
+    whole, *each = bench.prove(pairs, _FIRST if len(steps) > 1 else 1.0)
     changes = [_changed(step, proof) for step, proof in zip(steps, each or [whole], strict=True)]
     weak = [number for number, change in enumerate(changes) if not change.is_proven]
     final = files[-1]
-    if weak and len(weak) < len(steps) and bench.left_s > 0:
+    if weak and len(weak) < len(steps):
         with contextlib.suppress(WorkerError):
             if not search.without(weak):
                 final = step_path(bench.folder, len(steps), without=weak)
                 (whole,) = bench.prove([(files[0], final)])
-    if whole is None or not whole.saves:
+    if whole is None or not whole.saves or whole.saving < _LEAST_SAVING:
         return _Outcome(proof=whole, unproven=tuple(changes))
     kept = tuple(_apart(changes, weak if final != files[-1] else ()))
     left_out = tuple(change for change in changes if change not in kept)

@@ -420,6 +420,7 @@ class Race:
         dims: As ``Request``.
         threads: Threads of the runtime.
         budget_s: Seconds for all samples.
+        seed: Number of the process: it decides the order in which files are loaded, and with it where they lie in memory.
     """
 
     path: str
@@ -428,16 +429,25 @@ class Race:
     dims: tuple[tuple[str, int], ...]
     threads: int
     budget_s: float
+    seed: int = 0
 
 
 Samples = tuple[tuple[tuple[float, float], ...], ...]
 """By pair: seconds before and after of each sample."""
 
 
+_MOST_BALLAST = 1 << 20
+"""Bytes that are allocated between two models at most, so that they lie elsewhere in each process."""
+
+
 def race(asked: Race) -> Samples:
     """Time pairs of files, sample by sample, one pair after the other in each round."""
     subject = read_subject(Path(asked.path), asked.batch, dict(asked.dims), shapes=False)
-    loaded = {path: session(path, threads=asked.threads) for pair in asked.pairs for path in pair}
+    random = np.random.default_rng(asked.seed)
+    loaded, ballast = dict[str, Any](), list[Any]()
+    for path in random.permutation(sorted({path for pair in asked.pairs for path in pair})):
+        ballast.append(np.ones(int(random.integers(1, _MOST_BALLAST)), np.uint8))
+        loaded[str(path)] = session(str(path), threads=asked.threads)
     turns = [
         Alternation(loaded[before], loaded[after], subject.feeds[0], threads=asked.threads)
         for before, after in asked.pairs

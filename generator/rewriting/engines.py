@@ -13,6 +13,7 @@ from .normalisations import normalisations
 from .order import order
 from .pointwise import pointwise
 from .products import products
+from .recurrence import recurrence
 from .repetition import repetition
 from .structure import precision, weights
 from .values import Engine
@@ -32,6 +33,7 @@ ENGINES: Mapping[str, tuple[Engine, float]] = {
     "channels": (channels, 0.05),
     "attention": (attention, 0.06),
     "repetition": (repetition, 0.08),
+    "recurrence": (recurrence, 0.06),
     "witnesses": (witnesses, 0.2),
 }
 """By name, in the order in which they are asked."""

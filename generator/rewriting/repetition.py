@@ -25,7 +25,7 @@ _GAIN_SIDE_BY_SIDE, _GAIN_SLICES, _GAIN_HEADS = 0.15, 0.6, 0.4
 def repetition(values: Values, deadline: float) -> list[Rewrite]:
     """Return rewrites of what is repeated."""
     found = list[Rewrite]()
-    for search in (_loops, _side_by_side, _on_slices, _copied_heads):
+    for search in (_side_by_side, _on_slices, _copied_heads):
         for rewrite in search(values):
             found.append(rewrite)
             if late(deadline):
@@ -213,10 +213,12 @@ def _before_copies(values: Values, draft: Draft, name: str, axis: int, copies: i
 # A loop whose number of rounds is known, written out.
 
 
-def _loops(values: Values) -> Iterator[Rewrite]:
-    for index, node in enumerate(values.graph.nodes):
-        if node.op_type == "Loop" and (rewrite := _written_out(values, index, node)):
-            yield rewrite
+def loops(values: Values) -> list[Rewrite]:
+    """Return loops with a known number of rounds, written out."""
+    found = [
+        _written_out(values, index, node) for index, node in enumerate(values.graph.nodes) if node.op_type == "Loop"
+    ]
+    return [rewrite for rewrite in found if rewrite is not None]
 
 
 def _written_out(values: Values, index: int, node: onnx.NodeProto) -> Rewrite | None:
