@@ -420,7 +420,7 @@ class Race:
         dims: As ``Request``.
         threads: Threads of the runtime.
         budget_s: Seconds for all samples.
-        seed: Number of the process: it decides the order in which files are loaded, and with it where they lie in memory.
+        seed: Number of the process: it decides in which order files are loaded, and so where they lie in memory.
     """
 
     path: str

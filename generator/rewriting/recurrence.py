@@ -254,9 +254,8 @@ def _written(values: Values, inputs: _Inputs, cell: _Cell, states: Sequence[Arra
         draft.constant(array, np.float32) for array in (cell.weight.T[None], cell.state.T[None], cell.bias[None])
     ]
     names = [graph.fresh(name) for name in ("states", "last", "memory")][: 3 if operator == "LSTM" else 2]
-    own: dict[str, Any] = {"GRU": {"linear_before_reset": 1}, "RNN": {"activations": [cell.activation]}}.get(
-        operator, {}
-    )
+    own: dict[str, Any] = {"activations": [cell.activation]} if operator == "RNN" else {}
+    own |= {"linear_before_reset": 1} if operator == "GRU" else {}
     draft.ops(operator, (source, *weights), names, hidden_size=cell.size, **own)
     outputs = _outputs(values, draft, names, (states, memory), min(graph.producer.get(source, 0), len(graph.nodes)))
     if not outputs:
