@@ -7,6 +7,8 @@ process is the unit. A step whose proof includes no saving is left out, and the 
 from __future__ import annotations
 
 import contextlib
+import math
+import re
 import shlex
 import shutil
 import tempfile
@@ -18,16 +20,17 @@ from pathlib import Path
 
 import numpy as np
 
-from ...errors import BackendError, ModelError, UsageError, WorkerError
+from ...errors import BackendError, ModelError, WorkerError
 from ...generator.machine.cores import physical_cores
 from ...generator.machine.lock import machine_lock
 from ...generator.progress import Progress, ProgressCallback, Stage
 from ...generator.rewriting.checking import Race, Samples
-from ...generator.rewriting.process import Searching, raced
+from ...generator.rewriting.process import Searching, as_file, raced
 from ...generator.rewriting.search import Found, Request, Step, step_path
 from ...models import ModelSource
 from ...tabular import Records, Tabular
 from ..comparison.difference import FEWEST_PROCESSES, Levels, paired
+from .finding import Finding, Proof, Remedy
 
 _SEARCHED, _FIRST = 0.5, 0.6
 """Share of the budget for the search; share of the rest for the first proof, where a second may follow."""
@@ -204,7 +207,6 @@ def improve(
         BackendError: The runtime cannot run the model.
         MachineBusy: Another process is measuring.
         ModelError: The file is no model, or cannot be written.
-        UsageError: The model is no file.
 
     Example:
         >>> (source,) = find_models(["model.onnx"])  # doctest: +SKIP
@@ -212,13 +214,11 @@ def improve(
         0.21
     """
     begun = time.monotonic()
-    if source.path is None:
-        raise UsageError(f"{source.name} is no file", remedy="dlbricks models export writes it with weights")
     number = threads or len(physical_cores())
     with tempfile.TemporaryDirectory(prefix="dlbricks-improve-") as name:
-        request = Request(
-            str(source.path.resolve()), name, source.batch, source.dims, number, _SEARCHED * budget_s, noise_ok
-        )
+        file = as_file(source, Path(name))
+        assert file.path is not None  # noqa: S101  # it is a file now
+        request = Request(str(file.path.resolve()), name, file.batch, file.dims, number, _SEARCHED * budget_s, noise_ok)
         with Searching(request) as search:
             with machine_lock():
                 found = search.find()
@@ -256,7 +256,7 @@ def _written(model: Path, output: Path) -> Path:
 
 def _rest(source: ModelSource, output: Path | None, budget_s: float, threads: int) -> str:
     """Return the command that tries what there was no time for."""
-    words = ["dlbricks", "improve", str(source.path), *(["-o", str(output)] if output else [])]
+    words = ["dlbricks", "improve", str(source.path or source.name), *(["-o", str(output)] if output else [])]
     words += ["--budget", f"{_LONGER * budget_s:.0f}s", "--threads", str(threads)]
     return shlex.join(words)
 
@@ -353,3 +353,59 @@ def _apart(changes: Sequence[Change], left_out: Sequence[int]) -> Iterator[Chang
 
 def _changed(step: Step, proof: Proven | None) -> Change:
     return Change(step.kind, step.places, step.layers, step.note, proof)
+
+
+_WORDS = re.compile(r"[^\w.@+-]")
+
+
+def rewrite_findings(
+    source: ModelSource, latency_ms: float | None, *, threads: int, budget_s: float, write: Path | None,
+    progress: ProgressCallback | None = None,
+) -> tuple[list[Finding], list[Finding]]:  # fmt: skip
+    """Improve a model, and return its proven rewrites as findings, and those of which no saving is proven.
+
+    Args:
+        source: The model.
+        latency_ms: The latency that savings are of; None for the one of the proof.
+        threads: Threads of ONNX Runtime.
+        budget_s: Seconds for search and proof.
+        write: Folder for the improved file; None to keep none.
+        progress: Called between processes of the proof.
+
+    Raises:
+        DlbricksError: As ``improve``.
+    """
+    target = None if write is None else write / f"{_WORDS.sub('_', source.name)}-improved.onnx"
+    found = improve(source, target, budget_s=budget_s, threads=threads, progress=progress)
+    whole = None if found.proof is None else (found.proof.saving, *found.proof.ci95)
+    latency = latency_ms or (math.nan if found.proof is None else found.proof.before_ms)
+    code = shlex.join(["dlbricks", "improve", str(source.path or source.name), "-o", "improved.onnx"])
+
+    def finding(change: Change, *, proven: bool) -> Finding:
+        engine, _, what = change.kind.partition(": ")
+        seen = change.proof or Proven(latency, latency, 0.0, (0.0, 0.0))
+        saving, low, high = (latency * share for share in (seen.saving, *seen.ci95))
+        proof = Proof(
+            seen.before_ms, seen.after_ms, seen.saving * seen.before_ms,
+            (seen.ci95[0] * seen.before_ms, seen.ci95[1] * seen.before_ms), found.largest_error,
+            None if found.path is None else str(found.path), whole if proven else None,
+        )  # fmt: skip
+        return Finding(
+            kind=engine,
+            title=f"{what}, {change.places} x",
+            layers=change.layers,
+            current_ms=latency,
+            achievable_ms=latency - saving,
+            saving_ms=saving,
+            ci95_ms=(low, high),
+            share=seen.saving,
+            evidence=(change.note,) if change.note else (),
+            keys=(),
+            remedy=Remedy("improve", "Use the improved file.", {}, code),
+            proof=proof,
+            unproven=None if proven else "tried: no saving is proven",
+        )
+
+    proven = [finding(change, proven=True) for change in found.changes if change.is_proven]
+    rest = [change for change in (*found.changes, *found.unproven) if not change.is_proven or change in found.unproven]
+    return proven, [finding(change, proven=False) for change in rest]

@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Self, TypeVar
 
 import msgspec
 
 from ...errors import WorkerError
+from ...models import ModelSource
+from ..network.export import export_model
 from ..worker import messages
 from ..worker.client import Worker
 from ..worker.serving import answer_all, serve_confined
@@ -24,6 +27,21 @@ _T = TypeVar("_T")
 
 _GRACE_S = 60.0
 """Seconds beyond its budget after which a search is killed: reading and checking a large model is not in the budget."""
+
+
+def as_file(source: ModelSource, folder: Path) -> ModelSource:
+    """Return a model as a file with weights: itself, or for the zoo what ``models export`` would write.
+
+    Raises:
+        ModelError: It cannot be read or bound.
+        BackendError: It cannot be written.
+        OSError: It cannot be written there.
+    """
+    if source.path is not None:
+        return source
+    path = folder / "original.onnx"
+    export_model(source, path, force=True)
+    return replace(source, path=path, zoo=None, batch=None, dims=())
 
 
 class Searching:
