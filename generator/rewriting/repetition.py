@@ -27,9 +27,9 @@ def repetition(values: Values, deadline: float) -> list[Rewrite]:
     found = list[Rewrite]()
     for search in (_side_by_side, _on_slices, _copied_heads):
         for rewrite in search(values):
-            found.append(rewrite)
             if late(deadline):
                 return found
+            found.append(rewrite)
     return found
 
 

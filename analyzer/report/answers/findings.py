@@ -104,6 +104,12 @@ def _lines(row: ModelFindings, most: int | None) -> Iterator[str]:
     if row.error is not None:
         yield f"{row.name}: {row.error}"
         return
+    if row.joint is not None:
+        low, high = map(milliseconds, row.joint.ci95_ms)
+        counts = ", ".join(row.findings[number].kind for number in row.joint.findings)
+        saving = f"{milliseconds(row.joint.saving_ms)} ms ({low} to {high}), {percent(row.joint.share)}"
+        what = "all proven rewrites together save" if len(row.joint.findings) > 1 else "proven:"
+        yield f"{row.name}: {what} {saving}: {counts}"
     if row.latency_ms is not None:
         of = "measured" if row.basis == "measured" else "estimated from its bricks"
         place = row.estimate.place
@@ -120,11 +126,6 @@ def _lines(row: ModelFindings, most: int | None) -> Iterator[str]:
         yield from _explained(found)
     if len(row.findings) > len(shown):
         yield f"  and {len(row.findings) - len(shown)} more (--all lists them)"
-    if row.joint is not None and len(row.findings) > 1:
-        low, high = map(milliseconds, row.joint.ci95_ms)
-        counts = ", ".join(row.findings[number].kind for number in row.joint.findings)
-        saving = f"{milliseconds(row.joint.saving_ms)} ms ({low} to {high}), {percent(row.joint.share)}"
-        yield f"  together, no layer counted twice: {saving}: {counts}"
     for found in row.tried:
         yield f"  {found.kind}: {found.title}; {found.unproven or 'tried: saves too little to report'}"
     yield from (f"  not asked: {reason}" for reason in row.unasked)
