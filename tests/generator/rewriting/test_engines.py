@@ -83,7 +83,8 @@ CASES = {
         "{a = Add(x, three) b = Clip(a, zero, six) c = Mul(x, b) y = Div(c, six)}", {},
     ),
     "a power of three quarters": (
-        "pointwise", "Power 0.75", "(float[256,64] x) => (float[256,64] y) <float p = {0.75}>{a = Abs(x) y = Pow(a, p)}", {},
+        "pointwise", "Power 0.75",
+        "(float[256,64] x) => (float[256,64] y) <float p = {0.75}>{a = Abs(x) y = Pow(a, p)}", {},
     ),
     "a factor and a summand for each channel": (
         "pointwise", "affine by channel", X + "{a = Sub(x, m) b = Div(a, s) c = Mul(b, g) y = Add(c, m)}",
