@@ -104,7 +104,9 @@ def _with_weights(path: Path) -> NormalForm:
             tensor.ClearField("external_data")
             tensor.data_location = onnx.TensorProto.DEFAULT
             tensor.raw_data = bytes(data)
-    return normalise(model, keep_weights=True)
+    normal = normalise(model, keep_weights=True)
+    del normal.model.graph.value_info[:]  # types inside are recorded, and binding thousands of them takes minutes
+    return normal
 
 
 def _copy_of_structure(model: onnx.ModelProto) -> onnx.ModelProto:
