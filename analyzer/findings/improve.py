@@ -316,6 +316,26 @@ class _Bench:
         return [_judged([samples[number] for samples in taken]) for number in range(len(pairs))]
 
 
+def proven_pairs(original: Path, pairs: Sequence[tuple[Path, Path]], *, seed: int = 0) -> list[Proven]:
+    """Time pairs of static model files in fresh processes on one thread.
+
+    Args:
+        original: The file that inputs are made for.
+        pairs: The files, before and after.
+        seed: Number of the first process.
+
+    Raises:
+        BackendError: A file does not run.
+        MachineBusy: Another process is measuring.
+        WorkerError: A process died.
+    """
+    files = tuple((str(before), str(after)) for before, after in pairs)
+    asked = Race(str(original), files, None, (), 1, len(pairs) * _LEAST_RACE_S)
+    with machine_lock():
+        taken = [raced(replace(asked, seed=seed + number)) for number in range(_PROCESSES)]
+    return [_judged([samples[number] for samples in taken]) for number in range(len(pairs))]
+
+
 def _judged(processes: Sequence[Sequence[tuple[float, float]]]) -> Proven:
     taken = [np.array(samples) * _NS_PER_S for samples in processes]
     before, after = ([array[:, side] for array in taken] for side in (0, 1))
