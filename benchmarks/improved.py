@@ -6,8 +6,8 @@
 
 With models, each is improved once on one thread; what was done of others before stays: ``improved.json`` and ``.md``.
 With ``--plants``, each faulty model is improved, and the improved file and the clean twin are timed against it in fresh
-processes: ``improved-plants``. A fault is recovered if at least half of its cost is saved. With ``--null``, a model is timed
-against its own copy, again and again: how often the interval excludes no difference.
+processes: ``improved-plants``. A fault is recovered if at least half of its cost is saved. With ``--null``, a model is
+timed against its own copy, again and again: how often the interval excludes no difference.
 """
 
 from __future__ import annotations
@@ -139,8 +139,7 @@ def plants_text(rows: Sequence[Row]) -> str:
     costly = [row for row in rows if row["cost"] >= COSTS]
     recovered = sum(row["saved"] >= HALF * row["cost"] for row in costly)
     lines = [
-        f"{recovered} of {len(costly)} faults that cost {COSTS:.0%} or more on one thread are recovered by half or more; "
-        f"{len(rows) - len(costly)} cost less.",
+        f"{recovered} of {len(costly)} faults that cost {COSTS:.0%} or more are recovered by half or more.",
         "",
         "| plant | cost | saved | s | changes |",
         "|---|---|---|---|---|",

@@ -193,6 +193,12 @@ def normalisations(values: Values, deadline: float) -> list[Rewrite]:
         value = node.output[0]
         if node.op_type == "LRN":
             found += _local_response(values, last)
+        if node.op_type == "LayerNormalization":
+            draft = Draft(graph)
+            if apart := _kept_apart(values, draft, node.input[0]):
+                saving_ns = float(np.prod(values.shapes[value]))
+                names = [graph.name(graph.producer[name]) for name in apart]
+                found.append(draft.rewrite("normalisations: addition kept apart", apart, names, saving_ns))
         if last in covered or not allowed(last) or node.op_type in _REDUCING or values.dtypes.get(value) != np.float32:
             continue
         if len(values.shapes[value]) < 2 or values.is_constant(value):
@@ -245,8 +251,23 @@ def _matched(values: Values, region: Region, value: str) -> Rewrite | None:
         kind = form(case, draft, x, value)
         if kind is not None and len(draft.nodes) < len(gone):
             saving_ns = (1 - _KEPT_SHARE) * values.cost_of(gone)
-            return draft.rewrite(f"normalisation: {kind}", [value], values.graph.names(gone), saving_ns)
+            apart = _kept_apart(values, draft, x) if kind == "LayerNormalization" else []
+            return draft.rewrite(f"normalisations: {kind}", [value, *apart], values.graph.names(gone), saving_ns)
     return None
+
+
+def _kept_apart(values: Values, draft: Draft, x: str) -> list[str]:
+    """Write an addition before a LayerNormalization as Sum, and return its value; empty if there is none.
+
+    ONNX Runtime fuses Add with it into SkipLayerNormalization, whose kernel for CPUs is slower than both.
+    """
+    node = values.graph.maker(x)
+    if node is None or node.op_type != "Add" or len(values.computed(node)) != 2:
+        return []
+    if any(values.shapes.get(name) != values.shapes[x] for name in node.input):
+        return []
+    draft.op("Sum", *node.input, to=x)
+    return [x]
 
 
 def _numbers(values: Values, region: Region) -> list[float]:
@@ -289,4 +310,4 @@ def _local_response(values: Values, index: int) -> Iterator[Rewrite]:
         root = draft.op("Mul", root, draft.op("Sqrt", root))
     draft.op("Div", x, root, to=node.output[0])
     before = float(np.prod(shape)) * 30
-    yield draft.rewrite("normalisation: local response", node.output, [node.name], before / 2)
+    yield draft.rewrite("normalisations: local response", node.output, [node.name], before / 2)

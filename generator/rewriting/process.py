@@ -13,9 +13,10 @@ import msgspec
 
 from ...errors import WorkerError
 from ...models import ModelSource
+from ..device.host import HostDevice
 from ..network.export import export_model
 from ..worker import messages
-from ..worker.client import Worker
+from ..worker.client import MODEL_MEMORY_BYTES, Worker
 from ..worker.serving import answer_all, serve_confined
 from .checking import Race, Samples, race, read_subject
 from .engines import ENGINES
@@ -130,6 +131,7 @@ class _Server:
 def main() -> None:
     """Serve one search."""
     logging.disable(logging.WARNING)
+    HostDevice().limit(MODEL_MEMORY_BYTES)
     server = _Server()
     serve_confined(lambda requests, replies: answer_all(requests, replies, messages.AnyRequest, server.answer))
 

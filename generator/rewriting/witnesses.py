@@ -124,4 +124,4 @@ def _rewrite(values: Values, name: str, path: Path) -> Rewrite | None:
         return None
     saving_ns = max(values.cost_of(gone) / 2, 0.01 * values.total_ns)
     note = f"pip install {WITNESSES[name].package.split('.')[0]}"
-    return Rewrite(f"witness: {name}", graph.wanted, tuple(nodes), constants, graph.names(gone), saving_ns, note)
+    return Rewrite(f"witnesses: {name}", graph.wanted, tuple(nodes), constants, graph.names(gone), saving_ns, note)

@@ -165,6 +165,11 @@ CASES = {
     "local response": (
         "normalisations", "local response", X + "{y = LRN<size=5, alpha=0.1, beta=0.75, bias=1.0>(x)}", {},
     ),
+    "an addition before a layer normalisation": (
+        "normalisations", "addition kept apart",
+        ROWS + "{a = Tanh(x) s = Add(a, x) y = LayerNormalization<axis=-1>(s, g, b)}",
+        {"g": random(64), "b": random(64)},
+    ),
     "a product by letters": (
         "products", "Einsum as MatMul", ("(float[2,8,4,16] q, float[2,8,4,16] k) => (float[2,4,8,8] y)"
         '{y = Einsum<equation="bqhd,bkhd->bhqk">(q, k)}'), {},
