@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .form import MICROSOFT, Array, Draft, Rewrite
-from .values import POINTWISE, Region, Values, late
+from .values import POINTWISE, SLOW, Region, Values, late
 
 _UNIFORM = np.linspace(-12, 12, 481)
 _FAR = np.array([15.0, 40, 80, 100, 300, 1e3, 3e3, 1e4, 1e5, 1e6])
@@ -380,7 +380,7 @@ class _Search:
         """Return the cheapest rewrite of a region; None if nothing fits, or nothing is saved."""
         values = self._values
         gone = values.graph.removable(region.nodes, value)
-        single = len(gone) == 1 and values.graph.nodes[gone[0]].op_type == "Pow"
+        single = len(gone) == 1 and values.graph.nodes[gone[0]].op_type in SLOW
         if (len(gone) < 2 and not single) or not all(values.is_float(name) for name in region.reads):
             return None
         if any(values.dtypes[name] != values.dtypes[value] for name in region.reads):

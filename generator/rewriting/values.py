@@ -36,6 +36,9 @@ _SPECIAL = frozenset({
     "Celu", "Cos", "Div", "Elu", "Erf", "Exp", "FastGelu", "Gelu", "Log", "Mish", "QuickGelu", "Selu", "Sigmoid",
     "Sin", "Softplus", "Softsign", "Sqrt", "Tanh",
 })  # fmt: skip
+SLOW = frozenset({"Celu", "HardSwish", "Mish", "Pow", "Selu", "ThresholdedRelu"})
+"""Pointwise operators without a fast kernel of their own."""
+
 _FREE = frozenset({"Flatten", "Identity", "Reshape", "Shape", "Size", "Squeeze", "Unsqueeze", "Dropout"})
 
 _FUSED = frozenset({"BatchNormalization", "Clip", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Tanh"})
@@ -93,7 +96,7 @@ def predicted_ns(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) ->
         rows = size / max(shape[-1] if shape else 1, 1)
         return _CALL_NS + size * depth / (_MACS_PER_NS if rows > 4 else _THIN_MACS_PER_NS) + size * _TAP_NS
     if kind in POINTWISE:
-        return _CALL_NS + size * (_POWER_NS if kind == "Pow" else _SPECIAL_NS if kind in _SPECIAL else _ELEMENT_NS)
+        return _CALL_NS + size * (_POWER_NS if kind in SLOW else _SPECIAL_NS if kind in _SPECIAL else _ELEMENT_NS)
     return float(_CALL_NS + size * _MOVED_NS) + (float(np.prod(reads[0])) * _TAP_NS if reads and reads[0] else 0.0)
 
 
