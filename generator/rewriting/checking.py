@@ -53,6 +53,7 @@ class Subject:
         path: Its file.
         model: The model with its weights; dynamic dimensions stay dynamic.
         overridable: Constants that a caller could override, since they are inputs of the file as well.
+        is_external: Whether weights are in files of their own.
         feeds: Sets of inputs at the measured shape.
         other_feeds: Sets of inputs at a second shape; empty for static models.
     """
@@ -60,6 +61,7 @@ class Subject:
     path: Path
     model: onnx.ModelProto
     overridable: frozenset[str]
+    is_external: bool
     feeds: tuple[Feeds, ...]
     other_feeds: tuple[Feeds, ...]
 
@@ -76,7 +78,7 @@ def read_subject(path: Path, batch: int | None, dims: Mapping[str, int], *, shap
     Raises:
         ModelError: The file cannot be read or bound.
     """
-    normal = _with_weights(path)
+    normal, external = _with_weights(path)
     model, overridable = normal.model, normal.overridable
     bound = _copy_of_structure(model)
     binding = plan(bound, batch=batch, dims=dims)
@@ -85,7 +87,7 @@ def read_subject(path: Path, batch: int | None, dims: Mapping[str, int], *, shap
     if binding.rebatch is not None:
         apply(model, binding)
     if binding.rebatch is not None or not binding.bound or not shapes:
-        return Subject(path, model, overridable, feeds, ())
+        return Subject(path, model, overridable, external, feeds, ())
     others = list[Feeds]()
     sizes = {name: _another(size) for name, size in binding.bound.items()}
     for changed in (sizes, *({**binding.bound, name: size} for name, size in list(sizes.items())[:_SHAPES])):
@@ -93,11 +95,12 @@ def read_subject(path: Path, batch: int | None, dims: Mapping[str, int], *, shap
         with contextlib.suppress(DlbricksError):  # another size need not be possible
             apply(other, plan(other, dims=changed))
             others += _feeds(other, _SCALES[:1])
-    return Subject(path, model, overridable, feeds, tuple(others))
+    return Subject(path, model, overridable, external, feeds, tuple(others))
 
 
-def _with_weights(path: Path) -> NormalForm:
+def _with_weights(path: Path) -> tuple[NormalForm, bool]:
     model, folder = read_full(path)
+    external = bool(folder.locations)
     for tensor in model.graph.initializer:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             data = folder.locate(tensor).read()
@@ -106,7 +109,7 @@ def _with_weights(path: Path) -> NormalForm:
             tensor.raw_data = bytes(data)
     normal = normalise(model, keep_weights=True)
     del normal.model.graph.value_info[:]  # types inside are recorded, and binding thousands of them takes minutes
-    return normal
+    return normal, external
 
 
 def _copy_of_structure(model: onnx.ModelProto) -> onnx.ModelProto:

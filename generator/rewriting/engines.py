@@ -16,6 +16,7 @@ from .products import products
 from .recurrence import recurrence
 from .repetition import repetition
 from .structure import precision, weights
+from .towers import towers
 from .values import Engine
 from .witnesses import witnesses
 
@@ -33,6 +34,7 @@ ENGINES: Mapping[str, tuple[Engine, float]] = {
     "channels": (channels, 0.05),
     "attention": (attention, 0.06),
     "repetition": (repetition, 0.08),
+    "towers": (towers, 0.03),
     "recurrence": (recurrence, 0.06),
     "witnesses": (witnesses, 0.2),
 }

@@ -15,7 +15,7 @@ import msgspec
 import onnx
 
 from ...errors import DlbricksError
-from .checking import Checker, Subject, Timing, Verdict, compare, computes_the_same
+from .checking import Checker, Subject, Timing, Verdict, compare, computes_the_same, loaded
 from .form import Rewrite, RewriteGraph
 from .repetition import loops
 from .values import Engine, Values, session
@@ -161,8 +161,8 @@ class Search:
             asked: The engines by name, each with its share of the budget.
         """
         model = self._subject.model
-        if self._subject.overridable:
-            self._fix_defaults()
+        if not self._subject.is_external:
+            self._write_plainly()
         model = self._start = self._without_loops(model)
         for number in range(_ROUNDS):
             if self._left_s < _CLOSE_S:
@@ -191,14 +191,18 @@ class Search:
             time.perf_counter() - self._begun,
         )
 
-    def _fix_defaults(self) -> None:
-        """Count as a step that constants which a caller could override are constants now: runtimes fold them."""
-        original = session(str(self._subject.path), threads=self._request.threads)
+    def _write_plainly(self) -> None:
+        """Count as a step what the plain form saves: constants as such, also those that a caller could override."""
+        original, executed = loaded(self._subject.path.read_bytes(), threads=self._request.threads)
+        if executed == self._executed:
+            return
         timing = self._timed(original, self._runner)
-        if timing.low > 0:
-            names = self._subject.overridable
-            note = "callers can no longer override them as inputs"
-            self._steps.append(Step("constants: default values of inputs", len(names), (), note, timing.saving, 0.0))
+        if timing.low > 0 and timing.saving >= _LEAST_SAVING:
+            number = len(self._subject.overridable)
+            kind, note = "constants: stored as such", ""
+            if number:
+                kind, note = "constants: default values of inputs", "callers can no longer override them as inputs"
+            self._steps.append(Step(kind, max(1, number), (), note, timing.saving, 0.0))
             self._fixed = 1
             self._write(self._subject.model)
 

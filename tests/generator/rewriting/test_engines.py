@@ -194,6 +194,14 @@ CASES = {
         "repetition", "products of one input", ("(float[32,64] x) => (float[32,64] y, float[32,16] z)"
         "{y = MatMul(x, v) z = MatMul(x, w)}"), {"v": random(64, 64), "w": random(64, 16)},
     ),
+    "two towers with the same weights": (
+        "towers", "one batch",
+        (
+            "(float[1,8,64] x, float[1,8,64] y) => (float[1,8,64] z)"
+            "{a = MatMul(x, w) b = Tanh(a) c = MatMul(y, w) d = Tanh(c) z = Sub(b, d)}"
+        ),
+        {"w": random(64, 64)},
+    ),
     "an unrolled cell": (
         "recurrence", "LSTM", GATES,
         {"w": random(8, 64) / 4, "u": random(16, 64) / 4, "b": random(64) / 4,
