@@ -76,6 +76,11 @@ class _Node:
     def constant(self, slot: int) -> Array | None:
         return self.values.constant(self.node.input[slot]) if slot < len(self.node.input) else None
 
+    def target(self, keeps: Demand) -> list[int]:
+        """Return the shape of a part of the output for a Reshape."""
+        whole = self.values.target(self.node.output[0])
+        return [len(keeps[axis]) if axis in keeps else size for axis, size in enumerate(whole)]
+
     def aligned(self, slot: int, demand: Demand) -> Demand:
         """Return a demand of the output as one of an input that broadcasts to it."""
         shape, ahead = self.shape(slot), len(self.out) - len(self.shape(slot))
@@ -136,7 +141,7 @@ def _selection(node: _Node) -> _Part | None:
             indices = indices[node.demand[place]]
         if not np.array_equal(indices, np.arange(size)):
             wants[axis] = indices
-    sizes = [len(node.demand[axis]) if axis in node.demand else size for axis, size in enumerate(node.out)]
+    sizes = node.target(node.demand)
 
     def write(draft: Draft, _: onnx.NodeProto, inputs: Mapping[int, str], to: str) -> None:
         made = inputs[0]
@@ -229,7 +234,7 @@ def _reshape(node: _Node) -> _Part | None:
             {axis: indices for axis, indices in zip(inside, along, strict=True) if len(indices) < node.shape(0)[axis]}
         )
         keeps.update(given)
-    sizes = [len(keeps[axis]) if axis in keeps else size for axis, size in enumerate(node.out)]
+    sizes = node.target(keeps)
 
     def write(draft: Draft, _: onnx.NodeProto, inputs: Mapping[int, str], to: str) -> None:
         draft.reshape(inputs[0], sizes, to=to)
