@@ -60,7 +60,7 @@ def affine(values: Values, deadline: float) -> list[Rewrite]:
             if tried > _MOST_TRIES or late(deadline):
                 break
             until = min(deadline, time.perf_counter() + _PROBE_S)
-            if rewrite := _Probe(values, region, value, gone, until).rewrite():
+            if rewrite := values.attempt(_probed, values, region, gone, until):
                 found.append(rewrite)
                 covered |= set(region.nodes)
                 break
@@ -101,6 +101,11 @@ def _goes_on(values: Values, value: str, allowed: Sequence[bool]) -> bool:
         return False
     reader = graph.nodes[readers[0]]
     return reader.op_type in _SCALING and len(values.computed(reader)) == 1
+
+
+def _probed(values: Values, region: Region, gone: Sequence[int], until: float) -> Rewrite | None:
+    value = values.graph.nodes[region.nodes[-1]].output[0]
+    return _Probe(values, region, value, gone, until).rewrite()
 
 
 @dataclass(frozen=True, slots=True)

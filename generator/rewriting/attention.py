@@ -32,7 +32,7 @@ def attention(values: Values, deadline: float) -> list[Rewrite]:
         readers = graph.readers[node.output[0]]
         reader = graph.nodes[readers[0]] if len(readers) == 1 else None
         if reader is not None and reader.op_type == "MatMul" and reader.input[0] == node.output[0]:
-            found += itertools.islice(_around(values, index, readers[0]), 1)
+            found += values.attempt(list, itertools.islice(_around(values, index, readers[0]), 1)) or []
     return found
 
 

@@ -479,7 +479,7 @@ class _Demands:
             self._want(node.input[0], _united(own.values(), self.values.shapes[node.input[0]]))
             return
         if known and node.op_type in _RULES and node.domain in {"", "ai.onnx"} and len(node.output) == 1:
-            part = _RULES[node.op_type](_Node(self.values, index, demands, zeros, blank))
+            part = self.values.attempt(_RULES[node.op_type], _Node(self.values, index, demands, zeros, blank))
         if part is None:
             for name in graph.reads[index]:
                 self._want(name, {})

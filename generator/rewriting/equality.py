@@ -61,7 +61,7 @@ def equal(values: Values, deadline: float) -> list[Rewrite]:
     for saving, first, second, gone in sorted(priced, key=lambda entry: -entry[0]):
         if late(deadline):
             break
-        if covered.issuperset(gone) or not _always(values, first, second):
+        if covered.issuperset(gone) or not values.attempt(_always, values, first, second):
             continue
         covered.update(gone)
         draft = Draft(graph)

@@ -207,7 +207,7 @@ def normalisations(values: Values, deadline: float) -> list[Rewrite]:
         for region in regions[:_MOST_TRIES]:
             if late(deadline):
                 break
-            if rewrite := _matched(values, region, value):
+            if rewrite := values.attempt(_matched, values, region, value):
                 found.append(rewrite)
                 covered |= set(graph.removable(region.nodes, value))
                 break

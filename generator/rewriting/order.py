@@ -25,6 +25,8 @@ _MOVING = frozenset({
     "DepthToSpace", "Flatten", "Reshape", "Slice", "SpaceToDepth", "Squeeze", "Transpose", "Unsqueeze",
 })  # fmt: skip
 _LARGEST_MOVE = 1 << 22
+_SLOW_AVERAGE = 19
+"""Opset from which ONNX Runtime averages by a slow kernel."""
 _SMALLER, _CHEAPER = 0.6, 0.9
 _LEAST_SHARE = 0.005
 _LONGEST = 6
@@ -38,8 +40,8 @@ def order(values: Values, deadline: float) -> list[Rewrite]:
     for index in range(len(values.graph.nodes)):
         if late(deadline):
             break
-        for search in (_swapped, _undone, _before_choice, _broadcast, _separable):
-            if rewrite := search(values, index):
+        for search in (_swapped, _undone, _before_choice, _broadcast, _separable, _averaged):
+            if rewrite := values.attempt(search, values, index):
                 found.append(rewrite)
     return found
 
@@ -256,3 +258,21 @@ def _separable(values: Values, index: int) -> Rewrite | None:
     before = float(np.prod(taps)) * sizes[0] * sizes[1]
     saving_ns = before * (1 - sum(sizes) / (sizes[0] * sizes[1]))
     return draft.rewrite("order: pool by rows and columns", [node.output[0]], [node.name], saving_ns)
+
+
+def _averaged(values: Values, index: int) -> Rewrite | None:
+    """Return the rewrite of an average pool as a depthwise convolution: since opset 19 the pool has a slow kernel."""
+    graph, node, attributes = values.graph, values.graph.nodes[index], values.graph.attributes[index]
+    sizes, pads = attributes.get("kernel_shape") or [], attributes.get("pads") or [0]
+    plain = attributes.get("auto_pad", "NOTSET") == "NOTSET" and not attributes.get("ceil_mode", 0)
+    shape = values.shapes.get(node.input[0], ())
+    if node.op_type != "AveragePool" or len(sizes) != 2 or len(shape) != 4 or graph.opset < _SLOW_AVERAGE or not plain:
+        return None
+    if (any(pads) and not attributes.get("count_include_pad", 0)) or not values.is_float(node.output[0]):
+        return None
+    draft, channels = Draft(graph), shape[1]
+    filters = draft.constant(np.full((channels, 1, *sizes), 1 / np.prod(sizes)), values.dtypes[node.output[0]])
+    own = {name: attributes[name] for name in ("dilations", "kernel_shape", "pads", "strides") if name in attributes}
+    draft.op("Conv", node.input[0], filters, group=channels, to=node.output[0], **own)
+    saving_ns = float(np.prod(values.shapes[node.output[0]])) * float(np.prod(sizes))
+    return draft.rewrite("order: average as a convolution", node.output, [node.name], saving_ns)

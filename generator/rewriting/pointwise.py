@@ -362,7 +362,7 @@ def pointwise(values: Values, deadline: float) -> list[Rewrite]:
         for region in sorted(regions, key=lambda region: (len(region.reads), -len(region.nodes))):
             if late(deadline):
                 break
-            if rewrite := search.rewrite(region, value):
+            if rewrite := values.attempt(search.rewrite, region, value):
                 found.append(rewrite)
                 covered |= set(graph.removable(region.nodes, value))
                 break

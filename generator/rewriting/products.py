@@ -84,7 +84,7 @@ def products(values: Values, deadline: float) -> list[Rewrite]:
         if late(deadline):
             break
         for search in (_einsum, _broadcast):
-            found += search(values, index)
+            found += values.attempt(list, search(values, index)) or []
     return found
 
 

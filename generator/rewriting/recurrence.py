@@ -39,7 +39,7 @@ def recurrence(values: Values, deadline: float) -> list[Rewrite]:
         inputs = [group for group in groups.values() if group not in chains]
         if late(deadline):
             break
-        found += itertools.islice(_cells(values, chain, inputs), 1)
+        found += values.attempt(list, itertools.islice(_cells(values, chain, inputs), 1)) or []
     return found
 
 

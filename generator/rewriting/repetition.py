@@ -26,7 +26,8 @@ def repetition(values: Values, deadline: float) -> list[Rewrite]:
     """Return rewrites of what is repeated."""
     found = list[Rewrite]()
     for search in (_side_by_side, _on_slices, _copied_heads):
-        for rewrite in search(values):
+        rewrites: list[Rewrite] = values.attempt(list, search(values)) or []
+        for rewrite in rewrites:
             if late(deadline):
                 return found
             found.append(rewrite)

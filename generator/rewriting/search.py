@@ -248,6 +248,10 @@ class Search:
                     f"the engine failed: {type(error).__name__}: {' '.join(str(error).split())[:160]}"
                 )
                 continue
+            if values.refusals:
+                told = f"{len(values.refusals)} places refused: {values.refusals[0]}"
+                self._rejected.setdefault(f"{name} (some places)", told)
+                values.refusals.clear()
             if time.perf_counter() > deadline:
                 self._untried[f"{name} (its share of the time was up)"] = None
             for rewrite in proposed:

@@ -78,15 +78,20 @@ def weights(values: Values, deadline: float) -> list[Rewrite]:
             break
         product = _product(values, index)
         if product is None:
-            found += [*_permuted(values, index), *_lookup(values, index)]
+            found += values.attempt(_computed, values, index) or []
             continue
         for search in (_blocks, _one_hot, _taps, _low_rank):
-            if rewrite := next(search(product), None):
+            if rewrite := values.attempt(next, search(product), None):
                 found.append(rewrite)
                 break
         else:
-            found += _lookup(values, index)
+            found += values.attempt(list, _lookup(values, index)) or []
     return found
+
+
+def _computed(values: Values, index: int) -> list[Rewrite]:
+    """Return rewrites of a product whose left side decides."""
+    return [*_permuted(values, index), *_lookup(values, index)]
 
 
 def _product(values: Values, index: int) -> _Product | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,8 @@ from onnx import helper, numpy_helper
 
 from ...models.subgraphs import plain_domain
 from .form import Array, Draft, Rewrite, RewriteGraph
+
+_T = TypeVar("_T")
 
 Feeds = Mapping[str, Array]
 
@@ -125,6 +127,7 @@ class Values:
     def __init__(self, graph: RewriteGraph, feeds: Sequence[Feeds], other: Feeds | None = None) -> None:
         self.graph = graph
         self.runs: list[dict[str, Array]] = []
+        self.refusals = list[str]()
         made = [onnx.ValueInfoProto(name=name) for node in graph.nodes for name in node.output if name]
         runner = session(graph.build((), made), optimised=False)
         names = [value.name for value in runner.get_outputs() if not any(kind in value.type for kind in _UNREADABLE)]
@@ -208,6 +211,14 @@ class Values:
         """
         known = {**self.shapes, **shapes, **{name: array.shape for name, array in draft.constants.items()}}
         return sum(predicted_ns(node, known) for node in draft.nodes if node.op_type != "Identity")
+
+    def attempt(self, find: Callable[..., _T], *given: Any) -> _T | None:
+        """Return what a search at one place finds; None if a part cannot be executed alone, noted in ``refusals``."""
+        try:
+            return find(*given)
+        except Exception as error:  # noqa: BLE001  # the runtime refuses parts in its own ways; other places go on
+            self.refusals.append(f"{type(error).__name__}: {' '.join(str(error).split())[:120]}")
+            return None
 
     def function(
         self,

@@ -132,6 +132,11 @@ CASES = {
         "order", "pool by rows and columns",
         X + "{y = MaxPool<kernel_shape=[9,9], pads=[4,4,4,4]>(x)}", {},
     ),
+    "an average of an opset with a slow kernel": (
+        "order", "average as a convolution",
+        "(float[1,8,16,16] x) => (float[1,8,14,14] y) {y = AveragePool<kernel_shape=[3,3]>(x)}",
+        {"opset": 20},
+    ),
     "equal products of two names": (
         "equality", "computed twice", ROWS + "{a = MatMul(x, v) b = MatMul(x, w) c = Tanh(b) y = Add(a, c)}",
         {"v": random(64, 64), "w": random(64, 64)},
