@@ -176,8 +176,9 @@ class ModelFindings:
 
     @property
     def joint(self) -> Joint | None:
-        """What all findings would give together; None where there are none."""
-        return joint_of(self.findings, self.latency_ms)
+        """What all proven findings give together; None where there are none."""
+        tried = (found.proof.before_ms for found in self.findings if found.proof is not None)
+        return joint_of(self.findings, self.latency_ms or next(tried, None))
 
     def cells(self, found: Finding) -> dict[str, object]:
         """One of its findings as a flat row."""
