@@ -260,6 +260,8 @@ class RewriteGraph:
             **{domain: 1 for node in kept if (domain := plain_domain(node.domain)) not in self.opsets},
         }
         made = helper.make_model(graph, opset_imports=[helper.make_opsetid(*entry) for entry in opsets.items()])
+        made.metadata_props.extend(self.model.metadata_props)  # applications read labels and sizes there
+        made.doc_string, made.producer_name = self.model.doc_string, self.model.producer_name
         made.ir_version = min(max(self.model.ir_version, _OLDEST_IR), _NEWEST_IR)
         return made
 

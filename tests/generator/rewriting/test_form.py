@@ -109,6 +109,13 @@ def test_of_two_rewrites_of_one_value_the_first_counts_and_what_nobody_reads_goe
     assert [node.op_type for node in made.graph.node] == ["Sin"]
 
 
+def test_what_applications_read_of_a_model_stays():
+    graph = chain()
+    graph.model.metadata_props.add(key="names", value="cat, dog")
+
+    assert [entry.value for entry in graph.build().metadata_props] == ["cat, dog"]
+
+
 def test_rewrites_in_a_circle_are_refused():
     graph = chain()
 
