@@ -107,7 +107,12 @@ def _with_weights(path: Path) -> tuple[NormalForm, bool]:
             tensor.ClearField("external_data")
             tensor.data_location = onnx.TensorProto.DEFAULT
             tensor.raw_data = bytes(data)
+    notes = onnx.ModelProto(metadata_props=model.metadata_props, doc_string=model.doc_string)
+    notes.producer_name = model.producer_name
     normal = normalise(model, keep_weights=True)
+    for field in ("metadata_props", "doc_string", "producer_name"):
+        normal.model.ClearField(field)
+    normal.model.MergeFrom(notes)
     del normal.model.graph.value_info[:]  # types inside are recorded, and binding thousands of them takes minutes
     return normal, external
 

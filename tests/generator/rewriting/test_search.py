@@ -100,6 +100,14 @@ def test_a_dynamic_model_stays_dynamic_and_is_compared_at_a_second_shape(tmp_pat
     assert checker.second_shape
 
 
+def test_notes_of_a_file_stay(path: Path):
+    model = onnx.load(path)
+    model.metadata_props.add(key="names", value="cat, dog")
+    onnx.save(model, path)
+
+    assert [entry.value for entry in read_subject(path, None, {}).model.metadata_props] == ["cat, dog"]
+
+
 def test_a_model_that_does_not_run_is_refused(tmp_path: Path):
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["" : 17]> m (float[2,3] x) => (float[2,3] y) <int64[2] s = {5, 7}>'
