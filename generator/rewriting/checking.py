@@ -110,8 +110,8 @@ def _with_weights(path: Path) -> tuple[NormalForm, bool]:
     notes = onnx.ModelProto(metadata_props=model.metadata_props, doc_string=model.doc_string)
     notes.producer_name = model.producer_name
     normal = normalise(model, keep_weights=True)
-    for field in ("metadata_props", "doc_string", "producer_name"):
-        normal.model.ClearField(field)
+    for name in ("metadata_props", "doc_string", "producer_name"):
+        normal.model.ClearField(name)
     normal.model.MergeFrom(notes)
     del normal.model.graph.value_info[:]  # types inside are recorded, and binding thousands of them takes minutes
     return normal, external
