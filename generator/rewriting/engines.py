@@ -22,20 +22,20 @@ from .witnesses import witnesses
 
 ENGINES: Mapping[str, tuple[Engine, float]] = {
     "constants": (constants, 0.05),
-    "pointwise": (pointwise, 0.15),
-    "affine": (affine, 0.2),
+    "normalisations": (normalisations, 0.12),
+    "channels": (channels, 0.05),
     "order": (order, 0.08),
     "demand": (demand, 0.08),
-    "equality": (equal, 0.1),
-    "weights": (weights, 0.1),
-    "precision": (precision, 0.05),
-    "normalisations": (normalisations, 0.12),
     "products": (products, 0.03),
-    "channels": (channels, 0.05),
-    "attention": (attention, 0.06),
-    "repetition": (repetition, 0.08),
+    "precision": (precision, 0.05),
+    "repetition": (repetition, 0.05),
     "towers": (towers, 0.03),
     "recurrence": (recurrence, 0.06),
+    "attention": (attention, 0.06),
+    "pointwise": (pointwise, 0.2),
+    "weights": (weights, 0.08),
+    "equality": (equal, 0.1),
+    "affine": (affine, 0.2),
     "witnesses": (witnesses, 0.2),
 }
-"""By name, in the order in which they are asked."""
+"""By name, in the order in which they are asked: those that may take their whole share come last."""

@@ -19,6 +19,8 @@ _LEAST_ELEMENTS, _SAMPLE = 16, 20_000
 _NEIGHBOURS = 12
 """Values with close fingerprints that a value is compared with."""
 _MOST_NODES, _MOST_TESTS = 60, 6
+_LEAST_SHARE = 0.002
+"""Predicted share of the model that a value saves at least."""
 _CLOSE = 2e-6
 _LEAST_FINITE = 0.3
 _MOST_BYTES = 64 << 20
@@ -55,13 +57,15 @@ def equal(values: Values, deadline: float) -> list[Rewrite]:
     pairs = [(first, second) for first, second in _alike(values) if not _is_spelling(values, first, second)]
     priced = []
     for first, second in pairs:
+        if late(deadline):
+            break
         gone = graph.unneeded([second], [first])
-        if gone:
+        if gone and values.cost_of(gone) >= _LEAST_SHARE * values.total_ns:
             priced.append((values.cost_of(gone), first, second, gone))
     for saving, first, second, gone in sorted(priced, key=lambda entry: -entry[0]):
         if late(deadline):
             break
-        if covered.issuperset(gone) or not values.attempt(_always, values, first, second):
+        if covered.issuperset(gone) or not values.attempt(_always, values, first, second, deadline):
             continue
         covered.update(gone)
         draft = Draft(graph)
@@ -114,10 +118,12 @@ def _is_spelling(values: Values, first: str, second: str) -> bool:
     return maker is not None and maker.op_type in _SPELLINGS and first in maker.input
 
 
-def _always(values: Values, first: str, second: str) -> bool:
+def _always(values: Values, first: str, second: str, deadline: float) -> bool:
     """Whether both are equal on numbers of every size, computed from the few values that both come from."""
     pair = first, second
     for region in itertools.islice(_common(values, first, second), _MOST_TESTS):
+        if late(deadline):
+            return False
         made = {name for index in region.nodes for name in values.graph.nodes[index].output}
         outputs = [name for name in (first, second) if name in made]
         nodes = [values.graph.nodes[index] for index in region.nodes]

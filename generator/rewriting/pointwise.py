@@ -26,8 +26,17 @@ GRID: Array = np.unique(
 _TOLERANCE = 2e-5
 """Largest difference of a fit, relative to the value where that is above 1."""
 
+_BEGINS = ((1.0, 0.0), (0.3, 0.0), (2.0, 0.0), (1.0, 2.0))
+"""Factors and shifts from which b and c are searched."""
+_BENT = ("HardSwish", "QuickGelu", "Gelu", "Elu", "Softplus", "FastGelu", "Mish")
+"""Functions that are flat on one side and straight on the other."""
+_STEEP, _FLAT = 1e4, 1e-6
+"""Slopes far out from which a function grows exponentially, and below which it is bounded."""
+_FEW = 60
+"""Samples on which they are searched."""
+
 _LEAST_FINITE = 0.9
-_MOST_NODES = 24
+_MOST_NODES, _MOST_BY_CHANNEL = 24, 3
 
 
 def _expit(x: Array) -> Array:
@@ -65,14 +74,12 @@ class Function:
         values: Computes it, of numbers and its own parameters.
         nodes: Writes it.
         starts: Parameters to try.
-        shifts: Whether b and c are searched, too.
         single: Whether it exists in float32 only.
     """
 
     values: Callable[[Array, tuple[float, ...]], Array]
     nodes: Nodes
     starts: tuple[tuple[float, ...], ...] = ((),)
-    shifts: bool = False
     single: bool = False
 
 
@@ -112,34 +119,29 @@ def _cube(draft: Draft, x: str, _: tuple[float, ...]) -> str:
 
 
 FUNCTIONS: Mapping[str, Function] = {
-    "Sigmoid": Function(lambda x, _: _expit(x), _one("Sigmoid"), shifts=True),
-    "Tanh": Function(lambda x, _: np.tanh(x), _one("Tanh"), shifts=True),
-    "Erf": Function(lambda x, _: _erf(x), _one("Erf"), shifts=True),
-    "Exp": Function(lambda x, _: _exp(x), _one("Exp"), shifts=True),
-    "Gelu": Function(
-        lambda x, _: 0.5 * x * (1 + _erf(x / np.sqrt(2))), _one("Gelu", MICROSOFT), shifts=True, single=True
-    ),
+    "Sigmoid": Function(lambda x, _: _expit(x), _one("Sigmoid")),
+    "Tanh": Function(lambda x, _: np.tanh(x), _one("Tanh")),
+    "Erf": Function(lambda x, _: _erf(x), _one("Erf")),
+    "Exp": Function(lambda x, _: _exp(x), _one("Exp")),
+    "Gelu": Function(lambda x, _: 0.5 * x * (1 + _erf(x / np.sqrt(2))), _one("Gelu", MICROSOFT), single=True),
     "FastGelu": Function(
         lambda x, _: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
         _one("FastGelu", MICROSOFT),
-        shifts=True,
         single=True,
     ),
     "QuickGelu": Function(
         lambda x, p: x * _expit(p[0] * x),
         lambda draft, x, p: draft.op("QuickGelu", x, domain=MICROSOFT, alpha=p[0]),
         ((1.0,), (1.702,)),
-        shifts=True,
         single=True,
     ),
-    "HardSwish": Function(lambda x, _: x * np.clip(x / 6 + 0.5, 0, 1), _hard_swish, shifts=True),
-    "Softplus": Function(lambda x, _: _softplus(x), _one("Softplus"), shifts=True),
+    "HardSwish": Function(lambda x, _: x * np.clip(x / 6 + 0.5, 0, 1), _hard_swish),
+    "Softplus": Function(lambda x, _: _softplus(x), _one("Softplus")),
     "Softsign": Function(lambda x, _: x / (1 + np.abs(x)), _one("Softsign")),
     "Elu": Function(
         lambda x, p: np.where(x > 0, x, p[0] * np.expm1(np.minimum(x, 0))),
         lambda draft, x, p: draft.op("Elu", x, alpha=p[0]),
         ((1.0,),),
-        shifts=True,
     ),
     "Selu": Function(
         lambda x, _: 1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * np.expm1(np.minimum(x, 0))),
@@ -147,7 +149,7 @@ FUNCTIONS: Mapping[str, Function] = {
     ),
     "Square": Function(lambda x, _: x * x, _square),
     "Cube": Function(lambda x, _: x**3, _cube),
-    "Mish": Function(lambda x, _: x * np.tanh(_softplus(x)), _mish, shifts=True),
+    "Mish": Function(lambda x, _: x * np.tanh(_softplus(x)), _mish),
     "Sin": Function(lambda x, _: np.sin(x), _one("Sin")),
     "Cos": Function(lambda x, _: np.cos(x), _one("Cos")),
     "Softabs": Function(lambda x, _: np.sqrt(1 + x * x), lambda draft, x, _: _softabs(draft, x)),
@@ -309,36 +311,39 @@ def _clip(draft: Draft, x: str, parameters: tuple[float, ...]) -> str:
     return draft.op("Clip", x, low, high)
 
 
+def _likely(x: Array, y: Array) -> Sequence[str]:
+    """Return the functions that behave far out as samples do."""
+    left, right = ((y[i] - y[j]) / (x[i] - x[j]) for i, j in ((0, 1), (-1, -2)))
+    if x[-1] < _FAR[-1] or abs(right) > _STEEP:
+        return ("Exp",)
+    return ("Sigmoid", "Tanh", "Erf") if max(abs(left), abs(right)) < _FLAT else _BENT
+
+
 def _shifted(x: Array, y: Array, weights: Array) -> Iterator[Fit]:
-    """Yield the best fit with b and c searched, too."""
+    """Yield the first fit with b and c searched, too: on few samples, and then compared on all."""
     from scipy.optimize import least_squares
 
-    best: tuple[float, Fit] | None = None
-    for name, function in FUNCTIONS.items():
-        if not function.shifts:
-            continue
-        for begin in ((1.0, 0.0), (0.3, 0.0), (2.0, 0.0), (1.0, 2.0)):
+    few = np.linspace(0, len(x) - 1, min(len(x), _FEW)).astype(int)
+    for name in _likely(x, y):
+        function = FUNCTIONS[name]
+        for begin in _BEGINS:
 
             def residuals(at: Array, function: Function = function) -> Array:
-                found = function.values(at[0] * x + at[1], tuple(at[2:]))
-                a, d, _ = _linear(found, y, weights)
-                return np.clip(np.nan_to_num((a * found + d - y) * weights), -1e3, 1e3)
+                found = function.values(at[0] * x[few] + at[1], tuple(at[2:]))
+                a, d, _ = _linear(found, y[few], weights[few])
+                made: Array = np.clip(np.nan_to_num((a * found + d - y[few]) * weights[few]), -1e3, 1e3)
+                return made
 
             with np.errstate(all="ignore"):
                 solved = least_squares(residuals, [*begin, *function.starts[0]], max_nfev=25)
-                error = float(np.abs(solved.fun).max())
-                if error >= _TOLERANCE or (best and best[0] <= error):
+                if float(np.abs(solved.fun).max()) >= _TOLERANCE:
                     continue
                 found = function.values(solved.x[0] * x + solved.x[1], tuple(solved.x[2:]))
                 a, d, error = _linear(found, y, weights)
-            inner, shift, *own = (_round(number) for number in solved.x)
-            fit = Fit(name, function.nodes, _round(a), inner, shift, _round(d), tuple(own), function.single)
-            best = error, fit
-            break
-        if best:
-            break
-    if best:
-        yield best[1]
+            if error < _TOLERANCE:
+                inner, shift, *own = (_round(number) for number in solved.x)
+                yield Fit(name, function.nodes, _round(a), inner, shift, _round(d), tuple(own), function.single)
+                return
 
 
 # The engine.
@@ -375,8 +380,10 @@ class _Search:
     def __init__(self, values: Values) -> None:
         self._values = values
         self._known: dict[str, list[Fit]] = {}
+        self._separated: dict[str, list[tuple[str, tuple[Fit, Fit]]]] = {}
+        self._failed: dict[str, int] = {}
 
-    def rewrite(self, region: Region, value: str) -> Rewrite | None:
+    def rewrite(self, region: Region, value: str) -> Rewrite | None:  # noqa: PLR0911  # one reason each
         """Return the cheapest rewrite of a region; None if nothing fits, or nothing is saved."""
         values = self._values
         gone = values.graph.removable(region.nodes, value)
@@ -391,6 +398,9 @@ class _Search:
         if values.shapes[region.reads[0]] != values.shapes[value]:
             return None
         if scalars is None:
+            if self._failed.get(value, 0) >= _MOST_BY_CHANNEL:
+                return None
+            self._failed[value] = self._failed.get(value, 0) + 1
             return _by_channel(values, region, value, gone)
         options = [made for fit in self._fits(region, value, scalars) if (made := self._made(fit, region, value, gone))]
         return max(options, key=lambda rewrite: rewrite.saving_ns, default=None)
@@ -418,13 +428,8 @@ class _Search:
         values = self._values
         if len(gone) < 3:
             return None
-        grid = GRID[np.abs(GRID) < 12][::3]
-        x, z = (grid.astype(values.dtypes[name]) for name in region.reads)
-        made = values.part(region, value, scalars)(x[:, None], z[None])[0].astype(np.float64)
-        if made.shape != (len(grid),) * 2 or not np.isfinite(made).all():
-            return None
         options = list[Rewrite]()
-        for operator, sides in _separated(grid, made):
+        for operator, sides in self._sides(region, value, scalars):
             draft = Draft(values.graph)
             if any(fit.single for fit in sides) and values.dtypes[value] != np.float32:
                 continue
@@ -436,6 +441,18 @@ class _Search:
             if rewrite := _saving(values, draft, value, gone, kind):
                 options.append(rewrite)
         return max(options, key=lambda rewrite: rewrite.saving_ns, default=None)
+
+    def _sides(self, region: Region, value: str, scalars: Mapping[str, Array]) -> list[tuple[str, tuple[Fit, Fit]]]:
+        """Return a region of two values as products and sums of functions of each."""
+        key = _spelling(self._values, region, value, scalars)
+        if key not in self._separated:
+            self._separated[key] = []
+            grid = GRID[np.abs(GRID) < 12][::3]
+            x, z = (grid.astype(self._values.dtypes[name]) for name in region.reads)
+            made = self._values.part(region, value, scalars)(x[:, None], z[None])[0].astype(np.float64)
+            if made.shape == (len(grid),) * 2 and np.isfinite(made).all():
+                self._separated[key] = list(_separated(grid, made))
+        return self._separated[key]
 
 
 def _separated(grid: Array, made: Array) -> Iterator[tuple[str, tuple[Fit, Fit]]]:

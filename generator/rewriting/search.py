@@ -26,6 +26,8 @@ _LEAST_SAVING = 0.005
 _CLEAR = 0.06
 """Share from which one quick look is enough."""
 _LEAST_PREDICTED = 0.002
+_ASKED, _LEAST_ENGINE_S = 0.5, 0.3
+"""Share of the time left for all engines of a round; seconds for each of them at least."""
 _TRIAL_S = 0.8
 _HALVED = 0.03
 """Predicted share from which a group that saves nothing as a whole is taken apart."""
@@ -235,11 +237,13 @@ class Search:
     def _groups(self, values: Values, asked: Mapping[str, tuple[Engine, float]]) -> list[list[Rewrite]]:
         """Return the correct rewrites of all engines by kind, the largest predicted saving first."""
         groups = dict[str, list[Rewrite]]()
+        asked_until = time.perf_counter() + _ASKED * self._left_s  # the rest is for checks and quick looks
         for name, (engine, share) in asked.items():
             if self._left_s < _CLOSE_S:
                 self._untried[name] = None
                 continue
-            deadline = time.perf_counter() + min(share * self._request.budget_s, self._left_s / 2)
+            now = time.perf_counter()
+            deadline = max(now + _LEAST_ENGINE_S, min(now + share * self._request.budget_s, asked_until))
             try:
                 proposed = engine(values, deadline)
             except Exception as error:  # noqa: BLE001
