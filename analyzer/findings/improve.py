@@ -41,8 +41,8 @@ _PROCESSES = 5
 _START_S, _LEAST_RACE_S = 1.0, 0.6
 """Seconds to start such a process, and for its samples at least."""
 _NS_PER_S = 1e9
-_LOOKS = 1.1
-"""Intervals are wider by this factor, since the search has looked before."""
+_LOOKS = 1.25
+"""Intervals are wider by this factor, as in the gate, since the search has looked before."""
 _LEAST_PROOF_S = 6.0
 _LONGER = 4
 """The budget of the command that tries the rest, as a multiple."""
