@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .analyzer.estimation.query import Query
     from .analyzer.findings.analyze import AnalyzeReport, analyze
     from .analyzer.findings.finding import Finding
+    from .analyzer.findings.improve import Improvement, improve
     from .analyzer.history.confirm import confirm
     from .analyzer.history.history import history
     from .analyzer.history.result import History
@@ -76,6 +77,7 @@ __all__ = [
     "Gate",
     "GenerateReport",
     "History",
+    "Improvement",
     "Kernels",
     "Layer",
     "LayerSequence",
@@ -113,6 +115,7 @@ __all__ = [
     "gate",
     "generate",
     "history",
+    "improve",
     "kernels",
     "library_plans",
     "load_brick",
@@ -150,6 +153,7 @@ __getattr__, __dir__ = lazy(
         "Gate": "analyzer.comparison.gate",
         "GenerateReport": "generator.decomposition.generate",
         "History": "analyzer.history.result",
+        "Improvement": "analyzer.findings.improve",
         "Kernels": "analyzer.kernels",
         "Layer": "bricks.layer",
         "LayerSequence": "bricks.layer",
@@ -186,6 +190,7 @@ __getattr__, __dir__ = lazy(
         "gate": "analyzer.comparison.gate",
         "generate": "generator.decomposition.generate",
         "history": "analyzer.history.history",
+        "improve": "analyzer.findings.improve",
         "kernels": "analyzer.kernels",
         "library_plans": "generator.planning.library_plans",
         "load_brick": "bricks.suite.brick",

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 _KEPT, _FILE = "findings", "findings.json"
 """Folder within the cache folder, and the file of an entry."""
 
-_FORMAT = 1
+_FORMAT = 2
 """Changes whenever findings are written otherwise."""
 
 
@@ -99,7 +99,13 @@ def _entry(truth: Measurement, *, proven: bool) -> str:
 def _read(record: Mapping[str, Any]) -> Finding:
     values = dict(record)
     proof = values["proof"]
-    values["proof"] = None if proof is None else Proof(**{**proof, "ci95_ms": tuple(proof["ci95_ms"])})
+    values["proof"] = (
+        None
+        if proof is None
+        else Proof(
+            **{**proof, "ci95_ms": tuple(proof["ci95_ms"]), "together": proof["together"] and tuple(proof["together"])}
+        )
+    )
     values["remedy"] = Remedy(**values["remedy"])
     for name in ("layers", "evidence", "keys"):
         values[name] = tuple(values[name])

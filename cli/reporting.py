@@ -11,7 +11,7 @@ import click
 from ..analyzer.report.tables import MOST
 from ..errors import UsageError
 from .console import Reporter, answer, drawn, note
-from .models import PLACE, custom_ops_option, dimension, lengths, model_arguments, saving, share, take_models
+from .models import PLACE, custom_ops_option, dimension, lengths, model_arguments, saving, seconds, share, take_models
 from .options import (
     all_option,
     database_option,
@@ -280,3 +280,41 @@ def analyze(
         report = analyze_models(take_models(options), store=store, write=write, progress=progress, **options)
     crossed = fail_on is not None and any(row.largest_share > fail_on for row in report.rows)
     answer(analyze_answer(report, most=None if every else MOST), form, complete=report.complete, crossed=crossed)
+
+
+@click.command()
+@model_arguments
+@click.option("-o", "--out", type=PLACE, metavar="FILE", help="The improved file; without it nothing is written.")
+@click.option(
+    "--budget", "budget_s", type=seconds, default="30s", show_default=True, metavar="TIME", help="For search and proof."
+)
+@click.option(
+    "--threads", type=click.IntRange(min=0), default=1, show_default=True, metavar="N", help="0: one per physical core."
+)
+@click.option(
+    "--noise-ok",
+    is_flag=True,
+    help="Accept changes of the last digits beyond the model's own noise, up to 0.001 of an output's largest value.",
+)
+@quiet_option
+@wait_option
+@format_options
+def improve(*, out: Path | None, quiet: bool, form: str, **options: Any) -> None:
+    """Write a faster file that computes the same: rewrites, each checked, timed and proven.
+
+    \b
+    Example:
+        dlbricks improve model.onnx -o faster.onnx
+    """
+    from ..analyzer.findings.improve import improve as improve_model
+    from ..analyzer.report.answers.findings import improve_answer
+
+    sources = take_models(options)
+    if len(sources) != 1:
+        raise UsageError(f"{len(sources)} models are given", remedy="improve one at a time")
+    if sources[0].problem is not None:
+        raise sources[0].problem
+    wanted = {name: options[name] for name in ("budget_s", "threads", "noise_ok")}
+    with Reporter(quiet=quiet) as progress:
+        found = improve_model(sources[0], out, progress=progress, **wanted)
+    answer(improve_answer(found), form, complete=found.complete)

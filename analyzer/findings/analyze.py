@@ -18,6 +18,7 @@ from ...constructor.construction import construct, failed
 from ...constructor.remedies import Task
 from ...constructor.result import Estimate
 from ...db import Conditions, Measurement, Store
+from ...db.values import NATIVE
 from ...errors import DlbricksError, MachineBusy, UsageError
 from ...generator.decomposition.cut import Cut
 from ...generator.decomposition.decompose import Model, decompose, source_of, unforeseen
@@ -27,8 +28,9 @@ from ...tabular import Records, Row, Tabular
 from ..estimation.query import ChosenStack, Query, QueryFields, asked, chosen_stack, executes_as_written
 from ..estimation.reading import read_evidence, request_of
 from ..shell import shell_command, with_command
-from .analyses import fusions, quantisation, rewrites, settings, slow_kernels, trials
+from .analyses import quantisation, settings, slow_kernels, trials
 from .finding import BRICKS, LATENCY, Analysis, Finding, Idea, Joint, joint_of
+from .improve import rewrite_findings
 from .proof import LATE, Proving, Workbench
 from .subject import AnalysedModel, latency_of
 
@@ -88,22 +90,7 @@ def cold_start_in(subject: AnalysedModel) -> ColdStart | None:
 
 
 ANALYSES: tuple[Analysis, ...] = (
-    rewrites.ACTIVATIONS,
-    rewrites.NORMALISATIONS,
-    rewrites.ATTENTION,
-    rewrites.BROKEN_FUSION,
-    rewrites.TRANSPOSES,
-    rewrites.CONVERSIONS,
-    rewrites.ROUNDINGS,
-    rewrites.FLOAT64,
     quantisation.ANALYSIS,
-    rewrites.DUPLICATES,
-    rewrites.EXPANSIONS,
-    rewrites.ONE_HOT,
-    rewrites.LOCAL_RESPONSE,
-    rewrites.UNFOLDED,
-    trials.PADDING,
-    fusions.ANALYSIS,
     slow_kernels.SLOW_KERNELS,
     slow_kernels.ROOFLINE,
     settings.DENORMALS,
@@ -111,9 +98,12 @@ ANALYSES: tuple[Analysis, ...] = (
     trials.BATCH,
     settings.THREADS,
     settings.BRANCHES,
-    rewrites.INSERTED,
+    settings.INSERTED,
 )
 
+
+_REWRITES_S = 30.0
+"""Seconds for the rewrites of one model."""
 
 MINIMUM_SHARE = 0.01
 """Share of the model's latency that a finding saves at least."""
@@ -186,8 +176,9 @@ class ModelFindings:
 
     @property
     def joint(self) -> Joint | None:
-        """What all findings would give together; None where there are none."""
-        return joint_of(self.findings, self.latency_ms)
+        """What all proven findings give together; None where there are none."""
+        tried = (found.proof.before_ms for found in self.findings if found.proof is not None)
+        return joint_of(self.findings, self.latency_ms or next(tried, None))
 
     def cells(self, found: Finding) -> dict[str, object]:
         """One of its findings as a flat row."""
@@ -387,25 +378,55 @@ def _row(estimate: Estimate, store: Store, how: _Analysing, place: ChosenStack |
     found = shown_once(found)
     if not how.prove or choice is None:
         return replace(row, findings=_sorted(found), unasked=tuple(unasked))
-    kinds = {finding.kind for finding in found}
-    ideas = [idea for idea in ideas if idea.kind not in kinds]
     subject.choice = choice
+    return _proven(row, subject, (found, ideas, unasked), how)
+
+
+def _proven(
+    row: ModelFindings, subject: AnalysedModel, seen: tuple[list[Finding], list[Idea], list[str]], how: _Analysing
+) -> ModelFindings:
+    """What one model misses, with rewrites searched and remedies tried.
+
+    Args:
+        row: The model so far.
+        subject: The model, with the conditions of its proofs.
+        seen: Findings, ideas that no finding has, and what could not be asked.
+        how: How it is analysed.
+    """
+    found, ideas, unasked = seen
+    kinds = {finding.kind for finding in found}
+    rewrites, vain, new = list[Finding](), list[Finding](), list[Finding]()
     try:
+        rewrites, vain = _rewrites(subject, how.proving)
         with ExitStack() as resources:
             folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="dlbricks-proof-")))
-            workbench = Workbench(subject.source, choice, folder, how.proving, latency_ms=subject.latency_ms)
+            assert subject.choice is not None  # noqa: S101  # the caller set it
+            workbench = Workbench(subject.source, subject.choice, folder, how.proving, latency_ms=subject.latency_ms)
             found = workbench.prove(_sorted(found))
-            new = workbench.attempt(ideas, least=how.minimum_share)
+            new = workbench.attempt([idea for idea in ideas if idea.kind not in kinds], least=how.minimum_share)
             new = [finding for finding in new if finding.unproven != LATE]
     except MachineBusy:
         raise
     except (DlbricksError, OSError) as error:
-        unasked.append(f"nothing could be tried: {' '.join(str(error).split())}")
-        return replace(row, findings=_sorted(found), unasked=tuple(unasked))
+        unasked.append(f"not everything could be tried: {' '.join(str(error).split())}")
     helps = [finding for finding in found if finding.proof is None or finding.unproven is None]
-    helps += [finding for finding in new if finding.proof and finding.unproven is None]
-    tried = [finding for finding in (*found, *new) if finding not in helps]
+    helps += [finding for finding in (*rewrites, *new) if finding.proof and finding.unproven is None]
+    tried = [finding for finding in (*found, *new, *vain) if finding not in helps]
     return replace(row, findings=_sorted(helps), tried=tuple(tried), unasked=tuple(unasked))
+
+
+def _rewrites(subject: AnalysedModel, proving: Proving) -> tuple[list[Finding], list[Finding]]:
+    """Search and prove rewrites where they can be run: in ONNX Runtime on the CPU, in the model's own precision."""
+    assert subject.choice is not None  # noqa: S101  # the caller set it
+    stack, conditions = subject.choice.stack, subject.choice.conditions
+    left_s = min(_REWRITES_S, proving.until - time.monotonic())
+    plain = (stack.backend, stack.device) == ("onnxruntime", "cpu") and conditions.dtype in {NATIVE, "float32"}
+    if not plain or left_s <= 0:
+        return [], []
+    return rewrite_findings(
+        subject.source, subject.latency_ms, threads=conditions.threads, budget_s=left_s,
+        write=proving.write, progress=proving.progress,
+    )  # fmt: skip
 
 
 def _lacking(subject: AnalysedModel) -> dict[str, str]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import combinations
 from typing import Any
 
 from .subject import AnalysedModel, Node, Spent
@@ -40,6 +38,8 @@ class Proof:
         ci95_ms: Its interval.
         largest_error: Largest difference of an output from the original's, relative to that output's largest value.
         artefact: The improved file, where one was written.
+        together: Share of the model that all rewrites of this improved file save together, with its interval; None for
+            what is no rewrite.
     """
 
     before_ms: float
@@ -48,6 +48,7 @@ class Proof:
     ci95_ms: tuple[float, float]
     largest_error: float
     artefact: str | None = None
+    together: tuple[float, float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,19 +191,16 @@ def spent_by(nodes: Iterable[Node]) -> str:
     return ", ".join(f"{node.layer.op_type} {node.ms:.3g} ms" for node in nodes if node.ms is not None)
 
 
-# What all findings of a model would give together, without counting a saving twice.
-
-
-_NS_PER_MS = 1e6
+# What all proven findings of a model give together.
 
 
 @dataclass(frozen=True, slots=True)
 class Joint:
-    """What findings give together that do not overlap.
+    """What proven findings give together.
 
     Attributes:
-        saving_ms: The sum: of what was proven, where it was, else of what is predicted.
-        ci95_ms: Both ends of their intervals, added up: findings of one machine may err together.
+        saving_ms: All rewrites in one model as that was measured, or the largest setting where that saves more.
+        ci95_ms: Its interval.
         share: ``saving_ms`` of the model's latency.
         findings: Which of the findings these are, by their number in the order given.
     """
@@ -218,53 +216,31 @@ class Joint:
 
 
 def joint_of(findings: Sequence[Finding], latency_ms: float | None) -> Joint | None:
-    """The largest sum of savings of findings that concern different layers; None where there are no findings.
+    """Return what proven findings save together; None without any.
 
-    Of findings that have a layer in common only one counts. One that names no layer is about the whole model, and
-    excludes all others: what another number of threads or another precision would leave of their savings is not
-    known. A maximum-weight clique of the findings that go together (``networkx``). What is only the most that could
-    be saved (``Finding.at_most``) does not count.
+    Rewrites were measured together in one model. What another number of threads or another precision would leave of
+    their saving is not known, so that a setting counts alone. What is only predicted does not count.
 
     Args:
         findings: Of one model.
         latency_ms: The one latency that their savings are of.
     """
-    weights = {
-        number: max(1, round(saving * _NS_PER_MS))
-        for number, found in enumerate(findings)
-        if (saving := _saving(found)[0]) > 0 and not found.at_most
-    }
-    if not latency_ms or not weights:
+    if not latency_ms:
         return None
-    chosen = [*weights] if len(weights) == 1 else _heaviest(weights, findings)
-    savings = [_saving(findings[number]) for number in chosen]
-    total, low, high = (math.fsum(column) for column in zip(*savings, strict=True))
-    return Joint(total, (low, high), total / latency_ms, tuple(sorted(chosen)))
+    options = list[Joint]()
+    for number, found in enumerate(findings):
+        proof = found.proof
+        if proof is None or found.unproven is not None:
+            continue
+        if proof.together is None:
+            members: tuple[int, ...] = (number,)
+            share, low, high = (saved / proof.before_ms for saved in (proof.saving_ms, *proof.ci95_ms))
+        else:
+            members = tuple(place for place, other in enumerate(findings) if _is_rewrite(other))
+            share, low, high = proof.together
+        options.append(Joint(share * latency_ms, (low * latency_ms, high * latency_ms), share, members))
+    return max(options, key=lambda joint: joint.share, default=None)
 
 
-def _heaviest(weights: Mapping[int, int], findings: Sequence[Finding]) -> list[int]:
-    """The findings that go together and save most, by their number."""
-    import networkx as nx  # a report of at most one finding needs none of it
-
-    together: nx.Graph[int] = nx.Graph()
-    for number, weight in weights.items():
-        together.add_node(number, ns=weight)
-    together.add_edges_from(pair for pair in combinations(weights, 2) if _apart(*(findings[number] for number in pair)))
-    return nx.max_weight_clique(together, weight="ns")[0]
-
-
-def _apart(finding: Finding, other: Finding) -> bool:
-    return bool(finding.layers) and bool(other.layers) and not set(finding.layers) & set(other.layers)
-
-
-def _saving(found: Finding) -> tuple[float, float, float]:
-    """What a finding saves, with both ends of its interval, of the model's one latency."""
-    proof = found.proof
-    if proof is None or found.proven_ms is None:
-        low, high = found.ci95_ms or (found.saving_ms, found.saving_ms)
-        return found.saving_ms, low, high
-    low, high = proof.ci95_ms
-    if not proof.saving_ms:
-        return 0.0, low, high
-    scale = found.proven_ms / proof.saving_ms
-    return found.proven_ms, scale * low, scale * high
+def _is_rewrite(found: Finding) -> bool:
+    return found.proof is not None and found.unproven is None and found.proof.together is not None

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from ...bricks.graph.control import given_courses, write_out
+from ...bricks.graph.control import write_out
 from ...constructor.choice import Choice
 from ...db.samples.statistics import MIN_SAMPLES
 from ...db.values import Runtime
@@ -21,7 +19,7 @@ from ...generator.decomposition.observation import run_as_given
 from ...generator.measurement.agreement import TOLERANCES
 from ...generator.measurement.trial import Contender, Trial, TrialPair, place_of, try_out
 from ...generator.progress import ProgressCallback
-from ...generator.rewriting.rewrite import as_file, rewritten
+from ...generator.rewriting.process import as_file
 from ...models import ModelSource
 from ..comparison.difference import paired
 from .finding import Finding, Idea, Proof, Remedy
@@ -33,7 +31,7 @@ _SAME = 1e-5
 """What another number of threads, or another order of execution, may change an output by."""
 
 
-def proof_of(trial: Trial, artefact: str | None = None) -> Proof:
+def proof_of(trial: Trial) -> Proof:
     """What a trial says: the mean of both, and what the second saves of the first, with its interval."""
     seen = paired(trial.before_ns, trial.after_ns)
     low, high = seen.difference.ci95
@@ -43,7 +41,6 @@ def proof_of(trial: Trial, artefact: str | None = None) -> Proof:
         saving_ms=seen.before_ms - seen.after_ms,
         ci95_ms=(seen.before_ms * (1 - high), seen.before_ms * (1 - low)),
         largest_error=trial.largest_error,
-        artefact=artefact,
     )
 
 
@@ -53,7 +50,6 @@ class _Changed:
 
     contender: Contender
     tolerance: float
-    path: Path | None = None
 
 
 def _untimed(trial: Trial, changed: _Changed, visits: int) -> str | None:
@@ -119,7 +115,6 @@ class Workbench:
     ) -> None:
         self._name = source.name
         self._file = as_file(source, folder)
-        self._folder = folder
         self._how = how
         self._latency_ms = latency_ms
         self._control = write_out(source.skeleton()).control
@@ -166,7 +161,7 @@ class Workbench:
         for (number, (changed, _)), trial in zip(pairs.items(), trials, strict=True):
             finding = found[number]
             try:
-                proof, why_not = self._judged(trial, changed, finding.kind, least)
+                proof, why_not = self._judged(trial, changed, least)
             except (DlbricksError, OSError) as error:
                 settled[number] = _unable(finding, error)
                 continue
@@ -214,11 +209,9 @@ class Workbench:
             return LATE
         if found.remedy.action == "manual":
             return "nothing here applies this remedy by itself"
-        return self._changed(found.remedy) or "the rewrite found nothing to change in the file"
+        return self._changed(found.remedy)
 
-    def _judged(
-        self, trial: Trial | DlbricksError, changed: _Changed, kind: str, least: float
-    ) -> tuple[Proof | None, str | None]:
+    def _judged(self, trial: Trial | DlbricksError, changed: _Changed, least: float) -> tuple[Proof | None, str | None]:
         """What a trial shows, and why that is no proof of a saving."""
         if isinstance(trial, DlbricksError):
             raise trial
@@ -232,23 +225,13 @@ class Workbench:
             return proof, f"tried: saves nothing that can be distinguished from noise ({low:.3g} to {high:.3g} ms)"
         if low < least * proof.before_ms:
             return proof, f"tried: it may save next to nothing ({low:.3g} to {high:.3g} ms)"
-        if changed.path is not None and self._how.write is not None:
-            proof = replace(proof, artefact=str(self._kept(changed.path, kind)))
         return proof, None
 
-    def _changed(self, remedy: Remedy) -> _Changed | None:
+    def _changed(self, remedy: Remedy) -> _Changed:
         settings: Mapping[str, str] = remedy.settings
         before, place = self._before, self._before.place
         runtime, dtype = place.runtime, place.dtype
         match remedy.action:
-            case "rewrite":
-                path = self._folder / settings["rewrite"] / "model.onnx"
-                made = rewritten(self._file, settings["rewrite"], path)
-                if made is None:
-                    return None
-                path = self._as_given(made.path)
-                runnable = replace(before.runnable, path=path, synthetic=False, overrides=())
-                return _Changed(replace(before, runnable=runnable), made.tolerance, made.path)
             case "session_option" | "threads":
                 options = {**dict(runtime.options), **settings}
                 threads = int(options.pop("threads", place.threads))
@@ -263,18 +246,3 @@ class Workbench:
                 return _Changed(replace(before, place=other), TOLERANCES.get(dtype, TOLERANCES["float32"]))
             case _:
                 raise DlbricksError(f"no proof applies the action {remedy.action!r}")
-
-    def _as_given(self, path: Path) -> Path:
-        """A rewritten file along the courses of the original, in a copy: what is kept is not forced."""
-        if not given_courses(self._control):
-            return path
-        source = replace(self._file, path=path, batch=None, dims=())
-        return run_as_given(source, self._folder / f"{path.parent.name}-given", self._control).path
-
-    def _kept(self, path: Path, kind: str) -> Path:
-        """The improved file, with its external data, where the user wants it."""
-        assert self._how.write is not None  # noqa: S101  # the caller looked
-        target = self._how.write / re.sub(r"[^\w.@+-]", "_", f"{self._name}-{kind}")
-        target.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(path.parent, target, dirs_exist_ok=True)
-        return target / path.name

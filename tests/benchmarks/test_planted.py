@@ -66,8 +66,8 @@ def test_what_is_found_and_what_is_a_false_alarm():
         places = {"layers": ["a", "b"], "repaired": ["c"]}
         return score.judge(name="m", kind="gelu", half=half, **places, faulty=faulty, clean=clean)
 
-    found = judged("tune", [Found("unfused_activation", ("a",)), Found("threads")], [Found("threads")])
-    missed = judged("held", [Found("duplicates", ("a",))], [Found("unfused_activation", ("c",))])
+    found = judged("tune", [Found("pointwise", ("a",)), Found("threads")], [Found("threads")])
+    missed = judged("held", [Found("equality", ("a",))], [Found("pointwise", ("c",))])
     rates = score.result([found, missed])
 
     assert (found.found, missed.found) == (True, False)

@@ -2,10 +2,10 @@
 
 A runtime folds the conversions around an operator (DequantizeLinear in front, QuantizeLinear behind) into one that
 computes in integers, where it has a kernel for their types. Where it has none, all of them are executed, and quantising
-made the model slower. On x86, ONNX Runtime's kernels want unsigned activations (``generator.rewriting.unsigned``).
+made the model slower. On x86, ONNX Runtime's kernels want unsigned activations.
 
 Saving: what the conversions take that would go. What the operators between them would save in integers is not foreseen:
-where a rewrite brings them there, trying shows it.
+only quantising anew shows it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,9 @@ from collections.abc import Iterable, Iterator
 from ....bricks.layer import DEQUANTIZE, QUANTIZE, Layer
 from ..finding import Analysis, Finding, Idea, Remedy, finding_of, spent_by
 from ..subject import AnalysedModel, Node
-from .rewrites import nodes_of, of_rewrite
 
 _KIND = "unfolded_quantization"
 _CONVERSIONS = (QUANTIZE, DEQUANTIZE)
-_TITLE = "{} quantised values are signed: what reads them is computed in floating point"
-_TEXT = "Quantise activations as unsigned bytes (activation_type=QuantType.QUInt8): the runtime has kernels for these."
 _REST = "Leave the operators around them out of quantisation (nodes_to_exclude): this runtime computes them in floats."
 _BYTES = frozenset({"int8", "uint8"})
 _KINDS = frozenset({
@@ -34,17 +31,7 @@ _KINDS = frozenset({
 _SHOWN = 5
 
 
-_SIGNED = of_rewrite(_KIND, "unsigned", title=_TITLE, text=_TEXT, priced=nodes_of(*_CONVERSIONS))
-
-
 def _run(subject: AnalysedModel) -> Iterable[Finding]:
-    signed = [*_SIGNED.run(subject)]
-    yield from signed
-    if not signed:
-        yield from _unfolded(subject)
-
-
-def _unfolded(subject: AnalysedModel) -> Iterator[Finding]:
     """Values that are quantised and converted back at once, both executed: nothing computes with them."""
     layers, nodes = list[int](), list[Node]()
     around = Counter[str]()
@@ -78,6 +65,8 @@ def _why(subject: AnalysedModel, quantise: Layer) -> Iterator[str]:
     """Why the operators around a quantised value do not compute with it, as far as that is known."""
     graph = subject.graph
     dtype = next((kind.dtype for kind in quantise.output_types if kind is not None), "")
+    if dtype == "int8":
+        yield "its activations are signed: on x86 this runtime has kernels for unsigned ones (QuantType.QUInt8)"
     if dtype not in _BYTES:
         yield f"this runtime has no kernels for activations of {dtype}"
         return
@@ -99,4 +88,4 @@ def _is_narrow(layer: Layer) -> bool:
     return kind is not None and kind.dtype in {"int4", "uint4"}
 
 
-ANALYSIS = Analysis(_KIND, run=_run, ideas=_SIGNED.ideas)
+ANALYSIS = Analysis(_KIND, run=_run)

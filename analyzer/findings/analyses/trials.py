@@ -1,16 +1,13 @@
-"""What other stored measurements say: other runtimes and options, other batches, padded channels."""
+"""What other stored measurements say: other runtimes and options, other batches."""
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from ....bricks.cutting.sequences import sequences
-from ....bricks.graph.graph import ModelGraph, build_graph
-from ....bricks.layer import GLOBAL_POOLS, POINTWISE, POOLS, PRODUCTS, Layer, LayerSequence, Role
+from ....bricks.graph.graph import build_graph
 from ....constructor.choice import narrows
 from ....constructor.sweep import optimal_batch
 from ....constructor.uncertainty.interval import NORMAL
@@ -21,10 +18,8 @@ from ....generator.decomposition.decompose import WorkerOracle
 from ....models import ModelSource
 from ...comparison.sides import Timeline, visited_in_turn
 from ...estimation.query import stored_under
-from ..finding import BRICKS, LATENCY, Analysis, Finding, Idea, Remedy, finding_of, spent_by
+from ..finding import LATENCY, Analysis, Finding, Remedy
 from ..subject import AnalysedModel as Model
-from ..subject import Node, Spent
-from .fusions import padding_remedy, unblocked, unblocked_idea
 
 # Two stored measurements beside each other, with what the machine may have done in between.
 
@@ -270,161 +265,3 @@ def _key(source: ModelSource, batch: int, oracle: WorkerOracle) -> str:
 
 
 BATCH = Analysis("batch", frozenset({LATENCY}), _batch_run)
-
-
-# Channels that are no multiple of what the runtime's kernels are made for: blocks of a vector, tiles of a matrix unit.
-#
-# Saving: of each convolution and product with constant weights, what it takes in the model times the share that its
-# brick gains when its channels are padded with zeros to a multiple of 8 or 16. Both latencies are stored: ``run
-# --algorithms`` measures bricks of the model's own layers so (``generator.network.padding``). Layers that padding
-# makes slower count too, since channels are padded for all layers that share them; where a multiple of 16 is not
-# stored, it is the same as one of 8. What layers between them pay for channels that mean nothing is not in it.
-#
-# Only channels that stay within the model: of its inputs and outputs, and of what is computed across channels, such
-# as a softmax, none can be added.
-#
-# Where no padded bricks are stored, ``blocks`` estimates what convolutions take that a runtime cannot lay out in
-# blocks.
-
-
-_MULTIPLES = (8, 16)
-_WEIGHTED = PRODUCTS | {"Conv"}
-_PASSING = POINTWISE | POOLS | GLOBAL_POOLS | {"BatchNormalization", "Concat", "Flatten"}
-"""Operators that hand on channels one by one."""
-
-_KERNELS = ("Conv", "Gemm", "MatMul")
-"""In the names of the operators that are executed for these layers."""
-
-
-def _padding_run(model: Model) -> Iterable[Finding]:
-    parts = sequences(model.graph, 1)
-    stored = _padding_stored(model, {part.key for part in parts})
-    found = [padded for multiple in _MULTIPLES if (padded := _padded(model, multiple, parts, stored)) is not None]
-    if not found and (wider := unblocked(model)) is not None:
-        found = [wider]
-    yield from sorted(found, key=lambda finding: -finding.saving_ms)[:1]
-
-
-def _padding_stored(model: Model, keys: Collection[str]) -> dict[str, dict[tuple[str, str], Measurement]]:
-    """Measurements of the bricks of the model's own layers by algorithm, each by key and cache state."""
-    choice = model.choice
-    if choice is None:
-        return {}
-    found = {}
-    for variant in ("", *(_variant(multiple) for multiple in _MULTIPLES)):
-        measured = model.store.measurements(stored_under(choice), subject=Subject.BRICK, keys=keys, variant=variant)
-        found[variant] = {
-            (measurement.key, measurement.conditions.cache): measurement
-            for measurement in measured
-            if measurement.latency_ns > 0
-        }
-    return found
-
-
-def _variant(multiple: int) -> str:
-    return f"padded-{multiple}"
-
-
-def _padded(
-    model: Model,
-    multiple: int,
-    parts: Sequence[LayerSequence],
-    stored: Mapping[str, Mapping[tuple[str, str], Measurement]],
-) -> Finding | None:
-    """What padding all channels to a multiple saves."""
-    plain = stored.get("", {})
-    wide = {
-        place: measurement
-        for size in _MULTIPLES
-        if size <= multiple
-        for place, measurement in stored[_variant(size)].items()
-    }
-    pairs = {
-        key: (plain[key, state], measurement) for (key, state), measurement in wide.items() if (key, state) in plain
-    }
-    beside = Beside(model.store, [measurement for pair in pairs.values() for measurement in pair])
-    places: list[tuple[int, Node, Ratio]] = []
-    for part in parts if pairs else ():
-        layer = model.graph.layers[part.layers[0]]
-        nodes = [
-            node for node in model.touching(part.layers) if any(kernel in node.layer.op_type for kernel in _KERNELS)
-        ]
-        if part.key in pairs and len(nodes) == 1 and _can_be_wider(model.graph, layer, multiple):
-            places.append((layer.index, nodes[0], beside.ratio(*pairs[part.key])))
-    current = model.spent([node for _, node, _ in places])
-    if current is None:
-        return None
-    saved = [(node.ms or 0.0) * (1 - ratio.value) for _, node, ratio in places]
-    doubt = _doubt(model, places, math.fsum(saved) / current.ms * current.half_ms)
-    idea = Idea(
-        "padding",
-        f"the channels of {len(places)} layers are no multiples of {multiple}",
-        padding_remedy(model, multiple),
-        tuple(_padding_evidence(places, saved, multiple)),
-        model.names(index for index, *_ in places),
-    )
-    return finding_of(model, idea, current, Spent(math.fsum(saved), doubt, ()))
-
-
-def _doubt(model: Model, places: Sequence[tuple[int, Node, Ratio]], current_ms: float) -> float:
-    """Half of the interval of a saving in ms.
-
-    Layers of one brick err together, those of others independently; all of them in what the machine did between runs.
-    """
-    bricks: defaultdict[str, float] = defaultdict(float)
-    runs = []
-    for index, node, ratio in places:
-        left = (node.ms or 0.0) * ratio.value
-        bricks[model.graph.layers[index].key] += left * math.expm1(ratio.own)
-        runs.append(left * math.expm1(ratio.apart))
-    return math.hypot(*bricks.values(), math.fsum(runs), current_ms)
-
-
-def _padding_evidence(places: list[tuple[int, Node, Ratio]], saved: list[float], multiple: int) -> Iterator[str]:
-    order = sorted(range(len(places)), key=lambda number: -abs(saved[number]))
-    for number in order[:3]:
-        _, node, ratio = places[number]
-        yield f"{spent_by([node])}; its brick takes {ratio.value:.0%} of that with channels in multiples of {multiple}"
-    slower = sum(saving_ms < 0 for saving_ms in saved)
-    if slower:
-        yield f"{slower} of the {len(places)} layers take longer so, which is counted"
-
-
-def _can_be_wider(graph: ModelGraph, layer: Layer, multiple: int) -> bool:
-    """Whether the channels that a layer reads and writes are multiples already, or can be padded to such."""
-    axis = 1 if layer.op_type == "Conv" else -1
-    for value in (layer.operands[0].value, layer.outputs[0]):
-        kind = graph.types.get(value)
-        if kind is None or (kind.shape[axis] % multiple and not _within(graph, value)):
-            return False
-    return True
-
-
-def _within(graph: ModelGraph, value: str) -> bool:
-    """Whether all that makes or reads a value's channels has weights for each, or treats each by itself."""
-    waiting, seen = [value], set[str]()
-    while waiting:
-        name = waiting.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        producer = graph.producer(name)
-        if producer is None or name in graph.outputs:
-            return False
-        for index in (producer, *graph.consumers(name)):
-            layer = graph.layers[index]
-            if layer.domain or not (layer.op_type in _PASSING or _weighted(layer)):
-                return False
-            if layer.op_type in _PASSING:
-                waiting += [operand.value for operand in layer.operands if operand.role is Role.ACTIVATION]
-                waiting += layer.outputs
-    return True
-
-
-def _weighted(layer: Layer) -> bool:
-    """Whether it is a convolution or product with constant weights."""
-    constant = len(layer.operands) > 1 and layer.operands[1].role in {Role.CONSTANT, Role.WEIGHT}
-    return layer.op_type in _WEIGHTED and constant
-
-
-PADDING = Analysis("padding", frozenset({BRICKS, LATENCY}), _padding_run, unblocked_idea)

@@ -12,6 +12,7 @@ from ..units import counted, milliseconds, percent
 if TYPE_CHECKING:
     from ...findings.analyze import AnalyzeReport, ModelFindings
     from ...findings.finding import Finding
+    from ...findings.improve import Change, Improvement, Proven
 
 _NAMED = 3
 """Layers that a line names, before it counts them."""
@@ -40,11 +41,75 @@ def analyze_answer(report: AnalyzeReport, *, most: int | None = MOST) -> Answer:
     )
 
 
+def improve_answer(found: Improvement) -> Answer:
+    """The answer of ``improve``: one result, one line of the table per change."""
+    return Answer.of(
+        found.records(),
+        columns=(
+            Column("kind", "change"),
+            Column("places", "places"),
+            Column("before_ms", "before ms", milliseconds),
+            Column("after_ms", "after ms", milliseconds),
+            Column("saving", "saves ±95%", percent, bounds="saving_ci95"),
+            Column("note", "note"),
+        ),
+        summary=list(_improvement(found)),
+        table=[_cells(change) for change in found.changes],
+    )
+
+
+def _cells(change: Change) -> dict[str, object]:
+    row: dict[str, object] = {"kind": change.kind, "places": change.places, "note": change.note}
+    if change.proof is not None:
+        row |= {"before_ms": change.proof.before_ms, "after_ms": change.proof.after_ms}
+        row |= {"saving": change.proof.saving, "saving_ci95": change.proof.ci95}
+    return row
+
+
+def _improvement(found: Improvement) -> Iterator[str]:
+    """What is said of an improvement as a whole."""
+    if found.proof is not None and found.changes:
+        to = "not written (no -o)" if found.path is None else str(found.path)
+        yield (
+            f"{found.name}: {milliseconds(found.proof.before_ms)} ms becomes {milliseconds(found.proof.after_ms)} ms, "
+            f"{_saving(found.proof)}, all changes together, {counted(found.threads, 'thread')}: {to}"
+        )
+        shapes = {
+            "fixed": "at its fixed shape",
+            "two": "at two shapes, dimensions stay dynamic",
+            "one": "at one shape only: the original runs at no other that was tried",
+        }[found.shapes]
+        yield (
+            f"  outputs differ by at most {found.largest_error:.1e} of their largest value {shapes}; "
+            f"the model's own noise is {found.noise:.1e}"
+        )
+    else:
+        yield f"{found.name}: no saving is proven, and nothing is written"
+    for change in found.unproven:
+        told = "no time to prove it" if change.proof is None else _saving(change.proof)
+        yield f"  not proven: {change.kind} ({counted(change.places, 'place')}): {told}"
+    for kind, reason in found.rejected:
+        yield f"  tried in vain: {kind}: {reason}"
+    if found.untried:
+        yield f"  not tried: {', '.join(found.untried)}: {found.command}"
+
+
+def _saving(proof: Proven) -> str:
+    low, high = proof.ci95
+    return f"{proof.saving:.1%} less ({low:.1%} to {high:.1%})"
+
+
 def _lines(row: ModelFindings, most: int | None) -> Iterator[str]:
     """What is said of a model below the table."""
     if row.error is not None:
         yield f"{row.name}: {row.error}"
         return
+    if row.joint is not None:
+        low, high = map(milliseconds, row.joint.ci95_ms)
+        counts = ", ".join(row.findings[number].kind for number in row.joint.findings)
+        saving = f"{milliseconds(row.joint.saving_ms)} ms ({low} to {high}), {percent(row.joint.share)}"
+        what = "all proven rewrites together save" if len(row.joint.findings) > 1 else "proven:"
+        yield f"{row.name}: {what} {saving}: {counts}"
     if row.latency_ms is not None:
         of = "measured" if row.basis == "measured" else "estimated from its bricks"
         place = row.estimate.place
@@ -61,11 +126,6 @@ def _lines(row: ModelFindings, most: int | None) -> Iterator[str]:
         yield from _explained(found)
     if len(row.findings) > len(shown):
         yield f"  and {len(row.findings) - len(shown)} more (--all lists them)"
-    if row.joint is not None and len(row.findings) > 1:
-        low, high = map(milliseconds, row.joint.ci95_ms)
-        counts = ", ".join(row.findings[number].kind for number in row.joint.findings)
-        saving = f"{milliseconds(row.joint.saving_ms)} ms ({low} to {high}), {percent(row.joint.share)}"
-        yield f"  together, no layer counted twice: {saving}: {counts}"
     for found in row.tried:
         yield f"  {found.kind}: {found.title}; {found.unproven or 'tried: saves too little to report'}"
     yield from (f"  not asked: {reason}" for reason in row.unasked)

@@ -62,7 +62,7 @@ def test_what_runs_as_it_is_written_is_analysed_where_it_is_not_installed(bench)
 
     assert row.error is None
     assert {one.kind: round(one.saving_ms, 1) for one in row.findings}["options"] == 4.0
-    assert row.record()["joint"]["findings"] == row.joint.findings
+    assert row.joint is None  # nothing was proven
     assert "not the one that is installed" in (tried.error or "")
 
 

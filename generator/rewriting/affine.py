@@ -1,0 +1,451 @@
+"""Affine by impulses: a region that is affine in one value collapses to one operator with computed weights.
+
+Which operator it is shows by what impulses become: a move of elements, a factor for each channel, a convolution, or a
+product with a matrix. Random numbers then check the result, which must be predicted to cost less.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .form import Array, Draft, Rewrite
+from .values import Region, Values, apart, late
+
+_AFFINE = frozenset({
+    "Add", "AveragePool", "BatchNormalization", "Cast", "Concat", "Conv", "ConvTranspose", "DepthToSpace", "Div",
+    "Dropout", "Einsum", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Gemm", "GlobalAveragePool",
+    "Identity", "MatMul", "Mean", "Mul", "Neg", "Pad", "ReduceMean", "ReduceSum", "Reshape", "Slice", "SpaceToDepth",
+    "Split", "Squeeze", "Sub", "Sum", "Tile", "Transpose", "Unsqueeze",
+})  # fmt: skip
+_SUMS = frozenset({"Add", "Concat", "Mean", "Sub", "Sum"})
+_HEAVY = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
+_SCALING = frozenset({"Add", "BatchNormalization", "Div", "Identity", "Mul", "Sub"})
+_EITHER = frozenset({"Einsum", "Gemm", "MatMul", "Mul"})
+"""Operators that are affine in any one input, where the others are constant."""
+
+_LEAST_SHARE, _CHEAPER = 0.005, 0.985
+_ONE_PRODUCT = 0.97
+"""Share of a region in one product from which nothing else is worth saving."""
+_MOST_NODES, _MOST_TRIES, _PROBE_S = 40, 6, 4.0
+_LARGEST_KERNEL, _LARGEST_MATRIX, _LARGEST_MOVE, _MOST_PROBES = 15, 1 << 24, 1 << 22, 2048
+_CLOSE = 5e-5
+"""Largest relative difference between a region and what it collapses to, on random numbers."""
+
+
+def affine(values: Values, deadline: float) -> list[Rewrite]:
+    """Return rewrites of affine regions to one operator."""
+    graph, found, covered = values.graph, list[Rewrite](), set[int]()
+    allowed = [_is_affine(values, index) for index in range(len(graph.nodes))]
+    for last in reversed(range(len(graph.nodes))):
+        if late(deadline):
+            break
+        value = graph.nodes[last].output[0]
+        if last in covered or not allowed[last] or values.is_constant(value) or _goes_on(values, value, allowed):
+            continue
+        regions = list(values.regions(value, lambda index: allowed[index], most_nodes=_MOST_NODES))
+        tried = 0
+        for region in sorted(regions, key=lambda region: -len(region.nodes)):
+            gone = graph.removable(region.nodes, value)
+            before = values.cost_of(gone)
+            x = region.reads[0]
+            alike = values.dtypes.get(x) == values.dtypes[value]
+            if len(gone) < 2 or before < _LEAST_SHARE * values.total_ns or not alike or _is_one_product(values, gone):
+                continue
+            tried += 1
+            if tried > _MOST_TRIES or late(deadline):
+                break
+            until = min(deadline, time.perf_counter() + _PROBE_S)
+            if rewrite := values.attempt(_probed, values, region, gone, until):
+                found.append(rewrite)
+                covered |= set(region.nodes)
+                break
+    return found
+
+
+def _is_affine(values: Values, index: int) -> bool:  # noqa: PLR0911  # one reason each
+    """Whether a node is affine in what it reads that is not constant."""
+    graph, node = values.graph, values.graph.nodes[index]
+    kind = node.op_type
+    if kind not in _AFFINE or node.domain not in {"", "ai.onnx"} or not values.is_float(node.output[0]):
+        return False
+    if len(node.output) > 1 and kind != "Split":
+        return False
+    reads = [name for name in node.input if name and not values.is_constant(name)]
+    if not all(values.is_float(name) for name in reads):
+        return False
+    if kind in _SUMS:
+        return True
+    if len(reads) != 1:
+        return False
+    if reads[0] != node.input[0] and kind not in _EITHER:
+        return False
+    return not (kind == "Pad" and graph.attributes[index].get("mode", "constant") != "constant")
+
+
+def _is_one_product(values: Values, indices: Sequence[int]) -> bool:
+    """Whether one product takes nearly all that some nodes take, so that one operator would take as much."""
+    heavy = [index for index in indices if values.graph.nodes[index].op_type in _HEAVY]
+    return len(heavy) == 1 and values.costs[heavy[0]] > _ONE_PRODUCT * values.cost_of(indices)
+
+
+def _goes_on(values: Values, value: str, allowed: Sequence[bool]) -> bool:
+    """Whether the only reader of a value scales it further, so that the larger region is tried instead."""
+    graph = values.graph
+    readers = graph.readers.get(value, [])
+    if len(readers) != 1 or value in graph.wanted or not allowed[readers[0]]:
+        return False
+    reader = graph.nodes[readers[0]]
+    return reader.op_type in _SCALING and len(values.computed(reader)) == 1
+
+
+def _probed(values: Values, region: Region, gone: Sequence[int], until: float) -> Rewrite | None:
+    value = values.graph.nodes[region.nodes[-1]].output[0]
+    return _Probe(values, region, value, gone, until).rewrite()
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    """Which inputs a convolution reads for one output.
+
+    Attributes:
+        strides: By axis.
+        low: First tap by axis, relative to the stride times the output's place.
+        high: Last tap by axis.
+    """
+
+    strides: tuple[int, ...]
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        return tuple(high - low + 1 for low, high in zip(self.low, self.high, strict=True))
+
+    def taps(self) -> Iterator[tuple[int, ...]]:
+        """Yield every tap."""
+        return itertools.product(*(range(low, high + 1) for low, high in zip(self.low, self.high, strict=True)))
+
+    def place(self, at: Sequence[int], tap: Sequence[int]) -> tuple[int, ...] | None:
+        """Return the output that reads an input through a tap; None if the stride passes over it."""
+        found = []
+        for here, offset, stride in zip(at, tap, self.strides, strict=True):
+            whole, rest = divmod(here - offset, stride)
+            if rest:
+                return None
+            found.append(whole)
+        return tuple(found)
+
+
+class _Probe:
+    """Finds the one operator that an affine region is.
+
+    Args:
+        values: The graph.
+        region: The region, which reads one value.
+        value: What it computes.
+        gone: The nodes that it would replace.
+        deadline: When to give up.
+    """
+
+    def __init__(self, values: Values, region: Region, value: str, gone: Sequence[int], deadline: float) -> None:
+        self._values, self._value, self._gone, self._deadline = values, value, gone, deadline
+        self._x = region.reads[0]
+        self._dtype = values.dtypes[self._x]
+        self._from, self._to = values.shapes[self._x], values.shapes[value]
+        self._before = values.cost_of(gone)
+        self._heavy = any(values.graph.nodes[index].op_type in _HEAVY for index in gone)
+        self._part = values.part(region, value)
+        random = np.random.default_rng(9)
+        self._sample = random.standard_normal(self._from).astype(self._dtype)
+        self._image = self._part(self._sample)[0].astype(np.float64)
+        self._base = self._part(np.zeros(self._from, self._dtype))[0].astype(np.float64)
+        self._scale = float(np.abs(self._image).max()) + 1e-12
+
+    def rewrite(self) -> Rewrite | None:
+        """Return the rewrite; None if the region is none of these, or if it saves nothing."""
+        if not self._image.size or self._image.shape != self._to or not np.isfinite(self._image).all():
+            return None
+        options: tuple[Callable[[], Rewrite | None], ...] = (
+            self._moved, self._scaled, self._convolution, self._product,
+        )  # fmt: skip
+        for option in options:
+            if late(self._deadline):
+                return None
+            if rewrite := option():
+                return rewrite
+        return None
+
+    def _at(self, array: Array) -> Array:
+        """Return what the region makes of an array, less what it makes of zeros."""
+        return self._part(array)[0].astype(np.float64) - self._base
+
+    def _accepted(self, draft: Draft, kind: str, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Rewrite | None:
+        """Return the rewrite if it computes the same of random numbers, and is predicted to cost less."""
+        known = {name: self._to for node in draft.nodes for name in node.output} | dict(shapes or {})
+        after = self._values.cost_of_new(draft, known)
+        if after > _CHEAPER * self._before:
+            return None
+        found = self._values.of_draft(draft, [self._x], self._value)(self._sample)[0]
+        if apart(found, self._image) > (_CLOSE if self._dtype != np.float16 else 1e-2):
+            return None
+        names = self._values.graph.names(self._gone)
+        return draft.rewrite(f"affine: {kind}", [self._value], names, self._before - after)
+
+    # Moves: every output is one element of the input.
+
+    def _moved(self) -> Rewrite | None:
+        size = int(np.prod(self._from))
+        if size >= _LARGEST_MOVE or size < 2 or self._dtype == np.float16 or np.abs(self._base).max() > 0:
+            return None
+        found = self._part(np.arange(1, size + 1, dtype=self._dtype).reshape(self._from))[0]
+        where = np.round(found).astype(np.int64) - 1
+        if not np.array_equal(found, where + 1) or where.min() < 0 or where.max() >= size:
+            return None
+        draft = Draft(self._values.graph)
+        kind = move(draft, where, self._from, self._x, self._value)
+        return None if kind is None else self._accepted(draft, kind)
+
+    # A factor and a summand for each channel.
+
+    def _scaled(self) -> Rewrite | None:
+        if self._from != self._to:
+            return None
+        change = self._image - self._base
+        for axis in dict.fromkeys((1, len(self._from) - 1)):
+            if axis >= len(self._from):
+                continue
+            others = tuple(place for place in range(len(self._from)) if place != axis)
+            sample = self._sample.astype(np.float64)
+            factor = (change * sample).sum(others, keepdims=True) / ((sample**2).sum(others, keepdims=True) + 1e-30)
+            if np.abs(change - factor * sample).max() > _CLOSE * self._scale:
+                continue
+            draft, made, summand = Draft(self._values.graph), self._x, _narrowed(self._base, self._scale)
+            if np.abs(factor - 1).max() > 1e-7:
+                made = draft.op("Mul", made, draft.constant(factor, self._dtype))
+            if np.abs(summand).max() > 1e-9 * self._scale:
+                made = draft.op("Add", made, draft.constant(summand, self._dtype))
+            draft.finish(made, self._value)
+            return self._accepted(draft, "affine by channel")
+        return None
+
+    # A convolution.
+
+    def _convolution(self) -> Rewrite | None:  # noqa: PLR0911  # one reason each
+        if len(self._from) != len(self._to) or len(self._from) not in {3, 4} or self._from[0] != self._to[0]:
+            return None
+        if not self._heavy and len(self._gone) < 3:
+            return None
+        if any(after > before or after < 1 for before, after in zip(self._from[2:], self._to[2:], strict=True)):
+            return None
+        kernel = self._reach()
+        if kernel is None:
+            return None
+        filters = self._filters(kernel)
+        if filters is None:
+            return None
+        draft = Draft(self._values.graph)
+        groups = self._write_convolution(draft, kernel, filters)
+        if groups is None:
+            return None
+        shapes = {node.output[0]: self._from for node in draft.nodes if node.op_type == "Slice"}
+        return self._accepted(draft, "one convolution", shapes)
+
+    def _reach(self) -> _Kernel | None:
+        """Return how far the inputs of one output lie apart, by one impulse for each phase of the strides."""
+        before, after = self._from[2:], self._to[2:]
+        strides = tuple(max(1, round(size / small)) for size, small in zip(before, after, strict=True))
+        random = np.random.default_rng(3)
+        centre = [min(size - 1, (size // 2 // stride) * stride) for size, stride in zip(before, strides, strict=True)]
+        low, high = [10**6] * len(before), [-(10**6)] * len(before)
+        for phase in itertools.product(*(range(stride) for stride in strides)):
+            at = [min(size - 1, place + step) for size, place, step in zip(before, centre, phase, strict=True)]
+            probe = np.zeros(self._from, self._dtype)
+            probe[(0, slice(None), *at)] = random.choice([-1, 1], self._from[1]) * (1 + random.random(self._from[1]))
+            seen = np.abs(self._at(probe))[0].max(0)
+            if not seen.max() > 0:
+                continue
+            places = np.argwhere(seen > 1e-6 * seen.max())
+            for axis, stride in enumerate(strides):
+                taps = at[axis] - stride * places[:, axis]
+                low[axis], high[axis] = min(low[axis], int(taps.min())), max(high[axis], int(taps.max()))
+        kernel = _Kernel(strides, tuple(low), tuple(high))
+        return kernel if all(1 <= size <= _LARGEST_KERNEL for size in kernel.size) else None
+
+    def _filters(self, kernel: _Kernel) -> Array | None:
+        """Return the weights: impulses of several channels at once, so far apart that their images are disjoint."""
+        channels = self._from[1]
+        filters = np.zeros((self._to[1], channels, *kernel.size))
+        probes = 0
+        for phase in itertools.product(*(range(stride) for stride in kernel.strides)):
+            places = self._places(kernel, phase)
+            if not places:
+                return None
+            for first in range(0, channels, len(places)):
+                probes += 1
+                if late(self._deadline) or probes > _MOST_PROBES:
+                    return None
+                group = list(zip(range(first, min(channels, first + len(places))), places, strict=False))
+                probe = np.zeros(self._from, self._dtype)
+                for channel, at in group:
+                    probe[(0, channel, *at)] = 1
+                last = np.moveaxis(self._at(probe)[0], 0, -1)
+                for channel, at in group:
+                    for tap in kernel.taps():
+                        place = kernel.place(at, tap)
+                        if place is not None:
+                            offset = tuple(step - low for step, low in zip(tap, kernel.low, strict=True))
+                            np.moveaxis(filters[:, channel], 0, -1)[offset] = last[place]
+        return filters
+
+    def _places(self, kernel: _Kernel, phase: Sequence[int]) -> list[tuple[int, ...]]:
+        """Return places of impulses whose images lie inside and apart from each other."""
+        axes = []
+        for axis, (begin, stride) in enumerate(zip(phase, kernel.strides, strict=True)):
+            apart_by = (kernel.size[axis] // stride + 1) * stride
+            found = list[int]()
+            for at in range(begin, self._from[2 + axis], stride):
+                taps = range(kernel.low[axis], kernel.high[axis] + 1)
+                seen = [(at - tap) // stride for tap in taps if (at - tap) % stride == 0]
+                inside = seen and min(seen) >= 0 and max(seen) < self._to[2 + axis]
+                if inside and (not found or at - found[-1] >= apart_by):
+                    found.append(at)
+            axes.append(found)
+        return list(itertools.product(*axes))
+
+    def _write_convolution(self, draft: Draft, kernel: _Kernel, filters: Array) -> int | None:
+        filters = np.where(np.abs(filters) > np.abs(filters).max() * 1e-7, filters, 0)
+        groups = groups_of(filters)
+        filters = grouped(filters, groups)
+        begins = [-low for low in kernel.low]
+        ends = [
+            stride * (small - 1) + low + taps - size
+            for stride, small, low, taps, size in zip(
+                kernel.strides, self._to[2:], kernel.low, kernel.size, self._from[2:], strict=True
+            )
+        ]
+        source = self._x
+        if min(begins + ends) < 0:  # what no output reads is cut off first
+            if self._values.graph.opset < 10:
+                return None
+            first = [max(0, -pad) for pad in begins]
+            last = [size + min(0, pad) for size, pad in zip(self._from[2:], ends, strict=True)]
+            axes = list(range(2, len(self._from)))
+            bounds = [draft.constant(numbers, np.int64) for numbers in (first, last, axes)]
+            source = draft.op("Slice", source, *bounds)
+            begins, ends = [max(0, pad) for pad in begins], [max(0, pad) for pad in ends]
+        inputs = [source, draft.constant(filters, self._dtype)]
+        flat = self._base[0].reshape(self._to[1], -1)
+        even = np.abs(self._base - self._base[:1, ...]).max() <= 1e-6 * self._scale
+        even = even and np.abs(flat - flat[:, :1]).max() < 1e-6 * self._scale
+        if even and np.abs(flat).max() > 1e-9 * self._scale:
+            inputs.append(draft.constant(flat.mean(1), self._dtype))
+        made = draft.op(
+            "Conv", *inputs, kernel_shape=list(kernel.size), strides=list(kernel.strides), pads=begins + ends,
+            group=groups,
+        )  # fmt: skip
+        if not even:
+            made = draft.op("Add", made, draft.constant(self._base[:1], self._dtype))
+        draft.finish(made, self._value)
+        return groups
+
+    # A product with a matrix along the last axis.
+
+    def _product(self) -> Rewrite | None:
+        if len(self._from) < 2 or self._from[:-1] != self._to[:-1] or not self._heavy:
+            return None
+        depth, width, rows = self._from[-1], self._to[-1], int(np.prod(self._from[:-1]))
+        if depth * width > _LARGEST_MATRIX or -(-depth // rows) > _MOST_PROBES:
+            return None
+        matrix = np.zeros((depth, width))
+        for first in range(0, depth, rows):
+            if late(self._deadline):
+                return None
+            number = min(rows, depth - first)
+            probe = np.zeros((rows, depth), self._dtype)
+            probe[np.arange(number), first + np.arange(number)] = 1
+            matrix[first : first + number] = self._at(probe.reshape(self._from)).reshape(rows, width)[:number]
+        draft = Draft(self._values.graph)
+        weight = draft.constant(matrix, self._dtype)
+        summand = _narrowed(self._base, self._scale)
+        if np.abs(summand).max() < 1e-9 * self._scale:
+            draft.op("MatMul", self._x, weight, to=self._value)
+        elif len(self._from) == 2 and summand.shape[0] == 1:
+            draft.op("Gemm", self._x, weight, draft.constant(summand.reshape(-1), self._dtype), to=self._value)
+        else:
+            draft.op("Add", draft.op("MatMul", self._x, weight), draft.constant(summand, self._dtype), to=self._value)
+        return self._accepted(draft, "one product")
+
+
+def _narrowed(array: Array, scale: float) -> Array:
+    """Return an array with each axis along which it does not change cut to one element."""
+    for axis in range(array.ndim):
+        if array.shape[axis] > 1 and np.abs(array - array.take([0], axis)).max() < 1e-7 * scale:
+            array = array.take([0], axis)
+    return array
+
+
+def move(draft: Draft, where: Array, shape: Sequence[int], x: str, value: str) -> str | None:
+    """Write the one operator that puts elements where they are; return its kind, None if there is none."""
+    places = np.arange(int(np.prod(shape))).reshape(shape)
+    if where.shape == places.shape and np.array_equal(where, places):
+        draft.op("Identity", x, to=value)
+        return "nothing"
+    if where.size == places.size and np.array_equal(where.reshape(-1), places.reshape(-1)):
+        draft.reshape(x, where.shape, to=value)
+        return "Reshape"
+    if where.ndim != places.ndim:
+        return None
+    if sorted(where.shape) == sorted(shape) and places.ndim <= 5:
+        for order in itertools.permutations(range(places.ndim)):
+            if np.array_equal(places.transpose(order), where):
+                draft.op("Transpose", x, perm=list(order), to=value)
+                return "Transpose"
+    changed = [axis for axis in range(places.ndim) if where.shape[axis] != shape[axis]]
+    for axis in changed if len(changed) == 1 else range(places.ndim) if not changed else ():
+        index = where // int(np.prod(shape[axis + 1 :])) % shape[axis]
+        index = np.moveaxis(index, axis, 0).reshape(where.shape[axis], -1)[:, 0]
+        if np.array_equal(np.take(places, index, axis), where):
+            pick(draft, x, index, axis, to=value)
+            return "selection"
+    return None
+
+
+def pick(draft: Draft, x: str, index: Array, axis: int, *, to: str = "") -> str:
+    """Add the selection of some indices along an axis: a Slice where they are evenly spaced, else a Gather."""
+    steps = np.unique(np.diff(index))
+    if len(index) > 1 and len(steps) == 1 and steps[0] > 0:
+        bounds = (index[0], index[-1] + 1, axis, steps[0])
+        return draft.op("Slice", x, *(draft.constant([number], np.int64) for number in bounds), to=to)
+    return draft.op("Gather", x, draft.constant(index, np.int64), axis=axis, to=to)
+
+
+def groups_of(filters: Array) -> int:
+    """Return the largest number of groups of channels that do not read each other, in order.
+
+    Args:
+        filters: Weights by output channel and input channel.
+    """
+    outputs, inputs = filters.shape[:2]
+    used = np.abs(filters.reshape(outputs, inputs, -1)).max(-1) > 0
+    for groups in sorted(
+        (n for n in range(2, min(inputs, outputs) + 1) if not inputs % n and not outputs % n), reverse=True
+    ):
+        high, wide = outputs // groups, inputs // groups
+        mask = np.kron(np.eye(groups, dtype=bool), np.ones((high, wide), bool))
+        if not (used & ~mask).any():
+            return groups
+    return 1
+
+
+def grouped(filters: Array, groups: int) -> Array:
+    """Return weights in the form of a convolution with groups."""
+    if groups == 1:
+        return filters
+    high, wide = filters.shape[0] // groups, filters.shape[1] // groups
+    blocks = [filters[n * high : (n + 1) * high, n * wide : (n + 1) * wide] for n in range(groups)]
+    return np.concatenate(blocks)

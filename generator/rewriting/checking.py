@@ -1,0 +1,469 @@
+"""Whether a changed model computes the same, and whether it is faster: inputs, the model's own noise, quick timing.
+
+Runs inside the search process only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from ...errors import DlbricksError, ModelError
+from ...models.binding import apply, plan
+from ...models.normal import NormalForm, normalise
+from ...models.reader import read_full
+from ...models.subgraphs import static_shape
+from ..network.inputs import InputType, make_inputs
+from .form import Rewrite
+from .values import Feeds, Values, apart, session
+
+_SCALES = (1.0, 1.0, 3.0, 30.0)
+"""What floating-point inputs are multiplied by in each set of inputs: typical, typical, scaled, wide."""
+
+_RECORDED = 3
+"""Sets of inputs whose interior values are recorded; the wide ones only count for the outputs."""
+
+_SHAPES = 3
+"""Dynamic dimensions that are changed alone, besides all of them together."""
+
+_JITTER = 1e-6
+"""Relative change of inputs that shows how far a model amplifies rounding errors."""
+
+_LEAST, _MOST, _RELAXED = 1e-4, 5e-3, 1e-3
+"""Tolerance of outputs relative to their largest value: at least, at most, and at least if noise is accepted."""
+
+_FACTOR = 3.0
+"""Tolerance as a multiple of the model's own noise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A model to be rewritten.
+
+    Attributes:
+        path: Its file.
+        model: The model with its weights; dynamic dimensions stay dynamic.
+        overridable: Constants that a caller could override, since they are inputs of the file as well.
+        is_external: Whether weights are in files of their own.
+        feeds: Sets of inputs at the measured shape.
+        other_feeds: Sets of inputs at a second shape; empty for static models.
+    """
+
+    path: Path
+    model: onnx.ModelProto
+    overridable: frozenset[str]
+    is_external: bool
+    feeds: tuple[Feeds, ...]
+    other_feeds: tuple[Feeds, ...]
+
+
+def read_subject(path: Path, batch: int | None, dims: Mapping[str, int], *, shapes: bool = True) -> Subject:
+    """Read a model file.
+
+    Args:
+        path: The file.
+        batch: Batch to measure at; a batch that the file fixes is changed.
+        dims: Values of dynamic dimensions to measure at.
+        shapes: Also make inputs of a second shape.
+
+    Raises:
+        ModelError: The file cannot be read or bound.
+    """
+    normal, external = _with_weights(path)
+    model, overridable = normal.model, normal.overridable
+    bound = _copy_of_structure(model)
+    binding = plan(bound, batch=batch, dims=dims)
+    apply(bound, binding)
+    feeds = _feeds(bound, _SCALES)
+    if binding.rebatch is not None:
+        apply(model, binding)
+    if binding.rebatch is not None or not binding.bound or not shapes:
+        return Subject(path, model, overridable, external, feeds, ())
+    others = list[Feeds]()
+    sizes = {name: _another(size) for name, size in binding.bound.items()}
+    for changed in (sizes, *({**binding.bound, name: size} for name, size in list(sizes.items())[:_SHAPES])):
+        other = _copy_of_structure(model)
+        with contextlib.suppress(DlbricksError):  # another size need not be possible
+            apply(other, plan(other, dims=changed))
+            others += _feeds(other, _SCALES[:1])
+    return Subject(path, model, overridable, external, feeds, tuple(others))
+
+
+def _with_weights(path: Path) -> tuple[NormalForm, bool]:
+    model, folder = read_full(path)
+    external = bool(folder.locations)
+    for tensor in model.graph.initializer:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            data = folder.locate(tensor).read()
+            tensor.ClearField("external_data")
+            tensor.data_location = onnx.TensorProto.DEFAULT
+            tensor.raw_data = bytes(data)
+    notes = onnx.ModelProto(metadata_props=model.metadata_props, doc_string=model.doc_string)
+    notes.producer_name = model.producer_name
+    normal = normalise(model, keep_weights=True)
+    for name in ("metadata_props", "doc_string", "producer_name"):
+        normal.model.ClearField(name)
+    normal.model.MergeFrom(notes)
+    del normal.model.graph.value_info[:]  # types inside are recorded, and binding thousands of them takes minutes
+    return normal, external
+
+
+def _copy_of_structure(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy of a model; binding changes small constants only, so that all are copied."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    return made
+
+
+def _another(size: int) -> int:
+    """Return another size of a dimension that is likely to be legal."""
+    return size + 32 if size % 32 == 0 else size + 1
+
+
+def _feeds(bound: onnx.ModelProto, scales: Sequence[float]) -> tuple[Feeds, ...]:
+    constants = {tensor.name for tensor in bound.graph.initializer}
+    types = list[InputType]()
+    for value in bound.graph.input:
+        if value.name in constants:
+            continue
+        shape = static_shape(value.type)
+        if shape is None:
+            raise ModelError(f"input '{value.name}' has no static shape", remedy="give its dimensions")
+        kind = onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type).lower()
+        types.append((value.name, kind, shape))
+    return tuple(
+        {
+            name: array * array.dtype.type(scale) if array.dtype.kind == "f" else array
+            for name, array in make_inputs(bound, types, seed=seed)[0].items()
+        }
+        for seed, scale in enumerate(scales)
+    )
+
+
+Executed = Counter[tuple[object, ...]]
+"""How often the runtime executes each operator, told apart by attributes and shapes of constants."""
+
+
+def loaded(model: bytes, *, threads: int) -> tuple[Any, Executed]:
+    """Load a model, and return what the runtime executes of it, too."""
+    with tempfile.TemporaryDirectory(prefix="dlbricks-executed-") as name:
+        path = Path(name) / "executed.onnx"
+        runner = session(model, threads=threads, write=path)
+        if not path.exists():
+            return runner, Counter()
+        graph = onnx.load(path).graph
+    shapes = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    return runner, Counter(
+        (
+            node.domain,
+            node.op_type,
+            tuple(sorted(repr((attribute.name, _attribute(attribute))) for attribute in node.attribute)),
+            tuple(shapes.get(value) for value in node.input),
+        )
+        for node in graph.node
+    )
+
+
+def _attribute(attribute: onnx.AttributeProto) -> object:
+    return attribute.SerializeToString(deterministic=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a check says.
+
+    Attributes:
+        error: Largest difference of an output, relative to its largest value.
+        refusal: Why the model does not compute the same; empty if it does.
+        runner: The loaded model; None if it was refused.
+        executed: What the runtime executes of it, see ``executed``.
+    """
+
+    error: float
+    refusal: str
+    runner: Any = None
+    executed: Executed = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reference:
+    """One set of inputs with the outputs of the original, and what they may differ by."""
+
+    feeds: Feeds
+    outputs: Sequence[Any]
+    noise: float
+    tolerance: float
+
+
+class Checker:
+    """Compares changed models with the original on several inputs.
+
+    Args:
+        subject: The original.
+        threads: Threads of the runtime.
+        noise_ok: Accept differences of the last digits that are larger than the model's own noise.
+
+    Raises:
+        ModelError: The original cannot run.
+    """
+
+    def __init__(self, subject: Subject, *, threads: int, noise_ok: bool) -> None:
+        self._threads = threads
+        least = _RELAXED if noise_ok else _LEAST
+        data = subject.model.SerializeToString()
+        self.runner, self.executed = loaded(data, threads=threads)
+        plain = session(data, optimised=False, threads=threads)
+        self._references = list[_Reference]()
+        self.usable = list[Feeds]()
+        self.other: Feeds | None = None
+        reason = ""
+        for number, feeds in enumerate((*subject.feeds, *subject.other_feeds)):
+            try:
+                found = _reference(self.runner, plain, feeds, least)
+            except Exception as error:  # noqa: BLE001  # an input may be illegal, or a second shape impossible
+                reason = reason or " ".join(str(error).split())[:200]
+                continue
+            if found is not None:
+                self._references.append(found)
+                if number < _RECORDED:
+                    self.usable.append(feeds)
+                if number >= len(subject.feeds) and self.other is None:
+                    self.other = feeds
+        if not self.usable:
+            raise ModelError(f"the model does not run on any input that was made for it: {reason}")
+
+    @property
+    def second_shape(self) -> bool:
+        """Whether a second shape is compared."""
+        return self.other is not None
+
+    @property
+    def noise(self) -> float:
+        """The model's own noise: what its outputs differ by without the runtime's optimiser, or after a tiny change."""
+        return max(reference.noise for reference in self._references)
+
+    @property
+    def tolerance(self) -> float:
+        """The smallest tolerance of any set of inputs."""
+        return min(reference.tolerance for reference in self._references)
+
+    def check(self, model: bytes) -> Verdict:
+        """Compare a model with the original."""
+        try:
+            runner, executed = loaded(model, threads=self._threads)
+        except Exception as error:  # noqa: BLE001  # the runtime refuses it in its own ways
+            return Verdict(np.inf, f"the runtime refuses it: {' '.join(str(error).split())[:160]}")
+        largest = 0.0
+        for reference in self._references:
+            try:
+                outputs = runner.run(None, dict(reference.feeds))
+            except Exception as error:  # noqa: BLE001
+                return Verdict(np.inf, f"it does not run: {' '.join(str(error).split())[:160]}")
+            error_ = _largest(outputs, reference.outputs)
+            if error_ > reference.tolerance:
+                return Verdict(error_, f"an output differs by {error_:.2g} of its largest value")
+            largest = max(largest, error_)
+        return Verdict(largest, "", runner, executed)
+
+
+def _reference(runner: Any, plain: Any, feeds: Feeds, least: float) -> _Reference | None:
+    """Return the outputs for one set of inputs with their noise; None if they are not finite."""
+    outputs = runner.run(None, dict(feeds))
+    if any(isinstance(value, np.ndarray) and value.dtype.kind == "f" and np.isnan(value).any() for value in outputs):
+        return None
+    random = np.random.default_rng(0)
+    shaken = {
+        name: (array * (1 + _JITTER * random.standard_normal(array.shape))).astype(array.dtype)
+        if array.dtype.kind == "f"
+        else array
+        for name, array in feeds.items()
+    }
+    noise = max(_largest(plain.run(None, dict(feeds)), outputs), _largest(runner.run(None, shaken), outputs) / 10)
+    if not np.isfinite(noise):
+        return None
+    return _Reference(feeds, outputs, noise, min(max(least, _FACTOR * noise), max(_MOST, least)))
+
+
+def _largest(own: Sequence[Any], other: Sequence[Any]) -> float:
+    """Return the largest relative difference of outputs; infinite if anything but numbers differs."""
+    if len(own) != len(other):
+        return np.inf
+    found = 0.0
+    for mine, theirs in zip(own, other, strict=True):
+        if not isinstance(theirs, np.ndarray) or theirs.dtype.kind not in "fiub":
+            same = repr(mine) == repr(theirs)
+            found = max(found, 0.0 if same else np.inf)
+        elif mine.dtype != theirs.dtype or mine.shape != theirs.shape:
+            return np.inf
+        elif theirs.dtype.kind == "f":
+            error = apart(mine, theirs)
+            found = max(found, error if np.abs(theirs).max(initial=0) > 1e-30 or error == 0 else np.inf)
+        elif not np.array_equal(mine, theirs):
+            found = max(found, np.inf)
+    return found
+
+
+def computes_the_same(values: Values, rewrite: Rewrite) -> bool:
+    """Whether the nodes of a rewrite compute the recorded values from the recorded values upstream."""
+    made = {name for node in rewrite.nodes for name in node.output}
+    reads = {name for node in rewrite.nodes for name in node.input if name} - made - set(rewrite.constants)
+    reads -= set(values.graph.constants)
+    if any(name not in values.runs[0] for name in reads):
+        return True  # a value that cannot be recorded: the outputs decide
+    if not reads:
+        return True
+    runner = values.function(
+        rewrite.nodes, {name: values.dtypes[name] for name in reads}, rewrite.values, rewrite.constants
+    )
+    for run in values.runs:
+        found = runner(*(run[name] for name in reads))
+        for name, array in zip(rewrite.values, found, strict=True):
+            if name not in run:
+                continue
+            if array.dtype != run[name].dtype:
+                return False
+            if array.dtype.kind == "f":
+                limit = rewrite.close if array.dtype != np.float16 else 10 * rewrite.close
+                if apart(array, run[name]) > limit:
+                    return False
+            elif not np.array_equal(array, run[name]):
+                return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What a change saves, by a quick look inside one process.
+
+    Attributes:
+        saving: Median share that is saved.
+        low: Lower end of its 95 % interval.
+        high: Upper end.
+        before_ms: Median latency before.
+    """
+
+    saving: float
+    low: float
+    high: float
+    before_ms: float
+
+
+_LEAST_S, _FEWEST, _EARLY = 3e-3, 7, 6
+"""Seconds of one sample at least; samples at least; samples after which a hopeless change is given up."""
+
+
+class Alternation:
+    """Two loaded models that run alternately on the same inputs; on one thread CPU time counts, else elapsed time.
+
+    Args:
+        before: The first model.
+        after: The second.
+        feeds: The inputs.
+        threads: Threads of the runtime.
+    """
+
+    def __init__(self, before: Any, after: Any, feeds: Feeds, *, threads: int) -> None:
+        self._runners, self._feeds = (before, after), dict(feeds)
+        self._clock = time.process_time if threads == 1 else time.perf_counter
+        self.samples = list[tuple[float, float]]()
+        for runner in self._runners:
+            runner.run(None, self._feeds)  # the first run prepares kernels
+        quickest = min(self._seconds(side, 1) for side in (0, 1))
+        self._times = max(1, int(_LEAST_S / max(quickest, 1e-6)))
+
+    def _seconds(self, side: int, times: int) -> float:
+        runner, feeds = self._runners[side], self._feeds
+        begun = self._clock()
+        for _ in range(times):
+            runner.run(None, feeds)
+        return (self._clock() - begun) / times
+
+    def sample(self) -> None:
+        """Take one sample of each, in an order that changes."""
+        first = len(self.samples) % 2
+        taken = {side: self._seconds(side, self._times) for side in (first, 1 - first)}
+        self.samples.append((taken[0], taken[1]))
+
+
+def compare(before: Any, after: Any, feeds: Feeds, *, threads: int, budget_s: float, longer: int = 3) -> Timing:
+    """Return what one loaded model saves of another, by a quick look; an unclear one takes longer."""
+    begun = time.perf_counter()
+    turns = Alternation(before, after, feeds, threads=threads)
+    found = _sampled(turns, begun + budget_s)
+    if found.low <= 0 < found.saving:
+        found = _sampled(turns, begun + longer * budget_s)
+    return found
+
+
+def _sampled(turns: Alternation, end: float) -> Timing:
+    samples, latest = turns.samples, end + (end - time.perf_counter())
+    while len(samples) < _FEWEST or time.perf_counter() < end:
+        turns.sample()
+        if len(samples) == _EARLY and np.median([new / old for old, new in samples]) > 1.0:
+            break
+        if time.perf_counter() > latest and len(samples) >= 3:
+            break
+    ratios = np.array([new / old for old, new in samples])
+    drawn = np.random.default_rng(0).integers(0, len(ratios), (500, len(ratios)))
+    low, high = np.percentile(np.median(ratios[drawn], 1), (2.5, 97.5))
+    before_ms = float(np.median([old for old, _ in samples])) * 1e3
+    return Timing(1 - float(np.median(ratios)), 1 - float(high), 1 - float(low), before_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """Pairs of files to be timed in one process.
+
+    Attributes:
+        path: The original, from which the inputs are made.
+        pairs: The files, before and after.
+        batch: As ``Request``.
+        dims: As ``Request``.
+        threads: Threads of the runtime.
+        budget_s: Seconds for all samples.
+        seed: Number of the process: it decides in which order files are loaded, and so where they lie in memory.
+    """
+
+    path: str
+    pairs: tuple[tuple[str, str], ...]
+    batch: int | None
+    dims: tuple[tuple[str, int], ...]
+    threads: int
+    budget_s: float
+    seed: int = 0
+
+
+Samples = tuple[tuple[tuple[float, float], ...], ...]
+"""By pair: seconds before and after of each sample."""
+
+
+_MOST_BALLAST = 1 << 20
+"""Bytes that are allocated between two models at most, so that they lie elsewhere in each process."""
+
+
+def race(asked: Race) -> Samples:
+    """Time pairs of files, sample by sample, one pair after the other in each round."""
+    subject = read_subject(Path(asked.path), asked.batch, dict(asked.dims), shapes=False)
+    random = np.random.default_rng(asked.seed)
+    loaded, ballast = dict[str, Any](), list[Any]()
+    for path in random.permutation(sorted({path for pair in asked.pairs for path in pair})):
+        ballast.append(np.ones(int(random.integers(1, _MOST_BALLAST)), np.uint8))
+        loaded[str(path)] = session(str(path), threads=asked.threads)
+    turns = [
+        Alternation(loaded[before], loaded[after], subject.feeds[0], threads=asked.threads)
+        for before, after in asked.pairs
+    ]
+    end = time.perf_counter() + asked.budget_s
+    while len(turns[0].samples) < _FEWEST or time.perf_counter() < end:
+        for turn in turns:
+            turn.sample()
+    return tuple(tuple(turn.samples) for turn in turns)

@@ -1,0 +1,176 @@
+"""Equality of values: what is always equal is computed once, whatever its spelling; constants never.
+
+Candidates are found by what the values hold on recorded inputs. Two values that look equal on these need not be equal
+on others (a Clip of small numbers), so that both are then computed again from numbers of every size.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+
+from .form import Array, Draft, Rewrite
+from .values import Feeds, Region, Values, apart, late
+
+_LEAST_ELEMENTS, _SAMPLE = 16, 20_000
+_NEIGHBOURS = 12
+"""Values with close fingerprints that a value is compared with."""
+_MOST_NODES, _MOST_TESTS = 60, 6
+_LEAST_SHARE = 0.002
+"""Predicted share of the model that a value saves at least."""
+_CLOSE = 2e-6
+_LEAST_FINITE = 0.3
+_MOST_BYTES = 64 << 20
+"""Limit on one computed constant."""
+
+_SPELLINGS = frozenset({"Cast", "Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+
+
+def constants(values: Values, deadline: float) -> list[Rewrite]:
+    """Return values that depend on constants alone as constants."""
+    graph, found = values.graph, list[Rewrite]()
+    known = values.shape_only
+    for node in graph.nodes:
+        if late(deadline):
+            break
+        draft, made = Draft(graph), list[str]()
+        for name in node.output:
+            array = values.runs[0].get(name)
+            needed = name in graph.wanted or any(
+                graph.nodes[reader].output[0] not in known for reader in graph.readers[name]
+            )
+            if name and name in known and needed and array is not None and array.nbytes <= _MOST_BYTES:
+                draft.op("Identity", draft.constant(array), to=name)
+                made.append(name)
+        if made:
+            gone = graph.unneeded(made, ())
+            found.append(draft.rewrite("constants: computed once", made, graph.names(gone), values.cost_of(gone)))
+    return found
+
+
+def equal(values: Values, deadline: float) -> list[Rewrite]:
+    """Return values that equal earlier ones, or reshape them."""
+    graph, found, covered = values.graph, list[Rewrite](), set[int]()
+    pairs = [(first, second) for first, second in _alike(values) if not _is_spelling(values, first, second)]
+    priced = []
+    for first, second in pairs:
+        if late(deadline):
+            break
+        gone = graph.unneeded([second], [first])
+        if gone and values.cost_of(gone) >= _LEAST_SHARE * values.total_ns:
+            priced.append((values.cost_of(gone), first, second, gone))
+    for saving, first, second, gone in sorted(priced, key=lambda entry: -entry[0]):
+        if late(deadline):
+            break
+        if covered.issuperset(gone) or not values.attempt(_always, values, first, second, deadline):
+            continue
+        covered.update(gone)
+        draft = Draft(graph)
+        if values.shapes[first] == values.shapes[second]:
+            draft.op("Identity", first, to=second)
+        else:
+            draft.reshape(first, values.target(second), to=second)
+        found.append(draft.rewrite("equality: computed twice", [second], graph.names(gone), saving))
+    return found
+
+
+def _alike(values: Values) -> Iterator[tuple[str, str]]:
+    """Yield pairs of values that are equal in every recorded run, the earlier one first."""
+    random = np.random.default_rng(1)
+    weights = random.standard_normal(_SAMPLE)
+    groups = defaultdict[tuple[int, object], list[tuple[float, float, str]]](list)
+    names = [value.name for value in values.graph.inputs]
+    names += [name for node in values.graph.nodes for name in node.output if name]
+    for name in names:
+        array = values.runs[0].get(name)
+        if array is None or array.dtype.kind not in "fiu" or array.size < _LEAST_ELEMENTS or values.is_constant(name):
+            continue
+        sample = array.reshape(-1)[:_SAMPLE].astype(np.float64)
+        length = float(np.linalg.norm(sample))
+        if np.isfinite(length) and length > 1e-9:
+            groups[array.size, array.dtype].append((float(sample @ weights[: sample.size]) / length, length, name))
+    for members in groups.values():
+        members.sort()
+        for place, (print_, length, name) in enumerate(members):
+            for other_print, other_length, other in members[max(0, place - _NEIGHBOURS) : place][::-1]:
+                if print_ - other_print > 1e-4:
+                    break
+                if abs(length - other_length) <= 1e-4 * length and _same_in_all(values, other, name):
+                    first, second = sorted((name, other), key=lambda name: values.graph.producer.get(name, -1))
+                    if values.graph.producer.get(first, -1) < values.graph.producer.get(second, -1):
+                        yield first, second
+                        break
+
+
+def _same_in_all(values: Values, first: str, second: str) -> bool:
+    return all(
+        run[first].size == run[second].size and apart(run[first].reshape(-1), run[second].reshape(-1)) <= _CLOSE
+        for run in values.runs
+    )
+
+
+def _is_spelling(values: Values, first: str, second: str) -> bool:
+    """Whether the second is the first under another name or shape, which costs nothing."""
+    maker = values.graph.maker(second)
+    return maker is not None and maker.op_type in _SPELLINGS and first in maker.input
+
+
+def _always(values: Values, first: str, second: str, deadline: float) -> bool:
+    """Whether both are equal on numbers of every size, computed from the few values that both come from."""
+    pair = first, second
+    for region in itertools.islice(_common(values, first, second), _MOST_TESTS):
+        if late(deadline):
+            return False
+        made = {name for index in region.nodes for name in values.graph.nodes[index].output}
+        outputs = [name for name in (first, second) if name in made]
+        nodes = [values.graph.nodes[index] for index in region.nodes]
+        reads = {name: values.dtypes[name] for name in region.reads}
+        part = values.function(nodes, reads, outputs)
+        if all(_same_on(dict(zip(reads, given, strict=True)), dict(zip(outputs, part(*given), strict=True)), pair)
+               for given in _wide(values, region)):  # fmt: skip
+            return True
+    return False
+
+
+def _same_on(reads: Feeds, made: Feeds, pair: tuple[str, str]) -> bool:
+    first, second = (({**reads, **made}[name]).reshape(-1) for name in pair)
+    if first.size != second.size or apart(first, second) > 10 * _CLOSE or np.isfinite(first).mean() < _LEAST_FINITE:
+        return False
+    return first.dtype.kind != "f" or bool(np.allclose(first, second, rtol=1e-3, atol=1e-6, equal_nan=True))
+
+
+def _common(values: Values, first: str, second: str) -> Iterator[Region]:
+    """Yield regions that compute both values from at most two others, growing backwards."""
+    graph = values.graph
+    front, taken = {first, second}, set[int]()
+    while front and len(taken) < _MOST_NODES:
+        name = max(front, key=lambda name: graph.producer.get(name, -1))
+        index = graph.producer.get(name)
+        if index is None:
+            return
+        front.discard(name)
+        if index not in taken:
+            taken.add(index)
+            front.update(name for name in graph.reads[index] if not values.is_constant(name))
+        front -= {name for taken_index in (index,) for name in graph.nodes[taken_index].output}
+        if 0 < len(front) <= 2 and all(name in values.dtypes for name in front):
+            yield Region(tuple(sorted(front)), tuple(sorted(taken)))
+
+
+def _wide(values: Values, region: Region) -> Iterator[list[Array]]:
+    """Yield arguments of every size; integers as recorded."""
+    random = np.random.default_rng(2)
+    for spread in (0.5, 3.0):
+        yield [
+            np.asarray(
+                random.standard_normal(values.shapes[name])
+                * np.exp(spread * random.standard_normal(values.shapes[name])),
+                values.dtypes[name],
+            )
+            if values.dtypes[name].kind == "f"
+            else values.runs[0][name]
+            for name in region.reads
+        ]

@@ -1,0 +1,278 @@
+"""Order: what makes values smaller goes first, what copies them goes last, where both orders compute the same.
+
+Candidates are runs of operators that each read one value. Both orders are computed from random numbers and compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from .affine import move
+from .form import Array, Draft, Rewrite
+from .values import POINTWISE, Values, apart, late, predicted_ns
+
+_SHRINKING = frozenset({
+    "AveragePool", "Gather", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMean", "ReduceMin",
+    "ReduceSum", "Slice",
+})  # fmt: skip
+_COPYING = frozenset({"Expand", "Resize", "Tile", "Upsample"})
+_MOVING = frozenset({
+    "DepthToSpace", "Flatten", "Reshape", "Slice", "SpaceToDepth", "Squeeze", "Transpose", "Unsqueeze",
+})  # fmt: skip
+_LARGEST_MOVE = 1 << 22
+_SLOW_AVERAGE = 19
+"""Opset from which ONNX Runtime averages by a slow kernel."""
+_SMALLER, _CHEAPER = 0.6, 0.9
+_LEAST_SHARE = 0.005
+_LONGEST = 6
+_CLOSE = 2e-5
+_MONOTONE = POINTWISE | {"LogSoftmax", "Softmax"}
+
+
+def order(values: Values, deadline: float) -> list[Rewrite]:
+    """Return rewrites of two kinds: another order of operators, and broadcasting in place of copies."""
+    found = list[Rewrite]()
+    for index in range(len(values.graph.nodes)):
+        if late(deadline):
+            break
+        for search in (_swapped, _undone, _before_choice, _broadcast, _separable, _averaged):
+            if rewrite := values.attempt(search, values, index):
+                found.append(rewrite)
+    return found
+
+
+def _only(values: Values, node: onnx.NodeProto) -> str | None:
+    """Return the one value that a node of one output reads; None if it reads several."""
+    reads = values.computed(node)
+    plain = (
+        len(node.output) == 1 and len(reads) == 1 and not any(attribute.HasField("g") for attribute in node.attribute)
+    )
+    return reads[0] if plain else None
+
+
+def _run_before(values: Values, index: int) -> list[int]:
+    """Return the nodes before one, as far back as each is read by the next alone."""
+    graph, run = values.graph, list[int]()
+    while len(run) < _LONGEST:
+        value = _only(values, graph.nodes[run[0] if run else index])
+        maker = None if value is None else graph.producer.get(value)
+        if maker is None or value is None or len(graph.readers[value]) != 1 or value in graph.wanted:
+            return run
+        if _only(values, graph.nodes[maker]) is None:
+            return run
+        run.insert(0, maker)
+    return run
+
+
+def _swapped(values: Values, index: int) -> Rewrite | None:
+    """Return the rewrite that puts a node before the run of nodes that leads to it."""
+    graph, last = values.graph, values.graph.nodes[index]
+    run = _run_before(values, index)
+    value = last.output[0]
+    shapes = values.shapes
+    for begin in range(len(run)):
+        members = [graph.nodes[place] for place in run[begin:]]
+        x = _only(values, members[0])
+        shrinks = last.op_type in _SHRINKING and np.prod(shapes[value]) < _SMALLER * np.prod(shapes[last.input[0]])
+        copies = members[0].op_type in _COPYING and len(members) == 1
+        before = values.cost_of([*run[begin:], index])
+        if x is None or not (shrinks or copies) or not values.is_float(x) or before < _LEAST_SHARE * values.total_ns:
+            continue
+        draft = Draft(graph)
+        made = draft.copy(last, {str(_only(values, last)): x}, to=graph.fresh("early"))
+        for node in members:
+            made = draft.copy(node, {str(_only(values, node)): made}, to=graph.fresh("moved"))
+        draft.finish(made, value)
+        after = _cost_if_equal(values, draft, [*members, last], x, value)
+        if after is None or after > _CHEAPER * before:
+            continue
+        kind = f"order: {last.op_type} first" if shrinks else f"order: {members[0].op_type} last"
+        return draft.rewrite(kind, [value], graph.names([*run[begin:], index]), before - after)
+    return None
+
+
+def _undone(values: Values, index: int) -> Rewrite | None:
+    """Return the rewrite of moves with pointwise operators in between: these first, and one move behind them."""
+    graph, last = values.graph, values.graph.nodes[index]
+    if last.op_type not in _MOVING:
+        return None
+    run = [*_run_before(values, index), index]
+    for begin in range(len(run) - 2):
+        members = [graph.nodes[place] for place in run[begin:]]
+        x = _only(values, members[0])
+        moves = sum(node.op_type in _MOVING for node in members)
+        pointwise = [node for node in members if node.op_type in POINTWISE]
+        if x is None or moves < 2 or not pointwise or moves + len(pointwise) < len(members) or not values.is_float(x):
+            continue
+        constants = [values.constant(name) for node in pointwise for name in node.input]
+        if any(array is not None and array.size != 1 for array in constants):
+            continue
+        plain = [
+            helper.make_node("Identity", [str(_only(values, node))], [node.output[0]]) if node in pointwise else node
+            for node in members
+        ]
+        size = int(np.prod(values.shapes[x]))
+        if size >= _LARGEST_MOVE or values.dtypes[x] != np.float32:
+            continue
+        places = np.arange(1, size + 1, dtype=np.float32).reshape(values.shapes[x])
+        where = np.round(values.function(plain, {x: np.float32}, [last.output[0]])(places)[0]).astype(np.int64) - 1
+        draft, made = Draft(graph), x
+        for node in pointwise:
+            made = draft.copy(node, {str(_only(values, node)): made}, to=graph.fresh("early"))
+        if where.min() < 0 or move(draft, where, values.shapes[x], made, last.output[0]) is None:
+            continue
+        before = values.cost_of(run[begin:])
+        after = _cost_if_equal(values, draft, members, x, last.output[0])
+        if after is not None and after < _CHEAPER * before:
+            return draft.rewrite("order: moves undone", last.output, graph.names(run[begin:]), before - after)
+    return None
+
+
+def _cost_if_equal(values: Values, draft: Draft, old: Sequence[onnx.NodeProto], x: str, value: str) -> float | None:
+    """Return what new nodes are predicted to take, None unless they compute the same of random numbers."""
+    made = [node.output[0] for node in draft.nodes]
+    try:
+        before = values.function(old, {x: values.dtypes[x]}, [value])
+        after = values.function(draft.nodes, {x: values.dtypes[x]}, made, draft.constants)
+        shapes = dict[str, tuple[int, ...]]()
+        for seed, spread in enumerate((2.0, 40.0)):
+            sample = _numbers(values, x, spread, seed)
+            results = after(sample)
+            if apart(results[-1], before(sample)[0]) > _CLOSE:
+                return None
+            shapes = {name: array.shape for name, array in zip(made, results, strict=True)}
+    except Exception:  # noqa: BLE001  # the other order need not be legal, which the runtime says in its own ways
+        return None
+    known = {**values.shapes, **shapes}
+    return sum(predicted_ns(node, known) for node in draft.nodes)
+
+
+def _numbers(values: Values, name: str, spread: float, seed: int) -> Array:
+    random = np.random.default_rng(seed)
+    return (random.standard_normal(values.shapes[name]) * spread).astype(values.dtypes[name])
+
+
+def _before_choice(values: Values, index: int) -> Rewrite | None:
+    """Return the rewrite that chooses the largest element before monotone functions, not after them."""
+    graph, node = values.graph, values.graph.nodes[index]
+    indices_only = node.op_type == "TopK" and not graph.readers[node.output[0]] and node.output[0] not in graph.wanted
+    if node.op_type not in {"ArgMax", "ArgMin"} and not indices_only:
+        return None
+    value, source = node.output[-1], node.input[0]
+    if len(graph.readers[source]) != 1 or source in graph.wanted:
+        return None
+    regions = values.regions(source, lambda place: graph.nodes[place].op_type in _MONOTONE, most_nodes=16)
+    for region in sorted(regions, key=lambda region: -len(region.nodes)):
+        x = region.reads[0]
+        if values.shapes.get(x) != values.shapes[source] or values.dtypes.get(x) != values.dtypes[source]:
+            continue
+        draft = Draft(graph)
+        if node.op_type == "TopK":
+            draft.copy(node, {source: x}, to=graph.fresh("unused"))
+        else:
+            draft.copy(node, {source: x}, to=value)
+        old = values.function([*(graph.nodes[place] for place in region.nodes), node], {x: values.dtypes[x]}, [value])
+        new = values.function(draft.nodes, {x: values.dtypes[x]}, [value], draft.constants)
+        # Far from zero a saturated function ties, and either index is right: only moderate numbers are compared.
+        samples = [_numbers(values, x, spread, seed) for seed, spread in enumerate((0.1, 1.0, 2.0))]
+        if all(np.array_equal(old(sample)[0], new(sample)[0]) for sample in samples):
+            gone = graph.removable(region.nodes, source)
+            return draft.rewrite(
+                f"order: {node.op_type} before monotone functions", [value], graph.names(gone), values.cost_of(gone)
+            )
+    return None
+
+
+def _broadcast(values: Values, index: int) -> Rewrite | None:
+    """Return the rewrite that reads a value before it was copied, for an operator that broadcasts."""
+    graph, node = values.graph, values.graph.nodes[index]
+    product = node.op_type == "MatMul"
+    if not product and node.op_type not in POINTWISE:
+        return None
+    for name in node.input:
+        copier = graph.maker(name)
+        if copier is None or copier.op_type not in {"Expand", "Tile"} or node.output[0] not in values.shapes:
+            continue
+        source = copier.input[0]
+        shapes = [values.shapes.get(source if other == name else other) for other in node.input if other]
+        if any(shape is None for shape in shapes):
+            continue
+        cut = -2 if product else None
+        try:
+            made = np.broadcast_shapes(*(shape[:cut] for shape in shapes if shape is not None))
+        except ValueError:
+            continue
+        if made != values.shapes[node.output[0]][:cut] or not _is_copy(values, source, name):
+            continue
+        draft = Draft(graph)
+        draft.copy(node, {name: source}, to=node.output[0])
+        gone = [graph.producer[name]] if len(graph.readers[name]) == 1 else []
+        kind = f"order: broadcasting in place of {copier.op_type}"
+        return draft.rewrite(kind, [node.output[0]], graph.names([*gone, index]), max(values.cost_of(gone), 1.0))
+    return None
+
+
+def _is_copy(values: Values, source: str, name: str) -> bool:
+    """Whether a value is another one broadcast, in every recorded run."""
+    for run in values.runs:
+        base = values.constant(source) if values.is_constant(source) else run.get(source)
+        if base is None or name not in run:
+            return False
+        try:
+            if not np.array_equal(np.broadcast_to(base, run[name].shape), run[name]):
+                return False
+        except ValueError:
+            return False
+    return True
+
+
+def _separable(values: Values, index: int) -> Rewrite | None:
+    """Return the rewrite of a large pool as one over rows and one over columns."""
+    graph, node, attributes = values.graph, values.graph.nodes[index], values.graph.attributes[index]
+    sizes = attributes.get("kernel_shape") or []
+    average = node.op_type == "AveragePool"
+    if node.op_type not in {"AveragePool", "MaxPool"} or len(node.output) > 1 or len(sizes) != 2 or min(sizes) < 2:
+        return None
+    pads = attributes.get("pads") or [0, 0, 0, 0]
+    uneven = average and any(pads) and not attributes.get("count_include_pad", 0)
+    plain = attributes.get("auto_pad", "NOTSET") == "NOTSET" and not attributes.get("ceil_mode", 0)
+    if uneven or not plain or sum(sizes) >= _SMALLER * sizes[0] * sizes[1] or node.output[0] not in values.shapes:
+        return None
+    draft, made = Draft(graph), node.input[0]
+    for axis in (0, 1):
+        own: dict[str, Any] = {"count_include_pad": 1} if average else {}
+        for name, default in (("strides", 1), ("dilations", 1)):
+            given = attributes.get(name)
+            if given:
+                own[name] = [given[axis] if place == axis else default for place in (0, 1)]
+        own["kernel_shape"] = [sizes[axis] if place == axis else 1 for place in (0, 1)]
+        own["pads"] = [pads[place] if place % 2 == axis else 0 for place in range(4)]
+        made = draft.op(node.op_type, made, **own)
+    draft.finish(made, node.output[0])
+    taps = values.shapes[node.output[0]]
+    before = float(np.prod(taps)) * sizes[0] * sizes[1]
+    saving_ns = before * (1 - sum(sizes) / (sizes[0] * sizes[1]))
+    return draft.rewrite("order: pool by rows and columns", [node.output[0]], [node.name], saving_ns)
+
+
+def _averaged(values: Values, index: int) -> Rewrite | None:
+    """Return the rewrite of an average pool as a depthwise convolution: since opset 19 the pool has a slow kernel."""
+    graph, node, attributes = values.graph, values.graph.nodes[index], values.graph.attributes[index]
+    sizes, pads = attributes.get("kernel_shape") or [], attributes.get("pads") or [0]
+    plain = attributes.get("auto_pad", "NOTSET") == "NOTSET" and not attributes.get("ceil_mode", 0)
+    shape = values.shapes.get(node.input[0], ())
+    if node.op_type != "AveragePool" or len(sizes) != 2 or len(shape) != 4 or graph.opset < _SLOW_AVERAGE or not plain:
+        return None
+    if (any(pads) and not attributes.get("count_include_pad", 0)) or not values.is_float(node.output[0]):
+        return None
+    draft, channels = Draft(graph), shape[1]
+    filters = draft.constant(np.full((channels, 1, *sizes), 1 / np.prod(sizes)), values.dtypes[node.output[0]])
+    own = {name: attributes[name] for name in ("dilations", "kernel_shape", "pads", "strides") if name in attributes}
+    draft.op("Conv", node.input[0], filters, group=channels, to=node.output[0], **own)
+    saving_ns = float(np.prod(values.shapes[node.output[0]])) * float(np.prod(sizes))
+    return draft.rewrite("order: average as a convolution", node.output, [node.name], saving_ns)

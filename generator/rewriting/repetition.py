@@ -1,0 +1,293 @@
+"""Repetition: products that could be one, copies that need not be made, loops whose number of rounds is known."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from ...models.subgraphs import attribute_of, may_have_bodies, rename
+from .demand import selected
+from .form import Array, Draft, Rewrite
+from .values import Values, late
+
+_PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
+_FEWEST_SLICES = 3
+_MOST_BODY_NODES, _MOST_STEPS = 3000, 12
+_GAIN_SIDE_BY_SIDE, _GAIN_SLICES, _GAIN_HEADS = 0.15, 0.6, 0.4
+"""Predicted shares that are saved."""
+
+
+def repetition(values: Values, deadline: float) -> list[Rewrite]:
+    """Return rewrites of what is repeated."""
+    found = list[Rewrite]()
+    for search in (_side_by_side, _on_slices, _copied_heads):
+        rewrites: list[Rewrite] = values.attempt(list, search(values)) or []
+        for rewrite in rewrites:
+            if late(deadline):
+                return found
+            found.append(rewrite)
+    return found
+
+
+def _constant_inputs(values: Values, node: onnx.NodeProto) -> bool:
+    return all(not name or name in values.graph.constants for name in node.input[1:])
+
+
+# Products with one input: one product with the weights side by side.
+
+
+def _side_by_side(values: Values) -> Iterator[Rewrite]:
+    graph = values.graph
+    groups = defaultdict[tuple[object, ...], list[int]](list)
+    for index, node in enumerate(graph.nodes):
+        if node.op_type not in _PRODUCTS or len(node.input) < 2 or not _constant_inputs(values, node):
+            continue
+        attributes = graph.attributes[index]
+        weight = graph.constants[node.input[1]]
+        if values.is_constant(node.input[0]) or attributes.get("group", 1) != 1:
+            continue
+        if weight.ndim != 2 and node.op_type != "Conv":
+            continue
+        depth = weight.shape[1:] if node.op_type == "Conv" or attributes.get("transB") else weight.shape[:1]
+        key = node.op_type, node.input[0], depth, len(node.input), repr(sorted(attributes.items())), weight.dtype
+        groups[key].append(index)
+    for indices in groups.values():
+        if len(indices) > 1 and (rewrite := _joined(values, indices)):
+            yield rewrite
+
+
+def _joined(values: Values, indices: Sequence[int]) -> Rewrite | None:
+    graph = values.graph
+    nodes = [graph.nodes[index] for index in indices]
+    first, attributes = nodes[0], graph.attributes[indices[0]]
+    axis = 0 if first.op_type == "Conv" or attributes.get("transB") else 1
+    weights = [graph.constants[node.input[1]] for node in nodes]
+    draft = Draft(graph)
+    inputs = [first.input[0], draft.constant(np.concatenate(weights, axis))]
+    if len(first.input) > 2 and first.input[2]:
+        biases = [graph.constants[node.input[2]] for node in nodes]
+        if any(bias.shape != (weight.shape[axis],) for bias, weight in zip(biases, weights, strict=True)):
+            return None
+        inputs.append(draft.constant(np.concatenate(biases)))
+    made = draft.op(first.op_type, *inputs, **attributes)
+    along = 1 if first.op_type == "Conv" else len(values.shapes[first.output[0]]) - 1
+    outputs = [node.output[0] for node in nodes]
+    sizes = [weight.shape[axis] for weight in weights]
+    if graph.opset >= 13:
+        draft.ops("Split", (made, draft.constant(sizes, np.int64)), outputs, axis=along)
+    else:
+        draft.ops("Split", (made,), outputs, axis=along, split=sizes)
+    saving_ns = _GAIN_SIDE_BY_SIDE * values.cost_of(indices)
+    return draft.rewrite(
+        "repetition: products of one input", outputs, graph.names(indices), saving_ns, f"{len(nodes)} of one input"
+    )
+
+
+# The same product on several slices of one value: one product before they are cut.
+
+
+def _on_slices(values: Values) -> Iterator[Rewrite]:
+    graph = values.graph
+    groups = defaultdict[tuple[str, int, tuple[str, ...], int], list[tuple[int, int]]](list)
+    for index, node in enumerate(graph.nodes):
+        attributes = graph.attributes[index]
+        if node.op_type not in {"Gemm", "MatMul"} or not _constant_inputs(values, node):
+            continue
+        if attributes.get("transA") or attributes.get("alpha", 1.0) != 1.0 or attributes.get("beta", 1.0) != 1.0:
+            continue
+        place = _place_in(values, node.input[0])
+        if place is not None:
+            source, axis, number = place
+            groups[source, axis, tuple(node.input[1:]), attributes.get("transB", 0)].append((index, number))
+    for (source, axis, inputs, turned), members in groups.items():
+        if len(members) < _FEWEST_SLICES:
+            continue
+        draft, weight = Draft(graph), graph.constants[inputs[0]]
+        made = draft.op("MatMul", source, draft.constant(weight.T) if turned else inputs[0])
+        if len(inputs) > 1 and inputs[1]:
+            made = draft.op("Add", made, inputs[1])
+        for index, number in members:
+            output = graph.nodes[index].output[0]
+            row = draft.op("Gather", made, draft.constant(number, np.int64), axis=axis)
+            draft.reshape(row, values.target(output), to=output)
+        indices = [index for index, _ in members]
+        outputs = [graph.nodes[index].output[0] for index in indices]
+        saving_ns = _GAIN_SLICES * values.cost_of(indices)
+        kind = "repetition: one product on all slices"
+        yield draft.rewrite(kind, outputs, graph.names(indices), saving_ns, f"{len(members)} slices")
+
+
+def _place_in(values: Values, value: str) -> tuple[str, int, int] | None:
+    """Return the value that another is one slice of, the axis and the index; None if it is none."""
+    graph = values.graph
+    maker = graph.maker(value)
+    if maker is not None and maker.op_type in {"Reshape", "Squeeze"}:
+        value = maker.input[0]
+        maker = graph.maker(value)
+    if maker is None or maker.input[0] not in values.shapes or values.is_constant(maker.input[0]):
+        return None
+    shape, index = values.shapes[maker.input[0]], graph.producer[value]
+    if maker.op_type == "Split":
+        axis = graph.attributes[index].get("axis", 0) % len(shape)
+        before = itertools.takewhile(lambda name: name != value, maker.output)
+        offset = sum(values.shapes[name][axis] for name in before)
+        found = {axis: np.arange(offset, offset + values.shapes[value][axis])}
+    elif maker.op_type in {"Gather", "Slice"}:
+        found = selected(values, index) or {}
+    else:
+        return None
+    if len(found) != 1:
+        return None
+    ((axis, indices),) = found.items()
+    return (maker.input[0], axis, int(indices[0])) if len(indices) == 1 and axis < len(shape) - 1 else None
+
+
+# Heads that are copied for several queries: the queries are stacked in front of each head instead.
+
+
+def _copied_heads(values: Values) -> Iterator[Rewrite]:
+    graph = values.graph
+    for index, node in enumerate(graph.nodes):
+        if node.op_type != "MatMul" or any(values.is_constant(name) for name in node.input):
+            continue
+        query, key = node.input
+        shape, other = values.shapes.get(query), values.shapes.get(key)
+        if shape is None or other is None or len(shape) != len(other) or len(shape) < 3 or shape[:-2] != other[:-2]:
+            continue
+        axis = len(shape) - 3
+        copies = _copies(values, key, axis)
+        if copies is None:
+            continue
+        draft, heads = Draft(graph), other[axis] // copies
+        base = _before_copies(values, draft, key, axis, copies)
+        small = draft.reshape(base, (*other[:axis], heads, *other[axis + 1 :]))
+        stacked = draft.reshape(query, (*shape[:axis], heads, copies * shape[-2], shape[-1]))
+        draft.reshape(draft.op("MatMul", stacked, small), values.shapes[node.output[0]], to=node.output[0])
+        read = {name for made in draft.nodes for name in made.input}
+        gone = graph.unneeded([node.output[0]], read & set(graph.producer))
+        names = graph.names({*gone, index})
+        kind = "repetition: heads are not copied"
+        yield draft.rewrite(
+            kind, node.output, names, _GAIN_HEADS * values.cost_of({*gone, index}), f"{copies} equal copies"
+        )
+
+
+def _copies(values: Values, name: str, axis: int) -> int | None:
+    """Return how many neighbours along an axis are equal in every run; None if none are."""
+    size = values.shapes[name][axis]
+    for copies in range(size, 1, -1):
+        if size % copies:
+            continue
+        blocks = [np.moveaxis(run[name], axis, 0).reshape(size // copies, copies, -1) for run in values.runs]
+        if all((block == block[:, :1]).all() for block in blocks):
+            return copies
+    return None
+
+
+def _before_copies(values: Values, draft: Draft, name: str, axis: int, copies: int) -> str:
+    """Return the value that was copied, perhaps transposed anew; a selection of one copy if it is not found."""
+    wanted = values.runs[0][name].take(range(0, values.shapes[name][axis], copies), axis)
+    waiting, seen = [name], set[str]()
+    while waiting and len(seen) < _MOST_STEPS:
+        maker = values.graph.maker(waiting.pop(0))
+        for source in () if maker is None else maker.input:
+            array = values.runs[0].get(source)
+            if source in seen or array is None:
+                continue
+            seen.add(source)
+            waiting.append(source)
+            if array.size != wanted.size or array.dtype != wanted.dtype or array.ndim > 5:
+                continue
+            for order in itertools.permutations(range(array.ndim)):
+                if np.array_equal(array.transpose(order).reshape(-1), wanted.reshape(-1)):
+                    plain = order == tuple(range(array.ndim))
+                    return source if plain else draft.op("Transpose", source, perm=list(order))
+    picked = np.arange(0, values.shapes[name][axis], copies)
+    return draft.op("Gather", name, draft.constant(picked, np.int64), axis=axis)
+
+
+# A loop whose number of rounds is known, written out.
+
+
+def loops(values: Values) -> list[Rewrite]:
+    """Return loops with a known number of rounds, written out."""
+    found = [
+        _written_out(values, index, node) for index, node in enumerate(values.graph.nodes) if node.op_type == "Loop"
+    ]
+    return [rewrite for rewrite in found if rewrite is not None]
+
+
+def _written_out(values: Values, index: int, node: onnx.NodeProto) -> Rewrite | None:
+    graph = values.graph
+    rounds = values.constant(node.input[0]) if node.input[0] else None
+    goes_on = values.constant(node.input[1]) if len(node.input) > 1 and node.input[1] else np.ones(1, np.bool_)
+    body = attribute_of(node, "body")
+    if rounds is None or goes_on is None or not goes_on.all() or not _always_on(body):
+        return None
+    number = int(rounds.reshape(-1)[0])
+    if number < 1 or number * len(body.node) > _MOST_BODY_NODES or any(map(may_have_bodies, body.node)):
+        return None
+    draft, states = Draft(graph), list(node.input[2:])
+    scans: list[list[str]] = [[] for _ in body.output[1 + len(states) :]]
+    constants = {tensor.name: draft.constant(numpy_helper.to_array(tensor)) for tensor in body.initializer}
+    on = draft.constant(np.ones((), np.bool_))
+    for count in range(number):
+        names = dict(constants)
+        names[body.input[0].name] = draft.constant(count, np.int64)
+        names[body.input[1].name] = on
+        names |= {value.name: state for value, state in zip(body.input[2:], states, strict=True)}
+        for inner in body.node:
+            made = onnx.NodeProto()
+            made.CopyFrom(inner)
+            made.name = graph.fresh("round")
+            names |= {name: graph.fresh("round") for name in inner.output if name}
+            rename(made, names)
+            draft.nodes.append(made)
+        outputs = [names.get(value.name, value.name) for value in body.output]
+        states = outputs[1 : 1 + len(states)]
+        for scan, name in zip(scans, outputs[1 + len(states) :], strict=True):
+            scan.append(name)
+    done = [_finished(draft, state, output) for state, output in zip(states, node.output, strict=False) if output]
+    for scan, output in zip(scans, node.output[len(states) :], strict=False):
+        if output:
+            rows = [_row(draft, name, graph.opset) for name in scan]
+            done.append(draft.op("Concat", *rows, axis=0, to=output))
+    kind = "repetition: loop written out"
+    return draft.rewrite(kind, done, [node.name], values.costs[index], f"{number} rounds") if done else None
+
+
+def _finished(draft: Draft, state: str, output: str) -> str:
+    return draft.op("Identity", state, to=output)
+
+
+def _row(draft: Draft, name: str, opset: int) -> str:
+    if opset >= 13:
+        return draft.op("Unsqueeze", name, draft.constant([0], np.int64))
+    return draft.op("Unsqueeze", name, axes=[0])
+
+
+def _always_on(body: onnx.GraphProto) -> bool:
+    """Whether a loop's body never ends the loop."""
+    makers = {name: node for node in body.node for name in node.output}
+    constants: dict[str, Array] = {tensor.name: numpy_helper.to_array(tensor) for tensor in body.initializer}
+    name = body.output[0].name
+    for _ in range(_MOST_STEPS):
+        if name == body.input[1].name:
+            return True
+        if name in constants:
+            return bool(constants[name].all())
+        node = makers.get(name)
+        if node is None:
+            return False
+        if node.op_type == "Constant":
+            tensor = attribute_of(node, "value")
+            return tensor is not None and bool(numpy_helper.to_array(tensor).all())
+        if node.op_type != "Identity":
+            return False
+        name = node.input[0]
+    return False

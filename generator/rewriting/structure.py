@@ -1,0 +1,342 @@
+"""Structure of weights: zeros, blocks, one-hot rows, zero taps, a low rank; and precisions that no kernel has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from .affine import grouped, groups_of, pick
+from .form import Array, Draft, Rewrite
+from .values import Values, late
+
+_LEAST_WEIGHTS, _LEAST_RANK = 64, 24
+_RANK_SHARE, _SINGULAR, _RANK_GAIN = 0.7, 2e-6, 0.85
+"""Ranks worth trying, as a share of the break-even; singular values that count as zero; multiplications that stay."""
+_TAP_GAIN = 0.9
+_HALF_CLOSE = 5e-3
+"""What float16 rounds, over several operators."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """A node that multiplies with constant weights.
+
+    Attributes:
+        values: The graph.
+        index: The node.
+        weight: Its weights.
+        matrix: The same by input and output, for a plain product or a 1 x 1 convolution; None for any other.
+    """
+
+    values: Values
+    index: int
+    weight: Array
+    matrix: Array | None
+
+    @property
+    def node(self) -> onnx.NodeProto:
+        return self.values.graph.nodes[self.index]
+
+    @property
+    def x(self) -> str:
+        return str(self.node.input[0])
+
+    @property
+    def value(self) -> str:
+        return str(self.node.output[0])
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        return self.values.graph.attributes[self.index]
+
+    def numbers(self, name: str, default: list[int]) -> list[int]:
+        """Return a list attribute."""
+        found = self.attributes.get(name) or default
+        assert isinstance(found, list)  # noqa: S101
+        return found
+
+    @property
+    def bias(self) -> tuple[str, ...]:
+        return tuple(self.node.input[2:])
+
+    def rewrite(self, draft: Draft, kind: str, share: float, note: str = "") -> Rewrite:
+        """Return the rewrite that saves a share of the node."""
+        names = self.values.graph.names([self.index])
+        return draft.rewrite(f"weights: {kind}", [self.value], names, share * self.values.costs[self.index], note)
+
+
+def weights(values: Values, deadline: float) -> list[Rewrite]:
+    """Return rewrites of products by what their weights hold."""
+    found = list[Rewrite]()
+    for index in range(len(values.graph.nodes)):
+        if late(deadline):
+            break
+        product = _product(values, index)
+        if product is None:
+            found += values.attempt(_computed, values, index) or []
+            continue
+        for search in (_blocks, _one_hot, _taps, _low_rank):
+            if rewrite := values.attempt(next, search(product), None):
+                found.append(rewrite)
+                break
+        else:
+            found += values.attempt(list, _lookup(values, index)) or []
+    return found
+
+
+def _computed(values: Values, index: int) -> list[Rewrite]:
+    """Return rewrites of a product whose left side decides."""
+    return [*_permuted(values, index), *_lookup(values, index)]
+
+
+def _product(values: Values, index: int) -> _Product | None:
+    node, graph = values.graph.nodes[index], values.graph
+    if node.op_type not in {"Conv", "Gemm", "MatMul"} or len(node.input) < 2 or node.input[0] not in values.shapes:
+        return None
+    weight = graph.constants.get(node.input[1])
+    if weight is None or values.is_constant(node.input[0]) or weight.size < _LEAST_WEIGHTS or weight.dtype.kind != "f":
+        return None
+    attributes, matrix = graph.attributes[index], None
+    if node.op_type == "MatMul" and weight.ndim == 2:
+        matrix = weight
+    elif node.op_type == "Gemm" and not attributes.get("transA") and attributes.get("alpha", 1.0) == 1.0:
+        matrix = weight.T if attributes.get("transB") else weight
+    elif node.op_type == "Conv" and attributes.get("group", 1) == 1 and np.prod(weight.shape[2:]) == 1:
+        matrix = weight.reshape(weight.shape[:2]).T
+    return _Product(values, index, weight, matrix)
+
+
+def _blocks(product: _Product) -> Iterator[Rewrite]:
+    """A convolution whose weights are block-diagonal is one with groups."""
+    if product.node.op_type != "Conv" or product.attributes.get("group", 1) != 1:
+        return
+    groups = groups_of(product.weight)
+    if groups > 1:
+        draft = Draft(product.values.graph)
+        weight = draft.constant(grouped(product.weight, groups))
+        draft.op("Conv", product.x, weight, *product.bias, to=product.value, **{**product.attributes, "group": groups})
+        yield product.rewrite(draft, "grouped convolution", 1 - 1 / groups, f"{groups} groups")
+
+
+def _one_hot(product: _Product) -> Iterator[Rewrite]:
+    """A product whose weights pick one input for each output is a selection, perhaps with factors."""
+    matrix, node = product.matrix, product.node
+    if matrix is None or not ((matrix != 0).sum(0) == 1).all():
+        return
+    spatial = product.weight.ndim - 2 if node.op_type == "Conv" else 0
+    if spatial and (set(product.numbers("strides", [1])) != {1} or any(product.numbers("pads", [0]))):
+        return
+    rows = (matrix != 0).argmax(0)
+    factors = matrix[rows, np.arange(matrix.shape[1])]
+    axis = 1 if spatial else len(product.values.shapes[product.x]) - 1
+    around = (-1, *[1] * spatial)
+    draft, made = Draft(product.values.graph), product.x
+    if not np.array_equal(rows, np.arange(len(matrix))):
+        made = pick(draft, made, rows, axis)
+    if (factors != 1).any():
+        made = draft.op("Mul", made, draft.constant(factors.reshape(around)))
+    if product.bias and product.bias[0]:
+        bias = product.values.constant(product.bias[0])
+        if bias is None or product.attributes.get("beta", 1.0) != 1.0:
+            return
+        made = draft.op("Add", made, draft.constant(bias.reshape(around) if spatial else bias))
+    draft.finish(made, product.value)
+    yield product.rewrite(draft, "selection", 0.7)
+
+
+def _taps(product: _Product) -> Iterator[Rewrite]:
+    """Zeros around a kernel make it smaller; zeros between its taps make it dilated."""
+    weight, spatial = product.weight, product.weight.ndim - 2
+    if product.node.op_type != "Conv" or np.prod(weight.shape[2:]) == 1:
+        return
+    used = np.abs(weight).max((0, 1)) > 0
+    if not used.any() or product.attributes.get("auto_pad", "NOTSET") != "NOTSET":
+        return
+    pads, dilations = product.numbers("pads", [0] * 2 * spatial), product.numbers("dilations", [1] * spatial)
+    cuts, new_pads, new_dilations = list[slice](), [0] * 2 * spatial, list[int]()
+    for axis in range(spatial):
+        along = used.any(tuple(other for other in range(spatial) if other != axis))
+        first, last = int(along.argmax()), len(along) - 1 - int(along[::-1].argmax())
+        step = _step(along[first : last + 1])
+        cuts.append(slice(first, last + 1, step))
+        new_pads[axis] = pads[axis] - first * dilations[axis]
+        new_pads[axis + spatial] = pads[axis + spatial] - (len(along) - 1 - last) * dilations[axis]
+        new_dilations.append(dilations[axis] * step)
+    small = weight[(slice(None), slice(None), *cuts)]
+    if small.size > _TAP_GAIN * weight.size or min(new_pads) < 0:
+        return
+    draft = Draft(product.values.graph)
+    shape = {"kernel_shape": list(small.shape[2:]), "pads": new_pads, "dilations": new_dilations}
+    draft.op(
+        "Conv", product.x, draft.constant(small), *product.bias, to=product.value, **{**product.attributes, **shape}
+    )
+    yield product.rewrite(draft, "smaller kernel", 1 - small.size / weight.size)
+
+
+def _step(used: Array) -> int:
+    """Return how far apart the taps lie that are used."""
+    places = np.nonzero(used)[0]
+    step = int(np.gcd.reduce(places)) if len(places) > 1 else 1
+    return max(1, step)
+
+
+def _low_rank(product: _Product) -> Iterator[Rewrite]:
+    """A matrix of a low rank is a product of two smaller ones."""
+    matrix, node = product.matrix, product.node
+    if matrix is None or min(matrix.shape) < _LEAST_RANK:
+        return
+    inputs, outputs = matrix.shape
+    most = int(_RANK_SHARE * inputs * outputs / (inputs + outputs))
+    exact = matrix.astype(np.float64)
+    sketch = exact @ np.random.default_rng(0).standard_normal((outputs, most + 1))
+    singular = np.linalg.svd(sketch, compute_uv=False)
+    if most + 1 > min(matrix.shape) or singular[-1] > _SINGULAR * singular[0]:
+        return
+    left, singular, right = np.linalg.svd(exact, full_matrices=False)
+    rank = max(1, int((singular > _SINGULAR * singular[0]).sum()))
+    share = rank * (inputs + outputs) / (inputs * outputs)
+    if share > _RANK_GAIN:
+        return
+    root = np.sqrt(singular[:rank])
+    first, second = (left[:, :rank] * root).astype(matrix.dtype), (root[:, None] * right[:rank]).astype(matrix.dtype)
+    draft = Draft(product.values.graph)
+    if node.op_type == "Conv":
+        around = product.weight.shape[2:]
+        kept: dict[str, Any] = {name: product.attributes.get(name) for name in ("strides", "pads", "auto_pad")}
+        made = draft.op("Conv", product.x, draft.constant(first.T.reshape(rank, inputs, *around)), **kept)
+        draft.op(
+            "Conv", made, draft.constant(second.T.reshape(outputs, rank, *around)), *product.bias, to=product.value
+        )
+    else:
+        made = draft.op("MatMul", product.x, draft.constant(first))
+        operator = "MatMul" if node.op_type == "MatMul" else "Gemm"
+        beta: dict[str, Any] = {} if operator == "MatMul" else {"beta": product.attributes.get("beta")}
+        draft.op(operator, made, draft.constant(second), *product.bias, to=product.value, **beta)
+    yield product.rewrite(draft, "low rank", 1 - share, f"rank {rank} of {inputs} x {outputs}")
+
+
+def _permuted(values: Values, index: int) -> Iterator[Rewrite]:
+    """A constant matrix on the left that picks one row for each output is a selection of rows."""
+    node = values.graph.nodes[index]
+    if node.op_type != "MatMul" or values.is_constant(node.input[1]):
+        return
+    matrix = values.constant(node.input[0])
+    shape = values.shapes.get(node.input[1], ())
+    if matrix is None or matrix.ndim != 2 or len(shape) < 2 or not ((matrix != 0).sum(1) == 1).all():
+        return
+    if (matrix.max(1) != 1).any():
+        return
+    draft = Draft(values.graph)
+    draft.finish(pick(draft, node.input[1], matrix.argmax(1), len(shape) - 2), node.output[0])
+    yield draft.rewrite("weights: selection", node.output, [node.name], 0.7 * values.costs[index])
+
+
+def _lookup(values: Values, index: int) -> Iterator[Rewrite]:
+    """A product whose left side is one-hot, computed from indices, is a lookup."""
+    graph, node = values.graph, values.graph.nodes[index]
+    if node.op_type != "MatMul" or len(node.input) < 2:
+        return
+    rows, table = node.input
+    weight = graph.constants.get(table)
+    maker = graph.maker(rows)
+    if weight is None or weight.ndim != 2 or maker is None or any(rows not in run for run in values.runs):
+        return
+    hot = [run[rows] for run in values.runs]
+    if hot[0].shape[-1] < 4 or not all(
+        ((array != 0).sum(-1) == 1).all() and (array.max(-1) == 1).all() for array in hot
+    ):
+        return
+    picked = [array.argmax(-1) for array in hot]
+    region = next(iter(values.regions(rows, lambda _: True, most_nodes=12)), None)
+    for name in _upstream(values, rows, 12) if region else ():
+        kind = values.dtypes.get(name)
+        if kind is None or kind.kind not in "iu" or values.runs[0][name].size != picked[0].size or not picked[0].size:
+            continue
+        if all(
+            np.array_equal(run[name].reshape(-1), index.reshape(-1))
+            for run, index in zip(values.runs, picked, strict=True)
+        ):
+            draft = Draft(graph)
+            made = draft.op("Gather", table, name, axis=0)
+            draft.reshape(made, values.target(node.output[0]), to=node.output[0])
+            gone = graph.unneeded(list(node.output), [name])
+            note = "an index out of range is refused, where the product gave zeros"
+            yield draft.rewrite("weights: lookup", node.output, graph.names(gone), values.cost_of(gone), note)
+            return
+
+
+def _upstream(values: Values, value: str, most: int) -> list[str]:
+    """Return the values that one comes from, the nearest first."""
+    found, waiting = dict[str, None](), [value]
+    while waiting and len(found) < most:
+        index = values.graph.producer.get(waiting.pop(0))
+        for name in () if index is None else values.graph.reads[index]:
+            if name not in found and name in values.runs[0]:
+                found[name] = None
+                waiting.append(name)
+    return list(found)
+
+
+# Precision: float64, and float16 without kernels of its own, in float32.
+
+
+def precision(values: Values, deadline: float) -> list[Rewrite]:
+    """Return one rewrite for each of float64 and float16 that computes in float32 what computes in it now."""
+    kinds = (np.dtype(np.float64), "float64"), (np.dtype(np.float16), "float16")
+    return [rewrite for dtype, name in kinds if not late(deadline) and (rewrite := _in_float32(values, dtype, name))]
+
+
+def _in_float32(values: Values, dtype: np.dtype[np.generic], name: str) -> Rewrite | None:
+    graph, draft = values.graph, Draft(values.graph)
+    old, new = helper.np_dtype_to_tensor_dtype(dtype), TensorProto.FLOAT
+    renamed, whole, gone = dict[str, str](), list[str](), list[int]()
+
+    def is_old(value: str) -> bool:
+        return value in values.dtypes and values.dtypes[value] == dtype
+
+    def read(value: str) -> str:
+        if not value or not is_old(value):
+            return value
+        if value not in renamed:
+            if value in graph.constants:
+                renamed[value] = draft.constant(graph.constants[value].astype(np.float32))
+            else:
+                renamed[value] = draft.op("Cast", value, to=graph.fresh("single"))
+                draft.nodes[-1].attribute.append(helper.make_attribute("to", new))
+        return renamed[value]
+
+    for index, node in enumerate(graph.nodes):
+        if not any(map(is_old, (*node.input, *node.output))):
+            continue
+        if node.attribute and any(attribute.HasField("g") for attribute in node.attribute):
+            return None
+        gone.append(index)
+        made = onnx.NodeProto()
+        made.CopyFrom(node)
+        made.name = graph.fresh("single")
+        made.input[:] = [read(value) for value in node.input]
+        for slot, value in enumerate(node.output):
+            if is_old(value):
+                renamed[value] = made.output[slot] = graph.fresh("single")
+            elif value:
+                whole.append(value)
+        for attribute in made.attribute:
+            if attribute.name in {"dtype", "to"} and attribute.i == old:
+                attribute.i = new
+            if attribute.HasField("t") and attribute.t.data_type == old:
+                attribute.t.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(attribute.t).astype(np.float32)))
+        draft.nodes.append(made)
+    for value in graph.wanted:
+        if value in renamed and value in graph.producer:
+            draft.op("Cast", renamed[value], to=value)
+            draft.nodes[-1].attribute.append(helper.make_attribute("to", old))
+            whole.append(value)
+    if not gone or not whole:
+        return None
+    rewrite = draft.rewrite(f"precision: {name} in float32", whole, graph.names(gone), values.cost_of(gone) / 2)
+    return replace(rewrite, close=_HALF_CLOSE) if dtype == np.float16 else rewrite

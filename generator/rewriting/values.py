@@ -1,0 +1,338 @@
+"""What engines know of a graph: recorded values, predicted costs, regions, and parts of it as functions.
+
+Runs inside the search process only: it executes the model.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import helper, numpy_helper
+
+from ...models.subgraphs import plain_domain
+from .form import Array, Draft, Rewrite, RewriteGraph
+
+_T = TypeVar("_T")
+
+Feeds = Mapping[str, Array]
+
+POINTWISE = frozenset({
+    "Abs", "Add", "And", "BitwiseAnd", "Cast", "Ceil", "Celu", "Clip", "Cos", "Cosh", "Div", "Dropout", "Elu",
+    "Equal", "Erf", "Exp", "FastGelu", "Floor", "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish",
+    "Identity", "LeakyRelu", "Less", "LessOrEqual", "Log", "Max", "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "Not",
+    "Or", "PRelu", "Pow", "QuickGelu", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin", "Sinh",
+    "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Swish", "Tanh", "ThresholdedRelu", "Where", "Xor",
+})  # fmt: skip
+"""Operators that treat every element by itself."""
+
+_SPECIAL = frozenset({
+    "Celu", "Cos", "Div", "Elu", "Erf", "Exp", "FastGelu", "Gelu", "Log", "Mish", "QuickGelu", "Selu", "Sigmoid",
+    "Sin", "Softplus", "Softsign", "Sqrt", "Tanh",
+})  # fmt: skip
+SLOW = frozenset({"Celu", "HardSwish", "Mish", "Pow", "Selu", "ThresholdedRelu"})
+"""Pointwise operators without a fast kernel of their own."""
+
+_FREE = frozenset({"Flatten", "Identity", "Reshape", "Shape", "Size", "Squeeze", "Unsqueeze", "Dropout"})
+
+_FUSED = frozenset({"BatchNormalization", "Clip", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Tanh"})
+"""Operators that the runtime computes on the way of a convolution."""
+
+_CALL_NS, _BODY_NS = 1500.0, 50_000.0
+_ELEMENT_NS, _SPECIAL_NS, _POWER_NS, _MOVED_NS = 0.35, 1.5, 8.0, 1.2
+_MACS_PER_NS, _THIN_MACS_PER_NS, _TAP_NS = 20.0, 6.0, 0.3
+"""Rough rates of one core, for ranking only."""
+
+_UNREADABLE = ("bfloat16", "float8", "float4", "int4")
+"""Element types that NumPy lacks."""
+
+_MOST_BYTES = 3_000_000_000
+"""Limit on the recorded values of all inputs together."""
+
+
+def session(
+    model: onnx.ModelProto | bytes | str, *, optimised: bool = True, threads: int = 1, write: Path | None = None
+) -> Any:
+    """Load a model with ONNX Runtime on the CPU; ``write`` gets the graph that it executes."""
+    import onnxruntime
+
+    onnxruntime.set_default_logger_severity(4)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = threads, 1, 4
+    if write is not None:
+        options.optimized_model_filepath = str(write)
+    level = onnxruntime.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimised else level.ORT_DISABLE_ALL
+    source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
+    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+
+def predicted_ns(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> float:  # noqa: PLR0911  # a table
+    """Return roughly what a node takes on one core, in nanoseconds; only good for ranking."""
+    shape = shapes.get(node.output[0]) if node.output else None
+    if shape is None:
+        return _CALL_NS
+    size = float(np.prod(shape)) if shape else 1.0
+    reads = [shapes.get(name) for name in node.input]
+    kind = node.op_type
+    if kind in {"If", "Loop", "Scan"}:
+        return _BODY_NS
+    if kind in _FREE:
+        return 1000.0
+    if kind == "Conv" and len(reads) > 1 and reads[1]:
+        taps = float(np.prod(reads[1][1:]))
+        depthwise = size * float(np.prod(reads[1][2:])) * _TAP_NS if reads[1][1] == 1 else 0.0
+        return 2 * _CALL_NS + size * taps / _MACS_PER_NS + size * _TAP_NS + depthwise
+    if kind == "ConvTranspose" and reads[0] and reads[1]:
+        return 2 * _CALL_NS + float(np.prod(reads[0])) * float(np.prod(reads[1][1:])) / _MACS_PER_NS
+    if kind in {"FusedMatMul", "Gemm", "MatMul"} and reads[0] and reads[1]:
+        depth = max(1.0, math.sqrt(math.prod(reads[0]) * math.prod(reads[1][-2:]) / max(size, 1.0)))
+        rows = size / max(shape[-1] if shape else 1, 1)
+        return _CALL_NS + size * depth / (_MACS_PER_NS if rows > 4 else _THIN_MACS_PER_NS) + size * _TAP_NS
+    if kind in POINTWISE:
+        return _CALL_NS + size * (_POWER_NS if kind in SLOW else _SPECIAL_NS if kind in _SPECIAL else _ELEMENT_NS)
+    return float(_CALL_NS + size * _MOVED_NS) + (float(np.prod(reads[0])) * _TAP_NS if reads and reads[0] else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Nodes that compute one value from a few others.
+
+    Attributes:
+        reads: The values that are not constant, the latest first.
+        nodes: Indices of the nodes, ascending.
+    """
+
+    reads: tuple[str, ...]
+    nodes: tuple[int, ...]
+
+
+class Values:
+    """A graph with the values that it computes on several inputs.
+
+    Args:
+        graph: The graph.
+        feeds: Inputs; the first are typical ones, and must run.
+        other: Inputs of another shape; None for a static model.
+    """
+
+    def __init__(self, graph: RewriteGraph, feeds: Sequence[Feeds], other: Feeds | None = None) -> None:
+        self.graph = graph
+        self.runs: list[dict[str, Array]] = []
+        self.refusals = list[str]()
+        made = [onnx.ValueInfoProto(name=name) for node in graph.nodes for name in node.output if name]
+        runner = session(graph.build((), made), optimised=False)
+        names = [value.name for value in runner.get_outputs() if not any(kind in value.type for kind in _UNREADABLE)]
+
+        def record(feed: Feeds) -> dict[str, Array]:
+            found = zip(names, runner.run(names, dict(feed)), strict=True)
+            return {**feed, **{name: value for name, value in found if isinstance(value, np.ndarray)}}
+
+        for feed in feeds:
+            self.runs.append(record(feed))
+            if sum(value.nbytes for value in self.runs[-1].values()) * (len(self.runs) + 1) > _MOST_BYTES:
+                break
+        self._other = {} if other is None else record(other)
+        known = {**self.runs[0], **graph.constants}
+        self.shapes = {name: value.shape for name, value in known.items()}
+        self.dtypes = {name: value.dtype for name, value in known.items()}
+        self.costs = [
+            0.0 if self._is_fused(index) else predicted_ns(node, self.shapes) for index, node in enumerate(graph.nodes)
+        ]
+        self.total_ns = sum(self.costs)
+
+    def _is_fused(self, index: int) -> bool:
+        """Whether the runtime computes a node on the way of the convolution before it."""
+        node = self.graph.nodes[index]
+        if node.op_type not in _FUSED or not node.input:
+            return False
+        maker = self.graph.maker(node.input[0])
+        alone = len(self.graph.readers[node.input[0]]) == 1 and node.input[0] not in self.graph.wanted
+        return maker is not None and maker.op_type == "Conv" and alone
+
+    def target(self, value: str) -> list[int]:
+        """Return a value's shape for a Reshape: -1 for the dimension that changes in a dynamic model."""
+        shape, other = self.shapes[value], self._other.get(value)
+        if other is None or other.ndim != len(shape):
+            return list(shape)
+        changed = [axis for axis, (size, another) in enumerate(zip(shape, other.shape, strict=True)) if size != another]
+        return [-1 if changed == [axis] else size for axis, size in enumerate(shape)]
+
+    def is_float(self, value: str) -> bool:
+        """Whether a value is recorded and of a floating-point type."""
+        return value in self.dtypes and self.dtypes[value].kind == "f"
+
+    @cached_property
+    def shape_only(self) -> frozenset[str]:
+        """Values that depend on constants alone, and on shapes that do not change."""
+        known = set(self.graph.constants)
+        for index, node in enumerate(self.graph.nodes):
+            random = node.op_type.startswith("Random") or node.op_type in {"Bernoulli", "Multinomial"}
+            of_shape = node.op_type in {"Shape", "Size"} and not plain_domain(node.domain)
+            if not random and (of_shape or known.issuperset(self.graph.reads[index])):
+                known.update(name for name in node.output if name)
+        changing = {
+            name for name in known & set(self._other) if not np.array_equal(self._other[name], self.runs[0][name])
+        }
+        return frozenset(known - changing)
+
+    def constant(self, value: str) -> Array | None:
+        """Return what a constant holds, or a value that only depends on shapes; None for any other value."""
+        if value in self.graph.constants:
+            return self.graph.constants[value]
+        return self.runs[0].get(value) if value in self.shape_only else None
+
+    def is_constant(self, value: str) -> bool:
+        """Whether ``constant`` knows the value."""
+        return value in self.graph.constants or value in self.shape_only
+
+    def computed(self, node: onnx.NodeProto) -> list[str]:
+        """Return the inputs of a node that are not constant, each once."""
+        return list(dict.fromkeys(name for name in node.input if name and not self.is_constant(name)))
+
+    def cost_of(self, indices: Collection[int]) -> float:
+        """Return the predicted nanoseconds of some nodes."""
+        return sum(self.costs[index] for index in indices)
+
+    def cost_of_new(self, draft: Draft, shapes: Mapping[str, tuple[int, ...]]) -> float:
+        """Return the predicted nanoseconds of new nodes.
+
+        Args:
+            draft: The new nodes.
+            shapes: Shapes of the values that they compute.
+        """
+        known = {**self.shapes, **shapes, **{name: array.shape for name, array in draft.constants.items()}}
+        return sum(predicted_ns(node, known) for node in draft.nodes if node.op_type != "Identity")
+
+    def attempt(self, find: Callable[..., _T], *given: Any) -> _T | None:
+        """Return what a search at one place finds; None if a part cannot be executed alone, noted in ``refusals``."""
+        try:
+            return find(*given)
+        except Exception as error:  # noqa: BLE001  # the runtime refuses parts in its own ways; other places go on
+            self.refusals.append(f"{type(error).__name__}: {' '.join(str(error).split())[:120]}")
+            return None
+
+    def function(
+        self,
+        nodes: Sequence[onnx.NodeProto],
+        reads: Mapping[str, npt.DTypeLike],
+        outputs: Sequence[str],
+        constants: Mapping[str, Array] | None = None,
+    ) -> Callable[..., list[Array]]:
+        """Return some nodes as a function of arrays.
+
+        Args:
+            nodes: The nodes in order.
+            reads: Element type of each argument by the value that it stands for.
+            outputs: The values that the function returns.
+            constants: Values that the nodes read, in place of the graph's own constants.
+        """
+        made = {name for node in nodes for name in node.output}
+        given = dict(constants or {})
+        for node in nodes:
+            for name in node.input:
+                if name and name not in made and name not in reads and name not in given:
+                    array = self.constant(name)
+                    given[name] = self.runs[0][name] if array is None else array
+        inputs = [
+            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), None)
+            for name, dtype in reads.items()
+        ]
+        tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in given.items()]
+        wanted = [onnx.ValueInfoProto(name=name) for name in outputs]
+        graph = helper.make_graph(list(nodes), "part", inputs, wanted, tensors)
+        opsets = {**self.graph.opsets, **{plain_domain(node.domain): 1 for node in nodes if plain_domain(node.domain)}}
+        opsets.update(self.graph.opsets)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid(*entry) for entry in opsets.items()])
+        model.ir_version = 8
+        runner, names = session(model, optimised=False), list(reads)
+
+        def call(*arrays: Array) -> list[Array]:
+            found: list[Array] = runner.run(None, dict(zip(names, arrays, strict=True)))
+            return found
+
+        return call
+
+    def part(
+        self, region: Region, value: str, constants: Mapping[str, Array] | None = None
+    ) -> Callable[..., list[Array]]:
+        """Return a region as a function of what it reads."""
+        nodes = [self.graph.nodes[index] for index in region.nodes]
+        return self.function(nodes, {name: self.dtypes[name] for name in region.reads}, [value], constants)
+
+    def of_draft(self, draft: Draft, reads: Sequence[str], value: str) -> Callable[..., list[Array]]:
+        """Return new nodes as a function of what they read."""
+        return self.function(draft.nodes, {name: self.dtypes[name] for name in reads}, [value], draft.constants)
+
+    def regions(
+        self, value: str, allowed: Callable[[int], bool], *, most_nodes: int = 40, most_reads: int = 1
+    ) -> Iterator[Region]:
+        """Yield the regions that end in a value and read few others, growing backwards one node at a time.
+
+        Args:
+            value: What the region computes.
+            allowed: Whether a node, by its index, may be part of it.
+            most_nodes: Largest number of nodes.
+            most_reads: Largest number of values that are read and not constant.
+        """
+        graph = self.graph
+        last = graph.producer.get(value)
+        if last is None or not allowed(last):
+            return
+        nodes, front, leaves = [last], set[str](), set[str]()
+
+        def read_by(index: int) -> None:
+            for name in graph.reads[index]:
+                if not self.is_constant(name):
+                    maker = graph.producer.get(name)
+                    (front if maker is not None and allowed(maker) else leaves).add(name)
+
+        read_by(last)
+        taken = {last}
+        while True:
+            if 0 < len(front) + len(leaves) <= most_reads:
+                reads = sorted(front | leaves, key=lambda name: -graph.producer.get(name, -1))
+                yield Region(tuple(reads), tuple(sorted(nodes)))
+            if not front or len(nodes) >= most_nodes or len(leaves) > most_reads:
+                return
+            name = max(front, key=lambda name: graph.producer[name])
+            front.discard(name)
+            index = graph.producer[name]
+            if index not in taken:
+                taken.add(index)
+                nodes.append(index)
+                read_by(index)
+
+
+Engine = Callable[[Values, float], list[Rewrite]]
+"""Returns the rewrites that it finds in a graph. The second argument is its deadline on ``time.perf_counter``."""
+
+
+def late(deadline: float) -> bool:
+    """Whether an engine's time is up."""
+    return time.perf_counter() > deadline
+
+
+def apart(own: Array, other: Array) -> float:
+    """Return the largest difference of two arrays, relative to the largest value of the second; infinite by shape."""
+    if own.shape != other.shape:
+        return float("inf")
+    if not other.size:
+        return 0.0
+    first, second = own.astype(np.float64), other.astype(np.float64)
+    finite = np.isfinite(second)
+    if not np.array_equal(finite, np.isfinite(first)) or not np.array_equal(
+        first[~finite], second[~finite], equal_nan=True
+    ):
+        return float("inf")
+    if not finite.any():
+        return 0.0
+    return float(np.abs(first[finite] - second[finite]).max() / (np.abs(second[finite]).max() + 1e-12))

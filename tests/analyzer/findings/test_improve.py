@@ -1,0 +1,73 @@
+"""A faster file in one step. No latency is asserted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from dlbricks.analyzer.findings.improve import improve, rewrite_findings
+from dlbricks.analyzer.report.answers.findings import improve_answer
+from dlbricks.generator.rewriting.values import apart, session
+from dlbricks.models import ModelSource, find_models
+from onnx import numpy_helper
+
+SLOW = "(float[256,64] x) => (float[256,64] y) {a = MatMul(x, u) b = MatMul(a, v) c = Tanh(b) y = MatMul(c, w)}"
+"""Two products through a wide value, which one small product replaces at a fraction of their cost."""
+
+CLEAN = "(float[256,64] x) => (float[256,64] y) {a = Relu(x) y = MatMul(a, w)}"
+
+
+def source_of(folder: Path, graph: str) -> ModelSource:
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> model {graph}')
+    random, read = np.random.default_rng(0), {name for node in model.graph.node for name in node.input}
+    for name, shape in (("u", (64, 4096)), ("v", (4096, 64)), ("w", (64, 64))):
+        if name in read:
+            array = (random.standard_normal(shape) / 64).astype(np.float32)
+            model.graph.initializer.append(numpy_helper.from_array(array, name))
+    onnx.save(model, folder / "model.onnx")
+    (source,) = find_models([folder / "model.onnx"])
+    return source
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> ModelSource:
+    return source_of(tmp_path_factory.mktemp("slow"), SLOW)
+
+
+def test_an_improved_file_computes_the_same_and_says_what_changed(slow: ModelSource, tmp_path: Path):
+    found = improve(slow, tmp_path / "faster.onnx", budget_s=14)
+
+    assert found.proof is not None
+    assert found.proof.ci95[0] <= found.proof.saving <= found.proof.ci95[1]
+    assert (found.path is not None) == found.proof.saves == bool(found.changes)
+    assert found.path is not None  # each costs several times what stands in its place
+    x = np.random.default_rng(3).standard_normal((256, 64)).astype(np.float32)
+    before, after = (session(str(path)).run(None, {"x": x})[0] for path in (slow.path, found.path))
+    assert apart(after, before) < 1e-4
+    text = "\n".join(improve_answer(found).summary)
+    assert "all changes together" in text
+    assert "at its fixed shape" in text
+    assert found.records().results[0]["saving"] == found.proof.saving
+
+
+def test_a_clean_model_has_no_change(tmp_path: Path):
+    found = improve(source_of(tmp_path, CLEAN), tmp_path / "faster.onnx", budget_s=6)
+
+    assert not found.changes
+    assert found.path is None
+    assert not (tmp_path / "faster.onnx").exists()
+    assert "nothing is written" in "\n".join(improve_answer(found).summary)
+
+
+def test_proven_changes_are_findings_of_one_file(slow: ModelSource, tmp_path: Path):
+    proven, rest = rewrite_findings(slow, 2.0, threads=1, budget_s=14, write=tmp_path)
+
+    assert proven
+    assert all(found.proof is not None and found.unproven is None for found in proven)
+    assert len({found.proof.together for found in proven if found.proof}) == 1
+    assert {found.proof.artefact for found in proven if found.proof} == {str(tmp_path / "model-improved.onnx")}
+    assert all(found.saving_ms == pytest.approx(2.0 * found.share) for found in proven)
+    assert all(found.unproven for found in rest)

@@ -1,0 +1,291 @@
+"""Each engine recognises what it is for, and every rewrite keeps the values; no latency is asserted."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from dlbricks.generator.rewriting.checking import computes_the_same
+from dlbricks.generator.rewriting.engines import ENGINES
+from dlbricks.generator.rewriting.form import Rewrite, RewriteGraph
+from dlbricks.generator.rewriting.repetition import loops
+from dlbricks.generator.rewriting.values import Values, apart, session
+from onnx import numpy_helper
+
+
+def model_of(graph: str, opset: int = 17, **weights: np.ndarray) -> onnx.ModelProto:
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]> model {graph}')
+    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in weights.items())
+    return model
+
+
+def feeds_of(model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]:
+    random, feeds = np.random.default_rng(seed), {}
+    for value in model.graph.input:
+        shape = [dimension.dim_value for dimension in value.type.tensor_type.shape.dim]
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        made = random.integers(0, 4, shape) if dtype.kind == "i" else random.standard_normal(shape)
+        feeds[value.name] = made.astype(dtype)
+    return feeds
+
+
+def values_of(model: onnx.ModelProto) -> Values:
+    return Values(RewriteGraph(model), [feeds_of(model, seed) for seed in range(3)])
+
+
+def found_by(engine: str, values: Values) -> list[Rewrite]:
+    return ENGINES[engine][0](values, time.perf_counter() + 20)
+
+
+def random(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def one_hot(size: int) -> np.ndarray:
+    return np.eye(size, dtype=np.float32)[np.random.default_rng(0).permutation(size)]
+
+
+def blocks(size: int, number: int) -> np.ndarray:
+    return random(size, size, 1, 1) * np.kron(np.eye(number), np.ones((size // number,) * 2))[..., None, None].astype(
+        "f"
+    )
+
+
+X = "(float[1,8,16,16] x) => (float[1,8,16,16] y)"
+ROWS = "(float[32,64] x) => (float[32,64] y)"
+GATES = (
+    "(float[1,6,8] x) => (float[1,16] y) <int64[4] s = {16, 16, 16, 16}>{"
+    "xt = Transpose<perm=[1,0,2]>(x) p = MatMul(xt, w) pb = Add(p, b) "
+    + " ".join(
+        f"i{t} = Constant<value_int={t}>() p{t} = Gather<axis=0>(pb, i{t}) r{t} = MatMul(h{t}, u)"
+        f" g{t} = Add(p{t}, r{t})"
+        f" a{t}, f{t}, c{t}, o{t} = Split<axis=1>(g{t}, s) sa{t} = Sigmoid(a{t}) sf{t} = Sigmoid(f{t})"
+        f" tc{t} = Tanh(c{t})"
+        f" so{t} = Sigmoid(o{t}) k{t} = Mul(sf{t}, m{t}) l{t} = Mul(sa{t}, tc{t}) m{t + 1} = Add(k{t}, l{t})"
+        f" tm{t} = Tanh(m{t + 1}) h{t + 1} = Mul(so{t}, tm{t})"
+        for t in range(6)
+    )
+    + " y = Relu(h6)}"
+)
+
+CASES = {
+    "a GELU of any order": (
+        "pointwise", "Gelu", ROWS + "<float k = {0.70710677}, float one = {1}, float half = {0.5}>"
+        "{a = Mul(x, k) b = Erf(a) c = Add(b, one) d = Mul(half, c) y = Mul(d, x)}", {},
+    ),
+    "a hard swish by a clip": (
+        "pointwise", "HardSwish", ROWS + "<float three = {3}, float zero = {0}, float six = {6}>"
+        "{a = Add(x, three) b = Clip(a, zero, six) c = Mul(x, b) y = Div(c, six)}", {},
+    ),
+    "a power of three quarters": (
+        "pointwise", "Power 0.75",
+        "(float[256,64] x) => (float[256,64] y) <float p = {0.75}>{a = Abs(x) y = Pow(a, p)}", {},
+    ),
+    "a factor and a summand for each channel": (
+        "pointwise", "affine by channel", X + "{a = Sub(x, m) b = Div(a, s) c = Mul(b, g) y = Add(c, m)}",
+        {"m": random(8, 1, 1), "s": abs(random(8, 1, 1)) + 1, "g": random(8, 1, 1, seed=1)},
+    ),
+    "two convolutions without an activation": (
+        "affine", "one convolution",
+        X + "{a = Conv<pads=[1,1,1,1]>(x, v) y = Conv(a, w)}", {"v": random(64, 8, 3, 3), "w": random(8, 64, 1, 1)},
+    ),
+    "an adapter": (
+        "affine", "one product", ROWS + "{a = MatMul(x, w) b = MatMul(x, u) c = MatMul(b, v) y = Add(a, c)}",
+        {"w": random(64, 64), "u": random(64, 8), "v": random(8, 64)},
+    ),
+    "moves that cancel": (
+        "affine", "nothing", X + '{a = Einsum<equation="abcd->acdb">(x) y = Transpose<perm=[0,3,1,2]>(a)}', {},
+    ),
+    "a selection after pointwise work": (
+        "demand", "only what is needed",
+        ("(float[64,64] x) => (float[1,64] y) <int64[1] b = {63}, int64[1] e = {64}, int64[1] a = {0}>"
+        "{m = MatMul(x, w) t = Tanh(m) y = Slice(t, b, e, a)}"), {"w": random(64, 64)},
+    ),
+    "channels that are multiplied by zeros": (
+        "demand", "zero weights", X + "{a = Conv<pads=[1,1,1,1]>(x, v) b = Relu(a) y = Conv(b, w)}",
+        {"v": random(32, 8, 3, 3), "w": random(8, 32, 1, 1) * (np.arange(32) < 8)[None, :, None, None].astype("f")},
+    ),
+    "pooling after a pointwise product": (
+        "order", "GlobalAveragePool first",
+        "(float[1,64,16,16] x) => (float[1,64,1,1] y) {a = Conv(x, w) y = GlobalAveragePool(a)}",
+        {"w": random(64, 64, 1, 1)},
+    ),
+    "the largest element after a softmax": (
+        "order", "ArgMax before monotone functions",
+        "(float[32,64] x) => (int64[32] y) {s = Softmax<axis=1>(x) y = ArgMax<axis=1, keepdims=0>(s)}", {},
+    ),
+    "a copy for an operator that broadcasts": (
+        "order", "broadcasting in place of Expand",
+        "(float[32,64] x, float[32,1] r) => (float[32,64] y) <int64[2] s = {32, 64}>{e = Expand(r, s) y = Mul(x, e)}",
+        {},
+    ),
+    "moves around a clip": (
+        "order", "moves undone", X + "<float l = {-1}, float h = {1}>"
+        "{a = DepthToSpace<blocksize=2>(x) b = Clip(a, l, h) y = SpaceToDepth<blocksize=2>(b)}", {},
+    ),
+    "a large maximum": (
+        "order", "pool by rows and columns",
+        X + "{y = MaxPool<kernel_shape=[9,9], pads=[4,4,4,4]>(x)}", {},
+    ),
+    "an average of an opset with a slow kernel": (
+        "order", "average as a convolution",
+        "(float[1,8,16,16] x) => (float[1,8,14,14] y) {y = AveragePool<kernel_shape=[3,3]>(x)}",
+        {"opset": 20},
+    ),
+    "equal products of two names": (
+        "equality", "computed twice", ROWS + "{a = MatMul(x, v) b = MatMul(x, w) c = Tanh(b) y = Add(a, c)}",
+        {"v": random(64, 64), "w": random(64, 64)},
+    ),
+    "a filter in bytes": (
+        "constants", "computed once",
+        X + "<float s = {0.1}>{f = DequantizeLinear(w, s) y = Conv<pads=[1,1,1,1]>(x, f)}",
+        {"w": np.rint(10 * random(8, 8, 3, 3)).astype(np.int8)},
+    ),
+    "a permutation as a product": ("weights", "selection", ROWS + "{y = MatMul(x, w)}", {"w": one_hot(64)}),
+    "blocks along the diagonal": ("weights", "grouped convolution", X + "{y = Conv(x, w)}", {"w": blocks(8, 4)}),
+    "a matrix of rank four": (
+        "weights", "low rank", ROWS + "{y = MatMul(x, w)}", {"w": random(64, 4) @ random(4, 64)},
+    ),
+    "rows picked by a product": (
+        "weights", "lookup", ("(int64[4,6] i) => (float[4,6,32] y) <int64 d = {64}, float[2] v = {0, 1}>"
+        "{h = OneHot(i, d, v) y = MatMul(h, w)}"), {"w": random(64, 32)},
+    ),
+    "a part in float64": (
+        "precision", "float64 in float32", ROWS + "{a = Cast<to=11>(x) b = Sin(a) c = Cast<to=1>(b) y = Relu(c)}", {},
+    ),
+    "a layer normalisation by moments": (
+        "normalisations", "LayerNormalization", ROWS + "<float k = {1e-5}>"
+        "{a = ReduceMean<axes=[-1]>(x) s = Mul(x, x) b = ReduceMean<axes=[-1]>(s) c = Mul(a, a) v = Sub(b, c)"
+        " e = Add(v, k) r = Sqrt(e) d = Sub(x, a) y = Div(d, r)}", {},
+    ),
+    "a softmax by sums": (
+        "normalisations", "Softmax", ROWS + "{m = ReduceMax<axes=[-1]>(x) d = Sub(x, m) e = Exp(d)"
+        " s = ReduceSum(e, a) y = Div(e, s)}", {"a": np.array([-1])},
+    ),
+    "local response": (
+        "normalisations", "local response", X + "{y = LRN<size=5, alpha=0.1, beta=0.75, bias=1.0>(x)}", {},
+    ),
+    "an addition before a layer normalisation": (
+        "normalisations", "addition kept apart",
+        ROWS + "{a = Tanh(x) s = Add(a, x) y = LayerNormalization<axis=-1>(s, g, b)}",
+        {"g": random(64), "b": random(64)},
+    ),
+    "a product by letters": (
+        "products", "Einsum as MatMul", ("(float[2,8,4,16] q, float[2,8,4,16] k) => (float[2,4,8,8] y)"
+        '{y = Einsum<equation="bqhd,bkhd->bhqk">(q, k)}'), {},
+    ),
+    "a product by broadcasting": (
+        "products", "broadcast sum as MatMul", ("(float[16,1,32] a, float[1,16,32] b) => (float[16,16] y)"
+        "{m = Mul(a, b) y = ReduceSum<keepdims=0>(m, s)}"), {"s": np.array([-1])},
+    ),
+    "uneven channels": (
+        "channels", "multiples of 16", X + "{a = Conv(x, v) b = Relu(a) y = Conv(b, w)}",
+        {"v": random(15, 8, 3, 3)[:, :, :1, :1], "w": random(8, 15, 1, 1)},
+    ),
+    "attention": (
+        "attention", "one operator", ("(float[2,8,32] q, float[2,8,32] k, float[2,8,32] v) => (float[2,8,32] y)"
+        "<int64[4] s = {0, 0, 4, 8}, int64[3] o = {0, 0, 32}, float f = {0.35}>"
+        "{qr = Reshape(q, s) qt = Transpose<perm=[0,2,1,3]>(qr) kr = Reshape(k, s) kt = Transpose<perm=[0,2,3,1]>(kr)"
+        " vr = Reshape(v, s) vt = Transpose<perm=[0,2,1,3]>(vr) m = MatMul(qt, kt) n = Mul(m, f)"
+        " p = Softmax<axis=-1>(n) a = MatMul(p, vt) t = Transpose<perm=[0,2,1,3]>(a) r = Reshape(t, o)"
+        " y = Relu(r)}"), {},
+    ),
+    "products of one input": (
+        "repetition", "products of one input", ("(float[32,64] x) => (float[32,64] y, float[32,16] z)"
+        "{y = MatMul(x, v) z = MatMul(x, w)}"), {"v": random(64, 64), "w": random(64, 16)},
+    ),
+    "two towers with the same weights": (
+        "towers", "one batch",
+        (
+            "(float[1,8,64] x, float[1,8,64] y) => (float[1,8,64] z)"
+            "{a = MatMul(x, w) b = Tanh(a) c = MatMul(y, w) d = Tanh(c) z = Sub(b, d)}"
+        ),
+        {"w": random(64, 64)},
+    ),
+    "an unrolled cell": (
+        "recurrence", "LSTM", GATES,
+        {"w": random(8, 64) / 4, "u": random(16, 64) / 4, "b": random(64) / 4,
+         "h0": np.zeros((1, 16), np.float32), "m0": np.zeros((1, 16), np.float32)},
+    ),
+}  # fmt: skip
+"""By what is written: the engine, what it recognises, the graph and its weights."""
+
+
+def outputs_of(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    return session(model).run(None, feeds)
+
+
+def assert_alike(model: onnx.ModelProto, changed: onnx.ModelProto, close: float = 1e-4) -> None:
+    feeds = feeds_of(model, 7)
+    for mine, theirs in zip(outputs_of(changed, feeds), outputs_of(model, feeds), strict=True):
+        assert apart(mine, theirs) < close
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_engine_recognises_what_it_is_for_and_keeps_the_outputs(case: str):
+    engine, kind, graph, weights = CASES[case]
+    model = model_of(graph, **weights)
+    values = values_of(model)
+
+    found = {rewrite.kind.partition(": ")[2]: rewrite for rewrite in found_by(engine, values)}
+
+    assert kind in found
+    assert computes_the_same(values, found[kind])
+    assert found[kind].saving_ns > 0
+    assert found[kind].replaces
+    assert_alike(model, values.graph.build([found[kind]]))
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        ROWS + "<float l = {-8}, float h = {8}>{a = Clip(x, l, h) b = Tanh(x) y = Add(a, b)}",
+        ROWS + "<float k = {0.7}>{a = Mul(x, k) b = Erf(a) c = Add(b, k) d = Mul(c, x) y = Mul(d, k)}",
+        ROWS + "{a = Relu(x) b = Softmax<axis=0>(a) y = Mul(b, x)}",
+    ],
+    ids=["a clip that small numbers do not reach", "nearly a GELU", "a softmax over rows"],
+)
+def test_what_only_looks_alike_stays(graph: str):
+    values = values_of(model_of(graph))
+
+    for name in ("equality", "pointwise", "normalisations"):
+        for rewrite in found_by(name, values):
+            assert_alike(model_of(graph), values.graph.build([rewrite]), 1e-6)
+            wide = {name: 30 * array for name, array in feeds_of(model_of(graph), 3).items()}
+            before, after = (outputs_of(model, wide) for model in (model_of(graph), values.graph.build([rewrite])))
+            assert apart(after[0], before[0]) < 1e-5
+
+
+def test_a_loop_with_a_known_number_of_rounds_is_written_out():
+    model = model_of(
+        "(float[4,8] x) => (float[4,8] y, float[3,4,8] s) <int64 n = {3}, bool c = {1}>"
+        "{y, s = Loop(n, c, x) <body = b (int64 i, bool on, float[4,8] h) => (bool o, float[4,8] g, float[4,8] k)"
+        "{o = Identity(on) g = Tanh(h) k = Mul(g, g)}>}"
+    )
+    values = values_of(model)
+
+    (found,) = loops(values)
+    changed = values.graph.build([found])
+
+    assert "Loop" not in {node.op_type for node in changed.graph.node}
+    assert_alike(model, changed, 1e-7)
+
+
+def test_a_late_engine_finds_nothing():
+    _, _, graph, weights = CASES["an adapter"]
+    values = values_of(model_of(graph, **weights))
+
+    assert [name for name, (engine, _) in ENGINES.items() if engine(values, -math.inf)] == []
+
+
+def kinds() -> Iterator[str]:
+    yield from (engine for engine, *_ in CASES.values())
+
+
+def test_every_engine_is_tested_but_for_the_witnesses():
+    assert set(ENGINES) - set(kinds()) == {"witnesses"}
