@@ -233,7 +233,7 @@ def fitted(guesses: Mapping[str, LeftOut], families: Collection[str]) -> Calibra
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one model: error of the logarithm of its total, half of the interval, share of an execution that was measured."""
+    """Of one model: error of the logarithm of its total, half of its interval, share of it that was measured."""
 
     error: float
     half: float
