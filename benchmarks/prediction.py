@@ -302,7 +302,8 @@ def row_of(data: Data, guesses: Mapping[str, LeftOut], count: int) -> dict[str, 
             {"name": model.name, "family": model.family, "error": math.exp(-own.error) - 1, "half": reach,
              "inside": abs(own.error) <= reach, "share": own.share, "against_measured": against}
         )  # fmt: skip
-    return {"bricks": count, **summary(rows), "models": rows}
+    share = statistics.median(row["share"] for row in rows)
+    return {"bricks": count, **summary(rows), "share": share, "models": rows}
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -316,7 +317,6 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "inside": sum(row["inside"] for row in rows) / len(rows),
         "half": statistics.median(row["half"] for row in rows),
         "known": len(known) / len(rows),
-        "share": statistics.median(row["share"] for row in rows),
     }
     print({name: round(value, 4) for name, value in made.items()}, flush=True)
     return made
@@ -349,13 +349,13 @@ def transferred(here: Data, there: Data, how: Calibration) -> list[dict[str, Any
             belief.learn(place, there.examples[place].latency_ns)
             measured.add(place)
         found = []
+        measured_ms = sum(there.examples[place].latency_ns for place in measured) / 1e6
         for model in there.models:
             true, total = model.total_ns(there.examples), belief.total(*_split(model, there, measured))
-            error = math.log(true / total.ns)
-            inside, share = abs(error) <= total.half, sum(there.examples[place].latency_ns for place in measured) / 1e6
-            row = {"error": total.ns / true - 1, "half": total.half, "inside": inside, "share": share}
-            found.append({"name": model.name, **row})
-        rows.append({"bricks": count, **summary(found), "models": found})
+            inside = abs(math.log(true / total.ns)) <= total.half
+            row = {"name": model.name, "error": total.ns / true - 1, "half": total.half, "inside": inside}
+            found.append(row)
+        rows.append({"bricks": count, **summary(found), "measured_ms": measured_ms, "models": found})
     return rows
 
 
