@@ -116,8 +116,8 @@ def kept_features() -> dict[str, Features]:
         try:
             record = json.loads(path.read_text("utf-8"))
             if record["format"] == _FORMAT:
-                for key, (*values, extents) in record["bricks"].items():
-                    found[key] = Features(*values, tuple(extents))
+                for key, (operator, flops, weights, read, written, extents) in record["bricks"].items():
+                    found[key] = Features(operator, flops, weights, read, written, tuple(extents))
         except (OSError, ValueError, KeyError, TypeError):
             continue  # it is made again with the model
     return found
