@@ -28,6 +28,9 @@ from .estimation.estimates import estimate_record
 from .estimation.learning import Gaps, learn
 from .estimation.query import matching, require_one
 from .estimation.reading import evidence_under
+from .report.answers.estimates import predicted_lines
+from .report.tables import Answer, Column
+from .report.units import duration, milliseconds, percent
 from .reporting import Setup, cut_of, set_up, settled
 
 if TYPE_CHECKING:
@@ -200,3 +203,30 @@ def _measure(
                 threads=how.threads or 1, cache=how.cache or "", dtype=how.dtype or "", visits=VISITS, processes=1,
                 sessions=1, progress=progress,
             )  # fmt: skip
+
+
+_COLUMNS: Sequence[Column] = (
+    Column("name", "model"),
+    Column("predicted_ms", "latency ms \u00b195%", milliseconds, "ci95_ms"),
+    Column("half", "\u00b1", percent),
+    Column("shares.measured", "measured", percent),
+    Column("shares.stored", "stored", percent),
+    Column("shares.predicted", "predicted", percent),
+    Column("unique", "bricks", spare=True),
+)
+
+
+def predictions_answer(found: Predictions) -> Answer:
+    """The answer of ``predict``: one row per model."""
+    summary = []
+    for entry in found.rows:
+        if entry.error is not None:
+            summary.append(f"{entry.name}: {entry.error}")
+        elif entry.parts.predicted is not None:
+            summary += predicted_lines(entry, entry.parts.predicted)
+        elif entry.latency.ms is None:
+            summary.append(
+                f"{entry.name}: not known, since {entry.parts.prediction_reason or 'a layer cannot be a brick'}"
+            )
+    summary.append(f"{len(found.measured)} bricks measured in {duration(found.wall_s)}.")
+    return Answer.of(found.records(), columns=_COLUMNS, summary=summary)

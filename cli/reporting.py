@@ -169,7 +169,7 @@ def predict(
         dlbricks predict resnet50 --target 5%
     """
     from ..analyzer.predicting import predict as predict_models
-    from ..analyzer.report.answers.predictions import predictions_answer
+    from ..analyzer.predicting import predictions_answer
 
     sources = take_models(options)
     setup = picked_setup(stored=stored, **options)

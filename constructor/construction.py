@@ -21,9 +21,9 @@ from .coverage import cannot_be_bricks, coverage_of, missing_of, rows_of
 from .curve import Interpolation
 from .decomposition import quotient_of, state_of
 from .evidence import EstimateRequest, Evidence
-from .filling import Predicted
 from .measurements import BrickMeasurements
 from .prediction import Asked, Prediction, benanza_note, host_of, predict, unexplained
+from .predictor import Predicted
 from .remedies import Task
 from .result import (
     Estimate,

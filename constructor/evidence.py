@@ -25,7 +25,7 @@ from .uncertainty.interval import Uncertainty, Weights
 from .uncertainty.pairing import FUSION
 
 if TYPE_CHECKING:
-    from .filling import Predicted
+    from .predictor import Predicted
 
 REACH = 1.5
 """A measurement whose latency is so many times the lowest may be the lowest but for chance."""

@@ -7,7 +7,7 @@ comparison, and what it was learned from are measurements alone.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ..bricks.decomposition import Decomposition
 from ..db import Measurement, Subject
@@ -15,46 +15,7 @@ from ..db.values import Identity, Stop, Summary, Verdict
 from .choice import Choice
 from .decomposition import state_of
 from .evidence import Evidence
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A brick that was predicted, as something to measure.
-
-    Attributes:
-        key: Key of the brick.
-        operator: Its main operator, in its variant.
-        count: How often it occurs in the model.
-        share: Its share of the latency.
-        gain: By what part of its variance the model's latency would be known better.
-    """
-
-    key: str
-    operator: str
-    count: int
-    share: float
-    gain: float
-
-
-@dataclass(frozen=True, slots=True)
-class Predicted:
-    """Which part of an estimate was predicted, and how far that can be trusted.
-
-    Attributes:
-        bricks: Different bricks that were predicted.
-        share: Their share of the latency.
-        half: Half of the 95 % interval of the model's latency by these predictions alone, as a logarithm.
-        familiar: Whether they were learned from bricks of the same system and runtime.
-        unseen: Operators that no brick was learned from, with their share of the latency.
-        narrowing: Bricks whose measurement would narrow it most, the first first.
-    """
-
-    bricks: int
-    share: float
-    half: float
-    familiar: bool
-    unseen: tuple[tuple[str, float], ...] = ()
-    narrowing: tuple[Candidate, ...] = ()
+from .predictor import Predicted
 
 
 def filled(

@@ -440,3 +440,43 @@ class Total:
     def ci95_ns(self) -> tuple[float, float]:
         """The interval."""
         return self.ns * math.exp(-self.half), self.ns * math.exp(self.half)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A brick that was predicted, as something to measure.
+
+    Attributes:
+        key: Key of the brick.
+        operator: Its main operator, in its variant.
+        count: How often it occurs in the model.
+        share: Its share of the latency.
+        gain: By what part of its variance the model's latency would be known better.
+    """
+
+    key: str
+    operator: str
+    count: int
+    share: float
+    gain: float
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """Which part of an estimate was predicted, and how far that can be trusted.
+
+    Attributes:
+        bricks: Different bricks that were predicted.
+        share: Their share of the latency.
+        half: Half of the 95 % interval of the model's latency by these predictions alone, as a logarithm.
+        familiar: Whether they were learned from bricks of the same system and runtime.
+        unseen: Operators that no brick was learned from, with their share of the latency.
+        narrowing: Bricks whose measurement would narrow it most, the first first.
+    """
+
+    bricks: int
+    share: float
+    half: float
+    familiar: bool
+    unseen: tuple[tuple[str, float], ...] = ()
+    narrowing: tuple[Candidate, ...] = ()

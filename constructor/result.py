@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .choice import Cutting
     from .curve import Interpolation
     from .evidence import Evidence
-    from .filling import Predicted
+    from .predictor import Predicted
     from .remedies import Task
     from .roofline import Roofline
 

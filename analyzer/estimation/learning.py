@@ -17,8 +17,19 @@ from ...bricks.graph.footprint import parse_level
 from ...constructor.choice import Choice
 from ...constructor.decomposition import state_of
 from ...constructor.evidence import Evidence
-from ...constructor.filling import Candidate, Predicted, filled
-from ...constructor.predictor import Belief, Example, Forest, Machine, Origin, Total, calibration, prior
+from ...constructor.filling import filled
+from ...constructor.predictor import (
+    Belief,
+    Candidate,
+    Example,
+    Forest,
+    Machine,
+    Origin,
+    Predicted,
+    Total,
+    calibration,
+    prior,
+)
 from ...db import Store, Subject
 from ...models.cache import keep, kept
 

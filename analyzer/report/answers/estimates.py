@@ -18,7 +18,7 @@ from .generation import bound_lines, control_lines, values_of
 
 if TYPE_CHECKING:
     from ....constructor.curve import Interpolation
-    from ....constructor.filling import Predicted
+    from ....constructor.predictor import Predicted
     from ....constructor.result import Estimate, SequenceLatency
     from ...estimation.estimates import Estimates
 
