@@ -29,7 +29,7 @@ def test_without_measuring_nothing_is_stored(tmp_path):
 
 def test_what_decides_is_measured_stored_and_known_the_next_time(tmp_path):
     with Store.open(tmp_path / "new.db") as store:
-        first = predict(find_models([MODEL]), store=store, target=1e-6, budget_s=4.0)
+        first = predict(find_models([MODEL]), store=store, target=1e-6, budget_s=300.0)
 
         assert first.measured
         stored = {one.key for one in store.measurements(variant="")}
