@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .analyzer.manifests.manifest import Manifest, manifest, read_manifest
     from .analyzer.manifests.reproduce import Reproduction, reproduce
     from .analyzer.markdown import to_markdown
+    from .analyzer.predicting import Predictions, predict
     from .analyzer.reporting import Report, report
     from .analyzer.shell import shell_command
     from .analyzer.tokens import Tokens, tokens
@@ -89,6 +90,7 @@ __all__ = [
     "ModelKernels",
     "ModelSource",
     "PlanReport",
+    "Predictions",
     "Query",
     "Report",
     "Reproduction",
@@ -122,6 +124,7 @@ __all__ = [
     "make_sequence",
     "manifest",
     "measure",
+    "predict",
     "read_manifest",
     "register_custom_ops",
     "report",
@@ -164,6 +167,7 @@ __getattr__, __dir__ = lazy(
         "ModelGraph": "bricks.graph.graph",
         "ModelKernels": "analyzer.kernels",
         "ModelSource": "models.source",
+        "Predictions": "analyzer.predicting",
         "PlanReport": "generator.planning.library_plans",
         "Query": "analyzer.estimation.query",
         "Report": "analyzer.reporting",
@@ -206,6 +210,7 @@ __getattr__, __dir__ = lazy(
         "shell_command": "analyzer.shell",
         "split": "bricks.cutting.sequences",
         "to_markdown": "analyzer.markdown",
+        "predict": "analyzer.predicting",
         "tokens": "analyzer.tokens",
         "write_suite": "bricks.suite.writing",
     },

@@ -281,16 +281,16 @@ def report(
     plan = _Measuring(store, how, visits, budget_s, until, progress)
     generated, measured = None, None
     if measure:
-        decompositions = decompose(models, _cut(how), progress=progress)
+        decompositions = decompose(models, cut_of(how), progress=progress)
         evidence = _evidence_here(decompositions, store, how)
         generated, measured = _measure_missing(missing(decompositions, evidence), evidence, plan, suite)
         evidence = _with_ceilings(_evidence_here(decompositions, store, how) if measured else evidence, plan)
         estimates = [*estimate(decompositions, evidence)]
     else:
-        estimates = estimates_in(store, models, how, _cut(how))
+        estimates = estimates_in(store, models, how, cut_of(how))
     if interpolate:
         query = (_here(store, how) if measure else how) or how
-        estimates = estimates_between(store, models, query, _cut(how))
+        estimates = estimates_between(store, models, query, cut_of(how))
     sections, unasked = _analysed(estimates, plan, write, prove=measure and prove)
     page = None
     if out is not None and any(section.estimate.error is None for section in sections):
@@ -336,7 +336,7 @@ def _measure_missing(
     how = plan.how
     with ExitStack() as resources:
         place = suite or Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-report-")), "suite")
-        generated = generate(models, out=place, settings=_cut(how))
+        generated = generate(models, out=place, settings=cut_of(how))
         if generated.suite is None:
             return generated, None
         kept_s = _CEILINGS_S if plan.room and not evidence.ceilings.known else 0.0
@@ -403,7 +403,7 @@ def settled(how: Setup) -> Setup:
     return replace(picked, system=how.system, stack=how.stack, picked=(*how.picked, *picked.picked))
 
 
-def _cut(how: Setup) -> Cut:
+def cut_of(how: Setup) -> Cut:
     """How models are cut: along what the runtime that is asked for executes."""
     runtime = Runtime.of(how.backend or "onnxruntime", how.device or "cpu", how.options)
     return Cut(1, graph=how.graph or "runtime", runtime=runtime, threads=how.threads or 1)
@@ -413,8 +413,8 @@ def _evidence_here(models: Sequence[Decomposition | Failed], store: Store, how: 
     """What is measured of models on this machine, with the runtime that is installed."""
     here = _here(store, how)
     if here is None:
-        return evidence_under(None, readable(models), store, how, _cut(how))
-    return read_evidence(store, models, here, _cut(how))
+        return evidence_under(None, readable(models), store, how, cut_of(how))
+    return read_evidence(store, models, here, cut_of(how))
 
 
 def estimates_here(models: Sequence[ModelSource], store: Store, how: Setup) -> list[Estimate]:
@@ -425,7 +425,7 @@ def estimates_here(models: Sequence[ModelSource], store: Store, how: Setup) -> l
         store: The database.
         how: How they are measured; nothing of it is open.
     """
-    decompositions = decompose(models, _cut(how))
+    decompositions = decompose(models, cut_of(how))
     return [*estimate(decompositions, _evidence_here(decompositions, store, how))]
 
 

@@ -38,7 +38,7 @@ from .options import (
     stack_options,
     wait_option,
 )
-from .reporting import analyze, improve, report, tokens
+from .reporting import analyze, improve, predict, report, tokens
 from .storage import db, manifest, reproduce
 
 if TYPE_CHECKING:
@@ -285,7 +285,7 @@ def measure(
 
 
 _MORE = (
-    *(report, estimate, tokens, analyze, improve, kernels, compare, history, advise, manifest, reproduce),
+    *(report, predict, estimate, tokens, analyze, improve, kernels, compare, history, advise, manifest, reproduce),
     *(models, brick, backends, system, db, fleet),
 )
 for command in _MORE:

@@ -117,6 +117,7 @@ def each_estimated(threads: Sequence[int], estimate: Callable[[int | None], Esti
 @estimated_options
 @click.option("--explain", is_flag=True, help="Also show what lies between bricks and model, and where the time goes.")
 @interpolate_option
+@click.option("--predict", is_flag=True, help="Predict bricks that are not measured from others.")
 @click.option("--layers", is_flag=True, help="Also show each brick's rate, its bound by the machine, and its headroom.")
 @all_option
 @plot_option
@@ -127,6 +128,7 @@ def estimate(
     threads: tuple[int, ...] | None,
     explain: bool,
     interpolate: bool,
+    predict: bool,
     layers: bool,
     every: bool,
     plot: Path | None,
@@ -145,6 +147,10 @@ def estimate(
     from ..analyzer.report.answers.estimates import estimates_answer
     from ..db import Store
 
+    if interpolate and predict:
+        raise UsageError("--interpolate and --predict fill the same gaps", remedy="leave one out")
+    if predict:
+        options["predict"] = True
     sources = take_models(options)
     with Store.open(database, read_only=True) as store:
         estimates = each_estimated(

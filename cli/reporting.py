@@ -127,12 +127,58 @@ def picked_setup(*, stored: bool, system: str | None, stack: str | None, **optio
     return set_up(**options)
 
 
+def open_for_results(database: str) -> AbstractContextManager[Store]:
+    """The database, made where there is none."""
+    return open_store(database, stored=False)
+
+
 def open_store(database: str, *, stored: bool) -> AbstractContextManager[Store]:
     """The database: with what is stored alone, or for results too."""
     from ..db import Store
     from ..db.merging import open_for_results
 
     return Store.open(database, read_only=True) if stored else open_for_results(database)
+
+
+@click.command()
+@model_arguments
+@click.option(
+    "--target",
+    type=share,
+    default="10%",
+    show_default=True,
+    metavar="SHARE",
+    help="Half of the interval to reach.",
+)
+@report_options
+@setting_option
+@database_option
+@quiet_option
+@wait_option
+@format_options
+def predict(
+    *, target: float, budget_s: float | None, stored: bool, database: str, quiet: bool, form: str, **options: Any
+) -> None:
+    """Latency of models in seconds: stored bricks, predictions of the rest, and measurements of what decides.
+
+    Bricks are measured until every interval is as narrow as the target, or the budget (10s unless given) is spent. With
+    --no-measure nothing is. Bricks that ship with the package stand in for what is not stored.
+
+    \b
+    Example:
+        dlbricks predict resnet50 --target 5%
+    """
+    from ..analyzer.predicting import predict as predict_models
+    from ..analyzer.predicting import predictions_answer
+
+    sources = take_models(options)
+    setup = picked_setup(stored=stored, **options)
+    with open_for_results(database) as store, Reporter(quiet=quiet) as progress:
+        found = predict_models(
+            sources, store=store, setup=setup, target=target, budget_s=budget_s or 10.0, measure=not stored,
+            progress=progress,
+        )  # fmt: skip
+    answer(predictions_answer(found), form, complete=found.complete)
 
 
 # The command about language models: how long an answer takes.

@@ -23,6 +23,7 @@ from .decomposition import quotient_of, state_of
 from .evidence import EstimateRequest, Evidence
 from .measurements import BrickMeasurements
 from .prediction import Asked, Prediction, benanza_note, host_of, predict, unexplained
+from .predictor import Predicted
 from .remedies import Task
 from .result import (
     Estimate,
@@ -176,7 +177,7 @@ def _frames(flow: ControlFlow, name: str) -> bool:
 
 def _total_ms(rows: Sequence[SequenceLatency]) -> float | None:
     """The sum; None where there are none, or one is not measured."""
-    known = [row.latency_ms for row in rows if row.latency_ms is not None]
+    known = [row.latency_ms for row in rows if row.latency_ms is not None and not row.predicted]
     return sequential(known) if rows and len(known) == len(rows) else None
 
 
@@ -201,15 +202,18 @@ def construct(model: Decomposition | Failed, evidence: Evidence) -> Estimate:
     missing = tuple(missing_of(model, parts, bricks, remedies))
     path: CriticalPath | None = None
     prediction: Prediction | None = None
+    guessed = evidence.predicted.get(key)
     if all(brick.key in bricks.latest for brick in missing):
-        path = critical_path(quotient, [bricks.latency_ns(part) for part in parts])
         prediction = _predicted(model, parts, quotient, evidence)
+        if guessed is None:  # what is predicted is no part of any sum but the latency itself
+            path = critical_path(quotient, [bricks.latency_ns(part) for part in parts])
+    known = prediction if guessed is None else None
     bounds = bounds_of(model, Cover(quotient, tuple(part.key for part in parts)), bricks, evidence.uncertainty, path)
     latency = _latency(prediction, evidence, key)
-    truth, both = truth_of(model, parts, evidence, prediction, latency)
+    truth, both = truth_of(model, parts, evidence, known, latency)
     latency = latency if both is None else _paired(latency, both)
     lower = benanza_bounds(model, bounds, truth, both, evidence)
-    attribution = None if prediction is None else _attribution(prediction, truth)
+    attribution = None if known is None else _attribution(known, truth)
     note = benanza_note(lower, truth, attribution, parallel=_at_once(evidence.choice))
     rows = rows_of(model, parts, bricks, evidence, path)
     sums = _sums(parts, bricks, path)
@@ -226,6 +230,8 @@ def construct(model: Decomposition | Failed, evidence: Evidence) -> Estimate:
             framing=framing_of(model.own.control, rows),
             interpolated=read if isinstance(read, Interpolation) and prediction is not None else None,
             interpolation_reason=read if isinstance(read, str) else None,
+            predicted=guessed if isinstance(guessed, Predicted) and prediction is not None else None,
+            prediction_reason=guessed if isinstance(guessed, str) else None,
         ),
         latency,
         sums,
@@ -291,12 +297,17 @@ def _latency(prediction: Prediction | None, evidence: Evidence, key: str) -> Lat
     """The best prediction, with its interval."""
     if prediction is None:
         return Latency()
-    read = evidence.interpolated.get(key)
+    read, guessed = evidence.interpolated.get(key), evidence.predicted.get(key)
     half_ms = _with_reading(prediction, read if isinstance(read, Interpolation) else None)
+    low_ms = None if half_ms is None else max(0.0, prediction.ms - half_ms)
+    high_ms = None if half_ms is None else prediction.ms + half_ms
+    if isinstance(guessed, Predicted):
+        reach = math.hypot(guessed.half, (half_ms or 0.0) / prediction.ms if prediction.ms > 0 else 0.0)
+        low_ms, high_ms = prediction.ms * math.exp(-reach), prediction.ms * math.exp(reach)
     undisturbed_ms, quiet, disturbance = quietness(evidence, prediction)
     return Latency(
         ms=prediction.ms,
-        ci95_ms=None if half_ms is None else (max(0.0, prediction.ms - half_ms), prediction.ms + half_ms),
+        ci95_ms=None if low_ms is None or high_ms is None else (low_ms, high_ms),
         calibrated=prediction.method_sd is not None,
         scatter_calibrated=evidence.scatter_known,
         undisturbed_ms=undisturbed_ms,
@@ -380,10 +391,10 @@ def _roofline(
     choice, state = evidence.choice, state_of(model, evidence.choice)
     if choice is None:
         return RooflineBound(reason="nothing is stored, and so nothing of the machine is known")
-    found = roofline(
-        model.graph, parts, evidence.bricks_in(model.own.key, state), evidence.ceilings, state=state,
-        system=choice.system,
-    )  # fmt: skip
+    bricks = evidence.bricks_in(model.own.key, state)
+    if model.own.key in evidence.predicted:
+        bricks = replace(bricks, latest={key: found for key, found in bricks.latest.items() if key not in bricks.read})
+    found = roofline(model.graph, parts, bricks, evidence.ceilings, state=state, system=choice.system)
     bounds, ceilings = found.bounds_ms(parts), evidence.ceilings
     if bounds is None:
         single = ceilings.known  # what is not computed in the precision is in float32, and that is missing

@@ -123,16 +123,18 @@ def rows_of(
     """
     on_path = frozenset(path.members if path is not None else ())
     signatures: dict[str, BrickTypes] = {}
+    predicted = model.own.key in evidence.predicted
     rows = []
     for index, part in enumerate(parts):
         form = form_of(model, part, kernels=evidence.kernels(part.key) or (), known=signatures)
-        rows.append(_row(model.graph, index, part, bricks, form, on_path=index in on_path))
+        rows.append(_row(model.graph, index, part, bricks, form, on_path=index in on_path, predicted=predicted))
     return tuple(rows)
 
 
 def _row(
-    graph: ModelGraph, index: int, part: LayerSequence, bricks: BrickMeasurements, form: Form, *, on_path: bool
-) -> SequenceLatency:
+    graph: ModelGraph, index: int, part: LayerSequence, bricks: BrickMeasurements, form: Form,
+    *, on_path: bool, predicted: bool,
+) -> SequenceLatency:  # fmt: skip
     """Return the latency of the sequence at a position."""
     layers = [graph.layers[layer] for layer in part.layers]
     brick, lowest = bricks.of(part), next(iter(bricks.rivals.get(part.key, ())), None)
@@ -152,5 +154,6 @@ def _row(
         fastest_stack=None if lowest is None else lowest.stack,
         fastest_variant=None if lowest is None else lowest.variant,
         form=form,
-        interpolated=read,
+        interpolated=read and not predicted,
+        predicted=read and predicted,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ..bricks.decomposition import Decomposition
 from ..bricks.graph.boundary import boundary_of, boundary_variants
@@ -22,6 +23,9 @@ from .roofline import Ceilings
 from .uncertainty.calibration import scatter_of
 from .uncertainty.interval import Uncertainty, Weights
 from .uncertainty.pairing import FUSION
+
+if TYPE_CHECKING:
+    from .predictor import Predicted
 
 REACH = 1.5
 """A measurement whose latency is so many times the lowest may be the lowest but for chance."""
@@ -68,6 +72,7 @@ class Evidence:
         views: Kernels that ran for bricks and models, by key.
         runs: The runs, by id.
         interpolated: How bricks of a model were read between other sizes of it; or why they could not be.
+        predicted: How bricks of a model were predicted; or why its latency is not known all the same.
     """
 
     request: EstimateRequest
@@ -85,6 +90,7 @@ class Evidence:
     views: Mapping[str, KernelView] = field(default_factory=dict)
     runs: Mapping[str, Run] = field(default_factory=dict)
     interpolated: Mapping[str, Interpolation | str] = field(default_factory=dict)
+    predicted: Mapping[str, Predicted | str] = field(default_factory=dict)
 
     def in_run(self, weights: Weights, run: str) -> dict[str, float]:
         """A combination as a run measured it, as far as it did."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .choice import Cutting
     from .curve import Interpolation
     from .evidence import Evidence
+    from .predictor import Predicted
     from .remedies import Task
     from .roofline import Roofline
 
@@ -96,6 +97,7 @@ class SequenceLatency:
         fastest_variant: Name of the algorithm that reached it; empty for the one that the runtime chooses.
         form: What it looks like, and the layers of the model's own graph that it stands for.
         interpolated: Whether its latency was not measured, but read between other sizes of the model.
+        predicted: Whether its latency was not measured, but predicted from other bricks.
     """
 
     index: int
@@ -113,6 +115,7 @@ class SequenceLatency:
     fastest_variant: str | None = None
     form: Form | None = None
     interpolated: bool = False
+    predicted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +217,8 @@ class Parts:
         framing: What each operator of control flow takes beyond its body; empty where nothing is measured.
         interpolated: Which bricks were read between other sizes; None where none was.
         interpolation_reason: Why bricks that are missing could not be read, where that was asked for.
+        predicted: Which bricks were predicted; None where none was.
+        prediction_reason: Why the latency is not known although missing bricks were to be predicted.
     """
 
     sequences: tuple[SequenceLatency, ...] = ()
@@ -224,6 +229,8 @@ class Parts:
     framing: tuple[Framing, ...] = ()
     interpolated: Interpolation | None = None
     interpolation_reason: str | None = None
+    predicted: Predicted | None = None
+    prediction_reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,7 +433,7 @@ class Estimate:
     @property
     def lower_bound_ms(self) -> float | None:
         """The sequential lower bound; None also where the model is estimated to take less: it is no bound then."""
-        bound, estimate = self.bounds.sequential.ms, self.latency.ms
+        bound, estimate = self.bounds.sequential.ms, None if self.parts.predicted else self.latency.ms
         return None if bound is not None and estimate is not None and bound > estimate else bound
 
     @property

@@ -29,13 +29,14 @@ def kept(kind: str, name: str) -> Path | None:
     return place if place.is_dir() else None
 
 
-def keep(kind: str, name: str, write: Callable[[Path], None]) -> None:
+def keep(kind: str, name: str, write: Callable[[Path], None], *, most: int = _MOST_ENTRIES) -> None:
     """Keep an entry; if the cache folder cannot be written, do nothing.
 
     Args:
         kind: Kind of the entry, a folder's name.
         name: Digest of everything that determines it.
         write: Writes it into an empty folder.
+        most: Entries of the kind that stay; the oldest are deleted.
     """
     place = cache_folder() / kind
     with contextlib.suppress(OSError):
@@ -47,5 +48,5 @@ def keep(kind: str, name: str, write: Callable[[Path], None]) -> None:
             shutil.rmtree(place / name, ignore_errors=True)
             made.rename(place / name)
         entries = sorted((path for path in place.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime_ns)
-        for old in entries[:-_MOST_ENTRIES]:
+        for old in entries[:-most]:
             shutil.rmtree(old, ignore_errors=True)

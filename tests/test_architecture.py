@@ -63,7 +63,7 @@ CONFINED = {
 # Expensive to import: only inside the function that needs them.
 HEAVY = {
     "onnxruntime", "torch", "transformers", "pandas", "matplotlib", "jinja2", "pyarrow", "rich",
-    "onnx.reference",
+    "onnx.reference", "sklearn",
 }  # fmt: skip
 # Modules about PyTorch are imported by the backend's functions alone.
 _TORCH = ("graph.py", "kernels.py", "operators/")

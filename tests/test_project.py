@@ -37,6 +37,8 @@ def test_every_data_file_is_packaged() -> None:
 
     found = {path for path in data if path.suffix != ".py"}
     assert found == {
+        Path("constructor/prediction.json"),
+        Path("constructor/prior.json.xz"),
         Path("constructor/uncertainty/calibration.json"),
         Path("constructor/uncertainty/scatter.json"),
         Path("generator/backends/mxnet/pins.txt"),
@@ -44,6 +46,7 @@ def test_every_data_file_is_packaged() -> None:
     assert PROJECT["tool"]["setuptools"]["package-data"] == {
         "dlbricks": ["py.typed"],
         "dlbricks.analyzer.report.page": ["templates/*"],
+        "dlbricks.constructor": ["prediction.json", "prior.json.xz"],
         "dlbricks.constructor.uncertainty": ["calibration.json", "scatter.json"],
         "dlbricks.generator.backends.mxnet": ["pins.txt"],
     }

@@ -20,6 +20,7 @@ from ...generator.decomposition.cut import Cut
 from ...generator.decomposition.decompose import Model, decompose, readable, source_of
 from ...models import ModelSource
 from .estimates import Estimates
+from .learning import Gaps, learn
 from .query import Query, QueryFields, asked, chosen_stack
 from .reading import read_evidence, request_of
 
@@ -81,6 +82,7 @@ def estimate(
     connected: bool = False,
     graph: str = "source",
     oracle: ShapeOracle | None = None,
+    predict: bool = False,
     **fields: Unpack[QueryFields],
 ) -> Estimates:
     """Estimate the latency of models from the stored latencies of their bricks.
@@ -98,6 +100,7 @@ def estimate(
             (``runtime``), which is known only of the stack that is installed here; or the model's own, cut along the
             fusions that are learnt from that stack, or another one here (``fused``).
         oracle: Finds shapes that inference does not; by default a worker that starts when it is needed.
+        predict: Predict bricks that are not measured from others (docs/prediction.md); not with evidence.
         **fields: Fields of a ``Query``, in place of those of ``query``.
 
     Returns:
@@ -123,7 +126,7 @@ def estimate(
     if store is None:
         raise UsageError("estimates need evidence, or a store to read it from", remedy="give store=Store.open(PATH)")
     cut = Cut(granularity, overlap, connected, graph)
-    return Estimates(tuple(estimates_in(store, models, asked(query, fields), cut, oracle=oracle)))
+    return Estimates(tuple(estimates_in(store, models, asked(query, fields), cut, oracle=oracle, predict=predict)))
 
 
 def _estimated(model: Model, evidence: Evidence) -> Estimate:
@@ -133,7 +136,13 @@ def _estimated(model: Model, evidence: Evidence) -> Estimate:
 
 
 def estimates_in(
-    store: Store, models: Sequence[Model], query: Query, cut: Cut, *, oracle: ShapeOracle | None = None
+    store: Store,
+    models: Sequence[Model],
+    query: Query,
+    cut: Cut,
+    *,
+    oracle: ShapeOracle | None = None,
+    predict: bool = False,
 ) -> list[Estimate]:
     """Decompose models, read what is stored of them, and estimate them.
 
@@ -143,6 +152,7 @@ def estimates_in(
         query: Which of the stored combinations.
         cut: Which graph is decomposed, and how wide sequences are.
         oracle: Finds shapes that inference does not.
+        predict: Predict bricks that are not measured.
     """
     settled = settle(store, query, cut)
     if settled.why_not is not None:
@@ -150,6 +160,8 @@ def estimates_in(
         return [failed(Failed(source_of(model), settled.why_not), request) for model in models]
     decompositions = decompose(models, settled.cut, oracle=oracle)
     evidence = read_evidence(store, decompositions, settled.query, settled.cut)
+    if predict and evidence.choice is not None:
+        evidence = Gaps(readable(decompositions), evidence, learn(store, evidence.choice)).filled(evidence)
     return [construct(model, evidence) for model in decompositions]
 
 

@@ -107,6 +107,8 @@ FIELDS = (
     EstimateField("error", "error"),
     EstimateField("interpolated", "parts.interpolated"),
     EstimateField("interpolation_reason", "parts.interpolation_reason"),
+    EstimateField("predicted", "parts.predicted"),
+    EstimateField("prediction_reason", "parts.prediction_reason"),
 )
 """The fields, in the order of a record."""
 
@@ -136,8 +138,8 @@ class Estimates(Tabular):
 
     @property
     def complete(self) -> bool:
-        """Whether every brick of every model is measured, or the model is read between sizes at which they are."""
-        return all(entry.complete or entry.parts.interpolated is not None for entry in self.rows)
+        """Whether every brick of every model is measured, read between sizes, or predicted."""
+        return all(entry.complete or entry.parts.interpolated or entry.parts.predicted for entry in self.rows)
 
     def records(self, *, explain: bool = False, layers: bool = False) -> Records:
         """One row per model.
@@ -191,6 +193,7 @@ def estimate_record(entry: Estimate, *, explained: bool = True) -> dict[str, Any
         "missing": [_formed(brick) for brick in entry.parts.missing],
         "sequences": len(entry.parts.sequences),
         "interpolated": None if entry.parts.interpolated is None else _interpolation(entry.parts.interpolated),
+        "predicted": None if entry.parts.predicted is None else asdict(entry.parts.predicted),
         "control": [asdict(flow) | asdict(own) for flow, own in zip(entry.model.control, framing, strict=True)],
     }
     if not explained:

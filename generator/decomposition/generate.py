@@ -13,6 +13,7 @@ from typing import Unpack
 
 from ...bricks.cutting.fused import fused_units
 from ...bricks.decomposition import Decomposition, Failed
+from ...bricks.features import keep_features
 from ...bricks.graph.boundary import boundary_variants
 from ...bricks.graph.control import ControlFlow
 from ...bricks.graph.graph import ModelGraph
@@ -184,6 +185,7 @@ def generate(
         elif isinstance(model, Decomposition):
             rows.append(row)
             cut_up.append(model)
+            keep_features(model)
     suite = None
     dummies: dict[str, Brick] = {}
     if cut_up:

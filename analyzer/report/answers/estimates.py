@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from .generation import bound_lines, control_lines, values_of
 
 if TYPE_CHECKING:
     from ....constructor.curve import Interpolation
+    from ....constructor.predictor import Predicted
     from ....constructor.result import Estimate, SequenceLatency
     from ...estimation.estimates import Estimates
 
@@ -149,9 +151,10 @@ def _remarks(entry: Estimate) -> list[str]:
     model, parts, known_ms = entry.model, entry.parts, entry.sums.known_ms
     if parts.interpolated is not None:
         lines.append(_read_between(entry, parts.interpolated))
+    elif parts.predicted is not None:
+        lines += predicted_lines(entry, parts.predicted)
     elif parts.missing:
-        if parts.interpolation_reason is not None:
-            lines.append(f"{entry.name}: not interpolated, since {parts.interpolation_reason}; nothing is extrapolated")
+        lines += _not_filled(entry)
         count = sum(missing.count for missing in parts.missing)
         known = any(part.latency_ms is not None for part in parts.sequences)
         rest = f"; the rest takes {milliseconds(known_ms)} ms" if known and known_ms is not None else ""
@@ -176,6 +179,27 @@ def _remarks(entry: Estimate) -> list[str]:
             f"{entry.name}: its fastest known bricks take {milliseconds(entry.bounds.sequential.ms or 0.0)} ms in sum, "
             "more than the model, which fuses some of them"
         )
+    return lines
+
+
+def _not_filled(entry: Estimate) -> list[str]:
+    """Why bricks that are missing were neither predicted nor read between sizes, where that was asked for."""
+    between, guessed = entry.parts.interpolation_reason, entry.parts.prediction_reason
+    lines = [] if guessed is None else [f"{entry.name}: not known, since {guessed}"]
+    if between is not None:
+        lines.append(f"{entry.name}: not interpolated, since {between}; nothing is extrapolated")
+    return lines
+
+
+def predicted_lines(entry: Estimate, found: Predicted) -> list[str]:
+    """What of an estimate is predicted, what of that nothing like it was measured for, and what would narrow it."""
+    text = f"{entry.name}: {percent(found.share)} of it is predicted, {counted(found.bricks, 'brick')}"
+    learned = "" if found.familiar else ", learned from other systems or threads"
+    lines = [f"{text}{learned}; \u00b1 {math.expm1(found.half):.1%} by that"]
+    lines += [f"  no {operator} was measured: {percent(share)} of the model" for operator, share in found.unseen]
+    if found.narrowing:
+        most = found.narrowing[0]
+        lines.append(f"  measuring {most.operator} ({most.key[:8]}, {percent(most.share)}) would narrow it most")
     return lines
 
 

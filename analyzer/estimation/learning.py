@@ -1,0 +1,277 @@
+"""What bricks are predicted from: what is stored and what is shipped, and the forest that has learned from it."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ...bricks.decomposition import Decomposition
+from ...bricks.features import Features, keep_features, kept_features
+from ...bricks.graph.footprint import parse_level
+from ...constructor.choice import Choice
+from ...constructor.decomposition import state_of
+from ...constructor.evidence import Evidence
+from ...constructor.filling import filled
+from ...constructor.predictor import (
+    Belief,
+    Candidate,
+    Example,
+    Forest,
+    Machine,
+    Origin,
+    Predicted,
+    Total,
+    calibration,
+    prior,
+)
+from ...db import Store, Subject
+from ...models.cache import keep, kept
+
+_ENOUGH = 300
+"""Bricks that are enough to learn from; where a system has fewer, others stand in, and its own correct them."""
+
+_NAMED = 5
+"""Bricks that are named as those to measure."""
+
+FLOOR = math.log(2)
+"""Half of an interval, as a logarithm, beyond which a latency counts as not known: a factor of two."""
+
+_LOAD_S = 0.1
+"""What it takes to load a brick, its share of a pack's overhead included."""
+
+_KEPT, _FILE, _FORESTS = "forests", "forest.npz", 4
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What bricks of one combination are predicted by.
+
+    Attributes:
+        forest: What was learned.
+        origin: The combination.
+        machine: Its system.
+        familiar: Whether it was learned from bricks of the combination itself.
+        own: Bricks of the combination that it was not learned from.
+    """
+
+    forest: Forest
+    origin: Origin
+    machine: Machine
+    familiar: bool
+    own: tuple[Example, ...]
+
+
+def learn(store: Store, choice: Choice) -> Learned | None:
+    """Learn from what is stored and shipped: of the combination, or of those that are most like it.
+
+    Args:
+        store: The database.
+        choice: The combination.
+
+    Returns:
+        None where nothing is known of any brick on such a device.
+    """
+    threads, stack = choice.conditions.threads, choice.stack
+    origin = Origin(choice.system_key, stack.backend, stack.device, threads, choice.conditions.dtype)
+    shipped, stored = prior(), _stored(store, stack.device)
+    for same in _TIERS:
+        ours, theirs = _alike(shipped, origin, same), _alike(stored, origin, same)
+        kept_to = len(theirs) - len(theirs) % _ENOUGH  # so that a few more bricks do not make it learn again
+        if len(ours) + kept_to >= _ENOUGH:
+            taken = [*ours, *theirs[:kept_to]]
+            familiar = len(_alike(taken, origin, _TIERS[0])) >= _ENOUGH
+            own = _alike(theirs[kept_to:] if familiar else stored, origin, _TIERS[0])
+            return Learned(_forest(taken), origin, Machine.of(choice.system, threads), familiar, tuple(own[-_ENOUGH:]))
+    return None
+
+
+def _stored(store: Store, device: str) -> list[Example]:
+    """The bricks in a database whose form is known, those of earlier runs first."""
+    forms, systems, stacks = kept_features(), store.systems(), store.stacks()
+    started = {run.id: run.started for run in store.runs()}
+    measured = store.measurements(subject=Subject.BRICK, device=device, variant="")
+    measured.sort(key=lambda brick: (started.get(brick.run, ""), brick.id))
+    return [
+        Example(
+            forms[brick.key],
+            parse_level(brick.conditions.cache) or 0,
+            Machine.of(systems[brick.system], brick.conditions.threads),
+            brick.latency_ns if brick.undisturbed_ns is None else brick.undisturbed_ns,
+            Origin(brick.system, stacks[brick.stack].backend, device, brick.conditions.threads, brick.conditions.dtype),
+        )
+        for brick in measured
+        if brick.key in forms
+    ]
+
+
+_TIERS = (
+    ("system", "backend", "device", "threads", "dtype"),
+    ("backend", "device", "threads", "dtype"),
+    ("backend", "device", "dtype"),
+    ("device", "dtype"),
+    ("device",),
+)
+"""What bricks must have in common with a combination to be learned from; the first that enough bricks have."""
+
+
+def _alike(examples: Iterable[Example], origin: Origin, same: Sequence[str]) -> list[Example]:
+    return [one for one in examples if all(getattr(one.origin, at) == getattr(origin, at) for at in same)]
+
+
+def _forest(examples: Sequence[Example]) -> Forest:
+    """The forest of some examples: kept in the user's cache folder under the digest of its data."""
+    name = hashlib.sha256("\n".join(sorted(map(repr, examples))).encode()).hexdigest()
+    folder = kept(_KEPT, name)
+    if folder is not None:
+        try:
+            return Forest.load(folder / _FILE)
+        except (OSError, ValueError, KeyError):
+            pass  # damaged: it is learned again
+    forest = Forest.fitted(examples)
+    keep(_KEPT, name, lambda place: forest.save(place / _FILE), most=_FORESTS)
+    return forest
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A model with bricks that are not measured.
+
+    Attributes:
+        model: The model.
+        counts: How often each of these occurs, by its place among all that are believed.
+        known_ns: The sum of its other bricks.
+    """
+
+    model: Decomposition
+    counts: dict[int, float]
+    known_ns: float
+
+
+class Gaps:
+    """Bricks of some models that are not measured, and what is believed of them.
+
+    Args:
+        models: The models.
+        evidence: What is stored of them; of a combination.
+        learned: What they are predicted by; None: by nothing.
+        taken: Keys of bricks that were measured since: they correct what is predicted.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[Decomposition],
+        evidence: Evidence,
+        learned: Learned | None,
+        taken: AbstractSet[str] = frozenset(),
+    ) -> None:
+        self._learned = learned
+        places: dict[tuple[str, str], int] = {}
+        seen: dict[tuple[str, int], tuple[Features, int, float]] = {}
+        forms: list[tuple[Features, int]] = []
+        self.open: list[_Open] = []
+        for model in models:
+            state = state_of(model, evidence.choice)
+            bricks, features = evidence.bricks_in(model.own.key, state), keep_features(model)
+            counts: Counter[int] = Counter()
+            known: list[float] = []
+            for part in model.sequences:
+                measured = bricks.of(part)
+                if measured is not None:
+                    ns = measured.latency_ns if measured.undisturbed_ns is None else measured.undisturbed_ns
+                    known.append(ns)
+                    if part.key in taken:
+                        level = parse_level(measured.conditions.cache) or 0
+                        seen[part.key, level] = (features[part.key], level, ns)
+                    continue
+                if (part.key, state) not in places:
+                    places[part.key, state] = len(forms)
+                    forms.append((features[part.key], parse_level(state) or 0))
+                counts[places[part.key, state]] += 1
+            if counts:
+                self.open.append(_Open(model, {place: float(count) for place, count in counts.items()}, sum(known)))
+        self._keys = tuple(places)
+        self._features = tuple(form for form, _ in forms)
+        self._belief: Belief | None = None
+        if learned is not None:
+            own = [(one.features, one.level, one.latency_ns) for one in learned.own]
+            own += seen.values()
+            guess = learned.forest.guess([*forms, *((form, level) for form, level, _ in own)], learned.machine)
+            self._seen = guess.seen
+            self._belief = Belief(guess, calibration(), familiar=learned.familiar)
+            for number, (*_, ns) in enumerate(own, len(forms)):
+                self._belief.learn(number, ns)
+
+    def choose(self, target: float, visits: int, left_s: float) -> set[str]:
+        """Keys of the bricks to measure next.
+
+        Args:
+            target: Half of the interval that is wanted, of a logarithm.
+            visits: Visits of each.
+            left_s: Time.
+        """
+        if self._belief is None or not self.open:
+            return set()
+        latencies_ns = self._belief.latencies_ns
+        costs_s = np.full(len(latencies_ns), np.inf)  # what is measured already is not chosen again
+        for place, features in enumerate(self._features):
+            costs_s[place] = _LOAD_S + 1e-8 * features.weight_bytes + 2e-9 * visits * latencies_ns[place]
+        models = [(gap.counts, gap.known_ns) for gap in self.open]
+        return {self._keys[place][0] for place in self._belief.choose(models, costs_s, target, left_s)}
+
+    def filled(self, evidence: Evidence) -> Evidence:
+        """The evidence with what is believed."""
+        if self._belief is None or self._learned is None:
+            return replace(evidence, predicted={gap.model.own.key: _NOTHING for gap in self.open})
+        latencies_ns = self._belief.latencies_ns
+        for gap in self.open:
+            total = self._belief.total(gap.counts, gap.known_ns)
+            unseen: defaultdict[str, float] = defaultdict(float)
+            for place, share in total.shares.items():
+                if not self._seen[place]:
+                    unseen[self._features[place].operator] += share
+            found: Predicted | str = Predicted(
+                bricks=len(gap.counts),
+                share=sum(total.shares.values()),
+                half=total.half,
+                familiar=self._learned.familiar,
+                unseen=tuple(sorted(unseen.items(), key=lambda item: -item[1])),
+                narrowing=self._narrowing(self._belief, gap, total),
+            )
+            if total.half > FLOOR:
+                found = _unknown(unseen, total.half)
+            values = {self._keys[place][0]: float(latencies_ns[place]) for place in gap.counts}
+            evidence = filled(gap.model, evidence, values, found)
+        return evidence
+
+    def _narrowing(self, belief: Belief, gap: _Open, total: Total) -> tuple[Candidate, ...]:
+        gains = belief.gains([total])
+        variance = (total.half / calibration().quantile) ** 2
+        order = sorted(gap.counts, key=lambda place: -gains[place])[:_NAMED]
+        return tuple(
+            Candidate(
+                key=self._keys[place][0],
+                operator=self._features[place].operator,
+                count=int(gap.counts[place]),
+                share=total.shares[place],
+                gain=min(1.0, float(gains[place]) / variance),
+            )
+            for place in order
+        )
+
+
+_NOTHING = "nothing is known of bricks on such a device: measure some models with 'dlbricks report MODEL...'"
+
+
+def _unknown(unseen: Mapping[str, float], half: float) -> str:
+    """Why a latency is not known."""
+    text = f"the interval of what is predicted is a factor of {math.exp(min(half, 50.0)):.2g} wide"
+    if unseen:
+        named = ", ".join(f"{operator} ({share:.0%} of the model)" for operator, share in list(unseen.items())[:3])
+        return f"{text}: nothing like {named} was measured"
+    return text

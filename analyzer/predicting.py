@@ -1,0 +1,232 @@
+"""``predict``: an answer in seconds. Stored bricks are looked up, others predicted, and only what decides measured."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from ..bricks.decomposition import Decomposition
+from ..constructor.choice import Choice
+from ..constructor.construction import construct
+from ..constructor.result import Estimate
+from ..db import Conditions, Store
+from ..db.values import NATIVE
+from ..errors import UsageError
+from ..generator.backends.registry import get
+from ..generator.decomposition.decompose import decompose, readable
+from ..generator.machine.cores import physical_cores
+from ..generator.machine.system import probe_system
+from ..models import ModelSource
+from ..tabular import Records, Row, Tabular
+from .estimation.estimates import estimate_record
+from .estimation.learning import Gaps, learn
+from .estimation.query import matching, require_one
+from .estimation.reading import evidence_under
+from .report.answers.estimates import predicted_lines
+from .report.tables import Answer, Column
+from .report.units import duration, milliseconds, percent
+from .reporting import Setup, cut_of, set_up, settled
+
+if TYPE_CHECKING:
+    from ..generator.progress import ProgressCallback
+
+VISITS = 12
+"""Visits of what is measured: enough for a quiet moment of most bricks."""
+
+_START_S = 1.5
+"""What a run takes beyond its bricks: a worker, its probes and the clock's cost."""
+
+_ROUNDS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions(Tabular):
+    """Latencies of models, of bricks that were measured now, were stored before, and are predicted.
+
+    Attributes:
+        rows: One per model, its latency and interval those of a quiet machine.
+        measured: Keys of the bricks that were measured for this answer.
+        target: Half of the interval that was wanted, relative.
+        wall_s: The whole call.
+    """
+
+    rows: tuple[Estimate, ...]
+    measured: frozenset[str]
+    target: float
+    wall_s: float
+
+    @property
+    def complete(self) -> bool:
+        """Whether every model's latency is known."""
+        return all(entry.latency.ms is not None for entry in self.rows)
+
+    def records(self) -> Records:
+        """One row per model."""
+        rows = [prediction_record(entry, self.measured) for entry in self.rows]
+        return Records(rows, {"measured": len(self.measured), "target": self.target, "wall_s": self.wall_s})
+
+
+def prediction_record(entry: Estimate, measured: frozenset[str] = frozenset()) -> Row:
+    """A prediction as a JSON object.
+
+    Args:
+        entry: The model.
+        measured: Keys of the bricks that were measured for it.
+    """
+    record = estimate_record(entry, explained=False)
+    kept = ("name", "granularity", "graph", "batch", "dims", "bound", "system", "stack", "backend", "device", "threads",
+            "cache", "level", "dtype", "layers", "unique", "error")  # fmt: skip
+    ms, low_high = quiet_ms(entry)
+    found = entry.parts.predicted
+    return {name: record[name] for name in kept} | {
+        "predicted_ms": ms,
+        "ci95_ms": low_high,
+        "half": None if ms is None or low_high is None else math.log(low_high[1] / ms) if ms > 0 else None,
+        "reason": entry.parts.prediction_reason,
+        "shares": shares_of(entry, measured),
+        "predicted": None if found is None else asdict(found),
+    }
+
+
+def quiet_ms(entry: Estimate) -> tuple[float | None, tuple[float, float] | None]:
+    """The latency on a quiet machine with its interval, as wide as that of the estimate."""
+    ms, quiet, bounds = entry.latency.ms, entry.latency.undisturbed_ms, entry.latency.ci95_ms
+    if ms is None or quiet is None or bounds is None or ms <= 0:
+        return ms, bounds
+    return quiet, (bounds[0] * quiet / ms, bounds[1] * quiet / ms)
+
+
+def shares_of(entry: Estimate, measured: frozenset[str]) -> Mapping[str, float] | None:
+    """Shares of the latency by what is known of bricks: measured now, stored before, predicted."""
+    sums = {"measured": 0.0, "stored": 0.0, "predicted": 0.0}
+    for part in entry.parts.sequences:
+        kind = "predicted" if part.predicted else "measured" if part.key in measured else "stored"
+        sums[kind] += part.latency_ms or 0.0
+    whole = sum(sums.values())
+    if entry.latency.ms is None or whole <= 0:
+        return None
+    return {name: ms / whole for name, ms in sums.items()}
+
+
+def predict(
+    models: Sequence[ModelSource],
+    *,
+    store: Store,
+    setup: Setup | None = None,
+    target: float = 0.1,
+    budget_s: float = 10.0,
+    measure: bool = True,
+    progress: ProgressCallback | None = None,
+) -> Predictions:
+    """Predict the latency of models, and measure only the bricks that narrow the intervals most per second.
+
+    Args:
+        models: The models, from ``find_models``.
+        store: Where measurements are, and go to.
+        setup: Where the models are to run; by default what ``set_up`` picks.
+        target: Half of the interval that is wanted, relative: measuring ends where all are as narrow.
+        budget_s: Time of the whole call; measuring ends before it is over. A step that has begun is finished.
+        measure: Whether bricks may be measured; False: what is stored has to do.
+        progress: Called between requests to the worker.
+
+    Returns:
+        One row per model, in their order; one that cannot be decomposed has an error. Where too little is known, the
+        latency is None, and ``parts.prediction_reason`` says why.
+
+    Raises:
+        AmbiguousQuery: Nothing is to be measured, and several stored combinations match.
+        UsageError: Target or budget is no positive number, or a system is given of which something is to be measured.
+        DlbricksError: The machine cannot measure now, or the database cannot be read or written.
+
+    Example:
+        >>> with Store.open("dlbricks.db") as store:  # doctest: +SKIP
+        ...     (row,) = predict(find_models(["squeezenet"]), store=store)
+    """
+    begun = time.monotonic()
+    if not (0 < target < math.inf and 0 < budget_s < math.inf):
+        raise UsageError("target and budget are positive numbers", remedy="for example target=0.1, budget_s=10")
+    how = settled(setup or set_up())
+    if measure and (how.system is not None or how.stack is not None):
+        raise UsageError("what is measured here is of this system and stack", remedy="give measure=False")
+    decompositions = decompose(models, cut_of(how), progress=progress)
+    known = readable(decompositions)
+    choice = _choice(store, how, known, measure=measure)
+    evidence, taken = evidence_under(choice, known, store, how, cut_of(how)), set[str]()
+    learned = learn(store, choice)
+    gaps = Gaps(known, evidence, learned)
+    for _ in range(_ROUNDS if measure else 0):
+        left_s = budget_s - (time.monotonic() - begun) - _START_S
+        keys = gaps.choose(math.log1p(target), VISITS, left_s) - taken
+        if not keys:
+            break
+        _measure(known, keys, store, how, progress)
+        taken |= keys  # also what failed: it is not tried again
+        evidence = evidence_under(choice, known, store, how, cut_of(how))
+        gaps = Gaps(known, evidence, learned, taken)
+    evidence = gaps.filled(evidence)
+    rows = tuple(construct(model, evidence) for model in decompositions)
+    return Predictions(rows, frozenset(taken), target, time.monotonic() - begun)
+
+
+def _choice(store: Store, how: Setup, models: Sequence[Decomposition], *, measure: bool) -> Choice:
+    """The combination that is stored, else the one that a run here would store."""
+    stack = get(how.backend or "").stack(how.device or "", dict(how.options))
+    if not measure:
+        keys = {part.key for model in models for part in model.sequences}
+        stored = require_one(matching(store, keys, replace(how, stack=how.stack or None)))
+        if stored is not None:
+            return stored
+    system = probe_system()
+    conditions = Conditions(how.threads or len(physical_cores()), how.cache or "model", how.dtype or NATIVE)
+    return Choice(system.key, stack.key, system, stack, conditions, 0)
+
+
+def _measure(
+    models: Sequence[Decomposition], keys: AbstractSet[str], store: Store, how: Setup, progress: ProgressCallback | None
+) -> None:
+    """Measure some bricks of models."""
+    from ..generator.decomposition.generate import generate  # what is stored is not measured again
+    from ..generator.measurement.run import run
+
+    some = [replace(model, sequences=tuple(part for part in model.sequences if part.key in keys)) for model in models]
+    with TemporaryDirectory(prefix="dlbricks-predict-") as folder:
+        made = generate([model for model in some if model.sequences], out=Path(folder, "suite"), settings=cut_of(how))
+        if made.suite is not None:
+            run(
+                made.suite, store=store, backend=how.backend or "", device=how.device or "", options=how.options,
+                threads=how.threads or 1, cache=how.cache or "", dtype=how.dtype or "", visits=VISITS, processes=1,
+                sessions=1, progress=progress,
+            )  # fmt: skip
+
+
+_COLUMNS: Sequence[Column] = (
+    Column("name", "model"),
+    Column("predicted_ms", "latency ms \u00b195%", milliseconds, "ci95_ms"),
+    Column("half", "\u00b1", percent),
+    Column("shares.measured", "measured", percent),
+    Column("shares.stored", "stored", percent),
+    Column("shares.predicted", "predicted", percent),
+    Column("unique", "bricks", spare=True),
+)
+
+
+def predictions_answer(found: Predictions) -> Answer:
+    """The answer of ``predict``: one row per model."""
+    summary = []
+    for entry in found.rows:
+        if entry.error is not None:
+            summary.append(f"{entry.name}: {entry.error}")
+        elif entry.parts.predicted is not None:
+            summary += predicted_lines(entry, entry.parts.predicted)
+        elif entry.latency.ms is None:
+            summary.append(
+                f"{entry.name}: not known, since {entry.parts.prediction_reason or 'a layer cannot be a brick'}"
+            )
+    summary.append(f"{len(found.measured)} bricks measured in {duration(found.wall_s)}.")
+    return Answer.of(found.records(), columns=_COLUMNS, summary=summary)

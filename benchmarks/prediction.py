@@ -1,0 +1,389 @@
+"""How well bricks predict bricks: whole families of models left out, and one number of threads from another.
+
+    python benchmarks/prediction.py DB [--threads 1] [--to DB --to-threads 2] [--models NAME...] [--ship]
+
+The database holds the bricks of the models (``dlbricks generate --graph runtime``, ``dlbricks run``). Of each
+model that is left out with its family, 0, 1, 3 and 10 bricks are measured, which the predictor chooses. What is held
+against is the sum of all its bricks as measured. Errors of bricks and the quantile of the interval of a family come
+from the other families. Written under ``--out``: ``prediction.json``. With ``--ship`` also what ships with the package:
+the bricks (``prior.json.xz``) and what their predictions are off by (``prediction.json``), of all families.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import lzma
+import math
+import statistics
+import time
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from dlbricks.analyzer.estimation.estimate import settle
+from dlbricks.analyzer.estimation.query import Query
+from dlbricks.analyzer.estimation.reading import read_evidence
+from dlbricks.bricks.features import Features, features_of
+from dlbricks.bricks.graph.footprint import parse_level
+from dlbricks.constructor.construction import construct
+from dlbricks.constructor.decomposition import state_of
+from dlbricks.constructor.predictor import Belief, Calibration, Example, Forest, Guess, Machine, Origin
+from dlbricks.db import Store, System
+from dlbricks.generator.decomposition.cut import Cut
+from dlbricks.generator.decomposition.decompose import decompose, readable
+from dlbricks.models import find_models
+from facts import chosen
+
+_FAMILIES = {
+    "resnet": "resnet18 resnet34 resnet50 resnet101 bit_50 detr_resnet50 conditional_detr table_transformer "
+    "rt_detr_r18",
+    "bert": "bert_base distilbert roberta_base mpnet_base minilm_l6 electra_small albert_base deberta_v3_small "
+    "squeezebert mobilebert convbert_base modernbert_base",
+    "gpt": "gpt2 distilgpt2 opt_125m pythia_160m smollm_135m",
+    "vit": "vit_b16 deit_tiny vit_small dinov2_small beit_base clip_vit_b32 yolos_tiny depth_anything_small groupvit",
+    "seq2seq": "marian_en_de bart_base",
+    "wav2vec": "hubert_base wav2vec2_base sew_tiny",
+    "convnext": "convnext_tiny convnextv2_tiny upernet_convnext_tiny",
+    "mobilenet": "mobilenet_v1 mobilenet_v2 mobilenet_v2_deeplab",
+    "mobilevit": "mobilevit_small mobilevitv2 mobilevit_deeplab",
+    "swin": "swin_tiny swinv2_tiny",
+    "pvt": "pvt_tiny pvt_v2_b0",
+    "hgnet": "hgnetv2_b0 d_fine_n",
+    "lcnet": "pp_lcnet pp_ocrv5_det pp_ocrv5_rec",
+    "inception": "inception_v1 inception_v2",
+    "patchts": "patchtst patchtsmixer",
+}
+"""Models that have parts in common, or come from one hand; every other model is a family of its own."""
+
+_FAMILY = {name: family for family, names in _FAMILIES.items() for name in names.split()}
+_MORE = (
+    "detr_resnet50", "conditional_detr", "table_transformer", "rt_detr_r18", "segformer_b0", "upernet_convnext_tiny",
+    "mobilenet_v2_deeplab", "mobilevit_deeplab", "depth_anything_small",
+)  # fmt: skip
+_MEASURED = (0, 1, 3, 10)
+_TRANSFERRED = (0, 10, 40)
+_START = Calibration(
+    slope=0.0, size=0.0, offset=0.0, operators={}, unseen=1.0, alike=0.3, near=0.3, reach=1.5, measured=0.03,
+    system=0.3, shift=0.15, local=0.25, single=0.1, least=0.01, quantile=1.0,
+)  # fmt: skip
+"""Shares and distances were chosen by hand on 34 of the models; what is fitted is fitted with families left out."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model: how often each brick occurs, by its place, and the latency as measured in ms."""
+
+    name: str
+    family: str
+    counts: Mapping[int, int]
+    measured_ms: float | None
+    composed_ms: float | None
+
+    def total_ns(self, examples: Sequence[Example]) -> float:
+        """The sum of its bricks."""
+        return sum(count * examples[place].latency_ns for place, count in self.counts.items())
+
+
+@dataclass(frozen=True)
+class Data:
+    """Models and their bricks under one combination."""
+
+    models: Sequence[Model]
+    examples: Sequence[Example]
+    system: System
+
+
+def main() -> None:
+    """Gather, leave out, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("db", type=Path)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--to", type=Path, help="database of the same bricks at another number of threads")
+    parser.add_argument("--to-threads", type=int, default=2)
+    parser.add_argument("--models", nargs="+", help="instead of benchmarks/zoo.csv and nine more")
+    parser.add_argument("--ship", action="store_true")
+    parser.add_argument("--out", type=Path, default=Path("docs/results"))
+    options = parser.parse_args()
+    names = options.models or [*chosen(None, []), *_MORE]
+    data = gathered(options.db, options.threads, names)
+    begun = time.monotonic()
+    guesses = left_out(data)
+    result: dict[str, Any] = {
+        "system": asdict(data.system), "threads": options.threads, "models": len(data.models),
+        "bricks": len(data.examples), "families": len({model.family for model in data.models}),
+        "left_out": [row_of(data, guesses, count) for count in _MEASURED],
+        "fits_s": time.monotonic() - begun,
+    }  # fmt: skip
+    begun = time.monotonic()
+    Forest.fitted(data.examples)
+    result["fit_s"] = time.monotonic() - begun
+    calibration = shipped(data, guesses)
+    sources = [data]
+    if options.to is not None:
+        there = gathered(options.to, options.to_threads, names)
+        sources.append(there)
+    if options.ship:
+        ship(sources, calibration)
+    if options.to is not None:
+        result["threads_to"] = options.to_threads
+        result["transfer"] = transferred(data, there, calibration)
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "prediction.json").write_text(json.dumps(result, indent=1) + "\n")
+
+
+def gathered(db: Path, threads: int, names: Sequence[str]) -> Data:
+    """The models that are measured completely."""
+    with Store.open(db, read_only=True) as store:
+        settled = settle(store, Query(threads=threads), Cut(1, graph="runtime"))
+        decompositions = decompose(find_models(names), settled.cut)
+        evidence = read_evidence(store, decompositions, settled.query, settled.cut)
+    choice = evidence.choice
+    assert choice is not None
+    origin = Origin(choice.system_key, choice.stack.backend, choice.stack.device, threads, choice.conditions.dtype)
+    machine = Machine.of(choice.system, threads)
+    places: dict[tuple[str, str], int] = {}
+    examples: list[Example] = []
+    models = []
+    for model in readable(decompositions):
+        bricks = evidence.bricks_in(model.own.key, state_of(model, choice))
+        found = [bricks.of(part) for part in model.sequences]
+        if None in found:
+            print(f"left out: {model.name} is not measured completely")
+            continue
+        counts: Counter[int] = Counter()
+        for part, measured in zip(model.sequences, found, strict=True):
+            cache = measured.conditions.cache
+            if (part.key, cache) not in places:
+                places[part.key, cache] = len(examples)
+                ns = measured.latency_ns if measured.undisturbed_ns is None else measured.undisturbed_ns
+                features = features_of(model.graph, part)
+                examples.append(Example(features, parse_level(cache) or 0, machine, max(ns, 100.0), origin))
+            counts[places[part.key, cache]] += 1
+        entry = construct(model, evidence)
+        family = _FAMILY.get(model.name, model.name)
+        models.append(Model(model.name, family, counts, entry.truth.ms, entry.latency.ms))
+    return Data(models, examples, choice.system)
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """What the other families say of the bricks of one family that these do not have."""
+
+    places: Sequence[int]
+    guess: Guess
+    errors: Any
+
+
+def left_out(data: Data) -> dict[str, LeftOut]:
+    """By family."""
+    found = {}
+    for family in sorted({model.family for model in data.models}):
+        others = {place for model in data.models if model.family != family for place in model.counts}
+        mine = sorted({place for model in data.models if model.family == family for place in model.counts} - others)
+        forest = Forest.fitted([data.examples[place] for place in sorted(others)])
+        guess = guessed(forest, data.examples, mine)
+        errors = np.log([data.examples[place].latency_ns for place in mine]) - guess.log_ns
+        found[family] = LeftOut(mine, guess, errors)
+    return found
+
+
+def guessed(forest: Forest, examples: Sequence[Example], places: Sequence[int]) -> Guess:
+    """What a forest says of some bricks."""
+    some = [examples[place] for place in places]
+    return forest.guess(
+        [(example.features, example.level) for example in some], some[0].machine if some else examples[0].machine
+    )
+
+
+def fitted(guesses: Mapping[str, LeftOut], families: Collection[str]) -> Calibration:
+    """What bricks of some families are off by, each predicted from all other families."""
+    known = [guesses[family] for family in sorted(families) if len(guesses[family].places)]
+    errors = np.concatenate([one.errors for one in known])
+    seen = np.concatenate([one.guess.seen for one in known])
+    spread = np.concatenate([one.guess.spread for one in known])
+    log_ns = np.concatenate([one.guess.log_ns for one in known])
+    operators = np.array([operator for one in known for operator in one.guess.operators])
+    table = np.column_stack([np.log(spread + 0.02), log_ns, np.ones(len(log_ns))])
+    slope, size, offset = np.linalg.lstsq(table[seen], np.log(np.abs(errors[seen]) + 0.01), rcond=None)[0]
+    scores = errors / np.exp(table @ [slope, size, offset])
+    shift = math.sqrt(np.mean(np.clip(np.abs(scores[seen]), 0, 5) ** 2))
+    squares = np.clip((scores / shift) ** 2, 0, 25)
+    factors = {
+        str(operator): float(
+            math.sqrt(
+                (squares[(operators == operator) & seen].sum() + 5) / (((operators == operator) & seen).sum() + 5)
+            )
+        )
+        for operator in sorted(set(operators[seen]))
+    }
+    unseen = float(np.sqrt(np.mean(errors[~seen] ** 2))) if (~seen).any() else _START.unseen
+    return replace(
+        _START,
+        slope=float(slope),
+        size=float(size),
+        offset=float(offset + math.log(shift)),
+        operators=factors,
+        unseen=unseen,
+    )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one model: error of the logarithm of its total, half of its interval, share of it that was measured."""
+
+    error: float
+    half: float
+    share: float
+
+
+def outcome(data: Data, model: Model, left: LeftOut, how: Calibration, count: int) -> Outcome:
+    """Measure so many bricks of a model."""
+    numbers = {place: number for number, place in enumerate(left.places)}
+    mine = [place for place in model.counts if place in numbers]
+    true = model.total_ns(data.examples)
+    if not mine:
+        return Outcome(0.0, how.least * how.quantile, 0.0)
+    which = [numbers[place] for place in mine]
+    guess = Guess(
+        tuple(left.guess.operators[number] for number in which), left.guess.log_ns[which], left.guess.spread[which],
+        left.guess.numbers[which], left.guess.seen[which],
+    )  # fmt: skip
+    belief = Belief(guess, how, familiar=True)
+    counts = {number: float(model.counts[place]) for number, place in enumerate(mine)}
+    known_ns = true - sum(data.examples[place].latency_ns * model.counts[place] for place in mine)
+    spent_ns = 0.0
+    for _ in range(min(count, len(mine))):
+        gains = belief.gains([belief.total(counts, known_ns)])
+        place = max(counts, key=lambda place: gains[place])
+        ns = data.examples[mine[place]].latency_ns
+        belief.learn(place, ns)
+        known_ns += ns * counts.pop(place)
+        spent_ns += ns
+        if not counts:
+            break
+    total = belief.total(counts, known_ns)
+    return Outcome(math.log(true / total.ns), total.half, spent_ns / true)
+
+
+def outcomes(data: Data, guesses: Mapping[str, LeftOut], count: int) -> dict[str, Outcome]:
+    """By model, with what bricks of other families are off by, before any quantile."""
+    found = {}
+    for family, left in guesses.items():
+        how = fitted(guesses, guesses.keys() - {family})
+        found |= {m.name: outcome(data, m, left, how, count) for m in data.models if m.family == family}
+    return found
+
+
+def quantile(scores: Sequence[float]) -> float:
+    """The conformal 95 % quantile."""
+    return sorted(scores)[min(len(scores) - 1, math.ceil(0.95 * (len(scores) + 1)) - 1)]
+
+
+def row_of(data: Data, guesses: Mapping[str, LeftOut], count: int) -> dict[str, Any]:
+    """One row of the table, and its models."""
+    found = outcomes(data, guesses, count)
+    families = {model.name: model.family for model in data.models}
+    rows = []
+    for model in data.models:
+        own = found[model.name]
+        reach = own.half * quantile(
+            [abs(other.error) / other.half for name, other in found.items() if families[name] != model.family]
+        )
+        against = (
+            None
+            if not model.measured_ms
+            else model.total_ns(data.examples) * math.exp(-own.error) / 1e6 / model.measured_ms
+        )
+        rows.append(
+            {"name": model.name, "family": model.family, "error": math.exp(-own.error) - 1, "half": reach,
+             "inside": abs(own.error) <= reach, "share": own.share, "against_measured": against}
+        )  # fmt: skip
+    share = statistics.median(row["share"] for row in rows)
+    return {"bricks": count, **summary(rows), "share": share, "models": rows}
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Medians and shares."""
+    errors = [abs(row["error"]) for row in rows]
+    known = [row for row in rows if row["half"] <= math.log(2)]
+    made = {
+        "median": statistics.median(errors),
+        "within_10": sum(error <= 0.1 for error in errors) / len(errors),
+        "worst": max(errors),
+        "inside": sum(row["inside"] for row in rows) / len(rows),
+        "half": statistics.median(row["half"] for row in rows),
+        "known": len(known) / len(rows),
+    }
+    print({name: round(value, 4) for name, value in made.items()}, flush=True)
+    return made
+
+
+def shipped(data: Data, guesses: Mapping[str, LeftOut]) -> Calibration:
+    """What predictions are off by, from all families; the widest quantile of the numbers of bricks measured."""
+    how = fitted(guesses, guesses.keys())
+    quantiles = []
+    for count in _MEASURED:
+        found = outcomes(data, guesses, count).values()
+        quantiles.append(quantile([abs(one.error) / one.half for one in found]))
+    print("quantiles", quantiles)
+    return replace(how, quantile=max(quantiles))
+
+
+def transferred(here: Data, there: Data, how: Calibration) -> list[dict[str, Any]]:
+    """From one number of threads to another: all models at once, the bricks that narrow their totals most measured."""
+    forest = Forest.fitted(here.examples)
+    guess = guessed(forest, there.examples, range(len(there.examples)))
+    belief = Belief(guess, how, familiar=False)
+    rows = []
+    measured: set[int] = set()
+    for count in _TRANSFERRED:
+        while len(measured) < count:
+            totals = [belief.total(*_split(model, there, measured)) for model in there.models]
+            gains = belief.gains(totals)
+            gains[list(measured)] = 0.0
+            place = int(gains.argmax())
+            belief.learn(place, there.examples[place].latency_ns)
+            measured.add(place)
+        found = []
+        measured_ms = sum(there.examples[place].latency_ns for place in measured) / 1e6
+        for model in there.models:
+            true, total = model.total_ns(there.examples), belief.total(*_split(model, there, measured))
+            inside = abs(math.log(true / total.ns)) <= total.half
+            row = {"name": model.name, "error": total.ns / true - 1, "half": total.half, "inside": inside}
+            found.append(row)
+        rows.append({"bricks": count, **summary(found), "measured_ms": measured_ms, "models": found})
+    return rows
+
+
+def _split(model: Model, data: Data, measured: Collection[int]) -> tuple[dict[int, float], float]:
+    """Bricks of a model that are believed, and the sum of those that were measured."""
+    known = sum(data.examples[place].latency_ns * count for place, count in model.counts.items() if place in measured)
+    return {place: float(count) for place, count in model.counts.items() if place not in measured}, known
+
+
+def ship(sources: Sequence[Data], calibration: Calibration) -> None:
+    """Write what ships with the package."""
+    folder = Path(__file__).resolve().parents[1] / "constructor"
+    (folder / "prediction.json").write_text(json.dumps({"calibration": asdict(calibration)}, indent=1) + "\n")
+    operators = sorted({example.features.operator for data in sources for example in data.examples})
+    places = {operator: place for place, operator in enumerate(operators)}
+    origins, rows = [], []
+    for number, data in enumerate(sources):
+        origin = data.examples[0].origin
+        fields = {name: getattr(origin, name) for name in ("backend", "device", "threads", "dtype")}
+        origins.append({"system": asdict(data.system), **fields})
+        for example in data.examples:
+            features: Features = example.features
+            row = [number, example.level, round(example.latency_ns), places[features.operator], features.flops]
+            rows.append([*row, features.weight_bytes, features.read_bytes, features.written_bytes, *features.extents])
+    record = {"origins": origins, "operators": operators, "rows": sorted(rows, key=str)}
+    text = json.dumps(record, separators=(",", ":"))
+    (folder / "prior.json.xz").write_bytes(lzma.compress(text.encode(), preset=9))
+
+
+if __name__ == "__main__":
+    main()

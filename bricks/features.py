@@ -1,0 +1,219 @@
+"""What of a brick decides its latency, as numbers that any system has: what a latency can be predicted from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from ..models.cache import cache_folder, keep, kept
+from .decomposition import Decomposition
+from .graph.graph import ModelGraph
+from .layer import ELEMENT_BITS, PRODUCTS, Layer, LayerSequence, TensorType, weights_read
+
+EXTENTS = 8
+"""Numbers of an operator's own."""
+
+_ACTIVATIONS = ("Relu", "Clip", "HardSigmoid", "HardSwish", "Sigmoid", "Tanh", "LeakyRelu", "QuickGelu", "Gelu")
+"""What convolutions and products may have at their end."""
+
+_BY_ROWS = ("Softmax", "LogSoftmax", "LayerNorm", "RMSNorm", "Reduce", "ArgM", "TopK", "CumSum")
+"""Beginnings of operators that work on one axis at a time; ``Simplified`` and ``Skip`` may stand before them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What decides a brick's latency.
+
+    Attributes:
+        operator: Operator of the layer that has most to do, in the variant that kernels are written for, such as
+            ``Conv.1`` for a convolution of 1 x 1; ``+`` behind it where the brick has other layers.
+        flops: Of all layers; None where that of a layer is not known.
+        weight_bytes: Weights that one execution reads.
+        read_bytes: Activations that it reads.
+        written_bytes: Activations that it writes.
+        extents: Inputs, outputs, last extent of the result, bits of an element, and the operator's own numbers.
+    """
+
+    operator: str
+    flops: int | None
+    weight_bytes: int
+    read_bytes: int
+    written_bytes: int
+    extents: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        """All bytes, each once."""
+        return self.weight_bytes + self.read_bytes + self.written_bytes
+
+
+def features_of(graph: ModelGraph, part: LayerSequence) -> Features:
+    """Read the features of a sequence.
+
+    Args:
+        graph: The graph that was cut.
+        part: The sequence.
+    """
+    layers = [graph.layers[index] for index in part.layers]
+    costs = [layer.cost for layer in layers]
+    known = [cost.flops for cost in costs if cost is not None]
+    flops = sum(known) if len(known) == len(costs) else None
+    written = [kind for value in part.outputs if (kind := graph.types.get(value)) is not None]
+    read = [kind for value in part.inputs if (kind := graph.types.get(value)) is not None]
+    main = max(layers, key=lambda layer: (layer.cost.macs if layer.cost else 0, _elements(layer)))
+    operator, own = _described(main)
+    made = _made(main)
+    reads = len(part.inputs) + len(part.weights)
+    common = (reads, len(part.outputs), *made.shape[-1:], *(() if made.shape else (1,)), ELEMENT_BITS[made.dtype])
+    most = sum(kind.nbytes for kind in read)
+    if main.op_type.startswith(("Gather", "Slice")) and len(layers) == 1:
+        most = min(most, made.nbytes)
+    return Features(
+        operator=operator + ("+" if len(layers) > 1 else ""),
+        flops=flops if "Pool" not in operator or flops is None else min(flops, _pooled(main, own)),
+        weight_bytes=weights_read(layers),
+        read_bytes=most,
+        written_bytes=sum(kind.nbytes for kind in written),
+        extents=(*common, *(own + (0,) * EXTENTS)[:EXTENTS]),
+    )
+
+
+# Features by key in the user's cache folder: a database holds keys and latencies, and what is learned from needs both.
+
+
+_KEPT, _FILE = "features", "features.json"
+
+_FORMAT = 1
+"""Changes whenever features do."""
+
+
+def keep_features(model: Decomposition) -> dict[str, Features]:
+    """Return the features of a model's bricks by key, and keep them in the user's cache folder."""
+    first = {part.key: part for part in reversed(model.sequences)}
+    found = {key: features_of(model.graph, part) for key, part in first.items()}
+    name = hashlib.sha256(" ".join((str(_FORMAT), *sorted(found))).encode()).hexdigest()
+    if kept(_KEPT, name) is None:
+        text = json.dumps({"format": _FORMAT, "bricks": {key: astuple(features) for key, features in found.items()}})
+
+        def write(folder: Path) -> None:
+            (folder / _FILE).write_text(text, "utf-8")
+
+        keep(_KEPT, name, write)
+    return found
+
+
+def kept_features() -> dict[str, Features]:
+    """Return the features of all bricks that are kept, by key; what is damaged is passed over."""
+    found: dict[str, Features] = {}
+    for path in sorted((cache_folder() / _KEPT).glob(f"*/{_FILE}")):
+        try:
+            record = json.loads(path.read_text("utf-8"))
+            if record["format"] == _FORMAT:
+                for key, (operator, flops, weights, read, written, extents) in record["bricks"].items():
+                    found[key] = Features(operator, flops, weights, read, written, tuple(extents))
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # it is made again with the model
+    return found
+
+
+def _made(layer: Layer) -> TensorType:
+    """The first result of a layer whose type is known."""
+    return next((kind for kind in layer.output_types if kind is not None), TensorType("float", ()))
+
+
+def _elements(layer: Layer) -> int:
+    return _made(layer).elements
+
+
+def _described(layer: Layer) -> tuple[str, tuple[int, ...]]:
+    """The operator of a layer in its variant, and its own numbers."""
+    node = layer.canonical or layer.node
+    known = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+    shapes = [operand.type.shape if operand.type is not None else () for operand in layer.operands]
+    made, name = _made(layer).shape, layer.kind
+    if "Conv" in name and len(shapes) > 1 and len(shapes[_weights(name)]) > 2:
+        return _convolution(name, shapes[_weights(name)], made, known, sum(map(bool, shapes)))
+    if _multiplies(layer.op_type) and shapes[0] and made:
+        inner = shapes[0][-2] if known.get("transA") and len(shapes[0]) > 1 else shapes[0][-1]
+        rows = made[-2] if len(made) > 1 else 1
+        constant = int(layer.operands[1].role == "weight") if len(layer.operands) > 1 else 0
+        batch = 1 if constant else math.prod(made[:-2])
+        rows = math.prod(made[:-1]) if constant else rows
+        own = (made[-1], inner, rows, batch, sum(map(bool, shapes)), _activation(known))
+        return f"{name}.{'w' if constant else 'a'}", own
+    if layer.op_type == "Transpose" and made:
+        order = list(known.get("perm", range(len(made))[::-1]))
+        kept = next((place for place, axis in enumerate(reversed(order)) if axis != len(order) - 1 - place), len(order))
+        block = math.prod(made[len(made) - kept :])
+        moved = sum(axis != place for place, axis in enumerate(order))
+        return f"{name}.{'block' if kept else 'last'}", (block, shapes[0][-1], moved, made[-1])
+    if name.removeprefix("com.microsoft.").removeprefix("Skip").removeprefix("Simplified").startswith(_BY_ROWS):
+        length = shapes[0][-1] if shapes and shapes[0] else 1
+        return name, (length, math.prod(shapes[0]) // max(1, length), math.prod(made))
+    if "Pool" in name:
+        read = shapes[0][2:] if shapes else ()
+        kernel = math.prod(map(min, known.get("kernel_shape") or read, read))  # padding is not computed
+        channels = made[1] if len(made) > 1 else 1
+        return name, (kernel, _first(known.get("strides")), channels, math.prod(made[2:]))
+    sizes = [math.prod(shape) for shape in shapes if shape]
+    uneven = len(sizes) > 1 and any(size != math.prod(made) for size in sizes)
+    axis, smallest = known.get("axis", 0), min(shapes, key=math.prod, default=())
+    return name + (".b" if uneven else ""), (
+        len(sizes), min(sizes, default=0), max(sizes, default=0), axis if isinstance(axis, int) else 0, len(made),
+        _run(shapes[0] if shapes else (), made), _run(smallest, made), _run(smallest, (1,) * len(made))
+    )  # fmt: skip
+
+
+def _run(shape: tuple[int, ...], made: tuple[int, ...]) -> int:
+    """Elements of the result that lie together in a value as well: up to the last extent in which they differ."""
+    run, padded = 1, (1,) * (len(made) - len(shape)) + shape
+    for ours, theirs in zip(reversed(padded), reversed(made), strict=False):
+        if ours != theirs:
+            break
+        run *= theirs
+    return run
+
+
+def _pooled(layer: Layer, own: tuple[int, ...]) -> int:
+    """Arithmetic of a pooling, without what a kernel larger than its input has outside."""
+    return 2 * own[0] * _elements(layer)
+
+
+def _activation(known: Mapping[str, Any]) -> int:
+    """Number of the activation that is part of an operator; 0 for none."""
+    named = known.get("activation", b"")
+    name = named.decode(errors="replace") if isinstance(named, bytes) else str(named)
+    return _ACTIVATIONS.index(name) + 2 if name in _ACTIVATIONS else int(bool(name))
+
+
+def _convolution(
+    name: str, weights: tuple[int, ...], made: tuple[int, ...], known: Mapping[str, Any], reads: int
+) -> tuple[str, tuple[int, ...]]:
+    groups, kernel = int(known.get("group", 1)), math.prod(weights[2:])
+    kind = "" if kernel > 1 else ".1"
+    if groups > 1:
+        kind = ".dw" if weights[1] == 1 else ".g"
+    strides, dilations = _first(known.get("strides")), _first(known.get("dilations"))
+    spatial = math.prod(made[2:])
+    own = (weights[0], weights[1], kernel, strides * dilations, spatial, groups, reads, _activation(known))
+    return f"{name}{kind}", own
+
+
+def _weights(name: str) -> int:
+    """The input slot of a convolution's weights."""
+    return 3 if "QLinearConv" in name else 1
+
+
+def _multiplies(name: str) -> bool:
+    return name in PRODUCTS or "MatMul" in name or "Gemm" in name
+
+
+def _first(values: object) -> int:
+    return int(values[0]) if isinstance(values, list | tuple) and values else 1

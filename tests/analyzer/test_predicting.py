@@ -1,0 +1,63 @@
+"""``predict`` answers from what is shipped and stored, measures what decides, and stores measurements alone."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from dlbricks.analyzer.predicting import predict
+from dlbricks.db import Store
+from dlbricks.errors import UsageError
+from dlbricks.models import find_models
+
+MODEL = "squeezenet"
+
+
+def test_without_measuring_nothing_is_stored(tmp_path):
+    with Store.open(tmp_path / "new.db") as store:
+        found = predict(find_models([MODEL]), store=store, measure=False)
+
+        (entry,) = found.rows
+        assert entry.latency.ms > 0
+        assert entry.parts.predicted.share == pytest.approx(1.0)
+        assert found.measured == frozenset()
+        assert store.measurements(variant=None) == []
+        (row,) = found.to_json()["results"]
+        assert row["ci95_ms"][0] < row["predicted_ms"] < row["ci95_ms"][1]
+        assert row["shares"] == {"measured": 0.0, "stored": 0.0, "predicted": pytest.approx(1.0)}
+
+
+def test_what_decides_is_measured_stored_and_known_the_next_time(tmp_path):
+    with Store.open(tmp_path / "new.db") as store:
+        first = predict(find_models([MODEL]), store=store, target=1e-6, budget_s=300.0)
+
+        assert first.measured
+        stored = {one.key for one in store.measurements(variant="")}
+        assert first.measured <= stored
+        again = predict(find_models([MODEL]), store=store, measure=False)
+        (row,) = again.to_json()["results"]
+        assert row["shares"]["stored"] > 0
+        assert again.rows[0].latency.ms > 0
+
+
+def test_a_target_that_is_reached_measures_nothing(tmp_path):
+    with Store.open(tmp_path / "new.db") as store:
+        found = predict(find_models([MODEL]), store=store, target=1e6)
+
+    assert found.measured == frozenset()
+
+
+def test_a_target_or_budget_that_is_none_is_refused(tmp_path):
+    with Store.open(tmp_path / "new.db") as store, pytest.raises(UsageError, match="positive"):
+        predict([], store=store, target=0.0)
+
+
+def test_the_command_answers_in_json_and_leaves_no_empty_database(cli, here):
+    done = cli("predict", MODEL, "missing.onnx", "--no-measure", "--json")
+
+    found, broken = json.loads(done.out)["results"]
+    assert found["predicted"]["bricks"] == found["unique"]
+    assert found["predicted"]["narrowing"][0]["share"] > 0
+    assert broken["error"]
+    assert broken["predicted_ms"] is None
+    assert not (here / "dlbricks.db").exists()

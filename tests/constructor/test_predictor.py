@@ -1,0 +1,149 @@
+"""Predicted latencies are positive, their intervals hold the centre, and what is measured narrows them."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from dlbricks.bricks.features import EXTENTS, Features
+from dlbricks.constructor.predictor import Belief, Example, Forest, Machine, Origin, calibration, prior
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+MACHINE = Machine(compute=80.0, near=20.0, far=10.0, threads=1)
+ORIGIN = Origin("system", "onnxruntime", "cpu", 1, "float32")
+
+
+def made(operator: str, size: int) -> Features:
+    return Features(operator, 100 * size, 4 * size, 8 * size, 4 * size, (2, 1, size, 32, *[size] * EXTENTS))
+
+
+def example(operator: str, size: int) -> Example:
+    features = made(operator, size)
+    slower = 3.0 if operator == "B" else 1.0
+    return Example(features, 0, MACHINE, slower * MACHINE.floor_ns(features, 0), ORIGIN)
+
+
+EXAMPLES = [example(operator, size) for operator in "AB" for size in range(100, 20_000, 700)]
+
+
+@pytest.fixture(scope="module")
+def forest() -> Forest:
+    return Forest.fitted(EXAMPLES)
+
+
+SIZES = st.lists(st.integers(1, 100_000), min_size=1, max_size=6, unique=True)
+
+
+def believed(forest: Forest, operators: str, sizes: list[int], *, familiar: bool = True) -> Belief:
+    bricks = [(made(operator, size), 0) for operator in operators for size in sizes]
+    return Belief(forest.guess(bricks, MACHINE), calibration(), familiar=familiar)
+
+
+def test_what_was_learned_is_remembered(forest):
+    guess = forest.guess([(one.features, one.level) for one in EXAMPLES], MACHINE)
+
+    assert np.exp(guess.log_ns) == pytest.approx([one.latency_ns for one in EXAMPLES], rel=1e-4)
+
+
+def test_the_order_of_bricks_does_not_matter(forest):
+    shuffled = [*EXAMPLES]
+    random.Random(3).shuffle(shuffled)
+    bricks = [(made("A", 555), 0), (made("B", 77_777), 8 << 20)]
+
+    again = Forest.fitted(shuffled).guess(bricks, MACHINE)
+
+    assert again.log_ns == pytest.approx(forest.guess(bricks, MACHINE).log_ns)
+
+
+def test_a_forest_is_read_as_it_was_written(forest, tmp_path: Path):
+    forest.save(tmp_path / "forest.npz")
+    bricks = [(made("A", 1234), 0)]
+
+    read = Forest.load(tmp_path / "forest.npz")
+
+    assert read.operators == forest.operators
+    assert read.guess(bricks, MACHINE).log_ns == pytest.approx(forest.guess(bricks, MACHINE).log_ns, abs=0)
+
+
+@settings(deadline=None, max_examples=30)
+@given(sizes=SIZES, known_ns=st.floats(0, 1e9))
+def test_a_total_is_positive_and_within_its_interval(forest, sizes, known_ns):
+    belief = believed(forest, "AC", sizes)
+
+    total = belief.total(dict.fromkeys(range(2 * len(sizes)), 2.0), known_ns)
+
+    low, high = total.ci95_ns
+    assert 0 < low < total.ns < high
+    assert total.ns > known_ns
+
+
+@settings(deadline=None, max_examples=30)
+@given(sizes=SIZES, factor=st.floats(0.2, 5.0))
+def test_a_measured_brick_narrows_all_and_corrects_its_like(forest, sizes, factor):
+    belief = believed(forest, "AB", sizes)
+    before, centre = belief.covariance.diagonal().copy(), belief.log_ns.copy()
+
+    belief.learn(0, factor * float(belief.latencies_ns[0]))
+
+    assert (belief.covariance.diagonal() <= before + 1e-12).all()
+    moved = belief.log_ns - centre
+    assert (moved[: len(sizes)] * math.log(factor) >= 0).all()  # bricks of its operator, towards it
+    assert moved[len(sizes) :] == pytest.approx(0.0)  # others not at all
+
+
+@settings(deadline=None, max_examples=30)
+@given(sizes=st.lists(st.integers(1, 100_000), min_size=3, max_size=6, unique=True))
+def test_the_order_of_measurements_does_not_matter(forest, sizes):
+    one, other = believed(forest, "A", sizes), believed(forest, "A", sizes)
+
+    for place in (0, 1, 2):
+        one.learn(place, 1e5 * (place + 1))
+    for place in (2, 0, 1):
+        other.learn(place, 1e5 * (place + 1))
+
+    assert one.log_ns == pytest.approx(other.log_ns, rel=1e-6)
+    assert one.covariance == pytest.approx(other.covariance, abs=1e-6)
+
+
+def test_what_is_unlike_all_that_was_learned_is_less_certain(forest):
+    known = believed(forest, "A", [500]).total({0: 1.0})
+    unseen = believed(forest, "C", [500]).total({0: 1.0})
+    elsewhere = believed(forest, "A", [500], familiar=False).total({0: 1.0})
+
+    assert unseen.half > known.half
+    assert elsewhere.half > known.half
+
+
+def test_what_narrows_most_per_second_is_chosen_until_the_target_or_the_end_of_time(forest):
+    belief = believed(forest, "AC", [500, 5000])
+    models = [(dict.fromkeys(range(4), 1.0), 0.0)]
+    costs = np.array([0.1, 0.1, 0.1, 0.1])
+
+    assert belief.choose(models, costs, 100.0, 10.0) == []
+    assert belief.choose(models, costs, 1e-9, 0.05) == []
+    chosen = belief.choose(models, costs, 1e-9, 0.25)
+    assert len(chosen) == 2
+    assert chosen[0] == 3  # of an operator that was never seen, the larger
+    costs[3] = 1e6
+    assert 3 not in belief.choose(models, costs, 1e-9, 10.0)
+
+
+def test_to_choose_changes_nothing_that_is_believed(forest):
+    belief = believed(forest, "A", [500, 5000])
+    before = belief.covariance.copy()
+
+    belief.choose([({0: 1.0, 1: 1.0}, 0.0)], np.array([1.0, 1.0]), 1e-9, 10.0)
+
+    assert (belief.covariance == before).all()
+
+
+def test_the_prior_is_of_measured_systems_and_small():
+    examples = prior()
+
+    assert len(examples) > 5000
+    assert all(one.latency_ns > 0 and len(one.features.extents) == EXTENTS + 4 for one in examples)
+    assert {one.origin.threads for one in examples} == {1, 2}
