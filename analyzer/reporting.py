@@ -6,7 +6,8 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -39,7 +40,7 @@ from .report.answers.estimates import estimates_answer
 from .report.page.page import render_page
 from .report.section import Section
 from .report.tables import Answer
-from .report.units import duration
+from .report.units import duration, half_of, margin, milliseconds, percent
 
 if TYPE_CHECKING:
     from ..generator.decomposition.generate import GenerateReport
@@ -469,9 +470,43 @@ def report_answer(result: Report) -> Answer:
         if took.remaining or took.models_remaining:
             summary.append("The time was up: the same command goes on from here, and so does one with more --budget.")
         summary.append(f"{took.measured} bricks measured, {took.reused} known before, in {duration(result.wall_s)}.")
+    for section in result.sections[:_SHORT]:
+        summary += _in_short(section)
     if result.page is not None:
         summary.append(f"Page: {result.page}")
     return Answer.of(result.records(), columns=short.columns, summary=summary, table=short.table)
+
+
+_SHORT, _COSTLY = 3, 3
+"""Models that are answered on the screen, and operators that are named there."""
+
+
+def _in_short(section: Section) -> Iterator[str]:
+    """How fast a model is, where its time goes, and what to change."""
+    estimate = section.estimate
+    latency_ms, what, ends = estimate.truth.ms, "measured", estimate.truth.ci95_ms
+    if latency_ms is None:
+        latency_ms, what, ends = estimate.latency.ms, "estimated", estimate.latency.ci95_ms
+    if not latency_ms:
+        return
+    half = "" if ends is None else f" ± {margin(half_of(latency_ms, ends))}"
+    yield f"{section.name}: {milliseconds(latency_ms)}{half} ms {what}."
+    taken: defaultdict[str, float] = defaultdict(float)
+    for part in estimate.parts.sequences:
+        taken["+".join(name.rpartition(".")[2] for name in part.op_types)] += part.latency_ms or 0.0
+    total_ms = math.fsum(taken.values())
+    if total_ms:
+        most = sorted(taken.items(), key=lambda pair: -pair[1])[:_COSTLY]
+        costly = (f"{name} {percent(ms / total_ms)}" for name, ms in most)
+        yield f"  Time goes to: {', '.join(costly)}."
+    if section.joint is not None and section.findings is not None:
+        titles = [section.findings[number].title.rstrip(".") for number in section.joint.findings]
+        together = " together" if len(titles) > 1 else ""
+        yield f"  Change: {', '.join(titles)}. This is proven to save {percent(section.joint.share)}{together}."
+    elif section.findings is not None:
+        yield "  Change: nothing is proven to save enough."
+    if section.model is not None and section.model.source.path is not None:
+        yield f"  To write a faster file: dlbricks improve {section.model.source.path} -o FILE"
 
 
 def _notes(how: Setup) -> list[str]:
