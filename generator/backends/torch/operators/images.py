@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from .....bricks.canonical.spatial import same_pads
 from ...resampling import coordinates, nearest
-from .call import Tensor, TorchCall, operator, padded
+from .call import Tensor, TorchCall, operator, padded, register
 
 
 def explicit_pads(
@@ -50,10 +50,6 @@ _TRANSPOSED = {1: torch.conv_transpose1d, 2: torch.conv_transpose2d, 3: torch.co
 
 
 @operator("Conv")
-def _conv(call: TorchCall, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    return convolve(call, x, weight, bias)
-
-
 def convolve(call: TorchCall, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """A convolution with the attributes of a node; padding that differs between the sides is done ahead."""
     rank = _rank(call, x)
@@ -207,16 +203,6 @@ def _global_average_pool(_: TorchCall, x: Tensor) -> Tensor:
     return torch.mean(x, list(range(2, x.ndim)), True)  # noqa: FBT003
 
 
-@operator("GlobalMaxPool")
-def _global_max_pool(_: TorchCall, x: Tensor) -> Tensor:
-    return torch.amax(x, list(range(2, x.ndim)), True)  # noqa: FBT003
-
-
-@operator("GlobalLpPool")
-def _global_lp_pool(call: TorchCall, x: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(x, call.get("p", 2), list(range(2, x.ndim)), True)  # noqa: FBT003
-
-
 def _window(call: TorchCall, x: Tensor) -> tuple[list[int], list[int], list[int], list[int], list[int]]:
     """Kernel, strides, dilations, and padding at both sides."""
     kernel = list(call.attributes["kernel_shape"])
@@ -231,7 +217,7 @@ def _upsample(call: TorchCall, x: Tensor, scales: Tensor | None = None) -> Tenso
     factors = [float(scale) for scale in (call.attributes["scales"] if scales is None else scales.tolist())]
     sizes = [math.floor(size * factor) for size, factor in zip(x.shape, factors, strict=True)]
     mode = {"bilinear": "linear"}.get(call.get("mode", "nearest"), call.get("mode", "nearest"))
-    return _resized(call, x, sizes, factors, mode, "asymmetric", "floor")
+    return _resized(call, x, [*zip(sizes, factors, strict=True)], mode, ("asymmetric", "floor"))
 
 
 @operator("Resize")
@@ -242,24 +228,33 @@ def _resize(call: TorchCall, x: Tensor, *rest: Tensor | None) -> Tensor:
     if call.flag("antialias") or call.flag("exclude_outside"):
         raise call.refuse("that leaves out or smooths")
     axes = [axis % x.ndim for axis in call.get("axes") or range(x.ndim)]
-    target, factors = list(x.shape), [1.0] * x.ndim
+    target: list[tuple[int, float]] = [(size, 1.0) for size in x.shape]
     if sizes is not None and sizes.numel():
         if call.get("keep_aspect_ratio_policy", "stretch") != "stretch":
             raise call.refuse("that keeps the aspect ratio")
         for axis, size in zip(axes, sizes.tolist(), strict=True):
-            target[axis], factors[axis] = int(size), size / x.shape[axis]
+            target[axis] = int(size), size / x.shape[axis]
     elif scales is not None:
         for axis, factor in zip(axes, scales.tolist(), strict=True):
-            target[axis], factors[axis] = math.floor(x.shape[axis] * factor), float(factor)
+            target[axis] = math.floor(x.shape[axis] * factor), float(factor)
     transformation = call.get("coordinate_transformation_mode", "half_pixel")
     rounded = call.get("nearest_mode", "round_prefer_floor")
-    return _resized(call, x, target, factors, call.get("mode", "nearest"), transformation, rounded)
+    return _resized(call, x, target, call.get("mode", "nearest"), (transformation, rounded))
 
 
-def _resized(  # noqa: PLR0917
-    call: TorchCall, x: Tensor, sizes: list[int], factors: list[float], mode: str, transformation: str, rounded: str
-) -> Tensor:
-    exact = all(size == old * factor for size, old, factor in zip(sizes, x.shape, factors, strict=True))
+def _resized(call: TorchCall, x: Tensor, target: list[tuple[int, float]], mode: str, how: tuple[str, str]) -> Tensor:
+    """An image of another size.
+
+    Args:
+        call: The node.
+        x: The image.
+        target: For each axis its new size and the factor between both.
+        mode: Of interpolation.
+        how: Transformation of coordinates, and rounding to the nearest one.
+    """
+    transformation, rounded = how
+    sizes = [size for size, _ in target]
+    exact = all(size == old * factor for (size, factor), old in zip(target, x.shape, strict=True))
     images = 3 <= x.ndim <= 5 and sizes[:2] == list(x.shape[:2]) and exact and x.is_floating_point()
     if images and mode == "nearest" and (transformation, rounded) == ("asymmetric", "floor"):
         return functional.interpolate(x, sizes[2:], mode="nearest")
@@ -268,7 +263,7 @@ def _resized(  # noqa: PLR0917
         return functional.interpolate(x, sizes[2:], mode="bilinear", align_corners=not centred)
     if images and x.ndim == 4 and mode == "cubic" and centred and call.get("cubic_coeff_a", -0.75) == -0.75:
         return functional.interpolate(x, sizes[2:], mode="bicubic", align_corners=False)
-    for axis, (size, factor) in enumerate(zip(sizes, factors, strict=True)):
+    for axis, (size, factor) in enumerate(target):
         old = x.shape[axis]
         if size == old and factor == 1:
             continue
@@ -308,19 +303,24 @@ def _weights(call: TorchCall, at: npt.NDArray[np.float64], old: int, mode: str) 
     return weights
 
 
-@operator("GridSample")
-def _grid_sample(call: TorchCall, x: Tensor, grid: Tensor) -> Tensor:
-    modes = {"linear": "bilinear", "cubic": "bicubic"}
-    mode = call.get("mode", "linear")
-    return functional.grid_sample(
-        x,
-        grid,
-        mode=modes.get(mode, mode),
-        padding_mode=call.get("padding_mode", "zeros"),
-        align_corners=call.flag("align_corners"),
-    )
+_SAMPLING = {"linear": "bilinear", "cubic": "bicubic"}
+"""PyTorch's names of modes that it calls something else."""
 
-
-@operator("AffineGrid")
-def _affine_grid(call: TorchCall, theta: Tensor, size: Tensor) -> Tensor:
-    return functional.affine_grid(theta, size.tolist(), align_corners=call.flag("align_corners"))
+register(
+    {
+        "AffineGrid": lambda call, theta, size: functional.affine_grid(
+            theta, size.tolist(), align_corners=call.flag("align_corners")
+        ),
+        "GlobalLpPool": lambda call, x: torch.linalg.vector_norm(
+            x, call.get("p", 2), list(range(2, x.ndim)), keepdim=True
+        ),
+        "GlobalMaxPool": lambda _, x: torch.amax(x, list(range(2, x.ndim)), keepdim=True),
+        "GridSample": lambda call, x, grid: functional.grid_sample(
+            x,
+            grid,
+            mode=_SAMPLING.get(call.get("mode", "linear"), call.get("mode", "linear")),
+            padding_mode=call.get("padding_mode", "zeros"),
+            align_corners=call.flag("align_corners"),
+        ),
+    }
+)
