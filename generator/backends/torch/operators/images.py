@@ -16,28 +16,8 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional
 
-from .....bricks.canonical.spatial import same_pads
-from ...resampling import coordinates, nearest
+from ...geometry import Window, coordinates, nearest
 from .call import Tensor, TorchCall, operator, padded, register
-
-
-def explicit_pads(
-    call: TorchCall, sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
-) -> tuple[list[int], list[int]]:
-    """Padding at the beginning and at the end of each axis, from ``pads`` or ``auto_pad``.
-
-    With ``SAME_UPPER`` and ``SAME_LOWER`` the output has ``ceil(size / stride)`` elements; an odd rest goes to the end
-    or to the beginning.
-    """
-    rank = len(sizes)
-    automatic = call.get("auto_pad", "NOTSET")
-    if automatic in {"NOTSET", ""}:
-        pads = call.get("pads") or [0] * (2 * rank)
-    elif automatic == "VALID":
-        pads = [0] * (2 * rank)
-    else:
-        pads = same_pads(sizes, kernel, strides, dilations, upper=automatic == "SAME_UPPER")
-    return list(pads[:rank]), list(pads[rank:])
 
 
 def padding_list(before: Sequence[int], after: Sequence[int]) -> list[int]:
@@ -53,13 +33,12 @@ _TRANSPOSED = {1: torch.conv_transpose1d, 2: torch.conv_transpose2d, 3: torch.co
 def convolve(call: TorchCall, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """A convolution with the attributes of a node; padding that differs between the sides is done ahead."""
     rank = _rank(call, x)
-    strides = call.get("strides", [1] * rank)
-    dilations = call.get("dilations", [1] * rank)
-    before, after = explicit_pads(call, x.shape[2:], weight.shape[2:], strides, dilations)
-    if before != after:
-        x = functional.pad(x, padding_list(before, after))
-        before = [0] * rank
-    return _CONVOLUTIONS[rank](x, weight, bias, strides, before, dilations, call.get("group", 1))
+    window = Window.of(call.attributes, x.shape[2:], weight.shape[2:])
+    before = window.begin
+    if before != window.end:
+        x = functional.pad(x, padding_list(before, window.end))
+        before = (0,) * rank
+    return _CONVOLUTIONS[rank](x, weight, bias, window.strides, before, window.dilations, call.get("group", 1))
 
 
 @operator("ConvTranspose")
@@ -144,13 +123,14 @@ _AVERAGE = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.av
 @operator("MaxPool")
 def _max_pool(call: TorchCall, x: Tensor) -> Any:
     rank = _rank(call, x)
-    kernel, strides, dilations, before, after = _window(call, x)
-    if before != after or any(2 * pad > size for pad, size in zip(before, kernel, strict=True)):
+    window = _window(call, x)
+    kernel, strides, dilations, before = window.kernel, window.strides, window.dilations, window.begin
+    if before != window.end or any(2 * pad > size for pad, size in zip(before, kernel, strict=True)):
         if call.has(1):
             raise call.refuse("with indices and padding that differs between the sides")
         lowest = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
-        x = functional.pad(x, padding_list(before, after), value=lowest)
-        before = [0] * rank
+        x = functional.pad(x, padding_list(before, window.end), value=lowest)
+        before = (0,) * rank
     ceiling = call.flag("ceil_mode")
     if not call.has(1):
         return _MAX[rank](x, kernel, strides, before, dilations, ceiling)
@@ -166,8 +146,9 @@ def _max_pool(call: TorchCall, x: Tensor) -> Any:
 @operator("AveragePool")
 def _average_pool(call: TorchCall, x: Tensor) -> Tensor:
     rank = _rank(call, x)
-    kernel, strides, dilations, before, after = _window(call, x)
-    if any(step != 1 for step in dilations):
+    window = _window(call, x)
+    kernel, strides, before, after = window.kernel, window.strides, window.begin, window.end
+    if any(step != 1 for step in window.dilations):
         raise call.refuse("with dilations")
     include, ceiling = call.flag("count_include_pad"), call.flag("ceil_mode")
     pool = _AVERAGE[rank]
@@ -186,14 +167,14 @@ def _average_pool(call: TorchCall, x: Tensor) -> Tensor:
 @operator("LpPool")
 def _lp_pool(call: TorchCall, x: Tensor) -> Tensor:
     rank = _rank(call, x)
-    kernel, strides, dilations, before, after = _window(call, x)
-    if any(step != 1 for step in dilations) or rank == 3:
+    window = _window(call, x)
+    if any(step != 1 for step in window.dilations) or rank == 3:
         raise call.refuse("with dilations, or of 3 axes")
     power = call.get("p", 2)
-    if any(before) or any(after):
-        x = functional.pad(x, padding_list(before, after))
-    raised = _AVERAGE[rank](torch.pow(torch.abs(x), power), kernel, strides, 0, call.flag("ceil_mode"))
-    return torch.pow(torch.mul(raised, math.prod(kernel)), 1 / power)
+    if any(window.begin) or any(window.end):
+        x = functional.pad(x, padding_list(window.begin, window.end))
+    raised = _AVERAGE[rank](torch.pow(torch.abs(x), power), window.kernel, window.strides, 0, call.flag("ceil_mode"))
+    return torch.pow(torch.mul(raised, math.prod(window.kernel)), 1 / power)
 
 
 @operator("GlobalAveragePool")
@@ -203,13 +184,8 @@ def _global_average_pool(_: TorchCall, x: Tensor) -> Tensor:
     return torch.mean(x, list(range(2, x.ndim)), True)  # noqa: FBT003
 
 
-def _window(call: TorchCall, x: Tensor) -> tuple[list[int], list[int], list[int], list[int], list[int]]:
-    """Kernel, strides, dilations, and padding at both sides."""
-    kernel = list(call.attributes["kernel_shape"])
-    strides = list(call.get("strides", [1] * len(kernel)))
-    dilations = list(call.get("dilations", [1] * len(kernel)))
-    before, after = explicit_pads(call, x.shape[2:], kernel, strides, dilations)
-    return kernel, strides, dilations, before, after
+def _window(call: TorchCall, x: Tensor) -> Window:
+    return Window.of(call.attributes, x.shape[2:], call.attributes["kernel_shape"])
 
 
 @operator("Upsample")
