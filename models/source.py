@@ -11,7 +11,7 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 
@@ -143,14 +143,12 @@ def find_models(
     names = _unique_names(sources)
     sizes: list[int | None] = [*dict.fromkeys(batches)] or [None]
     return [
-        ModelSource(
+        replace(
+            source,
             name=f"{name}@b{batch}" if len(sizes) > 1 and source.problem is None else name,
-            path=source.path,
-            zoo=source.zoo,
             batch=batch,
             dims=tuple((dims or {}).items()),
             control=tuple(control),
-            problem=source.problem,
         )
         for source, name in zip(sources, names, strict=True)
         for batch in (sizes if source.problem is None else sizes[:1])

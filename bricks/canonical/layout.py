@@ -215,7 +215,10 @@ def reduce(draft: CanonicalDraft) -> None:
     put_axes(draft, list(axes or range(rank)), rank)
 
 
-@rule("ArgMax", "ArgMin", "Gather", "GatherElements", "LpNormalization", "ScatterElements")
+@rule(
+    "ArgMax", "ArgMin", "Gather", "GatherElements", "LayerNormalization", "LpNormalization", "RMSNormalization",
+    "ScatterElements",
+)  # fmt: skip
 def one_axis(draft: CanonicalDraft) -> None:
     """The axis is counted from the front of the first input."""
     draft.attributes["axis"] = resolve_axis(draft.attributes["axis"], len(draft.shape(0)))
@@ -293,12 +296,6 @@ def quantise(draft: CanonicalDraft) -> None:
             draft.attributes["saturate"] = 1
         if draft.given(2):
             draft.attributes["output_dtype"] = 0
-
-
-@rule("LayerNormalization", "RMSNormalization")
-def normalise(draft: CanonicalDraft) -> None:
-    """The first normalised axis is counted from the front."""
-    one_axis(draft)
 
 
 @rule("MeanVarianceNormalization")

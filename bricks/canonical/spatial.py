@@ -82,20 +82,12 @@ def _binds(value: Any, *, largest: bool) -> bool:
     return bool(value < limits.max) if largest else bool(value > limits.min)
 
 
-@rule("Cast")
+@rule("Cast", "CastLike")
 def cast(draft: CanonicalDraft) -> None:
     """The target is a number; saturation matters to 8-bit floats only."""
-    target = draft.attributes["to"]
+    target = draft.attributes["to"] if draft.op_type == "Cast" else None
     if isinstance(target, bytes):  # before opset 6 it was a name
         draft.attributes["to"] = onnx.TensorProto.DataType.Value(target.decode().upper())
-    if draft.output().dtype not in _FLOAT8:
-        draft.attributes["saturate"] = 1
-        draft.pop("round_mode")
-
-
-@rule("CastLike")
-def cast_like(draft: CanonicalDraft) -> None:
-    """Saturation matters to 8-bit floats only."""
     if draft.output().dtype not in _FLOAT8:
         draft.attributes["saturate"] = 1
         draft.pop("round_mode")
@@ -128,11 +120,6 @@ def random(draft: CanonicalDraft) -> None:
 
 
 @rule("GlobalLpPool")
-def global_lp_pool(draft: CanonicalDraft) -> None:
-    """The norm's order became an integer."""
-    whole_order(draft)
-
-
 def whole_order(draft: CanonicalDraft) -> None:
     """Make the attribute ``p`` an integer, where it is one."""
     order = draft.attributes.get("p", 2)
@@ -297,14 +284,8 @@ DILATED_AVERAGES = 19
 """The opset since which AveragePool has dilations."""
 
 
-@rule("Conv")
+@rule("Conv", "ConvInteger", "DeformConv")
 def conv(draft: CanonicalDraft) -> None:
-    """The kernel's extent comes from the weight."""
-    _window(draft, draft.shape(1)[2:])
-
-
-@rule("ConvInteger")
-def conv_integer(draft: CanonicalDraft) -> None:
     """The kernel's extent comes from the weight."""
     _window(draft, draft.shape(1)[2:])
 
@@ -313,12 +294,6 @@ def conv_integer(draft: CanonicalDraft) -> None:
 def qlinear_conv(draft: CanonicalDraft) -> None:
     """The kernel's extent comes from the weight, which is input 3."""
     _window(draft, draft.shape(3)[2:])
-
-
-@rule("DeformConv")
-def deform_conv(draft: CanonicalDraft) -> None:
-    """The kernel's extent comes from the weight."""
-    _window(draft, draft.shape(1)[2:])
 
 
 @rule("ConvTranspose")

@@ -3,78 +3,67 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from ...models.subgraphs import bodies
 from ..layer import Cost, TensorType
 from .call import CostedNode, Formula, UnknownCostError
 
+
+def of_sizes(formula: str, work: Callable[[int, int], Cost]) -> Formula:
+    """Make the cost function of an operator whose work follows from two numbers of elements.
+
+    Args:
+        formula: The same in words.
+        work: Of n elements of the first input and m of the first output.
+    """
+
+    def cost(call: CostedNode) -> Cost:
+        return work(call.input(0).elements, call.output().elements)
+
+    cost.__doc__ = formula
+    return cost
+
+
 # Work of reductions and scans. n is the number of input elements, m that of output elements.
 
 
-def reduce_sum(call: CostedNode) -> Cost:
-    """``additions = n`` (accumulated from zero)."""
-    return Cost(additions=call.input(0).elements)
-
-
-def reduce_mean(call: CostedNode) -> Cost:
-    """``additions = n``, ``divisions = m``."""
-    return Cost(additions=call.input(0).elements, divisions=call.output().elements)
-
-
-def reduce_prod(call: CostedNode) -> Cost:
-    """``multiplications = n``."""
-    return Cost(multiplications=call.input(0).elements)
-
-
-def reduce_extremum(call: CostedNode) -> Cost:
-    """Maximum, minimum or their position: ``comparisons = n``."""
-    return Cost(comparisons=call.input(0).elements)
-
-
-def reduce_l1(call: CostedNode) -> Cost:
-    """``sum |x|``: ``comparisons = n``, ``additions = n``."""
-    n = call.input(0).elements
-    return Cost(comparisons=n, additions=n)
-
-
-def reduce_l2(call: CostedNode) -> Cost:
-    """``sqrt(sum x x)``: ``multiplications = n``, ``additions = n``, ``divisions = m`` (roots)."""
-    n = call.input(0).elements
-    return Cost(multiplications=n, additions=n, divisions=call.output().elements)
-
-
-def reduce_sum_square(call: CostedNode) -> Cost:
-    """``sum x x``: ``multiplications = n``, ``additions = n``."""
-    n = call.input(0).elements
-    return Cost(multiplications=n, additions=n)
-
-
-def reduce_log_sum(call: CostedNode) -> Cost:
-    """``log(sum x)``: ``additions = n``, ``exponentials = m``."""
-    return Cost(additions=call.input(0).elements, exponentials=call.output().elements)
-
-
-def reduce_log_sum_exp(call: CostedNode) -> Cost:
-    """``max + log(sum exp(x - max))``: n comparisons, 2n + m additions, n + m exponentials."""
-    n, m = call.input(0).elements, call.output().elements
-    return Cost(comparisons=n, additions=2 * n + m, exponentials=n + m)
-
+ADDED = of_sizes("``additions = n`` (accumulated from zero).", lambda n, _: Cost(additions=n))
+MULTIPLIED = of_sizes("``multiplications = n``.", lambda n, _: Cost(multiplications=n))
+COMPARED = of_sizes("Maximum, minimum or their position: ``comparisons = n``.", lambda n, _: Cost(comparisons=n))
+AVERAGED = of_sizes("``additions = n``, ``divisions = m``.", lambda n, m: Cost(additions=n, divisions=m))
+SOFTMAX = of_sizes(
+    "``exp(x - max) / sum``: n comparisons, 2n additions, n exponentials, n divisions.",
+    lambda n, _: Cost(comparisons=n, additions=2 * n, exponentials=n, divisions=n),
+)
 
 REDUCTION_FORMULAS: dict[tuple[str, str], Formula] = {
-    ("", "ArgMax"): reduce_extremum,
-    ("", "ArgMin"): reduce_extremum,
-    ("", "CumProd"): reduce_prod,
-    ("", "CumSum"): reduce_sum,
-    ("", "ReduceL1"): reduce_l1,
-    ("", "ReduceL2"): reduce_l2,
-    ("", "ReduceLogSum"): reduce_log_sum,
-    ("", "ReduceLogSumExp"): reduce_log_sum_exp,
-    ("", "ReduceMax"): reduce_extremum,
-    ("", "ReduceMean"): reduce_mean,
-    ("", "ReduceMin"): reduce_extremum,
-    ("", "ReduceProd"): reduce_prod,
-    ("", "ReduceSum"): reduce_sum,
-    ("", "ReduceSumSquare"): reduce_sum_square,
+    ("", "ArgMax"): COMPARED,
+    ("", "ArgMin"): COMPARED,
+    ("", "CumProd"): MULTIPLIED,
+    ("", "CumSum"): ADDED,
+    ("", "ReduceL1"): of_sizes(
+        "``sum |x|``: n comparisons and additions.", lambda n, _: Cost(comparisons=n, additions=n)
+    ),
+    ("", "ReduceL2"): of_sizes(
+        "``sqrt(sum x x)``: ``multiplications = n``, ``additions = n``, ``divisions = m`` (roots).",
+        lambda n, m: Cost(multiplications=n, additions=n, divisions=m),
+    ),
+    ("", "ReduceLogSum"): of_sizes(
+        "``log(sum x)``: ``additions = n``, ``exponentials = m``.", lambda n, m: Cost(additions=n, exponentials=m)
+    ),
+    ("", "ReduceLogSumExp"): of_sizes(
+        "``max + log(sum exp(x - max))``: n comparisons, 2n + m additions, n + m exponentials.",
+        lambda n, m: Cost(comparisons=n, additions=2 * n + m, exponentials=n + m),
+    ),
+    ("", "ReduceMax"): COMPARED,
+    ("", "ReduceMean"): AVERAGED,
+    ("", "ReduceMin"): COMPARED,
+    ("", "ReduceProd"): MULTIPLIED,
+    ("", "ReduceSum"): ADDED,
+    ("", "ReduceSumSquare"): of_sizes(
+        "``sum x x``: n multiplications and additions.", lambda n, _: Cost(multiplications=n, additions=n)
+    ),
 }
 
 
@@ -93,11 +82,6 @@ def unique(call: CostedNode) -> Cost:
     """A sort: ``comparisons = n ceil(log2 n)``."""
     n = call.input(0).elements
     return Cost(comparisons=n * max(1, (n - 1).bit_length() if n else 0))
-
-
-def non_zero(call: CostedNode) -> Cost:
-    """``comparisons = n``."""
-    return Cost(comparisons=call.input(0).elements)
 
 
 def non_max_suppression(call: CostedNode) -> Cost:
@@ -129,7 +113,7 @@ def multinomial(call: CostedNode) -> Cost:
 SELECTION_FORMULAS: dict[tuple[str, str], Formula] = {
     ("", "Multinomial"): multinomial,
     ("", "NonMaxSuppression"): non_max_suppression,
-    ("", "NonZero"): non_zero,
+    ("", "NonZero"): COMPARED,
     ("", "TopK"): top_k,
     ("", "Unique"): unique,
 }
@@ -278,12 +262,6 @@ def lp_norm(call: CostedNode) -> Cost:
     return Cost(multiplications=data.elements, additions=data.elements, divisions=data.elements + r)
 
 
-def softmax(call: CostedNode) -> Cost:
-    """``exp(x - max) / sum``: n comparisons, 2n additions, n exponentials, n divisions."""
-    n = call.input(0).elements
-    return Cost(comparisons=n, additions=2 * n, exponentials=n, divisions=n)
-
-
 def log_softmax(call: CostedNode) -> Cost:
     """``x - max - log(sum exp(x - max))``: n comparisons, 3n additions, n exponentials and one log per row."""
     data = call.input(0)
@@ -292,11 +270,6 @@ def log_softmax(call: CostedNode) -> Cost:
     length = data.shape[call.attribute("axis", -1)]
     r = data.elements // length if length else 0
     return Cost(comparisons=data.elements, additions=3 * data.elements, exponentials=data.elements + r)
-
-
-def hardmax(call: CostedNode) -> Cost:
-    """1 at the first maximum of each row: n comparisons."""
-    return Cost(comparisons=call.input(0).elements)
 
 
 def cross_entropy(call: CostedNode) -> Cost:
@@ -314,7 +287,7 @@ def negative_log_likelihood(call: CostedNode) -> Cost:
 NORMALIZATION_FORMULAS: dict[tuple[str, str], Formula] = {
     ("", "BatchNormalization"): batch_norm,
     ("", "GroupNormalization"): group_norm,
-    ("", "Hardmax"): hardmax,
+    ("", "Hardmax"): COMPARED,
     ("", "InstanceNormalization"): instance_norm,
     ("", "LRN"): lrn,
     ("", "LayerNormalization"): layer_norm,
@@ -324,7 +297,7 @@ NORMALIZATION_FORMULAS: dict[tuple[str, str], Formula] = {
     ("", "NegativeLogLikelihoodLoss"): negative_log_likelihood,
     ("", "RMSNormalization"): rms_norm,
     ("", "SimplifiedLayerNormalization"): rms_norm,  # ONNX Runtime registers it in ONNX's own domain
-    ("", "Softmax"): softmax,
+    ("", "Softmax"): SOFTMAX,
     ("", "SoftmaxCrossEntropyLoss"): cross_entropy,
 }
 

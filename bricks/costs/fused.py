@@ -7,7 +7,18 @@ import math
 from ..layer import Cost
 from . import linear
 from .call import CostedNode, Formula, UnknownCostError
-from .elementwise import ACTIVATIONS, layer_norm, move, per_element, rms_norm, softmax, times
+from .elementwise import (
+    ACTIVATIONS,
+    AVERAGED,
+    COMPARED,
+    SOFTMAX,
+    layer_norm,
+    move,
+    of_sizes,
+    per_element,
+    rms_norm,
+    times,
+)
 
 # Work of quantisation, and of ONNX Runtime's quantised forms of ordinary operators (``com.microsoft``).
 
@@ -35,43 +46,10 @@ def dynamic_quantize(call: CostedNode) -> Cost:
     return Cost(comparisons=4 * n, divisions=n, additions=n)
 
 
-def quantized_pair(call: CostedNode) -> Cost:
-    """Two inputs dequantised, one operation, one quantisation per output element."""
-    work = _DEQUANTIZE + _DEQUANTIZE + _QUANTIZE
-    work += Cost(multiplications=1) if call.node.op_type == "QLinearMul" else Cost(additions=1)
-    return times(work, call.output().elements)
-
-
-def quantized_sigmoid(call: CostedNode) -> Cost:
-    """Dequantised, one sigmoid, quantised, per element."""
-    return times(_DEQUANTIZE + _QUANTIZE + Cost(exponentials=1), call.output().elements)
-
-
-def quantized_leaky_relu(call: CostedNode) -> Cost:
-    """Dequantised, ``x if x >= 0 else alpha x``, quantised, per element."""
-    return times(_DEQUANTIZE + _QUANTIZE + Cost(comparisons=1, multiplications=1), call.output().elements)
-
-
-def quantized_softmax(call: CostedNode) -> Cost:
-    """Softmax (1 comparison, 2 additions, 1 exponential, 1 division) between dequantising and quantising."""
-    softmax = Cost(comparisons=1, additions=2, exponentials=1, divisions=1)
-    return times(_DEQUANTIZE + _QUANTIZE + softmax, call.output().elements)
-
-
 def quantized_average_pool(call: CostedNode) -> Cost:
     """``additions = output elements * Kh Kw``, then one rescaling per output element."""
     n = call.output().elements
     return times(_QUANTIZE, n) + Cost(additions=n * call.window())
-
-
-def quantized_global_average_pool(call: CostedNode) -> Cost:
-    """``additions = input elements``, then one rescaling per output element."""
-    return times(_QUANTIZE, call.output().elements) + Cost(additions=call.input(0).elements)
-
-
-def quantized_concat(call: CostedNode) -> Cost:
-    """One dequantisation and one quantisation per output element, as where the scales differ."""
-    return times(_DEQUANTIZE + _QUANTIZE, call.output().elements)
 
 
 def quantized_gemm(call: CostedNode) -> Cost:
@@ -99,16 +77,6 @@ def matmul_n_bits(call: CostedNode) -> Cost:
     return Cost(macs=linear.product(call), multiplications=weights, additions=weights + linear.biased(call, 5))
 
 
-def quantized_where(call: CostedNode) -> Cost:
-    """One selection, one dequantisation and one quantisation per output element, as where the scales differ."""
-    return times(_DEQUANTIZE + _QUANTIZE + Cost(comparisons=1), call.output().elements)
-
-
-def quantized_mean(call: CostedNode) -> Cost:
-    """``additions = input elements``, then one rescaling per output element."""
-    return times(_QUANTIZE, call.output().elements) + Cost(additions=call.input(0).elements)
-
-
 def quantized_attention(call: CostedNode) -> Cost:
     """Packed projection of integers, ``macs = B S I * 3 H d``, one scale per projected element, then attention."""
     data, weights = call.input(0).shape, call.input(1).shape
@@ -124,11 +92,6 @@ def quantized_attention(call: CostedNode) -> Cost:
     return work + Cost(macs=projected * width, multiplications=projected, additions=projected + masked)
 
 
-def gather_block_quantized(call: CostedNode) -> Cost:
-    """One dequantisation per element that is gathered."""
-    return times(_DEQUANTIZE, call.output().elements)
-
-
 def dynamic_quantize_lstm(call: CostedNode) -> Cost:
     """``macs = T B D 4 H (I + H)`` of integers over T steps, D directions; data and state quantised in each step.
 
@@ -142,6 +105,16 @@ def dynamic_quantize_lstm(call: CostedNode) -> Cost:
     return times(gates, units) + times(_QUANTIZE + Cost(comparisons=2), quantized)
 
 
+def _requantized(formula: str, work: Cost = Cost()) -> Formula:  # noqa: B008  # frozen
+    """Make the cost function of an operator that dequantises, computes and quantises each output element."""
+    return per_element(f"quantize({formula})", _DEQUANTIZE + _QUANTIZE + work)
+
+
+_MEAN = of_sizes(
+    "``additions = n``, then one rescaling for each of the m output elements.",
+    lambda n, m: times(_QUANTIZE, m) + Cost(additions=n),
+)
+
 QUANTIZATION_FORMULAS: dict[tuple[str, str], Formula] = {
     ("", "DequantizeLinear"): dequantize,
     ("", "DynamicQuantizeLinear"): dynamic_quantize,
@@ -149,24 +122,26 @@ QUANTIZATION_FORMULAS: dict[tuple[str, str], Formula] = {
     (_MICROSOFT, "DequantizeLinear"): dequantize,
     (_MICROSOFT, "DynamicQuantizeLSTM"): dynamic_quantize_lstm,
     (_MICROSOFT, "DynamicQuantizeMatMul"): dynamic_quantize_matmul,
-    (_MICROSOFT, "GatherBlockQuantized"): gather_block_quantized,
+    (_MICROSOFT, "GatherBlockQuantized"): per_element("(x - zero_point) scale", _DEQUANTIZE),
     (_MICROSOFT, "MatMulBnb4"): matmul_n_bits,
     (_MICROSOFT, "MatMulInteger16"): linear.matmul_integer,
     (_MICROSOFT, "MatMulIntegerToFloat"): matmul_integer_to_float,
     (_MICROSOFT, "MatMulNBits"): matmul_n_bits,
     (_MICROSOFT, "QAttention"): quantized_attention,
     (_MICROSOFT, "QGemm"): quantized_gemm,
-    (_MICROSOFT, "QLinearAdd"): quantized_pair,
+    (_MICROSOFT, "QLinearAdd"): _requantized("a + b", _DEQUANTIZE + Cost(additions=1)),
     (_MICROSOFT, "QLinearAveragePool"): quantized_average_pool,
-    (_MICROSOFT, "QLinearConcat"): quantized_concat,
+    (_MICROSOFT, "QLinearConcat"): _requantized("x"),  # as where the scales differ
     (_MICROSOFT, "QLinearConv"): linear.qlinear_conv,
-    (_MICROSOFT, "QLinearGlobalAveragePool"): quantized_global_average_pool,
-    (_MICROSOFT, "QLinearLeakyRelu"): quantized_leaky_relu,
-    (_MICROSOFT, "QLinearMul"): quantized_pair,
-    (_MICROSOFT, "QLinearReduceMean"): quantized_mean,
-    (_MICROSOFT, "QLinearSigmoid"): quantized_sigmoid,
-    (_MICROSOFT, "QLinearSoftmax"): quantized_softmax,
-    (_MICROSOFT, "QLinearWhere"): quantized_where,
+    (_MICROSOFT, "QLinearGlobalAveragePool"): _MEAN,
+    (_MICROSOFT, "QLinearLeakyRelu"): _requantized("x if x >= 0 else alpha x", Cost(comparisons=1, multiplications=1)),
+    (_MICROSOFT, "QLinearMul"): _requantized("a b", _DEQUANTIZE + Cost(multiplications=1)),
+    (_MICROSOFT, "QLinearReduceMean"): _MEAN,
+    (_MICROSOFT, "QLinearSigmoid"): _requantized("1 / (1 + exp(-x))", Cost(exponentials=1)),
+    (_MICROSOFT, "QLinearSoftmax"): _requantized(
+        "exp(x - max) / sum", Cost(comparisons=1, additions=2, exponentials=1, divisions=1)
+    ),
+    (_MICROSOFT, "QLinearWhere"): _requantized("a if condition else b", Cost(comparisons=1)),
     (_MICROSOFT, "QuantizeLinear"): quantize,
 }
 
@@ -200,11 +175,6 @@ def fused_gemm(call: CostedNode) -> Cost:
     return Cost(macs=macs, additions=linear.biased(call, 2)) + _activation(call)
 
 
-def bias_gelu(call: CostedNode) -> Cost:
-    """``gelu(a + b)``: one addition, then Gelu (erf) per element."""
-    return times(ACTIVATIONS["Gelu"][1] + Cost(additions=1), call.output().elements)
-
-
 def fast_gelu(call: CostedNode) -> Cost:
     """``gelu(x + bias)`` in tanh form; the bias may be absent."""
     return times(ACTIVATIONS["FastGelu"][1] + Cost(additions=int(call.has(1))), call.output().elements)
@@ -212,7 +182,7 @@ def fast_gelu(call: CostedNode) -> Cost:
 
 def bias_softmax(call: CostedNode) -> Cost:
     """One addition per element, then Softmax."""
-    return softmax(call) + Cost(additions=call.input(0).elements)
+    return SOFTMAX(call) + Cost(additions=call.input(0).elements)
 
 
 def skip_layer_norm(call: CostedNode) -> Cost:
@@ -250,14 +220,9 @@ def microsoft_group_norm(call: CostedNode) -> Cost:
     return Cost(additions=4 * n + r, multiplications=3 * n + gate, divisions=4 * r, exponentials=gate)
 
 
-def bias_add(call: CostedNode) -> Cost:
-    """``x + bias + skip``: 2 additions per element."""
-    return Cost(additions=2 * call.output().elements)
-
-
 FUSED_FORMULAS: dict[tuple[str, str], Formula] = {
-    (_MICROSOFT, "BiasAdd"): bias_add,
-    (_MICROSOFT, "BiasGelu"): bias_gelu,
+    (_MICROSOFT, "BiasAdd"): per_element("x + bias + skip", Cost(additions=2)),
+    (_MICROSOFT, "BiasGelu"): per_element("gelu(a + b)", ACTIVATIONS["Gelu"][1] + Cost(additions=1)),
     (_MICROSOFT, "BiasSoftmax"): bias_softmax,
     (_MICROSOFT, "EmbedLayerNormalization"): embed_layer_norm,
     (_MICROSOFT, "ExpandDims"): move,
@@ -277,8 +242,8 @@ FUSED_FORMULAS: dict[tuple[str, str], Formula] = {
     (_MICROSOFT, "Trilu"): move,
     (_NCHWC, "AveragePool"): linear.average_pool,
     (_NCHWC, "Conv"): fused_conv,
-    (_NCHWC, "GlobalAveragePool"): linear.global_average_pool,
-    (_NCHWC, "GlobalMaxPool"): linear.global_max_pool,
+    (_NCHWC, "GlobalAveragePool"): AVERAGED,
+    (_NCHWC, "GlobalMaxPool"): COMPARED,
     (_NCHWC, "MaxPool"): linear.max_pool,
     (_NCHWC, "ReorderInput"): move,
     (_NCHWC, "ReorderOutput"): move,

@@ -6,7 +6,7 @@ import math
 
 from ..layer import Cost
 from .call import CostedNode, Formula, UnknownCostError
-from .elementwise import times
+from .elementwise import ADDED, AVERAGED, COMPARED, per_element, times
 
 # Work of recurrent operators, unrolled over all time steps.
 #
@@ -417,11 +417,6 @@ def affine_grid(call: CostedNode) -> Cost:
     return Cost(macs=out.elements // d * d * (d + 1)) if d else Cost()
 
 
-def col2im(call: CostedNode) -> Cost:
-    """Overlapping blocks are added up: ``additions = input elements``."""
-    return Cost(additions=call.input(0).elements)
-
-
 def _fourier(transforms: int, length: int) -> Cost:
     """Radix-2 butterflies of length N: ``2 N log2 N`` multiplications and ``3 N log2 N`` additions each."""
     stages = max(1, (length - 1).bit_length())
@@ -460,37 +455,26 @@ def window(call: CostedNode) -> Cost:
     return Cost(exponentials=terms * n, multiplications=2 * terms * n, additions=terms * n)
 
 
-def uniform(call: CostedNode) -> Cost:
-    """Per element scale and shift of one draw; the generator's integer arithmetic is not counted."""
-    n = call.output().elements
-    return Cost(multiplications=n, additions=n)
-
-
-def normal(call: CostedNode) -> Cost:
-    """Box-Muller per element: a logarithm, a cosine, a root, then scale and shift."""
-    n = call.output().elements
-    return Cost(exponentials=2 * n, divisions=n, multiplications=2 * n, additions=n)
-
-
-def bernoulli(call: CostedNode) -> Cost:
-    """One draw and one comparison per element."""
-    n = call.output().elements
-    return Cost(comparisons=n)
-
+_UNIFORM = per_element("scale draw + shift", Cost(multiplications=1, additions=1))
+"""The generator's integer arithmetic is not counted."""
+_NORMAL = per_element(
+    "scale sqrt(-2 log u) cos(2 pi v) + mean",  # Box-Muller
+    Cost(exponentials=2, divisions=1, multiplications=2, additions=1),
+)
 
 RESAMPLING_FORMULAS: dict[tuple[str, str], Formula] = {
     ("", "AffineGrid"): affine_grid,
-    ("", "Bernoulli"): bernoulli,
+    ("", "Bernoulli"): per_element("one draw < p", Cost(comparisons=1)),
     ("", "BlackmanWindow"): window,
-    ("", "Col2Im"): col2im,
+    ("", "Col2Im"): ADDED,
     ("", "DFT"): dft,
     ("", "GridSample"): grid_sample,
     ("", "HammingWindow"): window,
     ("", "HannWindow"): window,
-    ("", "RandomNormal"): normal,
-    ("", "RandomNormalLike"): normal,
-    ("", "RandomUniform"): uniform,
-    ("", "RandomUniformLike"): uniform,
+    ("", "RandomNormal"): _NORMAL,
+    ("", "RandomNormalLike"): _NORMAL,
+    ("", "RandomUniform"): _UNIFORM,
+    ("", "RandomUniformLike"): _UNIFORM,
     ("", "Resize"): resize,
     ("", "STFT"): stft,
     ("", "Upsample"): resize,
@@ -512,16 +496,6 @@ def lp_pool(call: CostedNode) -> Cost:
     """``(sum |x|^p)^(1/p)``: one addition and, by p, comparison, multiplication or pow per element; one root."""
     n = call.output().elements
     return _lp(call.attribute("p", 2), n * call.window(), n)
-
-
-def global_max_pool(call: CostedNode) -> Cost:
-    """``comparisons = input elements``."""
-    return Cost(comparisons=call.input(0).elements)
-
-
-def global_average_pool(call: CostedNode) -> Cost:
-    """``additions = input elements``, ``divisions = output elements``."""
-    return Cost(additions=call.input(0).elements, divisions=call.output().elements)
 
 
 def global_lp_pool(call: CostedNode) -> Cost:
@@ -567,9 +541,9 @@ def max_roi_pool(call: CostedNode) -> Cost:
 
 POOLING_FORMULAS: dict[tuple[str, str], Formula] = {
     ("", "AveragePool"): average_pool,
-    ("", "GlobalAveragePool"): global_average_pool,
+    ("", "GlobalAveragePool"): AVERAGED,
     ("", "GlobalLpPool"): global_lp_pool,
-    ("", "GlobalMaxPool"): global_max_pool,
+    ("", "GlobalMaxPool"): COMPARED,
     ("", "LpPool"): lp_pool,
     ("", "MaxPool"): max_pool,
     ("", "MaxRoiPool"): max_roi_pool,

@@ -268,7 +268,7 @@ class _Decisions:
             return None if taken is None else "then" if taken else "else"
         if node.op_type == "Loop":
             return self._fixed_trips(node)
-        scanned = next((attribute.i for attribute in node.attribute if attribute.name == "num_scan_inputs"), 0)
+        scanned = _scanned(node)
         if not 0 < scanned <= len(node.input):
             return None
         axes = next((list(attribute.ints) for attribute in node.attribute if attribute.name == "scan_input_axes"), [0])

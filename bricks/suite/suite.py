@@ -16,7 +16,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -48,15 +48,15 @@ _Footprint = Annotated[int, msgspec.Meta(gt=0, le=1 << 62)]
 """Any positive size, since earlier versions had more footprint classes."""
 
 
-class _Entry(msgspec.Struct):
+class _Entry(msgspec.Struct, frozen=True):
     key: _Digest
     sha256: _Digest
     bytes: int
-    distances: list[_Footprint] = []
-    boundary: list[Literal[*BOUNDARY]] = []  # type: ignore[valid-type]
+    distances: tuple[_Footprint, ...] = ()
+    boundary: tuple[Literal[*BOUNDARY], ...] = ()  # type: ignore[valid-type]
 
 
-class _SuiteManifest(msgspec.Struct):
+class SuiteManifest(msgspec.Struct, frozen=True):
     """The fields of a manifest that are read; others are ignored."""
 
     granularity: Annotated[int, msgspec.Meta(ge=1)]
@@ -91,25 +91,26 @@ def read_bounded(path: Path, limit: int) -> bytes:
     return data
 
 
-def parse_manifest(folder: Path, data: bytes) -> dict[str, Any]:
+def parse_manifest(folder: Path, data: bytes) -> SuiteManifest:
     """Check every field of a manifest: a suite may come from an untrusted source.
 
     Raises:
         SuiteError: It is not a manifest of this version.
     """
     try:
-        manifest: dict[str, Any] = json.loads(data)
+        read = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise SuiteError(f"{folder / MANIFEST} is not JSON", remedy="generate the suite again") from error
-    schema = manifest.get("schema") if isinstance(manifest, dict) else None
+    schema = read.get("schema") if isinstance(read, dict) else None
     if type(schema) is int and schema > SCHEMA:  # only the newer version can check the other fields
         raise SuiteError(f"suite {folder} was made by a newer dlbricks (schema {schema})", remedy="update dlbricks")
-    if type(schema) is not int or "bricks" not in manifest:
+    if type(schema) is not int or "bricks" not in read:
         raise SuiteError(f"{folder} is not a suite of dlbricks", remedy="'dlbricks generate' makes one")
     try:
-        keys = [entry.key for entry in msgspec.convert(manifest, _SuiteManifest).bricks]
+        manifest = msgspec.convert(read, SuiteManifest)
     except msgspec.ValidationError as error:
         raise SuiteError(f"{folder / MANIFEST} is damaged: {error}", remedy="generate the suite again") from error
+    keys = [entry.key for entry in manifest.bricks]
     if keys != sorted(set(keys)):
         raise SuiteError(f"{folder / MANIFEST} is damaged: bricks are not sorted", remedy="generate the suite again")
     return manifest
@@ -139,12 +140,10 @@ class Suite:
     keys: tuple[str, ...]
     hash: str
     annotations: Mapping[str, Mapping[str, int]] | None
-    _digests: Mapping[str, tuple[str, int]] = field(repr=False, compare=False)
+    _entries: Mapping[str, _Entry] = field(repr=False, compare=False)
     graph: str = "source"
     bound_to: str | None = None
     levels: Mapping[str, int] = field(default_factory=dict)
-    _distances: Mapping[str, tuple[int, ...]] = field(default_factory=dict, repr=False, compare=False)
-    _boundary: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False, compare=False)
     _written: Mapping[str, Brick] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -160,21 +159,18 @@ class Suite:
         except FileNotFoundError as error:
             raise SuiteError(f"{folder} is not a suite: it has no {MANIFEST}", remedy="give its folder") from error
         manifest = parse_manifest(folder, data)
-        entries = {entry["key"]: (entry["sha256"], entry["bytes"]) for entry in manifest["bricks"]}
         return cls(
             path=folder,
-            granularity=manifest["granularity"],
-            overlap=manifest["overlap"],
-            connected=manifest["connected"],
-            keys=tuple(entries),
+            granularity=manifest.granularity,
+            overlap=manifest.overlap,
+            connected=manifest.connected,
+            keys=tuple(entry.key for entry in manifest.bricks),
             hash=hashlib.sha256(data).hexdigest(),
-            annotations=manifest.get("annotations"),
-            _digests=entries,
-            graph=manifest.get("graph", "source"),
-            bound_to=manifest.get("bound_to"),
-            levels=manifest.get("levels", {}),
-            _distances={entry["key"]: tuple(entry.get("distances", ())) for entry in manifest["bricks"]},
-            _boundary={entry["key"]: tuple(entry.get("boundary", ())) for entry in manifest["bricks"]},
+            annotations=manifest.annotations,
+            _entries={entry.key: entry for entry in manifest.bricks},
+            graph=manifest.graph,
+            bound_to=manifest.bound_to or None,
+            levels=manifest.levels,
         )
 
     def footprints(self, key: str) -> tuple[int, ...]:
@@ -182,14 +178,14 @@ class Suite:
 
         If the suite does not note them, all classes of models.
         """
-        noted = self._distances.get(key)
+        noted = self._entries[key].distances if key in self._entries else ()
         if not noted:
             return REUSE_LEVELS
         return tuple(sorted({size if size in (CORE_LEVEL, *REPEAT_LEVELS) else level_of(size) for size in noted}))
 
     def boundary(self, key: str) -> tuple[str, ...]:
         """Return additional variants to measure a brick in, if it begins or ends a model (``graph.boundary``)."""
-        return self._boundary.get(key, ())
+        return self._entries[key].boundary if key in self._entries else ()
 
     def brick_path(self, key: str) -> Path:
         """Return the path of a brick's file.
@@ -197,7 +193,7 @@ class Suite:
         Raises:
             MissingBrick: The brick is not in the suite.
         """
-        if key not in self._digests:
+        if key not in self._entries:
             raise MissingBrick(f"suite {self.path} has no brick {key}", remedy="'dlbricks brick list' names them")
         return self.path / FOLDER / f"{key}.onnx"
 
@@ -212,7 +208,7 @@ class Suite:
         if key in self._written:
             return self._written[key]
         path = self.brick_path(key)
-        digest, size = self._digests[key]
+        entry = self._entries[key]
         if not path.resolve().is_relative_to(self.path.resolve()):
             raise SuiteError(f"{path} is a link out of the suite", remedy="generate the suite again")
         try:
@@ -221,7 +217,7 @@ class Suite:
             raise MissingBrick(
                 f"suite {self.path} lacks the file of brick {key}", remedy="generate the suite again"
             ) from error
-        if len(data) != size or hashlib.sha256(data).hexdigest() != digest:
+        if len(data) != entry.bytes or hashlib.sha256(data).hexdigest() != entry.sha256:
             raise TamperedBrick(
                 f"{path} is not the file that the suite's manifest names", remedy="generate the suite again"
             )

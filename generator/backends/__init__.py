@@ -1,5 +1,5 @@
 """Backends: the runtimes that can execute networks, each in a room of its own, behind the seam of ``base``.
 
 Here stands the seam (``base``), how a backend is found (``registry``), what several of them share (``reports``,
-``resampling``; of a GPU's libraries ``library``), and environments for runtimes with pins of their own.
+``geometry``; of a GPU's libraries ``library``), and environments for runtimes with pins of their own.
 """

@@ -45,13 +45,13 @@ def _check(suite: Suite) -> None:
         SuiteError: One is missing, or another one.
     """
     manifest = parse_manifest(suite.path, (suite.path / MANIFEST).read_bytes())
-    for entry in manifest["bricks"]:
-        path = suite.brick_path(entry["key"])
+    for entry in manifest.bricks:
+        path = suite.brick_path(entry.key)
         try:
             data = path.read_bytes()
         except FileNotFoundError as error:
             raise MissingBrick(f"suite {suite.path} lacks {path.name}", remedy="generate it again") from error
-        if hashlib.sha256(data).hexdigest() != entry["sha256"]:
+        if hashlib.sha256(data).hexdigest() != entry.sha256:
             raise TamperedBrick(f"{path} is not the file that the suite's manifest names", remedy="generate it again")
 
 

@@ -125,27 +125,18 @@ class Cell:
 
     def record(self) -> dict[str, Any]:
         """Return the cell as flat JSON."""
-        stack, suite = self.stack, self.suite
+        stack, suite = asdict(self.stack), asdict(self.suite)
         record = {
             "campaign": self.campaign,
             "node": self.node,
-            "stack": stack.name,
-            "suite": suite.name,
-            "suite_hash": suite.hash,
-            "lock_hash": stack.lock_hash,
-            "backend": stack.runtime.backend,
-            "device": stack.runtime.device,
-            "options": [[name, value] for name, value in stack.runtime.options],
+            "stack": stack.pop("name"),
+            "suite": suite.pop("name"),
+            "suite_hash": suite.pop("hash"),
+            **stack.pop("runtime"),
+            **stack,
+            **suite,
             **asdict(self.conditions),
-            "models": [*suite.models],
-            "batch": suite.batch,
-            "dims": [*suite.dims],
             **asdict(self.pace),
-            "branches": [*suite.branches],
-            "trips": [*suite.trips],
-            "custom_ops": [*stack.custom_ops],
-            "algorithms": stack.algorithms,
-            "algorithm": [*stack.algorithm],
         }
         return {name: value for name, value in record.items() if value or name not in _LATER}
 

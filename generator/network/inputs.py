@@ -11,7 +11,6 @@ import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -140,11 +139,11 @@ def make_inputs(
     consumers = _Consumers(model, types)
     made: list[dict[str, Array]] = [{} for _ in range(copies)]
     for position, (name, dtype, shape) in enumerate(types):
-        values = _values(_numpy_dtype(dtype), consumers.domain(name, integer="int" in dtype), seed)
+        pool, ordered = _values(_numpy_dtype(dtype), consumers.domain(name, integer="int" in dtype), seed)
         for copy, arrays in enumerate(made):
             # Exact values stand in order; random ones begin somewhere else in every input of every copy.
-            offset = 0 if values.ordered else zlib.crc32(f"{position}/{copy}".encode())
-            arrays[name] = fill(shape, values.pool, offset=offset)
+            offset = 0 if ordered else zlib.crc32(f"{position}/{copy}".encode())
+            arrays[name] = fill(shape, pool, offset=offset)
             if consumers.behind_mask(name):
                 hide_future(arrays[name])
     return made
@@ -272,23 +271,15 @@ def _all_shapes(model: onnx.ModelProto, types: Sequence[InputType]) -> dict[str,
     return shapes
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Values:
-    """What an input is filled with, over and over; ``ordered`` where the first value must come first."""
-
-    pool: Array
-    ordered: bool = False
-
-
-def _values(dtype: np.dtype[Any], domain: Domain | None, seed: int) -> _Values:
-    """Values of a domain, or a type's own default."""
+def _values(dtype: np.dtype[Any], domain: Domain | None, seed: int) -> tuple[Array, bool]:
+    """Values of a domain, or a type's own default, to be repeated; and whether the first one must come first."""
     if dtype.kind in "OUS":
-        return _Values(np.array(_WORDS, dtype=object))
+        return np.array(_WORDS, dtype=object), False
     if domain is not None and domain.kind is DomainKind.EXACT:
-        return _Values(np.array(domain.values or (0,), dtype=np.float64).astype(dtype), ordered=True)
+        return np.array(domain.values or (0,), dtype=np.float64).astype(dtype), True
     if domain is not None and domain.kind is DomainKind.ONES and dtype.kind in "iub":
-        return _Values(np.ones(1, dtype=dtype))
-    return _Values(_pool(dtype, domain, seed).astype(dtype))
+        return np.ones(1, dtype=dtype), False
+    return _pool(dtype, domain, seed).astype(dtype), False
 
 
 def _pool(dtype: np.dtype[Any], domain: Domain | None, seed: int) -> Array:

@@ -60,7 +60,7 @@ class _Planner:
     """State of the process: the library and the GPU."""
 
     def __init__(self) -> None:
-        self._target: dict[str, Any] | None = None
+        self._place: dict[str, Any] | None = None
 
     def answer(self, request: Request) -> Reply:
         if isinstance(request, Start):
@@ -75,7 +75,7 @@ class _Planner:
         except (ImportError, OSError) as error:
             raise BackendUnavailable(f"cuDNN cannot be loaded: {error}") from error
         try:
-            self._target = {"device_property": cudnn.create_device_properties(request.gpu)}
+            self._place = {"device_property": cudnn.create_device_properties(request.gpu)}
         except Exception as error:  # the library's exceptions share no base class
             raise BackendUnavailable(f"cuDNN {cudnn.backend_version_string()} does not plan here: {error}") from error
         limit_memory(request.memory_bytes)
@@ -85,13 +85,13 @@ class _Planner:
         from ...models.reader import read_structure
         from ..backends.cudnn.operations import merged
         from ..backends.cudnn.operators import translate
-        from ..backends.cudnn.plans import offered
+        from ..backends.cudnn.plans import Target, offered
 
-        if self._target is None:
+        if self._place is None:
             raise WorkerError("plans were asked for before the library was loaded")
         whole = translate(read_structure(Path(request.path)))
         graph = merged(whole, channels_last=request.channels_last)
-        offer = offered(graph, dtype=request.dtype, channels_last=request.channels_last, **self._target)
+        offer = offered(graph, Target(request.dtype, request.channels_last, self._place))
         images = any(tensor.image for tensor in whole.tensors.values())
         return OfferedPlans(offer.operations, offer.plans, offer.reason, offer.planning_ns, images)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -25,7 +25,7 @@ from ..base import TF32, Algorithm, Option, PlanTime, Settings
 from ..reports import Wording
 from .operations import OperationGraph, TensorRole, from_memory, in_memory, merged
 from .operators import translate
-from .plans import DESELECTED, MODES, UNSUPPORTED, engine_notes, planned, reason_of
+from .plans import DESELECTED, MODES, UNSUPPORTED, Target, engine_notes, planned, reason_of
 
 # A brick in cuDNN on a GPU: its graph, its plans, and its tensors in memory.
 
@@ -38,21 +38,6 @@ _OF_THE_LIBRARY = re.compile(r"eng\d")
 """Names of plans of the library; the Python frontend mixes engines of its own into the list."""
 _LEFT_OUT = "cuDNN: left out, since it multiplies float32 in TF32 or narrower; tf32=on allows it"
 _FOREIGN = "an engine of the Python frontend, not of the library"
-
-
-@dataclass(frozen=True, slots=True)
-class _Target:
-    """What plans are for.
-
-    Attributes:
-        dtype: Precision of the tensors in memory.
-        channels_last: Layout of images.
-        exact: Whether plans are left out that do not multiply float32 as such.
-    """
-
-    dtype: str
-    channels_last: bool
-    exact: bool
 
 
 class Execution:
@@ -76,7 +61,7 @@ class Execution:
     ) -> None:
         dtype = library.computed_in(network, settings.dtype, "cuDNN")
         exact = dtype == "float32" and settings.options[TF32.name] == "off"
-        self._target = _Target(dtype, settings.options["layout"] == "channels_last", exact)
+        self._target = Target(dtype, settings.options["layout"] == "channels_last", {"handle": handle})
         self._memory = memory
         self._device = device
         self._handle = handle
@@ -131,7 +116,7 @@ class Execution:
             _reason,
             most=most,
         )
-        notes = engine_notes(self._graph, examples, **self._how())
+        notes = engine_notes(self._graph, examples, self._target)
         return tuple(replace(row, notes=notes.get(row.engine, ())) for row in timed)
 
     def _starter(self, index: int) -> Callable[[], tuple[Run, int]]:
@@ -162,7 +147,7 @@ class Execution:
     def _offered(self) -> Any:
         """The library's graph with the plans of all heuristics."""
         try:
-            return self._planned(MODES)
+            return planned(self._graph, MODES, self._target)
         except DlbricksError:
             raise  # it is the translation that is wrong
         except Exception as error:  # the library's exceptions share no base class
@@ -172,16 +157,10 @@ class Execution:
     def _names(self, mode: str) -> list[str]:
         """Names of the plans of a heuristic, in its order."""
         try:
-            built = self._planned([mode])
+            built = planned(self._graph, [mode], self._target)
         except Exception:  # noqa: BLE001  # as above: a heuristic that offers nothing raises
             return []
         return [built.get_plan_name_at_index(index) for index in range(built.get_execution_plan_count())]
-
-    def _how(self) -> dict[str, Any]:
-        return {"dtype": self._target.dtype, "channels_last": self._target.channels_last, "handle": self._handle}
-
-    def _planned(self, modes: Any) -> Any:
-        return planned(self._graph, modes, **self._how())
 
     def _workspace_of(self, index: int) -> int:
         """Build a plan; gives the bytes of its workspace."""

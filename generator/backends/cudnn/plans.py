@@ -30,14 +30,27 @@ DTYPES: Mapping[str, str] = {"float32": "FLOAT", "float16": "HALF", "bfloat16": 
 """Precision of all tensors in memory to the library's name of it; sums and values in between are of float32."""
 
 
-def lower(graph: OperationGraph, *, dtype: str, channels_last: bool, **target: Any) -> Any:
+@dataclass(frozen=True, slots=True, eq=False)
+class Target:
+    """What the library's graphs of a brick are for.
+
+    Attributes:
+        dtype: One of ``DTYPES``: of all tensors in memory.
+        channels_last: Whether images, and the weights of convolutions, have their channels fastest in memory.
+        place: ``device_property`` or ``handle`` of the library's graph class.
+    """
+
+    dtype: str
+    channels_last: bool
+    place: Mapping[str, Any]
+
+
+def lower(graph: OperationGraph, target: Target) -> Any:
     """Build and validate the library's graph.
 
     Args:
         graph: A brick.
-        dtype: One of ``DTYPES``: of all tensors in memory.
-        channels_last: Whether images, and the weights of convolutions, have their channels fastest in memory.
-        **target: What the graph is for: ``device_property`` or ``handle`` of the library's graph class.
+        target: What it is for.
 
     Returns:
         A validated ``cudnn.pygraph``; it has the tensors that are no virtual ones under their names.
@@ -48,18 +61,18 @@ def lower(graph: OperationGraph, *, dtype: str, channels_last: bool, **target: A
     """
     import cudnn
 
-    single, memory = cudnn.data_type.FLOAT, getattr(cudnn.data_type, DTYPES[dtype])
-    built = cudnn.pygraph(io_data_type=memory, intermediate_data_type=single, compute_data_type=single, **target)
+    single, memory = cudnn.data_type.FLOAT, getattr(cudnn.data_type, DTYPES[target.dtype])
+    built = cudnn.pygraph(io_data_type=memory, intermediate_data_type=single, compute_data_type=single, **target.place)
     found: dict[str, Any] = {}
     for name, tensor in graph.of(TensorRole.INPUT, TensorRole.WEIGHT, TensorRole.SCALAR):
         found[name] = _declared(
-            built, name, tensor, single if tensor.role is TensorRole.SCALAR else memory, channels_last
+            built, name, tensor, single if tensor.role is TensorRole.SCALAR else memory, target.channels_last
         )
     for operation in graph.operations:
         written = graph.tensors[operation.output]
         result = found[operation.output] = _applied(built, operation, found, written.shape)
         if written.role is TensorRole.OUTPUT:
-            strides = written.strides(channels_last=channels_last)
+            strides = written.strides(channels_last=target.channels_last)
             result.set_output(True).set_data_type(memory).set_dim(list(written.shape)).set_stride(list(strides))
             result.set_name(operation.output)
     built.validate()
@@ -280,14 +293,12 @@ class Offer:
     planning_ns: int = 0
 
 
-def offered(graph: OperationGraph, *, dtype: str, channels_last: bool, **target: Any) -> Offer:
+def offered(graph: OperationGraph, target: Target) -> Offer:
     """Ask for every plan of every heuristic, and build each.
 
     Args:
-        graph: A brick, with as few dimensions as it has (``dimensions.merged``).
-        dtype: Precision of the tensors (``lowering.DTYPES``).
-        channels_last: Layout of images.
-        **target: As ``lowering.lower``.
+        graph: A brick, with as few dimensions as it has (``merged``).
+        target: What the plans are for.
 
     Raises:
         BackendError: The library infers other dimensions than the translation has.
@@ -297,12 +308,11 @@ def offered(graph: OperationGraph, *, dtype: str, channels_last: bool, **target:
         built keeps its row, with the reason.
     """
     begun = time.perf_counter_ns()
-    how = {"dtype": dtype, "channels_last": channels_last, **target}
     found: dict[str, EnginePlan] = {}
     reasons = []
     for mode in MODES:
         try:
-            built = planned(graph, [mode], **how)
+            built = planned(graph, [mode], target)
         except DlbricksError:
             raise  # it is the translation that is wrong, not the library that has nothing
         except Exception as error:  # noqa: BLE001  # the library's exceptions share no base class; the reason is kept
@@ -314,18 +324,18 @@ def offered(graph: OperationGraph, *, dtype: str, channels_last: bool, **target:
             found[tag] = (
                 _examined(built, rank, tag, mode) if known is None else replace(known, modes=(*known.modes, mode))
             )
-    engines = engine_notes(graph, {plan.engine: tag for tag, plan in found.items()}, **how)
+    engines = engine_notes(graph, {plan.engine: tag for tag, plan in found.items()}, target)
     plans = tuple(replace(plan, notes=engines[plan.engine]) for plan in found.values())
     kinds = tuple(operation.kind for operation in graph.operations)
     reason = "" if found else (reasons or ["no heuristic offers a plan"])[0]
     return Offer(kinds, plans, reason, time.perf_counter_ns() - begun)
 
 
-def planned(graph: OperationGraph, modes: Sequence[str], **how: Any) -> Any:
+def planned(graph: OperationGraph, modes: Sequence[str], target: Target) -> Any:
     """The library's graph with the plans of some heuristics, none of them built."""
     import cudnn
 
-    built = lower(graph, **how)
+    built = lower(graph, target)
     built.build_operation_graph()
     built.create_execution_plans([getattr(cudnn.heur_mode, mode) for mode in modes])
     return built
@@ -346,7 +356,7 @@ def _examined(built: Any, index: int, tag: str, mode: str) -> EnginePlan:
         return replace(plan, reason=reason_of(error))
 
 
-def engine_notes(graph: OperationGraph, examples: Mapping[int, str], **how: Any) -> dict[int, tuple[str, ...]]:
+def engine_notes(graph: OperationGraph, examples: Mapping[int, str], target: Target) -> dict[int, tuple[str, ...]]:
     """Numerical notes of each engine; they are the engine's, whatever its knobs.
 
     The Python frontend does not report them; but it can leave out the plans that have a note, or that lack one, and
@@ -356,13 +366,13 @@ def engine_notes(graph: OperationGraph, examples: Mapping[int, str], **how: Any)
     Args:
         graph: A brick.
         examples: Engine to the tag of one of its plans.
-        **how: As ``offered``.
+        target: What the plans are for.
     """
     import cudnn
 
     found: dict[int, tuple[str, ...]] = dict.fromkeys(examples, ())
     for note in NOTES if examples else ():
-        built = planned(graph, MODES, **how)
+        built = planned(graph, MODES, target)
         chosen = [getattr(cudnn.numerical_note, note)]
         refuses_with = note in _USUAL
         if refuses_with:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
-from ....bricks.canonical.spatial import same_pads
 from ...device.device import Run
-from ..resampling import nearest
+from ..geometry import Window, nearest
 from .call import DeviceCall, refused
 
 MOVERS: dict[str, Callable[[DeviceCall], Run]] = {}
@@ -212,30 +210,8 @@ def _picked() -> Any:
 # They are simple, and no library's best. They compute in float32.
 
 
-@dataclass(frozen=True, slots=True)
-class PoolingWindow:
-    """What a pooling does along one axis.
-
-    Attributes:
-        size: Elements of the input.
-        target: Elements of the output.
-        kernel: Elements of the window.
-        stride: From one window to the next.
-        dilation: From one element of the window to the next.
-        before: Elements that are padded ahead.
-        after: Elements that are padded behind.
-    """
-
-    size: int
-    target: int
-    kernel: int
-    stride: int = 1
-    dilation: int = 1
-    before: int = 0
-    after: int = 0
-
-
-_WHOLE = PoolingWindow(1, 1, 1)
+_WHOLE = (1, 1, 1, 1, 1, 0, 1)
+"""Numbers of an axis of one element, as ``_numbers`` gives them."""
 
 _PARAMETERS = ", ".join(
     f"int64 {name}{axis}" for axis in "hw" for name in ("size", "target", "kernel", "stride", "dilation", "pad", "end")
@@ -284,49 +260,25 @@ _SOFTMAX = """
 """
 
 
-def windows(given: Mapping[str, Any], shape: tuple[int, ...], target: tuple[int, ...]) -> tuple[PoolingWindow, ...]:
-    """What a pooling does along each of its axes (https://onnx.ai/onnx/operators/onnx__AveragePool.html).
-
-    Args:
-        given: Attributes of the operator.
-        shape: Of the axes of the input that it pools over.
-        target: Likewise, of the output.
-    """
-    axes = len(shape)
-    kernel = given["kernel_shape"]
-    stride, dilation = given.get("strides", [1] * axes), given.get("dilations", [1] * axes)
-    pads = list(given.get("pads", [0] * (2 * axes)))
-    automatic = given.get("auto_pad", "NOTSET")
-    if automatic != "NOTSET":
-        pads = [0] * (2 * axes)
-    if automatic in {"SAME_UPPER", "SAME_LOWER"}:
-        pads = [*same_pads(shape, kernel, stride, dilation, upper=automatic == "SAME_UPPER")]
-    return tuple(
-        PoolingWindow(
-            shape[axis], target[axis], kernel[axis], stride[axis], dilation[axis], pads[axis], pads[axes + axis]
-        )
-        for axis in range(axes)
-    )
-
-
 def _pool(call: DeviceCall) -> Run:
     if call.wanted != [0]:
         raise refused(call.node, "with indices")
     x, y = call.fraction(), call.y()
     if x.ndim not in {3, 4}:
         raise refused(call.node, f"over {x.ndim - 2} axes")
-    along = windows(call.given, x.shape[2:], y.shape[2:])
+    along = _numbers(Window.of(call.given, x.shape[2:], call.given["kernel_shape"]), x.shape[2:], y.shape[2:])
     high, wide = along if len(along) == 2 else (_WHOLE, *along)
-    numbers = [number for each in (high, wide) for number in _numbers(each)]
     average = call.node.op_type == "AveragePool"
     padded = bool(call.given.get("count_include_pad", 0))
     kernel = _kernel("average" if average else "largest")
-    return partial(kernel, x, *numbers, padded, y)
+    return partial(kernel, x, *high, *wide, padded, y)
 
 
-def _numbers(each: PoolingWindow) -> tuple[int, ...]:
-    end = each.size + each.after
-    return each.size, each.target, each.kernel, each.stride, each.dilation, each.before, end
+def _numbers(window: Window, sizes: Sequence[int], targets: Sequence[int]) -> list[tuple[int, ...]]:
+    """Numbers of each axis in the order of ``_PARAMETERS``; the last one is where the padding behind ends."""
+    ends = [size + after for size, after in zip(sizes, window.end, strict=True)]
+    parts = (sizes, targets, window.kernel, window.strides, window.dilations, window.begin, ends)
+    return list(zip(*parts, strict=True))
 
 
 def _response(call: DeviceCall) -> Run:

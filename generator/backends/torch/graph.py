@@ -263,19 +263,18 @@ def translated(network: Network, *, float_type: torch.dtype, device: str, channe
     if model.functions:
         model = inliner.inline_local_functions(model)
     recorder = GraphRecorder()
-    weights = {tensor.name: _array(tensor, network.weights) for tensor in model.graph.initializer}
+    opset = next((entry.version for entry in model.opset_import if not plain_domain(entry.domain)), 1)
     images = _images(model.graph) if channels_last else frozenset()
-    place = partial(_placed, float_type=float_type, device=device, images=images)
-    values: dict[str, torch.Tensor | None] = {name: place(name, array) for name, array in weights.items()}
+    walk = _Translation(recorder, opset, float_type, device, images)
+    values: dict[str, torch.Tensor | None] = {
+        tensor.name: walk.tensor(tensor.name, _array(tensor, network.weights)) for tensor in model.graph.initializer
+    }
     inputs = []
     with torch.inference_mode():
         for name, array in network.feeds.items():
-            tensor = place(name, array)
+            values[name] = tensor = walk.tensor(name, array)
             recorder.input(tensor)
             inputs.append(tensor)
-            values[name] = tensor
-        opset = next((entry.version for entry in model.opset_import if not plain_domain(entry.domain)), 1)
-        walk = _Translation(recorder, opset, float_type, device)
         with recorder:
             outputs = walk.run(model.graph, values, network.outputs)
     module = recorder.finish(outputs)
@@ -292,12 +291,19 @@ class _Translation:
         opset: Version of ONNX's own operator set.
         float_type: What float32 is computed in.
         device: Where.
+        images: Inputs and weights of the network that have their channels last.
     """
 
     recorder: GraphRecorder
     opset: int
     float_type: torch.dtype
     device: str
+    images: frozenset[str]
+
+    def tensor(self, name: str, array: npt.NDArray[Any]) -> torch.Tensor:
+        """An input or a weight of the network."""
+        found = tensor_of(array, self.float_type, self.device)
+        return found.to(memory_format=torch.channels_last) if name in self.images and found.ndim == 4 else found
 
     def run(
         self, graph: onnx.GraphProto, values: dict[str, torch.Tensor | None], outputs: Sequence[str]
@@ -386,13 +392,6 @@ def _read(path: Path | None) -> onnx.ModelProto:
 
 def _array(tensor: onnx.TensorProto, weights: Mapping[str, Any]) -> Any:
     return weights[tensor.name] if tensor.name in weights else numpy_helper.to_array(tensor)
-
-
-def _placed(name: str, array: Any, *, float_type: torch.dtype, device: str, images: frozenset[str]) -> torch.Tensor:
-    tensor = tensor_of(array, float_type, device)
-    if name in images and tensor.ndim == 4:
-        return tensor.to(memory_format=torch.channels_last)
-    return tensor
 
 
 def _images(graph: onnx.GraphProto) -> frozenset[str]:

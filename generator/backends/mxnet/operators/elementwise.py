@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper
 
-from .translation import OnnxNode, Symbol, operator
+from .translation import OnnxNode, Symbol, operator, register
 
 _UNARY = {
     "Abs": "abs", "Acos": "arccos", "Acosh": "arccosh", "Asin": "arcsin", "Asinh": "arcsinh", "Atan": "arctan",
@@ -41,12 +41,27 @@ _EXACT = 1 << 53
 _TYPES = frozenset({"bool", "float16", "float32", "float64", "int8", "uint8", "int32", "int64"})
 
 
+register(
+    {
+        "Elu": lambda node: node.sym.LeakyReLU(node.symbol(), act_type="elu", slope=node.attribute("alpha", 1.0)),
+        "HardSigmoid": lambda node: node.sym.hard_sigmoid(
+            node.symbol(), alpha=node.attribute("alpha", 0.2), beta=node.attribute("beta", 0.5)
+        ),
+        "HardSwish": lambda node: node.symbol() * node.sym.hard_sigmoid(node.symbol(), alpha=1 / 6, beta=0.5),
+        "IsNaN": lambda node: node.numpy("isnan", node.symbol()),
+        "LeakyRelu": lambda node: node.sym.LeakyReLU(
+            node.symbol(), act_type="leaky", slope=node.attribute("alpha", 0.01)
+        ),
+        "Not": lambda node: node.numpy("logical_not", node.symbol()),
+        "Round": lambda node: node.numpy("around", node.symbol()),
+        "Where": lambda node: node.numpy("where", node.symbol(0), _choice(node, 1, 2), _choice(node, 2, 1)),
+    }
+)
+
+
+@operator(*_UNARY)
 def _unary(node: OnnxNode) -> Symbol:
     return getattr(node.sym, _UNARY[node.op])(node.symbol())
-
-
-for _name in _UNARY:
-    operator(_name)(_unary)
 
 
 @operator(*_ACTIVATIONS)
@@ -144,12 +159,6 @@ def _clip(node: OnnxNode) -> Symbol:
     )
 
 
-@operator("LeakyRelu", "Elu")
-def _leaky(node: OnnxNode) -> Symbol:
-    kind, default = {"LeakyRelu": ("leaky", 0.01), "Elu": ("elu", 1.0)}[node.op]
-    return node.sym.LeakyReLU(node.symbol(), act_type=kind, slope=node.attribute("alpha", default))
-
-
 @operator("Selu")
 def _selu(node: OnnxNode) -> Symbol:
     if node.attribute("alpha") is not None or node.attribute("gamma") is not None:
@@ -173,21 +182,6 @@ def _prelu(node: OnnxNode) -> Symbol:
     return node.sym.LeakyReLU(node.symbol(0), node.reshaped(node.symbol(1), (size,)), act_type="prelu")
 
 
-@operator("HardSigmoid")
-def _hard_sigmoid(node: OnnxNode) -> Symbol:
-    return node.sym.hard_sigmoid(node.symbol(), alpha=node.attribute("alpha", 0.2), beta=node.attribute("beta", 0.5))
-
-
-@operator("HardSwish")
-def _hard_swish(node: OnnxNode) -> Symbol:
-    return node.symbol() * node.sym.hard_sigmoid(node.symbol(), alpha=1 / 6, beta=0.5)
-
-
-@operator("Round", "IsNaN")
-def _as_numpy(node: OnnxNode) -> Symbol:
-    return node.numpy({"Round": "around", "IsNaN": "isnan"}[node.op], node.symbol())
-
-
 @operator("Cast", "CastLike")
 def _cast(node: OnnxNode) -> Symbol:
     if node.op == "Cast":
@@ -209,28 +203,17 @@ def _dropout(node: OnnxNode) -> Symbol:
     return node.sym.Dropout(node.symbol(), p=0.5)  # at inference it hands its input on, whatever the ratio
 
 
-_COMPARISONS = {
+_PAIRS = {
     "Equal": "equal", "Greater": "greater", "GreaterOrEqual": "greater_equal", "Less": "less",
     "LessOrEqual": "less_equal",
+    # On truth values these are the connectives; MXNet's own do not repeat any.
+    "And": "multiply", "Or": "add", "Xor": "not_equal",
 }  # fmt: skip
-_CONNECTIVES = {"And": "multiply", "Or": "add", "Xor": "not_equal"}
-"""The same on truth values; MXNet's own connectives do not repeat any."""
 
 
-@operator(*_COMPARISONS, *_CONNECTIVES)
+@operator(*_PAIRS)
 def _pair(node: OnnxNode) -> Symbol:
-    name = {**_COMPARISONS, **_CONNECTIVES}[node.op]
-    return node.numpy(name, node.symbol(0), node.symbol(1))
-
-
-@operator("Not")
-def _not(node: OnnxNode) -> Symbol:
-    return node.numpy("logical_not", node.symbol())
-
-
-@operator("Where")
-def _where(node: OnnxNode) -> Symbol:
-    return node.numpy("where", node.symbol(0), _choice(node, 1, 2), _choice(node, 2, 1))
+    return node.numpy(_PAIRS[node.op], node.symbol(0), node.symbol(1))
 
 
 def _choice(node: OnnxNode, index: int, other: int) -> Any:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from .....bricks.canonical.spatial import same_pads
-from ...resampling import nearest
-from .translation import Array, OnnxNode, Symbol, operator
+from .....models.subgraphs import attributes_of
+from ...geometry import Window, nearest
+from .translation import Array, OnnxNode, Symbol, operator, register
 
 
 @operator("Gemm")
@@ -98,72 +98,42 @@ def _batched(node: OnnxNode, index: int, batch: tuple[int, ...]) -> Symbol:
     return symbol if aligned == whole else node.sym.broadcast_to(symbol, shape=whole)
 
 
-@operator("Einsum")
-def _einsum(node: OnnxNode) -> Symbol:
-    return node.numpy("einsum", node.attribute("equation"), *(node.symbol(index) for index in range(node.count)))
-
-
 _NATIVE = 3
 """Spatial dimensions that MXNet convolves over at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class SpatialWindow:
-    """What moves over the spatial dimensions; one number per dimension.
-
-    Attributes:
-        kernel: Its size.
-        strides: Its steps.
-        dilations: Distances of its elements.
-        begin: Padding in front of the data.
-        end: Padding behind it.
-    """
-
-    kernel: tuple[int, ...]
-    strides: tuple[int, ...]
-    dilations: tuple[int, ...]
-    begin: tuple[int, ...]
-    end: tuple[int, ...]
-
-    def padded(self, node: OnnxNode, data: Symbol, filler: float = 0.0) -> Symbol:
-        """The data with its padding as data."""
-        width = ((0, 0), (0, 0), *zip(self.begin, self.end, strict=True))
-        return node.padded(data, width, "constant", filler)
-
-    def places(self, size: Sequence[int]) -> tuple[int, ...]:
-        """Number of places of the window in padded data, rounded down."""
-        room = [length + before + behind for length, before, behind in zip(size, self.begin, self.end, strict=True)]
-        return tuple(
-            (length - dilation * (kernel - 1) - 1) // stride + 1
-            for length, kernel, dilation, stride in zip(room, self.kernel, self.dilations, self.strides, strict=True)
-        )
+def _padded(node: OnnxNode, window: Window, data: Symbol, filler: float = 0.0) -> Symbol:
+    """The data with its padding as data."""
+    width = ((0, 0), (0, 0), *zip(window.begin, window.end, strict=True))
+    return node.padded(data, width, "constant", filler)
 
 
-def window(node: OnnxNode, kernel: Sequence[int]) -> SpatialWindow:
+def _places(window: Window, size: Sequence[int]) -> tuple[int, ...]:
+    """Number of places of the window in padded data, rounded down."""
+    room = [length + before + behind for length, before, behind in zip(size, window.begin, window.end, strict=True)]
+    return tuple(
+        (length - dilation * (kernel - 1) - 1) // stride + 1
+        for length, kernel, dilation, stride in zip(room, window.kernel, window.dilations, window.strides, strict=True)
+    )
+
+
+def _window(node: OnnxNode, kernel: Sequence[int]) -> Window:
     """The window of an operator, automatic padding resolved."""
-    count = len(kernel)
-    if count > _NATIVE:
-        raise node.refusal(f"over {count} dimensions")
-    strides = tuple(node.attribute("strides", (1,) * count))
-    dilations = tuple(node.attribute("dilations", (1,) * count))
-    pads = tuple(node.attribute("pads", (0,) * 2 * count))
-    automatic = node.attribute("auto_pad", "NOTSET")
-    if automatic in {"SAME_UPPER", "SAME_LOWER"}:
-        pads = same_pads(node.shape()[2:], kernel, strides, dilations, upper=automatic == "SAME_UPPER")
-    elif automatic == "VALID":
-        pads = (0,) * 2 * count
-    if min(pads) < 0:
+    if len(kernel) > _NATIVE:
+        raise node.refusal(f"over {len(kernel)} dimensions")
+    found = Window.of(attributes_of(node.proto), node.shape()[2:], kernel)
+    if min((*found.begin, *found.end)) < 0:
         raise node.refusal("with negative pads")
-    return SpatialWindow(tuple(kernel), strides, dilations, pads[:count], pads[count:])
+    return found
 
 
 @operator("Conv")
 def _conv(node: OnnxNode) -> Symbol:
     kernel = node.shape(1)[2:]
-    found = window(node, kernel)
+    found = _window(node, kernel)
     even = found.begin == found.end
     return node.sym.Convolution(
-        node.symbol(0) if even else found.padded(node, node.symbol(0)),
+        node.symbol(0) if even else _padded(node, found, node.symbol(0)),
         *(node.symbol(index) for index in (1, 2) if node.has(index)),
         kernel=found.kernel,
         stride=found.strides,
@@ -218,6 +188,24 @@ def _resize(node: OnnxNode) -> Symbol:
     return symbol
 
 
+register(
+    {
+        "Einsum": lambda node: node.numpy(
+            "einsum", node.attribute("equation"), *(node.symbol(index) for index in range(node.count))
+        ),
+        "InstanceNormalization": lambda node: node.sym.InstanceNorm(
+            *(node.symbol(index) for index in (0, 1, 2)), eps=node.attribute("epsilon", 1e-5)
+        ),
+        "LRN": lambda node: node.sym.LRN(
+            node.symbol(),
+            alpha=node.attribute("alpha", 1e-4),
+            beta=node.attribute("beta", 0.75),
+            knorm=node.attribute("bias", 1.0),
+            nsize=node.attribute("size"),
+        ),
+    }
+)
+
 _GLOBAL = {"GlobalAveragePool": "avg", "GlobalMaxPool": "max"}
 
 
@@ -231,7 +219,7 @@ def _global_pool(node: OnnxNode) -> Symbol:
 def _pool(node: OnnxNode) -> Symbol:
     if node.wants(1):
         raise node.refusal("that returns its indices")
-    found = window(node, node.attribute("kernel_shape"))
+    found = _window(node, node.attribute("kernel_shape"))
     if set(found.dilations) != {1}:
         raise node.refusal("with dilations")
     average = node.op == "AveragePool"
@@ -242,8 +230,8 @@ def _pool(node: OnnxNode) -> Symbol:
         if average and not padding_counts:
             return _average_of_data(node, found)
         filler = 0.0 if average else float(np.finfo(node.dtype()).min)
-        data, pads, convention = found.padded(node, data, filler), (0,) * len(found.begin), "valid"
-        if found.places(node.shape()[2:]) != node.result()[2:]:
+        data, pads, convention = _padded(node, found, data, filler), (0,) * len(found.begin), "valid"
+        if _places(found, node.shape()[2:]) != node.result()[2:]:
             raise node.refusal("that rounds its size up over padding that counts")
     return node.sym.Pooling(
         data,
@@ -256,7 +244,7 @@ def _pool(node: OnnxNode) -> Symbol:
     )
 
 
-def _average_of_data(node: OnnxNode, found: SpatialWindow) -> Symbol:
+def _average_of_data(node: OnnxNode, found: Window) -> Symbol:
     """Averages with uneven padding that does not count: sums over padded data, by how much of each window is data."""
     places = node.result()[2:]
     reaches = [
@@ -266,7 +254,7 @@ def _average_of_data(node: OnnxNode, found: SpatialWindow) -> Symbol:
         max(0, reach - length - before)
         for reach, length, before in zip(reaches, node.shape()[2:], found.begin, strict=True)
     )
-    data = replace(found, end=ends).padded(node, node.symbol())
+    data = _padded(node, replace(found, end=ends), node.symbol())
     sums = node.sym.Pooling(
         data, kernel=found.kernel, stride=found.strides, pool_type="sum", pooling_convention="valid"
     )
@@ -280,7 +268,7 @@ def _average_of_data(node: OnnxNode, found: SpatialWindow) -> Symbol:
     return node.sym.broadcast_mul(sums, node.bind(shares))
 
 
-def _convention(found: SpatialWindow, size: tuple[int, ...], result: tuple[int, ...]) -> str | None:
+def _convention(found: Window, size: tuple[int, ...], result: tuple[int, ...]) -> str | None:
     """How MXNet rounds to get the result's size with the padding in front on both sides; None where neither way does.
 
     What lies behind the data does not count, so that padding there may stand for size that is rounded up.
@@ -315,17 +303,6 @@ def _batch(node: OnnxNode) -> Symbol:
     )
 
 
-@operator("LRN")
-def _across_channels(node: OnnxNode) -> Symbol:
-    return node.sym.LRN(
-        node.symbol(),
-        alpha=node.attribute("alpha", 1e-4),
-        beta=node.attribute("beta", 0.75),
-        knorm=node.attribute("bias", 1.0),
-        nsize=node.attribute("size"),
-    )
-
-
 @operator("LayerNormalization")
 def _layer(node: OnnxNode) -> Symbol:
     if node.wants(1) or node.wants(2):
@@ -344,12 +321,6 @@ def _layer(node: OnnxNode) -> Symbol:
         bias = node.reshaped(node.symbol(2), (size,)) if several else node.symbol(2)
     normal = node.sym.LayerNorm(data, scale, bias, axis=-1, eps=node.attribute("epsilon", 1e-5))
     return node.reshaped(normal, shape) if several else normal
-
-
-@operator("InstanceNormalization")
-def _instance(node: OnnxNode) -> Symbol:
-    symbols = (node.symbol(index) for index in (0, 1, 2))
-    return node.sym.InstanceNorm(*symbols, eps=node.attribute("epsilon", 1e-5))
 
 
 @operator("Softmax", "LogSoftmax")

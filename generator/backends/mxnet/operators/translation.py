@@ -226,6 +226,11 @@ def operator(*names: str) -> Callable[[Translation], Translation]:
     return register
 
 
+def register(rows: Mapping[str, Translation]) -> None:
+    """Register translations that are one expression each, by ONNX operator."""
+    _TRANSLATIONS.update(rows)
+
+
 def translations() -> Mapping[str, Translation]:
     """ONNX operator to what expresses it."""
     for module in MODULES:

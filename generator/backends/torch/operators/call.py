@@ -91,9 +91,14 @@ def operator(*names: str) -> Callable[[Operator], Operator]:
     return register
 
 
-def elementwise(name: str, function: Callable[..., Any]) -> None:
-    """Register a function of PyTorch that is an operator as it stands, without attributes."""
-    _OPERATORS[name] = lambda _, *inputs: function(*inputs)
+def register(rows: Mapping[str, Operator]) -> None:
+    """Register functions that are one expression each, by operator."""
+    _OPERATORS.update(rows)
+
+
+def elementwise(rows: Mapping[str, Callable[..., Any]]) -> None:
+    """Register functions of PyTorch that are operators as they stand, without attributes."""
+    register({name: lambda _, *inputs, function=function: function(*inputs) for name, function in rows.items()})
 
 
 @cache

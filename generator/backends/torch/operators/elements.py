@@ -11,62 +11,51 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from .call import Tensor, TorchCall, elementwise, operator
+from .call import Tensor, TorchCall, elementwise, operator, register
 
-for _name, _function in {
-    "Abs": torch.abs,
-    "Acos": torch.acos,
-    "Acosh": torch.acosh,
-    "Asin": torch.asin,
-    "Asinh": torch.asinh,
-    "Atan": torch.atan,
-    "Atanh": torch.atanh,
-    "BitwiseNot": torch.bitwise_not,
-    "Ceil": torch.ceil,
-    "Cos": torch.cos,
-    "Cosh": torch.cosh,
-    "Erf": torch.erf,
-    "Exp": torch.exp,
-    "Floor": torch.floor,
-    "HardSwish": functional.hardswish,
-    "Identity": lambda x: x,
-    "IsNaN": torch.isnan,
-    "Log": torch.log,
-    "Mish": functional.mish,
-    "Neg": torch.neg,
-    "Not": torch.logical_not,
-    "Reciprocal": torch.reciprocal,
-    "Relu": torch.relu,
-    "Round": torch.round,
-    "Sigmoid": torch.sigmoid,
-    "Sign": torch.sign,
-    "Sin": torch.sin,
-    "Sinh": torch.sinh,
-    "Softplus": functional.softplus,
-    "Softsign": functional.softsign,
-    "Sqrt": torch.sqrt,
-    "Tan": torch.tan,
-    "Tanh": torch.tanh,
-}.items():
-    elementwise(_name, _function)
+_SAME_NAME = (
+    "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Cos", "Cosh", "Erf", "Exp", "Floor", "IsNaN",
+    "Log", "MatMul", "Neg", "Reciprocal", "Relu", "Round", "Sigmoid", "Sign", "Sin", "Sinh", "Sqrt", "Tan", "Tanh",
+    "Where",
+)  # fmt: skip
+"""PyTorch's name is ONNX's in lower case."""
+
+elementwise(
+    {
+        **{name: getattr(torch, name.lower()) for name in _SAME_NAME},
+        "BitwiseAnd": torch.bitwise_and,
+        "BitwiseNot": torch.bitwise_not,
+        "BitwiseOr": torch.bitwise_or,
+        "BitwiseXor": torch.bitwise_xor,
+        "CastLike": lambda x, like: x.to(like.dtype),
+        "Det": torch.linalg.det,
+        "HardSwish": functional.hardswish,
+        "Identity": lambda x: x,
+        "Max": lambda *values: reduce(torch.maximum, values),
+        "Min": lambda *values: reduce(torch.minimum, values),
+        "Mish": functional.mish,
+        "Not": torch.logical_not,
+        "Softplus": functional.softplus,
+        "Softsign": functional.softsign,
+        "Sum": lambda *values: reduce(torch.add, values),
+    }
+)
+
+register(
+    {
+        "Cast": lambda call, x: x.to(call.dtype_of(call.attributes["to"])),
+        "Celu": lambda call, x: functional.celu(x, call.get("alpha", 1.0)),
+        "Einsum": lambda call, *operands: torch.einsum(call.attributes["equation"], *operands),
+        "Elu": lambda call, x: functional.elu(x, call.get("alpha", 1.0)),
+        "Gelu": lambda call, x: functional.gelu(x, approximate=call.get("approximate", "none")),
+        "LeakyRelu": lambda call, x: functional.leaky_relu(x, call.get("alpha", 0.01)),
+        "Mod": lambda call, a, b: torch.fmod(a, b) if call.flag("fmod") else torch.remainder(a, b),
+        "ThresholdedRelu": lambda call, x: functional.threshold(x, call.get("alpha", 1.0), 0.0),
+    }
+)
 
 _SELU = (1.67326319217681884765625, 1.05070102214813232421875)
 """ONNX's defaults, which are PyTorch's constants."""
-
-
-@operator("LeakyRelu")
-def _leaky_relu(call: TorchCall, x: Tensor) -> Tensor:
-    return functional.leaky_relu(x, call.get("alpha", 0.01))
-
-
-@operator("Elu")
-def _elu(call: TorchCall, x: Tensor) -> Tensor:
-    return functional.elu(x, call.get("alpha", 1.0))
-
-
-@operator("Celu")
-def _celu(call: TorchCall, x: Tensor) -> Tensor:
-    return functional.celu(x, call.get("alpha", 1.0))
 
 
 @operator("Selu")
@@ -75,11 +64,6 @@ def _selu(call: TorchCall, x: Tensor) -> Tensor:
     if math.isclose(alpha, _SELU[0], rel_tol=1e-6) and math.isclose(gamma, _SELU[1], rel_tol=1e-6):
         return torch.selu(x)
     return torch.mul(functional.elu(x, alpha), gamma)
-
-
-@operator("Gelu")
-def _gelu(call: TorchCall, x: Tensor) -> Tensor:
-    return functional.gelu(x, approximate=call.get("approximate", "none"))
 
 
 @operator("HardSigmoid")
@@ -94,11 +78,6 @@ def _hard_sigmoid(call: TorchCall, x: Tensor) -> Tensor:
 def _swish(call: TorchCall, x: Tensor) -> Tensor:
     alpha = call.get("alpha", 1.0)
     return functional.silu(x) if alpha == 1 else torch.mul(x, torch.sigmoid(torch.mul(x, alpha)))
-
-
-@operator("ThresholdedRelu")
-def _thresholded_relu(call: TorchCall, x: Tensor) -> Tensor:
-    return functional.threshold(x, call.get("alpha", 1.0), 0.0)
 
 
 @operator("Shrink")
@@ -140,16 +119,6 @@ def _clip(call: TorchCall, x: Tensor, low: Tensor | None = None, high: Tensor | 
     return x if bounds == [None, None] else torch.clamp(x, *bounds)
 
 
-@operator("Cast")
-def _cast(call: TorchCall, x: Tensor) -> Tensor:
-    return x.to(call.dtype_of(call.attributes["to"]))
-
-
-@operator("CastLike")
-def _cast_like(_: TorchCall, x: Tensor, like: Tensor) -> Tensor:
-    return x.to(like.dtype)
-
-
 @operator("Dropout")
 def _dropout(call: TorchCall, x: Tensor, _ratio: Tensor | None = None, training: Tensor | None = None) -> Any:
     """Nothing is dropped outside training."""
@@ -160,12 +129,6 @@ def _dropout(call: TorchCall, x: Tensor, _ratio: Tensor | None = None, training:
 
 _NUMPY_BROADCASTING = 7
 """First opset at which binary operators broadcast as NumPy does."""
-
-
-def _register(name: str, function: Callable[[Tensor, Tensor], Tensor]) -> None:
-    @operator(name)
-    def binary(call: TorchCall, a: Tensor, b: Tensor) -> Tensor:
-        return function(a, _aligned(call, a, b))
 
 
 def _aligned(call: TorchCall, a: Tensor, b: Tensor) -> Tensor:
@@ -181,7 +144,7 @@ def _quotient(a: Tensor, b: Tensor) -> Tensor:
     return torch.div(a, b) if a.is_floating_point() else torch.div(a, b, rounding_mode="trunc")
 
 
-for _name, _function in {
+_BINARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "Add": torch.add,
     "And": torch.logical_and,
     "Div": _quotient,
@@ -194,13 +157,12 @@ for _name, _function in {
     "Or": torch.logical_or,
     "Sub": torch.sub,
     "Xor": torch.logical_xor,
-}.items():
-    _register(_name, _function)
+}
 
-elementwise("BitwiseAnd", torch.bitwise_and)
-elementwise("BitwiseOr", torch.bitwise_or)
-elementwise("BitwiseXor", torch.bitwise_xor)
-elementwise("Where", torch.where)
+
+@operator(*_BINARY)
+def _binary(call: TorchCall, a: Tensor, b: Tensor) -> Tensor:
+    return _BINARY[call.op_type](a, _aligned(call, a, b))
 
 
 @operator("Pow")
@@ -212,38 +174,14 @@ def _pow(call: TorchCall, base: Tensor, exponent: Tensor) -> Tensor:
     return torch.pow(base, exponent).to(base.dtype)
 
 
-@operator("Mod")
-def _mod(call: TorchCall, a: Tensor, b: Tensor) -> Tensor:
-    return torch.fmod(a, b) if call.flag("fmod") else torch.remainder(a, b)
-
-
 @operator("BitShift")
 def _bit_shift(call: TorchCall, a: Tensor, b: Tensor) -> Tensor:
     return (torch.bitwise_left_shift if call.get("direction") == "LEFT" else torch.bitwise_right_shift)(a, b)
 
 
-@operator("Sum")
-def _sum(_: TorchCall, *values: Tensor) -> Tensor:
-    return reduce(torch.add, values)
-
-
-@operator("Max")
-def _max(_: TorchCall, *values: Tensor) -> Tensor:
-    return reduce(torch.maximum, values)
-
-
-@operator("Min")
-def _min(_: TorchCall, *values: Tensor) -> Tensor:
-    return reduce(torch.minimum, values)
-
-
 @operator("Mean")
 def _mean(_: TorchCall, *values: Tensor) -> Any:
     return torch.div(reduce(torch.add, values), len(values)) if len(values) > 1 else values[0]
-
-
-elementwise("MatMul", torch.matmul)
-elementwise("Det", torch.linalg.det)
 
 
 @operator("Gemm")
@@ -263,8 +201,3 @@ def _gemm(call: TorchCall, a: Tensor, b: Tensor, c: Tensor | None = None) -> Ten
         product = torch.mm(a, b)
         return product if alpha == 1 else torch.mul(product, alpha)
     return torch.addmm(c, a, b, beta=beta, alpha=alpha)
-
-
-@operator("Einsum")
-def _einsum(call: TorchCall, *operands: Tensor) -> Tensor:
-    return torch.einsum(call.attributes["equation"], *operands)

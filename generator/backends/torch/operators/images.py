@@ -16,28 +16,8 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional
 
-from .....bricks.canonical.spatial import same_pads
-from ...resampling import coordinates, nearest
-from .call import Tensor, TorchCall, operator, padded
-
-
-def explicit_pads(
-    call: TorchCall, sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
-) -> tuple[list[int], list[int]]:
-    """Padding at the beginning and at the end of each axis, from ``pads`` or ``auto_pad``.
-
-    With ``SAME_UPPER`` and ``SAME_LOWER`` the output has ``ceil(size / stride)`` elements; an odd rest goes to the end
-    or to the beginning.
-    """
-    rank = len(sizes)
-    automatic = call.get("auto_pad", "NOTSET")
-    if automatic in {"NOTSET", ""}:
-        pads = call.get("pads") or [0] * (2 * rank)
-    elif automatic == "VALID":
-        pads = [0] * (2 * rank)
-    else:
-        pads = same_pads(sizes, kernel, strides, dilations, upper=automatic == "SAME_UPPER")
-    return list(pads[:rank]), list(pads[rank:])
+from ...geometry import Window, coordinates, nearest
+from .call import Tensor, TorchCall, operator, padded, register
 
 
 def padding_list(before: Sequence[int], after: Sequence[int]) -> list[int]:
@@ -50,20 +30,15 @@ _TRANSPOSED = {1: torch.conv_transpose1d, 2: torch.conv_transpose2d, 3: torch.co
 
 
 @operator("Conv")
-def _conv(call: TorchCall, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    return convolve(call, x, weight, bias)
-
-
 def convolve(call: TorchCall, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """A convolution with the attributes of a node; padding that differs between the sides is done ahead."""
     rank = _rank(call, x)
-    strides = call.get("strides", [1] * rank)
-    dilations = call.get("dilations", [1] * rank)
-    before, after = explicit_pads(call, x.shape[2:], weight.shape[2:], strides, dilations)
-    if before != after:
-        x = functional.pad(x, padding_list(before, after))
-        before = [0] * rank
-    return _CONVOLUTIONS[rank](x, weight, bias, strides, before, dilations, call.get("group", 1))
+    window = Window.of(call.attributes, x.shape[2:], weight.shape[2:])
+    before = window.begin
+    if before != window.end:
+        x = functional.pad(x, padding_list(before, window.end))
+        before = (0,) * rank
+    return _CONVOLUTIONS[rank](x, weight, bias, window.strides, before, window.dilations, call.get("group", 1))
 
 
 @operator("ConvTranspose")
@@ -148,13 +123,14 @@ _AVERAGE = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.av
 @operator("MaxPool")
 def _max_pool(call: TorchCall, x: Tensor) -> Any:
     rank = _rank(call, x)
-    kernel, strides, dilations, before, after = _window(call, x)
-    if before != after or any(2 * pad > size for pad, size in zip(before, kernel, strict=True)):
+    window = _window(call, x)
+    kernel, strides, dilations, before = window.kernel, window.strides, window.dilations, window.begin
+    if before != window.end or any(2 * pad > size for pad, size in zip(before, kernel, strict=True)):
         if call.has(1):
             raise call.refuse("with indices and padding that differs between the sides")
         lowest = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
-        x = functional.pad(x, padding_list(before, after), value=lowest)
-        before = [0] * rank
+        x = functional.pad(x, padding_list(before, window.end), value=lowest)
+        before = (0,) * rank
     ceiling = call.flag("ceil_mode")
     if not call.has(1):
         return _MAX[rank](x, kernel, strides, before, dilations, ceiling)
@@ -170,8 +146,9 @@ def _max_pool(call: TorchCall, x: Tensor) -> Any:
 @operator("AveragePool")
 def _average_pool(call: TorchCall, x: Tensor) -> Tensor:
     rank = _rank(call, x)
-    kernel, strides, dilations, before, after = _window(call, x)
-    if any(step != 1 for step in dilations):
+    window = _window(call, x)
+    kernel, strides, before, after = window.kernel, window.strides, window.begin, window.end
+    if any(step != 1 for step in window.dilations):
         raise call.refuse("with dilations")
     include, ceiling = call.flag("count_include_pad"), call.flag("ceil_mode")
     pool = _AVERAGE[rank]
@@ -190,14 +167,14 @@ def _average_pool(call: TorchCall, x: Tensor) -> Tensor:
 @operator("LpPool")
 def _lp_pool(call: TorchCall, x: Tensor) -> Tensor:
     rank = _rank(call, x)
-    kernel, strides, dilations, before, after = _window(call, x)
-    if any(step != 1 for step in dilations) or rank == 3:
+    window = _window(call, x)
+    if any(step != 1 for step in window.dilations) or rank == 3:
         raise call.refuse("with dilations, or of 3 axes")
     power = call.get("p", 2)
-    if any(before) or any(after):
-        x = functional.pad(x, padding_list(before, after))
-    raised = _AVERAGE[rank](torch.pow(torch.abs(x), power), kernel, strides, 0, call.flag("ceil_mode"))
-    return torch.pow(torch.mul(raised, math.prod(kernel)), 1 / power)
+    if any(window.begin) or any(window.end):
+        x = functional.pad(x, padding_list(window.begin, window.end))
+    raised = _AVERAGE[rank](torch.pow(torch.abs(x), power), window.kernel, window.strides, 0, call.flag("ceil_mode"))
+    return torch.pow(torch.mul(raised, math.prod(window.kernel)), 1 / power)
 
 
 @operator("GlobalAveragePool")
@@ -207,23 +184,8 @@ def _global_average_pool(_: TorchCall, x: Tensor) -> Tensor:
     return torch.mean(x, list(range(2, x.ndim)), True)  # noqa: FBT003
 
 
-@operator("GlobalMaxPool")
-def _global_max_pool(_: TorchCall, x: Tensor) -> Tensor:
-    return torch.amax(x, list(range(2, x.ndim)), True)  # noqa: FBT003
-
-
-@operator("GlobalLpPool")
-def _global_lp_pool(call: TorchCall, x: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(x, call.get("p", 2), list(range(2, x.ndim)), True)  # noqa: FBT003
-
-
-def _window(call: TorchCall, x: Tensor) -> tuple[list[int], list[int], list[int], list[int], list[int]]:
-    """Kernel, strides, dilations, and padding at both sides."""
-    kernel = list(call.attributes["kernel_shape"])
-    strides = list(call.get("strides", [1] * len(kernel)))
-    dilations = list(call.get("dilations", [1] * len(kernel)))
-    before, after = explicit_pads(call, x.shape[2:], kernel, strides, dilations)
-    return kernel, strides, dilations, before, after
+def _window(call: TorchCall, x: Tensor) -> Window:
+    return Window.of(call.attributes, x.shape[2:], call.attributes["kernel_shape"])
 
 
 @operator("Upsample")
@@ -231,7 +193,7 @@ def _upsample(call: TorchCall, x: Tensor, scales: Tensor | None = None) -> Tenso
     factors = [float(scale) for scale in (call.attributes["scales"] if scales is None else scales.tolist())]
     sizes = [math.floor(size * factor) for size, factor in zip(x.shape, factors, strict=True)]
     mode = {"bilinear": "linear"}.get(call.get("mode", "nearest"), call.get("mode", "nearest"))
-    return _resized(call, x, sizes, factors, mode, "asymmetric", "floor")
+    return _resized(call, x, [*zip(sizes, factors, strict=True)], mode, ("asymmetric", "floor"))
 
 
 @operator("Resize")
@@ -242,24 +204,33 @@ def _resize(call: TorchCall, x: Tensor, *rest: Tensor | None) -> Tensor:
     if call.flag("antialias") or call.flag("exclude_outside"):
         raise call.refuse("that leaves out or smooths")
     axes = [axis % x.ndim for axis in call.get("axes") or range(x.ndim)]
-    target, factors = list(x.shape), [1.0] * x.ndim
+    target: list[tuple[int, float]] = [(size, 1.0) for size in x.shape]
     if sizes is not None and sizes.numel():
         if call.get("keep_aspect_ratio_policy", "stretch") != "stretch":
             raise call.refuse("that keeps the aspect ratio")
         for axis, size in zip(axes, sizes.tolist(), strict=True):
-            target[axis], factors[axis] = int(size), size / x.shape[axis]
+            target[axis] = int(size), size / x.shape[axis]
     elif scales is not None:
         for axis, factor in zip(axes, scales.tolist(), strict=True):
-            target[axis], factors[axis] = math.floor(x.shape[axis] * factor), float(factor)
+            target[axis] = math.floor(x.shape[axis] * factor), float(factor)
     transformation = call.get("coordinate_transformation_mode", "half_pixel")
     rounded = call.get("nearest_mode", "round_prefer_floor")
-    return _resized(call, x, target, factors, call.get("mode", "nearest"), transformation, rounded)
+    return _resized(call, x, target, call.get("mode", "nearest"), (transformation, rounded))
 
 
-def _resized(  # noqa: PLR0917
-    call: TorchCall, x: Tensor, sizes: list[int], factors: list[float], mode: str, transformation: str, rounded: str
-) -> Tensor:
-    exact = all(size == old * factor for size, old, factor in zip(sizes, x.shape, factors, strict=True))
+def _resized(call: TorchCall, x: Tensor, target: list[tuple[int, float]], mode: str, how: tuple[str, str]) -> Tensor:
+    """An image of another size.
+
+    Args:
+        call: The node.
+        x: The image.
+        target: For each axis its new size and the factor between both.
+        mode: Of interpolation.
+        how: Transformation of coordinates, and rounding to the nearest one.
+    """
+    transformation, rounded = how
+    sizes = [size for size, _ in target]
+    exact = all(size == old * factor for (size, factor), old in zip(target, x.shape, strict=True))
     images = 3 <= x.ndim <= 5 and sizes[:2] == list(x.shape[:2]) and exact and x.is_floating_point()
     if images and mode == "nearest" and (transformation, rounded) == ("asymmetric", "floor"):
         return functional.interpolate(x, sizes[2:], mode="nearest")
@@ -268,7 +239,7 @@ def _resized(  # noqa: PLR0917
         return functional.interpolate(x, sizes[2:], mode="bilinear", align_corners=not centred)
     if images and x.ndim == 4 and mode == "cubic" and centred and call.get("cubic_coeff_a", -0.75) == -0.75:
         return functional.interpolate(x, sizes[2:], mode="bicubic", align_corners=False)
-    for axis, (size, factor) in enumerate(zip(sizes, factors, strict=True)):
+    for axis, (size, factor) in enumerate(target):
         old = x.shape[axis]
         if size == old and factor == 1:
             continue
@@ -308,19 +279,24 @@ def _weights(call: TorchCall, at: npt.NDArray[np.float64], old: int, mode: str) 
     return weights
 
 
-@operator("GridSample")
-def _grid_sample(call: TorchCall, x: Tensor, grid: Tensor) -> Tensor:
-    modes = {"linear": "bilinear", "cubic": "bicubic"}
-    mode = call.get("mode", "linear")
-    return functional.grid_sample(
-        x,
-        grid,
-        mode=modes.get(mode, mode),
-        padding_mode=call.get("padding_mode", "zeros"),
-        align_corners=call.flag("align_corners"),
-    )
+_SAMPLING = {"linear": "bilinear", "cubic": "bicubic"}
+"""PyTorch's names of modes that it calls something else."""
 
-
-@operator("AffineGrid")
-def _affine_grid(call: TorchCall, theta: Tensor, size: Tensor) -> Tensor:
-    return functional.affine_grid(theta, size.tolist(), align_corners=call.flag("align_corners"))
+register(
+    {
+        "AffineGrid": lambda call, theta, size: functional.affine_grid(
+            theta, size.tolist(), align_corners=call.flag("align_corners")
+        ),
+        "GlobalLpPool": lambda call, x: torch.linalg.vector_norm(
+            x, call.get("p", 2), list(range(2, x.ndim)), keepdim=True
+        ),
+        "GlobalMaxPool": lambda _, x: torch.amax(x, list(range(2, x.ndim)), keepdim=True),
+        "GridSample": lambda call, x, grid: functional.grid_sample(
+            x,
+            grid,
+            mode=_SAMPLING.get(call.get("mode", "linear"), call.get("mode", "linear")),
+            padding_mode=call.get("padding_mode", "zeros"),
+            align_corners=call.flag("align_corners"),
+        ),
+    }
+)

@@ -16,7 +16,7 @@ import torch
 from onnx import numpy_helper
 from torch.nn import functional
 
-from .call import Tensor, TorchCall, operator
+from .call import Tensor, TorchCall, operator, register
 
 
 @operator("Reshape")
@@ -48,25 +48,28 @@ def _unsqueeze(call: TorchCall, x: Tensor, axes: Tensor | None = None) -> Tensor
     return x
 
 
-@operator("Transpose")
-def _transpose(call: TorchCall, x: Tensor) -> Tensor:
-    return torch.permute(x, call.get("perm") or list(reversed(range(x.ndim))))
+register(
+    {
+        "Concat": lambda call, *parts: torch.cat(parts, call.get("axis", 1)) if len(parts) > 1 else parts[0],
+        "NonZero": lambda _, x: torch.t(torch.nonzero(x)),
+        "Range": lambda _, start, limit, delta: torch.arange(
+            start.item(), limit.item(), delta.item(), dtype=start.dtype, device=start.device
+        ),
+        # Shapes and sizes are constants: all shapes are static.
+        "Shape": lambda call, x: torch.tensor(
+            list(x.shape)[call.get("start", 0) : call.get("end")], dtype=torch.int64, device=x.device
+        ),
+        "Size": lambda _, x: torch.tensor(x.numel(), dtype=torch.int64, device=x.device),
+        "Tile": lambda _, x, repeats: torch.tile(x, repeats.tolist()),
+        "Transpose": lambda call, x: torch.permute(x, call.get("perm") or list(reversed(range(x.ndim)))),
+    }
+)
 
 
 @operator("Expand")
 def _expand(_: TorchCall, x: Tensor, target: Tensor) -> Tensor:
     sizes = list(torch.broadcast_shapes(x.shape, target.tolist()))
     return x if sizes == list(x.shape) else torch.broadcast_to(x, sizes)
-
-
-@operator("Tile")
-def _tile(_: TorchCall, x: Tensor, repeats: Tensor) -> Tensor:
-    return torch.tile(x, repeats.tolist())
-
-
-@operator("Concat")
-def _concat(call: TorchCall, *parts: Tensor) -> Tensor:
-    return torch.cat(parts, call.get("axis", 1)) if len(parts) > 1 else parts[0]
 
 
 @operator("Split")
@@ -140,17 +143,6 @@ def _pad_with_own(call: TorchCall, x: Tensor, before: list[int], after: list[int
         order = order[max(-begin, 0) : len(order) - max(-end, 0)]
         x = torch.index_select(x, axis, torch.tensor(order, dtype=torch.int64, device=x.device))
     return x
-
-
-@operator("Shape")
-def _shape(call: TorchCall, x: Tensor) -> Tensor:
-    """A constant: all shapes are static."""
-    return torch.tensor(list(x.shape)[call.get("start", 0) : call.get("end")], dtype=torch.int64, device=x.device)
-
-
-@operator("Size")
-def _size(_: TorchCall, x: Tensor) -> Tensor:
-    return torch.tensor(x.numel(), dtype=torch.int64, device=x.device)
 
 
 @operator("DepthToSpace")
@@ -268,11 +260,6 @@ def _trilu(call: TorchCall, x: Tensor, diagonal: Tensor | None = None) -> Tensor
     return torch.triu(x, offset) if call.flag("upper", default=True) else torch.tril(x, offset)
 
 
-@operator("NonZero")
-def _non_zero(_: TorchCall, x: Tensor) -> Tensor:
-    return torch.t(torch.nonzero(x))
-
-
 @operator("Compress")
 def _compress(call: TorchCall, x: Tensor, condition: Tensor) -> Tensor:
     axis = call.get("axis")
@@ -376,11 +363,6 @@ def _constant_of_shape(call: TorchCall, shape: Tensor) -> Tensor:
         return torch.zeros(shape.tolist(), dtype=call.dtype_of(onnx.TensorProto.FLOAT), device=shape.device)
     number = numpy_helper.to_array(value).reshape(-1)[0].item()
     return torch.full(shape.tolist(), number, dtype=call.dtype_of(value.data_type), device=shape.device)
-
-
-@operator("Range")
-def _range(_: TorchCall, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
-    return torch.arange(start.item(), limit.item(), delta.item(), dtype=start.dtype, device=start.device)
 
 
 @operator("EyeLike")

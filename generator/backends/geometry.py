@@ -1,14 +1,58 @@
-"""Which elements a resized axis is made of, as ONNX defines it (https://onnx.ai/onnx/operators/onnx__Resize.html).
+"""Which elements a sliding window or a resized axis reads, as ONNX defines it (https://onnx.ai/onnx/operators).
 
-For runtimes that have no such operator, or not for every mode: they read elements by constant indices.
+Windows are those of convolutions and pools. Resized axes are for runtimes that have no Resize, or not for every mode:
+they read elements by constant indices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+
+from ...bricks.canonical.spatial import same_pads
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window that slides over the spatial axes; one number per axis.
+
+    Attributes:
+        kernel: Its size.
+        strides: Its steps.
+        dilations: Distances of its elements.
+        begin: Padding in front of the data.
+        end: Padding behind it.
+    """
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    begin: tuple[int, ...]
+    end: tuple[int, ...]
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], sizes: Sequence[int], kernel: Sequence[int]) -> Self:
+        """Return the window of an operator, with automatic padding resolved.
+
+        Args:
+            given: Attributes of the operator; text is ``str``.
+            sizes: Of the spatial axes of its input.
+            kernel: Size of the window.
+        """
+        count = len(kernel)
+        strides, dilations = (tuple(given.get(name) or (1,) * count) for name in ("strides", "dilations"))
+        pads = tuple(given.get("pads") or (0,) * (2 * count))
+        automatic = given.get("auto_pad", "NOTSET")
+        if automatic == "VALID":
+            pads = (0,) * (2 * count)
+        elif automatic in {"SAME_UPPER", "SAME_LOWER"}:
+            pads = same_pads(sizes, kernel, strides, dilations, upper=automatic == "SAME_UPPER")
+        return cls(tuple(kernel), strides, dilations, pads[:count], pads[count:])
+
 
 _Places = npt.NDArray[np.float64]
 

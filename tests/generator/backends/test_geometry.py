@@ -1,10 +1,10 @@
-"""Which elements a resized axis is made of, held against ONNX's own evaluator."""
+"""Which elements windows and resized axes read; the latter held against ONNX's own evaluator."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from dlbricks.generator.backends.resampling import nearest
+from dlbricks.generator.backends.geometry import Window, nearest
 from dlbricks.generator.network.network import synthetic_network
 from onnx.reference import ReferenceEvaluator
 
@@ -30,3 +30,18 @@ def test_a_resize_reads_where_onnx_says(how, rounded, target, skeleton_of):
 
 def test_a_way_to_resize_that_is_not_known_is_none():
     assert nearest(5, 10, 2.0, "tf_crop_and_resize", "floor") is None
+
+
+@pytest.mark.parametrize(
+    ("automatic", "begin", "end"), [("SAME_UPPER", 0, 1), ("SAME_LOWER", 1, 0), ("VALID", 0, 0), ("NOTSET", 2, 3)]
+)
+def test_a_window_may_pad_of_its_own(automatic, begin, end):
+    given = {"strides": [2], "pads": [2, 3], "auto_pad": automatic}
+
+    assert Window.of(given, (6,), [3]) == Window((3,), (2,), (1,), (begin,), (end,))
+
+
+def test_a_window_is_padded_as_it_says():
+    found = Window.of({"pads": [1, 0, 2, 1], "dilations": [2, 1]}, (9, 8), (3, 2))
+
+    assert found == Window((3, 2), (1, 1), (2, 1), (1, 0), (2, 1))
