@@ -198,11 +198,8 @@ def _measure(
     with TemporaryDirectory(prefix="dlbricks-predict-") as folder:
         made = generate([model for model in some if model.sequences], out=Path(folder, "suite"), settings=cut_of(how))
         if made.suite is not None:
-            run(
-                made.suite, store=store, backend=how.backend or "", device=how.device or "", options=how.options,
-                threads=how.threads or 1, cache=how.cache or "", dtype=how.dtype or "", visits=VISITS, processes=1,
-                sessions=1, progress=progress,
-            )  # fmt: skip
+            settings = how.settings(visits=VISITS, processes=1, sessions=1)
+            run(made.suite, store=store, settings=settings, progress=progress)
 
 
 _COLUMNS: Sequence[Column] = (

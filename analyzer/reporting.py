@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import time
@@ -12,29 +11,32 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
+
+import msgspec
 
 from ..bricks.decomposition import Decomposition, Failed
 from ..constructor.evidence import Evidence
 from ..constructor.result import Estimate
 from ..db import Measurement, Store
 from ..db.samples.rates import stream_sizes
-from ..db.values import NATIVE, Runtime, content_key
+from ..db.values import NATIVE, Conditions, Runtime, content_key
 from ..generator.backends.registry import get, require_available
 from ..generator.decomposition.cut import Cut
 from ..generator.decomposition.decompose import decompose, readable
 from ..generator.machine.cores import physical_cores
 from ..generator.machine.system import probe_system
+from ..generator.measurement.settings import MeasurementSettings, PaceFields
 from ..models import ModelSource
 from ..models.cache import keep, kept
 from ..tabular import Records, Tabular
 from ..version import __version__
 from .estimation.estimate import estimate, estimates_between, estimates_in
 from .estimation.estimates import Estimates
-from .estimation.query import Query
+from .estimation.query import Query, QueryFields
 from .estimation.reading import evidence_under, find_ceilings, missing, read_evidence
 from .findings.analyze import ANALYSES, analyze
-from .findings.finding import Finding, Proof, Remedy
+from .findings.finding import Finding
 from .findings.proof import LATE
 from .report.answers.estimates import estimates_answer
 from .report.page.page import render_page
@@ -71,8 +73,8 @@ def kept_findings(truth: Measurement, *, proven: bool) -> tuple[Finding, ...] | 
         if (folder := kept(_KEPT, entry)) is None:
             continue
         try:
-            return tuple(map(_read, json.loads((folder / _FILE).read_text())))
-        except (OSError, KeyError, TypeError, ValueError):
+            return msgspec.json.decode((folder / _FILE).read_bytes(), type=tuple[Finding, ...])
+        except (OSError, ValueError):
             continue  # damaged: it is analysed again
     return None
 
@@ -85,33 +87,15 @@ def keep_findings(truth: Measurement, findings: Sequence[Finding], *, proven: bo
         findings: What was found.
         proven: Whether remedies were tried.
     """
-    text = json.dumps([asdict(found) for found in findings])
 
     def write(folder: Path) -> None:
-        (folder / _FILE).write_text(text)
+        (folder / _FILE).write_bytes(msgspec.json.encode(findings))
 
     keep(_KEPT, _entry(truth, proven=proven), write)
 
 
 def _entry(truth: Measurement, *, proven: bool) -> str:
     return content_key([truth.id, proven, [analysis.name for analysis in ANALYSES], __version__, _FORMAT])
-
-
-def _read(record: Mapping[str, Any]) -> Finding:
-    values = dict(record)
-    proof = values["proof"]
-    values["proof"] = (
-        None
-        if proof is None
-        else Proof(
-            **{**proof, "ci95_ms": tuple(proof["ci95_ms"]), "together": proof["together"] and tuple(proof["together"])}
-        )
-    )
-    values["remedy"] = Remedy(**values["remedy"])
-    for name in ("layers", "evidence", "keys"):
-        values[name] = tuple(values[name])
-    values["ci95_ms"] = None if values["ci95_ms"] is None else tuple(values["ci95_ms"])
-    return Finding(**values)
 
 
 _PRODUCTS = (512, 1024)
@@ -140,6 +124,23 @@ class Setup(Query):
     graph: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     picked: tuple[str, ...] = ()
+
+    @property
+    def runtime(self) -> Runtime:
+        """The backend, its device and options."""
+        return Runtime.of(self.backend or "onnxruntime", self.device or "cpu", self.options)
+
+    def settings(self, **pace: Unpack[PaceFields]) -> MeasurementSettings:
+        """How to measure with it, so often or so long."""
+        conditions = Conditions(self.threads or 1, self.cache or "model", self.dtype or NATIVE)
+        return MeasurementSettings(self.runtime, conditions, **pace)
+
+
+class SetupFields(QueryFields, total=False):
+    """The fields of a ``Setup`` as keywords of a function."""
+
+    graph: str | None
+    options: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,43 +193,17 @@ class Report(Tabular):
         return Records(rows, {**totals, **full.totals}, full.flat)
 
 
-def set_up(
-    *,
-    graph: str | None = None,
-    backend: str | None = None,
-    device: str | None = None,
-    options: Mapping[str, str] | None = None,
-    threads: int | None = None,
-    cache: str | None = None,
-    dtype: str | None = None,
-) -> Setup:
+def set_up(**fields: Unpack[SetupFields]) -> Setup:
     """Pick what nobody asked for: ONNX Runtime with one thread, the graph that it executes, caches as in a model.
+
+    Args:
+        **fields: Fields of a ``Setup``: what is asked for.
 
     Raises:
         UsageError: There is no such backend, or it has no such option.
         BackendUnavailable: The backend cannot run here.
     """
-    name, where = backend or "onnxruntime", device or "cpu"
-    runtime = get(name)
-    require_available(runtime, name, where)
-    effective = runtime.resolve(where, options or {})
-    precision = dtype or NATIVE
-    kind = graph or (runtime.graph if where == "cpu" and precision == NATIVE else "source")
-    state = cache or ("model" if where == "cpu" and runtime.in_turn(effective) else "hot")
-    count = 1 if threads is None else threads or len(physical_cores())
-    chosen = {
-        "graph": (graph, kind),
-        "backend": (backend, name),
-        "device": (device, where),
-        "threads": (threads, str(count)),
-        "cache": (cache, state),
-        "dtype": (dtype, precision),
-    }
-    picked = tuple(f"--{option} {value}" for option, (asked, value) in chosen.items() if asked is None)
-    return Setup(
-        backend=name, device=where, threads=count, cache=state, dtype=precision,
-        graph=kind, options=dict(options or {}), picked=picked,
-    )  # fmt: skip
+    return settled(Setup(**fields))
 
 
 def report(
@@ -279,7 +254,7 @@ def report(
     begun = time.monotonic()
     until = math.inf if budget_s is None else begun + budget_s
     how = settled(setup or set_up()) if measure else setup or set_up()
-    plan = _Measuring(store, how, visits, budget_s, until, progress)
+    plan = MeasuringPlan(store, how, visits, budget_s, until, progress)
     generated, measured = None, None
     if measure:
         decompositions = decompose(models, cut_of(how), progress=progress)
@@ -302,8 +277,8 @@ def report(
 
 
 @dataclass(frozen=True, slots=True)
-class _Measuring:
-    """How a report measures, and until when on the monotonic clock."""
+class MeasuringPlan:
+    """How a command measures, and until when on the monotonic clock."""
 
     store: Store
     how: Setup
@@ -325,7 +300,7 @@ class _Measuring:
 def _measure_missing(
     models: Sequence[Decomposition | Failed],
     evidence: Evidence,
-    plan: _Measuring,
+    plan: MeasuringPlan,
     suite: str | os.PathLike[str] | None,
 ) -> tuple[GenerateReport | None, RunReport | None]:
     """Measure models and their bricks in turn; those that cannot be read are tried as well, so that they say why."""
@@ -334,24 +309,24 @@ def _measure_missing(
     from ..generator.decomposition.generate import generate  # what is stored is not measured again
     from ..generator.measurement.run import run
 
-    how = plan.how
     with ExitStack() as resources:
         place = suite or Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-report-")), "suite")
-        generated = generate(models, out=place, settings=cut_of(how))
+        generated = generate(models, out=place, settings=cut_of(plan.how))
         if generated.suite is None:
             return generated, None
         kept_s = _CEILINGS_S if plan.room and not evidence.ceilings.known else 0.0
         measured = run(
-            generated.suite, store=plan.store, models=[model for model in models if isinstance(model, Decomposition)],
-            backend=how.backend or "", device=how.device or "", options=how.options, threads=how.threads or 1,
-            cache=how.cache or "", dtype=how.dtype or "", visits=plan.visits, budget_s=plan.left_s(kept_s),
+            generated.suite,
+            store=plan.store,
+            models=[model for model in models if isinstance(model, Decomposition)],
+            settings=plan.how.settings(visits=plan.visits, budget_s=plan.left_s(kept_s)),
             progress=plan.progress,
-        )  # fmt: skip
+        )
         return generated, measured
 
 
 def _analysed(
-    estimates: Sequence[Estimate], plan: _Measuring, write: str | os.PathLike[str] | None, *, prove: bool
+    estimates: Sequence[Estimate], plan: MeasuringPlan, write: str | os.PathLike[str] | None, *, prove: bool
 ) -> tuple[tuple[Section, ...], tuple[str, ...]]:
     """The models with what they miss, and why some could not be analysed.
 
@@ -396,18 +371,25 @@ def _shows_execution(entry: Estimate) -> bool:
 
 
 def settled(how: Setup) -> Setup:
-    """A setup with which something can be measured: what is open is picked."""
-    picked = set_up(
-        graph=how.graph, backend=how.backend, device=how.device, options=how.options, threads=how.threads,
-        cache=how.cache, dtype=how.dtype,
-    )  # fmt: skip
-    return replace(picked, system=how.system, stack=how.stack, picked=(*how.picked, *picked.picked))
+    """A setup with which something can be measured: what is open is picked, as by ``set_up``."""
+    runtime, asked = get(how.runtime.backend), asdict(how)
+    backend, device, dtype = how.runtime.backend, how.runtime.device, how.dtype or NATIVE
+    require_available(runtime, backend, device)
+    effective = runtime.resolve(device, how.options)
+    graph = how.graph or (runtime.graph if device == "cpu" and dtype == NATIVE else "source")
+    cache = how.cache or ("model" if device == "cpu" and runtime.in_turn(effective) else "hot")
+    threads = 1 if how.threads is None else how.threads or len(physical_cores())
+    chosen = {
+        "graph": graph, "backend": backend, "device": device, "threads": threads, "cache": cache, "dtype": dtype,
+    }  # fmt: skip
+    picked = (f"--{option} {value}" for option, value in chosen.items() if asked[option] is None)
+    settled = Setup(how.system, how.stack, backend, device, threads, cache, dtype, graph, how.options)
+    return replace(settled, picked=(*how.picked, *picked))
 
 
 def cut_of(how: Setup) -> Cut:
     """How models are cut: along what the runtime that is asked for executes."""
-    runtime = Runtime.of(how.backend or "onnxruntime", how.device or "cpu", how.options)
-    return Cut(1, graph=how.graph or "runtime", runtime=runtime, threads=how.threads or 1)
+    return Cut(1, graph=how.graph or "runtime", runtime=how.runtime, threads=how.threads or 1)
 
 
 def _evidence_here(models: Sequence[Decomposition | Failed], store: Store, how: Setup) -> Evidence:
@@ -438,7 +420,7 @@ def _here(store: Store, how: Setup) -> Setup | None:
     return replace(how, system=system, stack=stack)
 
 
-def _with_ceilings(evidence: Evidence, plan: _Measuring) -> Evidence:
+def _with_ceilings(evidence: Evidence, plan: MeasuringPlan) -> Evidence:
     """The same with the machine's ceilings, which are measured where they are missing and there is time."""
     how, choice = plan.how, evidence.choice
     if choice is None or not plan.room or how.device != "cpu" or evidence.ceilings.known:

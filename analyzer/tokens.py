@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +16,6 @@ from ..constructor.result import Estimate
 from ..constructor.tokens import Generation, generation, lengths_between, steps_of
 from ..db import Store
 from ..errors import UnboundDimension, UsageError
-from ..generator.decomposition.cut import Cut
 from ..generator.decomposition.generate import generate
 from ..generator.measurement.run import RunReport, run
 from ..generator.progress import ProgressCallback
@@ -29,7 +29,7 @@ from .report.drawing import conditions_of, draw_sweeps
 from .report.sweeping import sweep
 from .report.tables import Answer, Column
 from .report.units import counted, duration, milliseconds
-from .reporting import Setup, estimates_here, set_up, settled
+from .reporting import MeasuringPlan, Setup, cut_of, estimates_here, set_up, settled
 
 # The two models of a decoder, and each of them at several lengths.
 
@@ -259,8 +259,9 @@ def tokens(
     at_prompt = sorted(set(lengths)) or lengths_between(min(prompts), max(prompts))
     at_step = sorted(set(lengths)) or _of_steps(prompts, new)
     sources = {"prompt": filled.at(at_prompt), "step": extended.at(at_step)}
-    effort = _Effort(visits, budget_s, suite, progress)
-    reports = _measured(sources, store, how, effort) if measure else ()
+    until = math.inf if budget_s is None else begun + budget_s
+    plan = MeasuringPlan(store, how, visits, budget_s, until, progress)
+    reports = _measured(sources, plan, suite) if measure else ()
     found = iter(_estimates([*sources["prompt"], *sources["step"]], store, how, measure=measure))
     parts = [
         _part(model, {length: next(found) for length in where})
@@ -273,16 +274,6 @@ def tokens(
     return Tokens(parts[0], parts[1], answers, still, how, reports, time.monotonic() - begun)
 
 
-@dataclass(frozen=True, slots=True)
-class _Effort:
-    """How much to measure, and where bricks go."""
-
-    visits: int
-    budget_s: float | None
-    suite: str | os.PathLike[str] | None
-    progress: ProgressCallback | None
-
-
 def _of_steps(prompts: Sequence[int], new: int) -> tuple[int, ...]:
     """Lengths of the cache to measure at."""
     first, last = steps_of(min(prompts), new), steps_of(max(prompts), new)
@@ -290,43 +281,36 @@ def _of_steps(prompts: Sequence[int], new: int) -> tuple[int, ...]:
 
 
 def _measured(
-    parts: Mapping[str, Sequence[ModelSource]], store: Store, how: Setup, effort: _Effort
+    parts: Mapping[str, Sequence[ModelSource]], plan: MeasuringPlan, suite: str | os.PathLike[str] | None
 ) -> tuple[RunReport, ...]:
     """Measure the bricks that are missing, those of the prompt and those of the step apart.
 
     A step does little but read its weights, one after the other, and a prompt computes: each is visited in turn with
     bricks of its own kind, as its layers stand in their model.
     """
-    begun, progress = time.monotonic(), effort.progress
+    how, progress = plan.how, plan.progress
     reports = []
     with ExitStack() as resources:
-        place = Path(effort.suite or resources.enter_context(TemporaryDirectory(prefix="dlbricks-tokens-")))
+        place = Path(suite or resources.enter_context(TemporaryDirectory(prefix="dlbricks-tokens-")))
         for number, (name, all_models) in enumerate(parts.items()):
-            found = estimates_here(all_models, store, how)
+            found = estimates_here(all_models, plan.store, how)
             models = [source for source, entry in zip(all_models, found, strict=True) if not entry.complete]
             if not models:
                 continue
-            made = generate(
-                models, granularity=1, out=place / name, graph=how.graph or "runtime", backend=how.backend or "",
-                device=how.device or "", options=how.options, threads=how.threads or 1, progress=progress,
-            )  # fmt: skip
+            made = generate(models, out=place / name, settings=cut_of(how), progress=progress)
             if made.suite is None:
                 continue
-            left_s = None
-            if effort.budget_s is not None:
-                left_s = max(1.0, (effort.budget_s - (time.monotonic() - begun)) / (len(parts) - number))
-            reports.append(run(
-                made.suite, store=store, backend=how.backend or "", device=how.device or "", options=how.options,
-                threads=how.threads or 1, cache=how.cache or "", dtype=how.dtype or "",
-                visits=effort.visits, budget_s=left_s, progress=progress,
-            ))  # fmt: skip
+            left_s = plan.left_s(0.0)
+            share_s = None if left_s is None else max(1.0, left_s / (len(parts) - number))
+            settings = how.settings(visits=plan.visits, budget_s=share_s)
+            reports.append(run(made.suite, store=plan.store, settings=settings, progress=progress))
     return tuple(reports)
 
 
 def _estimates(models: Sequence[ModelSource], store: Store, how: Setup, *, measure: bool) -> list[Estimate]:
     if measure:
         return estimates_here(models, store, how)
-    return estimates_in(store, models, how, Cut(1, graph=how.graph or "runtime"))
+    return estimates_in(store, models, how, cut_of(how))
 
 
 def _part(model: Lengthy, estimates: dict[int, Estimate]) -> Part:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -39,7 +39,7 @@ _ABSENT = "data"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CauseRow:
     """One row: a total, or a cause with its sign.
 
     Attributes:
@@ -60,8 +60,38 @@ class Row:
     remedy: Task | None = None
     counted: bool = True
 
+    @property
+    def step(self) -> float | None:
+        """The total, or what the cause adds, as far as it is known and counted."""
+        return self.ms if self.counted else None
 
-def rows_of(entry: Estimate) -> Iterator[Row]:
+
+@dataclass(frozen=True, slots=True)
+class CauseBar:
+    """A row of a waterfall, from where the row before ended; a total stands on zero.
+
+    Attributes:
+        cause: The row.
+        begin: Where its bar begins, in ms.
+        end: Where it ends; where it begins if it is not known or not counted.
+    """
+
+    cause: CauseRow
+    begin: float
+    end: float
+
+
+def placed(causes: Iterable[CauseRow]) -> Iterator[CauseBar]:
+    """The bars between the running sums."""
+    at = 0.0
+    for cause in causes:
+        begin = 0.0 if cause.total else at
+        end = begin + (cause.step or 0.0)
+        at = at if cause.step is None else end
+        yield CauseBar(cause, begin, end)
+
+
+def rows_of(entry: Estimate) -> Iterator[CauseRow]:
     """From the sum of bricks by way of the estimate to the measured latency; nothing where there is no attribution."""
     for name, sign in SIGNS.items():
         term = (entry.attribution or {}).get(name)
@@ -71,18 +101,18 @@ def rows_of(entry: Estimate) -> Iterator[Row]:
             yield _explained(entry, term.ms)
         ms = None if term.ms is None else sign * term.ms
         reason = with_command(term.reason, entry) if term.counted else "not counted: its interval includes zero"
-        yield Row(name, ms, _half(term.ci95_ms), name == "bricks", reason, term.remedy, term.counted)
+        yield CauseRow(name, ms, _half(term.ci95_ms), name == "bricks", reason, term.remedy, term.counted)
     if entry.attribution:
-        yield Row("measured", entry.truth.ms, _half(entry.truth.ci95_ms), total=True, reason="not measured")
+        yield CauseRow("measured", entry.truth.ms, _half(entry.truth.ci95_ms), total=True, reason="not measured")
 
 
-def _explained(entry: Estimate, left_ms: float | None) -> Row:
+def _explained(entry: Estimate, left_ms: float | None) -> CauseRow:
     """What bricks and causes come to: the estimate, unless that has bricks of its own."""
     estimate_ms = entry.latency.ms
     explained_ms = None if left_ms is None or entry.truth.ms is None else entry.truth.ms - left_ms
     if explained_ms is None or (estimate_ms is not None and math.isclose(estimate_ms, explained_ms, rel_tol=1e-3)):
-        return Row("estimate", estimate_ms, _half(entry.latency.ci95_ms), total=True)
-    return Row("explained", explained_ms, None, total=True)
+        return CauseRow("estimate", estimate_ms, _half(entry.latency.ci95_ms), total=True)
+    return CauseRow("explained", explained_ms, None, total=True)
 
 
 def written(entry: Estimate) -> list[str]:
@@ -111,13 +141,13 @@ def written(entry: Estimate) -> list[str]:
     return lines
 
 
-def _digits(rows: list[Row]) -> int:
+def _digits(rows: list[CauseRow]) -> int:
     """Decimals of every number, so that those of the largest are four significant digits or more, and all align."""
     largest = max((abs(row.ms) for row in rows if row.ms), default=1.0)
     return max(2, 3 - math.floor(math.log10(largest)))
 
 
-def _line(row: Row, digits: int) -> str:
+def _line(row: CauseRow, digits: int) -> str:
     mark = "=" if row.total else "+" if (row.ms or 0.0) >= 0 else "-"
     mark = mark if row.counted else " "
     if row.ms is None:

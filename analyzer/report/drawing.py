@@ -7,32 +7,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING
 
 from ...errors import UsageError
 from .causes import rows_of
-from .plots import (
-    Fall,
-    Mark,
-    ModelLatency,
-    ModelShare,
-    Past,
-    Rival,
-    Step,
-    Sweep,
-    estimate_beside_measured,
-    forest,
-    latency_by_layer,
-    over_time,
-    save,
-    similarity_grid,
-    sweeps,
-    unique_share,
-    waterfall,
-)
+from .plots.accuracy import estimate_beside_measured
+from .plots.figure import save
+from .plots.forest import Rival, forest
+from .plots.history import over_time
+from .plots.layers import latency_by_layer, waterfall
+from .plots.sweep import ModelShare, Sweep, similarity_grid, sweeps, unique_share
 from .roofs import chart, has_roof
 from .sweeping import sweeps_of
 from .units import counted
@@ -213,34 +198,7 @@ def draw_history(report: History, place: Path) -> list[Path]:
 
 
 def _past(row: ModelHistory, report: History) -> Figure:
-    points = row.points
-    order = {point.run: index for index, point in enumerate(points)}
-    changes = [(order[change.first.run], change) for change in row.changes]
-    levels = [(at - change.runs_before, at, change.levels.before_ms) for at, change in changes]
-    levels += [(at, at + change.runs_after, change.levels.after_ms) for at, change in changes[-1:]]
-    levels = levels or [(0, len(points), fmean(point.latency_ms for point in points))]
-    versions = []
-    for index, (old, new) in enumerate(pairwise(points), 1):
-        changed = [f"{name} {version}" for name, version in new.versions.items() if old.versions.get(name) != version]
-        versions += [(index, ", ".join(changed))] if changed else []
-    past = Past(
-        started=[point.started[5:16].replace("T", " ") for point in points],
-        latencies_ms=[point.latency_ms for point in points],
-        levels=levels,
-        marks=[
-            Mark(
-                at,
-                str(change.verdict),
-                f"{change.verdict} x {change.levels.difference.ratio:.3f} ({change.cause})",
-                change.cause == "machine",
-            )
-            for at, change in changes
-        ],
-        versions=versions,
-        machine=[(witness.name, witness.latencies_us) for witness in row.machine],
-    )
-    title = f"{row.name}, {report.place_of(row)}: {counted(row.runs, 'run')}"
-    return over_time(past, title=title, ylabel=f"ms ({row.basis})")
+    return over_time(row, title=f"{row.name}, {report.place_of(row)}: {counted(row.runs, 'run')}")
 
 
 def draw_sweeps(found: Sequence[Sweep], place: Path, *, name: str, title: str) -> list[Path]:
@@ -318,36 +276,12 @@ def _draw(plots: Mapping[str, Callable[[], Figure]], place: Path, *, alone: str)
 
 
 def _beside(estimates: Sequence[Estimate]) -> Figure:
-    models = [
-        ModelLatency(
-            entry.name,
-            entry.sums.sequential_ms,
-            entry.sums.critical_path_ms,
-            entry.truth.ms,
-            entry.latency.ci95_ms,
-            entry.latency.ms,
-            ratio_ci95=entry.truth.ratio_ci95,
-            undisturbed_ms=entry.latency.undisturbed_ms,
-            disturbance=entry.disturbance if entry.disturbed else None,
-            paired=entry.truth.paired is not False,
-        )
-        for entry in estimates
-    ]
-    return estimate_beside_measured(models, title=f"Estimates beside measured latency, {conditions_of(estimates[0])}")
+    title = f"Estimates beside measured latency, {conditions_of(estimates[0])}"
+    return estimate_beside_measured(estimates, title=title)
 
 
 def _along(entry: Estimate) -> Figure:
-    steps = [
-        Step(
-            label="+".join(part.op_types),
-            first=part.layers[0],
-            layers=part.layers[-1] - part.layers[0] + 1,
-            latency_ms=part.latency_ms,
-            critical=part.on_path,
-        )
-        for part in entry.parts.sequences
-    ]
-    return latency_by_layer(steps, title=f"{entry.name}, {conditions_of(entry)}")
+    return latency_by_layer(entry.parts.sequences, title=f"{entry.name}, {conditions_of(entry)}")
 
 
 def _under(entry: Estimate) -> Figure:
@@ -355,18 +289,11 @@ def _under(entry: Estimate) -> Figure:
 
 
 def _between(entry: Estimate) -> Figure:
-    falls = [
-        Fall(row.label, row.ms, row.half_ms or 0.0, total=row.total)
-        if row.counted
-        else Fall(f"{row.label} (its interval includes zero)", None)
-        for row in rows_of(entry)
-    ]
     graph = f"{entry.model.cutting.graph} graph, {conditions_of(entry)}"
-    return waterfall(falls, title=f"{entry.name}: from bricks to model, {graph}")
+    return waterfall([*rows_of(entry)], title=f"{entry.name}: from bricks to model, {graph}")
 
 
 def _alike(keys: Mapping[str, frozenset[str]], granularity: int) -> Figure:
-
     matrix = similarity_matrix(keys)
     return similarity_grid(matrix.names, matrix.values, title=f"Similarity of models (Jaccard), G={granularity}")
 

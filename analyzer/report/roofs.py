@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..estimation.estimates import forms_of, rate_record
 from ..shell import why_unbounded
-from .plots import Roof, RooflineDot, roofline_chart
+from .plots.roofline import Roof, RooflineDot, roofline_chart
 from .tables import FORM, MOST, Answer, Column, form_cells, table_lines, unlisted
 from .units import counted, duration, milliseconds, percent, quantity, ratio, size
 

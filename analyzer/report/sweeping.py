@@ -9,7 +9,7 @@ from typing import Any
 from ...constructor.curve import Curve
 from ...constructor.result import Estimate
 from ...constructor.sweep import BATCH, swept
-from .plots import Reading, Sweep
+from .plots.sweep import Reading, Sweep
 from .tables import Column, table_lines
 from .units import milliseconds, percent
 

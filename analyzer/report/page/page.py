@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ....version import __version__
 from ...findings.finding import Finding, Joint
 from ...shell import why_unbounded
-from ..causes import Row, rows_of
+from ..causes import CauseRow, placed, rows_of
 from ..section import LayerRow, Section, layer_rows
 from ..units import counted, margin, milliseconds, percent, short
 from .facts import facts_of, figures_of, place_of, spelt_stack, spelt_system
@@ -22,6 +21,8 @@ from .sweeps import shown_sweeps
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+
+    from ....constructor.result import Estimate
 
 _COLOURS = 8
 """Operators that have a colour of their own on the page; all others share one."""
@@ -88,7 +89,7 @@ def _shown(number: int, section: Section, rows: Sequence[LayerRow]) -> dict[str,
         "figures": figures_of(section),
         "facts": [*facts_of(section)],
         "digits": 2 if ranked and ranked[0].ms >= 100 else 3,
-        "falls": [*_falls([*rows_of(section.estimate)])],
+        "falls": [*_falls(section.estimate)],
         "findings": section.findings,
         "top": [finding for finding in section.findings or () if not finding.at_most][:_TOP],
         "joint": section.joint,
@@ -109,29 +110,13 @@ def _listed(ranked: Sequence[Operator]) -> Iterator[Operator]:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Fall:
-    """A row of the waterfall: what it says, and where its bar lies, as percentages of the widest sum."""
-
-    row: Row
-    begin: float
-    width: float
-
-
-def _falls(rows: Sequence[Row]) -> Iterator[_Fall]:
-    """Bars between the running sums."""
-    reached, ends = 0.0, []
-    for row in rows:
-        if row.total:
-            reached = row.ms if row.ms is not None else reached
-            ends.append((0.0, reached if row.ms is not None else 0.0))
-        else:
-            step = row.ms if row.ms is not None and row.counted else 0.0
-            ends.append((min(reached, reached + step), max(reached, reached + step)))
-            reached += step
-    most = max((end for _, end in ends), default=0.0) or 1.0
-    for row, (begin, end) in zip(rows, ends, strict=True):
-        yield _Fall(row, 100 * max(0.0, begin) / most, 100 * (end - max(0.0, begin)) / most)
+def _falls(entry: Estimate) -> Iterator[tuple[CauseRow, float, float]]:
+    """Causes, each with where its bar begins and how wide it is, in percent of the widest sum."""
+    bars = [*placed(rows_of(entry))]
+    ends = [sorted((bar.begin, bar.end)) for bar in bars]
+    most = max((high for _, high in ends), default=0.0) or 1.0
+    for bar, (low, high) in zip(bars, ends, strict=True):
+        yield bar.cause, 100 * max(0.0, low) / most, 100 * (high - max(0.0, low)) / most
 
 
 def _colours(models: Sequence[Sequence[LayerRow]]) -> dict[str, int]:

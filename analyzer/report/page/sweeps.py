@@ -9,7 +9,7 @@ from typing import Any
 
 from ....constructor.result import Estimate
 from ....constructor.sweep import BATCH, swept
-from ..plots import Reading, Sweep
+from ..plots.sweep import Reading, Sweep
 from ..sweeping import drawn_sweep, how_of, said_of_batch
 from ..units import half_of, milliseconds
 from .payload import clipped

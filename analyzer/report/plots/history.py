@@ -6,8 +6,8 @@ Runs stand at equal distances, whatever the time between them: nights and weeks 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from statistics import median
+from itertools import pairwise
+from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 from .figure import BLUE, GREEN, GREY, ORANGE, RED, new_figure, plain_axes, shorten
@@ -15,6 +15,9 @@ from .figure import BLUE, GREEN, GREY, ORANGE, RED, new_figure, plain_axes, shor
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from ...history.changes import RunPoint
+    from ...history.result import Change, ModelHistory, Witness
 
 _COLOURS = {"SLOWER": RED, "FASTER": GREEN}
 _LINES = (ORANGE, BLUE, GREEN, GREY)
@@ -25,86 +28,70 @@ _LABELS = 8
 """Runs whose time is written below the plot."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A change of level.
-
-    Attributes:
-        at: Index of the first run at the new level.
-        verdict: ``SLOWER`` or ``FASTER``.
-        text: What is written beside it.
-        hollow: Whether the machine moved, and no version.
-    """
-
-    at: int
-    verdict: str
-    text: str
-    hollow: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Past:
-    """The runs of one series.
-
-    Attributes:
-        started: When each began.
-        latencies_ms: Of each.
-        levels: Index of the first run of a level, that behind its last, and its latency.
-        marks: Changes.
-        versions: Index of the first run with another version, and which.
-        machine: Name of each probe or network of our own, and its latency in each run; None where not measured.
-    """
-
-    started: Sequence[str]
-    latencies_ms: Sequence[float]
-    levels: Sequence[tuple[int, int, float]] = ()
-    marks: Sequence[Mark] = ()
-    versions: Sequence[tuple[int, str]] = ()
-    machine: Sequence[tuple[str, Sequence[float | None]]] = ()
-
-
-def over_time(past: Past, *, title: str, ylabel: str) -> Figure:
+def over_time(row: ModelHistory, *, title: str) -> Figure:
     """Latencies above, the machine below, run by run.
 
     Args:
-        past: The runs.
+        row: A model with runs.
         title: What they are of.
-        ylabel: What the latencies are.
     """
-    figure = new_figure(11, 6.2 if past.machine else 4.2, title=title)
-    if past.machine:
+    figure = new_figure(11, 6.2 if row.machine else 4.2, title=title)
+    if row.machine:
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1.3))
-        _draw_machine(below, past)
+        _draw_machine(below, row.machine)
         lowest = below
     else:
         above = lowest = figure.subplots()
-    _draw_latencies(above, past, ylabel)
+    versions = _versions(row.points)
+    _draw_latencies(above, row, versions)
     for axes in {above, lowest}:
-        for at, _ in past.versions:
+        for at, _ in versions:
             axes.axvline(at - 0.5, color=GREY, linestyle="--", linewidth=1.2, zorder=1)
-    _write_times(lowest, past.started)
+    _write_times(lowest, [point.started[5:16].replace("T", " ") for point in row.points])
     return figure
 
 
-def _draw_latencies(axes: Axes, past: Past, ylabel: str) -> None:
+def _versions(points: Sequence[RunPoint]) -> list[tuple[int, str]]:
+    """Index of each run with other versions than the run before, and which."""
+    found = []
+    for index, (old, new) in enumerate(pairwise(points), 1):
+        changed = [f"{name} {version}" for name, version in new.versions.items() if old.versions.get(name) != version]
+        found += [(index, ", ".join(changed))] if changed else []
+    return found
+
+
+def _levels(row: ModelHistory, changes: Sequence[tuple[int, Change]]) -> list[tuple[int, int, float]]:
+    """Index of the first run of a level, that behind its last, and its latency."""
+    if not changes:
+        return [(0, row.runs, fmean(point.latency_ms for point in row.points))]
+    levels = [(at - change.runs_before, at, change.levels.before_ms) for at, change in changes]
+    at, last = changes[-1]
+    return [*levels, (at, at + last.runs_after, last.levels.after_ms)]
+
+
+def _draw_latencies(axes: Axes, row: ModelHistory, versions: Sequence[tuple[int, str]]) -> None:
     plain_axes(axes, grid="y")
-    axes.plot(range(len(past.latencies_ms)), past.latencies_ms, "o", color=BLUE, markersize=4.5, label="run")
-    for number, (begin, end, level) in enumerate(past.levels):
+    order = {point.run: index for index, point in enumerate(row.points)}
+    changes = [(order[change.first.run], change) for change in row.changes]
+    latencies_ms = [point.latency_ms for point in row.points]
+    axes.plot(range(row.runs), latencies_ms, "o", color=BLUE, markersize=4.5, label="run")
+    for number, (begin, end, level) in enumerate(_levels(row, changes)):
         label = "level" if number == 0 else None
         axes.plot([begin - 0.4, end - 0.6], [level, level], color="#37474F", linewidth=1.4, zorder=1, label=label)
-    low, high = min(past.latencies_ms), max(past.latencies_ms)
+    low, high = min(latencies_ms), max(latencies_ms)
     room = max(high - low, 0.02 * high)
     axes.set_ylim(low - 0.25 * room, high + 0.5 * room)
-    for number, mark in enumerate(past.marks):
-        colour = _COLOURS.get(mark.verdict, GREY)
+    for number, (at, change) in enumerate(changes):
+        colour = _COLOURS[change.verdict]
         axes.plot(
-            mark.at, past.latencies_ms[mark.at], "o", markersize=11, markerfacecolor="none", markeredgecolor=colour,
+            at, latencies_ms[at], "o", markersize=11, markerfacecolor="none", markeredgecolor=colour,
             markeredgewidth=1.8, linestyle="", fillstyle="none",
         )  # fmt: skip
-        _write(axes, mark.at, _HEIGHTS[number % len(_HEIGHTS)], mark.text, colour, hollow=mark.hollow)
-    for number, (at, text) in enumerate(past.versions):
+        text = f"{change.verdict} x {change.levels.difference.ratio:.3f} ({change.cause})"
+        _write(axes, at, _HEIGHTS[number % len(_HEIGHTS)], text, colour, hollow=change.cause == "machine")
+    for number, (at, text) in enumerate(versions):
         _write(axes, at - 0.5, 0.02 + 0.06 * (number % 2), shorten(text, 48), "#5F6B73")
-    axes.set_ylabel(ylabel)
+    axes.set_ylabel(f"ms ({row.basis})")
     axes.legend(loc="upper left", bbox_to_anchor=(0, 1.12), ncols=2, fontsize=9, frameon=False)
 
 
@@ -119,16 +106,16 @@ def _write(axes: Axes, at: float, height: float, text: str, colour: str, *, holl
     )  # fmt: skip
 
 
-def _draw_machine(axes: Axes, past: Past) -> None:
+def _draw_machine(axes: Axes, machine: Sequence[Witness]) -> None:
     """Each relative to its own middle."""
     plain_axes(axes, grid="y")
     axes.axhline(1, color=GREY, linewidth=1)
-    for (name, values), colour in zip(past.machine, [*_LINES, *[GREY] * len(past.machine)], strict=False):
-        known = [(place, value) for place, value in enumerate(values) if value]
+    for witness, colour in zip(machine, [*_LINES, *[GREY] * len(machine)], strict=False):
+        known = [(place, value) for place, value in enumerate(witness.latencies_us) if value]
         middle = median([value for _, value in known])
         axes.plot(
             [place for place, _ in known], [value / middle for _, value in known], ".-", color=colour, linewidth=1,
-            markersize=4, label=name,
+            markersize=4, label=witness.name,
         )  # fmt: skip
     axes.set_ylabel("machine / median")
     axes.legend(loc="upper left", bbox_to_anchor=(0, 1.22), ncols=4, fontsize=8, frameon=False)

@@ -2,42 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ..causes import CauseBar, CauseRow, placed
 from .figure import BLUE, GREEN, GREY, ORANGE, RED, new_figure, plain_axes, row_height, shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from ....constructor.result import SequenceLatency
+
 
 _NAMED_STEPS = 6
 """How many of the slowest steps are named in the plot."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One sequence of a model, as a bar.
-
-    Attributes:
-        label: What it is, for example ``Conv+Relu``.
-        first: Index of its first layer in the model's order.
-        layers: Number of layers that it covers.
-        latency_ms: Its latency; None where it was not measured.
-        critical: Whether it lies on the critical path.
-    """
-
-    label: str
-    first: int
-    layers: int
-    latency_ms: float | None
-    critical: bool
-
-
-def latency_by_layer(steps: Sequence[Step], *, title: str) -> Figure:
+def latency_by_layer(steps: Sequence[SequenceLatency], *, title: str) -> Figure:
     """Latency of every sequence in the model's order; a strip below marks the critical path.
 
     Args:
@@ -56,22 +38,35 @@ def latency_by_layer(steps: Sequence[Step], *, title: str) -> Figure:
     _name_slowest(bars, steps)
     strip.set_xlabel("layer, in the model's order")
     strip.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    end = max((step.first + step.layers for step in steps), default=1)
+    end = _end(steps)
     strip.set_xlim(-0.5 - end * 0.005, end - 0.5 + end * 0.005)
     return figure
 
 
-def _draw_bars(axes: Axes, steps: Sequence[Step]) -> None:
+def _width(step: SequenceLatency) -> int:
+    """Layers from the first to the last of a sequence."""
+    return step.layers[-1] - step.layers[0] + 1
+
+
+def _centre(step: SequenceLatency) -> float:
+    return (step.layers[0] + step.layers[-1]) / 2
+
+
+def _end(steps: Sequence[SequenceLatency]) -> int:
+    return max((step.layers[-1] + 1 for step in steps), default=1)
+
+
+def _draw_bars(axes: Axes, steps: Sequence[SequenceLatency]) -> None:
     plain_axes(axes, grid="y")
     axes.set_ylabel("latency (ms)")
     slowest = max((step.latency_ms or 0.0 for step in steps), default=0.0)
     for critical, colour, label in ((True, ORANGE, "on the critical path"), (False, BLUE, "beside it")):
-        drawn = [step for step in steps if step.critical is critical and step.latency_ms is not None]
+        drawn = [step for step in steps if step.on_path is critical and step.latency_ms is not None]
         if drawn:
             axes.bar(
-                [step.first - 0.5 for step in drawn],
+                [step.layers[0] - 0.5 for step in drawn],
                 [step.latency_ms or 0.0 for step in drawn],
-                width=[step.layers for step in drawn],
+                width=[_width(step) for step in drawn],
                 align="edge",
                 color=colour,
                 # A white edge separates neighbours, where there is room for one.
@@ -81,7 +76,7 @@ def _draw_bars(axes: Axes, steps: Sequence[Step]) -> None:
             )
     missing = [step for step in steps if step.latency_ms is None]
     if missing:
-        centres = [step.first + (step.layers - 1) / 2 for step in missing]
+        centres = [_centre(step) for step in missing]
         height = (slowest or 1.0) * 0.02
         axes.plot(centres, [height] * len(missing), "x", color=RED, markersize=6, label="not measured", clip_on=False)
     axes.set_ylim(0, (slowest or 1.0) * 1.22)
@@ -89,9 +84,9 @@ def _draw_bars(axes: Axes, steps: Sequence[Step]) -> None:
         axes.legend(loc="upper right", fontsize=9, frameon=False, ncols=3, bbox_to_anchor=(1.0, 1.12))
 
 
-def _draw_strip(axes: Axes, steps: Sequence[Step]) -> None:
-    axes.broken_barh([(step.first - 0.5, step.layers) for step in steps], (0, 1), color="#ECEFF1")
-    axes.broken_barh([(step.first - 0.5, step.layers) for step in steps if step.critical], (0, 1), color=ORANGE)
+def _draw_strip(axes: Axes, steps: Sequence[SequenceLatency]) -> None:
+    axes.broken_barh([(step.layers[0] - 0.5, _width(step)) for step in steps], (0, 1), color="#ECEFF1")
+    axes.broken_barh([(step.layers[0] - 0.5, _width(step)) for step in steps if step.on_path], (0, 1), color=ORANGE)
     axes.set_yticks([0.5], ["critical path"], fontsize=9)
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(0, 1)
@@ -99,14 +94,14 @@ def _draw_strip(axes: Axes, steps: Sequence[Step]) -> None:
         axes.spines[side].set_visible(False)
 
 
-def _name_slowest(axes: Axes, steps: Sequence[Step]) -> None:
+def _name_slowest(axes: Axes, steps: Sequence[SequenceLatency]) -> None:
     """Write the names of the slowest steps above their bars, where no taller bar stands in the label's way."""
-    heights = [(step.first + (step.layers - 1) / 2, step.latency_ms, step.label) for step in steps]
+    heights = [(_centre(step), step.latency_ms, "+".join(step.op_types)) for step in steps]
     measured = [(centre, height, label) for centre, height, label in heights if height is not None]
     if not measured:
         axes.text(0.5, 0.5, "no layer of this model was measured", transform=axes.transAxes, ha="center", color=GREY)
         return
-    end = max(step.first + step.layers for step in steps)
+    end = _end(steps)
     tallest = max(height for _, height, _ in measured)
     named: list[float] = []
     for centre, height, label in sorted(measured, key=lambda bar: -bar[1]):
@@ -137,125 +132,73 @@ _BROAD = 0.62
 """Height of a bar; the rest of a row is space."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fall:
-    """One row of a waterfall.
-
-    Attributes:
-        label: What it is.
-        ms: A total, or what a cause adds (negative: takes off); None where it is not known.
-        half_ms: Half of its 95 % interval.
-        total: Whether it is a total, which stands on zero.
-    """
-
-    label: str
-    ms: float | None
-    half_ms: float = 0.0
-    total: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Bar:
-    """A row with its place.
-
-    Attributes:
-        row: Its number, from the top.
-        begin: Where it begins, in ms.
-        end: Where it ends.
-        fall: The row.
-        colour: Of the bar.
-        kind: What the colour stands for.
-    """
-
-    row: int
-    begin: float
-    end: float
-    fall: Fall
-    colour: str
-    kind: str
-
-
-def waterfall(falls: Sequence[Fall], *, title: str) -> Figure:
+def waterfall(causes: Sequence[CauseRow], *, title: str) -> Figure:
     """Totals, and between them what each cause adds or takes off; whiskers are 95 % intervals.
 
     Args:
-        falls: The rows, from the top. A cause begins where the row before it ended; a total stands on zero. Those that
-            are not known have no row: they are named below.
+        causes: The rows, from the top. Those that are not known, or not counted, have no row: they are named below.
         title: Name of the model and what was measured.
 
     Returns:
         A figure with one axes.
     """
-    unknown = [fall.label for fall in falls if fall.ms is None]
-    falls = [fall for fall in falls if fall.ms is not None]
-    figure = new_figure(9.5, row_height(len(falls), each=0.36, least=2.6), title=title)
+    unknown = [
+        cause.label if cause.counted else f"{cause.label} (its interval includes zero)"
+        for cause in causes
+        if cause.step is None
+    ]
+    bars = [bar for bar in placed(causes) if bar.cause.step is not None]
+    figure = new_figure(9.5, row_height(len(bars), each=0.36, least=2.6), title=title)
     axes = figure.subplots()
     plain_axes(axes, grid="x")
-    bars = list(_placed(falls))
     _draw_falls(axes, bars)
-    _write_values(axes, falls, bars)
-    axes.set_yticks(range(len(falls)), [shorten(fall.label, 30) for fall in falls], fontsize=9)
-    axes.set_ylim(max(len(falls), 1) - 0.5, -0.5)
+    _write_values(axes, bars)
+    axes.set_yticks(range(len(bars)), [shorten(bar.cause.label, 30) for bar in bars], fontsize=9)
+    axes.set_ylim(max(len(bars), 1) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel(f"latency (ms){'; not known: ' if unknown else ''}{', '.join(unknown)}")
     return figure
 
 
-def _placed(falls: Sequence[Fall]) -> Iterator[_Bar]:
-    at = 0.0
-    for row, fall in enumerate(falls):
-        if fall.ms is None:
-            continue
-        if fall.total:
-            begin, at = 0.0, fall.ms
-            colour, kind = BLUE, "total"
-        else:
-            begin, at = at, at + fall.ms
-            colour, kind = (ORANGE, "adds") if fall.ms > 0 else (GREEN, "takes off")
-        yield _Bar(row, begin, at, fall, colour, kind)
+_KINDS = {"total": BLUE, "adds": ORANGE, "takes off": GREEN}
 
 
-def _draw_falls(axes: Axes, bars: Sequence[_Bar]) -> None:
-    for kind in dict.fromkeys(bar.kind for bar in bars if bar.begin != bar.end):
-        drawn = [bar for bar in bars if bar.kind == kind]
+def _kind(bar: CauseBar) -> str:
+    return "total" if bar.cause.total else "adds" if bar.end > bar.begin else "takes off"
+
+
+def _draw_falls(axes: Axes, bars: Sequence[CauseBar]) -> None:
+    for kind in dict.fromkeys(_kind(bar) for bar in bars if bar.begin != bar.end):
+        drawn = [(row, bar) for row, bar in enumerate(bars) if _kind(bar) == kind]
         axes.barh(
-            [bar.row for bar in drawn],
-            [bar.end - bar.begin for bar in drawn],
-            left=[bar.begin for bar in drawn],
+            [row for row, _ in drawn],
+            [bar.end - bar.begin for _, bar in drawn],
+            left=[bar.begin for _, bar in drawn],
             height=_BROAD,
-            color=drawn[0].colour,
+            color=_KINDS[kind],
             label=kind,
         )
-    for before, after in pairwise(bars):
-        axes.plot(
-            [before.end, before.end], [before.row - _BROAD / 2, after.row + _BROAD / 2], color=GREY, linewidth=0.8
-        )
-    sure = [bar for bar in bars if bar.fall.half_ms > 0]
+    for row, bar in enumerate(bars[:-1]):
+        axes.plot([bar.end, bar.end], [row - _BROAD / 2, row + 1 + _BROAD / 2], color=GREY, linewidth=0.8)
+    sure = [(bar.end, row, bar.cause.half_ms) for row, bar in enumerate(bars) if bar.cause.half_ms]
     if sure:
+        ends, rows, halves = zip(*sure, strict=True)
         axes.errorbar(
-            [bar.end for bar in sure],
-            [bar.row for bar in sure],
-            xerr=[bar.fall.half_ms for bar in sure],
-            fmt="none",
-            ecolor=_INK,
-            elinewidth=1.1,
-            capsize=2.5,
-            label="95 % interval",
+            ends, rows, xerr=halves, fmt="none", ecolor=_INK, elinewidth=1.1, capsize=2.5, label="95 % interval"
         )
     if bars:
         axes.axvline(0.0, color=_INK, linewidth=0.8)
         axes.legend(loc="lower right", fontsize=9, frameon=False, ncols=4, bbox_to_anchor=(1.0, 1.0))
 
 
-def _write_values(axes: Axes, falls: Sequence[Fall], bars: Sequence[_Bar]) -> None:
+def _write_values(axes: Axes, bars: Sequence[CauseBar]) -> None:
     """The numbers in a column of their own, right of the axes."""
-    right = max((max(bar.begin, bar.end + bar.fall.half_ms) for bar in bars), default=1.0) or 1.0
-    left = min((min(bar.begin, bar.end - bar.fall.half_ms) for bar in bars), default=0.0)
+    right = max((max(bar.begin, bar.end + (bar.cause.half_ms or 0.0)) for bar in bars), default=1.0) or 1.0
+    left = min((min(bar.begin, bar.end - (bar.cause.half_ms or 0.0)) for bar in bars), default=0.0)
     axes.set_xlim(min(0.0, left * 1.05), right * 1.03)
-    for row, fall in enumerate(falls):
-        text = "not known" if fall.ms is None else f"{fall.ms:.4g} ms" if fall.total else f"{fall.ms:+.3g} ms"
-        if fall.ms == 0 and not fall.total:
-            text = "0 ms"
+    for row, bar in enumerate(bars):
+        ms, total = bar.cause.step or 0.0, bar.cause.total
+        text = f"{ms:.4g} ms" if total else f"{ms:+.3g} ms" if ms else "0 ms"
         axes.text(
             1.13,
             row,
@@ -264,6 +207,6 @@ def _write_values(axes: Axes, falls: Sequence[Fall], bars: Sequence[_Bar]) -> No
             ha="right",
             va="center",
             fontsize=9,
-            color=GREY if fall.ms is None else _INK,
-            fontweight="bold" if fall.total else "normal",
+            color=_INK,
+            fontweight="bold" if total else "normal",
         )

@@ -6,29 +6,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from dlbricks.analyzer.report.plots import (
-    Fall,
-    GranularityPoint,
-    Mark,
-    ModelLatency,
-    ModelShare,
-    Past,
-    Rival,
-    Roof,
-    RooflineDot,
-    Step,
-    accuracy_against_granularity,
-    estimate_beside_measured,
-    forest,
-    latency_by_layer,
-    over_time,
-    roofline_chart,
-    save,
-    similarity_grid,
-    unique_share,
-    waterfall,
-)
-from dlbricks.analyzer.report.plots.figure import GREEN, RED
+from dlbricks.analyzer.comparison.difference import Difference, Levels
+from dlbricks.analyzer.history.changes import RunPoint
+from dlbricks.analyzer.history.result import Cause, Change, ModelHistory, Witness
+from dlbricks.analyzer.report.causes import CauseRow
+from dlbricks.analyzer.report.plots.accuracy import estimate_beside_measured
+from dlbricks.analyzer.report.plots.figure import GREEN, RED, save
+from dlbricks.analyzer.report.plots.forest import Rival, forest
+from dlbricks.analyzer.report.plots.history import over_time
+from dlbricks.analyzer.report.plots.layers import latency_by_layer, waterfall
+from dlbricks.analyzer.report.plots.roofline import Roof, RooflineDot, roofline_chart
+from dlbricks.analyzer.report.plots.sweep import ModelShare, similarity_grid, unique_share
+from dlbricks.constructor.result import Estimate, SequenceLatency
+from flat import flat_estimate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,31 +26,33 @@ if TYPE_CHECKING:
 LONG = "a/folder/inside/a/folder/with_a_model_whose_name_does_not_end_before_it_is_far_too_long_v"
 
 
-def steps(count: int) -> list[Step]:
+def steps(count: int) -> list[SequenceLatency]:
     return [
-        Step("Conv+Relu", 2 * i, 2, None if i % 7 == 3 else 0.1 + (i * 37 % 11) / 5, critical=i % 3 != 0)
+        SequenceLatency(
+            i, "key", (2 * i, 2 * i + 1), ("a", "b"), ("Conv", "Relu"),
+            None if i % 7 == 3 else 0.1 + (i * 37 % 11) / 5, on_path=i % 3 != 0,
+        )
         for i in range(count)
-    ]
+    ]  # fmt: skip
 
 
-def latencies(count: int) -> list[ModelLatency]:
+def latencies(count: int) -> list[Estimate]:
     return [
-        ModelLatency(f"{LONG}{i}", 1.1 * 2**i, 0.8 * 2**i, 2.0**i if i % 4 else None, (2.0**i, 1.2 * 2**i))
+        flat_estimate(
+            f"{LONG}{i}", sequential_ms=1.1 * 2**i, critical_path_ms=0.8 * 2**i, estimate_ms=1.05 * 2**i,
+            measured_ms=2.0**i if i % 4 else None, ci95_ms=(2.0**i, 1.2 * 2**i),
+        )
         for i in range(count)
-    ]
+    ]  # fmt: skip
 
 
-def granularities(count: int) -> list[GranularityPoint]:
-    return [GranularityPoint(g, (0.9, 1.0 + g / 50), None if g == 2 else 4 / g) for g in range(1, count + 1)]
-
-
-FALLS = [
-    Fall("bricks", 12.0, 0.3, total=True),
-    Fall("fusion", -4.0, 0.2),
-    Fall("cache", 2.0),
-    Fall("layout", 0.0),
-    Fall("estimate", 10.0, 0.5, total=True),
-    Fall("measured", 9.0, total=True),
+CAUSES = [
+    CauseRow("bricks", 12.0, 0.3, total=True),
+    CauseRow("fusion", -4.0, 0.2),
+    CauseRow("cache", 2.0, None),
+    CauseRow("layout", 0.0, None),
+    CauseRow("estimate", 10.0, 0.5, total=True),
+    CauseRow("measured", 9.0, None, total=True),
 ]
 ROOF = Roof(179.0, {"L1d": 130.0, "L2": 101.0, "L3": 29.6, "memory": 23.2})
 DOTS = [RooflineDot(f"{LONG}{i % 9}", 10.0**i if i % 3 else 0.0, 1e4 * 3**i, 0.001 * 2**i, 1 / 20) for i in range(20)]
@@ -73,9 +65,10 @@ FIGURES: dict[str, Any] = {
                                           title="t"),
     "roofline": lambda: roofline_chart(DOTS, ROOF, title=LONG),
     "roofline-flat": lambda: roofline_chart([RooflineDot("Relu", 0.0, 8.0, 1.0, 1.0)], Roof(1.0, {}), title="t"),
-    "waterfall": lambda: waterfall(FALLS, title=LONG),
-    "waterfall-negative": lambda: waterfall([Fall("bricks", 1e-4, 3e-4, total=True), Fall("x", -4e4, 1.0)], title="t"),
-    "granularity": lambda: accuracy_against_granularity(granularities(10), title="t"),
+    "waterfall": lambda: waterfall(CAUSES, title=LONG),
+    "waterfall-negative": lambda: waterfall(
+        [CauseRow("bricks", 1e-4, 3e-4, total=True), CauseRow("x", -4e4, 1.0)], title="t"
+    ),
     "nothing": lambda: latency_by_layer([], title=LONG),
     "no model": lambda: estimate_beside_measured([], title=LONG),
     "no cause": lambda: waterfall([], title="t"),
@@ -112,7 +105,7 @@ def test_every_step_is_a_bar_and_the_critical_ones_are_marked() -> None:
     assert [len(line.get_xdata()) for line in crosses] == [sum(step.latency_ms is None for step in drawn)]
     everything, critical = strip.collections
     assert len(everything.get_paths()) == len(drawn)
-    assert len(critical.get_paths()) == sum(step.critical for step in drawn)
+    assert len(critical.get_paths()) == sum(step.on_path for step in drawn)
     slowest = max(step.latency_ms for step in drawn if step.latency_ms is not None)
     assert bars.texts[0].get_text() == f"Conv+Relu\n{slowest:g} ms"
 
@@ -120,9 +113,9 @@ def test_every_step_is_a_bar_and_the_critical_ones_are_marked() -> None:
 def test_each_model_has_its_estimates_beside_its_measured_latency() -> None:
     """A prediction that is not the sum is drawn beside it."""
     models = [
-        ModelLatency("a", 10.0, 8.0, 9.0, (9.0, 10.0), 9.5),
-        ModelLatency("b", None, None, 5.0),
-        ModelLatency("c", 3.0, 2.0, None),
+        flat_estimate("a", sequential_ms=10.0, critical_path_ms=8.0, measured_ms=9.0, ci95_ms=(9, 10), estimate_ms=9.5),
+        flat_estimate("b", measured_ms=5.0),
+        flat_estimate("c", sequential_ms=3.0, critical_path_ms=2.0, estimate_ms=3.0),
     ]
 
     left, right = estimate_beside_measured(models, title="t").axes
@@ -131,17 +124,18 @@ def test_each_model_has_its_estimates_beside_its_measured_latency() -> None:
         line.get_label(): sorted(line.get_xdata()) for line in left.lines if not str(line.get_label()).startswith("_")
     }
     assert points == {
-        "measured": [5.0, 9.0], "sequential": [3.0, 10.0], "critical path": [2.0, 8.0], "estimate": [9.5],
+        "measured": [5.0, 9.0], "sequential": [3.0, 10.0], "critical path": [2.0, 8.0], "estimate": [3.0, 9.5],
     }  # fmt: skip
-    assert {"1.06", "not measured"} <= {text.get_text() for text in right.texts}
+    assert {"1.06", "not measured", "not complete"} <= {text.get_text() for text in right.texts}
 
 
 def test_disturbed_models_and_those_that_are_not_paired_are_marked_and_explained() -> None:
     quiet, disturbed = (0.9, 1.1), (0.8, 1.3)
+    known = {"sequential_ms": 4.0, "critical_path_ms": 3.0, "measured_ms": 2.0, "estimate_ms": 2.1, "paired": True}
     models = [
-        ModelLatency("a", 10.0, 8.0, 9.0, None, 9.5, quiet),
-        ModelLatency("b", 4.0, 3.0, 2.0, None, 2.1, disturbed, undisturbed_ms=1.5, disturbance=0.42),
-        ModelLatency("c", 4.0, 3.0, 2.0, None, 2.1, quiet, paired=False),
+        flat_estimate("a", **known, ratio_ci95=quiet, disturbance=0.05),
+        flat_estimate("b", **known, ratio_ci95=disturbed, undisturbed_ms=1.5, disturbance=0.42),
+        flat_estimate("c", **(known | {"paired": False}), ratio_ci95=quiet),
     ]
 
     left, right = estimate_beside_measured(models, title="t").axes
@@ -160,7 +154,7 @@ def test_disturbed_models_and_those_that_are_not_paired_are_marked_and_explained
 
 
 def test_a_cause_begins_where_the_one_before_ended() -> None:
-    axes = waterfall(FALLS, title="t").axes[0]
+    axes = waterfall(CAUSES, title="t").axes[0]
 
     bars = sorted((bar.get_y(), bar.get_x(), bar.get_width()) for bar in axes.patches)
     assert [(x, width) for _, x, width in bars] == [
@@ -225,39 +219,44 @@ def test_ratios_that_are_refused_or_unpaired_and_gains_that_may_be_chance_look_l
     assert _legend(_forest(sure)) == ["FASTER"]
 
 
-def test_runs_over_time_show_levels_versions_and_the_machine() -> None:
-    past = Past(
-        started=[f"09-{day:02} 02:00" for day in range(1, 31)],
-        latencies_ms=[1.0] * 20 + [1.1] * 10,
-        levels=[(0, 20, 1.0), (20, 30, 1.1)],
-        marks=[Mark(20, "SLOWER", "SLOWER x 1.100 (versions)"), Mark(29, "FASTER", "once more", hollow=True)],
-        versions=[(20, "onnxruntime 1.31.0")],
-        machine=[("probe of arithmetic", [50.0] * 29 + [None])],
-    )
+def _change(at: RunPoint, before_ms: float, after_ms: float, cause: Cause) -> Change:
+    difference = Difference(after_ms / before_ms, (0.9, 1.2), 0.01)
+    return Change(at, "found", Levels(before_ms, after_ms, difference), 9, 1, cause, "why")
 
-    figure = over_time(past, title="squeezenet", ylabel="ms")
+
+def test_runs_over_time_show_levels_versions_and_the_machine() -> None:
+    points = tuple(
+        RunPoint(f"run-{day}", f"2026-09-{day:02}T02:00", 1.0 if day <= 20 else 1.1, (0.9, 1.2), None, "stack",
+                 {"onnxruntime": "1.30.0" if day <= 20 else "1.31.0"})
+        for day in range(1, 31)
+    )  # fmt: skip
+    row = ModelHistory(
+        "squeezenet", basis="mean", points=points,
+        changes=(_change(points[20], 1.0, 1.1, Cause.VERSIONS), _change(points[29], 1.1, 1.0, Cause.MACHINE)),
+        machine=(Witness("probe of arithmetic", "probe", (*[50.0] * 29, None)),),
+    )  # fmt: skip
+
+    figure = over_time(row, title="squeezenet")
 
     above, below = figure.axes
     texts = [text.get_text().strip() for text in above.texts]
-    assert texts == ["SLOWER x 1.100 (versions)", "once more", "onnxruntime 1.31.0"]
-    assert above.lines[0].get_ydata().tolist() == past.latencies_ms
+    assert texts == ["SLOWER x 1.100 (versions)", "FASTER x 0.909 (machine)", "onnxruntime 1.31.0"]
+    assert [text.get_style() for text in above.texts] == ["normal", "italic", "normal"]
+    assert above.lines[0].get_ydata().tolist() == [point.latency_ms for point in points]
+    assert list(above.lines[1].get_ydata()) == [1.0, 1.0]
     assert len(below.lines[1].get_ydata()) == 29, "the run that did not probe is no zero"
-    assert len(over_time(Past(["now"], [1.0]), title="", ylabel="ms").axes) == 1
+    assert len(over_time(ModelHistory("a", basis="mean", points=points[:1]), title="").axes) == 1
 
 
-def test_the_mean_over_a_zoo_is_geometric() -> None:
-    accuracy, speedup = accuracy_against_granularity([GranularityPoint(1, (0.5, 2.0), 4.0)], title="t").axes
+def test_a_cause_that_is_not_known_or_not_counted_says_so_and_has_no_bar() -> None:
+    chance = CauseRow("cache", 1.0, 2.0, counted=False)
 
-    mean = next(line for line in accuracy.lines if line.get_label() == "geometric mean")
-    assert list(mean.get_ydata()) == pytest.approx([1.0])
-    assert [text.get_text() for text in speedup.texts] == ["4.0"]
-
-
-def test_a_cause_that_is_not_known_says_so_and_has_no_bar() -> None:
-    axes = waterfall([Fall("bricks", 2.0, total=True), Fall("fusion", None)], title="t").axes[0]
+    axes = waterfall(
+        [CauseRow("bricks", 2.0, None, total=True), CauseRow("fusion", None, None), chance], title="t"
+    ).axes[0]
 
     assert len(axes.patches) == 1
     assert [text.get_text() for text in axes.texts] == ["2 ms"]
     assert [text.get_text() for text in axes.get_yticklabels()] == ["bricks"]
-    assert axes.get_xlabel() == "latency (ms); not known: fusion"
+    assert axes.get_xlabel() == "latency (ms); not known: fusion, cache (its interval includes zero)"
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["total"]

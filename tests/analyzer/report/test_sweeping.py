@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from dlbricks.analyzer.estimation.estimates import Estimates
 from dlbricks.analyzer.report.drawing import draw_estimates, draw_sweeps
-from dlbricks.analyzer.report.plots import sweeps
+from dlbricks.analyzer.report.plots.sweep import sweeps
 from dlbricks.analyzer.report.sweeping import sweep, sweep_lines, sweeps_of
 from dlbricks.constructor import Estimate
 from dlbricks.constructor.curve import Curve, Interpolation, Point
