@@ -57,7 +57,7 @@ def main() -> None:
     """Read, calibrate and write."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     results = accuracies(RESULTS)
-    found = {name: _validated(name, one) for name, one in results.items()}
+    found = {name: validated(name, one) for name, one in results.items()}
     for name, one in found.items():
         print(name, one)
     (RESULTS / "calibration.json").write_text(json.dumps(found, indent=1) + "\n")
@@ -126,7 +126,7 @@ def calibrated(models: Sequence[Mapping[str, Any]], method_sd: float | None) -> 
     }
 
 
-def _validated(name: str, fitted: Mapping[str, Any]) -> dict[str, Any]:
+def validated(name: str, fitted: Mapping[str, Any]) -> dict[str, Any]:
     """The error of the method over one run, and how many intervals with it hold 1 in what it was not fitted to."""
     made = calibrated(fitted["models"], fitted["method_sd"])
     new = [row for row in fitted["models"] if row["half"] == "new"]
