@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 
 from ...errors import DlbricksError, ModelError
@@ -94,7 +95,7 @@ def read_subject(path: Path, batch: int | None, dims: Mapping[str, int], *, shap
         other = _copy_of_structure(model)
         with contextlib.suppress(DlbricksError):  # another size need not be possible
             apply(other, plan(other, dims=changed))
-            others += _feeds(other, _SCALES[:1])
+            others += _feeds(other, _SCALES[:1], first=1)
     return Subject(path, model, overridable, external, feeds, tuple(others))
 
 
@@ -129,7 +130,8 @@ def _another(size: int) -> int:
     return size + 32 if size % 32 == 0 else size + 1
 
 
-def _feeds(bound: onnx.ModelProto, scales: Sequence[float]) -> tuple[Feeds, ...]:
+def _feeds(bound: onnx.ModelProto, scales: Sequence[float], *, first: int = 0) -> tuple[Feeds, ...]:
+    """Return sets of inputs. In all but number 0 integers and booleans vary: masks of ones would hide their effect."""
     constants = {tensor.name for tensor in bound.graph.initializer}
     types = list[InputType]()
     for value in bound.graph.input:
@@ -140,13 +142,29 @@ def _feeds(bound: onnx.ModelProto, scales: Sequence[float]) -> tuple[Feeds, ...]
             raise ModelError(f"input '{value.name}' has no static shape", remedy="give its dimensions")
         kind = onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type).lower()
         types.append((value.name, kind, shape))
+    usual = make_inputs(bound, types, seed=0)[0]
     return tuple(
         {
-            name: array * array.dtype.type(scale) if array.dtype.kind == "f" else array
+            name: array * array.dtype.type(scale) if array.dtype.kind == "f" else _varied(array, usual[name], seed)
             for name, array in make_inputs(bound, types, seed=seed)[0].items()
         }
-        for seed, scale in enumerate(scales)
+        for seed, scale in enumerate(scales, start=first)
     )
+
+
+def _varied(array: npt.NDArray[Any], usual: npt.NDArray[Any], seed: int) -> npt.NDArray[Any]:
+    """Return integers or booleans that differ from the usual ones; the first of each row stays.
+
+    A row that is masked as a whole would give no finite output.
+    """
+    if seed == 0 or array.dtype.kind not in "iub" or not array.size or not np.array_equal(array, usual):
+        return array
+    value, random = int(array.flat[0]), np.random.default_rng(seed)
+    if array.size == 1:
+        return np.full_like(array, random.choice([0, 1, value // 2, 2 * value]))
+    made: npt.NDArray[Any] = random.integers(0, max(value, 1) + 1, array.shape).astype(array.dtype)
+    made[..., 0] = array[..., 0]
+    return made
 
 
 Executed = Counter[tuple[object, ...]]
@@ -240,6 +258,11 @@ class Checker:
                     self.other = feeds
         if not self.usable:
             raise ModelError(f"the model does not run on any input that was made for it: {reason}")
+        for name, array in self.usable[0].items():
+            same = all(np.array_equal(array, feeds[name]) for feeds in self.usable)
+            if array.dtype.kind in "iub" and array.size and same:
+                told = f"input '{name}' was accepted with one value only: a rewrite could hold for no other"
+                raise ModelError(told, remedy="make it a constant of the model")
 
     @property
     def second_shape(self) -> bool:

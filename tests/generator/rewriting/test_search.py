@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -126,3 +127,34 @@ def test_a_race_takes_samples_of_each_pair(path: Path):
 
     assert len(taken) == 2
     assert all(before > 0 and after > 0 for samples in taken for before, after in samples)
+
+
+MASKED = """<ir_version: 8, opset_import: ["" : 17]>
+model (float[4,64] x, int64[4,64] attention_mask) => (float[4,64] y) {
+ m = Cast<to = 1>(attention_mask) s = Mul(x, m) y = Sin(s)
+}"""
+
+
+def unmasked(values: Values, _: float) -> list[Rewrite]:
+    """The mask left out, which changes nothing where it is all ones."""
+    draft = Draft(values.graph)
+    draft.op("Sin", "x", to="y")
+    return [draft.rewrite("planted: unmasked", ["y"], [], values.total_ns)]
+
+
+def test_masks_vary_so_that_none_is_left_out(tmp_path: Path):
+    onnx.save(onnx.parser.parse_model(MASKED), tmp_path / "masked.onnx")
+
+    subject = read_subject(tmp_path / "masked.onnx", None, {})
+    _, found = searched(tmp_path / "masked.onnx", unmasked=unmasked)
+
+    assert {int(feeds["attention_mask"].min()) for feeds in subject.feeds} == {0, 1}
+    assert found.steps == ()
+
+
+def test_a_model_that_takes_one_value_only_is_refused(tmp_path: Path):
+    onnx.save(onnx.parser.parse_model(MASKED), tmp_path / "masked.onnx")
+    subject = read_subject(tmp_path / "masked.onnx", None, {})
+
+    with pytest.raises(ModelError, match="'attention_mask' was accepted with one value only"):
+        Checker(replace(subject, feeds=subject.feeds[:1]), threads=1, noise_ok=False)
