@@ -22,12 +22,12 @@ from ..generator.progress import ProgressCallback
 from ..models import ModelSource
 from ..models.dimensions import DimensionKind
 from ..models.source import find_models
-from ..tabular import Records, Row, Tabular
+from ..tabular import Field, Records, Row, Tabular
 from .estimation.estimate import estimates_in
 from .report.answers.estimates import caveats
 from .report.drawing import conditions_of, draw_sweeps
 from .report.sweeping import sweep
-from .report.tables import Answer, Column
+from .report.tables import Answer
 from .report.units import counted, duration, milliseconds
 from .reporting import MeasuringPlan, Setup, cut_of, estimates_here, set_up, settled
 
@@ -339,14 +339,14 @@ def tokens_answer(found: Tokens) -> Answer:
     return Answer.of(
         records,
         columns=[
-            Column("prompt", "prompt tokens"),
-            Column("ttft_ms", "first token ms ±95%", milliseconds, bounds="ttft_ci95_ms"),
-            Column("token_ms", "per token ms ±95%", milliseconds, bounds="token_ci95_ms"),
-            Column("first_ms", "second token ms", milliseconds, spare=True),
-            Column("last_ms", "last token ms", milliseconds, spare=True),
-            Column("tokens_per_s", "tokens/s", _rate),
-            Column("total_ms", "whole answer ms ±95%", milliseconds, bounds="total_ci95_ms"),
-            Column("read", "interpolated", str),
+            Field("prompt", "prompt tokens"),
+            Field("ttft_ms", "first token ms ±95%", "ms", interval="ttft_ci95_ms"),
+            Field("token_ms", "per token ms ±95%", "ms", interval="token_ci95_ms"),
+            Field("first_ms", "second token ms", "ms", spare=True),
+            Field("last_ms", "last token ms", "ms", spare=True),
+            Field("tokens_per_s", "tokens/s", _rate),
+            Field("total_ms", "whole answer ms ±95%", "ms", interval="total_ci95_ms"),
+            Field("read", "interpolated", str),
         ],
         summary=list(_summary(found)),
         table=[{**record, "read": _read(row)} for record, row in zip(records.results, found.rows, strict=True)],

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from ....tabular import Row
+from ....tabular import Field, Row, columns_of
 from ...estimation.estimates import FIELDS
 from ...shell import with_command
 from ..causes import advised_for, written
 from ..roofs import roofline_lines
 from ..sweeping import sweep_lines
-from ..tables import MOST, Answer, Column, form_cells, form_columns, table_lines, unlisted
+from ..tables import MOST, Answer, form_cells, form_columns, table_lines, unlisted
 from ..units import counted, milliseconds, percent, ratio_within, short
 from .generation import bound_lines, control_lines, values_of
 
@@ -28,18 +28,6 @@ if TYPE_CHECKING:
 
 _NAMED = 4
 """Models that a line names, before it counts them."""
-
-_UNITS: Mapping[str, Callable[[Any], str]] = {"": str, "ms": milliseconds, "share": percent}
-"""How values are written, by the unit of their field."""
-
-
-def columns_of(*keys: str) -> list[Column]:
-    """Return the columns of some fields of an estimate, in the order of the keys."""
-    fields = {field.key: field for field in FIELDS}
-    return [
-        Column(field.cell or field.key, field.title, _UNITS[field.unit], field.interval, field.spare)
-        for field in (fields[key] for key in keys)
-    ]
 
 
 def table_row(entry: Estimate, row: Row) -> Row:
@@ -136,6 +124,7 @@ def estimates_answer(
     return Answer.of(
         records,
         columns=columns_of(
+            FIELDS,
             "name", "layers", "sequences", "unique", "estimate_ms", "sequential_ms", "critical_path_ms",
             "lower_bound_sequential_ms", "undisturbed_ms", "measured_ms", "ratio", "coverage",
         ),
@@ -287,5 +276,5 @@ def _path(parts: Sequence[SequenceLatency]) -> list[str]:
         {"latency_ms": part.latency_ms, "ci95_ms": part.ci95_ms, **form_cells(part.op_types, part.names, part.form)}
         for part in parts
     ]
-    columns = [Column("latency_ms", "ms ±95%", milliseconds, bounds="ci95_ms"), *form_columns(rows)]
+    columns = [Field("latency_ms", "ms ±95%", "ms", interval="ci95_ms"), *form_columns(rows)]
     return table_lines(rows, columns)

@@ -16,8 +16,9 @@ from ....generator.decomposition.decompose import Decomposer
 from ....generator.network import export
 from ....generator.planning.library_plans import PlanReport
 from ....models import ModelSource
-from ..tables import Answer, Column
-from ..units import counted, milliseconds, percent, quantity, size
+from ....tabular import Field
+from ..tables import Answer
+from ..units import counted, milliseconds, percent, size
 from .bricks import find_key
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ def export_models(
             rows.append({"name": source.name, "file": str(path), "bytes": written, "error": None})
     answer = Answer(
         rows,
-        columns=[Column("name", "model"), Column("file", "file"), Column("bytes", "size", size)],
+        columns=[Field("name", "model"), Field("file"), Field("bytes", "size", "bytes")],
         summary=[f"{row['name']}: {row['error']}" for row in rows if row["error"]],
     )
     return answer, all(row["error"] is None for row in rows)
@@ -188,15 +189,13 @@ def plans_answer(report: PlanReport) -> Answer:
         report.records(),
         table=report.by_operators,
         columns=[
-            Column("operators", "operators", " ".join),
-            Column("dtype", "dtype"),
-            Column("layout", "layout"),
-            Column("bricks", "bricks"),
-            Column("offered", "with plans"),
-            Column("plans", "plans", _whole),
-            Column("engines", "engines", _whole),
-            Column("tensor_cores", "first: Tensor Cores"),
-            Column("reason", "why none"),
+            Field("operators", "operators", "words"),
+            *map(Field, ("dtype", "layout", "bricks")),
+            Field("offered", "with plans"),
+            Field("plans", "plans", _whole),
+            Field("engines", "engines", _whole),
+            Field("tensor_cores", "first: Tensor Cores"),
+            Field("reason", "why none"),
         ],
         summary=summary,
     )
@@ -225,13 +224,10 @@ def generate_answer(report: GenerateReport) -> Answer:
     return Answer.of(
         report.records(),
         columns=[
-            Column("name", "model"),
-            Column("layers", "layers"),
-            Column("folded", "folded"),
-            Column("sequences", "sequences"),
-            Column("unique", "unique"),
-            Column("macs", "MACs", quantity),
-            Column("weight_bytes", "weights", size),
+            Field("name", "model"),
+            *map(Field, ("layers", "folded", "sequences", "unique")),
+            Field("macs", "MACs", "count"),
+            Field("weight_bytes", "weights", "bytes"),
         ],
         summary=summary,
     )
