@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self
 
 from ...tabular import Field, Records, Row, finite, flattened
-from .units import duration, half_of, margin, milliseconds, percent, quantity, short, size
+from .units import cut, duration, half_of, listed, margin, milliseconds, percent, quantity, short, size
 
 if TYPE_CHECKING:
     from ...constructor.result import Form
@@ -128,6 +128,12 @@ def unlisted(rows: Sequence[object], most: int | None) -> list[str]:
     """What to say below a table of the first rows alone; nothing where they are all."""
     rest = 0 if most is None else len(rows) - most
     return [f"and {rest} more (--all lists them)"] if rest > 0 else []
+
+
+def at_most(lines: Sequence[str], most: int, *, of: str = "", indent: str = "  ") -> list[str]:
+    """The first lines, and how many more there are."""
+    rest = len(lines) - most
+    return [*lines[:most], *([f"{indent}and {rest} more{of} (--json lists all)"] if rest > 0 else [])]
 
 
 def _json(answer: Answer) -> str:
@@ -317,9 +323,9 @@ def form_cells(op_types: Sequence[str], names: Sequence[str], form: Form | None)
         "operators": " + ".join(op_types),
         "kernel": "" if form is None else kernel_of(form.kernel, form.strides),
         "shapes": "" if form is None else shapes_of(form.inputs, form.outputs),
-        "layer": _listed(layers),
-        "node": "" if tuple(names) == layers else _listed(names),
-        "ran": "" if form is None else _listed([_cut(name) for name in form.kernels if name not in op_types], 1),
+        "layer": listed(layers, _NAMED),
+        "node": "" if tuple(names) == layers else listed(names, _NAMED),
+        "ran": "" if form is None else listed([_kernel(name) for name in form.kernels if name not in op_types], 1),
     }
     node = f"({cells['node']})" if cells["node"] else ""
     ran = f"by {cells['ran']}" if cells["ran"] else ""
@@ -344,7 +350,7 @@ def kernel_of(kernel: str, strides: str) -> str:
 
 def shapes_of(inputs: str, outputs: str) -> str:
     """What a brick reads and writes: ``1x24x56x56 → 1x61x56x56``; float where nothing else is said."""
-    return " → ".join(_listed([_shape(word) for word in side.split()] or ["-"], _INPUTS) for side in (inputs, outputs))
+    return " → ".join(listed([_shape(word) for word in side.split()] or ["-"], _INPUTS) for side in (inputs, outputs))
 
 
 def _stride(steps: str) -> str:
@@ -360,11 +366,5 @@ def _shape(word: str) -> str:
     return shape if dtype == "float" else f"{dtype} {shape}"
 
 
-def _listed(words: Sequence[str], most: int = _NAMED) -> str:
-    rest = len(words) - most
-    return ", ".join([*words[:most], *([f"and {rest} more"] if rest > 0 else [])])
-
-
-def _cut(name: str) -> str:
-    name = name.removeprefix("com.microsoft.")
-    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
+def _kernel(name: str) -> str:
+    return cut(name.removeprefix("com.microsoft."), _LONGEST)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ....tabular import Field
 from ...shell import shell_command
-from ..tables import FORM, MOST, Answer, form_cells, table_lines, unlisted
+from ..tables import FORM, MOST, Answer, at_most, form_cells, table_lines, unlisted
 from ..units import counted, milliseconds, ratio_within
 
 if TYPE_CHECKING:
@@ -127,8 +127,7 @@ def _remarks(row: ModelComparison) -> list[str]:
         count = sum(absent.occurrences for absent in row.missing)
         lines.append(f"{where}: {counted(count, 'sequence')} cannot be compared")
         reasons = dict.fromkeys(f"{' and '.join(absent.sides)}: {absent.reason}" for absent in row.missing)
-        lines += [f"  {reason}" for reason in list(reasons)[:_REASONS]]
-        lines += [f"  and {len(reasons) - _REASONS} more reasons (--json lists all)"] if len(reasons) > _REASONS else []
+        lines += at_most([f"  {reason}" for reason in reasons], _REASONS, of=" reasons")
     return lines
 
 

@@ -12,8 +12,8 @@ from ...shell import with_command
 from ..causes import advised_for, written
 from ..roofs import roofline_lines
 from ..sweeping import sweep_lines
-from ..tables import MOST, Answer, form_cells, form_columns, table_lines, unlisted
-from ..units import counted, milliseconds, percent, ratio_within, short
+from ..tables import MOST, Answer, at_most, form_cells, form_columns, table_lines, unlisted
+from ..units import counted, listed, milliseconds, percent, ratio_within, short
 from .generation import bound_lines, control_lines, values_of
 
 if TYPE_CHECKING:
@@ -82,8 +82,7 @@ def caveats(estimates: Sequence[Estimate]) -> list[str]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    rest = len(names) - _NAMED
-    return ", ".join([*names[:_NAMED], *([f"and {rest} more"] if rest > 0 else [])])
+    return listed(names, _NAMED)
 
 
 _SAME_SHAPES = 0.5
@@ -266,8 +265,7 @@ def _unknown(entry: Estimate) -> list[str]:
         name = "+".join(missing.op_types), missing.reason
         counts[name] = counts.get(name, 0) + missing.count
     lines = [f"  {count:>4} x {name}: {reason}" for (name, reason), count in counts.items()]
-    rest = len(lines) - _OPERATORS
-    return [*lines[:_OPERATORS], *([f"  and {rest} more (--json lists all)"] if rest > 0 else [])]
+    return at_most(lines, _OPERATORS)
 
 
 def _path(parts: Sequence[SequenceLatency]) -> list[str]:

@@ -17,8 +17,8 @@ from ....generator.network import export
 from ....generator.planning.library_plans import PlanReport
 from ....models import ModelSource
 from ....tabular import Field
-from ..tables import Answer
-from ..units import counted, milliseconds, percent, size
+from ..tables import Answer, at_most
+from ..units import counted, listed, milliseconds, percent, size
 from .bricks import find_key
 
 if TYPE_CHECKING:
@@ -48,14 +48,8 @@ def bound_lines(models: Iterable[tuple[str, Mapping[str, int]]]) -> list[str]:
     for name, bound in models:
         if bound:
             alike.setdefault(values_of(bound), []).append(name)
-    lines = []
-    for values, names in list(alike.items())[:_LINES]:
-        rest = len(names) - _NAMED
-        listed = ", ".join([*names[:_NAMED], *([f"and {rest} more"] if rest > 0 else [])])
-        lines.append(f"bound: {values} ({listed})")
-    if len(alike) > _LINES:
-        lines.append(f"and {len(alike) - _LINES} more bindings (--json lists all)")
-    return lines
+    lines = [f"bound: {values} ({listed(names, _NAMED)})" for values, names in alike.items()]
+    return at_most(lines, _LINES, of=" bindings", indent="")
 
 
 def control_lines(
@@ -72,8 +66,7 @@ def control_lines(
     for name, control in models:
         own = next(known, ()) or (None,) * len(control)
         lines += [f"{name}: {_told(flow)}{_taking(one)}" for flow, one in zip(control, own, strict=True)]
-    rest = len(lines) - _LINES
-    return [*lines[:_LINES], *([f"and {rest} more of control flow (--json lists all)"] if rest > 0 else [])]
+    return at_most(lines, _LINES, of=" of control flow", indent="")
 
 
 def _taking(own: Framing | None) -> str:

@@ -10,7 +10,7 @@ from ....tabular import Field
 from ...kernels import KernelShare, shares_of, use_shares
 from ...shell import shell_command
 from ..tables import MOST, Answer, form_cells
-from ..units import counted, milliseconds, percent, short
+from ..units import counted, cut, milliseconds, percent, short
 
 if TYPE_CHECKING:
     from ....db import Kernel, KernelView, Stack
@@ -163,4 +163,4 @@ def _label(kernel: Kernel) -> str:
 
 
 def _cut(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+    return cut(name, _LONGEST_NAME)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ....tabular import Field
 from ...comparison.difference import Relation
 from ..tables import MOST, Answer, table_lines
-from ..units import counted, percent
+from ..units import counted, cut, percent
 
 if TYPE_CHECKING:
     from ...manifests.manifest import Manifest
@@ -114,5 +114,4 @@ def _different(found: Sequence[FieldDifference], *, nothing: str) -> list[str]:
 
 
 def _short(value: Any) -> str:
-    text = "not known" if value is None else str(value)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return cut("not known" if value is None else str(value), _LONGEST)
