@@ -28,8 +28,8 @@ from .report.answers.estimates import caveats
 from .report.drawing import conditions_of, draw_sweeps
 from .report.sweeping import sweep
 from .report.tables import Answer
-from .report.units import counted, duration, milliseconds
-from .reporting import MeasuringPlan, Setup, cut_of, estimates_here, set_up, settled
+from .report.units import counted, milliseconds
+from .reporting import MeasuringPlan, Setup, cut_of, estimates_here, measured_lines, notes_of, set_up, settled
 
 # The two models of a decoder, and each of them at several lengths.
 
@@ -386,13 +386,8 @@ def _summary(found: Tokens) -> Iterator[str]:
         yield from _missing(part)
     yield from _beyond(found)
     yield from caveats([*found.prompt.estimates.values(), *found.step.estimates.values()])
-    if found.setup.picked:
-        yield f"Picked, since nothing else was asked for: {', '.join(found.setup.picked)}."
-    if found.measured:
-        if any(took.remaining for took in found.measured):
-            yield "The time was up: the same command goes on from here, and so does one with more --budget."
-        measured, reused = sum(took.measured for took in found.measured), sum(took.reused for took in found.measured)
-        yield f"{measured} bricks measured, {reused} known before, in {duration(found.wall_s)}."
+    yield from notes_of(found.setup)
+    yield from measured_lines(found.measured, found.wall_s)
 
 
 def _beyond(found: Tokens) -> Iterator[str]:
