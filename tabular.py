@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,6 +16,47 @@ SCHEMA = 1
 """Version of the JSON answers. 1: the first."""
 
 Row = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a result, declared once: its key in records, its column in tables, its place in the result.
+
+    Attributes:
+        key: Key in records (JSON, CSV, frames); ``a.b`` reaches into a nested mapping.
+        title: Heading of its column; empty: the key.
+        unit: What tables write it by: ``ms``, ``s``, ``bytes``, ``count``, ``ratio``, ``share`` of 1, ``key`` of
+            something stored, ``yes`` or no, ``words``, ``operators``; empty: as it is; or a function.
+        interval: Key of the interval, half of which is written behind the value.
+        spare: Whether a table that is too wide leaves the column out.
+        path: The attribute of the result that has the value, such as ``latency.ms``; None: that of the key's name.
+        cell: Key of the cell in the row of a table, if that is another.
+    """
+
+    key: str
+    title: str = ""
+    unit: str | Callable[[Any], str] = ""
+    interval: str | None = None
+    spare: bool = False
+    path: str | None = None
+    cell: str | None = None
+
+    def of(self, result: object) -> object:
+        """The value in a result; None where a part on its way is None."""
+        for name in (self.path or self.key).split("."):
+            result = None if result is None else getattr(result, name)
+        return result
+
+
+def record_of(result: object, fields: Iterable[Field]) -> dict[str, object]:
+    """A result as a JSON object."""
+    return {field.key: field.of(result) for field in fields}
+
+
+def columns_of(fields: Iterable[Field], *keys: str) -> list[Field]:
+    """Some of the fields of a result, in the order of the keys."""
+    known = {field.key: field for field in fields}
+    return [known[key] for key in keys]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +71,7 @@ class Records:
     """
 
     results: Sequence[Row]
-    totals: Mapping[str, object] = field(default_factory=dict)
+    totals: Mapping[str, object] = dataclass_field(default_factory=dict)
     flat: Sequence[Row] | Callable[[], Sequence[Row]] | None = None
 
     @property

@@ -11,11 +11,12 @@ from ..generator.decomposition.generate import GenerateReport, generate
 from ..generator.measurement.run import RunReport, run
 from ..generator.progress import ProgressCallback
 from ..models import find_models
+from ..tabular import Field, columns_of
 from .estimation.estimate import estimate
-from .estimation.estimates import Estimates
-from .report.answers.estimates import columns_of, estimates_answer
+from .estimation.estimates import FIELDS, Estimates
+from .report.answers.estimates import estimates_answer
 from .report.drawing import draw_estimates, draw_generated
-from .report.tables import Answer, Column
+from .report.tables import Answer
 from .report.units import duration, percent
 from .reporting import report, set_up
 
@@ -113,10 +114,10 @@ def demo_answer(result: Demo) -> Answer:
             "page": None if result.page is None else str(result.page),
         },
         columns=[
-            *columns_of("name"),
-            Column("layers", "layers"),
-            *columns_of("unique", "estimate_ms", "sequential_ms", "critical_path_ms"),
-            *columns_of("undisturbed_ms", "measured_ms", "ratio"),
+            *columns_of(FIELDS, "name"),
+            Field("layers"),
+            *columns_of(FIELDS, "unique", "estimate_ms", "sequential_ms", "critical_path_ms"),
+            *columns_of(FIELDS, "undisturbed_ms", "measured_ms", "ratio"),
         ],
         summary=[
             *answer.summary,

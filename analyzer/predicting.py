@@ -23,14 +23,14 @@ from ..generator.decomposition.decompose import decompose, readable
 from ..generator.machine.cores import physical_cores
 from ..generator.machine.system import probe_system
 from ..models import ModelSource
-from ..tabular import Records, Row, Tabular
+from ..tabular import Field, Records, Row, Tabular
 from .estimation.estimates import estimate_record
 from .estimation.learning import Gaps, learn
 from .estimation.query import matching, require_one
 from .estimation.reading import evidence_under
 from .report.answers.estimates import predicted_lines
-from .report.tables import Answer, Column
-from .report.units import duration, milliseconds, percent
+from .report.tables import Answer
+from .report.units import duration
 from .reporting import Setup, cut_of, set_up, settled
 
 if TYPE_CHECKING:
@@ -202,14 +202,14 @@ def _measure(
             run(made.suite, store=store, settings=settings, progress=progress)
 
 
-_COLUMNS: Sequence[Column] = (
-    Column("name", "model"),
-    Column("predicted_ms", "latency ms \u00b195%", milliseconds, "ci95_ms"),
-    Column("half", "\u00b1", percent),
-    Column("shares.measured", "measured", percent),
-    Column("shares.stored", "stored", percent),
-    Column("shares.predicted", "predicted", percent),
-    Column("unique", "bricks", spare=True),
+_COLUMNS: Sequence[Field] = (
+    Field("name", "model"),
+    Field("predicted_ms", "latency ms \u00b195%", "ms", "ci95_ms"),
+    Field("half", "\u00b1", "share"),
+    Field("shares.measured", "measured", "share"),
+    Field("shares.stored", "stored", "share"),
+    Field("shares.predicted", "predicted", "share"),
+    Field("unique", "bricks", spare=True),
 )
 
 

@@ -271,7 +271,7 @@ def report(
     page = None
     if out is not None and any(section.estimate.error is None for section in sections):
         page = Path(out)
-        text = render_page(sections, notes=[*_notes(how), *unasked])
+        text = render_page(sections, notes=[*notes_of(how), *unasked])
         page.write_text(text, encoding="utf-8", errors="backslashreplace")
     return Report(sections, how, page, generated, measured, time.monotonic() - begun, unasked)
 
@@ -446,12 +446,8 @@ def _with_ceilings(evidence: Evidence, plan: MeasuringPlan) -> Evidence:
 def report_answer(result: Report) -> Answer:
     """The answer of ``report``: one row per model, as ``estimate --explain`` gives it, with its findings."""
     short = estimates_answer(result.estimates)
-    took = result.measured
-    summary = [*short.summary, *_notes(result.setup), *result.unasked]
-    if took is not None:
-        if took.remaining or took.models_remaining:
-            summary.append("The time was up: the same command goes on from here, and so does one with more --budget.")
-        summary.append(f"{took.measured} bricks measured, {took.reused} known before, in {duration(result.wall_s)}.")
+    reports = [] if result.measured is None else [result.measured]
+    summary = [*short.summary, *notes_of(result.setup), *result.unasked, *measured_lines(reports, result.wall_s)]
     for section in result.sections[:_SHORT]:
         summary += _in_short(section)
     if result.page is not None:
@@ -491,7 +487,15 @@ def _in_short(section: Section) -> Iterator[str]:
         yield f"  To write a faster file: dlbricks improve {section.model.source.path} -o FILE"
 
 
-def _notes(how: Setup) -> list[str]:
-    if not how.picked:
-        return []
-    return [f"Picked, since nothing else was asked for: {', '.join(how.picked)}."]
+def notes_of(how: Setup) -> list[str]:
+    """What was picked, as a sentence."""
+    return [f"Picked, since nothing else was asked for: {', '.join(how.picked)}."] if how.picked else []
+
+
+def measured_lines(reports: Sequence[RunReport], wall_s: float) -> Iterator[str]:
+    """What a command measured by the way, and whether it was all."""
+    if any(took.remaining or took.models_remaining for took in reports):
+        yield "The time was up: the same command goes on from here, and so does one with more --budget."
+    if reports:
+        measured, reused = sum(took.measured for took in reports), sum(took.reused for took in reports)
+        yield f"{measured} bricks measured, {reused} known before, in {duration(wall_s)}."

@@ -22,14 +22,14 @@ from ..generator.progress import ProgressCallback
 from ..models import ModelSource
 from ..models.dimensions import DimensionKind
 from ..models.source import find_models
-from ..tabular import Records, Row, Tabular
+from ..tabular import Field, Records, Row, Tabular
 from .estimation.estimate import estimates_in
 from .report.answers.estimates import caveats
 from .report.drawing import conditions_of, draw_sweeps
 from .report.sweeping import sweep
-from .report.tables import Answer, Column
-from .report.units import counted, duration, milliseconds
-from .reporting import MeasuringPlan, Setup, cut_of, estimates_here, set_up, settled
+from .report.tables import Answer
+from .report.units import counted, milliseconds
+from .reporting import MeasuringPlan, Setup, cut_of, estimates_here, measured_lines, notes_of, set_up, settled
 
 # The two models of a decoder, and each of them at several lengths.
 
@@ -339,14 +339,14 @@ def tokens_answer(found: Tokens) -> Answer:
     return Answer.of(
         records,
         columns=[
-            Column("prompt", "prompt tokens"),
-            Column("ttft_ms", "first token ms ±95%", milliseconds, bounds="ttft_ci95_ms"),
-            Column("token_ms", "per token ms ±95%", milliseconds, bounds="token_ci95_ms"),
-            Column("first_ms", "second token ms", milliseconds, spare=True),
-            Column("last_ms", "last token ms", milliseconds, spare=True),
-            Column("tokens_per_s", "tokens/s", _rate),
-            Column("total_ms", "whole answer ms ±95%", milliseconds, bounds="total_ci95_ms"),
-            Column("read", "interpolated", str),
+            Field("prompt", "prompt tokens"),
+            Field("ttft_ms", "first token ms ±95%", "ms", interval="ttft_ci95_ms"),
+            Field("token_ms", "per token ms ±95%", "ms", interval="token_ci95_ms"),
+            Field("first_ms", "second token ms", "ms", spare=True),
+            Field("last_ms", "last token ms", "ms", spare=True),
+            Field("tokens_per_s", "tokens/s", _rate),
+            Field("total_ms", "whole answer ms ±95%", "ms", interval="total_ci95_ms"),
+            Field("read", "interpolated", str),
         ],
         summary=list(_summary(found)),
         table=[{**record, "read": _read(row)} for record, row in zip(records.results, found.rows, strict=True)],
@@ -386,13 +386,8 @@ def _summary(found: Tokens) -> Iterator[str]:
         yield from _missing(part)
     yield from _beyond(found)
     yield from caveats([*found.prompt.estimates.values(), *found.step.estimates.values()])
-    if found.setup.picked:
-        yield f"Picked, since nothing else was asked for: {', '.join(found.setup.picked)}."
-    if found.measured:
-        if any(took.remaining for took in found.measured):
-            yield "The time was up: the same command goes on from here, and so does one with more --budget."
-        measured, reused = sum(took.measured for took in found.measured), sum(took.reused for took in found.measured)
-        yield f"{measured} bricks measured, {reused} known before, in {duration(found.wall_s)}."
+    yield from notes_of(found.setup)
+    yield from measured_lines(found.measured, found.wall_s)
 
 
 def _beyond(found: Tokens) -> Iterator[str]:

@@ -61,9 +61,7 @@ def models_list(*, form: str) -> None:
     help="Weights of products in few bits, by ONNX Runtime's quantizer.",
 )
 @format_options
-def models_export(
-    *, out: Path, force: bool, opened: bool, attention: bool, weights: str | None, form: str, **options: Any
-) -> None:
+def models_export(*, out: Path, form: str, **options: Any) -> None:
     """Write models of the zoo as self-contained ONNX files with seeded weights, for any other tool.
 
     \b
@@ -72,9 +70,7 @@ def models_export(
     """
     from ..analyzer.report.answers.generation import export_models
 
-    result, complete = export_models(
-        take_models(options), out, force=force, opened=opened, attention=attention, weights=weights
-    )
+    result, complete = export_models(take_models(options), out, **options)
     answer(result, form, complete=complete)
 
 

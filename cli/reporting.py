@@ -54,14 +54,10 @@ if TYPE_CHECKING:
 def report(
     *,
     out: Path,
-    budget_s: float | None,
     stored: bool,
-    suite: Path | None,
     trace: Path | None,
     annotated: Path | None,
     no_prove: bool,
-    write: Path | None,
-    interpolate: bool,
     database: str,
     quiet: bool,
     form: str,
@@ -87,23 +83,14 @@ def report(
         raise problems[0]  # a typing error, most likely: none of the models is there
     if annotated is not None and len(sources) > 1:
         raise UsageError(f"{len(sources)} models do not fit into one file", remedy="give one model with --annotated")
-    setup = picked_setup(stored=stored, **options)
+    setup = take_setup(options, stored=stored)
     if setup.picked and not quiet:
         note(f"picked: {' '.join(setup.picked)}")
     with open_store(database, stored=stored) as store, Reporter(quiet=quiet) as progress:
         result = write_report(
-            sources,
-            store=store,
-            out=out,
-            setup=setup,
-            measure=not stored,
-            budget_s=budget_s,
-            suite=suite,
-            prove=not no_prove,
-            write=write,
-            interpolate=interpolate,
-            progress=progress,
-        )
+            sources, store=store, out=out, setup=setup, measure=not stored, prove=not no_prove, progress=progress,
+            **options,
+        )  # fmt: skip
     if trace is not None:
         from ..analyzer.report.viewers import write_trace
 
@@ -116,15 +103,16 @@ def report(
     answer(report_answer(result), form, complete=result.complete)
 
 
-def picked_setup(*, stored: bool, system: str | None, stack: str | None, **options: Any) -> Setup:
-    """What was asked for; what is missing is picked where something is to be measured."""
-    from ..analyzer.reporting import Setup, set_up
+def take_setup(options: dict[str, Any], *, stored: bool) -> Setup:
+    """Take how to measure out of a command's options; what is missing is picked where something is to be measured."""
+    from ..analyzer.reporting import Setup, SetupFields, set_up
 
+    how = {name: options.pop(name) for name in SetupFields.__annotations__}
     if stored:
-        return Setup(system, stack, **options)
-    if system is not None or stack is not None:
+        return Setup(**how)
+    if how["system"] is not None or how["stack"] is not None:
         raise UsageError("what is measured here is of this system and stack", remedy="add --no-measure")
-    return set_up(**options)
+    return set_up(**how)
 
 
 def open_for_results(database: str) -> AbstractContextManager[Store]:
@@ -172,7 +160,7 @@ def predict(
     from ..analyzer.predicting import predictions_answer
 
     sources = take_models(options)
-    setup = picked_setup(stored=stored, **options)
+    setup = take_setup(options, stored=stored)
     with open_for_results(database) as store, Reporter(quiet=quiet) as progress:
         found = predict_models(
             sources, store=store, setup=setup, target=target, budget_s=budget_s or 10.0, measure=not stored,
@@ -232,15 +220,9 @@ def predict(
 def tokens(
     *,
     models: tuple[str, ...],
-    prompts: tuple[int, ...],
-    new: int,
     lengths: tuple[int, ...] | None,
-    prompt_dimension: str | None,
-    past_dimension: str | None,
     dims: tuple[tuple[str, tuple[int, ...]], ...],
-    budget_s: float | None,
     stored: bool,
-    suite: Path | None,
     plot: Path | None,
     database: str,
     quiet: bool,
@@ -265,11 +247,10 @@ def tokens(
         )
     prompt, step = pair(models, {name: size for name, (size,) in dims})
     with open_store(database, stored=stored) as store, Reporter(quiet=quiet) as progress:
+        setup = take_setup(options, stored=stored)
         found = time_tokens(
-            prompt, step, store=store, prompts=prompts, new=new, lengths=lengths or (),
-            prompt_dimension=prompt_dimension, past_dimension=past_dimension,
-            setup=picked_setup(stored=stored, **options), measure=not stored, budget_s=budget_s, suite=suite,
-            progress=progress,
+            prompt, step, store=store, lengths=lengths or (), setup=setup, measure=not stored, progress=progress,
+            **options,
         )  # fmt: skip
     if plot is not None:
         drawn(draw_tokens(found, plot))
@@ -309,9 +290,7 @@ def tokens(
 @quiet_option
 @wait_option
 @format_options
-def analyze(
-    *, fail_on: float | None, every: bool, database: str, quiet: bool, form: str, write: Path | None, **options: Any
-) -> None:
+def analyze(*, fail_on: float | None, every: bool, database: str, quiet: bool, form: str, **options: Any) -> None:
     """What models miss: findings with their savings, what to do, and proofs.
 
     \b
@@ -323,7 +302,7 @@ def analyze(
     from ..db import Store
 
     with Store.open(database, read_only=True) as store, Reporter(quiet=quiet) as progress:
-        report = analyze_models(take_models(options), store=store, write=write, progress=progress, **options)
+        report = analyze_models(take_models(options), store=store, progress=progress, **options)
     crossed = fail_on is not None and any(row.largest_share > fail_on for row in report.rows)
     answer(analyze_answer(report, most=None if every else MOST), form, complete=report.complete, crossed=crossed)
 

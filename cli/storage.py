@@ -58,17 +58,7 @@ def db_info(*, database: str, form: str) -> None:
 @binding_options
 @database_option
 @format_options
-def db_export(
-    *,
-    file: Path,
-    kind: str | None,
-    measurements_only: bool,
-    node: str | None,
-    suite: Path | None,
-    database: str,
-    form: str,
-    **options: Any,
-) -> None:
+def db_export(*, file: Path, kind: str | None, suite: Path | None, database: str, form: str, **options: Any) -> None:
     """Write the measurements to a new file: a table (.csv, .parquet) or a database (.db) to hand on.
 
     \b
@@ -81,7 +71,7 @@ def db_export(
     models = take_models(options)
     named = names_of(suite, models) if suite is not None or models else None
     with Store.open(database, create=False, read_only=True) as store:
-        count = export(store, file, format=kind, measurements_only=measurements_only, named=named, node=node)
+        count = export(store, file, format=kind, named=named, **options)
     answer(Answer([{"file": str(file), "measurements": count}], summary=[f"{file}: {count} measurements"]), form)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from operator import attrgetter
 from typing import Any
 
 from ...constructor.curve import Interpolation
@@ -12,109 +11,82 @@ from ...constructor.result import Coverage, Estimate, Form, Framing, Missing, Se
 from ...constructor.roofline import Ceiling
 from ...constructor.sweep import swept
 from ...db.samples.rates import Rate
-from ...tabular import Records, Row, Tabular, nested_rows
+from ...tabular import Field, Records, Row, Tabular, nested_rows, record_of
 from ..shell import spelled, why_unbounded, with_command
 
 _GIGA = 1e9
 
 
-@dataclass(frozen=True, slots=True)
-class EstimateField:
-    """A field of an estimate: its key in records, its place in an ``Estimate``, and its column in tables.
-
-    Attributes:
-        key: Key in records (JSON, CSV, frames).
-        path: The attribute of an estimate that has the value.
-        title: Heading of the column; empty if no table has one.
-        unit: ``ms``, or ``share`` of 1; empty for counts and words.
-        interval: Key of the interval that is written behind the value.
-        cell: Key of the cell in the row of a table, if that is another.
-        spare: Whether a table that is too wide leaves the column out.
-    """
-
-    key: str
-    path: str
-    title: str = ""
-    unit: str = ""
-    interval: str | None = None
-    cell: str | None = None
-    spare: bool = False
-
-
 FIELDS = (
-    EstimateField("name", "name", title="model"),
-    EstimateField("granularity", "model.cutting.granularity"),
-    EstimateField("graph", "model.cutting.graph"),
-    EstimateField("overlap", "model.cutting.overlap"),
-    EstimateField("connected", "model.cutting.connected"),
-    EstimateField("batch", "model.source.batch"),
-    EstimateField("dims", "model.dims"),
-    EstimateField("bound", "model.bound"),
-    EstimateField("system", "place.system"),
-    EstimateField("stack", "place.stack"),
-    EstimateField("backend", "place.backend"),
-    EstimateField("device", "place.device"),
-    EstimateField("threads", "place.threads"),
-    EstimateField("cache", "place.cache"),
-    EstimateField("level", "model.level"),
-    EstimateField("dtype", "place.dtype"),
-    EstimateField("layers", "model.layers", title="layers", spare=True),
-    EstimateField("folded", "model.folded"),
-    EstimateField("unique", "parts.unique", title="unique"),
-    EstimateField("estimate_ms", "latency.ms", title="estimate ms ±95%", unit="ms", interval="ci95_ms"),
-    EstimateField("ci95_ms", "latency.ci95_ms"),
-    EstimateField("calibrated", "latency.calibrated"),
-    EstimateField("scatter_calibrated", "latency.scatter_calibrated"),
-    EstimateField("sequential_ms", "sums.sequential_ms", title="sequential ms", unit="ms"),
-    EstimateField("critical_path_ms", "sums.critical_path_ms", title="critical path ms", unit="ms", spare=True),
-    EstimateField("host_ms", "sums.host_ms"),
-    EstimateField(
+    Field("name", title="model"),
+    Field("granularity", path="model.cutting.granularity"),
+    Field("graph", path="model.cutting.graph"),
+    Field("overlap", path="model.cutting.overlap"),
+    Field("connected", path="model.cutting.connected"),
+    Field("batch", path="model.source.batch"),
+    Field("dims", path="model.dims"),
+    Field("bound", path="model.bound"),
+    Field("system", path="place.system"),
+    Field("stack", path="place.stack"),
+    Field("backend", path="place.backend"),
+    Field("device", path="place.device"),
+    Field("threads", path="place.threads"),
+    Field("cache", path="place.cache"),
+    Field("level", path="model.level"),
+    Field("dtype", path="place.dtype"),
+    Field("layers", path="model.layers", spare=True),
+    Field("folded", path="model.folded"),
+    Field("unique", path="parts.unique"),
+    Field("estimate_ms", path="latency.ms", title="estimate ms ±95%", unit="ms", interval="ci95_ms"),
+    Field("ci95_ms", path="latency.ci95_ms"),
+    Field("calibrated", path="latency.calibrated"),
+    Field("scatter_calibrated", path="latency.scatter_calibrated"),
+    Field("sequential_ms", path="sums.sequential_ms", title="sequential ms", unit="ms"),
+    Field("critical_path_ms", path="sums.critical_path_ms", title="critical path ms", unit="ms", spare=True),
+    Field("host_ms", path="sums.host_ms"),
+    Field(
         "lower_bound_sequential_ms",
-        "bounds.sequential.ms",
+        path="bounds.sequential.ms",
         title="fastest bricks ms",
         unit="ms",
         interval="lower_bound_sequential_ci95_ms",
     ),
-    EstimateField("lower_bound_sequential_ci95_ms", "bounds.sequential.ci95_ms"),
-    EstimateField("lower_bound_critical_path_ms", "bounds.critical_path.ms"),
-    EstimateField("lower_bound_critical_path_ci95_ms", "bounds.critical_path.ci95_ms"),
-    EstimateField("benanza_ratio_sequential", "bounds.sequential.ratio"),
-    EstimateField("benanza_ratio_sequential_ci95", "bounds.sequential.ratio_ci95"),
-    EstimateField("benanza_ratio_critical_path", "bounds.critical_path.ratio"),
-    EstimateField("benanza_ratio_critical_path_ci95", "bounds.critical_path.ratio_ci95"),
-    EstimateField("undisturbed_ms", "latency.undisturbed_ms", title="undisturbed ms", unit="ms", spare=True),
-    EstimateField("measured_ms", "truth.ms", title="measured ms ±95%", unit="ms", interval="measured_ci95_ms"),
-    EstimateField("measured_ci95_ms", "truth.ci95_ms"),
-    EstimateField("measured_undisturbed_ms", "truth.undisturbed_ms"),
-    EstimateField("ratio", "truth.ratio", title="ratio", cell="ratio_within"),
-    EstimateField("ratio_ci95", "truth.ratio_ci95"),
-    EstimateField("paired", "truth.paired"),
-    EstimateField("disturbed", "disturbed"),
-    EstimateField("disturbance", "disturbance"),
-    EstimateField("quiet", "latency.quiet"),
-    EstimateField("ratio_reason", "truth.reason"),
-    EstimateField("benanza_ratio_reason", "bounds.reason"),
-    EstimateField("benanza_note", "bounds.note"),
-    EstimateField("roofline_ms", "roofline.ms"),
-    EstimateField("roofline_critical_path_ms", "roofline.critical_path_ms"),
-    EstimateField("roofline_headroom", "roofline.headroom"),
-    EstimateField("roofline_reason", "roofline.reason"),
-    EstimateField("coverage", "parts.coverage", title="coverage", unit="share", cell="coverage.sequences"),
-    EstimateField("known_ms", "sums.known_ms"),
-    EstimateField("missing", "parts.missing"),
-    EstimateField("sequences", "parts.sequences", title="sequences", spare=True),
-    EstimateField("control", "model.control"),
-    EstimateField("error", "error"),
-    EstimateField("interpolated", "parts.interpolated"),
-    EstimateField("interpolation_reason", "parts.interpolation_reason"),
-    EstimateField("predicted", "parts.predicted"),
-    EstimateField("prediction_reason", "parts.prediction_reason"),
+    Field("lower_bound_sequential_ci95_ms", path="bounds.sequential.ci95_ms"),
+    Field("lower_bound_critical_path_ms", path="bounds.critical_path.ms"),
+    Field("lower_bound_critical_path_ci95_ms", path="bounds.critical_path.ci95_ms"),
+    Field("benanza_ratio_sequential", path="bounds.sequential.ratio"),
+    Field("benanza_ratio_sequential_ci95", path="bounds.sequential.ratio_ci95"),
+    Field("benanza_ratio_critical_path", path="bounds.critical_path.ratio"),
+    Field("benanza_ratio_critical_path_ci95", path="bounds.critical_path.ratio_ci95"),
+    Field("undisturbed_ms", path="latency.undisturbed_ms", title="undisturbed ms", unit="ms", spare=True),
+    Field("measured_ms", path="truth.ms", title="measured ms ±95%", unit="ms", interval="measured_ci95_ms"),
+    Field("measured_ci95_ms", path="truth.ci95_ms"),
+    Field("measured_undisturbed_ms", path="truth.undisturbed_ms"),
+    Field("ratio", path="truth.ratio", cell="ratio_within"),
+    Field("ratio_ci95", path="truth.ratio_ci95"),
+    Field("paired", path="truth.paired"),
+    Field("disturbed"),
+    Field("disturbance"),
+    Field("quiet", path="latency.quiet"),
+    Field("ratio_reason", path="truth.reason"),
+    Field("benanza_ratio_reason", path="bounds.reason"),
+    Field("benanza_note", path="bounds.note"),
+    Field("roofline_ms", path="roofline.ms"),
+    Field("roofline_critical_path_ms", path="roofline.critical_path_ms"),
+    Field("roofline_headroom", path="roofline.headroom"),
+    Field("roofline_reason", path="roofline.reason"),
+    Field("coverage", path="parts.coverage", unit="share", cell="coverage.sequences"),
+    Field("known_ms", path="sums.known_ms"),
+    Field("missing", path="parts.missing"),
+    Field("sequences", path="parts.sequences", spare=True),
+    Field("control", path="model.control"),
+    Field("error"),
+    Field("interpolated", path="parts.interpolated"),
+    Field("interpolation_reason", path="parts.interpolation_reason"),
+    Field("predicted", path="parts.predicted"),
+    Field("prediction_reason", path="parts.prediction_reason"),
 )
 """The fields, in the order of a record."""
-
-_KEYS = tuple(field.key for field in FIELDS)
-
-_VALUES = attrgetter(*(field.path for field in FIELDS))
 
 _NOT_FLAT = frozenset({"parts", "path", "roofline", "missing", "attribution", "control"})
 """What has rows of its own in JSON, and no place in a row of CSV."""
@@ -185,7 +157,7 @@ def estimate_record(entry: Estimate, *, explained: bool = True) -> dict[str, Any
         explained: With the path, and with what lies between bricks and model.
     """
     framing = entry.parts.framing or (Framing(),) * len(entry.model.control)
-    record = dict(zip(_KEYS, _VALUES(entry), strict=True)) | {
+    record = record_of(entry, FIELDS) | {
         "coverage": None if entry.parts.coverage is None else _shallow(entry.parts.coverage),
         "ratio_reason": with_command(entry.truth.reason, entry),
         "benanza_ratio_reason": with_command(entry.bounds.reason, entry),

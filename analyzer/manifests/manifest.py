@@ -23,6 +23,7 @@ from ...bricks.suite.suite import Suite
 from ...constructor.uncertainty.interval import Uncertainty
 from ...db import Measurement, Run, Stack, Store, Subject
 from ...db.exporting import PUBLIC_STATE, public_values
+from ...db.queries import Filter
 from ...db.samples.statistics import BASELINE, Baseline, low_probes
 from ...db.values import content_key
 from ...errors import AmbiguousQuery, UsageError
@@ -37,6 +38,10 @@ PREDICATE = "urn:dlbricks:manifest:1"
 
 _SHOWN = 8
 """Characters of a run's id in messages."""
+
+
+_ONCE = frozenset({"id", "run", "system", "stack"})
+"""Fields of a measurement that are the same of all in a manifest, or mean nothing elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,27 +59,12 @@ class Recorded:
     undisturbed: tuple[float, float] | None = None
 
     def record(self) -> dict[str, Any]:
-        """As a JSON object."""
-        taken = self.measurement
+        """As a JSON object, without what the manifest states once."""
+        taken = asdict(self.measurement)
+        fields = {**taken.pop("identity"), **taken.pop("summary"), **taken}
         error, degrees = self.error
-        return {
-            "subject": taken.subject,
-            "key": taken.key,
-            "conditions": asdict(taken.conditions),
-            "unroll": taken.unroll,
-            **asdict(taken.summary),
-            "stop": taken.stop,
-            "load_ns": taken.load_ns,
-            "first_run_ns": taken.first_run_ns,
-            "variant": taken.variant,
-            "protocol": taken.protocol,
-            "footprint_bytes": taken.footprint_bytes,
-            "undisturbed_ns": taken.undisturbed_ns,
-            "quiet": taken.quiet,
-            "error": error,
-            "degrees": degrees,
-            "undisturbed_error": self.undisturbed,
-        }
+        own = {"error": error, "degrees": degrees, "undisturbed_error": self.undisturbed}
+        return {name: value for name, value in fields.items() if name not in _ONCE} | own
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +215,7 @@ def _log(
     """When it was, the state of the machine as far as that is nobody's secret, and what failed or is missing."""
     after = run.after or {}
     found = {brick.key for brick in bricks}
-    failed = store.failures(subject=Subject.BRICK, keys=suite.keys, system=run.system, stack=run.stack, variant="")
+    failed = store.failures(_filter(run, Subject.BRICK, suite.keys))
     return {
         "run": run.id,
         "command": run.command,
@@ -305,8 +295,12 @@ def _recorded(measurement: Measurement, uncertainty: Uncertainty, baseline: Base
 
 
 def _of_run(store: Store, run: Run, subject: Subject, keys: Collection[str] | None) -> list[Measurement]:
-    found = store.measurements(subject=subject, keys=keys, system=run.system, stack=run.stack, variant="", latest=False)
+    found = store.measurements(_filter(run, subject, keys), latest=False)
     return [measurement for measurement in found if measurement.run == run.id]
+
+
+def _filter(run: Run, subject: Subject, keys: Collection[str] | None) -> Filter:
+    return Filter(subject, keys, run.system, run.stack)
 
 
 def _run_of(store: Store, suite: Suite, id_: str | None, query: Query) -> Run:

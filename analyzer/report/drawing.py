@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +22,6 @@ from .sweeping import sweeps_of
 from .units import counted
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
     from ...constructor.result import Estimate
@@ -46,38 +44,14 @@ def jaccard(one: AbstractSet[str], other: AbstractSet[str]) -> float:
     return len(one & other) / union if union else 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class SimilarityMatrix:
+def similarity_matrix(models: Sequence[Iterable[str]]) -> list[list[float]]:
     """Jaccard similarity of every pair of models; symmetric, with 1 on the diagonal.
 
-    Attributes:
-        names: The models.
-        values: One row per model, in the order of ``names``.
-    """
-
-    names: tuple[str, ...]
-    values: tuple[tuple[float, ...], ...]
-
-    def frame(self) -> pd.DataFrame:
-        """As a pandas frame with the models as rows and columns."""
-        import pandas as pd
-
-        return pd.DataFrame(self.values, index=list(self.names), columns=list(self.names))
-
-
-def similarity_matrix(models: Mapping[str, Iterable[str]]) -> SimilarityMatrix:
-    """Similarity of every pair of models of a zoo.
-
     Args:
-        models: Layer or brick keys by model name; repetitions do not count.
+        models: Layer or brick keys of each; repetitions do not count.
     """
-    unique = {name: frozenset(keys) for name, keys in models.items()}
-    upper: dict[tuple[str, str], float] = {}
-    names = tuple(unique)
-    for row, one in enumerate(names):
-        for other in names[row:]:
-            upper[one, other] = upper[other, one] = jaccard(unique[one], unique[other])
-    return SimilarityMatrix(names, tuple(tuple(upper[one, other] for other in names) for one in names))
+    unique = [frozenset(keys) for keys in models]
+    return [[jaccard(one, other) for other in unique] for one in unique]
 
 
 _MOST_BRICKS = 25
@@ -294,8 +268,8 @@ def _between(entry: Estimate) -> Figure:
 
 
 def _alike(keys: Mapping[str, frozenset[str]], granularity: int) -> Figure:
-    matrix = similarity_matrix(keys)
-    return similarity_grid(matrix.names, matrix.values, title=f"Similarity of models (Jaccard), G={granularity}")
+    matrix = similarity_matrix([*keys.values()])
+    return similarity_grid([*keys], matrix, title=f"Similarity of models (Jaccard), G={granularity}")
 
 
 def conditions_of(entry: Estimate) -> str:

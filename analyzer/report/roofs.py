@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from ...tabular import Field
 from ..estimation.estimates import forms_of, rate_record
 from ..shell import why_unbounded
 from .plots.roofline import Roof, RooflineDot, roofline_chart
-from .tables import FORM, MOST, Answer, Column, form_cells, table_lines, unlisted
-from .units import counted, duration, milliseconds, percent, quantity, ratio, size
+from .tables import FORM, MOST, Answer, form_cells, table_lines, unlisted
+from .units import counted, duration, milliseconds, percent, quantity, ratio
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,12 +31,12 @@ def ceilings_answer(report: CeilingReport) -> Answer:
     rows = [_row(row) for row in report.rows]
     best = [_row(row) for row in _best(report.rows)]
     columns = [
-        Column("ceiling", "ceiling"),
-        Column("gflops_s", "GFLOP/s", quantity),
-        Column("gbytes_s", "GB/s", quantity),
-        Column("usual", "usual"),
-        Column("backend", "reached by"),
-        Column("network", "with"),
+        Field("ceiling"),
+        Field("gflops_s", "GFLOP/s", "count"),
+        Field("gbytes_s", "GB/s", "count"),
+        Field("usual"),
+        Field("backend", "reached by"),
+        Field("network", "with"),
     ]
     failed = [
         f"{row.backend} {row.dtype}{' ' + row.network if row.network else ''}: {row.error}"
@@ -119,21 +120,21 @@ def roofline_lines(entry: Estimate, *, most: int | None = MOST) -> list[str]:
     ]
     whole = sum(row.total_ms or 0.0 for row in entry.roofline.bricks.layers) or 1.0
     bounds = [
-        Column("bound_ms", "bound ms", milliseconds),
-        Column("headroom", "headroom", ratio),
-        Column("bound_by", "bound by"),
+        Field("bound_ms", "bound ms", "ms"),
+        Field("headroom", "headroom", ratio),
+        Field("bound_by", "bound by"),
     ]
     if entry.roofline.ms is None:
         bounds = []  # no row has any
     columns = [
-        Column("total_ms", "time ms", milliseconds),
-        Column("total_ms", "share", lambda value: percent(value / whole), spare=True),
-        Column("count", "x"),
-        Column("latency_ms", "each ms ±95%", milliseconds, bounds="ci95_ms"),
-        Column("flops", "FLOPs", quantity, spare=True),
-        Column("bytes", "bytes", size, spare=True),
-        Column("gflops_s", "GFLOP/s", quantity, spare=bool(bounds)),
-        Column("gbytes_s", "GB/s", quantity, spare=bool(bounds)),
+        Field("total_ms", "time ms", "ms"),
+        Field("total_ms", "share", lambda value: percent(value / whole), spare=True),
+        Field("count", "x"),
+        Field("latency_ms", "each ms ±95%", "ms", interval="ci95_ms"),
+        Field("flops", "FLOPs", "count", spare=True),
+        Field("bytes", "bytes", "bytes", spare=True),
+        Field("gflops_s", "GFLOP/s", "count", spare=bool(bounds)),
+        Field("gbytes_s", "GB/s", "count", spare=bool(bounds)),
         *bounds,
         FORM,
     ]

@@ -9,9 +9,10 @@ from typing import Any
 from ...constructor.curve import Curve
 from ...constructor.result import Estimate
 from ...constructor.sweep import BATCH, swept
+from ...tabular import Field
 from .plots.sweep import Reading, Sweep
-from .tables import Column, table_lines
-from .units import milliseconds, percent
+from .tables import table_lines
+from .units import percent
 
 _DENSE = 60
 """Lengths between the first and the last that a line is drawn through."""
@@ -68,13 +69,13 @@ def sweep_lines(estimates: Sequence[Estimate]) -> list[str]:
     for row in (model_sweep.record() for model_sweep in swept(estimates)):
         unit = "inputs/s" if row["dimension"] == BATCH else "executions/s"
         columns = [
-            Column("size", str(row["dimension"])),
-            Column("latency_ms", "ms ±95%", milliseconds, bounds="ci95_ms"),
-            Column("per_s", unit, lambda value: f"{value:.4g}"),
-            Column("lower_bound_ms", "fastest bricks ms", milliseconds),
+            Field("size", str(row["dimension"])),
+            Field("latency_ms", "ms ±95%", "ms", interval="ci95_ms"),
+            Field("per_s", unit, lambda value: f"{value:.4g}"),
+            Field("lower_bound_ms", "fastest bricks ms", "ms"),
         ]
         if any(point["interpolated"] for point in row["points"]):
-            columns.append(Column("how", ""))
+            columns.append(Field("how", ""))
         points = [{**point, "how": how_of(point)} for point in row["points"]]
         lines += ["", f"{row['name']} against {row['dimension']}", *table_lines(points, columns)]
         lines += [said] if (said := said_of_batch(row)) else []

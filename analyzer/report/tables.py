@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self
 
-from ...tabular import Records, Row, finite, flattened
-from .units import half_of, margin
+from ...tabular import Field, Records, Row, finite, flattened
+from .units import cut, duration, half_of, listed, margin, milliseconds, percent, quantity, short, size
 
 if TYPE_CHECKING:
     from ...constructor.result import Form
@@ -40,23 +40,20 @@ class Format(StrEnum):
     MARKDOWN = "markdown"
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column of a table.
-
-    Attributes:
-        key: Key of the value in each result; ``a.b`` reaches into a nested mapping.
-        title: Heading.
-        text: How a value is written; None is written as ``-``.
-        bounds: Key of its interval, half of which is written behind it.
-        spare: Left out where the table does not fit its width otherwise.
-    """
-
-    key: str
-    title: str
-    text: Callable[[Any], str] = str
-    bounds: str | None = None
-    spare: bool = False
+_WRITTEN: Mapping[str, Callable[[Any], str]] = {
+    "": str,
+    "ms": milliseconds,
+    "s": duration,
+    "bytes": size,
+    "count": quantity,
+    "ratio": "{:.3f}".format,
+    "share": percent,
+    "key": short,
+    "yes": lambda value: "yes" if value else "no",
+    "words": " ".join,
+    "operators": "+".join,
+}
+"""How a table writes a value, by the unit of its field; None is written as ``-``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +66,7 @@ class Answer(Records):
         table: Rows of the table, where these are not the results.
     """
 
-    columns: Sequence[Column] = ()
+    columns: Sequence[Field] = ()
     summary: Sequence[str] = ()
     table: Sequence[Row] | None = None
 
@@ -78,7 +75,7 @@ class Answer(Records):
         cls,
         records: Records,
         *,
-        columns: Sequence[Column] = (),
+        columns: Sequence[Field] = (),
         summary: Sequence[str] = (),
         table: Sequence[Row] | None = None,
     ) -> Self:
@@ -99,7 +96,7 @@ def render(answer: Answer, form: Format | str = Format.TABLE, *, width: int = WI
             return _markdown(answer)
 
 
-def table_lines(rows: Sequence[Row], columns: Sequence[Column]) -> list[str]:
+def table_lines(rows: Sequence[Row], columns: Sequence[Field]) -> list[str]:
     """A table below the table, as lines."""
     return _table(Answer(rows, columns=columns), WIDTH).splitlines()
 
@@ -131,6 +128,12 @@ def unlisted(rows: Sequence[object], most: int | None) -> list[str]:
     """What to say below a table of the first rows alone; nothing where they are all."""
     rest = 0 if most is None else len(rows) - most
     return [f"and {rest} more (--all lists them)"] if rest > 0 else []
+
+
+def at_most(lines: Sequence[str], most: int, *, of: str = "", indent: str = "  ") -> list[str]:
+    """The first lines, and how many more there are."""
+    rest = len(lines) - most
+    return [*lines[:most], *([f"{indent}and {rest} more{of} (--json lists all)"] if rest > 0 else [])]
 
 
 def _json(answer: Answer) -> str:
@@ -182,9 +185,9 @@ def _markdown(answer: Answer) -> str:
     lines: list[str] = []
     rows = _tabled(answer)
     if answer.columns and rows:
-        right = [_is_right([_reach(row, column.key) for row in rows]) for column in answer.columns]
+        right = [_is_right([_reach(row, _cell_of(column)) for row in rows]) for column in answer.columns]
         cells = [[_written(row, column) for column in answer.columns] for row in rows]
-        heading = [column.title for column in answer.columns]
+        heading = [column.title or column.key for column in answer.columns]
         lines = [_bars(map(_unmarked, line)) for line in (heading, *cells)]
         lines.insert(1, _bars("--:" if figures else "---" for figures in right))
     if answer.summary:
@@ -203,21 +206,21 @@ def _unmarked(text: str) -> str:
     return re.sub(r"([\\`*_\[\]<>|~#!&$])", r"\\\1", text)
 
 
-def _fitted(rows: Sequence[Row], columns: list[Column], width: int) -> list[str]:
+def _fitted(rows: Sequence[Row], columns: list[Field], width: int) -> list[str]:
     """Heading and rows; where they are wider than that, titles are wrapped, columns left out, and words wrapped."""
     cells = [[_written(row, column) for row in rows] for column in columns]
     needed = [max(map(len, column), default=0) for column in cells]
-    whole = [max(len(column.title), need) for column, need in zip(columns, needed, strict=True)]
+    whole = [max(len(column.title or column.key), need) for column, need in zip(columns, needed, strict=True)]
     if _sum(whole) > width:
-        least = [max(map(len, column.title.split()), default=0) for column in columns]
+        least = [max(map(len, (column.title or column.key).split()), default=0) for column in columns]
         whole = [max(word, need) for word, need in zip(least, needed, strict=True)]
     for i in reversed([i for i, column in enumerate(columns) if column.spare]):
         if _sum(whole) > width:
             del whole[i], cells[i], columns[i]
     # Figures stand right, so that their digits do; words stand left.
-    right = [_is_right([_reach(row, column.key) for row in rows]) for column in columns]
+    right = [_is_right([_reach(row, _cell_of(column)) for row in rows]) for column in columns]
     _narrow(whole, [i for i, figures in enumerate(right) if not figures], width)
-    heading = _wrapped([column.title for column in columns], whole, right, bottom=True)
+    heading = _wrapped([column.title or column.key for column in columns], whole, right, bottom=True)
     body = [line for row in zip(*cells, strict=True) for line in _wrapped(row, whole, right)]
     return [*heading, _GAP.join("─" * characters for characters in whole), *body]
 
@@ -257,15 +260,20 @@ def _line(cells: Iterable[str], widths: Sequence[int], right: Sequence[bool]) ->
     return _GAP.join(parts).rstrip()
 
 
-def _written(row: Row, column: Column) -> str:
-    value = finite(_reach(row, column.key))
+def _written(row: Row, column: Field) -> str:
+    value = finite(_reach(row, _cell_of(column)))
     if value is None:
         return "-"
-    text = printable(column.text(value))
-    bounds = None if column.bounds is None else finite(_reach(row, column.bounds))
+    write = _WRITTEN[column.unit] if isinstance(column.unit, str) else column.unit
+    text = printable(write(value))
+    bounds = None if column.interval is None else finite(_reach(row, column.interval))
     if isinstance(bounds, list) and isinstance(value, int | float) and None not in bounds:
         text += f" ± {margin(half_of(value, bounds))}"
     return text
+
+
+def _cell_of(column: Field) -> str:
+    return column.cell or column.key
 
 
 def _reach(row: Row, key: str) -> object:
@@ -289,7 +297,7 @@ def _is_number(value: object) -> bool:
 # A layer has the name that it has in the model's own graph. The node that a runtime executes for it stands beside it.
 
 
-FORM = Column("form", "operators, shapes, first layer")
+FORM = Field("form", "operators, shapes, first layer")
 """All cells as one, which wraps: for tables of many figures."""
 
 _NAMED = 3
@@ -315,9 +323,9 @@ def form_cells(op_types: Sequence[str], names: Sequence[str], form: Form | None)
         "operators": " + ".join(op_types),
         "kernel": "" if form is None else kernel_of(form.kernel, form.strides),
         "shapes": "" if form is None else shapes_of(form.inputs, form.outputs),
-        "layer": _listed(layers),
-        "node": "" if tuple(names) == layers else _listed(names),
-        "ran": "" if form is None else _listed([_cut(name) for name in form.kernels if name not in op_types], 1),
+        "layer": listed(layers, _NAMED),
+        "node": "" if tuple(names) == layers else listed(names, _NAMED),
+        "ran": "" if form is None else listed([_kernel(name) for name in form.kernels if name not in op_types], 1),
     }
     node = f"({cells['node']})" if cells["node"] else ""
     ran = f"by {cells['ran']}" if cells["ran"] else ""
@@ -326,12 +334,12 @@ def form_cells(op_types: Sequence[str], names: Sequence[str], form: Form | None)
     return shown | {"form": " ".join(filter(None, words))}
 
 
-def form_columns(rows: Iterable[Mapping[str, object]]) -> list[Column]:
+def form_columns(rows: Iterable[Mapping[str, object]]) -> list[Field]:
     """Columns of these cells, but for those that are empty in every one of these rows."""
     known = {name for row in rows for name, value in row.items() if value is not None}
     titles = {"node": "runtime's node", "ran": "ran by"}
     names = ("operators", "kernel", "shapes", "layer", "node", "ran")
-    return [Column(name, titles.get(name, name)) for name in names if name in known]
+    return [Field(name, titles.get(name, name)) for name in names if name in known]
 
 
 def kernel_of(kernel: str, strides: str) -> str:
@@ -342,7 +350,7 @@ def kernel_of(kernel: str, strides: str) -> str:
 
 def shapes_of(inputs: str, outputs: str) -> str:
     """What a brick reads and writes: ``1x24x56x56 → 1x61x56x56``; float where nothing else is said."""
-    return " → ".join(_listed([_shape(word) for word in side.split()] or ["-"], _INPUTS) for side in (inputs, outputs))
+    return " → ".join(listed([_shape(word) for word in side.split()] or ["-"], _INPUTS) for side in (inputs, outputs))
 
 
 def _stride(steps: str) -> str:
@@ -358,11 +366,5 @@ def _shape(word: str) -> str:
     return shape if dtype == "float" else f"{dtype} {shape}"
 
 
-def _listed(words: Sequence[str], most: int = _NAMED) -> str:
-    rest = len(words) - most
-    return ", ".join([*words[:most], *([f"and {rest} more"] if rest > 0 else [])])
-
-
-def _cut(name: str) -> str:
-    name = name.removeprefix("com.microsoft.")
-    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
+def _kernel(name: str) -> str:
+    return cut(name.removeprefix("com.microsoft."), _LONGEST)

@@ -80,6 +80,17 @@ def short(key: str) -> str:
     return key[:_SHORT_KEY]
 
 
+def listed(words: Sequence[str], most: int) -> str:
+    """The first words, and how many more there are: ``a, b, and 3 more``."""
+    rest = len(words) - most
+    return ", ".join([*words[:most], *([f"and {rest} more"] if rest > 0 else [])])
+
+
+def cut(text: str, most: int) -> str:
+    """The text in at most so many characters; what is cut off is its end."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def _scaled(value: float, step: float, units: Sequence[str]) -> str:
     index = 0
     # 999.6 would round to 1000 of a unit: it is 1 of the next.

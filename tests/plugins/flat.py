@@ -29,7 +29,7 @@ def flat_estimate(
 
 def changed(estimate: Estimate, **known: Any) -> Estimate:
     """The same estimate with other values, by the keys of its record."""
-    paths = {field.key: field.path for field in FIELDS} | {
+    paths = {field.key: field.path or field.key for field in FIELDS} | {
         "disturbance": "truth.disturbance",
         "path": "parts.path",
     }  # of the record it is the model's, else the bricks'

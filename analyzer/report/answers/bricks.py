@@ -14,8 +14,9 @@ from ....db.place import DatabasePlace
 from ....db.queries import Filter
 from ....db.values import PARTS, Identity
 from ....errors import MissingBrick, UsageError
-from ..tables import MOST, Answer, Column, kernel_of, shapes_of, unlisted
-from ..units import milliseconds, quantity, short, size
+from ....tabular import Field
+from ..tables import MOST, Answer, kernel_of, shapes_of, unlisted
+from ..units import quantity, short, size
 from .kernels import view_lines, view_records
 
 
@@ -34,8 +35,8 @@ def bricks_answer(suite: Path | None, database: str, *, most: int | None = MOST)
             latencies = _latencies(store, keys)
         rows = [{"key": key} | _latency(latencies.get(key)) for key in keys]
         columns = [
-            Column("key", "brick", short),
-            Column("latency_ms", "fastest ms ±95%", milliseconds, bounds="ci95_ms"),
+            Field("key", "brick", "key"),
+            Field("latency_ms", "fastest ms ±95%", "ms", interval="ci95_ms"),
         ]
         summary = [*unlisted(rows, most), f"{len(rows)} measured bricks"]
         return Answer(rows, columns=columns, summary=summary, table=_slowest(rows)[:most])
@@ -48,13 +49,13 @@ def bricks_answer(suite: Path | None, database: str, *, most: int | None = MOST)
     return Answer(
         rows,
         columns=[
-            Column("key", "brick", short),
-            Column("operators", "operators", "+".join),
-            Column("cost.macs", "MACs", quantity),
-            Column("weight_bytes", "weights", size),
-            Column("input_bytes", "in", size),
-            Column("output_bytes", "out", size),
-            Column("latency_ms", "fastest ms ±95%", milliseconds, bounds="ci95_ms"),
+            Field("key", "brick", "key"),
+            Field("operators", "operators", "operators"),
+            Field("cost.macs", "MACs", "count"),
+            Field("weight_bytes", "weights", "bytes"),
+            Field("input_bytes", "in", "bytes"),
+            Field("output_bytes", "out", "bytes"),
+            Field("latency_ms", "fastest ms ±95%", "ms", interval="ci95_ms"),
         ],
         totals={"suite": str(suite), "granularity": opened.granularity, "hash": opened.hash},
         summary=[*unlisted(rows, most), f"{len(rows)} bricks at G={opened.granularity}"],
@@ -108,16 +109,11 @@ def brick_answer(beginning: str, suite: Path | None, database: str) -> Answer:
             "kernels": view_records(views, stacks),
         },
         columns=[
-            Column("system", "system", short),
-            Column("backend", "backend"),
-            Column("device", "device"),
-            Column("threads", "threads"),
-            Column("cache", "cache"),
-            *([Column("variant", "variant")] if any(row["variant"] for row in rows) else []),
-            Column("latency_ms", "mean ms ±95%", milliseconds, bounds="ci95_ms"),
-            Column("samples", "samples"),
-            Column("verdict", "verdict"),
-            Column("reason", "reason"),
+            Field("system", "system", "key"),
+            *map(Field, ("backend", "device", "threads", "cache")),
+            *([Field("variant")] if any(row["variant"] for row in rows) else []),
+            Field("latency_ms", "mean ms ±95%", "ms", interval="ci95_ms"),
+            *map(Field, ("samples", "verdict", "reason")),
         ],
         summary=[*lines, *view_lines(views, stacks)],
     )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ....tabular import Field
 from ...shell import shell_command
-from ..tables import FORM, MOST, Answer, Column, form_cells, table_lines, unlisted
+from ..tables import FORM, MOST, Answer, at_most, form_cells, table_lines, unlisted
 from ..units import counted, milliseconds, ratio_within
 
 if TYPE_CHECKING:
@@ -56,14 +57,14 @@ def comparison_answer(comparison: Comparison, *, layers: bool = False, most: int
     return Answer.of(
         comparison.records(),
         columns=[
-            Column("name", "model"),
-            Column("other", "other side"),
-            *([Column("basis", "of")] if other_bases else []),
-            Column("base_ms", "base ms ±95%", milliseconds, bounds="base_ci95_ms"),
-            Column("other_ms", "other ms ±95%", milliseconds, bounds="other_ci95_ms"),
-            Column("ratio", "ratio ±95%", "{:.3f}".format, bounds="ratio_ci95"),
-            Column("verdict", "verdict"),
-            Column("gain_ms", "bricks gain ms", milliseconds),
+            Field("name", "model"),
+            Field("other", "other side"),
+            *([Field("basis", "of")] if other_bases else []),
+            Field("base_ms", "base ms ±95%", "ms", interval="base_ci95_ms"),
+            Field("other_ms", "other ms ±95%", "ms", interval="other_ci95_ms"),
+            Field("ratio", "ratio ±95%", "ratio", interval="ratio_ci95"),
+            Field("verdict"),
+            Field("gain_ms", "bricks gain ms", "ms"),
         ],
         summary=summary,
     )
@@ -77,12 +78,12 @@ def gate_answer(found: Gate) -> Answer:
     return Answer.of(
         found.records(),
         columns=[
-            Column("new", "model"),
-            Column("old", "against"),
-            Column("old_ms", "old ms", milliseconds),
-            Column("new_ms", "new ms", milliseconds),
-            Column("ratio", "ratio ±95%", "{:.3f}".format, bounds="ratio_ci95"),
-            Column("verdict", "verdict"),
+            Field("new", "model"),
+            Field("old", "against"),
+            Field("old_ms", "old ms", "ms"),
+            Field("new_ms", "new ms", "ms"),
+            Field("ratio", "ratio ±95%", "ratio", interval="ratio_ci95"),
+            Field("verdict"),
         ],
         summary=summary,
     )
@@ -102,13 +103,13 @@ def advice_answer(advice: Advice) -> Answer:
     return Answer.of(
         advice.records(),
         columns=[
-            *([Column("model", "model")] if several else []),
-            Column("rank", "rank"),
-            Column("name", "framework and options"),
-            Column("latency_ms", "ms ±95%", milliseconds, bounds="ci95_ms"),
-            Column("basis", "of"),
-            Column("ratio", "times the best ±95%", "{:.3f}".format, bounds="ratio_ci95"),
-            Column("verdict", "verdict"),
+            *([Field("model")] if several else []),
+            Field("rank"),
+            Field("name", "framework and options"),
+            Field("latency_ms", "ms ±95%", "ms", interval="ci95_ms"),
+            Field("basis", "of"),
+            Field("ratio", "times the best ±95%", "ratio", interval="ratio_ci95"),
+            Field("verdict"),
         ],
         summary=summary,
         table=table,
@@ -126,8 +127,7 @@ def _remarks(row: ModelComparison) -> list[str]:
         count = sum(absent.occurrences for absent in row.missing)
         lines.append(f"{where}: {counted(count, 'sequence')} cannot be compared")
         reasons = dict.fromkeys(f"{' and '.join(absent.sides)}: {absent.reason}" for absent in row.missing)
-        lines += [f"  {reason}" for reason in list(reasons)[:_REASONS]]
-        lines += [f"  and {len(reasons) - _REASONS} more reasons (--json lists all)"] if len(reasons) > _REASONS else []
+        lines += at_most([f"  {reason}" for reason in reasons], _REASONS, of=" reasons")
     return lines
 
 
@@ -143,7 +143,7 @@ def _by_layer(row: ModelComparison, most: int | None) -> list[str]:
         }
         for layer in row.layers[:most]
     ]
-    columns = _columns("gain ms", "base ms", "other ms", Column("within", "ratio"))
+    columns = _columns("gain ms", "base ms", "other ms", Field("within", "ratio"))
     lines += [*table_lines(rows, columns), *unlisted(row.layers, most)]
     lines += [
         f"  not compared: {absent.occurrences} x {'+'.join(absent.operators)} "
@@ -202,16 +202,16 @@ def _brick(brick: ModelBrick) -> Row:
     return {"occurrences": brick.occurrences, **form_cells(brick.operators, brick.names, brick.form)}
 
 
-def _columns(gain: str, base: str, other: str, *more: Column) -> list[Column]:
+def _columns(gain: str, base: str, other: str, *more: Field) -> list[Field]:
     """Columns of bricks on both sides, by their titles, and more."""
     figures = {"gain_ms": gain, "base_ms": base, "other_ms": other}
-    first, *both = (Column(key, title, milliseconds) for key, title in figures.items())
-    return [first, Column("occurrences", "x"), *both, *more, Column("verdict", "verdict"), FORM]
+    first, *both = (Field(key, title, "ms") for key, title in figures.items())
+    return [first, Field("occurrences", "x"), *both, *more, Field("verdict"), FORM]
 
 
 def _mixed(bricks: Sequence[Mixed]) -> list[str]:
     rows = [{"gain_ms": mixed.layer.gain_ms, "side": mixed.side, **_brick(mixed.layer.brick)} for mixed in bricks]
-    columns = [Column("gain_ms", "gain ms", milliseconds), Column("occurrences", "x"), Column("side", "on")]
+    columns = [Field("gain_ms", "gain ms", "ms"), Field("occurrences", "x"), Field("side", "on")]
     return table_lines(rows, [*columns, FORM])
 
 

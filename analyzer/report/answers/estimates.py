@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from ....tabular import Row
+from ....tabular import Field, Row, columns_of
 from ...estimation.estimates import FIELDS
 from ...shell import with_command
 from ..causes import advised_for, written
 from ..roofs import roofline_lines
 from ..sweeping import sweep_lines
-from ..tables import MOST, Answer, Column, form_cells, form_columns, table_lines, unlisted
-from ..units import counted, milliseconds, percent, ratio_within, short
+from ..tables import MOST, Answer, at_most, form_cells, form_columns, table_lines, unlisted
+from ..units import counted, listed, milliseconds, percent, ratio_within, short
 from .generation import bound_lines, control_lines, values_of
 
 if TYPE_CHECKING:
@@ -28,18 +28,6 @@ if TYPE_CHECKING:
 
 _NAMED = 4
 """Models that a line names, before it counts them."""
-
-_UNITS: Mapping[str, Callable[[Any], str]] = {"": str, "ms": milliseconds, "share": percent}
-"""How values are written, by the unit of their field."""
-
-
-def columns_of(*keys: str) -> list[Column]:
-    """Return the columns of some fields of an estimate, in the order of the keys."""
-    fields = {field.key: field for field in FIELDS}
-    return [
-        Column(field.cell or field.key, field.title, _UNITS[field.unit], field.interval, field.spare)
-        for field in (fields[key] for key in keys)
-    ]
 
 
 def table_row(entry: Estimate, row: Row) -> Row:
@@ -94,8 +82,7 @@ def caveats(estimates: Sequence[Estimate]) -> list[str]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    rest = len(names) - _NAMED
-    return ", ".join([*names[:_NAMED], *([f"and {rest} more"] if rest > 0 else [])])
+    return listed(names, _NAMED)
 
 
 _SAME_SHAPES = 0.5
@@ -136,6 +123,7 @@ def estimates_answer(
     return Answer.of(
         records,
         columns=columns_of(
+            FIELDS,
             "name", "layers", "sequences", "unique", "estimate_ms", "sequential_ms", "critical_path_ms",
             "lower_bound_sequential_ms", "undisturbed_ms", "measured_ms", "ratio", "coverage",
         ),
@@ -277,8 +265,7 @@ def _unknown(entry: Estimate) -> list[str]:
         name = "+".join(missing.op_types), missing.reason
         counts[name] = counts.get(name, 0) + missing.count
     lines = [f"  {count:>4} x {name}: {reason}" for (name, reason), count in counts.items()]
-    rest = len(lines) - _OPERATORS
-    return [*lines[:_OPERATORS], *([f"  and {rest} more (--json lists all)"] if rest > 0 else [])]
+    return at_most(lines, _OPERATORS)
 
 
 def _path(parts: Sequence[SequenceLatency]) -> list[str]:
@@ -287,5 +274,5 @@ def _path(parts: Sequence[SequenceLatency]) -> list[str]:
         {"latency_ms": part.latency_ms, "ci95_ms": part.ci95_ms, **form_cells(part.op_types, part.names, part.form)}
         for part in parts
     ]
-    columns = [Column("latency_ms", "ms ±95%", milliseconds, bounds="ci95_ms"), *form_columns(rows)]
+    columns = [Field("latency_ms", "ms ±95%", "ms", interval="ci95_ms"), *form_columns(rows)]
     return table_lines(rows, columns)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from ....tabular import Field
 from ...shell import shell_command
-from ..tables import MOST, Answer, Column
+from ..tables import MOST, Answer
 from ..units import counted, milliseconds, percent
 
 if TYPE_CHECKING:
@@ -28,13 +29,13 @@ def analyze_answer(report: AnalyzeReport, *, most: int | None = MOST) -> Answer:
     return Answer.of(
         report.records(),
         columns=(
-            Column("name", "model"),
-            Column("kind", "finding"),
-            Column("current_ms", "now ms", milliseconds),
-            Column("saving_ms", "saves ms ±95%", milliseconds, bounds="ci95_ms"),
-            Column("share", "share", percent),
-            Column("proven_share", "proven", percent),
-            Column("title", "what is missed"),
+            Field("name", "model"),
+            Field("kind", "finding"),
+            Field("current_ms", "now ms", "ms"),
+            Field("saving_ms", "saves ms ±95%", "ms", interval="ci95_ms"),
+            Field("share", "share", "share"),
+            Field("proven_share", "proven", "share"),
+            Field("title", "what is missed"),
         ),
         summary=[line for row in report.rows for line in _lines(row, most)],
         table=[row.cells(found) for row in report.rows for found in row.findings[:most]],
@@ -46,12 +47,12 @@ def improve_answer(found: Improvement) -> Answer:
     return Answer.of(
         found.records(),
         columns=(
-            Column("kind", "change"),
-            Column("places", "places"),
-            Column("before_ms", "before ms", milliseconds),
-            Column("after_ms", "after ms", milliseconds),
-            Column("saving", "saves ±95%", percent, bounds="saving_ci95"),
-            Column("note", "note"),
+            Field("kind", "change"),
+            Field("places"),
+            Field("before_ms", "before ms", "ms"),
+            Field("after_ms", "after ms", "ms"),
+            Field("saving", "saves ±95%", "share", interval="saving_ci95"),
+            Field("note"),
         ),
         summary=list(_improvement(found)),
         table=[_cells(change) for change in found.changes],

@@ -7,8 +7,9 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from ..tables import Answer, Column, table_lines
-from ..units import counted, duration
+from ....tabular import Field
+from ..tables import Answer, table_lines
+from ..units import counted
 
 if TYPE_CHECKING:
     from ....generator.fleet.planning import QueueReport
@@ -33,13 +34,9 @@ def plan_answer(report: QueueReport) -> Answer:
         rows,
         totals={"campaign": report.campaign, "blobs": report.blobs, "dry_run": report.dry_run, **_counts(report)},
         columns=[
-            Column("node", "node"),
-            Column("suite", "suite"),
-            Column("stack", "stack"),
-            Column("threads", "threads"),
-            Column("cache", "cache"),
-            Column("dtype", "precision"),
-            Column("state", "state"),
+            *map(Field, ("node", "suite", "stack", "threads", "cache")),
+            Field("dtype", "precision"),
+            Field("state"),
         ],
         summary=[f"campaign {report.campaign}, {counted(len(rows), 'cell')}: {verb}{', '.join(parts)}"],
     )
@@ -59,11 +56,11 @@ def work_answer(done: Sequence[EndedJob]) -> Answer:
         [job.record() for job in done],
         totals={"jobs": len(done), "complete": complete},
         columns=[
-            Column("label", "job"),
-            Column("complete", "complete", lambda complete: "yes" if complete else "no"),
-            Column("measured_s", "measured", duration),
-            Column("pushed_s", "pushed", duration),
-            Column("reason", "because"),
+            Field("label", "job"),
+            Field("complete", "complete", "yes"),
+            Field("measured_s", "measured", "s"),
+            Field("pushed_s", "pushed", "s"),
+            Field("reason", "because"),
         ],
         summary=[text],
     )
@@ -74,33 +71,28 @@ def status_answer(status: FleetStatus) -> Answer:
     nodes = [asdict(node) | {"seen": _moment(node.seen)} for node in status.nodes]
     failures = [asdict(failure) for failure in status.failures]
     columns = [
-        Column("node", "node"),
-        Column("seen", "last seen"),
-        Column("waiting", "waiting"),
-        Column("running", "measures"),
-        Column("complete", "complete"),
-        Column("failed", "failed"),
-        Column("forecast_s", "ready in", duration),
+        Field("node"),
+        Field("seen", "last seen"),
+        Field("waiting"),
+        Field("running", "measures"),
+        Field("complete"),
+        Field("failed"),
+        Field("forecast_s", "ready in", "s"),
     ]
     lines = table_lines(nodes, columns) if nodes else ["no campaign was planned here"]
     if failures:
-        heads = [Column("node", "failed on"), Column("cell", "cell"), Column("reason", "reason")]
+        heads = [Field("node", "failed on"), Field("cell"), Field("reason")]
         lines += ["", *table_lines(failures, heads)]
     return Answer(
         [asdict(campaign) for campaign in status.campaigns],
         totals={"nodes": nodes, "failures": failures},
         columns=[
-            Column("campaign", "campaign"),
-            Column("cells", "cells"),
-            Column("complete", "complete"),
-            Column("running", "running"),
-            Column("waiting", "waiting"),
-            Column("failed", "failed"),
-            Column("bricks_measured", "bricks measured"),
-            Column("bricks_failed", "impossible"),
-            Column("bricks_remaining", "left over"),
-            *([Column("models", "models measured")] if any(campaign.models for campaign in status.campaigns) else []),
-            Column("forecast_s", "ready in", duration),
+            *map(Field, ("campaign", "cells", "complete", "running", "waiting", "failed")),
+            Field("bricks_measured", "bricks measured"),
+            Field("bricks_failed", "impossible"),
+            Field("bricks_remaining", "left over"),
+            *([Field("models", "models measured")] if any(campaign.models for campaign in status.campaigns) else []),
+            Field("forecast_s", "ready in", "s"),
         ],
         summary=lines,
     )

@@ -16,8 +16,9 @@ from ....generator.decomposition.decompose import Decomposer
 from ....generator.network import export
 from ....generator.planning.library_plans import PlanReport
 from ....models import ModelSource
-from ..tables import Answer, Column
-from ..units import counted, milliseconds, percent, quantity, size
+from ....tabular import Field
+from ..tables import Answer, at_most
+from ..units import counted, listed, milliseconds, percent, size
 from .bricks import find_key
 
 if TYPE_CHECKING:
@@ -47,14 +48,8 @@ def bound_lines(models: Iterable[tuple[str, Mapping[str, int]]]) -> list[str]:
     for name, bound in models:
         if bound:
             alike.setdefault(values_of(bound), []).append(name)
-    lines = []
-    for values, names in list(alike.items())[:_LINES]:
-        rest = len(names) - _NAMED
-        listed = ", ".join([*names[:_NAMED], *([f"and {rest} more"] if rest > 0 else [])])
-        lines.append(f"bound: {values} ({listed})")
-    if len(alike) > _LINES:
-        lines.append(f"and {len(alike) - _LINES} more bindings (--json lists all)")
-    return lines
+    lines = [f"bound: {values} ({listed(names, _NAMED)})" for values, names in alike.items()]
+    return at_most(lines, _LINES, of=" bindings", indent="")
 
 
 def control_lines(
@@ -71,8 +66,7 @@ def control_lines(
     for name, control in models:
         own = next(known, ()) or (None,) * len(control)
         lines += [f"{name}: {_told(flow)}{_taking(one)}" for flow, one in zip(control, own, strict=True)]
-    rest = len(lines) - _LINES
-    return [*lines[:_LINES], *([f"and {rest} more of control flow (--json lists all)"] if rest > 0 else [])]
+    return at_most(lines, _LINES, of=" of control flow", indent="")
 
 
 def _taking(own: Framing | None) -> str:
@@ -164,7 +158,7 @@ def export_models(
             rows.append({"name": source.name, "file": str(path), "bytes": written, "error": None})
     answer = Answer(
         rows,
-        columns=[Column("name", "model"), Column("file", "file"), Column("bytes", "size", size)],
+        columns=[Field("name", "model"), Field("file"), Field("bytes", "size", "bytes")],
         summary=[f"{row['name']}: {row['error']}" for row in rows if row["error"]],
     )
     return answer, all(row["error"] is None for row in rows)
@@ -188,15 +182,13 @@ def plans_answer(report: PlanReport) -> Answer:
         report.records(),
         table=report.by_operators,
         columns=[
-            Column("operators", "operators", " ".join),
-            Column("dtype", "dtype"),
-            Column("layout", "layout"),
-            Column("bricks", "bricks"),
-            Column("offered", "with plans"),
-            Column("plans", "plans", _whole),
-            Column("engines", "engines", _whole),
-            Column("tensor_cores", "first: Tensor Cores"),
-            Column("reason", "why none"),
+            Field("operators", "operators", "words"),
+            *map(Field, ("dtype", "layout", "bricks")),
+            Field("offered", "with plans"),
+            Field("plans", "plans", _whole),
+            Field("engines", "engines", _whole),
+            Field("tensor_cores", "first: Tensor Cores"),
+            Field("reason", "why none"),
         ],
         summary=summary,
     )
@@ -225,13 +217,10 @@ def generate_answer(report: GenerateReport) -> Answer:
     return Answer.of(
         report.records(),
         columns=[
-            Column("name", "model"),
-            Column("layers", "layers"),
-            Column("folded", "folded"),
-            Column("sequences", "sequences"),
-            Column("unique", "unique"),
-            Column("macs", "MACs", quantity),
-            Column("weight_bytes", "weights", size),
+            Field("name", "model"),
+            *map(Field, ("layers", "folded", "sequences", "unique")),
+            Field("macs", "MACs", "count"),
+            Field("weight_bytes", "weights", "bytes"),
         ],
         summary=summary,
     )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ....tabular import Field
 from ...history.changes import MEAN, UNDISTURBED
-from ..tables import FORM, MOST, Answer, Column, form_cells, table_lines, unlisted
+from ..tables import FORM, MOST, Answer, form_cells, table_lines, unlisted
 from ..units import counted, milliseconds
 
 if TYPE_CHECKING:
@@ -48,13 +49,13 @@ def history_answer(report: History, *, runs: bool = False, most: int | None = MO
     return Answer.of(
         records,
         columns=[
-            Column("name", "model"),
-            *([Column("place", "measured")] if several else []),
-            Column("runs", "runs"),
-            Column("latest_ms", "latest ms", milliseconds),
-            Column("scatter", "scatter", "{:.1%}".format),
-            Column("count", "changes"),
-            Column("last", "last change"),
+            Field("name", "model"),
+            *([Field("place", "measured")] if several else []),
+            Field("runs"),
+            Field("latest_ms", "latest ms", "ms"),
+            Field("scatter", "scatter", "{:.1%}".format),
+            Field("count", "changes"),
+            Field("last", "last change"),
         ],
         summary=summary,
         table=table,
@@ -137,11 +138,11 @@ def _table_of(bricks: Sequence[BrickChange], total: float, most: int | None, how
         for change in shown
     ]
     columns = [
-        Column("contribution_ms", "adds ms", milliseconds),
-        Column("share", "of the change", "{:.0%}".format),
-        Column("occurrences", "x"),
-        Column("before_ms", "before ms", milliseconds),
-        Column("after_ms", "after ms", milliseconds),
+        Field("contribution_ms", "adds ms", "ms"),
+        Field("share", "of the change", "{:.0%}".format),
+        Field("occurrences", "x"),
+        Field("before_ms", "before ms", "ms"),
+        Field("after_ms", "after ms", "ms"),
         FORM,
     ]
     return [f"{together}; to blame:", *table_lines(rows, columns)]
@@ -168,11 +169,11 @@ def _by_run(row: ModelHistory, report: History, most: int | None) -> list[str]:
         for old, point in zip(before, row.points, strict=True)
     ]
     columns = [
-        Column("started", "run (UTC)"),
-        Column("latency_ms", "ms ±95%", milliseconds, bounds="ci95_ms"),
-        Column("quiet", "quiet", "{:.1%}".format),
-        Column("versions", "new version"),
-        Column("change", "change"),
+        Field("started", "run (UTC)"),
+        Field("latency_ms", "ms ±95%", "ms", interval="ci95_ms"),
+        Field("quiet", "quiet", "{:.1%}".format),
+        Field("versions", "new version"),
+        Field("change"),
     ]
     newest = rows if most is None else rows[-most:]
     return [f"{_named(row, report)}: every run", *table_lines(newest, columns), *unlisted(rows, most)]

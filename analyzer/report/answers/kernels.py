@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ....tabular import Field
 from ...kernels import KernelShare, shares_of, use_shares
 from ...shell import shell_command
-from ..tables import MOST, Answer, Column, form_cells
-from ..units import counted, milliseconds, percent, short
+from ..tables import MOST, Answer, form_cells
+from ..units import counted, cut, milliseconds, percent, short
 
 if TYPE_CHECKING:
     from ....db import Kernel, KernelView, Stack
@@ -34,16 +35,16 @@ def kernels_answer(found: Kernels, *, most: int | None = MOST) -> Answer:
     return Answer.of(
         found.records(),
         columns=[
-            *([Column("model", "model")] if len(found) > 1 else []),
-            *([] if layered else [Column("kernel.operator", "operator", _cut)]),
-            Column("kernel.name", "kernel", _cut),
-            *([Column("form", "operators, shapes, layers")] if layered else []),
-            Column("kernel.calls", "calls"),
-            Column("kernel.time_ms", "profiled ms", milliseconds),
-            Column("kernel.share", "share", percent),
-            Column("kernel.matrix", "matrix units"),
-            Column("kernel.units", "units", spare=True),
-            Column("kernel.place", "ran on", spare=not fell_back),
+            *([Field("model")] if len(found) > 1 else []),
+            *([] if layered else [Field("kernel.operator", "operator", _cut)]),
+            Field("kernel.name", "kernel", _cut),
+            *([Field("form", "operators, shapes, layers")] if layered else []),
+            Field("kernel.calls", "calls"),
+            Field("kernel.time_ms", "profiled ms", "ms"),
+            Field("kernel.share", "share", "share"),
+            Field("kernel.matrix", "matrix units"),
+            Field("kernel.units", "units", spare=True),
+            Field("kernel.place", "ran on", spare=not fell_back),
         ],
         table=[
             {"model": row.name, "kernel": kernel.record(), "form": _layers(kernel)}
@@ -162,4 +163,4 @@ def _label(kernel: Kernel) -> str:
 
 
 def _cut(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+    return cut(name, _LONGEST_NAME)

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ....tabular import Field
 from ...comparison.difference import Relation
-from ..tables import MOST, Answer, Column, table_lines
-from ..units import counted, milliseconds, percent
+from ..tables import MOST, Answer, table_lines
+from ..units import counted, cut, percent
 
 if TYPE_CHECKING:
     from ...manifests.manifest import Manifest
@@ -88,12 +89,12 @@ def reproduction_answer(found: Reproduction, *, most: int | None = MOST) -> Answ
     return Answer.of(
         found.records(),
         columns=[
-            Column("brick", "brick"),
-            Column("manifest_ms", "manifest ms", milliseconds),
-            Column("here_ms", "here ms", milliseconds),
-            Column("ratio", "ratio ±95%", "{:.3f}".format, bounds="ratio_ci95"),
-            Column("verdict", "verdict"),
-            Column("reason", "why", spare=True),
+            Field("brick"),
+            Field("manifest_ms", "manifest ms", "ms"),
+            Field("here_ms", "here ms", "ms"),
+            Field("ratio", "ratio ±95%", "ratio", interval="ratio_ci95"),
+            Field("verdict"),
+            Field("reason", "why", spare=True),
         ],
         summary=summary,
         table=[{**row.record(), "brick": "+".join(row.operators)} for row in ranked[:most]],
@@ -108,10 +109,9 @@ def _different(found: Sequence[FieldDifference], *, nothing: str) -> list[str]:
     if not found:
         return [nothing]
     rows = [{"field": field.field, "manifest": _short(field.manifest), "here": _short(field.here)} for field in found]
-    columns = [Column("field", "differs"), Column("manifest", "manifest"), Column("here", "here")]
+    columns = [Field("field", "differs"), Field("manifest"), Field("here")]
     return ["", *table_lines(rows, columns)]
 
 
 def _short(value: Any) -> str:
-    text = "not known" if value is None else str(value)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return cut("not known" if value is None else str(value), _LONGEST)

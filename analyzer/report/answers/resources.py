@@ -16,7 +16,8 @@ from ....generator.backends.environments import Installed
 from ....generator.machine.system import machine_state, probe_system, quietness
 from ....generator.measurement.agreement import AgreementReport, Outcome
 from ....models.zoo import names
-from ..tables import Answer, Column
+from ....tabular import Field
+from ..tables import Answer
 from ..units import counted, percent, short, size
 
 _EXTRA_NEEDS = {"zoo": ("torch", "transformers", "onnxscript")}
@@ -33,12 +34,10 @@ def zoo_answer() -> Answer:
     return Answer(
         rows,
         columns=[
-            Column("name", "model"),
-            Column("task", "task"),
-            Column("family", "family"),
-            Column("origin", "origin"),
-            Column("dims", "dimensions", lambda dims: " ".join(f"{name}={value}" for name, value in dims.items())),
-            Column("reason", "not available"),
+            Field("name", "model"),
+            *map(Field, ("task", "family", "origin")),
+            Field("dims", "dimensions", lambda dims: " ".join(f"{name}={value}" for name, value in dims.items())),
+            Field("reason", "not available"),
         ],
     )
 
@@ -80,11 +79,11 @@ def backends_answer() -> Answer:
         rows,
         totals={"libraries": [plans | {"versions": dict(library.versions)}]},
         columns=[
-            Column("name", "backend"),
-            Column("device", "device"),
-            Column("available", "runs here", lambda ok: "yes" if ok else "no"),
-            Column("reason", "because"),
-            Column("versions", "versions", lambda versions: " ".join(f"{k} {v}" for k, v in versions.items())),
+            Field("name", "backend"),
+            Field("device"),
+            Field("available", "runs here", "yes"),
+            Field("reason", "because"),
+            Field("versions", "versions", lambda versions: " ".join(f"{k} {v}" for k, v in versions.items())),
         ],
         summary=summary,
         table=table,
@@ -178,11 +177,11 @@ def agreement_answer(report: AgreementReport) -> Answer:
     return Answer.of(
         report.records(),
         columns=[
-            Column("key", "brick", short),
-            Column("operators", "operators", " ".join),
-            Column("verdict", "verdict"),
-            Column("error", "error", lambda value: "" if value is None else f"{value:.1e}"),
-            Column("reason", "reason"),
+            Field("key", "brick", "key"),
+            Field("operators", "operators", "words"),
+            Field("verdict"),
+            Field("error", "error", lambda value: "" if value is None else f"{value:.1e}"),
+            Field("reason"),
         ],
         summary=[f"{sides}: {counted(len(report.rows), 'brick')}: {verdicts}"],
     )
@@ -220,15 +219,10 @@ def database_answer(store: Store) -> Answer:
             "systems": {key: asdict(system) for key, system in systems.items()},
         },
         columns=[
-            Column("system", "system", short),
-            Column("cpu", "cpu"),
-            Column("stack", "stack", short),
-            Column("backend", "backend"),
-            Column("device", "device"),
-            Column("threads", "threads"),
-            Column("cache", "cache"),
-            Column("dtype", "dtype"),
-            Column("measured", "measured"),
+            Field("system", "system", "key"),
+            Field("cpu"),
+            Field("stack", "stack", "key"),
+            *map(Field, ("backend", "device", "threads", "cache", "dtype", "measured")),
         ],
         summary=[f"{info['database']} (schema {info['revision']}): {held_text}"],
     )

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ....generator.measurement.measure import MeasureReport, measure_records
 from ....generator.measurement.run import RunReport, run_records
-from ....tabular import Row
-from ..tables import Answer, Column
+from ....tabular import Field, Row
+from ..tables import Answer
 from ..units import counted, duration, milliseconds, percent, short
 from .generation import bound_lines
 
@@ -48,10 +48,10 @@ def run_answer(*reports: RunReport, budget_s: float | None = None) -> Answer:
         records.results,
         totals=records.totals,
         columns=[
-            Column("key", "not measured", _brick_or_model),
-            *([Column("threads", "threads")] if several else []),
-            *([Column("variant", "algorithm")] if varied else []),
-            Column("reason", "reason"),
+            Field("key", "not measured", _brick_or_model),
+            *([Field("threads")] if several else []),
+            *([Field("variant", "algorithm")] if varied else []),
+            Field("reason"),
         ],
         summary=_in_parts(reports, _said),
         table=_summed(records.results),
@@ -165,20 +165,20 @@ def _brick_or_model(name: str) -> str:
 def measure_answer(*reports: MeasureReport) -> Answer:
     """The answer of ``measure``: one row per model, of several numbers of threads side by side."""
     examined = any(row.data_effect_ms is not None for report in reports for row in report.rows)
-    data = [Column("data_effect_ms", "data ms ±95%", milliseconds, bounds="data_ci95_ms")]
+    data = [Field("data_effect_ms", "data ms ±95%", "ms", interval="data_ci95_ms")]
     records = measure_records(reports)
     return Answer(
         records.results,
         totals=records.totals,
         columns=[
-            Column("name", "model"),
-            Column("latency_ms", "mean ms ±95%", milliseconds, bounds="ci95_ms"),
-            Column("undisturbed_ms", "undisturbed ms", milliseconds),
-            Column("p90_ms", "p90 ms", milliseconds, spare=True),
-            Column("p99_ms", "p99 ms", milliseconds),
-            Column("load_ms", "load ms", milliseconds),
-            Column("first_run_ms", "first run ms", milliseconds, spare=True),
-            Column("verdict", "verdict"),
+            Field("name", "model"),
+            Field("latency_ms", "mean ms ±95%", "ms", interval="ci95_ms"),
+            Field("undisturbed_ms", "undisturbed ms", "ms"),
+            Field("p90_ms", "p90 ms", "ms", spare=True),
+            Field("p99_ms", "p99 ms", "ms"),
+            Field("load_ms", "load ms", "ms"),
+            Field("first_run_ms", "first run ms", "ms", spare=True),
+            Field("verdict"),
             *(data if examined else []),
         ],
         summary=_in_parts(reports, _remarks),

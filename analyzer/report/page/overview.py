@@ -156,14 +156,13 @@ def overview_data(sections: Sequence[Section], rows: Mapping[str, Sequence[Layer
         sections: The models.
         rows: Layers of each, by model name.
     """
-    readable = [section for section in sections if section.model is not None]
-    keys = {section.name: {row.sequence.key for row in rows[section.name]} for section in readable}
-    matrix = similarity_matrix(keys)
+    readable = [section.name for section in sections if section.model is not None]
+    matrix = similarity_matrix([[row.sequence.key for row in rows[name]] for name in readable])
     return {
         "models": [_model(section, rows[section.name]) for section in sections],
         "bricks": _bricks(sections, rows),
-        "names": [clipped(name) for name in matrix.names],
-        "similarity": [[round(100 * value) for value in line] for line in matrix.values],
+        "names": [clipped(name) for name in readable],
+        "similarity": [[round(100 * value) for value in line] for line in matrix],
     }
 
 

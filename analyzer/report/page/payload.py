@@ -15,7 +15,7 @@ from ....constructor.composition import Quotient
 from ....constructor.roofline import LayerRoof
 from ..section import LayerRow, Section
 from ..tables import printable
-from ..units import half_of
+from ..units import cut, half_of
 
 # A model's sequences as an outline in which a block that repeats stands once, however layers are named.
 
@@ -122,8 +122,7 @@ _GIGA = 1e9
 
 def clipped(text: str) -> str:
     """A name that may be shown: printable, and not longer than a line or two."""
-    name = printable(text)
-    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
+    return cut(printable(text), _LONGEST)
 
 
 def data_of(section: Section, rows: Sequence[LayerRow]) -> dict[str, Any]:

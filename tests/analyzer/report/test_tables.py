@@ -13,7 +13,7 @@ from dlbricks.analyzer.report.answers.estimates import estimates_answer
 from dlbricks.analyzer.report.tables import (
     WIDTH,
     Answer,
-    Column,
+    Field,
     Format,
     form_cells,
     form_columns,
@@ -28,9 +28,9 @@ ROWS = [
     {"name": "b", "ms": None, "coverage": {"macs": 0.25}, "missing": ["k1", "k2"]},
 ]
 COLUMNS = [
-    Column("name", "model"),
-    Column("ms", "ms", lambda value: f"{value:.2f}"),
-    Column("coverage.macs", "macs", lambda value: f"{value:.0%}"),
+    Field("name", "model"),
+    Field("ms", "ms", lambda value: f"{value:.2f}"),
+    Field("coverage.macs", "macs", lambda value: f"{value:.0%}"),
 ]
 
 
@@ -55,7 +55,7 @@ def test_json_holds_every_key_and_the_totals_beside_the_results() -> None:
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_a_number_that_is_none_is_null_everywhere(number: float) -> None:
-    answer = Answer([{"a": number, "deep": [{"b": (number,)}]}], columns=[Column("a", "a")])
+    answer = Answer([{"a": number, "deep": [{"b": (number,)}]}], columns=[Field("a")])
 
     assert json.loads(render(answer, "json"))["results"] == [{"a": None, "deep": [{"b": [None]}]}]
     assert render(answer, "table").splitlines()[-1] == "-"
@@ -72,7 +72,7 @@ def test_csv_quotes_what_needs_it_and_fills_missing_keys() -> None:
 
 def test_a_name_cannot_drive_the_terminal() -> None:
     name = "\x1b[2Jevil\nline"
-    answer = Answer([{"name": name}], columns=[Column("name", "model")], summary=["", f"{name}: skipped"])
+    answer = Answer([{"name": name}], columns=[Field("name", "model")], summary=["", f"{name}: skipped"])
 
     assert render(answer).splitlines()[-4:] == [r"\x1b[2Jevil\nline", "", "", r"\x1b[2Jevil\nline: skipped"]
     assert r"\x1b[2Jevil\nline" in render(answer, "csv")
@@ -82,7 +82,7 @@ def test_a_name_cannot_drive_the_terminal() -> None:
 
 
 def test_a_name_that_is_no_unicode_is_written_all_the_same() -> None:
-    answer = Answer([{"name": "bad\udcff.onnx"}], columns=[Column("name", "model")])
+    answer = Answer([{"name": "bad\udcff.onnx"}], columns=[Field("name", "model")])
 
     for form in Format:
         render(answer, form).encode("utf-8")
@@ -103,7 +103,7 @@ def test_the_frame_is_flat() -> None:
 
 
 def test_markdown_is_a_table_with_the_lines_below_it() -> None:
-    columns = [*COLUMNS, Column("ms", "spare", spare=True)]
+    columns = [*COLUMNS, Field("ms", "spare", spare=True)]
 
     text = render(Answer(ROWS, columns=columns, summary=["two models", "  indented"]), "markdown", width=3)
 
@@ -122,7 +122,7 @@ def test_markdown_is_a_table_with_the_lines_below_it() -> None:
 
 def test_a_name_cannot_write_into_a_page() -> None:
     name = "a|b<img src=x>`[c](d)\n# e"
-    answer = Answer([{"name": name}], columns=[Column("name", "model")], summary=["```", f"{name}: skipped"])
+    answer = Answer([{"name": name}], columns=[Field("name", "model")], summary=["```", f"{name}: skipped"])
 
     _, _, row, blank, *rest = render(answer, "markdown").splitlines()
 
@@ -134,10 +134,10 @@ def test_a_name_cannot_write_into_a_page() -> None:
 def test_what_does_not_fit_is_wrapped_and_spare_columns_are_left_out() -> None:
     rows = [{"key": "k" * 12, "ms": 1.5, "ci": (1.25, 1.75), "reason": "it is too large for this machine " * 5}]
     columns = [
-        Column("key", "brick"),
-        Column("ms", "latency of it in ms", lambda value: f"{value:.3f}", bounds="ci"),
-        Column("ms", "again", spare=True),
-        Column("reason", "reason"),
+        Field("key", "brick"),
+        Field("ms", "latency of it in ms", lambda value: f"{value:.3f}", interval="ci"),
+        Field("ms", "again", spare=True),
+        Field("reason"),
     ]
 
     wide, narrow = (render(Answer(rows, columns=columns), width=width).splitlines() for width in (300, 60))
