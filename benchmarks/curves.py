@@ -1,4 +1,4 @@
-"""Interpolated estimates, held against what was measured at the same sizes (docs/estimates.md).
+"""Interpolated estimates, held against what was measured at the same sizes (docs/explanation/estimates.md).
 
     python benchmarks/curves.py [--sweep MODEL:DIMENSION=N,N,... ...] [--visits N] [--db FILE] [--out DIR]
 

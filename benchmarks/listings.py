@@ -1,4 +1,4 @@
-"""Write what pages list of the code itself: options in docs/cli.md; signatures and fields in docs/api.md.
+"""Write the generated lists of docs/reference: the options in cli.md, the signatures and fields in api.md.
 
     python benchmarks/listings.py [--check]
 
@@ -21,7 +21,7 @@ import click
 import dlbricks
 from dlbricks.cli import commands
 
-PAGES = (Path("docs/cli.md"), Path("docs/api.md"))
+PAGES = (Path("docs/reference/cli.md"), Path("docs/reference/api.md"))
 """From the top of the project."""
 
 _WIDTH = 100

@@ -4,7 +4,7 @@
 
 ``--run`` decomposes every model of the onnx wheel's node tests, and the graphs that ONNX Runtime executes for quantised
 files, at G=1, measures each brick there is with ONNX Runtime, and writes, operator by operator, what came of it to
-``docs/results/operators.json``; it needs the ``zoo`` extra. docs/operators.md is written from that file, from
+``docs/results/operators.json``; it needs the ``zoo`` extra. docs/reference/operators.md is written from that file, from
 ``docs/results/classes.json`` (shares by class of files) and from the code: which operators have a formula, and which of
 them PyTorch, MXNet, cuDNN and CuPy have here. ``--check`` writes nothing, and fails where the page would change; a test
 does the same.
@@ -46,7 +46,7 @@ from node_bricks import write_node_tests
 from onnx import TensorProto, helper, numpy_helper, version_converter
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
 
-PAGES = (Path("docs/operators.md"),)
+PAGES = (Path("docs/reference/operators.md"),)
 
 _RESULT, _CLASSES = Path("docs/results/operators.json"), Path("docs/results/classes.json")
 _ONNX = "ai.onnx"

@@ -8,7 +8,7 @@
 The corpus is ``plants/plants.csv``: a fault (``plants/layouts.py``, ``plants/arithmetic.py``), an architecture
 (``plants/images.py``, ``plants/sequences.py``), the half that the architecture belongs to, and at how many places the
 fault is planted. Every faulty model has a clean twin that computes the same function. Models are written by code from
-seeds, and names of layers say nothing of faults (docs/planted.md).
+seeds, and names of layers say nothing of faults (docs/contributing/planted.md).
 
 ``--measure`` visits each faulty model and its twin in turn in one run, with one thread, or all cores where the fault
 costs something only there: ``planted.json`` and ``.md`` under ``--out``. ``--score`` generates and measures the bricks

@@ -1,4 +1,4 @@
-"""The time of answers, predicted from bricks, beside a loop that generates them in ONNX Runtime (docs/llm.md).
+"""The time of answers, predicted from bricks, beside a loop in ONNX Runtime (docs/how-to/language-models.md).
 
     python benchmarks/tokens.py [--models NAME ...] [--prompts N ...] [--new N] [--visits N] [--out DIR]
                                 [--fuse-attention] [--weights int4|int8]
@@ -10,7 +10,8 @@ For each decoder of the zoo, written with open lengths and seeded weights, as ex
    the ``present`` of each the ``past`` of the next. What is timed is binding and execution; which token comes next is
    looked up outside of that. Where others take turns on the processor, they stretch long executions more than short
    ones; so the processor time of the loop (with one thread, the least tenth) stands beside ``undisturbed_ms`` too. It
-   lives in one process, and where that one's memory came to lie is part of what it takes (docs/measuring.md).
+   lives in one process, and where that one's memory came to lie is part of what it takes
+   (docs/explanation/measuring.md).
 3. Curves without every second length are read at the lengths that were left out.
 
 The loop runs on the pages that the runtime asks for, as bricks do: the script starts itself again where NumPy would ask

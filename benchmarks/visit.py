@@ -7,7 +7,7 @@ A visit goes through the stages of ``visit_plan.py``, the most valuable first: w
 brick computes there what the CPU does, the bricks and the models beside them in each precision. Each stage has a share
 of the time; what is left over goes to those that are not done. Nothing is measured twice: give the folder to the next
 visit, on this machine or another one like it, and it goes on, also after a kill. The folder has a few small files,
-which ``visit_folder.py`` describes; ``dlbricks db merge`` takes its databases. docs/gpu.md describes the whole way.
+which ``visit_folder.py`` describes; ``dlbricks db merge`` takes its databases. The whole way: docs/how-to/gpu.md.
 
 ``--report`` makes the tables on a machine that measures nothing. Exit code 0: all stages are done; 3: some are left;
 1: nothing could be done; 2: wrong usage.

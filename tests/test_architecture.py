@@ -1,4 +1,4 @@
-"""The layers of the house: a folder imports only what stands before it (docs/architecture.md)."""
+"""The layers of the house: a folder imports only what stands before it (docs/contributing/architecture.md)."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ import yaml
 from listings import leaves
 
 ROOT = Path(__file__).resolve().parents[1]
+REFERENCE = ROOT / "docs/reference"
 DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -26,9 +27,9 @@ COMMANDS = dict(leaves())
 
 
 def section(name: str) -> str:
-    """The section of docs/cli.md about a command."""
-    match = re.search(rf"^## {name}\n(.*?)(?=^## |\Z)", (ROOT / "docs/cli.md").read_text(), re.DOTALL | re.MULTILINE)
-    assert match, f"docs/cli.md has no section '## {name}'"
+    """The section of docs/reference/cli.md about a command."""
+    match = re.search(rf"^## {name}\n(.*?)(?=^## |\Z)", (REFERENCE / "cli.md").read_text(), re.DOTALL | re.MULTILINE)
+    assert match, f"docs/reference/cli.md has no section '## {name}'"
     return match[1]
 
 
@@ -66,7 +67,7 @@ def test_every_command_stands_in_the_readme() -> None:
 
 
 def test_documented_commands_exist() -> None:
-    documented = re.findall(r"^## (dlbricks .*)$", (ROOT / "docs/cli.md").read_text(), re.MULTILINE)
+    documented = re.findall(r"^## (dlbricks .*)$", (REFERENCE / "cli.md").read_text(), re.MULTILINE)
 
     assert documented == sorted(documented, key=list(COMMANDS).index) or set(documented) == set(COMMANDS)
     assert len(documented) == len(COMMANDS)
@@ -107,7 +108,7 @@ def run_example(block: str, folder: Path) -> None:
 def test_the_private_round_trip_runs_as_written(tmp_path: Path, write_branches: Callable[[Path], Path]) -> None:
     """The model stays at home, the suite goes out, latencies come back, and nothing names the model on the way."""
     write_branches(tmp_path / "private" / "model.onnx")
-    generate, measure, estimate = blocks(ROOT / "docs/private-models.md")
+    generate, measure, estimate = blocks(ROOT / "docs/how-to/private-models.md")
 
     run_example(generate, tmp_path)
     away = tmp_path / "away"
@@ -148,7 +149,7 @@ def run_notebook(cells: list[str]) -> tuple[dict[str, Any], list[Any]]:
 @pytest.mark.slow
 def test_the_page_of_the_api_is_a_session_that_runs(here: Path, write_branches: Callable[[Path], Path]) -> None:
     write_branches(here / "model.onnx")
-    by_hand = re.sub(r"^<!-- ([\w-]+) -->.*?<!-- /\1 -->", "", (ROOT / "docs/api.md").read_text(), flags=re.S | re.M)
+    by_hand = re.sub(r"^<!-- ([\w-]+) -->.*?<!-- /\1 -->", "", (REFERENCE / "api.md").read_text(), flags=re.S | re.M)
     cells = re.findall(r"^```python\n(.*?)^```", by_hand, re.DOTALL | re.MULTILINE)
 
     left, values = run_notebook(cells)
@@ -167,7 +168,7 @@ def test_the_page_of_the_api_is_a_session_that_runs(here: Path, write_branches: 
     assert left["made"].to_json()["page"] == "report.html"
 
 
-NOTEBOOK = ROOT / "docs/notebook.ipynb"
+NOTEBOOK = ROOT / "docs/tutorial/notebook.ipynb"
 
 
 @pytest.mark.slow
@@ -202,7 +203,7 @@ def test_the_notebook_names_no_place_and_was_run_in_order() -> None:
 
 
 def test_the_page_of_the_api_has_every_function_that_it_names() -> None:
-    text = (ROOT / "docs/api.md").read_text()
+    text = (REFERENCE / "api.md").read_text()
 
     for name in ("find_models", "generate", "run", "measure", "estimate", "compare", "advise", "analyze", "report",
                  "tokens", "Store-open", "Tabular-frame", "Tabular-to_json", "to_markdown"):  # fmt: skip
@@ -213,7 +214,7 @@ def test_the_page_of_the_api_has_every_function_that_it_names() -> None:
 
 @pytest.fixture
 def workflow(here: Path, write_lrn: Callable[[Path], Path]) -> Callable[[str], tuple[list[int], str]]:
-    """Run the steps of a job of docs/ci.md that measure; returns their exit codes, and the summary that they wrote.
+    """Run the measuring steps of a job of docs/how-to/ci.md; return their exit codes and the summary.
 
     Both environments are this one; that of the change runs without optimisation, in place of another version. They
     measure with few visits.
@@ -227,7 +228,7 @@ def workflow(here: Path, write_lrn: Callable[[Path], Path]) -> Callable[[str], t
         command.write_text(f'#!/bin/sh\n[ "$1" = measure ] && set -- "$@" {options}\nexec {script} "$@"\n')
         command.chmod(0o755)
     summary = here / "summary.md"
-    page = (ROOT / "docs/ci.md").read_text()
+    page = (ROOT / "docs/how-to/ci.md").read_text()
     (text,) = re.findall(r"^```yaml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     jobs = yaml.safe_load(text)["jobs"]
 

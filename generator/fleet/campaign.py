@@ -22,7 +22,7 @@ from ..measurement.settings import CACHE_MODES, MeasurementSettings
 from .cell import NAME, NAME_RULE, Cell, PlannedPace, PlannedStack, PlannedSuite
 
 _DEFAULT = MeasurementSettings()
-_REMEDY = "docs/fleet.md has an example"
+_REMEDY = "docs/how-to/fleet.md has an example"
 
 T = TypeVar("T", bound=Hashable)
 

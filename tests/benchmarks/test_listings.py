@@ -18,7 +18,7 @@ def test_every_list_is_that_of_the_code():
 
 
 def test_a_list_that_was_changed_by_hand_is_written_anew():
-    text = (TOP / "docs/cli.md").read_text()
+    text = (TOP / "docs/reference/cli.md").read_text()
     changed = text.replace("- `--jobs N`: ", "- `--jobs MANY`: ")
 
     assert changed != text

@@ -1,4 +1,4 @@
-"""What a node may do on a server by the statements of docs/databases.md."""
+"""What a node may do on a server by the statements of docs/how-to/databases.md."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dlbricks.db import Store, merge
 from dlbricks.errors import StoreError
 from sqlalchemy import text
 
-_PAGE = Path(__file__).resolve().parents[2] / "docs/databases.md"
+_PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/databases.md"
 ROLE, NODE = re.findall(r"^```sql\n(.*?)^```", _PAGE.read_text(), re.DOTALL | re.MULTILINE)
 
 

@@ -161,7 +161,7 @@ def test_the_writer_shares_equal_constants_and_ties_equal_weights() -> None:
 
 
 def test_the_documented_table_is_the_zoo() -> None:
-    lines = (Path(__file__).resolve().parents[2] / "docs" / "zoo.md").read_text().splitlines()
+    lines = (Path(__file__).resolve().parents[2] / "docs/reference/zoo.md").read_text().splitlines()
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| ")][1:]
     table = {row[0]: row[1:] for row in rows}
     for entry in names():

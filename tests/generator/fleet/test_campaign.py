@@ -243,7 +243,7 @@ def test_what_is_wrong_is_named(load, tmp_path, text, said):
 
 
 def test_the_example_of_the_page_is_one(small_suite, tmp_path):
-    page = (Path(__file__).resolve().parents[3] / "docs/fleet.md").read_text()
+    page = (Path(__file__).resolve().parents[3] / "docs/how-to/fleet.md").read_text()
     (example,) = re.findall(r"^```toml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     (tmp_path / "november.toml").write_text(example)
     (tmp_path / "locks").mkdir()

@@ -1,4 +1,4 @@
-"""What a node may do in the fleet's tables, by the statements of docs/databases.md and docs/fleet.md."""
+"""What a node may do in the fleet's tables, by the statements of docs/how-to/databases.md and docs/how-to/fleet.md."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dlbricks.generator.fleet.server import connected
 
 _DOCS = Path(__file__).resolve().parents[3] / "docs"
 _SQL = re.compile(r"^```sql\n(.*?)^```", re.DOTALL | re.MULTILINE)
-ROLE, NODE = _SQL.findall((_DOCS / "databases.md").read_text())
-(FLEET,) = _SQL.findall((_DOCS / "fleet.md").read_text())
+ROLE, NODE = _SQL.findall((_DOCS / "how-to" / "databases.md").read_text())
+(FLEET,) = _SQL.findall((_DOCS / "how-to" / "fleet.md").read_text())
 
 
 @pytest.fixture
