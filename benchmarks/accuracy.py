@@ -17,7 +17,7 @@ what takes longer, brick or model, is given up, and its model says so.
 
 Written under ``--out``: ``accuracy-[<backend>-][<option>-]<graph>-g<G>-t<threads>-b<batch>[-<cache>][-n<duty>]
 [-elsewhere][-<half>]`` as ``.json`` (every figure, with the stack it came from, where the time went, and the
-neighbour's schedule) and ``.md``. What options or another cache state were asked for calibrates nothing.
+neighbour's schedule). What options or another cache state were asked for calibrates nothing.
 """
 
 from __future__ import annotations

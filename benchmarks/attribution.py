@@ -7,7 +7,7 @@ layers that the runtime fuses, as they are written and fused; with ``--data`` wh
 of the explanation uses a model's measured latency, and none is the difference of two sums that are others, so that what
 is left over can be anything. Bricks of the executed graph are not measured: the estimate is what is explained.
 
-Written under ``--out``: ``attribution-g1-t<threads>[-<half>]`` as ``.json`` and ``.md``.
+Written under ``--out``: ``attribution-g1-t<threads>[-<half>]`` as ``.json``.
 """
 
 from __future__ import annotations

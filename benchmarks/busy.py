@@ -6,7 +6,7 @@ Suites are generated once. Then bricks and models are measured in one run for ea
 each into a database of its own; the run without loops at the first priority is the quiet one. A busy loop is a program
 that only computes, in a session of its own and at the usual priority.
 
-Written under ``--out``: ``busy-<priorities>-t<threads>.json`` (every figure) and ``.md``: for each run the undisturbed
+Written under ``--out``: ``busy-<priorities>-t<threads>.json`` (every figure): for each run the undisturbed
 latency of models and the undisturbed sums of their bricks against those of the quiet run, and the estimate against the
 model of the same run.
 """

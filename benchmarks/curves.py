@@ -14,7 +14,7 @@ Whether an interval holds the estimate from all bricks is asked of that part of 
 sizes: how bricks add up is in both. Whether it holds the measured model is asked of all of it.
 
 The zoo exports the transformers at each length, 10 s each, once; ``--sweep mobilenet_v2:image_size=96,112,128,144,160``
-varies the size of images. Written under ``--out``: ``curves.json`` (every figure) and ``curves.md``.
+varies the size of images. Written under ``--out``: ``curves.json``.
 """
 
 from __future__ import annotations

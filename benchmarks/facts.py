@@ -173,10 +173,8 @@ def number(value: float | None) -> str:
 
 
 def write(out: Path, name: str, result: Mapping[str, Any], text: str | None = None) -> None:
-    """Write figures as JSON, and as Markdown where there is a text; print the latter, or the former."""
+    """Write figures as JSON; print the text, or the figures without one."""
     out.mkdir(parents=True, exist_ok=True)
     figures = json.dumps(result, indent=1, allow_nan=False)
     (out / f"{name}.json").write_text(figures + "\n")
-    if text is not None:
-        (out / f"{name}.md").write_text(text)
     print(text or figures)

@@ -8,7 +8,7 @@
 3. Each model is estimated in each framework beside that framework's own ground truth; the lower bound is over all of
    them, and over all bricks of at most the largest granularity.
 
-Written under ``--out``: ``frameworks.json`` (every figure, with the stacks) and ``frameworks.md``. ``--db``
+Written under ``--out``: ``frameworks.json`` (every figure, with the stacks). ``--db``
 keeps the measurements.
 """
 

@@ -5,7 +5,7 @@
 The slower copy computes a chain of products more, of its first input, until it takes at least ``--slower`` longer; how
 much it takes is measured by CPU time in one process before, and stands in the result. Each try is a call of
 ``dlbricks.gate`` with a minimum effect of 5 %, and a failure is what ``compare --fail-on slower`` ends with exit code 4
-for. Written under ``--out``: ``gates-t<threads>.json`` and ``.md``.
+for. Written under ``--out``: ``gates-t<threads>.json``.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     python benchmarks/improved.py --plants [NAME ...] [--budget 16] [--out FOLDER]
     python benchmarks/improved.py --null MODEL... [--tries 20]
 
-With models, each is improved once on one thread; what was done of others before stays: ``improved.json`` and ``.md``.
+With models, each is improved once on one thread; what was done of others before stays: ``improved.json``.
 With ``--plants``, each faulty model is improved, and the improved file and the clean twin are timed against it in fresh
 processes: ``improved-plants``. A fault is recovered if at least half of its cost is saved. With ``--null``, a model is
 timed against its own copy, again and again: how often the interval excludes no difference.
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def keep(path: Path, rows: Sequence[Callable[[], Row]], text: Callable[[Sequence[Row]], str]) -> None:
-    """Add rows to what was done before, and write both files after each."""
+    """Add rows to the file, after each row."""
     file = path.with_suffix(".json")
     done = {row["name"]: row for row in json.loads(file.read_text())} if file.exists() else {}
     for make in rows:
@@ -64,7 +64,6 @@ def keep(path: Path, rows: Sequence[Callable[[], Row]], text: Callable[[Sequence
         done[row["name"]] = row
         ordered = [done[name] for name in sorted(done)]
         file.write_text(json.dumps(ordered, indent=1) + "\n")
-        path.with_suffix(".md").write_text(text(ordered))
         print(text([row]).splitlines()[-1], flush=True)
 
 

@@ -6,7 +6,7 @@ Every model of the onnx wheel's node tests is decomposed at G=1. Each brick is r
 measured by ``run`` as any brick is; beside that a session of ONNX Runtime's own is created of the brick with its
 weights and run once with inputs that are drawn for it. What such a session accepts and ``run`` does not is ours.
 
-Written under ``--out``: ``node-bricks.json`` and ``.md``.
+Written under ``--out``: ``node-bricks.json``.
 """
 
 from __future__ import annotations

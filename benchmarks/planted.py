@@ -11,7 +11,7 @@ fault is planted. Every faulty model has a clean twin that computes the same fun
 seeds, and names of layers say nothing of faults (docs/contributing/planted.md).
 
 ``--measure`` visits each faulty model and its twin in turn in one run, with one thread, or all cores where the fault
-costs something only there: ``planted.json`` and ``.md`` under ``--out``. ``--score`` generates and measures the bricks
+costs something only there: ``planted.json`` under ``--out``. ``--score`` generates and measures the bricks
 of what the runtime executes, the models in turn with them, and the machine's ceilings; calls ``analyze`` on all of
 them; and holds its findings against the plants, with the kinds of findings that answer to each kind of fault
 (``plants/kinds.csv``): ``planted-score``. With ``--folder`` the models and databases are kept there, and ``--stored``

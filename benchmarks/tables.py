@@ -1,8 +1,8 @@
-"""Write the figures of README.md and docs/results/README.md from the data that is committed beside them.
+"""Write the figures of README.md and docs/results/README.md from the committed data.
 
     python benchmarks/tables.py [--check]
 
-What stands between ``<!-- name -->`` and ``<!-- /name -->`` is replaced. ``--check`` writes nothing, and fails where
+The text between ``<!-- name -->`` and ``<!-- /name -->`` is replaced. ``--check`` writes nothing and fails if
 something would change; a test does the same.
 """
 
@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import blocks
 from dlbricks.db.values import PROTOCOL
-from facts import accuracy_name, number, percent
+from facts import accuracy_name, number, percent, within
 
 PAGES = (Path("README.md"), Path("docs/results/README.md"))
 """From the top of the project."""
@@ -24,7 +24,6 @@ PAGES = (Path("README.md"), Path("docs/results/README.md"))
 _RESULTS = Path("docs/results")
 
 _NEAR = 0.1
-_HALVES = {"held": "held-out half", "new": "models added since"}
 
 Result = Mapping[str, Any]
 
@@ -48,56 +47,197 @@ def rendered(text: str, top: Path) -> str:
 
 
 def accuracies(folder: Path) -> list[Result]:
-    """The accuracies that the protocol of today measured, one thread and the runtime's graph first."""
-    found = [json.loads(path.read_text()) for path in folder.glob("accuracy-*.json")]
+    """Return the accuracies of today's protocol: models that nothing was tuned on first, then one thread."""
+    results = [json.loads(path.read_text()) for path in folder.glob("accuracy-*.json")]
     graphs = ("runtime", "fused", "source")
-    current = (one for one in found if one.get("protocol") == PROTOCOL)
     return sorted(
-        current,
+        (one for one in results if one.get("protocol") == PROTOCOL),
         key=lambda one: (
-            one["stack"]["backend"], graphs.index(one["graph"]), one["threads"], one["batch"], one["granularity"],
-            bool(one["neighbour"]), bool(one.get("generated_with")), one.get("half") or [],
+            one.get("half") != ["new"], one["stack"]["backend"] != "onnxruntime", one["stack"]["backend"],
+            graphs.index(one["graph"]), one["threads"], one["batch"], one["granularity"], bool(one["neighbour"]),
+            bool(one.get("generated_with")),
         ),
     )  # fmt: skip
 
 
-def _table(folder: Path) -> str:
-    lines = [
-        "",
-        "| | models | median error | within 5 % | within 10 % | worst | holds 1 | half-width | quiet | slower |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
+def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a Markdown table between line breaks."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(["", *(f"| {' | '.join(map(str, cells))} |" for cells in lines), ""])
+
+
+def _accuracy(folder: Path) -> str:
+    rows = []
     for one in accuracies(folder):
-        lines.append(_row(_label(one), one["summary"]["all"], one))
-        for half, name in _HALVES.items():
-            if f"half {half}" in one["summary"] and not one.get("half"):
-                lines.append(_row(name, one["summary"][f"half {half}"], None))
-    return "\n".join([*lines, ""])
-
-
-def _row(label: str, summary: Result, whole: Result | None) -> str:
-    cells = [label, str(summary["models"])]
-    cells += [percent(summary[name]) for name in ("median_error", "within_5", "within_10")]
-    cells += [f"{percent(summary['worst'])} ({summary['worst_model']})"]
-    cells += [percent(summary[name]) for name in ("inside_interval", "median_half_width")]
-    slower = summary.get("slowdown_from_earlier") or summary["slowdown"]
-    cells += ["" if whole is None else percent(whole["quiet"]["quiet_share"]), number(slower)]
-    return f"| {' | '.join(cells)} |"
+        summary = one["summary"]["all"]
+        figures = [percent(summary[name]) for name in ("median_error", "within_10")]
+        worst = f"{percent(summary['worst'])} ({summary['worst_model']})"
+        half = [percent(summary[name]) for name in ("inside_interval", "median_half_width")]
+        slower = number(summary.get("slowdown_from_earlier") or summary["slowdown"])
+        rows.append([_label(one), summary["models"], *figures, worst, *half, slower])
+    head = ("bricks", "models", "median error", "within 10 %", "worst", "interval holds", "half-width", "slowed")
+    return _table(head, rows)
 
 
 def _label(one: Result) -> str:
-    label = {"runtime": "executed graph", "fused": "`fused` bricks", "source": "`source` bricks"}[one["graph"]]
+    label = {"runtime": "executed graph", "fused": "`fused`", "source": "`source`"}[one["graph"]]
     backend = one["stack"]["backend"]
-    label += "" if backend == "onnxruntime" else f" in {backend}"
+    label += "" if backend == "onnxruntime" else f", {backend}"
     label += f", G={one['granularity']}" if one["granularity"] > 1 else ""
-    label += (
-        f", {one['threads']} thread{'s' if one['threads'] > 1 else ''}, batch {one['batch']}, {one['visits']} visits"
-    )
-    label += ", a neighbour of our own" if one["neighbour"] else ""
-    if one.get("generated_with"):
-        label += f", generated with {one['generated_with']}, run by {one['stack']['versions']['onnxruntime']}"
-    label += f", half {', '.join(one['half'])} alone" if one.get("half") else ""
-    return f"[{label}]({accuracy_name(one)}.md)"
+    label += f", {one['threads']} threads" if one["threads"] > 1 else ""
+    label += f", batch {one['batch']}" if one["batch"] > 1 else ""
+    label += ", neighbour" if one["neighbour"] else ""
+    label += f", run by ONNX Runtime {one['stack']['versions']['onnxruntime']}" if one.get("generated_with") else ""
+    label += ", new families" if one.get("half") == ["new"] else ""
+    return f"[{label}]({accuracy_name(one)}.json)"
+
+
+_ACROSS = ("accuracy-runtime-g1-t1-b1", "accuracy-fused-g1-t1-b1", "accuracy-runtime-g1-t2-b1")
+
+
+def _across(folder: Path) -> str:
+    """Return estimates from one run's bricks against the models of another run, both ways."""
+    rows = []
+    for name in _ACROSS:
+        runs = [json.loads((folder / place / f"{name}.json").read_text())["models"] for place in ("", "again")]
+        for label, bricks, models in (("first, second", *runs), ("second, first", *reversed(runs))):
+            measured = {row["name"]: row["measured_undisturbed_ms"] for row in models}
+            pairs = [(row["undisturbed_ms"], measured.get(row["name"])) for row in bricks]
+            errors = [abs(estimate / truth - 1) for estimate, truth in pairs if estimate and truth]
+            figures = (statistics.median(errors), within(errors, _NEAR), max(errors))
+            rows.append([name.removeprefix("accuracy-"), label, len(errors), *map(percent, figures)])
+    return _table(("data", "bricks of run, models of run", "models", "median error", "within 10 %", "worst"), rows)
+
+
+def _busy(folder: Path) -> str:
+    """Return latencies beside busy loops against the same latencies without loops."""
+    rows = []
+    for path in sorted(folder.glob("busy-*.json")):
+        one = json.loads(path.read_text())
+        for run in one["runs"]:
+            if not run["loops"]:
+                continue
+            models, estimate = run["summary"]["measured_undisturbed"], run["summary"]["estimate"]
+            figures = [percent(models[name]) for name in ("bias", "median", "p95")]
+            figures += [percent(estimate[name]) for name in ("median", "within_10")]
+            cells = [f"[{one['threads']}]({path.name})", run["priority"], run["loops"], models["count"]]
+            rows.append([*cells, *figures])
+    head = ("threads", "priority", "busy loops", "models", "bias", "median change", "95 %", "estimate: median error")
+    return _table((*head, "within 10 %"), rows)
+
+
+def _gates(folder: Path) -> str:
+    """Return how often ``compare OLD NEW`` failed a model, by what was true."""
+    rows = []
+    for path in sorted(folder.glob("gates-*.json")):
+        one = json.loads(path.read_text())
+        for loops, kind in dict.fromkeys((row["loops"], row["kind"]) for row in one["tries"]):
+            tries = [row for row in one["tries"] if (row["loops"], row["kind"]) == (loops, kind)]
+            failed = sum(row["failed"] for row in tries)
+            seconds = f"{statistics.median(row['wall_s'] for row in tries):.0f}"
+            copy = kind if kind == "equal" else f"{percent(one['injected'])} slower"
+            rows.append([f"[{one['threads']}]({path.name})", loops, copy, len(tries), failed, seconds])
+    return _table(("threads", "busy loops", "new model", "tries", "failed the gate", "seconds, median"), rows)
+
+
+def _blind(folder: Path) -> str:
+    """Return the first score of each blind round."""
+    rows = []
+    for path in sorted(folder.glob("blind-*.json")):
+        counts = json.loads(path.read_text())["counts"]
+        recovered = f"{counts['recovered_half']} of {counts['pairs']}"
+        named = f"{counts['named_of_recovered']} of {counts['recovered_half']}"
+        rows.append([f"[{path.stem[-1]}]({path.name})", recovered, named, len(counts["wrong_outputs"])])
+    return _table(("round", "half of the cost recovered", "cause named", "wrong outputs"), rows)
+
+
+_FASTER = 0.05
+
+
+def _improved(folder: Path) -> str:
+    """Return the proven savings of real models, largest first."""
+    models = json.loads((folder / "improved.json").read_text())
+    saved = sorted((one for one in models if one["saving"]), key=lambda one: -one["saving"])
+    rows = [
+        [one["name"], f"{one['before_ms']:.3g}", f"{one['after_ms']:.3g}", percent(one["saving"])]
+        for one in saved
+        if one["saving"] >= _FASTER
+    ]
+    head = (f"{len(rows)} of {len(models)} models", "before, ms", "after, ms", "saving")
+    return _table(head, rows)
+
+
+def _prediction(folder: Path) -> str:
+    """Return errors of predicted models whose family was left out, by the number of measured bricks."""
+    found = json.loads((folder / "prediction.json").read_text())
+    rows = [
+        [place, row["bricks"], *(percent(row[name]) for name in ("median", "within_10", "inside", "half"))]
+        for place, key in (("same machine and threads", "left_out"), ("one thread to two", "transfer"))
+        for row in found[key]
+    ]
+    return _table(("", "measured bricks", "median error", "within 10 %", "interval holds", "half-width"), rows)
+
+
+def _checks(folder: Path) -> str:
+    """Return one figure of every other benchmark, with the file and the script."""
+    rows = []
+    for name, script, about, figure in _CHECKS:
+        result = json.loads((folder / f"{name}.json").read_text())
+        rows.append([f"[{about}]({name}.json)", figure(result), f"`{script}`"])
+    return _table(("what", "result", "script"), rows)
+
+
+def _error(name: str) -> Callable[[Result], str]:
+    """Return how to print the median and the count of an error."""
+    return lambda result: f"{percent(_at(result, name)['median'])} at the median of {_at(result, name)['count']}"
+
+
+def _at(result: Result, path: str) -> Any:
+    for key in path.split("."):
+        result = result[key]
+    return result
+
+
+def _agreement(result: Result) -> str:
+    counts = {name: one["agreement"]["counts"] for name, one in result["frameworks"].items() if one.get("agreement")}
+    return ", ".join(f"{name} {one['same']} of {sum(one.values())} bricks" for name, one in counts.items())
+
+
+def _decomposed(result: Result) -> str:
+    rows = [row for found in result["classes"].values() for row in found if row["graph"] == "source"]
+    whole, layers = sum(row["decomposed"] for row in rows), sum(row["layers"] for row in rows)
+    return f"{percent(whole / layers)} of {layers:,} layers in {sum(row['files'] for row in rows):,} files"
+
+
+def _unexplained(result: Result) -> str:
+    known = [row for row in result["models"] if (row["terms"].get("unexplained") or {}).get("ms") is not None]
+    shares = [abs(row["terms"]["unexplained"]["ms"]) / row["measured_ms"] for row in known]
+    return f"{percent(statistics.median(shares))} of the latency at the median of {len(shares)} models"
+
+
+def _values(result: Result) -> str:
+    summary = result["summary"]["all"]
+    return f"median error {percent(summary['median_error'])}, {percent(summary['within_10'])} within 10 %"
+
+
+_CHECKS: Sequence[tuple[str, str, str, Callable[[Result], str]]] = (
+    ("tokens", "tokens.py", "time to first token, 4 decoders", _error("errors.ttft")),
+    ("tokens", "tokens.py", "time per token, 4 decoders", _error("errors.token")),
+    ("curves", "curves.py", "latency between measured sizes", _error("summary.against_estimate")),
+    ("with-data/accuracy-runtime-g1-t1-b1", "accuracy.py --data", "estimates with the models' own values", _values),
+    ("attribution-g1-t1", "attribution.py", "unexplained part of `source` estimates", _unexplained),
+    ("classes", "operators.py", "layers that can be decomposed", _decomposed),
+    ("node-bricks", "node_bricks.py", "bricks of ONNX's node tests that keep their key",
+     lambda one: f"{one['bricks'] - len(one['other_keys'])} of {one['bricks']}"),
+    ("frameworks", "frameworks.py", "bricks that compute what ONNX Runtime computes", _agreement),
+    ("proofs", "proofs.py", "predictions inside the proven interval", lambda one: percent(one["summary"]["right"])),
+    ("planted-score", "planted.py --score", "planted faults with a finding of their kind",
+     lambda one: f"{percent(one['all']['recall_of_kind'])} of {one['all']['plants']}"),
+    ("fleet", "(git history)", "measurements lost by 100 kills in a fleet",
+     lambda one: f"{one['kills']['blocks_lost']} of {one['kills']['blocks_seen_before_kills']:,} blocks"),
+    ("fuzz", "(git history)", "damaged files that ended in a traceback",
+     lambda one: f"{sum(row['cases'] for row in one['findings'] if row['what'] == 'traceback')} of {one['cases']:,}"),
+)  # fmt: skip
 
 
 def _headline(folder: Path) -> str:
@@ -119,167 +259,107 @@ def _headline(folder: Path) -> str:
 
 
 def _calibration(folder: Path) -> str:
-    found = json.loads((folder / "calibration.json").read_text())
-    lines = [
-        "",
-        "| | models | bias | error of the method (sd) | half-width | of sampling | hold 1 in other runs and families |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for name, one in found.items():
-        cells = [name.removeprefix("accuracy-"), str(one["models"]), percent(one["bias"]), percent(one["sd"])]
-        cells += [percent(one[key]) for key in ("median_half_width", "median_half_width_of_sampling")]
-        known = one["validation"].items()
-        cells.append("; ".join(f"{percent(seen['hold_1'])} of {seen['models']} ({place})" for place, seen in known))
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, ""])
+    rows = []
+    for name, one in json.loads((folder / "calibration.json").read_text()).items():
+        figures = [percent(one[key]) for key in ("bias", "sd", "median_half_width")]
+        coverage = [f"{percent(seen['hold_1'])} of {seen['models']}" for seen in one["validation"].values()]
+        rows.append([name.removeprefix("accuracy-"), one["models"], *figures, "; ".join(coverage)])
+    return _table(("fitted to", "models", "bias", "error of the method (sd)", "half-width", "hold elsewhere"), rows)
 
 
 def _scatter(folder: Path) -> str:
-    """What processes and runs differ by, as intervals hold it."""
+    """Return the differences between processes and between runs, as intervals include them."""
     from calibrate import scatter
 
-    lines = ["", "| | | processes differ by (sd) | models | runs differ by (sd) | pairs of runs | models |"]
-    lines.append("|---|---|---|---|---|---|---|")
+    rows = []
     for row in scatter(folder):
         threads = "1 thread" if row["threads"] == 1 else "several threads"
-        cells = [f"{row['backend']}, {row['device']}, {threads}", row["of"]]
-        processes, runs = row["processes"], row["runs"]
-        cells += [percent(processes["sd"]), str(processes["models"])] if processes else ["", ""]
-        cells += [percent(runs["sd"]), str(runs["pairs"]), str(runs["models"])] if runs else ["", "", ""]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, ""])
+        deviations = [percent((row[unit] or {}).get("sd")) for unit in ("processes", "runs")]
+        rows.append([f"{row['backend']}, {row['device']}, {threads}", row["of"], *deviations])
+    return _table(("", "", "processes (sd)", "runs (sd)"), rows)
 
 
 def _cost(folder: Path) -> str:
-    lines = [
-        "",
-        (
-            "| | models | generation | suite | models alone | ratio | with generation | at equal interval | "
-            "with generation | break-even | with generation |"
-        ),
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    found = sorted(folder.glob("cost-*.json"))
-    if not found:
-        raise FileNotFoundError(f"no cost is in {folder}")
-    for path in found:
+    rows = []
+    for path in sorted(folder.glob("cost-*.json")):
         one = json.loads(path.read_text())
-        walls = one["walls_s"]
-        cells = [path.stem.removeprefix("cost-"), str(one["models"])]
-        cells += [f"{walls[key]:.0f} s" for key in ("generate_s", "suite_s", "models_s")]
-        for ratios in (one, one.get("at_equal_interval") or {}):
-            cells += [number(ratios.get(key)) for key in ("ratio", "ratio_with_generation")]
-        evens = (one["break_even"], one["break_even_with_generation"])
-        cells += ["never" if even is None else f"{even} models" for even in evens]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, ""])
+        walls = [f"{one['walls_s'][key]:.0f} s" for key in ("generate_s", "suite_s", "models_s")]
+        ratios = [number(found.get("ratio_with_generation")) for found in (one, one.get("at_equal_interval") or {})]
+        rows.append([one["models"], *walls, *ratios])
+    return _table(("models", "generation", "suite", "models alone", "ratio", "ratio at equal interval"), rows)
 
 
-_ALONE = 0.98
-"""A model whose critical path takes more than this part of all of it has no branches worth reporting."""
+def _gpu_results(folder: Path) -> Result:
+    result: Result = json.loads((folder / "gpu" / "results.json").read_text())
+    return result
 
 
 def _gpu_stages(folder: Path) -> dict[str, dict[str, Result]]:
-    """What the visits of a GPU measured, by stage and model."""
-    found = json.loads((folder / "gpu" / "results.json").read_text())
-    return {one["stage"]: {row["name"]: row for row in one["models"]} for one in found["stages"]}
+    """Return the rows of the GPU visits, by stage and model."""
+    return {one["stage"]: {row["name"]: row for row in one["models"]} for one in _gpu_results(folder)["stages"]}
 
 
 def _gpu(folder: Path) -> str:
-    """Each model by the frameworks, its bound, and its estimate."""
+    """Return each model's latency by framework, the fastest known bricks, and the estimate of the CUDA graph."""
     stages = _gpu_stages(folder)
     ways = ("float32", "float32-graph", "float32-branches", "float32-compiled", "onnxruntime-float32")
-    lines = [
-        "",
-        "| | eager | graph | branches | compiled | ORT | bound | bound / graph | bound / fastest | estimate / graph |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    rows = []
     for name, row in stages["float32-graph"].items():
         times = [stages[way][name]["measured_ms"] for way in ways]
-        bound = row["bound_with_plans_ms"]
-        cells = [f"{time:.3f}" for time in (*times, bound)]
-        cells += [number(bound / time) for time in (row["measured_ms"], min(times))]
-        lines.append(f"| {name} | {' | '.join(cells)} | {number(row['ratio'])} |")
-    return "\n".join([*lines, ""])
-
-
-def _gpu_branches(folder: Path) -> str:
-    """What a critical path promises, and what running branches side by side keeps of it."""
-    stages = _gpu_stages(folder)
-    lines = ["", "| | graph | branches | critical path | times as fast | promised |", "|---|---|---|---|---|---|"]
-    for label in ("float32", "float16"):
-        for name, row in stages[f"{label}-graph"].items():
-            graph, path, sequential = row["measured_ms"], row["critical_path_ms"], row["sequential_ms"]
-            if path > _ALONE * sequential:
-                continue
-            branches = stages[f"{label}-branches"][name]["measured_ms"]
-            cells = [f"{name}, {label}", *(f"{time:.3f}" for time in (graph, branches, path))]
-            lines.append(f"| {' | '.join(cells)} | {number(graph / branches)} | {number(sequential / path)} |")
-    return "\n".join([*lines, ""])
+        cells = [f"{time:.3g}" for time in (*times, row["bound_with_plans_ms"])]
+        rows.append([name, *cells, number(row["ratio"])])
+    head = ("ms", "eager", "graph", "branches", "compiled", "ORT", "fastest bricks", "estimate / graph")
+    return _table(head, rows)
 
 
 def _gpu_ceilings(folder: Path) -> str:
-    """The highest rates that PyTorch reached."""
-    found = json.loads((folder / "gpu" / "results.json").read_text())
-    lines = ["", "| | products, TFLOP/s | memory, GB/s |", "|---|---|---|"]
-    for one in found["ceilings"]:
-        flops = max((row["flops_s"] for row in one["rows"] if row["flops_s"]), default=None)
-        moved = max((row["bytes_s"] for row in one["rows"] if row["bytes_s"]), default=None)
-        cells = [f"{rate:.0f}" if rate else "" for rate in (flops and flops / 1e12, moved and moved / 1e9)]
-        lines.append(f"| {one['stage'].removeprefix('ceilings-')} | {' | '.join(cells)} |")
-    return "\n".join([*lines, ""])
+    """Return the highest rates that PyTorch reached."""
+    rows = []
+    for one in _gpu_results(folder)["ceilings"]:
+        rates = [max((row[name] for row in one["rows"] if row[name]), default=0) for name in ("flops_s", "bytes_s")]
+        cells = [f"{rate:.0f}" if rate else "" for rate in (rates[0] / 1e12, rates[1] / 1e9)]
+        rows.append([one["stage"].removeprefix("ceilings-"), *cells])
+    return _table(("", "products, TFLOP/s", "memory, GB/s"), rows)
 
 
 def _gpu_errors(folder: Path) -> str:
-    """How far estimates are off on a GPU, by stage."""
-    lines = ["", "| | models | median error | within 10 % | worst |", "|---|---|---|---|---|"]
-    for name, rows in _gpu_stages(folder).items():
-        ratios = {model: row["ratio"] for model, row in rows.items() if row["ratio"] is not None}
-        if not ratios:
+    """Return the errors of estimates on a GPU, by stage."""
+    rows = []
+    for name, models in _gpu_stages(folder).items():
+        errors = {model: abs(row["ratio"] - 1) for model, row in models.items() if row["ratio"] is not None}
+        if not errors:
             continue
-        errors = sorted(abs(ratio - 1) for ratio in ratios.values())
-        worst = max(ratios, key=lambda model: abs(ratios[model] - 1))
-        within = sum(error <= _NEAR for error in errors) / len(errors)
-        cells = [name, str(len(errors)), percent(statistics.median(errors)), percent(within)]
-        lines.append(f"| {' | '.join(cells)} | {number(ratios[worst])} ({worst}) |")
-    return "\n".join([*lines, ""])
-
-
-def _gpu_precisions(folder: Path) -> str:
-    """How much faster than in float32 a CUDA graph of PyTorch is."""
-    stages = _gpu_stages(folder)
-    base = stages["float32-graph"]
-    others = ("tf32-graph", "float16-graph")
-    lines = ["", "| | float32, ms | TF32 | float16 |", "|---|---|---|---|"]
-    for name, row in base.items():
-        gains = [number(row["measured_ms"] / stages[other][name]["measured_ms"]) for other in others]
-        lines.append(f"| {name} | {row['measured_ms']:.3f} | {' | '.join(gains)} |")
-    return "\n".join([*lines, ""])
+        worst = max(errors, key=lambda model: errors[model])
+        figures = (statistics.median(errors.values()), within(list(errors.values()), _NEAR))
+        rows.append([name, len(errors), *map(percent, figures), f"{percent(errors[worst])} ({worst})"])
+    return _table(("", "models", "median error", "within 10 %", "worst"), rows)
 
 
 def _gpu_plans(folder: Path) -> str:
-    """The library's own choice beside the fastest of its plans."""
-    found = json.loads((folder / "gpu" / "results.json").read_text())
-    lines = ["", "| | bricks | plans timed | first is fastest | first / fastest, median | mean | most |"]
-    lines.append("|---|---|---|---|---|---|---|")
-    for one in found["plans"]:
-        cells = [one["stage"].removeprefix("plans-"), str(one["bricks"]), f"{one['timed']} of {one['plans']}"]
-        cells += [str(one["first_is_best"]), *(number(one[name]) for name in ("median", "mean", "most"))]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, ""])
+    """Return how far cuDNN's own choice is from the fastest of its plans."""
+    rows = []
+    for one in _gpu_results(folder)["plans"]:
+        cells = [one["stage"].removeprefix("plans-"), one["bricks"], f"{one['timed']} of {one['plans']}"]
+        rows.append([*cells, one["first_is_best"], *(number(one[name]) for name in ("median", "most"))])
+    return _table(("", "bricks", "plans timed", "first is fastest", "first / fastest, median", "most"), rows)
 
 
 _BLOCKS: Mapping[str, Callable[[Path], str]] = {
-    "accuracy": _table,
+    "accuracy": _accuracy,
+    "across": _across,
+    "busy": _busy,
+    "gates": _gates,
+    "blind": _blind,
+    "improved": _improved,
+    "prediction": _prediction,
+    "checks": _checks,
     "headline": _headline,
     "calibration": _calibration,
     "scatter": _scatter,
     "cost": _cost,
     "gpu": _gpu,
-    "gpu-branches": _gpu_branches,
     "gpu-ceilings": _gpu_ceilings,
     "gpu-errors": _gpu_errors,
-    "gpu-precisions": _gpu_precisions,
     "gpu-plans": _gpu_plans,
 }
 

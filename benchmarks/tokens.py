@@ -17,7 +17,7 @@ For each decoder of the zoo, written with open lengths and seeded weights, as ex
 The loop runs on the pages that the runtime asks for, as bricks do: the script starts itself again where NumPy would ask
 for huge pages, in which weights would come to lie by accident.
 
-Written under ``--out``: ``tokens.json`` (every figure) and ``tokens.md``; other models of an earlier run stay there.
+Written under ``--out``: ``tokens.json``; other models of an earlier run stay there.
 ``--db`` keeps the measurements.
 """
 
@@ -178,9 +178,7 @@ def _write(models: dict[str, dict[str, Any]], target: Path) -> None:
     }
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(result) + "\n")
-    text = page(result)
-    target.with_suffix(".md").write_text(text)
-    print(text)
+    print(page(result))
 
 
 def _options() -> argparse.Namespace:
