@@ -41,7 +41,7 @@ def test_a_script_still_prints_the_committed_data(data, script, function):
 
     assert results
     for result in results:
-        assert re.search(r"^\| ?---", table(result), re.MULTILINE)
+        assert re.search(r"^\| ?--", table(result), re.MULTILINE)
 
 
 def test_the_page_of_results_can_be_read():
