@@ -1,6 +1,7 @@
-# Needs a Python of version 3.11 or newer, and make; everything else is installed into .venv.
+# Needs Python 3.11 or newer and make; everything else is installed into .venv.
 #
-#   make install   the package, editable, with everything the tests need
+#   make install   the package, editable, for users
+#   make dev       the same with everything that the tests need
 #   make demo      decompose, measure and reconstruct real models; results in demo/
 #   make test      ruff, mypy and the tests; of long sweeps a sample
 #   make test-all  the same with every case of every sweep
@@ -18,9 +19,11 @@ PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip --disable-pip-version
 # Modules stay together, so that what they prepare is made once, until a process that is done takes some of another's.
 PYTEST := $(BIN)/pytest -n auto --dist worksteal
 
-.PHONY: install demo test test-all test-rest lint clean
+.PHONY: install dev demo test test-all test-rest lint clean
 
-install: .venv/.installed-dev
+install: .venv/.installed
+
+dev: .venv/.installed-dev
 
 demo: .venv/.installed
 	$(BIN)/dlbricks demo

@@ -1,4 +1,4 @@
-"""The wheel works in an environment of its own, outside the repository, and holds nothing else."""
+"""The wheel, built from the source archive, contains the package alone and works outside the repository."""
 
 from __future__ import annotations
 
@@ -22,12 +22,15 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built offline from a copy, so that the repository stays clean."""
+    """Build the wheel offline from the source archive of a copy, so that the repository stays clean."""
     source, out = tmp_path_factory.mktemp("build") / "source", tmp_path_factory.mktemp("wheel")
     skipped = shutil.ignore_patterns(".*", "*.egg-info", "build", "dist", "demo", "__pycache__", "*.db*")
     shutil.copytree(ROOT, source, ignore=skipped)
+    pack = f"from setuptools import build_meta; build_meta.build_sdist({str(source / 'dist')!r})"
+    subprocess.run([sys.executable, "-c", pack], cwd=source, check=True, capture_output=True)
+    (archive,) = (source / "dist").iterdir()
     options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--wheel-dir", str(out)]
-    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, str(source)], check=True)
+    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, str(archive)], check=True)
     (built,) = out.iterdir()
     return built
 
