@@ -63,10 +63,10 @@ class _Keys:
     """Keys or values of one attention.
 
     Attributes:
-        new: Those that are made.
-        past: The cache in front of them; empty for none.
-        present: Both; empty where there is no cache.
-        removed: Outputs of the operators that are gone with it.
+        new: The new keys or values.
+        past: The cache; empty without a cache.
+        present: Cache and new ones; empty without a cache.
+        removed: Outputs of the operators that leave together with them.
     """
 
     new: str
@@ -90,25 +90,25 @@ class _GraphIndex:
         self.outputs = {value.name for value in graph.output}
 
     def maker(self, value: str, operator: str) -> onnx.NodeProto | None:
-        """The operator that makes a value, where it is such a one."""
+        """Return the node that computes a value, if its operator is one of these."""
         node = self._makers.get(value)
         return node if node is not None and node.op_type == operator and not node.domain else None
 
     def alone(self, value: str) -> bool:
-        """Whether one operator reads a value and nobody else needs it."""
+        """Return True if exactly one operator reads a value and it is no output."""
         return len(self.readers[value]) == 1 and value not in self.outputs
 
     def number(self, value: str) -> float | None:
-        """A constant of one element."""
+        """Return the number of a constant with one element."""
         tensor = self._constants.get(value)
         array = None if tensor is None else numpy_helper.to_array(tensor)
         return float(array.item()) if array is not None and array.size == 1 else None
 
 
 def join_attention(model: onnx.ModelProto) -> int:
-    """Write every attention that is spelt out as one operator, in place; how many there were.
+    """Replace every attention of several operators by one operator, in place; return their number.
 
-    A model that has operators whose meaning changed before opset 23 stays as it is.
+    A model stays unchanged if one of its operators changed its meaning before opset 23.
 
     Args:
         model: The model.
@@ -137,7 +137,7 @@ def join_attention(model: onnx.ModelProto) -> int:
 
 
 def _joined(reader: _GraphIndex, softmax: onnx.NodeProto) -> tuple[onnx.NodeProto, set[str]] | None:
-    """The operator for one Softmax, and the outputs of those that it stands for; None where it is no such attention."""
+    """Return the attention operator around a Softmax and the outputs it replaces; None without an attention."""
     weighted = next(iter(reader.readers[softmax.output[0]]), None)
     total = reader.maker(softmax.input[0], "Add")
     axis = attribute_of(softmax, "axis", -1)
@@ -166,7 +166,7 @@ def _joined(reader: _GraphIndex, softmax: onnx.NodeProto) -> tuple[onnx.NodeProt
 
 
 def _scores(reader: _GraphIndex, value: str) -> tuple[onnx.NodeProto, float, list[str]] | None:
-    """The product that a value is, what it is multiplied by, and the values on the way."""
+    """Return the product behind a value, its factor, and the values between them."""
     scale, removed = 1.0, []
     while True:
         removed.append(value)
@@ -182,7 +182,7 @@ def _scores(reader: _GraphIndex, value: str) -> tuple[onnx.NodeProto, float, lis
 
 
 def _keys(reader: _GraphIndex, value: str) -> _Keys:
-    """Where keys or values come from, behind what repeats them for several queries."""
+    """Return the source of keys or values, before they are repeated for several queries."""
     removed: list[str] = []
     reshaped = reader.maker(value, "Reshape")
     expanded = None if reshaped is None else reader.maker(reshaped.input[0], "Expand")
@@ -203,7 +203,7 @@ ATTENTION = ("Attention", "MultiHeadAttention", "GroupQueryAttention", "PackedAt
 """Operators that are attention as a whole."""
 
 WEIGHTS = ("int4", "int8")
-"""What weights of products may be stored in."""
+"""Storage formats for the weights of products."""
 
 _KINDS = ("gpt2", "bert", "qwen3", "gpt_neox", "phi", "t5", "bart", "clip")
 """Families of models that the runtime's optimiser knows: each looks for attention in another spelling."""
@@ -215,19 +215,19 @@ _MICROSOFT = "com.microsoft"
 
 
 def with_attention(data: bytes) -> bytes:
-    """A model whose attention is one operator: as the runtime's optimiser for transformers makes it, else ONNX's own.
+    """Return the model with every attention as one operator.
 
-    What the optimiser does not know, such as keys that serve several queries behind a cache, becomes ONNX's own
-    Attention (``join_attention``).
+    The runtime's optimiser for transformers comes first. Attention that it does not know, for example grouped queries
+    behind a cache, becomes ONNX's Attention (``join_attention``).
 
-    The optimiser must be told the family of a model. Each is tried, and the one that fuses most attention is taken. It
-    runs in a process of its own: it adds to Python's search path, and leaves temporary folders behind until that ends.
+    The optimiser needs the family of a model. Each family is tried, and the result with most fused attention is used.
+    It runs in a separate process, because it changes Python's search path and leaves temporary folders.
 
     Args:
         data: The model, with its weights.
 
     Raises:
-        BackendError: There is none in it.
+        BackendError: The model has no attention.
     """
     with tempfile.TemporaryDirectory(prefix="dlbricks-fused-") as folder:
         given, made = Path(folder) / "given.onnx", Path(folder) / "made.onnx"
@@ -251,10 +251,10 @@ def with_attention(data: bytes) -> bytes:
 
 
 def main(given: str, made: str) -> None:
-    """Write what the optimiser makes of a file, as the family as which it fuses most; an empty file where that is none.
+    """Write the optimised file of the family that fuses most; an empty file if no family fuses anything.
 
     Raises:
-        BackendError: It fails over it as each of the families.
+        BackendError: The optimiser fails with every family.
     """
     from onnxruntime.transformers.optimizer import optimize_model
 
@@ -275,11 +275,10 @@ def main(given: str, made: str) -> None:
 
 
 def with_weights(data: bytes, kind: str) -> bytes:
-    """A model whose products read weights of few bits (``MatMulNBits``), in blocks that share a scale.
+    """Return the model with weights of few bits (``MatMulNBits``), in blocks that share a scale.
 
-    The quantizer looks at MatMul with a constant right side alone. A Gemm, as exporters write the products of GPT-2,
-    becomes a MatMul and an Add first, and a constant that is transposed before it is read, as an embedding that is the
-    last product as well, is transposed in the file.
+    The quantizer knows only MatMul with a constant right side. A Gemm (GPT-2) becomes a MatMul and an Add first. A
+    constant behind a Transpose, such as an embedding that is also the last product, is transposed in the file.
 
     Args:
         data: The model, with its weights.
@@ -303,7 +302,7 @@ def with_weights(data: bytes, kind: str) -> bytes:
 
 
 def _spell_products(graph: onnx.GraphProto) -> None:
-    """Write products with constant weights as MatMul, in place; what is constant is stored as it is read."""
+    """Write products with constant weights as MatMul, in place; constants are stored as they are read."""
     constants = {tensor.name: tensor for tensor in graph.initializer}
     nodes = []
     for node in graph.node:
@@ -327,7 +326,7 @@ def _is_matrix(tensor: onnx.TensorProto | None) -> bool:
 
 
 def _is_plain(given: Mapping[str, object]) -> bool:
-    """Whether a Gemm with these attributes is a product and a sum."""
+    """Return True if a Gemm with these attributes is a product and a sum."""
     return not given.get("transA") and given.get("alpha", 1.0) == given.get("beta", 1.0) == 1.0
 
 
@@ -341,7 +340,7 @@ def _transposed(graph: onnx.GraphProto, tensor: onnx.TensorProto, name: str) -> 
 def _as_product(
     graph: onnx.GraphProto, node: onnx.NodeProto, weight: onnx.TensorProto, *, turned: bool
 ) -> Iterator[onnx.NodeProto]:
-    """A Gemm as MatMul, and an Add where it has a bias."""
+    """Return a Gemm as MatMul, with an Add for its bias."""
     name = f"{node.output[0]}/weight" if turned else weight.name
     if turned:
         _transposed(graph, weight, name)
@@ -353,7 +352,7 @@ def _as_product(
 
 
 def _stated(model: onnx.ModelProto) -> bytes:
-    """The file, which says that it has operators of the runtime's own: that tools leave out."""
+    """Return the file with the runtime's operator set declared, which tools leave out."""
     if all(entry.domain != _MICROSOFT for entry in model.opset_import):
         model.opset_import.add(domain=_MICROSOFT, version=1)
     return bytes(model.SerializeToString(deterministic=True))
@@ -400,16 +399,15 @@ def export_model(
         force: Replace another file that is there.
         opened: Leave its lengths open, so that a loop can execute it; decoders with a cache only.
         attention: Make attention one operator (``with_attention``).
-        weights: Have its quantizer store the weights of products in this; None: as they are.
+        weights: Storage format for the weights of products (``WEIGHTS``); None: unchanged.
 
     Returns:
         Bytes written.
 
     Raises:
-        ModelError: There is no such model, or it cannot be bound, or left open.
-        BackendError: It cannot be assembled, or is larger than a protobuf can be; there is no such attention, or no
-            such product, in it.
-        UsageError: Another file is there.
+        ModelError: The name is unknown, or the model cannot be bound or left open.
+        BackendError: The model cannot be assembled, exceeds 2 GiB, or has no attention or product to change.
+        UsageError: The path has another file.
         OSError: The file cannot be written.
     """
     path = Path(path)
@@ -448,7 +446,7 @@ def annotate_model(
 ) -> int:
     """Write a model with notes in its nodes' metadata (``metadata_props``) and documentation (``doc_string``).
 
-    A file is written as it is but for the notes, weights and all; a model of the zoo with synthetic weights.
+    A file keeps everything else, weights included; a model of the zoo gets synthetic weights.
 
     Args:
         source: The model.
@@ -457,11 +455,11 @@ def annotate_model(
         seed: Of synthetic weights.
 
     Returns:
-        How many nodes have a note.
+        The number of nodes with a note.
 
     Raises:
         ModelError: The model cannot be read.
-        UsageError: Its weights lie in files beside it, and ``path`` is in another folder; or ``path`` is the model.
+        UsageError: The model has external weights and ``path`` is in another folder; or ``path`` is the model.
         BackendError: It is larger than a protobuf can be.
         OSError: The file cannot be written.
     """

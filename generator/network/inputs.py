@@ -74,7 +74,7 @@ def uniform(seed: int, low: float, high: float) -> npt.NDArray[np.float64]:
 
 
 def integers(seed: int, low: int, high: int) -> npt.NDArray[np.int64]:
-    """Uniform integers in [low, high); ``low`` alone where the range is empty."""
+    """Return uniform integers in [low, high); ``low`` alone for an empty range."""
     return low + np.floor(_fractions(seed) * max(high - low, 1)).astype(np.int64)
 
 
@@ -112,10 +112,10 @@ _COMPUTING = frozenset({
     "Add", "Sub", "Mul", "Div", "Mod", "Min", "Max", "Clip", "Where", "CumSum", "ReduceSum", "ReduceMax", "ArgMax",
     "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "And", "Or", "ScatterND", "ScatterElements",
 })  # fmt: skip
-"""Compute what an index consumer reads: ones stay small whatever they do."""
+"""Operators that compute an index: with ones as inputs their results stay small."""
 
 _SHAPE_KEEPING = {op_type for _, op_type in ELEMENTWISE_FORMULAS} | {"Cast", "CastLike", "Identity"}
-"""Write a value of the shape that they read, of the largest where they read several."""
+"""Operators with an output of their input's shape, or of the largest input's."""
 
 _WORDS = ("brick", "layer", "suite", "stack", "", "model", "graph")
 
@@ -128,7 +128,7 @@ def make_inputs(
     """Make one array per graph input, for each copy of a network.
 
     Args:
-        model: The graph that reads them. Constants may lack their values where these are large.
+        model: The graph that reads them. Large constants may lack their values.
         types: The inputs wanted.
         seed: Equal seeds make equal inputs, on every machine.
         copies: Number of copies in an unrolled network; their random inputs differ.
@@ -155,7 +155,7 @@ def _numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 class _Consumers:
-    """Who reads a value, in the graph and in its subgraphs."""
+    """Readers of each value, in the graph and in its subgraphs."""
 
     def __init__(self, model: onnx.ModelProto, types: Sequence[InputType]) -> None:
         self._model = model
@@ -175,7 +175,7 @@ class _Consumers:
         }
 
     def domain(self, name: str, *, integer: bool) -> Domain | None:
-        """What all consumers together ask of a graph input; None: anything of its type."""
+        """Return the values that all consumers of a graph input accept; None: any value of its type."""
         asked = sorted(self._asked(name), key=lambda domain: domain.kind)
         if not asked:
             return ONES if integer and "mask" in name.lower() else None
@@ -187,7 +187,7 @@ class _Consumers:
         return first
 
     def behind_mask(self, name: str) -> bool:
-        """Whether a graph input is scores that are marked as hidden by a causal mask, which a Softmax reads."""
+        """Return True if a graph input has scores marked as causally masked that a Softmax reads."""
         return name in self._causal and any(
             node.op_type == SOFTMAX and not slot for node, slot in self._reads.get(name, ())
         )
@@ -215,7 +215,7 @@ class _Consumers:
                 yield ONES
 
     def _through(self, node: onnx.NodeProto, slot: int, domain: Domain) -> Domain | None:
-        """What a demand on a node's output asks of one of its inputs."""
+        """Return the demand on an input that a demand on the node's output implies."""
         op = node.op_type
         if domain.kind is DomainKind.EXACT:
             if op in _RESHAPING and slot == 0:
@@ -230,7 +230,7 @@ class _Consumers:
         return domain if op in _MOVING or domain.kind is DomainKind.ONES else None
 
     def _part(self, node: onnx.NodeProto, slot: int, domain: Domain) -> Domain:
-        """The piece of a concatenated vector that comes from one input."""
+        """Return the part of a concatenated vector that comes from one input."""
         shapes = [self._known_shapes().get(name) for name in node.input]
         if any(shape is None or len(shape) != 1 for shape in shapes):
             return ONES
@@ -245,9 +245,9 @@ class _Consumers:
 
 
 def _all_shapes(model: onnx.ModelProto, types: Sequence[InputType]) -> dict[str, tuple[int, ...]]:
-    """Shapes of all values that are declared, that ONNX's shape inference finds, or that must lead to these.
+    """Return the shapes of all values: declared, inferred, or implied by declared outputs.
 
-    What an input decides, as the end of a Range does, no inference finds, but what outputs are declared to be shows it.
+    A shape that an input decides (the end of a Range) cannot be inferred; the declared output shows it.
     """
     bound = deepcopy(model)
     given = {name: shape for name, _, shape in types}
@@ -272,7 +272,7 @@ def _all_shapes(model: onnx.ModelProto, types: Sequence[InputType]) -> dict[str,
 
 
 def _values(dtype: np.dtype[Any], domain: Domain | None, seed: int) -> tuple[Array, bool]:
-    """Values of a domain, or a type's own default, to be repeated; and whether the first one must come first."""
+    """Return the values of a domain, or the type's default, to be repeated; and if the first must come first."""
     if dtype.kind in "OUS":
         return np.array(_WORDS, dtype=object), False
     if domain is not None and domain.kind is DomainKind.EXACT:
@@ -305,7 +305,7 @@ def _integer_bounds(dtype: np.dtype[Any], domain: Domain | None) -> tuple[int, i
 
 
 def _integer_range(dtype: np.dtype[Any]) -> tuple[int, int]:
-    """Smallest and largest value, for NumPy's integers and for those of 2 and 4 bits that it lacks."""
+    """Return the smallest and the largest value of an integer type, 2 and 4 bits included."""
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
         return int(limits.min), int(limits.max)
@@ -314,7 +314,7 @@ def _integer_range(dtype: np.dtype[Any]) -> tuple[int, int]:
 
 
 def _cast_to_mask(node: onnx.NodeProto) -> bool:
-    """Whether integers become floats or booleans here, as attention masks do."""
+    """Return True if integers become floats or booleans here, as in attention masks."""
     for attribute in node.attribute:
         if attribute.name == "to":
             return onnx.TensorProto.DataType.Name(attribute.i).lower() in {*_FLOAT_KINDS, "bool"}

@@ -26,7 +26,7 @@ Shape = tuple[int, ...]
 
 
 class DomainKind(IntEnum):
-    """What a domain says; where several consumers differ, the first of these wins."""
+    """Kinds of domain; if several consumers differ, the first kind wins."""
 
     EXACT = 0
     """These values and no others."""
@@ -45,8 +45,8 @@ class Domain:
     """Legal values of one input.
 
     Attributes:
-        kind: Which of the fields count.
-        values: For ``EXACT``: flattened; repeated where the input has more elements.
+        kind: Decides the fields that count.
+        values: For ``EXACT``: flattened; repeated if the input has more elements.
         low: For ``RANGE``.
         high: For ``RANGE``.
     """
@@ -63,12 +63,12 @@ ONES = Domain(DomainKind.ONES)
 
 
 def exact(*values: float) -> Domain:
-    """These values."""
+    """Return the domain of exactly these values."""
     return Domain(DomainKind.EXACT, values=values)
 
 
 def between(low: float, high: float) -> Domain:
-    """A range; of one value at least."""
+    """Return the domain of a range with at least one value."""
     return Domain(DomainKind.RANGE, low=low, high=max(high, low + 1) if isinstance(high, int) else high)
 
 
@@ -78,9 +78,9 @@ class Site:
 
     Attributes:
         node: The node.
-        slot: Which of its inputs is asked about.
-        shapes: Value to static shape, where known.
-        constants: Value to its value, where known.
+        slot: Index of the input in question.
+        shapes: Known static shapes, by value.
+        constants: Known constants, by value.
     """
 
     node: onnx.NodeProto
@@ -97,7 +97,7 @@ class Site:
         return self.shapes.get(self.node.output[slot]) if slot < len(self.node.output) else None
 
     def constant(self, slot: int) -> npt.NDArray[Any] | None:
-        """Value of an input, where it is a constant."""
+        """Return the value of a constant input; None for any other."""
         return self.constants.get(self.node.input[slot]) if slot < len(self.node.input) else None
 
     def attribute(self, name: str, default: Any) -> Any:
@@ -109,13 +109,13 @@ Rule = Callable[[Site], Domain | None]
 
 
 def domain_of(site: Site) -> Domain | None:
-    """What the operator asks of this input; None: anything of its type."""
+    """Return the values that the operator accepts for this input; None: any value of its type."""
     rule = _RULES.get(site.node.op_type, {}).get(site.slot)
     return rule(site) if rule else None
 
 
 def structure_of(site: Site) -> Domain | None:
-    """The same where it is an index, a shape, a size or an axis: what is computed does not decide these."""
+    """Return the same for an index, a shape, a size or an axis, which the computed data does not decide."""
     rule = _STRUCTURE.get(site.node.op_type, {}).get(site.slot)
     return rule(site) if rule else None
 
@@ -149,13 +149,13 @@ def _unpool(site: Site) -> Domain:
 
 
 def _output_shape(site: Site) -> Domain | None:
-    """The target shape is the output's own."""
+    """Return the output's shape as the target."""
     shape = site.output()
     return None if shape is None else exact(*shape)
 
 
 def _expanded_shape(site: Site) -> Domain | None:
-    """The output's shape, its last axes where the target has fewer."""
+    """Return the output's shape, or its last axes if the target has fewer."""
     shape, count = site.output(), site.input(1)
     if shape is None or not count:
         return None
@@ -163,7 +163,7 @@ def _expanded_shape(site: Site) -> Domain | None:
 
 
 def _output_axis(slot: int = 0) -> Rule:
-    """The size of the output along the node's axis."""
+    """Return the size of the output along the node's axis."""
 
     def rule(site: Site) -> Domain | None:
         shape, axis = site.output(slot), site.attribute("axis", -1)
@@ -231,7 +231,7 @@ def _split(site: Site) -> Domain | None:
 
 
 def _changed_axes(site: Site) -> Domain | None:
-    """Axes that a reduction, Squeeze or Unsqueeze removes, adds or makes 1; any where that is not known."""
+    """Return the axes that a reduction, Squeeze or Unsqueeze removes, adds or makes 1; any if unknown."""
     before, after, count = site.input(0), site.output(), site.input(site.slot)
     if before is None or after is None or count is None:
         return None
@@ -259,7 +259,7 @@ def _range(site: Site) -> Domain | None:
 
 
 def _compared(site: Site) -> Domain | None:
-    """A number that is compared with a constant, such as a sampling rate, is that constant: the first branch runs."""
+    """Return the constant that a number (for example a sampling rate) is compared with: the first branch runs."""
     known = site.constant(1 - site.slot)
     if site.input(site.slot) != () or known is None or known.size != 1 or known.dtype.kind not in "iu":
         return None
@@ -279,7 +279,7 @@ def _fractional_power(site: Site) -> Domain | None:
 
 
 def _huge_factor(site: Site) -> Domain | None:
-    """Below 1 where the other factor is a constant near the largest float, as in additive masks."""
+    """Return a range below 1 if the other factor is a constant near the largest float, as in additive masks."""
     other = site.constant(1 - site.slot)
     return between(0.0, 1.0) if other is not None and other.size and _huge(other) else None
 
@@ -289,7 +289,7 @@ def _huge(values: npt.NDArray[Any]) -> bool:
 
 
 def _trip_count(site: Site) -> Domain:
-    """As often as the scan outputs are long; twice where there are none."""
+    """Return the length of the scan outputs as the number of rounds; 2 without scan outputs."""
     carried = max(len(site.node.input) - 2, 0)
     for slot in range(carried, len(site.node.output)):
         shape = site.output(slot)
@@ -321,7 +321,7 @@ def _affine_size(site: Site) -> Domain | None:
 
 
 def _mask(keys: int) -> Rule:
-    """A mask that masks nothing: as many keys as the input ``keys`` has (and none in front), or ones."""
+    """Return a mask that hides nothing: the number of keys of the input ``keys``, or ones."""
 
     def rule(site: Site) -> Domain:
         mask, data = site.input(site.slot), site.input(keys)
@@ -334,7 +334,7 @@ def _mask(keys: int) -> Rule:
 
 
 def _kv_length(site: Site) -> Domain | None:
-    """Number of valid entries of a key/value cache: all that the outputs have room for."""
+    """Return the number of valid entries of a key/value cache: the length of the outputs."""
     shape = site.output(1)
     if not shape:
         return exact(1)

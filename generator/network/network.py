@@ -41,7 +41,7 @@ _SLOTS = {"GroupQueryAttention": ((3, 1), (4, 2))}
 
 
 def shared_buffers(graph: onnx.GraphProto) -> dict[str, str]:
-    """Outputs of a network that a loop binds to the memory of an input, by name, each with the input.
+    """Return the outputs that a loop binds to the memory of an input, each with that input, by name.
 
     Args:
         graph: The network.
@@ -76,15 +76,15 @@ Array = npt.NDArray[Any]
 
 
 def add_copy(graph: onnx.GraphProto, source: onnx.GraphProto, name_of: Callable[[str], str]) -> list[onnx.NodeProto]:
-    """Add the nodes and constants of a graph to another one, all its values under other names.
+    """Add the nodes and constants of a graph to another graph, with other names for all values.
 
     Args:
-        graph: Added to; inputs and outputs are the caller's to declare.
-        source: Left as it is.
-        name_of: From a name in it to that of the copy.
+        graph: The target; the caller declares its inputs and outputs.
+        source: The graph to copy; unchanged.
+        name_of: Maps a name to the name in the copy.
 
     Returns:
-        The nodes as they were added, in order; they have no names of their own.
+        The added nodes in order, without node names.
     """
     names = {name: name_of(name) for name in own_names(source) if name}
     for tensor in source.initializer:
@@ -108,9 +108,9 @@ def add_value(values: Any, value: onnx.ValueInfoProto, name: str) -> None:
 
 
 def distinct(array: Array, copy: int) -> Array:
-    """The values in memory of their own, turned by as many places as the number of the copy says.
+    """Return a copy of the values, rotated by as many places as the number of the copy.
 
-    Turned values keep their distribution and their range, whatever they mean.
+    Rotated values keep their distribution and their range.
     """
     return np.roll(array.reshape(-1), copy).reshape(array.shape)
 
@@ -134,7 +134,7 @@ def narrowed_to(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[An
 
 
 def relative_difference(own: npt.NDArray[Any], other: npt.NDArray[Any]) -> float:
-    """Largest difference over the largest finite value of ``other``; infinite where one is finite and the other not.
+    """Return the largest difference over the largest finite value of ``other``; infinite if only one is finite.
 
     Args:
         own: Numbers, of any type that becomes float64.
@@ -158,24 +158,24 @@ _IR_VERSION = 4
 """From this one on, initializers need not be inputs."""
 
 _PACKED = frozenset({"int4", "uint4", "int2", "uint2", "float4_e2m1fn"})
-"""Types whose elements share bytes in ONNX but not in NumPy; only the protobuf's conversion packs them."""
+"""Types with several elements per byte in ONNX but not in NumPy; only the protobuf's conversion packs them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Network:
-    """What a backend loads.
+    """A runnable network, as a backend loads it.
 
     Attributes:
-        model: Structure; initializers that are marked external have their values in ``weights``. None: ``path``.
-        path: A model file to be loaded as it is. None: ``model``.
+        model: Structure; the values of external initializers are in ``weights``. None: see ``path``.
+        path: A model file to be loaded unchanged. None: see ``model``.
         weights: Values of the external initializers, by name.
         feeds: Values of the graph inputs, by name, of all copies.
         outputs: Names of the graph outputs, of all copies; those of the first copy come first.
         overrides: ``dim_param`` to value, for a file with dynamic dimensions.
         unroll: Number of copies.
         file_bytes: Size of the file and its external data.
-        as_is: Whether the runtime runs it as it stands, without optimising it.
-        shared: Outputs that are written to the memory of an input, each with the input (``shared``).
+        as_is: Run it without the runtime's optimisation.
+        shared: Outputs that are written to the memory of an input, each with that input (``shared_buffers``).
     """
 
     model: onnx.ModelProto | None
@@ -211,24 +211,24 @@ class Network:
         return sum(array.nbytes for array in self.feeds.values())
 
     def first_feeds(self) -> dict[str, Array]:
-        """Inputs of the first copy."""
+        """Return the inputs of the first copy."""
         names = list(self.feeds)
         return {name: self.feeds[name] for name in names[: len(names) // self.unroll]}
 
     def first_outputs(self, values: Sequence[Array]) -> dict[str, Array]:
-        """Outputs of the first copy by name, from the values of all."""
+        """Return the outputs of the first copy by name, from the values of all copies."""
         count = len(self.outputs) // self.unroll
         return dict(zip(self.outputs[:count], values, strict=False))
 
     def structure(self) -> onnx.ModelProto:
-        """A copy of the model, or the model of the file, without the values that stand elsewhere."""
+        """Return a copy of the model, or the model of the file, without external values."""
         return onnx.load(str(self.path), load_external_data=False) if self.model is None else deepcopy(self.model)
 
     def self_contained(self) -> onnx.ModelProto:
-        """The model with all weights inside, for runtimes and tools that take a protobuf or a file only.
+        """Return the model with all weights inside, for runtimes and tools that need a protobuf or a file.
 
         Raises:
-            BackendError: It is larger than a protobuf can be (2 GiB), or it is a file already.
+            BackendError: It exceeds 2 GiB, the limit of a protobuf, or it is a file already.
         """
         model = deepcopy(self.brick)
         size = sum(array.nbytes for array in self.weights.values())
@@ -248,10 +248,10 @@ def synthetic_network(
     Args:
         model: Weights are graph inputs marked ``role=weight``; it is not changed.
         seed: Of weights and inputs.
-        unroll: Copies in one network, so that one execution of a short brick is long enough to time. Each has
-            inputs of its own, so that a runtime cannot merge them, and initializers of its own, so that it fuses
-            each as it would a single one; the initializers' values are the same memory.
-        outputs: Values to be the outputs in place of the model's own; what they do not need is dropped.
+        unroll: Copies in one network, so that one execution of a short brick is long enough to time. Separate inputs
+            keep a runtime from merging copies; separate initializers let it fuse each copy like a single brick. The
+            initializers' values share memory.
+        outputs: Values that replace the model's outputs; nodes that they do not need are dropped.
 
     Raises:
         BackendError: The model cannot be assembled (a subgraph or type that ONNX GraphSurgeon cannot read).
@@ -281,7 +281,7 @@ def synthetic_network(
 def file_network(
     path: Path, *, overrides: Mapping[str, int], inputs: Sequence[InputType] = (), seed: int = 0
 ) -> Network:
-    """Describe a whole model that a runtime loads from its own file, weights included.
+    """Describe a whole model that a runtime loads from a file, weights included.
 
     Args:
         path: The ONNX file.
@@ -314,8 +314,8 @@ def read_network(path: Path, *, values: bool = False) -> onnx.ModelProto:
 
     Args:
         path: The file.
-        values: Whether large constants keep their values, which a network that is made of the file needs. Without
-            them, time and memory depend on the structure alone.
+        values: Keep the values of large constants, to make a network of the file. Without them, time and memory
+            depend on the structure alone.
 
     Raises:
         ModelError: It cannot be read; the message names the file.
@@ -329,16 +329,16 @@ def read_network(path: Path, *, values: bool = False) -> onnx.ModelProto:
 
 
 def export_network(model: onnx.ModelProto, seed: int = 0) -> bytes:
-    """A brick as self-contained ONNX with seeded weights as initializers, for any other tool."""
+    """Return a brick as self-contained ONNX with seeded weights as initializers, for any other tool."""
     data: bytes = synthetic_network(model, seed=seed).self_contained().SerializeToString(deterministic=True)
     return data
 
 
 def export_open_network(model: onnx.ModelProto, seed: int = 0) -> bytes:
-    """A model in skeleton form but for open dimensions, as self-contained ONNX with seeded weights as initializers.
+    """Return a model with open dimensions as self-contained ONNX with seeded weights as initializers.
 
     Args:
-        model: The model; it keeps its open dimensions. Weights are those that it gets bound to the usual values.
+        model: The model in skeleton form; it keeps its open dimensions. Usual values for these decide the weights.
         seed: Of the weights.
 
     Raises:
@@ -357,7 +357,7 @@ def export_open_network(model: onnx.ModelProto, seed: int = 0) -> bytes:
 def _assemble(
     model: onnx.ModelProto, weights: Mapping[str, Array], *, unroll: int, outputs: Sequence[str] | None
 ) -> onnx.ModelProto:
-    """The model with its weights as initializers, as many copies of it as asked for, one behind the other."""
+    """Return the model with its weights as initializers, in the requested number of copies, one after the other."""
     assembled = _filled(model, weights, outputs)
     graph = assembled.graph
     first = deepcopy(graph) if unroll > 1 else graph
@@ -373,7 +373,7 @@ def _assemble(
 def _filled(
     model: onnx.ModelProto, weights: Mapping[str, Array], outputs: Sequence[str] | None = None
 ) -> onnx.ModelProto:
-    """The model with its weights as initializers, and without what none of its outputs, or of those named, needs."""
+    """Return the model with its weights as initializers, without nodes that the (named) outputs do not need."""
     filled = deepcopy(model)
     graph = filled.graph
     if outputs is not None:
@@ -400,17 +400,16 @@ def _filled(
 
 
 def _all_needed(graph: onnx.GraphProto) -> bool:
-    """Whether each node makes a value that another one reads, or that is an output."""
+    """Return True if every node computes an output or a value that another node reads."""
     needed = {value.name for value in graph.output}.union(*map(reads, graph.node))
     return all(not needed.isdisjoint(filter(None, node.output)) for node in graph.node)
 
 
 def _needed(model: onnx.ModelProto) -> list[onnx.NodeProto]:
-    """The nodes that a model's outputs need, in its order.
+    """Return the nodes that a model's outputs need, in the model's order.
 
-    ONNX GraphSurgeon finds them. It converts attributes to Python values and cannot carry all (an empty list, bytes
-    that are not UTF-8, types), so it gets none but subgraphs, which read values too, and what it leaves is taken by
-    number.
+    ONNX GraphSurgeon finds them. It cannot convert all attributes (an empty list, bytes that are not UTF-8, types). It
+    therefore gets subgraphs only, which read values too, and the remaining nodes are found again by number.
     """
     import onnx_graphsurgeon as gs
 
@@ -442,7 +441,7 @@ def initializer(name: str, array: Array) -> onnx.TensorProto:
 
 
 def outside(graph: onnx.GraphProto, values: Mapping[str, Array]) -> dict[str, Array]:
-    """Of the values of initializers, those that do not stand in the protobuf (see ``initializer``)."""
+    """Return the values of initializers that are stored outside of the protobuf (see ``initializer``)."""
     names = {tensor.name for tensor in graph.initializer if tensor.data_location == onnx.TensorProto.EXTERNAL}
     return {name: array for name, array in values.items() if name in names}
 

@@ -1,15 +1,13 @@
 """Packed networks: many bricks in one benchmark network, so that one execution visits each of them once.
 
-Every brick stands between *producers*, which write its inputs just before, as the layer before it does in a model, and
-*consumers*, which read nothing but the shape of its outputs, so that their memory is free again. Producers only write:
-they expand a scalar, or one matrix where scores are masked; a producer that copied an input would read memory that a
-model does not, and an Identity is not executed at all. With several threads they add two vectors, each along other
-axes, which all threads share as they share the layers of a model: what each core reads is then in part what it wrote
-itself. Between two visits of a weight all other bricks have run, as in a model. The network is run as it stands:
-optimised, consumers would fold and equal producers merge.
+*Producers* write the inputs of a brick just before it runs, like the previous layer in a model. *Consumers* read only
+the shape of its outputs, so that their memory is free again. Producers only write: they expand a scalar, or one matrix
+for masked scores. A producer that copied an input would read memory that a model does not read, and an Identity is not
+executed at all. With several threads, producers add two vectors along different axes. All threads share this work as
+they share the layers of a model, so that each core reads partly its own results. Between two visits of a weight all
+other bricks run, as in a model. The network runs without optimisation, which would fold consumers and merge producers.
 
-A runtime that optimises networks is asked for the executed form of many bricks at once, as parts of one network that
-share nothing (``merge``, ``split``): one session in place of one per brick.
+``merge`` and ``split`` let a runtime optimise many bricks in one session: as parts of one network that share nothing.
 """
 
 from __future__ import annotations
@@ -36,10 +34,10 @@ from .network import Network, add_copy, add_value, distinct, shared_buffers
 
 
 def opset_ranges(model: onnx.ModelProto) -> dict[str, tuple[int, int]]:
-    """Versions of each domain at which all nodes of a model mean what they mean in it: the first, and the first not.
+    """Return the versions of each domain at which all nodes keep their meaning: the first, and the first invalid one.
 
-    Bricks of executed graphs bear the versions that their operators were last changed in, which differ from brick to
-    brick; most of them mean the same at some version that all allow.
+    Bricks of executed graphs have the versions of their operators' last change, which differ from brick to brick. Most
+    of them keep their meaning at a version that all allow.
     """
     imported = {plain_domain(entry.domain): entry.version for entry in model.opset_import}
     ranges: dict[str, tuple[int, int]] = {}
@@ -54,7 +52,7 @@ def opset_ranges(model: onnx.ModelProto) -> dict[str, tuple[int, int]]:
 def common_ranges(
     ranges: Mapping[str, tuple[int, int]], added: Mapping[str, tuple[int, int]]
 ) -> dict[str, tuple[int, int]] | None:
-    """Versions of each domain that both allow; None where there are none of some domain."""
+    """Return the versions of each domain that both allow; None if a domain has no common version."""
     merged = dict(ranges)
     for domain, (low, high) in added.items():
         known = merged.get(domain, (low, high))
@@ -65,11 +63,11 @@ def common_ranges(
 Array = npt.NDArray[Any]
 
 PACKING = 3
-"""How packs are filled. Under 1 a table counted whole of which rows are read, and equal weights were shared; under 2
-one thread alone wrote what bricks read, however many ran them."""
+"""Version of the rules that fill packs. 1: a table counted whole although few rows are read, and equal weights were
+shared. 2: one thread alone wrote the inputs of bricks, for any number of threads."""
 
 _FED_ELEMENTS = 16
-"""Inputs of up to so many elements may decide what is computed (scales, limits, shapes): they are fed as they are."""
+"""Inputs of up to so many elements may be scales, limits or shapes; they keep their values."""
 
 _TYPICAL = 0.5
 
@@ -77,16 +75,16 @@ _SPAN = 32
 """Elements that a thread writes at once: of fewer, finding the next ones costs more than writing them."""
 
 _SHARED_BYTES = 4096
-"""Weights of less hardly differ by where they are found; they may be what decides what is computed, and stay."""
+"""Smaller weights are never rotated: their place in memory hardly matters, and they may be parameters."""
 
 _LOOKED_AT = 64
-"""Elements that decide whether two weights of one shape are equal."""
+"""Number of elements that are compared to find equal weights of one shape."""
 
 _UNREAD = "unread"
-"""Input of a consumer that stands in a pack in which no other one would."""
+"""Input of the extra consumer in a pack without other consumers."""
 
 _FRAME: Mapping[str, tuple[int, int]] = {"": (8, ANY)}
-"""What producers and consumers ask of operator sets: Expand is there since version 8."""
+"""Operator sets that producers and consumers need: Expand exists since version 8."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,11 +92,11 @@ class PackedBrick:
     """A brick of a pack.
 
     Attributes:
-        network: The brick, in the form in which the runtime executes it.
-        copies: How often it stands in the pack, each time with weights of its own.
-        uncounted: Places in ``network.model.graph.node`` of what is not the brick's: layout changes at its edges.
-        boundary: Which of ``BOUNDARY`` it is: its large inputs are the pack's own, written before everything else in
-            it, and its large outputs the pack's, which stay; empty where it stands inside of a model.
+        network: The brick, in the form that the runtime executes.
+        copies: Number of copies in the pack, each with separate weights.
+        uncounted: Indices in ``network.model.graph.node`` of layout changes at the brick's edges, which do not count.
+        boundary: One of ``BOUNDARY`` for a brick at the model's inputs or outputs: its large inputs are inputs of the
+            pack, written before everything else, and its large outputs stay; empty for a brick inside a model.
     """
 
     network: Network
@@ -123,14 +121,14 @@ class PackedBrick:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedNetwork:
-    """A packed network, and whose its nodes are.
+    """A packed network, with the brick of each node.
 
     Attributes:
-        network: To be run as it stands.
-        nodes: Name of each counted node to the place of its member.
-        uncounted: Name of each node that is a member's but not counted, to the place of its member.
-        idle: Names of the consumers, one at least, which do nothing: what the runtime's clock shows for them,
-            less what they really take, it adds to every node.
+        network: The network, to be run without optimisation.
+        nodes: Index of the brick, by the name of each counted node.
+        uncounted: Index of the brick, by the name of each node that does not count.
+        idle: Names of the consumers, at least one. They do nothing: their time in the profile, less their real time,
+            is the profiler's cost per node.
     """
 
     network: Network
@@ -140,10 +138,10 @@ class PackedNetwork:
 
 
 def grouped(networks: Sequence[Network]) -> list[list[int]]:
-    """Places of networks that can be in one pack, in as few groups as there can be for ONNX's own operators.
+    """Return the indices of networks that can share a pack, in the fewest groups for ONNX's operators.
 
-    What no pack can hold is left out, and runs alone: operators older than those of producers, strings, and outputs
-    that are no tensors.
+    Networks that no pack can hold are left out and run alone: operators older than the producers' operators, strings,
+    and outputs other than tensors.
     """
     found = [opset_ranges(_model(network)) for network in networks]
     waiting = sorted(
@@ -166,17 +164,17 @@ def grouped(networks: Sequence[Network]) -> list[list[int]]:
 
 
 def pack(members: Sequence[PackedBrick], *, threads: int = 1) -> PackedNetwork:
-    """Put bricks into one network, each between producers and consumers, in the order given.
+    """Put bricks into one network, each between producers and consumers, in the given order.
 
-    Weights that are equal are turned by as many places as equal ones came before, of whichever brick: ONNX Runtime
-    keeps packed weights of equal bytes once, and the second brick would find them warm.
+    Equal weights are rotated, each by one more place. ONNX Runtime stores packed weights with equal bytes once, and the
+    second brick would find them warm.
 
-    Inputs of floating-point numbers are written by a producer, with one value that is legal for every element;
-    integers, and inputs of a few elements, are inputs of the pack and have the values of the brick's own network.
+    A producer writes floating-point inputs, with one value that is legal for every element. Integers and inputs of few
+    elements are inputs of the pack and keep the values of the brick's network.
 
     Args:
         members: The bricks.
-        threads: That will run them.
+        threads: Number of threads that will run the pack.
 
     Raises:
         BackendError: There is no version of an operator set that all of them allow (see ``grouped``).
@@ -207,7 +205,7 @@ def pack(members: Sequence[PackedBrick], *, threads: int = 1) -> PackedNetwork:
 
 
 def merge(networks: Sequence[Network]) -> Network:
-    """One network of several that share nothing, each with its own inputs, weights and outputs.
+    """Merge networks into one. They share nothing: each keeps its inputs, weights and outputs.
 
     Raises:
         BackendError: There is no version of an operator set that all of them allow (see ``grouped``).
@@ -224,11 +222,11 @@ def merge(networks: Sequence[Network]) -> Network:
 
 
 def split(optimised: Network, networks: Sequence[Network]) -> list[Network]:
-    """What a runtime made of each of several networks that were ``merge``, with their own inputs and outputs.
+    """Split an optimised network into the parts that ``merge`` put together, with their inputs and outputs.
 
     Args:
-        optimised: What it made of all together.
-        networks: As they were given to ``merge``.
+        optimised: The optimised form of the merged network.
+        networks: The networks that ``merge`` got.
 
     Raises:
         BackendError: A node belongs to several of them, or to none.
@@ -252,7 +250,7 @@ def split(optimised: Network, networks: Sequence[Network]) -> list[Network]:
 
 
 def _part(optimised: Network, network: Network, place: int, owner: Mapping[int, int]) -> Network:
-    """The nodes of one network, and what they read."""
+    """Return the nodes of one network with the values that they read."""
     source = _model(optimised)
     prefix = f"{place}.0/"
     nodes = [node for number, node in enumerate(source.graph.node) if owner[number] == place]
@@ -298,7 +296,7 @@ class _PackBuilder:
         self._feeds[name] = array
 
     def produce(self, name: str, array: Array) -> None:
-        """Add what writes a value just before it is read; or an input where one value for all would not be legal."""
+        """Add a producer that writes a value just before it is read; an input if no single value is legal for all."""
         value = _common_value(array)
         if value is None:
             self.feed(name, array)
@@ -375,7 +373,7 @@ class _PackBuilder:
 
 
 def _common_value(array: Array) -> Array | None:
-    """A scalar that may stand for every element of an input; None where the elements may mean something by place."""
+    """Return a scalar that is legal for every element of an input; None if the position of elements matters."""
     if array.size <= _FED_ELEMENTS or not array.ndim:
         return None
     flat = array.reshape(-1)
@@ -388,7 +386,7 @@ def _common_value(array: Array) -> Array | None:
 
 
 def _split_axis(array: Array) -> int | None:
-    """The axis at which an input is split among threads, each of which writes whole spans; None where none fits."""
+    """Return the axis that splits an input among threads, each with whole spans; None if no axis fits."""
     if array.dtype not in {np.dtype(np.float32), np.dtype(np.float64)}:
         return None  # of which every runtime has a sum
     spans = (axis for axis in range(array.ndim - 1, 0, -1) if math.prod(array.shape[axis:]) >= _SPAN)
@@ -397,7 +395,7 @@ def _split_axis(array: Array) -> int | None:
 
 
 def _of_tensors(network: Network) -> bool:
-    """Whether a network reads and writes nothing but tensors of numbers."""
+    """Return True if a network reads and writes tensors of numbers only."""
     values = (*_model(network).graph.input, *_model(network).graph.output)
     kinds = {value.type.WhichOneof("value") for value in values}
     strings = any(value.type.tensor_type.elem_type == onnx.TensorProto.STRING for value in values)
@@ -405,7 +403,7 @@ def _of_tensors(network: Network) -> bool:
 
 
 def _bytes(value: onnx.ValueInfoProto) -> int:
-    """Of a tensor whose shape is declared; 0 of any other."""
+    """Return the bytes of a tensor with a declared shape; 0 for any other."""
     kind = value.type.tensor_type
     sizes = [dim.dim_value for dim in kind.shape.dim]
     return math.prod(sizes) * helper.tensor_dtype_to_np_dtype(kind.elem_type).itemsize if sizes else 0

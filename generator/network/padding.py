@@ -1,11 +1,11 @@
-"""A network with its channels padded with zeros to a multiple of some number: the same function, in other sizes.
+"""Pad the channels of a network with zeros to a multiple of a number: the same function in other sizes.
 
-Blocked layouts (ONNX Runtime's, oneDNN's) and the matrix units of GPUs are made for channels in multiples of 8 or 16;
-other numbers fall back to slower kernels. Whoever owns a model may pad it once and for all: each layer then reads and
-writes channels that mean nothing. The weights of such channels are zeros, so that the real ones stay as they are.
+Blocked layouts (ONNX Runtime's, oneDNN's) and the matrix units of GPUs need channels in multiples of 8 or 16; other
+numbers fall back to slower kernels. The owner of a model may pad it once: each layer then reads and writes meaningless
+channels. The weights of these channels are zeros, so that the real channels do not change.
 
-Padding is done to the network and not by a backend, and is no option of one: an option is part of every stack, whose
-key says what a measurement is of, and a new one would part all stacks from what is stored of them.
+Padding changes the network and is not a backend's option. An option is part of a stack's key, and a new option would
+separate all stacks from their stored measurements.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SEEDS = POOLS | PRODUCTS | {"Conv"}
 """Operators that have kernels for some numbers of channels only, or faster ones."""
 
 _OF_IMAGES = POOLS | GLOBAL_POOLS | {"BatchNormalization", "Conv"}
-"""Axis 1 holds the channels of what they read and write."""
+"""Operators with channels in axis 1 of their inputs and outputs."""
 
 Shape = tuple[int, ...]
 
@@ -45,15 +45,15 @@ class Channels:
     """The channels of a network's values.
 
     Attributes:
-        shapes: Value to shape, of all that are static; those of constants included.
-        axes: Value to the axis of its channels, counted from the end; a value whose channels are not known is missing.
+        shapes: Static shapes by value, constants included.
+        axes: Axis of the channels by value, counted from the end; values with unknown channels are missing.
     """
 
     shapes: Mapping[str, Shape]
     axes: Mapping[str, int]
 
     def count(self, value: str) -> int:
-        """Number of channels of a value that has an axis of them."""
+        """Return the number of channels of a value with a channel axis."""
         return self.shapes[value][self.axes[value]]
 
     def counts(self) -> set[int]:
@@ -62,13 +62,13 @@ class Channels:
 
 
 def find_channels(model: onnx.ModelProto) -> Channels:
-    """Find the channels of what convolutions, pools and products with constants read and write, and what shares them.
+    """Find the channels of convolutions, pools and products with constants, and of all values that share them.
 
     Args:
-        model: Of a network, or a brick in skeleton form; large initializers may be without their values.
+        model: Model of a network, or a brick in skeleton form; large initializers may lack their values.
 
     Raises:
-        UnsupportedBrick: There is none of these operators, or two of them mean different axes of the same value.
+        UnsupportedBrick: The model has none of these operators, or two of them use different axes of the same value.
     """
     shapes = static_shapes(infer_shapes(model, propagate=False).graph)
     constants = {tensor.name for tensor in model.graph.initializer}
@@ -107,7 +107,7 @@ def _spread(
 
 
 def _assign(axes: dict[str, int], node: onnx.NodeProto, values: Iterable[str], shapes: Mapping[str, Shape]) -> None:
-    """Note what an operator says of its values by itself."""
+    """Note the channel axes that an operator defines."""
     for value in values:
         if value not in shapes:
             raise UnsupportedBrick(f"{node.op_type} of a value without a static shape")
@@ -130,28 +130,28 @@ def _size(shape: Shape | None, axis: int) -> int | None:
 Array = npt.NDArray[Any]
 
 _SMALLEST = 8
-"""The smallest multiple that is measured: where twice as much gives the same sizes, that is not measured again."""
+"""The smallest multiple that is measured; its double is skipped if the sizes are equal."""
 
 _ONES = frozenset({"Div", "Mul", "Pow"})
-"""Operators whose constants are padded with ones: zeros would be divided by, or make zeros of what others divide by."""
+"""Operators with constants that are padded with ones, since zeros would lead to divisions by zero."""
 
 _ROUNDING = 1e-5
 """By how much a number may differ that a runtime computed, as a share of it, or of one."""
 
 
 def padded_network(network: Network, multiple: int) -> Network:
-    """Pad the channels of what convolutions, pools and products with constants read and write, and what shares them.
+    """Pad the channels of convolutions, pools and products with constants, and of all values that share them.
 
-    Inputs and outputs are padded too, as they are where the layers before and after are. Padded channels are the
-    last ones; what they hold is finite and means nothing. Copies of a brick go on sharing their weights.
+    Inputs and outputs are padded too, as between padded layers. Padded channels are the last ones; their values are
+    finite and meaningless. Copies of a brick still share their weights.
 
     Args:
-        network: A brick, in the form in which it was cut; one or several copies.
-        multiple: At least 1, which leaves the network as it is.
+        network: A brick in the form that was cut; one or several copies.
+        multiple: At least 1, which changes nothing.
 
     Raises:
-        UnsupportedBrick: There is nothing to pad, an operator cannot be carried over, or half the multiple (of 8 or
-            more) gives the same sizes.
+        UnsupportedBrick: No channel needs padding, an operator cannot be padded, or half the multiple (8 or more) gives
+            the same sizes.
     """
     if multiple == 1:
         return network
@@ -161,9 +161,9 @@ def padded_network(network: Network, multiple: int) -> Network:
 
 
 def brick_network(model: onnx.ModelProto, *, seed: int = 0, unroll: int = 1, multiple: int = 1) -> Network:
-    """The network of a brick (``synthetic_network``), padded.
+    """Return the padded network of a brick (``synthetic_network``).
 
-    That there is nothing to pad is said before any weights are made, which may take longer than to time the brick.
+    A brick without channels to pad is refused before weights are made, which may take longer than timing the brick.
 
     Raises:
         UnsupportedBrick: As ``padded_network``.
@@ -178,8 +178,8 @@ def brick_network(model: onnx.ModelProto, *, seed: int = 0, unroll: int = 1, mul
 class _Padder:
     """The padded network while it is made.
 
-    All padded elements of a value are equal; ``_fills`` has what they are, by the value. A runtime rounds: those of
-    ``_loose`` are only about that.
+    All padded elements of a value are equal; ``_fills`` has their number by value. Those of ``_loose`` are approximate,
+    since a runtime rounds.
     """
 
     def __init__(self, network: Network, model: onnx.ModelProto, channels: Channels, multiple: int) -> None:
@@ -214,7 +214,7 @@ class _Padder:
         return replace(self._network, model=model, weights=weights, feeds=feeds)
 
     def _node(self, node: onnx.NodeProto) -> onnx.NodeProto:
-        """The node as it reads and writes padded values."""
+        """Return the node with padded inputs and outputs."""
         if not any(self._is_padded(value) for value in (*node.input, *node.output)):
             if any(bodies(node)):
                 raise UnsupportedBrick(f"{node.op_type} may read padded channels in its bodies")
@@ -230,7 +230,7 @@ class _Padder:
         return twin
 
     def _rule(self, node: onnx.NodeProto) -> Callable[[onnx.NodeProto], float] | None:
-        """What rewrites a node in place, and gives what its result's padded elements are."""
+        """Return the rule that rewrites a node in place and returns the padded elements of its result."""
         if not is_standard(node):
             return None
         if node.op_type in POINTWISE:
@@ -330,7 +330,7 @@ class _Padder:
         return value in self._channels.axes and self._channels.count(value) % self._multiple != 0
 
     def _target(self, value: str) -> Shape:
-        """The padded shape of a value that has channels."""
+        """Return the padded shape of a value with channels."""
         axis = self._channels.axes[value]
         return _resized(self._channels.shapes[value], axis, _rounded(self._channels.count(value), self._multiple))
 
@@ -360,7 +360,7 @@ class _Padder:
 
 
 def _channels_to_pad(model: onnx.ModelProto, multiple: int) -> Channels:
-    """The channels of a model, some of which are to be padded."""
+    """Return the channels of a model with channels to pad."""
     channels = find_channels(model)
     counts = channels.counts()
     if all(count % multiple == 0 for count in counts):
@@ -372,7 +372,7 @@ def _channels_to_pad(model: onnx.ModelProto, multiple: int) -> Channels:
 
 
 def _evaluated(node: onnx.NodeProto, operands: Mapping[str, float], opsets: Iterable[onnx.OperatorSetIdProto]) -> float:
-    """What an operator makes of single numbers, by ONNX's own reference."""
+    """Return an operator's result for single numbers, by ONNX's reference implementation."""
     from onnx.reference import ReferenceEvaluator
 
     kind = onnx.TensorProto.FLOAT
@@ -389,7 +389,7 @@ def _evaluated(node: onnx.NodeProto, operands: Mapping[str, float], opsets: Iter
 
 
 def _padded(array: Array, shape: Sequence[int], fill: float) -> Array:
-    """An array at the beginning of a larger one."""
+    """Return a larger array that begins with the given one."""
     found = np.full(shape, fill, dtype=array.dtype)
     found[tuple(slice(size) for size in array.shape)] = array
     return found
@@ -400,6 +400,6 @@ def _rounded(count: int, multiple: int) -> int:
 
 
 def _resized(shape: Shape, axis: int, size: int) -> Shape:
-    """The shape with another size at an axis, which is counted from the end."""
+    """Return the shape with another size at an axis, counted from the end."""
     place = len(shape) + axis
     return (*shape[:place], size, *shape[place + 1 :])

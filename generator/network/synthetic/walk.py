@@ -1,4 +1,4 @@
-"""State of the pass that sizes weights: what is known of each value, and how each weight is drawn."""
+"""State of the pass that sizes weights: the moments of each value, and the distribution of each weight."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Moments:
 
     Attributes:
         rms: Root mean square ("magnitude").
-        mean: Mean; 0 where nothing shifts the value.
+        mean: Mean; 0 if nothing shifts the value.
     """
 
     rms: float
@@ -55,8 +55,8 @@ class Moments:
     def largest_of(self, count: int) -> Moments:
         """Moments of the largest of ``count`` independent elements.
 
-        The mean is Blom's approximation of the normal order statistic; the variance is taken as 0.4, which lies
-        between those of 4 (0.49) and 9 (0.36) elements, the windows of real pooling layers.
+        The mean is Blom's approximation of the normal order statistic. The variance is 0.4, between the variances for 4
+        elements (0.49) and for 9 (0.36), the windows of real pooling layers.
         """
         if count <= 1:
             return self
@@ -65,7 +65,7 @@ class Moments:
 
 
 UNKNOWN = Moments(math.sqrt(0.5))
-"""What counts for a value of which nothing is known: the magnitude of a rectified normal, hence plain He."""
+"""Moments of an unknown value: the magnitude of a rectified normal, hence plain He."""
 
 
 BIAS = 0.02
@@ -101,7 +101,7 @@ class Draw:
 
     @property
     def rms(self) -> float:
-        """Root of the mean square of what is drawn."""
+        """Root mean square of the drawn numbers."""
         if self.kind in {"normal", "quantised"}:
             return self.high
         if self.kind == "values":
@@ -120,7 +120,7 @@ def _pools(seed: int) -> tuple[Array, Array]:
 
 
 def _offset(numbers: Sequence[int], length: int) -> int:
-    """Where in a pool of ``length`` a tensor begins: a splitmix64 hash of the numbers that identify it."""
+    """Return the offset of a tensor in a pool of ``length``: a splitmix64 hash of its identifying numbers."""
     state = 0
     for number in numbers:
         state = (state + number + 0x9E3779B97F4A7C15) & _MASK64
@@ -143,7 +143,7 @@ def _cut(pool: Array, offset: int, shape: Sequence[int], scale: float) -> Array:
 
 
 def draw(recipe: Draw, dtype: int, shape: tuple[int, ...], *, seed: int, ordinal: int) -> Array:
-    """The array of one weight: equal for equal arguments, on every machine.
+    """Draw the array of one weight: equal for equal arguments, on every machine.
 
     Args:
         recipe: Its distribution.
@@ -172,7 +172,7 @@ def draw(recipe: Draw, dtype: int, shape: tuple[int, ...], *, seed: int, ordinal
 
 
 def _cast(numbers: Array, target: np.dtype[Any]) -> Array:
-    """To the target type; what would be a denormal number there becomes zero."""
+    """Cast to the target type; numbers that would be denormal there become zero."""
     if target == np.float32:
         return numbers
     if target != np.float64:
@@ -201,7 +201,7 @@ class Profile:
     """A value as a function of a normal variable.
 
     Attributes:
-        root: Name of the value that the variable stands for.
+        root: Name of the value behind the variable.
         numbers: The function over the grid of the standard normal variable behind the root.
     """
 
@@ -210,7 +210,7 @@ class Profile:
 
     @classmethod
     def normal(cls, name: str, moments: Moments) -> Profile:
-        """A value that counts as normal itself."""
+        """Return the profile of a normal value."""
         return cls(name, moments.mean + moments.deviation * _GRID)
 
     def moments(self) -> Moments:
@@ -293,14 +293,14 @@ FUNCTIONS: Mapping[str, tuple[int, Function]] = {
 
 
 def combine(node: NodeProto, operands: Sequence[Profile | float | None]) -> Profile | None:
-    """What an elementwise operator makes of operands with one root.
+    """Apply an elementwise operator to operands with one root.
 
     Args:
         node: The operator, one of ``FUNCTIONS``.
         operands: Profiles, scalar constants, and None for absent ones.
 
     Returns:
-        None where the operands have no common root, or the result is not finite.
+        None if the operands have no common root or the result is not finite.
     """
     roots = {operand.root for operand in operands if isinstance(operand, Profile)}
     if len(roots) != 1:
@@ -326,15 +326,15 @@ _LINEAR = _FILTERING | frozenset(
 
 
 class Walk:
-    """State of the pass: the moments of every value, and what is decided about each weight.
+    """State of the pass: the moments of every value, and the distribution of each weight.
 
     Args:
-        graph: With the types that shape inference found.
+        graph: The graph with the types of shape inference.
 
     Attributes:
         weights: Element type of each weight input.
-        draws: What is decided.
-        sources: Weights behind a value, where it is nothing but weights rearranged.
+        draws: Distributions decided so far, by weight.
+        sources: Weights behind a value that only rearranges weights.
         steps: Magnitude of the quantised data that such a value multiplies its weight (a scale) with.
         averages: Values whose last axis sums to one.
         constants: Values of the initializers.
@@ -354,7 +354,7 @@ class Walk:
         self._producers: dict[str, NodeProto] = {}
 
     def record(self, node: NodeProto, moments: Moments, profile: Profile | None) -> None:
-        """Note what a node's outputs are."""
+        """Record the moments of a node's outputs."""
         rms = min(max(moments.rms, 1 / _LARGEST), _LARGEST)
         kept = Moments(rms, min(max(moments.mean, -rms), rms))
         for value in node.output:
@@ -364,7 +364,7 @@ class Walk:
                 self._profiles[value] = profile
 
     def follow(self, node: NodeProto) -> Profile | None:
-        """The output of an elementwise operator as a function of its operands' common root; None where it is none."""
+        """Return an elementwise operator's output as a function of the operands' common root; None without one."""
         if node.op_type not in FUNCTIONS:
             return None
         if node.op_type == "PRelu":
@@ -409,17 +409,17 @@ class Walk:
         return Moments(float(np.sqrt(np.mean(numbers * numbers))), float(np.mean(numbers)))
 
     def scalar(self, value: str) -> float | None:
-        """The value of a constant of one element."""
+        """Return the number of a constant with one element."""
         constant = self.constants.get(value)
         return None if constant is None or constant.size != 1 else float(constant.ravel()[0])
 
     def extent(self, value: str, axis: int) -> int | None:
-        """Length of one axis of a value, where it is known."""
+        """Return the length of one axis of a value; None if unknown."""
         shape = self.shapes.get(value)
         return shape[axis] if shape is not None and -len(shape) <= axis < len(shape) else None
 
     def settle(self, name: str) -> Draw:
-        """What was decided about a weight, or what suits its type where no consumer said anything."""
+        """Return the distribution of a weight; the default of its type if no consumer decided it."""
         if name not in self.draws:
             kind = self.weights[name]
             if kind in FLOATS:
@@ -433,7 +433,7 @@ class Walk:
     def claim(self, value: str, recipe: Draw) -> float:
         """Give every undecided float weight behind ``value`` this distribution; the value's magnitude.
 
-        Where ``value`` is no weight this is its magnitude, and 0 where it is absent (the empty name).
+        If ``value`` is not a weight, this is its magnitude; 0 if it is absent (the empty name).
         """
         if not value:
             return 0.0
@@ -448,7 +448,7 @@ class Walk:
         """Claim a filter so that its product with values of magnitude ``partner`` has magnitude one.
 
         Returns:
-            Moments of the product: one, unless the filter was settled before or is no weight.
+            Moments of the product: one, unless the filter was settled before or is not a weight.
         """
         fan = math.sqrt(max(1, fan_in or 1))
         size = 1.0 / (fan * max(partner, 1e-6))
@@ -459,7 +459,7 @@ class Walk:
         return Moments(self.claim(value, recipe) * fan * partner)
 
     def damp(self, value: str, factor: float) -> None:
-        """Scale a linear value by scaling the filter nearest in front of it, where there is one."""
+        """Scale a linear value by scaling the nearest filter before it, if any."""
         pending, seen = [value], {value}
         while pending:
             node = self._producers.get(pending.pop())
@@ -482,5 +482,5 @@ class Walk:
 
 
 def operand(node: NodeProto, slot: int) -> str:
-    """The name in one operand slot; empty where the operand is absent."""
+    """Return the name in one operand slot; empty for an absent operand."""
     return node.input[slot] if slot < len(node.input) else ""

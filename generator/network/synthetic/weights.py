@@ -5,10 +5,10 @@ filter the variance ``1 / (fan_in · E[x²])``, so that its output has unit seco
 and this is the well-known ``2 / fan_in``. Here ``E[x²]`` is not assumed but carried along: one pass over the nodes
 keeps mean and root mean square of every value. Residual sums then grow with the square root of the depth instead of
 doubling per block, and the logits in front of a softmax stay near one, so that no exponential underflows into
-denormal numbers. What the pass does not know (the inputs of a lone layer) counts as rectified: plain He. Estimates
-err on the large side, which only makes later weights a little smaller.
+denormal numbers. Unknown values (the inputs of a single layer) count as rectified: plain He. Estimates err on the
+large side, which only makes later weights a little smaller.
 
-``walk`` holds what is known so far; this module holds the rule of each operator, and the pass.
+``walk`` has the state; this module has the rule of each operator, and the pass.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def quantise(walk: Walk, node: NodeProto) -> Moments:
 
 
 def dequantise(walk: Walk, node: NodeProto) -> Moments:
-    """DequantizeLinear: of an activation, or of a quantised weight whose scale the real consumer then sets."""
+    """Handle DequantizeLinear of an activation, or of a quantised weight with a scale that its consumer sets."""
     data, scale = node.input[0], node.input[1]
     walk.quantise(operand(node, 2), 0.0)
     if data not in walk.sources:
@@ -100,7 +100,7 @@ def integer_product(walk: Walk, node: NodeProto) -> Moments:
 
 
 def quantised_operator(walk: Walk, node: NodeProto) -> Moments:
-    """A runtime's own operator on quantised data: floats are scales, single integers zero points, others data."""
+    """Handle a runtime's operator on quantised data: floats are scales, single integers zero points, others data."""
     for value in node.input:
         walk.quantise(value, _STEPS if math.prod(walk.shapes.get(value, ())) > 1 else 0.0)
         walk.claim(value, _SCALE)
@@ -118,9 +118,9 @@ def block_quantised(walk: Walk, node: NodeProto) -> Moments:
 
 
 def scale_biases(graph: GraphProto, arrays: MutableMapping[str, npt.NDArray[Any]]) -> None:
-    """Give quantised biases the scale that they have in every model: that of the data times that of the filter.
+    """Give quantised biases the scale of real models: the data's scale times the filter's.
 
-    Runtimes look at it: they compute in integers only where a bias can be added to the products as it is.
+    Runtimes check it: they compute in integers only if a bias can be added to the products directly.
 
     Args:
         graph: The network.
@@ -183,7 +183,7 @@ def _convolution(walk: Walk, node: NodeProto) -> Moments:
 
 
 def _contraction(walk: Walk, node: NodeProto, fan: int | None) -> Moments:
-    """A sum of ``fan`` products of the first two operands: whichever is a weight is the filter."""
+    """Handle a sum of ``fan`` products of the first two operands; the weight among them is the filter."""
     left, right = node.input[0], node.input[1]
     if right in walk.sources:
         return walk.filter(right, fan, walk.rms(left))
@@ -371,7 +371,7 @@ def _where(walk: Walk, node: NodeProto) -> Moments:
 
 
 def _integer_attributes(node: NodeProto) -> Mapping[str, int]:
-    """The integer attributes that a node writes out."""
+    """Return the integer attributes that a node states."""
     return {item.name: item.i for item in node.attribute if item.type == AttributeProto.INT}
 
 
@@ -451,7 +451,7 @@ def synthesise(model: onnx.ModelProto, *, seed: int) -> dict[str, npt.NDArray[An
 
 
 def _planned(model: onnx.ModelProto) -> dict[str, Draw]:
-    """The distribution of every weight input of a skeleton, by name.
+    """Return the distribution of every weight input of a skeleton, by name.
 
     Args:
         model: Skeleton-form ONNX: a whole model or a brick.
@@ -474,7 +474,7 @@ def _pass(walk: Walk, nodes: Iterable[NodeProto]) -> None:
 
 
 def _settle_integers(walk: Walk, node: NodeProto) -> None:
-    """Settle integer weights whose values must be legal for this operator."""
+    """Settle integer weights that need legal values for this operator."""
     for slot, value in enumerate(node.input):
         for name in walk.sources.get(value, ()):
             if name in walk.draws or walk.weights[name] in FLOATS:
