@@ -1,4 +1,4 @@
-"""Progress as values: what a long command reports between two requests; drawing it is the caller's."""
+"""Progress of a long command as values; the caller draws it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import StrEnum
 
 
 class Stage(StrEnum):
-    """What is being done."""
+    """Stages of a command."""
 
     GENERATE = "generate"
     """Models are decomposed; ``done`` of ``total`` are."""
@@ -18,13 +18,13 @@ class Stage(StrEnum):
     SAMPLE = "sample"
     """Networks are timed; ``done`` and ``total`` count visits."""
     CHECK = "check"
-    """What a brick computes is compared; ``done`` of ``total`` bricks are."""
+    """Comparing the outputs of bricks; ``done`` of ``total`` bricks."""
     PLAN = "plan"
     """A library is asked for its plans; ``done`` of ``total`` bricks are."""
     RETRY = "retry"
     """An item that ended its worker is tried alone once more."""
     ANALYSE = "analyse"
-    """What models miss is looked for; ``done`` of ``total`` analyses are."""
+    """Searching for missed optimisations; ``done`` of ``total`` analyses."""
     PROFILE = "profile"
     """The kernels of items are recorded, after everything is timed."""
 
@@ -34,12 +34,12 @@ class Progress:
     """One step done.
 
     Attributes:
-        stage: What is being done.
+        stage: Current stage.
         done: Steps done in the whole command.
         total: Steps known in the whole command; may shrink when items converge early.
-        label: What the step was about: a brick key or a model name.
-        elapsed_s: Since the command began.
-        remaining_s: Forecast; None before anything is known.
+        label: Subject of the step: a brick key or a model name.
+        elapsed_s: Seconds since the command began.
+        remaining_s: Forecast in seconds; None if unknown.
     """
 
     stage: Stage
@@ -55,11 +55,11 @@ ProgressCallback = Callable[[Progress], None]
 
 
 class Whole:
-    """Several measurements that follow each other, as one: what is done of all of them, and what is left.
+    """Progress of several consecutive measurements as one.
 
     Args:
-        progress: Called with the progress of the whole; None: not at all.
-        forecasts_s: Seconds that each takes.
+        progress: Called with the progress of the whole; None: never.
+        forecasts_s: Expected seconds of each measurement.
     """
 
     def __init__(self, progress: ProgressCallback | None, forecasts_s: Sequence[float]) -> None:
@@ -68,7 +68,7 @@ class Whole:
         self._begun_s = time.monotonic()
 
     def part(self, number: int) -> ProgressCallback | None:
-        """The callback of one of them: counts are of it, with its place among all; times are of the whole."""
+        """Return the callback of one measurement: its own counts with its place among all, and the times of the whole."""
         progress = self._progress
         if progress is None:
             return None

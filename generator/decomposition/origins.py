@@ -225,7 +225,7 @@ class _Matching:
         return own.union(*(self._merged.get(index, ()) for index in own))
 
     def _all_written(self) -> list[set[str]]:
-        """Return for each operator the values that its outputs represent; if unknown, those of its readers' outputs."""
+        """Return for each operator the values that its outputs represent; if unknown, its readers' output values."""
         found: list[set[str]] = [set() for _ in self._after]
         for index in reversed(range(len(self._after))):
             outputs = [value for value in self._after[index].outputs if value]
@@ -237,7 +237,7 @@ class _Matching:
         return found
 
     def _all_read(self) -> list[set[str]]:
-        """Return for each operator the values that its inputs represent; if unknown, those of their makers' inputs."""
+        """Return for each operator the values that its inputs represent; if unknown, the input values of their makers."""
         found: list[set[str]] = []
         for op in self._after:
             read = {self._stands_for[value] for value in op.inputs if value in self._stands_for}

@@ -1,4 +1,4 @@
-"""Suites and lock files on their way to a node: packed into bytes, and unpacked where they are what their hash says."""
+"""Suites and lock files on their way to a node: packed into bytes, and unpacked if their hash is right."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ...errors import DlbricksError, MissingBrick, SuiteError, TamperedBrick
 
 
 def pack_suite(suite: Suite) -> bytes:
-    """A suite as a compressed archive: its manifest, and each brick that the manifest names, checked.
+    """Return a suite as a compressed archive: its manifest and each brick that the manifest names, checked.
 
     Raises:
-        SuiteError: A brick is missing, or is not what the manifest says.
+        SuiteError: A brick is missing or differs from the manifest.
     """
     buffer = io.BytesIO()
     with gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
@@ -39,10 +39,10 @@ def _files(suite: Suite) -> Iterator[tuple[str, Path]]:
 
 
 def _check(suite: Suite) -> None:
-    """Hold every file against the manifest; whether a brick is what its key says, who runs it finds out.
+    """Compare every file with the manifest; the run itself compares a brick with its key.
 
     Raises:
-        SuiteError: One is missing, or another one.
+        SuiteError: A file is missing or differs.
     """
     manifest = parse_manifest(suite.path, (suite.path / MANIFEST).read_bytes())
     for entry in manifest.bricks:
@@ -56,7 +56,7 @@ def _check(suite: Suite) -> None:
 
 
 def fetched_suite(folder: Path, digest: str) -> Path | None:
-    """A suite that was kept before, if it is there, is the one, and has each of its files as it came."""
+    """Return a suite that was kept before, if it is the right one and all its files are unchanged."""
     place = folder / digest
     try:
         suite = Suite.open(place)
@@ -92,7 +92,7 @@ def keep_suite(folder: Path, digest: str, data: bytes) -> Path:
 
 
 def _unpack(data: bytes, folder: Path) -> None:
-    """Write the plain files of an archive that a suite consists of; nothing in it chooses where."""
+    """Write the plain files of a suite's archive; the archive cannot choose the folder."""
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
         for entry in archive:
             name = Path(entry.name)
@@ -104,10 +104,10 @@ def _unpack(data: bytes, folder: Path) -> None:
 
 
 def pack_lock(path: Path, digest: str) -> bytes:
-    """A lock file's bytes.
+    """Return a lock file's bytes.
 
     Raises:
-        SuiteError: It was changed since its hash was taken.
+        SuiteError: The file has changed since its hash was taken.
     """
     data = path.read_bytes()
     if hashlib.sha256(data).hexdigest() != digest:
@@ -116,7 +116,7 @@ def pack_lock(path: Path, digest: str) -> bytes:
 
 
 def fetched_lock(folder: Path, digest: str) -> Path | None:
-    """A lock file that was kept before, if it is there and is the one."""
+    """Return a lock file that was kept before, if it is the right one."""
     place = _lock_place(folder, digest)
     try:
         return place if hashlib.sha256(place.read_bytes()).hexdigest() == digest else None
@@ -141,5 +141,5 @@ def keep_lock(folder: Path, digest: str, data: bytes) -> Path:
 
 
 def _lock_place(folder: Path, digest: str) -> Path:
-    """A name that PEP 751 asks for."""
+    """Return a file name as PEP 751 requires."""
     return folder / f"pylock.{digest[:16]}.toml"

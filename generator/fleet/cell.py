@@ -1,4 +1,4 @@
-"""A cell of a campaign: what one job measures, on one node, with one stack, of one suite, under one condition."""
+"""A cell of a campaign: one job on one node, with one stack, one suite and one condition."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ...errors import StoreError
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 NAME_RULE = "up to 63 letters, digits, dots, dashes and underscores, a letter or digit first"
-"""Of campaigns, nodes, stacks and suites: what a run takes as a name."""
+"""Names of campaigns, nodes, stacks and suites, as a run accepts them."""
 
 _NAMES = ("stack", "suite")
-"""What the campaign's file calls things: another name is no other cell."""
+"""Names from the campaign's file; they are not part of a cell's identity."""
 
 _KEYS = frozenset(
     {
@@ -93,11 +93,11 @@ class PlannedPace:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What one job measures.
+    """The content of one job.
 
     Attributes:
         campaign: The campaign, stored with its run.
-        node: The node that measures it; the name of the queue, too.
+        node: The node that measures it; also the name of the queue.
         stack: The runtime.
         suite: Bricks and models.
         conditions: Threads (0: all physical cores of the node), cache state and precision.
@@ -113,7 +113,7 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """Content key: the same cell has the same on every machine, whatever the file calls its parts."""
+        """Content key: equal for equal cells on every machine; names in the file do not matter."""
         return content_key({name: value for name, value in self.record().items() if name not in _NAMES})
 
     @property
@@ -176,11 +176,11 @@ class Cell:
         return cls(record["campaign"], record["node"], stack, suite, conditions, pace)
 
     def command(self, folder: Path, database: Path) -> list[str]:
-        """Arguments of ``dlbricks`` that measure it, and go on where that was interrupted.
+        """Return the arguments of ``dlbricks`` that measure the cell, or resume an interrupted measurement.
 
         Args:
             folder: Folder of the suite.
-            database: An SQLite file of this cell alone: what is there was measured for it.
+            database: An SQLite file for this cell alone.
         """
         stack, suite, conditions, pace = self.stack, self.suite, self.conditions, self.pace
         length = ("--budget", f"{pace.budget_s}s") if pace.budget_s is not None else ("--visits", str(pace.visits))

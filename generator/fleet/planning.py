@@ -1,4 +1,4 @@
-"""Planning: what of a campaign is neither waiting, nor being measured, nor complete goes into the queues."""
+"""Planning: put the cells of a campaign that are not waiting, running or complete into the queues."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _NEW, _AGAIN = "new", "again"
 
 @dataclass(frozen=True, slots=True)
 class QueueReport:
-    """What planning found, and did.
+    """The result of planning.
 
     Attributes:
-        campaign: Its name.
-        cells: Every cell, and what it is: ``new`` (it was not there), ``again`` (it had failed, and waits again),
-            ``waiting``, ``running`` or ``complete``.
-        blobs: Suites and lock files that the server had not.
-        dry_run: Whether nothing was done.
+        campaign: Name of the campaign.
+        cells: State of every cell: ``new``, ``again`` (failed before and queued again), ``waiting``, ``running`` or
+            ``complete``.
+        blobs: Suites and lock files that the server lacked.
+        dry_run: True if nothing was changed.
     """
 
     campaign: str
@@ -34,24 +34,24 @@ class QueueReport:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Cells by what they are."""
+        """Number of cells by state."""
         return dict(Counter(what for _, what in self.cells))
 
 
 def plan(campaign: Campaign, url: str, *, dry_run: bool = False) -> QueueReport:
     """Put a campaign's cells into the queues of its nodes; planning twice adds nothing.
 
-    All of it is one transaction, in which nobody else plans: a planner that is killed has added nothing.
+    Planning is one transaction that excludes other planners: a planner that is killed has added nothing.
 
     Args:
-        campaign: What to measure.
-        url: A PostgreSQL database; tables that it lacks are made.
-        dry_run: Only say what would be done; the tables are made all the same.
+        campaign: The campaign.
+        url: A PostgreSQL database; missing tables are created.
+        dry_run: Report only; missing tables are still created.
 
     Raises:
-        UsageError: It is no PostgreSQL database, or the extra ``fleet`` is not installed.
-        SuiteError: A suite is not what its manifest says.
-        StoreError: The database refuses, or cannot be reached.
+        UsageError: The database is not PostgreSQL, or the extra ``fleet`` is not installed.
+        SuiteError: A suite differs from its manifest.
+        StoreError: The database refuses or cannot be reached.
     """
     with connected(url) as connection:
         Store.open(bounded(url)).close()  # nodes may add to the tables of measurements, and not make them

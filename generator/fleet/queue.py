@@ -1,10 +1,10 @@
 """The queue: Procrastinate's jobs, one queue for each node.
 
-Its own worker is left out on purpose: it sends heartbeats, listens and polls while a job runs. What is used is its
-schema, its job manager and its queries, each over one connection that is closed again before anything is measured.
+Procrastinate's worker is not used, because it sends heartbeats, listens and polls while a job runs. Its schema, job
+manager and queries are used, each over one connection that is closed before anything is measured.
 
-A job's ``queueing_lock`` is its cell, so that no cell waits twice, and its ``lock`` is its node, so that no node has
-two jobs at once, whoever asks.
+A job's ``queueing_lock`` is its cell, so that no cell waits twice. Its ``lock`` is its node, so that no node has two
+jobs at once.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class CellJob:
-    """A cell in a node's hands.
+    """A job that a node took.
 
     Attributes:
-        id: In the queue.
-        cell: What to measure.
-        attempts: How often it was begun before, less how often it was put back.
-        deaths: How often it was begun since it was last queued, and never ended.
+        id: Number in the queue.
+        cell: The cell to measure.
+        attempts: Number of earlier attempts, without those that were put back.
+        deaths: Number of attempts since it was last queued that never ended.
     """
 
     id: int
@@ -48,7 +48,7 @@ class CellJob:
 
     @property
     def node(self) -> str:
-        """In whose hands."""
+        """Name of the node that took it."""
         return self.cell.node
 
     @property
@@ -59,12 +59,12 @@ class CellJob:
 
 @dataclass(frozen=True, slots=True)
 class ForeignJob:
-    """A job in a node's hands that was planned by another version, and cannot be read.
+    """A job that a node took but cannot read, because another version planned it.
 
     Attributes:
-        id: In the queue.
-        node: In whose hands.
-        attempts: How often it was begun before.
+        id: Number in the queue.
+        node: Name of the node.
+        attempts: Number of earlier attempts.
         reason: Why it cannot be read.
     """
 
@@ -85,9 +85,9 @@ class EndedJob:
 
     Attributes:
         job: The job.
-        measured: How its runner ended, and whether what it measured has arrived.
-        began: When the node took it.
-        waited_s: Seconds that it waited for a quiet machine.
+        measured: Result of the runner.
+        began: Time at which the node took it.
+        waited_s: Seconds of waiting for a quiet machine.
         pushed_s: Seconds from the end of the runner until the job was ended.
     """
 
@@ -148,21 +148,21 @@ def defer(connection: Connection, cells: Sequence[Cell]) -> None:
 
 
 def retry(connection: Connection, job: int) -> None:
-    """Put a job back that is in somebody's hands, or has failed; for at once, whatever the clocks say."""
+    """Put a running or failed job back into the queue, due at once even if clocks differ."""
     _manager(connection).retry_job_by_id(job, retry_at=datetime.fromtimestamp(0, UTC))
 
 
 def heartbeat(connection: Connection, node: str, holder: str, *, take_over: bool) -> int:
-    """Note that a node is there; its worker's number in the queue.
+    """Record that a node is alive; return its worker's number in the queue.
 
     Args:
-        connection: Inside a transaction.
-        node: Its name.
-        holder: What its own folder is known by: two machines of one name would take each other's jobs.
-        take_over: Whether it may be another one than before.
+        connection: Connection inside a transaction.
+        node: Name of the node.
+        holder: Identity of the node's folder; two machines with one name would take each other's jobs.
+        take_over: Accept a new identity for the name.
 
     Raises:
-        UsageError: It is another one.
+        UsageError: The name has another identity.
     """
     row = connection.execute("SELECT worker, holder FROM node WHERE name = %s FOR UPDATE", [node]).fetchone()
     if row and row["holder"] != holder and not take_over:
@@ -187,7 +187,7 @@ def held_jobs(connection: Connection, node: str) -> list[int]:
 
 
 def fetch(connection: Connection, node: str, worker: int) -> CellJob | ForeignJob | None:
-    """Take a node's next job; None where there is none."""
+    """Take a node's next job; None if the queue is empty."""
     found = _done(_manager(connection).fetch_job(queues=[node], worker_id=worker))
     if found is None:
         return None
@@ -249,7 +249,7 @@ def _number(found: QueuedJob) -> int:
 
 
 def _done(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of one of the manager's coroutines: over our connector none of them waits for anything."""
+    """Return the result of a coroutine of the job manager; with our connector none of them waits."""
     return asyncio.run(coroutine)
 
 

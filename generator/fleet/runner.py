@@ -1,4 +1,4 @@
-"""Measuring one cell: ``dlbricks run`` in a process of its own, into a file of its own, waited for asleep."""
+"""Measure one cell: ``dlbricks run`` in a separate process with a separate file, while the worker sleeps."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from ..machine.system import quietness
 
 
 class Stopping:
-    """Whether the end was asked for.
+    """A request to stop.
 
     Attributes:
-        asked: Whether it was.
+        asked: True after the request.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Stopping:
         os.set_blocking(self._wakes, False)
 
     def ask(self) -> None:
-        """Ask for the end: a child is interrupted, whoever waits goes on."""
+        """Request the end: interrupt the child and wake waiting threads."""
         if self.asked:
             return
         self.asked = True
@@ -70,7 +70,7 @@ class Stopping:
 
 @contextmanager
 def stopping_on_signals() -> Iterator[Stopping]:
-    """Ask for the end on SIGTERM and SIGINT, in place of what they did."""
+    """Request the end on SIGTERM and SIGINT, instead of the previous handlers."""
     stopping = Stopping()
 
     def ask(_number: int, _frame: FrameType | None) -> None:
@@ -88,19 +88,19 @@ def stopping_on_signals() -> Iterator[Stopping]:
 _PR_SET_PDEATHSIG = 1
 
 _INCOMPLETE = 3
-"""Exit status of ``dlbricks run`` where bricks failed or the time was up: it did what it could."""
+"""Exit status of ``dlbricks run`` if bricks failed or the budget was spent."""
 
 _ATTEMPTS = 25
-"""Runners of one cell that may die of a signal: each goes on where the one before was."""
+"""Maximum number of runners of one cell that die of a signal; each resumes the previous one."""
 
 _PAUSE_S, _LONGEST_S = 0.5, 5.0
-"""Before the next look or the next runner; between looks doubled up to the other: what has just ended ends soon."""
+"""Seconds before the next look or runner; doubled between looks up to the second number."""
 
 _HOUSE = ("DLBRICKS_DB", "PGPASSWORD", "PGPASSFILE", "PGSERVICEFILE")
-"""What a runner has no use for: it measures into a file."""
+"""Environment variables that a runner does not need, since it measures into a file."""
 
 _OURS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
-"""What of our own environment would reach into another one."""
+"""Environment variables of this interpreter that would affect another one."""
 
 _SAID = (
     "bricks",
@@ -113,7 +113,7 @@ _SAID = (
     "models_remaining",
     "wall_s",
 )
-"""Of what ``dlbricks run --json`` says, what is kept."""
+"""Keys of ``dlbricks run --json`` that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +121,11 @@ class Measured:
     """How a cell's runner ended.
 
     Attributes:
-        complete: Whether it ran to its end; what could not be measured, the counts and the database say.
+        complete: True if it ran to its end; counts and database say which bricks could not be measured.
         reason: Why not, in one line.
-        counts: What it said of bricks and models; None where it said nothing.
-        wall_s: How long it took, with all its attempts, in seconds.
-        failures: Bricks and models that it could not measure, by key or name, and why.
+        counts: Its counts of bricks and models; None without an answer.
+        wall_s: Duration of all attempts in seconds.
+        failures: Reason by key or name, for each brick and model that could not be measured.
     """
 
     complete: bool
@@ -145,11 +145,11 @@ def wait_until_quiet(busy: float, patience_s: float, stopping: Stopping) -> tupl
 
     Args:
         busy: Share of the allowed processors that others may use.
-        patience_s: How long to wait.
+        patience_s: Maximum wait in seconds.
         stopping: Ends the wait.
 
     Returns:
-        Seconds waited, and why it was in vain; empty where the machine is quiet.
+        Seconds waited, and why the wait failed; empty if the machine is quiet.
     """
     began_s, pause_s = time.monotonic(), _PAUSE_S
     while True:
@@ -175,17 +175,17 @@ def measure_cell(
     stopping: Stopping,
     started: Callable[[int], None] = lambda _pid: None,
 ) -> Measured:
-    """Run ``dlbricks`` until it ends; one that dies of a signal is started again, and goes on where it was.
+    """Run ``dlbricks`` until it ends; restart it if it dies of a signal, to resume.
 
-    Its answer and its messages go to files, so that nobody has to be awake to read them.
+    Its answer and messages go to files, so that no process has to read them meanwhile.
 
     Args:
         python: Interpreter of the environment.
         words: Arguments of ``dlbricks``.
-        log: Where its messages go; its answer beside it.
-        patience_s: How long it may wait for another measuring process.
+        log: File for its messages; its answer goes to the same folder.
+        patience_s: Maximum wait for another measuring process, in seconds.
         stopping: Interrupts it.
-        started: Told each runner's process number.
+        started: Called with each runner's process number.
     """
     began_s, answer = time.monotonic(), log.with_suffix(".json")
     dropped = _HOUSE if python == sys.executable else (*_HOUSE, *_OURS)
@@ -216,18 +216,18 @@ def measure_cell(
 
 
 def _end_with_parent() -> None:
-    """Die with the node's worker: whoever takes its place starts a runner anew."""
+    """Die with the node's worker: its successor starts a new runner."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _killed(code: int) -> bool:
-    """Whether it died of a signal, or was interrupted by one."""
+    """Return True if a signal killed or interrupted it."""
     return code < 0 or code == 128 + signal.SIGINT
 
 
 def _answered(answer: Path, wall_s: float) -> Measured:
-    """What a runner said at its end; what is not in it is not known: its dlbricks may be another version."""
+    """Return a runner's answer; missing keys are unknown, since its dlbricks may be another version."""
     try:
         said = json.loads(answer.read_bytes())
         counts = {name: said.get(name) for name in _SAID}

@@ -1,4 +1,4 @@
-"""The server that a fleet meets at: how it is reached, and its tables, in a schema beside the measurements.
+"""The PostgreSQL server of a fleet: connections, and tables in a separate schema of the measurements' database.
 
 ::
 
@@ -7,7 +7,7 @@
     node       when a node was last heard of, and which worker works for it
     procrastinate_*    the queue
 
-Connections are opened for one transaction and closed: between a job's beginning and its end there is none.
+A connection lives for one transaction: while a job runs, no connection is open.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     import psycopg
 
 SCHEMA = "dlbricks_fleet"
-"""The schema of PostgreSQL that holds all of it: whoever has no fleet sees no other tables than before."""
+"""The PostgreSQL schema of all fleet tables."""
 
 _VERSION = 1
 """Of the tables here; 1: the first, with Procrastinate's schema of version 3.10."""
 
 _ALONE = 0x464C5442
-"""Advisory lock of whoever plans: "FLTB"."""
+"""Advisory lock of planners: "FLTB"."""
 
 _WAITS = {
     "connect_timeout": "10",
@@ -40,10 +40,10 @@ _WAITS = {
     "keepalives_count": "3",
     "tcp_user_timeout": "20000",
 }
-"""How long libpq waits for a server that does not answer, in seconds and milliseconds, where the URL does not say."""
+"""Default time limits of libpq for a server that does not answer, in seconds and milliseconds."""
 
 _MISSING = "3F000", "42P01", "42883"
-"""SQLSTATE where the schema, a table or a function is not there."""
+"""SQLSTATE codes for a missing schema, table or function."""
 
 _TABLES = """
 CREATE TABLE fleet (version integer NOT NULL);
@@ -81,10 +81,10 @@ else:
 
 
 def bounded(url: str) -> str:
-    """The URL of a PostgreSQL database, with limits to waiting where it has none.
+    """Return the URL of a PostgreSQL database with time limits added, unless it has them.
 
     Raises:
-        UsageError: It is the address of something else.
+        UsageError: The address is not PostgreSQL's.
     """
     parts = urlsplit(url)
     if parts.scheme not in {"postgresql", "postgresql+psycopg"}:
@@ -110,11 +110,11 @@ def _single(pairs: list[tuple[str, str]]) -> dict[str, str]:
 
 @contextmanager
 def connected(url: str) -> Iterator[Connection]:
-    """A connection whose transaction is committed at the end, and rolled back on an error.
+    """Open a connection with one transaction: commit at the end, roll back on an error.
 
     Raises:
-        DatabaseUnreachable: It cannot be reached, or was lost.
-        StoreError: It holds no fleet, or refuses.
+        DatabaseUnreachable: The server cannot be reached, or the connection was lost.
+        StoreError: The database has no fleet, or refuses.
         UsageError: The extra is not installed.
     """
     try:
@@ -150,10 +150,10 @@ def connected(url: str) -> Iterator[Connection]:
 
 @contextmanager
 def transaction(url: str) -> Iterator[Connection]:
-    """As ``connected``, in a fleet whose tables are of this version.
+    """Open a connection like ``connected``, to a fleet with tables of this version.
 
     Raises:
-        NewerDatabase: They are of another version.
+        NewerDatabase: The tables have another version.
     """
     with connected(url) as connection:
         _check(connection)
@@ -161,14 +161,14 @@ def transaction(url: str) -> Iterator[Connection]:
 
 
 def make_tables(connection: Connection, queue: str) -> None:
-    """Make the tables where they are missing, and keep others from planning until the transaction ends.
+    """Create missing tables, and exclude other planners until the transaction ends.
 
     Args:
-        connection: Of somebody who may.
-        queue: Statements that make those of the queue.
+        connection: Connection with the right to create tables.
+        queue: Statements that create the queue's tables.
 
     Raises:
-        NewerDatabase: There are tables of another version.
+        NewerDatabase: The tables have another version.
     """
     connection.execute("SELECT pg_advisory_xact_lock(%s)", [_ALONE])
     found = connection.execute("SELECT to_regclass(%s) IS NOT NULL AS there", [f"{SCHEMA}.fleet"]).fetchone()

@@ -1,4 +1,4 @@
-"""What a fleet has done, what is left, what failed, and when it may be ready."""
+"""The state of a fleet: complete, remaining and failed cells, and forecasts."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class CellFailure:
     Attributes:
         campaign: Its campaign.
         node: Its node.
-        cell: What it is.
-        reason: Why.
+        cell: Description of the cell.
+        reason: Why it failed.
     """
 
     campaign: str
@@ -47,22 +47,22 @@ class CellFailure:
 
 @dataclass(frozen=True, slots=True)
 class CampaignStatus:
-    """How far a campaign is.
+    """The progress of a campaign.
 
     Attributes:
-        campaign: Its name.
-        cells: All of them.
-        waiting: In a queue.
-        running: In the hands of a node.
-        complete: Measured, and on the server.
-        failed: Ended with a reason; planning again puts them back.
-        bricks: Of cells that ended: bricks that were to be measured.
-        bricks_measured: Of these, those that were.
-        bricks_failed: Those that the runtime could not execute.
-        bricks_remaining: Those for which the time did not suffice.
+        campaign: Name of the campaign.
+        cells: Number of cells.
+        waiting: Cells in a queue.
+        running: Cells that a node is measuring.
+        complete: Cells that are measured and on the server.
+        failed: Cells that ended with a reason; planning again queues them again.
+        bricks: Number of bricks of all ended cells.
+        bricks_measured: Bricks that were measured.
+        bricks_failed: Bricks that the runtime could not execute.
+        bricks_remaining: Bricks left when the budget was spent.
         models: Whole models that were measured.
-        models_remaining: Those for which the time did not suffice.
-        forecast_s: Until its last cell ends, by how long others took; None where none has ended that tells.
+        models_remaining: Whole models left when the budget was spent.
+        forecast_s: Seconds until the last cell ends, from the durations of similar cells; None if unknown.
     """
 
     campaign: str
@@ -82,17 +82,17 @@ class CampaignStatus:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """What a node does.
+    """The state of a node.
 
     Attributes:
-        node: Its name.
-        seen: When its worker last asked for a job; None: never.
+        node: Name of the node.
+        seen: Time of its worker's last request for a job; None: never.
         waiting: Jobs in its queue.
-        running: What it measures.
-        running_s: For how long.
+        running: The cell in progress.
+        running_s: Duration so far in seconds.
         complete: Jobs that it completed.
         failed: Jobs that failed.
-        forecast_s: Until its queue is empty; None where nothing tells.
+        forecast_s: Seconds until its queue is empty; None if unknown.
     """
 
     node: str
@@ -115,15 +115,15 @@ class FleetStatus:
 
 
 def fleet_status(url: str, *, campaign: str | None = None) -> FleetStatus:
-    """How far a fleet is.
+    """Return the state of a fleet.
 
     Args:
-        url: Of the PostgreSQL database.
-        campaign: Only this one; forecasts know of the others, which wait in the same queues.
+        url: URL of the PostgreSQL database.
+        campaign: Report only this campaign; forecasts include others in the same queues.
 
     Raises:
-        UsageError: It is no PostgreSQL database, or the extra ``fleet`` is not installed.
-        StoreError: It holds no fleet, or cannot be reached.
+        UsageError: The database is not PostgreSQL, or the extra ``fleet`` is not installed.
+        StoreError: The database has no fleet, or cannot be reached.
     """
     with transaction(url) as connection:
         jobs, foreign = _read(connection.execute(_QUERY))
@@ -155,10 +155,10 @@ class _JobState:
 
     @staticmethod
     def of(row: Mapping[str, Any]) -> _JobState:
-        """A node wrote its counts and times: what makes no sense counts as not known.
+        """Build the value from a row that a node wrote; impossible counts and times become unknown.
 
         Raises:
-            StoreError: It is a job of another version.
+            StoreError: Another version planned the job.
         """
         counts, parts = row["counts"], [row["waited_s"], row["measured_s"]]
         known = all(part is not None and isfinite(part) and part >= 0 for part in parts)
@@ -177,7 +177,7 @@ def _state(row: Mapping[str, Any]) -> str:
 
 
 def _read(rows: Iterable[Mapping[str, Any]]) -> tuple[list[_JobState], list[CellFailure]]:
-    """The jobs, and those of another version that are not complete."""
+    """Read the jobs, and the incomplete jobs of other versions."""
     jobs, foreign = [], []
     for row in rows:
         try:
@@ -190,15 +190,15 @@ def _read(rows: Iterable[Mapping[str, Any]]) -> tuple[list[_JobState], list[Cell
 
 
 def _seen(connection: Connection) -> dict[str, datetime | None]:
-    """When each node was last heard of; None where the time that it noted is none of the past."""
+    """Return the last sign of life of each node; None for a time in the future."""
     query = "SELECT name, CASE WHEN seen BETWEEN '2000-01-01' AND now() THEN seen END AS seen FROM node"
     return {row["name"]: row["seen"] for row in connection.execute(query)}
 
 
 def _left(jobs: Iterable[_JobState]) -> dict[int, float | None]:
-    """Seconds that each unfinished job may still take, by its identity here; None where nothing tells.
+    """Forecast the remaining seconds of each unfinished job; None if unknown.
 
-    By the mean of complete jobs of the same suite, models, pace and conditions on its node, else on others.
+    The forecast is the mean of complete jobs with the same suite, models, pace and conditions, on this node if possible.
     """
     listed = list(jobs)
     took: dict[tuple[object, ...], list[float]] = defaultdict(list)
@@ -215,7 +215,7 @@ def _left(jobs: Iterable[_JobState]) -> dict[int, float | None]:
 
 
 def _alike(cell: Cell) -> list[tuple[object, ...]]:
-    """What cells have in common that take about as long, the most alike first."""
+    """Return keys that cells of about equal duration share, the most specific first."""
     suite, conditions = cell.suite, cell.conditions
     alike = (suite.hash, suite.models, suite.batch, suite.dims, cell.pace, conditions.threads, conditions.cache)
     return [(cell.node, cell.stack.name, *alike), (cell.node, *alike), alike]
@@ -259,20 +259,20 @@ def _campaign(name: str, jobs: list[_JobState], left: Mapping[int, float | None]
 
 
 def _until(node: str, campaign: str, jobs: list[_JobState], left: Mapping[int, float | None]) -> float | None:
-    """Until the last cell of a campaign on a node ends: whatever stands before it in the queue comes first."""
+    """Forecast the seconds until a campaign's last cell on a node ends, with the jobs queued before it."""
     queue = [job for job in jobs if job.cell.node == node and id(job) in left]
     last = max((place for place, job in enumerate(queue) if job.cell.campaign == campaign), default=-1)
     return _sum(left[id(job)] for job in queue[: last + 1])
 
 
 def _sum(parts: Iterable[float | None]) -> float | None:
-    """Of nothing it is 0; where a part is not known neither is the sum."""
+    """Return the sum; 0 for no parts, None if a part is unknown."""
     listed = list(parts)
     known = [part for part in listed if part is not None]
     return sum(known, 0.0) if len(known) == len(listed) else None
 
 
 def _total(jobs: Iterable[_JobState], name: str) -> int:
-    """Of what nodes counted; whatever else a node may have noted is left out."""
+    """Return the sum of the nodes' counts; other entries are left out."""
     counts = [job.counts.get(name) for job in jobs]
     return sum(count for count in counts if type(count) is int and count >= 0)

@@ -1,8 +1,8 @@
 """A node's worker: one job at a time, from the queue to results on the server.
 
-Between fetching a job and pushing what was measured it has no connection and sleeps in the kernel until the runner
-ends: nothing of the queue runs while a sample is timed. What was measured lies in an SQLite file of the cell until the
-server has it and the job is ended, so that whatever is killed in between, the next attempt goes on there.
+Between fetching a job and pushing its results the worker has no connection and sleeps in the kernel until the runner
+ends: the queue is idle while a sample is timed. Results stay in the cell's SQLite file until the server has them and
+the job is ended. After a kill the next attempt resumes from this file.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FIRST_S, _LONGEST_S = 1.0, 15.0
 """Pauses between two attempts to reach the server: doubled from the one to the other."""
 
 _MOST = 50
-"""Attempts at a job that never ended, after which it fails: it may be what kills the worker."""
+"""Maximum number of attempts that never ended; then the job fails, since it may kill the worker."""
 
 T = TypeVar("T")
 
@@ -49,13 +49,13 @@ class FleetNode:
     """A machine that works for a fleet.
 
     Attributes:
-        name: The owner's.
-        url: Of the PostgreSQL database.
-        state: A folder of its own, on a local disk, that outlives the worker.
+        name: The owner's name for the node.
+        url: URL of the PostgreSQL database.
+        state: The node's folder on a local disk, which outlives the worker.
         busy: Share of the processors that others may use when measuring begins.
-        patience_s: How long it waits for a quiet machine, and for another measuring process.
-        poll_s: How often it looks for a job where there is none.
-        take_over: Whether the name may have belonged to another machine.
+        patience_s: Maximum wait in seconds for a quiet machine, and for another measuring process.
+        poll_s: Seconds between two looks at an empty queue.
+        take_over: Take the name over from another machine.
     """
 
     name: str
@@ -74,22 +74,22 @@ def work(
     drain: bool = False,
     note: Callable[[str], None] = lambda _text: None,
 ) -> list[EndedJob]:
-    """Work for a fleet, until SIGTERM or SIGINT, or as long as is asked for.
+    """Work for a fleet until SIGTERM or SIGINT, or until a limit.
 
     Args:
-        node: Which, and where.
-        most: Jobs after which it ends; it ends too where there is none.
-        drain: End where there is none.
-        note: Told what is done, between jobs.
+        node: The node.
+        most: End after so many jobs, or when the queue is empty.
+        drain: End when the queue is empty.
+        note: Called with messages between jobs.
 
     Returns:
-        What was done.
+        The finished jobs.
 
     Raises:
-        UsageError: The node's name is none, or another machine's; the database is no PostgreSQL; the extra is not
-            installed.
-        MachineBusy: Another worker works in the same folder.
-        StoreError: The server refuses, or cannot be reached at first; once it answered it is waited for.
+        UsageError: The node's name is invalid or belongs to another machine; the database is not PostgreSQL; the extra
+            is not installed.
+        MachineBusy: Another worker uses the same folder.
+        StoreError: The server refuses, or cannot be reached at first; after its first answer the worker waits for it.
     """
     if not NAME.fullmatch(node.name):
         raise UsageError(f"{node.name!r} cannot be the name of a node", remedy=f"use {NAME_RULE}")
@@ -142,7 +142,7 @@ class _NodeWorker:
         return self._patiently(take)
 
     def perform(self, job: CellJob | ForeignJob) -> EndedJob | None:
-        """Measure a cell, push what was measured, end the job; None where it was given back."""
+        """Measure a cell, push the results, end the job; None if the job was put back."""
         began = _now()
         if isinstance(job, ForeignJob):
             return self._end(job, Measured.failed(job.reason), 0.0, began)
@@ -174,7 +174,7 @@ class _NodeWorker:
         return self._end(job, measured, waited_s, began)
 
     def _end(self, job: CellJob | ForeignJob, measured: Measured, waited_s: float, began: datetime) -> EndedJob | None:
-        """Push and finish, until the server has acknowledged both; only then what lies here may go."""
+        """Push and finish until the server has acknowledged both; only then delete the local files."""
         from_s = time.monotonic()
         lost = ""
 
@@ -200,7 +200,7 @@ class _NodeWorker:
         return replace(ended, pushed_s=time.monotonic() - from_s)
 
     def _push(self, local: Path) -> str:
-        """Bring what was measured to the server; why that is lost, where the file itself cannot be read."""
+        """Push the results to the server; return the reason if the file cannot be read and its results are lost."""
         if not local.exists():
             return ""
         try:
@@ -215,7 +215,7 @@ class _NodeWorker:
         return ""
 
     def _put_back(self, job: CellJob) -> None:
-        """Best effort: where the server does not answer, the next start does it."""
+        """Put a job back if the server answers; otherwise the next start does it."""
         try:
             with transaction(self._node.url) as connection:
                 give_back(connection, job)
@@ -225,10 +225,10 @@ class _NodeWorker:
             self._note(f"put back: {job.cell.label}")
 
     def _patiently(self, ask: Callable[[], T]) -> T | None:
-        """Ask until the server answers; None where the worker is to end before.
+        """Ask until the server answers; None if the worker has to end first.
 
         Raises:
-            DatabaseUnreachable: It never answered this worker: its address may be wrong, or the password.
+            DatabaseUnreachable: The server never answered this worker; address or password may be wrong.
         """
         pause_s = _FIRST_S
         while True:
@@ -255,7 +255,7 @@ class _NodeWorker:
         return None if data is None else keep_suite(folder, digest, data)
 
     def _python(self, digest: str) -> str | None:
-        """The interpreter of a lock file's environment."""
+        """Return the interpreter of a lock file's environment."""
         folder = self._node.state / "locks"
         lock = fetched_lock(folder, digest)
         if lock is None:
@@ -278,14 +278,14 @@ class _NodeWorker:
         return self._cells / f"{job.cell.key}.db"
 
     def _tidy(self, connection: Connection) -> None:
-        """Remove the files of cells whose jobs ended just before a worker was killed."""
+        """Remove the files of cells with ended jobs, left by a killed worker."""
         here = {path.stem for path in self._cells.glob("*.db")}
         for key, (_, status) in states(connection, here).items():
             if status == "succeeded":
                 self._forget(key)
 
     def _set_aside(self, key: str) -> None:
-        """Keep a file that cannot be read where the next attempt does not find it."""
+        """Rename a file that cannot be read, so that the next attempt does not find it."""
         aside = self._node.state / "unreadable"
         aside.mkdir(exist_ok=True)
         for path in self._cells.glob(f"{key}.db*"):
@@ -297,7 +297,7 @@ class _NodeWorker:
 
 
 def _identity(file: Path) -> str:
-    """What the folder of a node is known by; made where there is none."""
+    """Return the identity of a node's folder; create it if missing."""
     if not file.exists():
         aside = file.with_suffix(".new")
         aside.write_text(str(uuid.uuid4()))
@@ -306,7 +306,7 @@ def _identity(file: Path) -> str:
 
 
 def _missing(local: Path, failures: Sequence[tuple[str, str]]) -> str:
-    """What could not even be tried, since its file is not there or no good: no failure of it is stored."""
+    """Return models with missing or broken files, which were not tried; no failure is stored for them."""
     if not failures:
         return ""
     try:
@@ -319,7 +319,7 @@ def _missing(local: Path, failures: Sequence[tuple[str, str]]) -> str:
 
 
 def _unreadable(local: Path) -> str:
-    """Why a cell's file cannot be read, all of it; empty where it can."""
+    """Return why a cell's file cannot be read completely; empty if it can."""
     try:
         with Store.open("sqlite://") as copy:
             merge(copy, local)
