@@ -68,7 +68,7 @@ class Whole:
         self._begun_s = time.monotonic()
 
     def part(self, number: int) -> ProgressCallback | None:
-        """Return the callback of one measurement: its own counts with its place among all, and the times of the whole."""
+        """Return the callback of one measurement: its counts and position, and the times of the whole."""
         progress = self._progress
         if progress is None:
             return None

@@ -237,7 +237,7 @@ class _Matching:
         return found
 
     def _all_read(self) -> list[set[str]]:
-        """Return for each operator the values that its inputs represent; if unknown, the input values of their makers."""
+        """Return for each operator the values that its inputs represent; if unknown, their makers' input values."""
         found: list[set[str]] = []
         for op in self._after:
             read = {self._stands_for[value] for value in op.inputs if value in self._stands_for}

@@ -198,7 +198,7 @@ def _seen(connection: Connection) -> dict[str, datetime | None]:
 def _left(jobs: Iterable[_JobState]) -> dict[int, float | None]:
     """Forecast the remaining seconds of each unfinished job; None if unknown.
 
-    The forecast is the mean of complete jobs with the same suite, models, pace and conditions, on this node if possible.
+    The forecast is the mean of complete jobs with equal suite, models, pace and conditions, on this node if possible.
     """
     listed = list(jobs)
     took: dict[tuple[object, ...], list[float]] = defaultdict(list)
