@@ -1,5 +1,5 @@
-"""Backends: the runtimes that can execute networks, each in a room of its own, behind the seam of ``base``.
+"""Backends: the runtimes that can execute networks, one room each, behind the interface in ``base``.
 
-Here stands the seam (``base``), how a backend is found (``registry``), what several of them share (``reports``,
-``geometry``; of a GPU's libraries ``library``), and environments for runtimes with pins of their own.
+This room has the interface (``base``), the search for backends (``registry``), shared code (``reports``, ``geometry``;
+``library`` for GPU libraries), and environments for runtimes with special pins.
 """

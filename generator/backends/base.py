@@ -1,8 +1,8 @@
-"""What a backend is: a runtime that can execute networks.
+"""The interface of a backend: a runtime that can execute networks.
 
 A backend is a subclass of ``Backend``, named by an entry point of the group ``dlbricks.backends``. Its module is light:
-the runtime itself is imported inside methods only, so that listing backends costs nothing and works where none is
-installed. All but ``probe``, ``command``, ``resolve`` and ``stack`` run inside the worker.
+it imports the runtime inside methods only, so that listing backends is cheap and works without any runtime. All
+methods except ``probe``, ``command``, ``resolve`` and ``stack`` run inside the worker.
 """
 # ruff: noqa: ARG002 - what a method does by default depends on few of its arguments
 
@@ -39,14 +39,14 @@ WORKER_COMMAND = (sys.executable, "-P", "-m", "dlbricks.generator.worker")
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """Whether a backend can run here.
+    """The answer to "can this backend run here?".
 
     Attributes:
-        ok: Whether it can, on one of its devices at least.
-        reason: Why not, in one line; empty where it can.
-        versions: Package to version of what decides its latencies.
-        missing: Device to what it lacks there, in one line; a device that is not named lacks nothing that is known
-            without loading the runtime: whether it can be used, ``Backend.setup`` finds out.
+        ok: True if it can run on at least one of its devices.
+        reason: Why not, in one line; empty if it can.
+        versions: Versions of the packages that decide its latencies.
+        missing: Missing requirement by device, in one line. A device without an entry lacks nothing that is visible
+            without loading the runtime; ``Backend.setup`` decides.
     """
 
     ok: bool
@@ -55,7 +55,7 @@ class Availability:
     missing: Mapping[str, str] = field(default_factory=dict)
 
     def why_not(self, device: str) -> str:
-        """Why it cannot run on a device, in one line; empty where it can."""
+        """Return why it cannot run on a device, in one line; empty if it can."""
         return self.missing.get(device, "") if self.ok else self.reason
 
 
@@ -64,10 +64,10 @@ class Option:
     """An option of a backend that can change a latency.
 
     Attributes:
-        name: As given by the user.
-        default: Value where it is not given.
-        choices: The values it takes; empty: any integer from 0.
-        help: What it does, in one line.
+        name: Name on the command line.
+        default: Default value.
+        choices: Valid values; empty: any integer from 0.
+        help: Its effect, in one line.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Option:
     help: str = ""
 
     def accepts(self, value: str) -> bool:
-        """Whether a value is valid."""
+        """Return True if a value is valid."""
         return value in self.choices if self.choices else value.isascii() and value.isdigit()
 
     def __str__(self) -> str:
@@ -95,12 +95,12 @@ class Settings:
         device: One of the backend's devices.
         threads: At least 1.
         options: Every option of the backend with its effective value.
-        cores: Physical cores that the process may use, found before anything was bound to one of them; a backend
-            that binds its threads takes the first ones.
-        together: Whether many networks will be run in turn: they share threads.
-        dtype: Precision to compute in: ``float32`` for that of the network itself, else one of the backend's.
-        channels: A multiple that the channels of bricks are padded to before a backend sees them; 1: as they are.
-        memory_reuse: Whether a runtime that plans memory ahead may keep a tensor's for a later one of the same shape.
+        cores: Physical cores that the process may use, found before binding; a backend that binds its threads uses the
+            first ones.
+        together: Many networks will run alternately and share threads.
+        dtype: Precision: ``float32`` for the network's precision, else one of the backend's.
+        channels: Multiple to which the channels of bricks are padded before a backend gets them; 1: no padding.
+        memory_reuse: A runtime that plans memory ahead may reuse a tensor's memory for a later one of equal shape.
     """
 
     device: str
@@ -120,14 +120,14 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """One way of several in which a backend can run the same network in the same precision.
+    """One of several ways in which a backend can run the same network in the same precision.
 
     Attributes:
-        name: Unique within the backend; measurements bear it as their variant.
-        options: Options of the backend that make the difference, with their values. All of them take effect when a
-            network is prepared, not when the process is set up, so that one worker runs all algorithms in turn.
-        help: What is different, in one line.
-        channels: ``Settings.channels``. No option: it would be part of every stack, and part it from what is stored.
+        name: Unique within the backend; measurements record it as their variant.
+        options: Options with values that make the difference. All of them take effect when a network is prepared, so
+            that one worker can alternate between algorithms.
+        help: The difference, in one line.
+        channels: ``Settings.channels``. It is not an option: that would change the key of every stack.
     """
 
     name: str
@@ -142,11 +142,11 @@ PADDED = tuple(
     )
     for multiple in (16, 8)
 )
-"""Those that any backend can offer: what is different is done to the network (``padding``)."""
+"""Algorithms that any backend can offer, because they change the network (``padding``)."""
 
 
 def differing(algorithms: Iterable[Algorithm], options: Mapping[str, str]) -> tuple[Algorithm, ...]:
-    """Of algorithms those that differ from what the effective options choose, and padded ones, sorted by name."""
+    """Return the algorithms that differ from the effective options, and padded ones, sorted by name."""
     found = (
         algorithm
         for algorithm in algorithms
@@ -157,21 +157,21 @@ def differing(algorithms: Iterable[Algorithm], options: Mapping[str, str]) -> tu
 
 @dataclass(frozen=True, slots=True)
 class PlanTime:
-    """One way of several in which a library can execute one brick, and what came of it.
+    """One of several ways in which a library can execute one brick, with its result.
 
     Attributes:
-        name: As the library names it; else made of its engine and knobs.
+        name: The library's name for it, or a name from engine and knobs.
         engine: Number of the engine or algorithm, for this brick and version of the library.
         knobs: Name and value of each, sorted.
         modes: Heuristics that offer it, or the part of the library that has it.
-        rank: Place in the list of the library's first heuristic, from 0; None where that does not offer it.
-        place: Value of the option ``plan`` that executes it; None where it cannot be executed.
+        rank: Position in the list of the library's first heuristic, from 0; None if that does not offer it.
+        place: Value of the option ``plan`` that executes it; None if it cannot be executed.
         notes: Numerical notes.
         behavior: Behaviour notes.
-        workspace_bytes: Memory that it needs beside its tensors; None where it is not known.
-        ns: Time of one execution, on the device's clock: median of a few, caches hot; None where it failed.
+        workspace_bytes: Extra memory in bytes; None if unknown.
+        ns: Nanoseconds of one execution on the device's clock, median of a few, caches hot; None if it failed.
         error: Largest difference to the outputs of the first plan that ran, as a share of their largest value.
-        reason: Why it was not timed; empty where it was.
+        reason: Why it was not timed; empty if it was.
     """
 
     name: str
@@ -190,18 +190,17 @@ class PlanTime:
 
 @dataclass(frozen=True, slots=True)
 class OptimiserTraits:
-    """By what the operators of an optimised graph are matched with those that they came from.
+    """Rules that match the operators of an optimised graph with their origins in the source graph.
 
     Attributes:
-        layouts: How layouts of the runtime's own show in a graph.
-        transposing: Its operators that take a transposition over from one in front of or behind them; its layout
-            changes do as well.
-        prefixes: What it puts before the name of an operator that it fused or laid out anew.
-        blocked: Matches the name of an operator that it laid out anew: the group ``value`` is the value that the
-            operator stands for, which may end in the group ``step``. None: it gives no such names.
-        renamed: Matches the name of an operator that it copied or gave another layout: the group ``name`` is that which
-            the operator had before. None: it renames none.
-        summands: The first slot of such an operator in which it reads what is added to its result.
+        layouts: The runtime's layouts as they appear in a graph.
+        transposing: Operators that absorb a transposition before or after them; layout changes do as well.
+        prefixes: Prefixes for the name of an operator that the runtime fused or laid out anew.
+        blocked: Matches the name of an operator in another layout. The group ``value`` is the source value, which may
+            end in the group ``step``. None: the runtime gives no names of this kind.
+        renamed: Matches the name of an operator that was copied or laid out anew. The group ``name`` is its earlier
+            name. None: the runtime renames nothing.
+        summands: The first input slot with a summand, by operator.
     """
 
     layouts: Layouts = field(default_factory=Layouts)
@@ -212,17 +211,17 @@ class OptimiserTraits:
     renamed: re.Pattern[str] | None = None
 
     def stands_for(self, name: str) -> tuple[str, str] | None:
-        """The values that an operator may be named after, the likelier one first; None where it kept its own name."""
+        """Return the values in an operator's name, the likelier one first; None if it kept its name."""
         found = self.blocked.fullmatch(name) if self.blocked is not None else None
         return None if found is None else (found["value"] + (found["step"] or ""), found["value"])
 
     def plain(self, name: str) -> str:
-        """The name that an operator had before it was copied or laid out anew; its own where it was not."""
+        """Return the name of an operator before it was copied or laid out anew."""
         found = self.renamed.fullmatch(name) if self.renamed is not None else None
         return name if found is None else found["name"]
 
     def family(self, kind: str) -> str:
-        """What operators have in common that differ in layout, or in what is fused to them, alone."""
+        """Return the common name of operators that differ only in layout or in the operators fused to them."""
         name = kind.rpartition(".")[2]
         for prefix in self.prefixes:
             name = name.removeprefix(prefix)
@@ -235,7 +234,7 @@ class ExecutedGraph:
 
     Attributes:
         model: Its operators in order. Constants are initializers; large ones are marked external and have no payload.
-        types: Value to type, of what its operators compute; one without a static type is missing.
+        types: Types of computed values; values without a static type are missing.
         stages: The graph at earlier levels of optimisation, nearest to the network first: values keep their names
             from stage to stage better than over all of them.
     """
@@ -285,17 +284,17 @@ class Executable(ABC):
         return time.perf_counter_ns() - begin
 
     def refresh(self) -> None:  # noqa: B027
-        """Enqueue what writes the inputs again, as the layer before does in a model; their values stay."""
+        """Enqueue a rewrite of the inputs, like the previous layer in a model; their values stay."""
 
     def share(self, known: MutableMapping[object, Any]) -> None:  # noqa: B027
-        """Use the inputs that are known of the same form, in place of its own; add those that are not.
+        """Use known inputs of the same form instead of its own; add inputs of new forms.
 
-        On a GPU alone, where the values of large inputs make no difference to a time.
+        Only on a GPU, because the values of large inputs do not change a latency there.
         """
 
     @abstractmethod
     def outputs(self) -> list[npt.NDArray[Any]]:
-        """Outputs of the last execution, in the order of ``Network.outputs``."""
+        """Return the outputs of the last execution, in the order of ``Network.outputs``."""
 
     @abstractmethod
     def output_bytes(self) -> int:
@@ -303,18 +302,18 @@ class Executable(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Free what the runtime holds; the object cannot be used afterwards."""
+        """Free the runtime's resources; the object cannot be used afterwards."""
 
 
 class PackedExecutable(Executable):
-    """A packed network whose runtime records the time of every node until ``end``."""
+    """A packed network with a runtime that records the time of every node until ``end``."""
 
     @abstractmethod
     def end(self) -> NodeTimes:
-        """The executions so far; those that follow are not watched.
+        """Return the executions so far and stop recording.
 
         Raises:
-            BackendError: The runtime lost some of it.
+            BackendError: The runtime lost a part of the record.
         """
 
 
@@ -358,24 +357,24 @@ _LACKS = {
     "plans": ("offers no choice of plans", "use backend cudnn or cublas"),
     "prepare_packed": ("does not report the time of every node", "load its bricks one by one"),
 }
-"""By optional method of ``Backend``: what a backend without it lacks, and what to do instead."""
+"""For each optional method of ``Backend``: the missing ability, and the remedy."""
 
 
 class Backend(ABC):
     """A runtime that can execute networks.
 
-    A subclass names its package and has ``setup`` and ``prepare``. Every other method has a default; ``offers`` tells
-    whether a backend has one of its own.
+    A subclass names its package and has ``setup`` and ``prepare``. Every other method has a default; ``offers`` returns
+    True for overridden methods.
 
     Attributes:
-        name: Of the backend.
-        devices: Where it can run.
+        name: Name of the backend.
+        devices: Devices that it can use.
         dtypes: Precisions that it can compute a network in, ``NATIVE`` first.
-        module: What is imported to use the runtime.
-        distributions: Packages that bring it; which one is installed decides the latency.
-        install: What installs it.
-        environment: The ``environments.Environment`` that its packages live in; None: that of dlbricks itself.
-        optimiser: What its optimiser leaves in the graph of ``executed_graph``.
+        module: Module to import.
+        distributions: Packages that contain it; the installed one decides the latency.
+        install: Command that installs it.
+        environment: The ``environments.Environment`` of its packages; None: the environment of dlbricks.
+        optimiser: Traces of its optimiser in the graph of ``executed_graph``.
     """
 
     name: str
@@ -388,14 +387,14 @@ class Backend(ABC):
     optimiser = OptimiserTraits()
 
     def offers(self, method: Callable[..., Any]) -> bool:
-        """Whether it has an optional method of its own, such as ``Backend.kernels``."""
+        """Return True if it overrides an optional method, for example ``Backend.kernels``."""
         return getattr(type(self), method.__name__) is not method
 
     def require(self, method: Callable[..., Any]) -> Self:
-        """The backend, if it has an optional method of its own.
+        """Return the backend if it overrides an optional method.
 
         Raises:
-            UsageError: It has none; the message says what cannot be done.
+            UsageError: It does not; the message names the missing ability.
         """
         if not self.offers(method):
             raise self._lacks(method)
@@ -408,21 +407,21 @@ class Backend(ABC):
     # What is known without loading the runtime
 
     def declared(self, device: str) -> Sequence[Option]:
-        """The options that it has on a device."""
+        """Return its options on a device."""
         return ()
 
     def missing(self, device: str) -> str:
-        """What is missing to run on a device, in one line; empty where nothing is known to be. Loads nothing."""
+        """Return the missing requirement on a device, in one line; empty if none is known. Load nothing."""
         return ""
 
     def versions(self) -> tuple[tuple[str, str], ...]:
-        """The installed packages of ``distributions`` with their versions, sorted; empty where there is none."""
+        """Return the installed packages of ``distributions`` with their versions, sorted."""
         if importlib.util.find_spec(self.module) is None:
             return ()
         return installed(self.distributions)
 
     def probe(self) -> Availability:
-        """Whether the runtime can run here; never raises, imports nothing heavy."""
+        """Find out if the runtime can run here; never raise, import nothing heavy."""
         found = self.versions()
         if not found:
             return Availability(ok=False, reason=f"not installed; {self.install}")
@@ -434,7 +433,7 @@ class Backend(ABC):
         return WORKER_COMMAND
 
     def resolve(self, device: str, options: Mapping[str, str]) -> dict[str, str]:
-        """Every option with its effective value.
+        """Return every option with its effective value.
 
         Raises:
             UsageError: The device or an option is unknown, or has a wrong value; the message lists what is valid.
@@ -471,7 +470,7 @@ class Backend(ABC):
         return Stack(self.name, device, found, tuple(sorted(effective.items())))
 
     def dtypes_on(self, device: str) -> tuple[str, ...]:
-        """Those of ``dtypes`` that it has on a device."""
+        """Return its precisions on a device."""
         return self.dtypes
 
     def require_dtype(self, dtype: str, device: str = "") -> None:
@@ -479,10 +478,10 @@ class Backend(ABC):
 
         Args:
             dtype: The precision.
-            device: Where; empty: on any device.
+            device: The device; empty: any device.
 
         Raises:
-            UsageError: It cannot; the message lists what it can.
+            UsageError: It cannot; the message lists its precisions.
         """
         if dtype not in self.dtypes:
             raise UsageError(
@@ -520,30 +519,30 @@ class Backend(ABC):
 
     @property
     def graph(self) -> str:
-        """What bricks can be cut along at best: its ``runtime`` graph, what it ``fused``, or the ``source`` alone."""
+        """The most exact graph that bricks can be cut along: ``runtime``, ``fused`` or ``source``."""
         if self.offers(Backend.executed_graph):
             return "runtime"
         return "fused" if self.offers(Backend.fused_graph) else "source"
 
     def executed_graph(self, network: Network, settings: Settings) -> ExecutedGraph:
-        """The graph that ``prepare`` would execute for a network with these settings; not every runtime reports it.
+        """Return the graph that ``prepare`` would execute with these settings; not every runtime reports it.
 
-        Nodes of the network are named after their first output (``node_name``), so that those that survive are known.
+        Nodes of the network are named after their first output (``node_name``), so that they can be found again.
         """
         raise self._lacks(Backend.executed_graph)
 
     def fused_graph(self, network: Network, settings: Settings) -> ExecutedGraph:
-        """As ``executed_graph``, without stages; each node has the attribute ``MADE_OF``, and none runs by itself.
+        """Return the graph like ``executed_graph``, without stages; each node has the attribute ``MADE_OF``.
 
-        For a runtime that hands nothing out that could be run in parts: bricks can be cut along its fusions
-        (``--graph fused``), while there are none of its own operators.
+        For a runtime that exposes no graph that could run in parts. Bricks can be cut along its fusions
+        (``--graph fused``), but not of its operators.
         """
         raise self._lacks(Backend.fused_graph)
 
     def kernels(self, network: Network, settings: Settings, executions: int) -> KernelView:
         """Load a network, run it once to warm up and then under the runtime's profiler, and close it.
 
-        Names are those of operators and kernels, never of a model's nodes or values.
+        The result names operators and kernels, never a model's nodes or values.
         """
         raise self._lacks(Backend.kernels)
 
@@ -558,7 +557,7 @@ class Backend(ABC):
     # Bricks that are run one by one as a model runs its layers: the cache mode ``model``
 
     def in_turn(self, options: Mapping[str, str]) -> bool:
-        """Whether it runs operators one after the other with these effective options, and keeps them apart."""
+        """Return True if it runs operators separately, one after the other, with these effective options."""
         return False
 
     def require_in_turn(self, options: Mapping[str, str]) -> None:
@@ -576,25 +575,25 @@ class Backend(ABC):
             )
 
     def optimised(self, network: Network, settings: Settings) -> Network:
-        """The network as the runtime optimises it, to be run as it stands, with its weights; raises as ``prepare``.
+        """Return the optimised network with its weights, to be run unchanged; raise like ``prepare``.
 
-        By default the network itself: what such a runtime optimises, it does for each brick that is loaded.
+        The default is the network itself, for runtimes that optimise each brick when they load it.
         """
         return replace(network, as_is=True)
 
     def eager(self, options: Mapping[str, str]) -> bool:
-        """Whether it executes operators as they are written: nothing is fused, removed or laid out anew."""
+        """Return True if it executes operators as written, without fusion, removal or other layouts."""
         return False
 
     def walks(self, options: Mapping[str, str]) -> bool:
-        """Whether it can run the very layers that it executes for a model one by one, with these effective options.
+        """Return True if it can run the executed layers of a model one by one, with these effective options.
 
-        It hands out an optimised network, or optimises nothing.
+        It exposes an optimised network, or optimises nothing.
         """
         return self.in_turn(options) and (self.eager(options) or self.offers(Backend.prepare_packed))
 
     def require_walking(self, device: str, options: Mapping[str, str]) -> None:
-        """Make sure that it can time layer by layer what a model's own values cost, with these effective options.
+        """Make sure that it can time single layers with a model's own values, with these effective options.
 
         Raises:
             UsageError: It cannot, or not on this device.
@@ -613,7 +612,7 @@ class Backend(ABC):
     # Many bricks in one network (``network.packed``), whose runtime reports the time of every node
 
     def packs(self, settings: Settings) -> bool:
-        """Whether it runs many bricks in one network: on the CPU alone, where its profile has a clock."""
+        """Return True if it runs many bricks in one network: only on the CPU, with a profile that has a clock."""
         return settings.device == "cpu" and self.offers(Backend.prepare_packed)
 
     def prepare_packed(self, network: Network, settings: Settings) -> PackedExecutable:
@@ -621,11 +620,11 @@ class Backend(ABC):
         raise self._lacks(Backend.prepare_packed)
 
     def optimised_bricks(self, network: Network, settings: Settings) -> Network:
-        """As ``optimised``, of bricks: what the layout at their edges keeps from being fused is fused as in a model."""
+        """Return optimised bricks; fusions that the layout at their edges prevents are made as in a model."""
         return self.optimised(network, settings)
 
     def edges(self, network: Network) -> frozenset[int]:
-        """Places of the nodes that change the layout of what a brick reads and gives; a model has few of them.
+        """Return the indices of nodes that change the layout of a brick's inputs and outputs; a model has few of them.
 
         Args:
             network: A brick of ``optimised_bricks``.
@@ -644,38 +643,38 @@ class Backend(ABC):
         return _Refreshed(self.prepare(network, settings), network)
 
     def device(self, settings: Settings) -> Device:
-        """The device of this process; after ``setup``. On the CPU: the cores that the process is bound to."""
+        """Return the device of this process, after ``setup``. On the CPU: the cores that the process is bound to."""
         bound = settings.options.get("pinning") == "on"
         name = settings.device if self.offers(Backend.prepare_streamed) else "cpu"
         return open_device(name, settings.cores[: settings.threads] if bound else ())
 
     def captured(self, run: Run, settings: Settings) -> Run:
-        """A pass as the options have it: as one launch of what ``run`` enqueues, or ``run`` itself.
+        """Return a pass as the options require: one launch of everything that ``run`` enqueues, or ``run`` itself.
 
         Raises:
-            BackendError: It cannot be captured.
+            BackendError: The pass cannot be captured.
         """
         return run
 
     # Choices between several ways to run the same network
 
     def algorithms(self, device: str, options: Mapping[str, str], dtype: str) -> tuple[Algorithm, ...]:
-        """Those that differ from what the effective options choose already, sorted by name."""
+        """Return the algorithms that differ from the effective options, sorted by name."""
         return ()
 
     def require_algorithms(
         self, device: str, options: Mapping[str, str], dtype: str, names: Collection[str] = ()
     ) -> tuple[Algorithm, ...]:
-        """The algorithms beside the one that it chooses with these effective options.
+        """Return the algorithms other than the one that these effective options choose.
 
         Args:
             device: Its device.
-            options: Effective ones.
+            options: Effective options.
             dtype: Precision.
-            names: Of those that are wanted; empty: all.
+            names: Names of the wanted algorithms; empty: all.
 
         Raises:
-            UsageError: It offers no choice, or has none of such a name.
+            UsageError: It offers no choice, or a name is unknown.
         """
         found = self.require(Backend.algorithms).algorithms(device, options, dtype)
         if not found:
@@ -692,10 +691,10 @@ class Backend(ABC):
         return tuple(algorithm for algorithm in found if not names or algorithm.name in names)
 
     def with_algorithm(self, settings: Settings, name: str) -> Settings:
-        """The settings with one of its algorithms.
+        """Return the settings with one of its algorithms.
 
         Raises:
-            UsageError: It has none of that name with these settings.
+            UsageError: The name is unknown with these settings.
         """
         known = self.algorithms(settings.device, settings.options, settings.dtype)
         chosen = next((algorithm for algorithm in known if algorithm.name == name), None)
@@ -705,17 +704,17 @@ class Backend(ABC):
         return replace(settings, options={**settings.options, **chosen.options}, channels=chosen.channels)
 
     def plans(self, network: Network, settings: Settings, most: int) -> tuple[PlanTime, ...]:
-        """Build and time what its library offers for one brick, in the library's order; after ``setup``.
+        """Build and time the library's plans for one brick, in the library's order; after ``setup``.
 
         Args:
-            network: Of one brick, one copy.
-            settings: As of ``prepare``; the option ``plan`` has no effect.
-            most: Plans that are tried at most.
+            network: Network of one brick, one copy.
+            settings: Settings of ``prepare``; the option ``plan`` has no effect.
+            most: Maximum number of plans.
 
         Returns:
             One row per plan. A plan that cannot be built, runs out of memory or fails is a row with its reason.
 
-        Raises as ``prepare``, where not one plan is offered.
+        Raises like ``prepare`` if no plan is offered.
         """
         raise self._lacks(Backend.plans)
 
@@ -732,11 +731,11 @@ def installed(distributions: Iterable[str]) -> tuple[tuple[str, str], ...]:
 
 
 def bind(settings: Settings, cores: Sequence[int] | None = None) -> None:
-    """Bind the calling thread, and those that it starts from now on, where the option ``pinning`` is on.
+    """Bind the calling thread and its future threads to cores, if the option ``pinning`` is on.
 
     Args:
-        settings: How the worker runs; the backend has an option ``pinning``.
-        cores: Where to; None: the first physical cores, as many as there are threads.
+        settings: Settings of the worker; the backend has an option ``pinning``.
+        cores: The cores; None: the first physical cores, one per thread.
 
     Raises:
         UsageError: More threads than cores: some would share one.
@@ -759,5 +758,5 @@ def released(*_: object) -> None:
 
 
 def node_name(node: onnx.NodeProto) -> str:
-    """The name that identifies a node of a network through the runtime's optimisation."""
+    """Return the name that identifies a node of a network through the runtime's optimisation."""
     return next((f"~{value}" for value in node.output if value), "")

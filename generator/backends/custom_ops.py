@@ -1,8 +1,8 @@
-"""Libraries of operators that are not a runtime's own: named by the user, known by content, loaded in workers only.
+"""Libraries of custom operators: named by the user, identified by content, loaded in workers only.
 
-A shared library runs code of its own as soon as it is loaded. So only the user names one, on the command line or by
-``register_custom_ops``; nothing in a model or a suite can. What is measured with it is measured on another stack, and
-a stack knows it by a digest of its content: paths are of one machine, and stay there.
+A shared library runs code as soon as it is loaded. Therefore only the user can name one, on the command line or with
+``register_custom_ops``; a model or a suite cannot. Measurements with a library belong to another stack. The stack
+identifies the library by a digest of its content, since paths differ between machines.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _DIGITS = 32
 _DIGEST = re.compile(rf"[0-9a-f]{{{_DIGITS}}}(\+[0-9a-f]{{{_DIGITS}}})*")
 
 _files: dict[str, Path] = {}
-"""Digest to file, of what this process was told of."""
+"""Registered files by digest."""
 
 
 def register_custom_ops(*paths: str | Path) -> str:
     """Let the workers of this process load libraries of custom operators.
 
-    The oracle, which executes a model once where shapes are not known otherwise, loads all of them; what is measured
-    loads those that its option ``custom_ops`` names.
+    The oracle, which executes a model once to find unknown shapes, loads all of them. A measurement loads the libraries
+    of its option ``custom_ops``.
 
     Args:
-        paths: Shared libraries with ``RegisterCustomOps``, as ONNX Runtime wants them.
+        paths: Shared libraries with ``RegisterCustomOps``, as ONNX Runtime requires.
 
     Returns:
         The value of the option.
@@ -53,15 +53,15 @@ def register_custom_ops(*paths: str | Path) -> str:
 
 
 def asked() -> dict[str, str]:
-    """The option for all libraries that this process was told of; empty where there are none."""
+    """Return the option for all registered libraries; empty without any."""
     return {CUSTOM_OPS: "+".join(sorted(_files))} if _files else {}
 
 
 def checked(value: str) -> str:
-    """The value of the option, if it is one.
+    """Return the value of the option if it is valid.
 
     Raises:
-        UsageError: It is something else, such as a path.
+        UsageError: It is invalid, for example a path.
     """
     if _DIGEST.fullmatch(value) is None:
         raise UsageError(
@@ -87,10 +87,10 @@ def files_of(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def adopt(files: Mapping[str, str]) -> None:
-    """In a worker: take over what the parent was told of, if the files still hold what they held then.
+    """Register the parent's libraries in a worker, if the files have not changed.
 
     Raises:
-        BackendError: One of them does not.
+        BackendError: A file has changed.
     """
     for digest, path in files.items():
         try:

@@ -1,9 +1,9 @@
-"""Virtual environments beside the one that dlbricks runs in: of runtimes with pins of their own, and of lock files.
+"""Separate virtual environments: for runtimes with special pins, and for lock files.
 
-A runtime's packages are pinned in a file beside its backend, dependencies included; a lock file (``pylock.toml``, PEP
-751) is anybody's. The environment lies in the cache folder, under a name that states what it is made of: the pins or
-the lock, the version of Python, and the dlbricks that it serves, whose very code runs in it through a link, unless the
-lock has one. It appears there whole or not at all.
+A file next to the backend pins a runtime's packages, dependencies included; a lock file (``pylock.toml``, PEP 751) may
+come from anywhere. The environment is in the cache folder. Its name contains a digest of the pins or the lock, the
+version of Python, and the dlbricks that it serves. The running code of dlbricks is linked into it, unless the lock
+contains dlbricks. The environment appears complete or not at all.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FOREIGN = ("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT", "PIP_REQUIREMENT", "PIP_TA
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What a runtime needs around it.
+    """A virtual environment for a runtime.
 
     Attributes:
         backend: Name of its backend.
@@ -54,7 +54,7 @@ class Environment:
 
     @property
     def folder(self) -> Path:
-        """Where it lies once it is installed."""
+        """Folder of the installed environment."""
         parts = (self.pins.read_bytes(), self.python.encode(), os.fsencode(_PACKAGE))
         digest = hashlib.sha256(b"\n".join(parts)).hexdigest()[:16]
         return cache_folder().absolute() / "backends" / f"{self.backend}-{digest}"
@@ -66,16 +66,16 @@ class Environment:
 
     @property
     def active(self) -> bool:
-        """Whether this process runs in it."""
+        """True if this process runs in it."""
         return Path(sys.prefix).name == self.folder.name
 
     @property
     def installed(self) -> bool:
-        """Whether it is there, and its Python still is."""
+        """True if it exists and its Python still exists."""
         return self.active or self.interpreter.exists()
 
     def versions(self, *names: str) -> tuple[tuple[str, str], ...]:
-        """Installed packages with their versions, read without importing any; those that are missing are left out."""
+        """Return installed packages with their versions, without importing them; missing packages are left out."""
         site = _site(Path(sys.prefix) if self.active else self.folder, self.python)
         found = {name: list(metadata.distributions(name=name, path=[str(site)])) for name in names}
         return tuple(sorted((name, hits[0].version) for name, hits in found.items() if hits))
@@ -83,13 +83,13 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """What ``install_backend`` left behind.
+    """The result of ``install_backend``.
 
     Attributes:
         backend: Name of the backend.
         folder: Its environment.
-        versions: Package to version of what decides its latencies.
-        fresh: Whether it was installed now; otherwise it was there already.
+        versions: Versions of the packages that decide its latencies.
+        fresh: True if it was installed now, False if it existed.
     """
 
     backend: str
@@ -99,19 +99,19 @@ class Installed:
 
 
 def install_backend(name: str, *, again: bool = False, python: str | None = None) -> Installed:
-    """Install the environment of a backend; the one that dlbricks runs in stays as it is.
+    """Install the environment of a backend; the environment of dlbricks does not change.
 
     Args:
-        name: Of the backend.
-        again: Replace one that is there.
-        python: Interpreter to build it from; else this one, where it has the right version, or one on the PATH.
+        name: Name of the backend.
+        again: Replace an existing environment.
+        python: Base interpreter; by default this one if its version fits, or one on the PATH.
 
     Returns:
-        Where it is. It was tried: the backend runs.
+        The environment, after a trial of the backend.
 
     Raises:
-        UsageError: No backend has this name, or it needs no environment of its own.
-        BackendUnavailable: There is no suitable Python, or a package cannot be installed; what was there is kept.
+        UsageError: No backend has this name, or it needs no separate environment.
+        BackendUnavailable: No suitable Python was found, or a package cannot be installed; an existing one is kept.
     """
     backend = registry.get(name)
     environment = backend.environment
@@ -131,14 +131,14 @@ def _usual_way(backend: Backend) -> str:
 
 
 def find_python(environment: Environment, chosen: str | None = None) -> str:
-    """A Python of the version that the packages of an environment are built for.
+    """Find a Python of the version that the packages of an environment are built for.
 
     Args:
-        environment: To be built.
-        chosen: Interpreter; else this one, where it has the right version, or one on the PATH.
+        environment: The environment to build.
+        chosen: Interpreter; by default this one if its version fits, or one on the PATH.
 
     Raises:
-        BackendUnavailable: There is none.
+        BackendUnavailable: No suitable Python was found.
     """
     own = f"{sys.version_info.major}.{sys.version_info.minor}"
     name = f"python{environment.python}"
@@ -165,22 +165,22 @@ def _version(python: str) -> str | None:
 
 
 def locked_environment(lock: Path) -> Path:
-    """The Python of an environment made from a lock file; it is made where it is not there yet (seconds to minutes).
+    """Return the Python of a lock file's environment; create the environment first if missing (seconds to minutes).
 
-    Wheels come from where pip is configured to look, or lie beside the lock; what pip is told is their versions and
-    hashes, never an address that the lock names. Only wheels are installed: what is built from sources has no hash.
-    The dlbricks in it is the one of the lock; where the lock has none, or a folder of sources, it is this very code.
+    Wheels come from pip's configured indexes or from the lock's folder. pip gets their versions and hashes, never an
+    address from the lock. Only wheels are installed, because builds from source have no hash. The environment contains
+    the lock's dlbricks; without one, or with a folder of sources, it contains the running code.
 
     Args:
-        lock: A ``pylock.toml`` as of PEP 751, such as ``pip lock`` writes.
+        lock: A ``pylock.toml`` (PEP 751), as ``pip lock`` writes it.
 
     Returns:
-        Its interpreter. The same lock gives the same environment; it keeps a copy of its lock under the name ``LOCK``.
+        The interpreter. Equal locks share an environment, which keeps a copy of its lock under the name ``LOCK``.
 
     Raises:
-        UsageError: There is no such file, or it is no lock file.
-        BackendUnavailable: It is not for this Python or machine, a package is not to be had or has another hash, or the
-            environment cannot be written; nothing is left of it then.
+        UsageError: The file is missing or invalid.
+        BackendUnavailable: The lock is for another Python or machine, a package is unavailable or has another hash, or
+            the environment cannot be written; nothing is left of it then.
     """
     try:
         text = lock.read_bytes()
@@ -216,7 +216,7 @@ def locked_environment(lock: Path) -> Path:
 
 
 def _requirements(lock: Path, text: bytes) -> tuple[list[str], bool]:
-    """What a lock chooses for this Python as lines of a list for pip, and whether dlbricks comes by a link."""
+    """Return a lock's choice for this Python as requirement lines for pip, and if dlbricks is a link."""
     from packaging.pylock import PackageDirectory, PackageWheel, Pylock, PylockSelectError, PylockValidationError
     from packaging.utils import parse_wheel_filename
 
@@ -255,13 +255,13 @@ def _fill_from_pins(environment: Environment, new: Path) -> None:
 
 
 def _build(place: Path, whose: str, python: str, fill: Callable[[Path], None]) -> None:
-    """Build an environment aside and put it in its place; what was there is kept until then.
+    """Build an environment in a temporary folder and move it to its place; an existing one is kept until then.
 
     Args:
-        place: Where it is to be.
+        place: Final folder.
         whose: The backend or lock file, as errors name it.
         python: Its interpreter.
-        fill: Installs what belongs into the new one, a folder with nothing but Python and pip.
+        fill: Installs the packages into a folder that has only Python and pip.
     """
     ours = os.path.lexists(place / "bin" / "python") or (place / "pyvenv.cfg").is_file()
     if place.exists() and not ours and not (place.is_dir() and not any(place.iterdir())):
@@ -302,7 +302,7 @@ def _site(folder: Path, python: str) -> Path:
 
 
 def own_variables() -> dict[str, str]:
-    """The variables of this process without those by which pip or Python would install or import something else."""
+    """Return this process's environment variables, without those that change pip's or Python's search."""
     return {name: value for name, value in os.environ.items() if name not in _FOREIGN}
 
 

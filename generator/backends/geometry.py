@@ -1,7 +1,7 @@
-"""Which elements a sliding window or a resized axis reads, as ONNX defines it (https://onnx.ai/onnx/operators).
+"""The elements that a sliding window or a resized axis reads, as ONNX defines them (https://onnx.ai/onnx/operators).
 
-Windows are those of convolutions and pools. Resized axes are for runtimes that have no Resize, or not for every mode:
-they read elements by constant indices.
+Windows belong to convolutions and pools. Resized axes serve runtimes without Resize or without all of its modes: they
+read elements by constant indices.
 """
 
 from __future__ import annotations
@@ -65,16 +65,16 @@ _ROUNDED: dict[str, Callable[[_Places], _Places]] = {
 
 
 def coordinates(size: int, target: int, scale: float, how: str) -> _Places | None:
-    """Where in the axis each element of the resized one lies.
+    """Return the source coordinate of each element of a resized axis.
 
     Args:
-        size: Of the axis.
-        target: Of the axis when it is resized.
-        scale: Between both.
+        size: Size of the axis.
+        target: Size after resizing.
+        scale: Ratio of both sizes.
         how: ``coordinate_transformation_mode``.
 
     Returns:
-        Places; None for a mode that is not known.
+        Coordinates; None for an unknown mode.
     """
     at = np.arange(target, dtype=np.float64)
     if how == "asymmetric":

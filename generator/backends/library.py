@@ -1,13 +1,12 @@
-"""Backends that call a library of a GPU directly: what those of cuDNN, cuBLAS and CuPy have in common.
+"""Backends that call a GPU library directly: the common part of cuDNN, cuBLAS and CuPy.
 
-A brick is loaded into memory of the device once; each run enqueues the library's calls in the device's one stream.
-Memory is bytes, whatever the type: libraries take addresses, and CuPy need not know bfloat16. The networks that measure
-what a call costs are CuPy's (``clock``): cuBLAS has no addition, and cuDNN would fuse the chain. What a clock shows is
-the device's: the same events and launches stand around a library's calls.
+A brick is loaded into device memory once; each run enqueues the library's calls in the device's single stream. Memory
+is untyped bytes: libraries need addresses, and CuPy need not know bfloat16. CuPy runs the networks that measure the
+cost of a call (``clock``), because cuBLAS has no addition and cuDNN would fuse the chain. The cost belongs to the
+device: a library's calls have the same events and launches around them.
 
-``measured`` times what a library offers for one brick, plan by plan. It is not a measurement as a campaign takes it: a
-few executions with caches hot, between events in the stream, as one CUDA graph. It ranks plans; the option ``plan``
-executes one of them in a campaign.
+``measured`` times the library's plans for one brick. Unlike a campaign it uses few executions with hot caches, between
+events in the stream, as one CUDA graph. It ranks plans; the option ``plan`` executes one of them in a campaign.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ Array = npt.NDArray[Any]
 
 _WORD = 4
 _ABSENT = 255
-"""Every byte of what has not been written: no number in any type of floating point."""
+"""Byte that fills unwritten memory: NaN in every floating-point type."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,11 +57,11 @@ class Buffer:
 
     @property
     def address(self) -> int:
-        """Where it begins on the device; a multiple of 256."""
+        """Address on the device; a multiple of 256."""
         return int(self.bytes.data.ptr)
 
     def array(self, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> Any:
-        """The same memory as an array of CuPy."""
+        """Return the same memory as a CuPy array."""
         return self.bytes[: self.size].view(dtype).reshape(shape)
 
 
@@ -128,7 +127,7 @@ class Memory:
             return Buffer(self._cupy.empty(_WORD * words, dtype=self._cupy.uint8), size)
 
     def read(self, buffer: Buffer, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> Array:
-        """A copy of its elements on the host, when all that was enqueued is done."""
+        """Return a copy of its elements on the host, after all enqueued work."""
         if not buffer.size:
             return np.zeros(shape, dtype)
         with self.stream:
@@ -136,21 +135,21 @@ class Memory:
         return np.asarray(found).view(dtype).reshape(shape)
 
     def erase(self, buffer: Buffer) -> None:
-        """Enqueue what makes its elements no numbers: whatever should write them is then seen not to."""
+        """Enqueue a fill with NaN, so that a missing write becomes visible."""
         with self.stream:
             buffer.bytes.fill(_ABSENT)
 
     def rewrite(self, buffer: Buffer) -> None:
-        """Enqueue what reads every word and writes it again, as it is."""
+        """Enqueue a kernel that reads every word and writes it back."""
         with self.stream:
             words = buffer.bytes.view(self._cupy.uint32)
             self._cupy.bitwise_xor(words, self._cupy.uint32(0), out=words)
 
 
 def narrowed(values: Array, dtype: str) -> Array:
-    """An array in the precision that it is computed in; only float32 is changed.
+    """Return an array in the computing precision; only float32 is changed.
 
-    Finite values stay finite: masks use the largest number of float32, which has no neighbour in other types.
+    Finite values stay finite: masks use the largest float32, which other types cannot represent.
     """
     if values.dtype != np.float32 or dtype == "float32":
         return values
@@ -211,8 +210,8 @@ class PlanCandidate:
     """A plan that may be executed.
 
     Attributes:
-        row: What is known of it; one with a reason is not tried, one without a place gets the next one if it is built.
-        start: Builds it; gives what enqueues one execution, and its workspace in bytes.
+        row: Its result so far; a row with a reason is not tried, a row without a place gets the next one once built.
+        start: Builds it; returns a function that enqueues one execution, and the workspace in bytes.
     """
 
     row: PlanTime
@@ -231,12 +230,12 @@ def measured(
     """Build, execute and time each plan.
 
     Args:
-        candidates: In the library's order.
+        candidates: The plans in the library's order.
         loaded: The brick in memory; its ``run`` is not used.
-        memory: Of the brick.
-        device: Where.
-        reason_of: One line of an exception of the library.
-        most: Plans that are executed at most; there are no rows of those behind.
+        memory: Memory of the brick.
+        device: The device.
+        reason_of: Returns one line for an exception of the library.
+        most: Maximum number of executed plans; later plans get no row.
     """
     rows: list[PlanTime] = []
     first: list[Array] = []
@@ -281,7 +280,7 @@ def _time_ns(run: Run, device: Device) -> float:
 
 
 def _captured(run: Run, copies: int, device: Device) -> Run:
-    """Several executions as one launch; a plan that cannot be captured has no time beside those that can."""
+    """Capture several executions as one launch; a plan that cannot be captured gets no time."""
 
     def repeat() -> None:
         for _ in range(copies):
@@ -291,7 +290,7 @@ def _captured(run: Run, copies: int, device: Device) -> Run:
 
 
 def _is_gone(device: Device) -> bool:
-    """Whether nothing works on the device any more: an illegal address in a kernel ends the context."""
+    """Return True if the device's context is lost, for example after an illegal address in a kernel."""
     try:
         device.synchronize()
     except BackendError:
@@ -315,10 +314,10 @@ _FLOATS = {
 
 
 class LibraryBackend(Backend):
-    """A library that is given addresses on a GPU (see ``Backend``).
+    """A library that works on addresses on a GPU (see ``Backend``).
 
     Attributes:
-        wording: What the library's exceptions mean.
+        wording: Meaning of the library's exceptions.
     """
 
     devices: tuple[str, ...] = ("cuda",)
@@ -327,18 +326,18 @@ class LibraryBackend(Backend):
 
     @abstractmethod
     def open(self) -> None:
-        """Load the library; raises ``ImportError`` or ``OSError`` where that cannot be done."""
+        """Load the library; raise ``ImportError`` or ``OSError`` if that fails."""
 
     @abstractmethod
     def load(self, network: Network, settings: Settings, memory: Memory, device: Device) -> LoadedBrick:
-        """Load one copy of a brick; the network has a model. May raise whatever the library raises."""
+        """Load one copy of a brick; the network has a model. May raise any exception of the library."""
 
     def others(self, options: Mapping[str, str]) -> Sequence[Algorithm]:  # noqa: ARG002
-        """Algorithms of the library's own beside what the effective options choose."""
+        """Return the library's algorithms other than the one of the effective options."""
         return ()
 
     def algorithms(self, device: str, options: Mapping[str, str], dtype: str) -> tuple[Algorithm, ...]:  # noqa: ARG002
-        """The library's own, and padded channels (see ``Backend``)."""
+        """Return the library's algorithms, and padded channels (see ``Backend``)."""
         return tuple(sorted((*self.others(options), *PADDED), key=lambda algorithm: algorithm.name))
 
     def missing(self, device: str) -> str:  # noqa: ARG002
@@ -356,7 +355,7 @@ class LibraryBackend(Backend):
             ) from error
 
     def in_turn(self, options: Mapping[str, str]) -> bool:  # noqa: ARG002
-        """Always: each brick is a call of its own (see ``Backend``)."""
+        """Return True: each brick is a separate call (see ``Backend``)."""
         return True
 
     def captured(self, run: Run, settings: Settings) -> Run:
@@ -370,7 +369,7 @@ class LibraryBackend(Backend):
         return executable
 
     def prepare_streamed(self, network: Network, settings: Settings) -> LibraryExecutable:
-        """Load a brick and run it once: what libraries load or compile late is there then (see ``Backend``)."""
+        """Load a brick and run it once, so that late loading and compiling is done (see ``Backend``)."""
         device = self.device(settings)
         memory = Memory(device)
         with self.wording.translating():
@@ -403,7 +402,7 @@ class LibraryExecutable(Executable):
             raise self._wording.meaning(error) from error
 
     def refresh(self) -> None:
-        """Enqueue what writes the inputs again, as they are."""
+        """Enqueue a rewrite of the inputs with their values."""
         for part in self._parts:
             for buffer in part.inputs:
                 self._memory.rewrite(buffer)
@@ -436,7 +435,7 @@ class LibraryExecutable(Executable):
 
 
 def later_plans(options: Mapping[str, str]) -> list[Algorithm]:
-    """The library's next plans for each brick, as algorithms; a brick that has fewer is refused by the others."""
+    """Return the library's next plans as algorithms; a brick with fewer plans is refused by the rest."""
     first = int(options[PLAN.name]) + 1
     return [
         Algorithm(f"plan-{place}", {PLAN.name: str(place)}, f"the library's plan {place} for each brick, from 0")
@@ -445,7 +444,7 @@ def later_plans(options: Mapping[str, str]) -> list[Algorithm]:
 
 
 def described(network: Network) -> onnx.ModelProto:
-    """The model of a network whose weights are marked inputs again: nothing refers to values that are not in it."""
+    """Return the model of a network with weights as marked inputs again, without references to external values."""
     model = deepcopy(network.brick)
     kept = [each for each in model.graph.initializer if each.name not in network.weights]
     for each in model.graph.initializer:
@@ -468,10 +467,10 @@ def values_of(network: Network) -> dict[str, Array]:
 
 
 def computed_in(network: Network, dtype: str, runtime: str) -> str:
-    """The precision of all values of floating point: that of the settings in place of float32, else their own.
+    """Return the precision of all floating-point values; the settings' precision replaces float32.
 
     Raises:
-        UnsupportedBrick: There are several.
+        UnsupportedBrick: The values have several precisions.
     """
     graph = network.brick.graph
     kinds = {value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)}
@@ -484,7 +483,7 @@ def computed_in(network: Network, dtype: str, runtime: str) -> str:
 
 
 def _copies(network: Network, runtime: str) -> list[Network]:
-    """The copies that a network is made of, each as a network of its own.
+    """Split a network into its copies, each a separate network.
 
     Raises:
         UnsupportedBrick: It is a model file.
@@ -501,7 +500,7 @@ def _copies(network: Network, runtime: str) -> list[Network]:
 
 
 def _share(every: Sequence[Any], at: int, parts: int) -> Sequence[Any]:
-    """What a copy has of something that all have alike, one copy after the other."""
+    """Return a copy's part of a list that has equal parts for all copies, one after the other."""
     size, rest = divmod(len(every), parts)
     if rest:
         raise BackendError(f"{parts} copies cannot share {len(every)} values")

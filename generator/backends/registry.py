@@ -20,7 +20,7 @@ _OWN = (
     EntryPoint("openvino", "dlbricks.generator.backends.openvino.backend:OpenVinoBackend", GROUP),
     EntryPoint("torch", "dlbricks.generator.backends.torch.backend:TorchBackend", GROUP),
 )
-"""Those of this package: found even where it is imported from a checkout that was never installed."""
+"""The package's backends: found even in a checkout that was never installed."""
 
 
 def names() -> list[str]:
@@ -29,7 +29,7 @@ def names() -> list[str]:
 
 
 def get(name: str) -> Backend:
-    """The backend of a name.
+    """Return the backend of a name.
 
     Raises:
         UsageError: No backend has this name.
@@ -48,10 +48,10 @@ def get(name: str) -> Backend:
 
 
 def optimiser_of(name: str) -> OptimiserTraits:
-    """What the optimiser of a backend leaves in the graphs that it executes.
+    """Return the traces that a backend's optimiser leaves in executed graphs.
 
     Raises:
-        UsageError: No backend has this name, or it does not report the graph that it executes.
+        UsageError: No backend has this name, or it does not report its executed graph.
         BackendUnavailable: As ``get``.
     """
     backend = get(name)
@@ -79,7 +79,7 @@ def require_available(backend: Backend, name: str, device: str) -> None:
 
 
 def backends() -> dict[str, Availability]:
-    """Every backend and whether it can run here; never raises."""
+    """Return every backend with its availability here; never raise."""
     found: dict[str, Availability] = {}
     for name in names():
         try:

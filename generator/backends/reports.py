@@ -1,4 +1,4 @@
-"""What runtimes report: exceptions, of which most share no base class and have only a text, and profiles."""
+"""Reports of runtimes: profiles, and exceptions, which mostly have a text but no common base class."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _REASON_LENGTH = 300
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """How a runtime words what went wrong.
+    """The wording of a runtime's error messages.
 
     Attributes:
         runtime: Its name.
-        unsupported: Found where it cannot express a network.
-        memory: Found where there was not enough memory, beside what runtimes have in common.
-        noise: What names no cause, or a place: left out of a reason.
+        unsupported: Matches messages about networks that it cannot express.
+        memory: Matches messages about missing memory, in addition to common wordings.
+        noise: Matches parts without a cause; they are left out of a reason.
     """
 
     runtime: str
@@ -39,13 +39,13 @@ class Wording:
     def meaning(
         self, error: Exception, *, where: str = "", cause: str | None = None, unsupported: bool = False
     ) -> Exception:
-        """What an exception means, as a backend raises it (``BackendError``, ``UnsupportedBrick``, ``MemoryError``).
+        """Translate an exception into a backend's (``BackendError``, ``UnsupportedBrick``, ``MemoryError``).
 
         Args:
-            error: Of the runtime; one of dlbricks' own is returned as it is.
-            where: Operators that it was at, as far as it is known.
+            error: The runtime's exception; one of dlbricks is returned unchanged.
+            where: Operators at the failure, if known.
             cause: The part of its text that names the cause; None: all of it.
-            unsupported: Whether it is known to mean that the runtime cannot express the network.
+            unsupported: True if the runtime cannot express the network.
         """
         if isinstance(error, BackendError):
             return error
@@ -60,10 +60,10 @@ class Wording:
 
     @contextmanager
     def translating(self, *, unsupported: bool = False) -> Iterator[None]:
-        """Raise what an exception in this context means: exceptions of runtimes share no base class.
+        """Translate exceptions of this context, since exceptions of runtimes have no common base class.
 
         Args:
-            unsupported: As of ``meaning``.
+            unsupported: As in ``meaning``.
         """
         try:
             yield
@@ -84,10 +84,10 @@ class Launch:
     """One call of a kernel.
 
     Attributes:
-        name: As the runtime prints it.
-        operator: The framework's operator that launched it; empty where that is not known.
-        place: Where it ran.
-        time_ns: How long; None where the profiler does not report it.
+        name: Name as the runtime prints it.
+        operator: The framework's operator that launched it; empty if unknown.
+        place: Device that ran it.
+        time_ns: Duration in nanoseconds; None if the profiler does not report it.
     """
 
     name: str
@@ -97,19 +97,19 @@ class Launch:
 
 
 def kernel_view(executions: Sequence[Sequence[Launch]], walls_ns: Sequence[int], source: str) -> KernelView:
-    """The kernels of several executions of one network.
+    """Summarise the kernels of several executions of one network.
 
     Args:
-        executions: The calls of each execution, in the order in which they started.
-        walls_ns: How long each execution took.
-        source: Which profiler.
+        executions: The calls of each execution, in the order of their starts.
+        walls_ns: Duration of each execution in nanoseconds.
+        source: Name of the profiler.
 
     Returns:
-        Per kernel its calls and time in one execution, each the median: an execution that was interrupted does not
-        count. A kernel that not every execution called, as one behind an ``If``, is listed if most of them did.
+        Calls and time in one execution by kernel. Each is a median, so that interrupted executions do not count. A
+        kernel that only some executions called (behind an ``If``) is listed if most of them did.
 
     Raises:
-        BackendError: No execution was seen, or not all that took time.
+        BackendError: The profile has no execution, or misses some.
     """
     if not executions or len(executions) != len(walls_ns):
         raise BackendError(f"{source} recorded {len(executions)} of {len(walls_ns)} executions")
@@ -136,6 +136,6 @@ def _summed(launches: Sequence[Launch]) -> dict[_Named, list[int | None]]:
 
 
 def _total(times: Sequence[int | None]) -> int | None:
-    """The sum of times, unless one is not known."""
+    """Return the sum of times; None if one is unknown."""
     known = [time for time in times if time is not None]
     return sum(known) if len(known) == len(times) else None

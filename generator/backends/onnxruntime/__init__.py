@@ -1,4 +1,1 @@
-"""ONNX Runtime: sessions, the graph that it executes and its profile.
-
-Here stands what is true of ONNX Runtime alone.
-"""
+"""ONNX Runtime: sessions, executed graphs and profiles. Everything here is specific to ONNX Runtime."""

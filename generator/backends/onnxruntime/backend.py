@@ -122,7 +122,7 @@ ALGORITHMS = {
         ),
     ),
 }
-"""By device, options that take effect for each session by itself."""
+"""Options by device that take effect per session."""
 
 SILENT = 4
 """Log severity 'fatal': errors come as exceptions, and only once."""
@@ -151,9 +151,9 @@ def session_options(network: Network, settings: Settings) -> ort.SessionOptions:
 
 
 def graph_options(network: Network, settings: Settings) -> ort.SessionOptions:
-    """Options of a session that is asked for its graph alone.
+    """Return the options of a session that only has to save its graph.
 
-    It need not pack weights: for BERT-base that was two thirds of the time that such a session took to be created.
+    It need not pack weights, which took two thirds of the creation time for BERT-base.
     """
     options = session_options(network, settings)
     options.add_session_config_entry("session.disable_prepacking", "1")
@@ -182,16 +182,16 @@ def _configure_cpu(options: ort.SessionOptions, settings: Settings) -> None:
 
 
 def has_global_pool(settings: Settings) -> bool:
-    """Whether all sessions share one pool of threads: pools of their own would spin against each other.
+    """Return True if all sessions share one thread pool: separate pools would spin against each other.
 
-    The threads of the shared pool always spin; those that are not to spin do not mind each other. They are not bound
-    one by one; the process is bound to as many cores as it has threads.
+    The threads of the shared pool always spin. Without spinning, separate pools do not disturb each other. Threads are
+    not bound one by one; the process is bound to one core per thread.
     """
     return settings.together and settings.threads > 1 and settings.options.get("spinning", "on") == "on"
 
 
 def level(network: Network, settings: Settings) -> str:
-    """The level of graph optimisation: none for what has been optimised."""
+    """Return the level of graph optimisation: none for optimised networks."""
     return "disabled" if network.as_is and not is_left(network) else settings.options["optimization"]
 
 
@@ -226,17 +226,17 @@ class OrtBackend(Backend):
     optimiser = TRAITS
 
     def declared(self, device: str) -> Sequence[Option]:
-        """Those of the device: threads and memory of the CPU, or what the CUDA provider can be set to."""
+        """Return the options of the device: threads and memory of the CPU, or settings of the CUDA provider."""
         return GPU_OPTIONS if device == "cuda" else OPTIONS
 
     def resolve(self, device: str, options: Mapping[str, str]) -> dict[str, str]:
-        """With ``custom_ops`` only where libraries are named: other stacks are what they were before there was any."""
+        """Resolve options; ``custom_ops`` appears only with libraries, so that other stacks keep their keys."""
         named = {name: checked(value) for name, value in options.items() if name == CUSTOM_OPS and value}
         plain = {name: value for name, value in options.items() if name != CUSTOM_OPS}
         return super().resolve(device, plain) | named
 
     def missing(self, device: str) -> str:
-        """A build with CUDA, CuPy, or the driver, where a GPU is asked for."""
+        """Return the missing part for a GPU: a build with CUDA, CuPy, or the driver."""
         return missing_for_cuda() if device == "cuda" else ""
 
     def dtypes_on(self, device: str) -> tuple[str, ...]:
@@ -250,12 +250,11 @@ class OrtBackend(Backend):
     def setup(self, settings: Settings) -> None:
         """Bind the calling thread to the first physical core; the pool's threads get the next ones.
 
-        With ``execution=parallel`` all threads share all cores: those of the second pool cannot be bound one by one,
-        and would inherit the core that the calling thread is bound to.
+        With ``execution=parallel`` all threads share all cores: the second pool's threads cannot be bound one by one,
+        and would inherit the calling thread's core.
 
         Raises:
-            UsageError: More threads than cores: all that are left over would share one core; or the device does not
-                have the precision.
+            UsageError: More threads than cores, which would then share one core; or the device lacks the precision.
             BackendUnavailable: The runtime cannot be loaded, or not with CUDA.
             BackendError: The system does not allow it.
         """
@@ -283,9 +282,9 @@ class OrtBackend(Backend):
         return _load(network, settings, session_options(network, settings))
 
     def prepare_streamed(self, network: Network, settings: Settings) -> Executable:
-        """As ``prepare``, and run until algorithms are chosen and a graph is captured (see ``Backend``).
+        """Prepare, and run until algorithms are chosen and a graph is captured (see ``Backend``).
 
-        A pass is never captured: sessions allocate, and with ``mode=graph`` each one launches a graph of its own.
+        A pass is never captured: sessions allocate, and with ``mode=graph`` each session launches a separate graph.
         """
         network = _in_precision(network, settings)
         executable = _load(network, settings, session_options(network, settings))
@@ -309,11 +308,11 @@ class OrtBackend(Backend):
         return traced(session_options(network, settings), partial(_load, network, settings))
 
     def prepare_packed(self, network: Network, settings: Settings) -> PackedExecutable:
-        """A session that profiles itself (see ``Backend``)."""
+        """Return a session that profiles itself (see ``Backend``)."""
         return loaded_profiled(network, settings, session_options(network, settings))
 
     def edges(self, network: Network) -> frozenset[int]:
-        """The reorders at its edges, and the poolings behind blocked summands (see ``Backend``)."""
+        """Return the reorders at its edges and the poolings behind blocked summands (see ``Backend``)."""
         assert network.model is not None  # noqa: S101  # a brick, never a file
         outside = {*network.feeds, *network.outputs}
         last = channels_last_values(network.model.graph.node)
@@ -336,7 +335,7 @@ class OrtBackend(Backend):
         return with_pools_channels_last(optimised if blocked is None else self.optimised(blocked, settings))
 
     def executed_graph(self, network: Network, settings: Settings) -> ExecutedGraph:
-        """Of a session like that of ``prepare``, but for packed weights (see ``Backend``)."""
+        """Return the graph of a session like the one of ``prepare``, without packed weights (see ``Backend``)."""
         weights = {name: value_of(array) for name, array in network.weights.items()}
         feeds = {name: value_of(array) for name, array in network.feeds.items()}
         settings = streaming(settings)
@@ -351,9 +350,9 @@ class OrtBackend(Backend):
         return options.get("execution", "sequential") == "sequential" or int(options["inter_op"]) <= 1
 
     def optimised(self, network: Network, settings: Settings) -> Network:
-        """Saved by a session and read back (see ``Backend``).
+        """Return the graph that a session saved (see ``Backend``).
 
-        On a GPU, what no session can read back is left to be optimised by the session that runs it.
+        On a GPU, a graph that no session can read back is left to the session that runs it.
         """
         network, settings = _in_precision(network, settings), streaming(settings)
         weights = {name: value_of(array) for name, array in network.weights.items()}
@@ -371,7 +370,7 @@ class OrtBackend(Backend):
 
 
 def _in_precision(network: Network, settings: Settings) -> Network:
-    """The network in the precision that was asked for; what runs as it stands is so already."""
+    """Return the network in the requested precision; an optimised network has it already."""
     if settings.dtype == NATIVE or network.as_is:
         return network
     if settings.dtype == _INT8:
@@ -384,7 +383,7 @@ def _in_precision(network: Network, settings: Settings) -> Network:
 
 
 def _load(network: Network, settings: Settings, options: ort.SessionOptions) -> Executable:
-    """A session on the device of the settings, with its inputs bound."""
+    """Load a session on the device of the settings, with its inputs bound."""
     if settings.device == "cpu":
         return loaded(network, settings, options)
     from .cuda import loaded_on_gpu

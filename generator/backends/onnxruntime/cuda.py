@@ -1,6 +1,6 @@
 """Sessions on an NVIDIA GPU: inputs and outputs are bound in its memory, and runs only enqueue in the device's stream.
 
-What a session reads or makes on the host, such as a shape, is bound there: a copy would be none of the network's.
+Values that a session reads or writes on the host, for example shapes, are bound there without a copy.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _SKIP, _ONLY = "-1", "0"
 
 
 def loaded_on_gpu(network: Network, settings: Settings, options: ort.SessionOptions) -> Executable:
-    """A session on the GPU with its inputs bound.
+    """Load a session on the GPU with its inputs bound.
 
     Raises:
-        UnsupportedBrick: The runtime cannot express the network, or not as a CUDA graph where that is asked for.
-        BackendError: The runtime failed, or did without the GPU.
-        MemoryError: There was not enough memory.
+        UnsupportedBrick: The runtime cannot express the network, or cannot capture the requested CUDA graph.
+        BackendError: The runtime failed, or did not use the GPU.
+        MemoryError: Not enough memory.
     """
     session, weights = created(network, options, providers(settings))
     if CUDA not in session.get_providers():
@@ -65,11 +65,11 @@ class CudaExecutable(OrtExecutable):
     As a CUDA graph, its first run finds the outputs, the second one captures, and all later ones replay.
 
     Args:
-        session: With the CUDA provider, which enqueues in the stream of the device.
-        network: What it loaded.
-        weights: What it reads and must live as long as it.
+        session: Session with the CUDA provider, which enqueues in the stream of the device.
+        network: The loaded network.
+        weights: Memory that the session reads and that must outlive it.
         device: The GPU.
-        graph: Whether the provider captures a graph.
+        graph: The provider captures a graph.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class CudaExecutable(OrtExecutable):
         self._device.synchronize()
 
     def outputs(self) -> list[npt.NDArray[Any]]:
-        """Copies on the host (see ``Executable``)."""
+        """Return copies on the host (see ``Executable``)."""
         self._device.synchronize()
         values = zip(self._names, self._binding.get_outputs(), strict=True)
         return [array_of(value) if self._places[name] == "cpu" else self._fetched(value) for name, value in values]
@@ -106,7 +106,7 @@ class CudaExecutable(OrtExecutable):
         super().close()
 
     def _bind_inputs(self, network: Network) -> Any:
-        """On the GPU, but for what the session reads on the host."""
+        """Bind inputs on the GPU, except for values that the session reads on the host."""
         wanted = _places(self._session.get_inputs(), getattr(self._session, "get_input_memory_infos", None))
         alive: list[Any] = []
         for name, array in network.feeds.items():
@@ -139,7 +139,7 @@ class CudaExecutable(OrtExecutable):
         self._step = self._repeat = self._graph
 
     def _sent(self, array: npt.NDArray[Any]) -> Any:
-        """A copy in the GPU's memory; the array must live until the device was waited for."""
+        """Copy an array to the GPU's memory; it must live until the device has been waited for."""
         import cupy
 
         memory = cupy.cuda.alloc(max(array.nbytes, 1))
@@ -182,7 +182,7 @@ def _enqueueing(graph: str) -> ort.RunOptions:
 
 
 def _places(values: Any, memory_infos: Any) -> dict[str, str]:
-    """Where a session has its inputs or outputs; on the GPU where the runtime is too old to report it."""
+    """Return the devices of a session's inputs or outputs; the GPU if the runtime is too old to report them."""
     names = [value.name for value in values]
     if memory_infos is None:
         return dict.fromkeys(names, "cuda")

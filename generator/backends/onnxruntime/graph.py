@@ -1,23 +1,22 @@
-"""The graphs that ONNX Runtime makes of a network, and what its optimiser leaves in them.
+"""The graphs that ONNX Runtime makes of a network, and the traces of its optimiser.
 
-``executed_graph`` is what a session executes: saved by the session itself, typed by one profiled run of it. The session
-writes its graph while it is created. Large initializers go to a side file that is a link to the null device, so that no
-weights reach the disk. The profile of one execution gives the type of every output of every node: ONNX's shape
-inference does not know the runtime's own operators, and the saved graph states no types.
+``executed_graph`` returns the graph that a session executes: saved by the session, typed by one profiled run. The
+session writes its graph while it is created. Large initializers go to a side file that is a link to the null device, so
+that no weights reach the disk. The profile of one execution gives the type of every output: ONNX's shape inference does
+not know the runtime's operators, and the saved graph has types for none of them.
 
-``optimised_network`` is a network as a session has optimised it, with its weights, to be run as it stands. As a brick
-it lacks what a model's neighbours would bring about:
+``optimised_network`` returns a network as a session has optimised it, with its weights, to be run unchanged. A brick
+lacks two effects of the neighbours in a model:
 
-- Sums that are fused into a convolution where both summands are in the blocked layout (``with_blocked_summands``). In a
-  brick the other summand is an input, and plain: the sum then runs by itself. What a model's neighbour would have
-  handed on is had by a pooling of one element behind that input, which does nothing but in the blocked layout. Its time
-  and that of the reorder before it are those of a layout change at the brick's edge.
-- Poolings of bytes between quantised convolutions, with channels last (``with_pools_channels_last``). There ONNX
-  Runtime makes NhwcMaxPool of a MaxPool, since what it reads has its channels last anyway; in a brick of its own it
-  stays a MaxPool of bytes (seen in 1.31: 9.2 ms and 0.12 ms for 3 by 3 over 64 channels of 111 by 111). What is put
-  around it to bring its data there is measured apart, as every change of layout at the edges of a brick. Only unsigned
-  bytes: on x86, where the runtime computes with those alone, signed ones stand between convolutions in floating point,
-  and keep their layout.
+- Sums that are fused into a convolution because both summands have the blocked layout (``with_blocked_summands``). In a
+  brick the other summand is an input in plain layout, and the sum is a separate operator. A pooling of one element
+  behind this input produces the blocked layout and changes nothing else. Its time and the time of the reorder before it
+  count as a layout change at the brick's edge.
+- Poolings of bytes between quantised convolutions, with channels last (``with_pools_channels_last``). In a model ONNX
+  Runtime turns such a MaxPool into NhwcMaxPool; in a single brick it stays a MaxPool of bytes (in 1.31: 9.2 ms instead
+  of 0.12 ms for 3 by 3 over 64 channels of 111 by 111). The added layout changes are measured separately, like all
+  layout changes at the edges of a brick. This concerns unsigned bytes only. On x86 the runtime has integer kernels for
+  these alone; signed bytes are between floating-point convolutions and keep their layout.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ TRAITS = OptimiserTraits(
 
 
 def channels_last_values(nodes: Iterable[onnx.NodeProto]) -> frozenset[str]:
-    """What operators read and write that work with channels last: transpositions around them are changes of layout.
+    """Return the inputs and outputs of operators with channels last; transpositions around them are layout changes.
 
     Quantised convolutions do (QLinearConv), and poolings between them (NhwcMaxPool).
     """
@@ -92,12 +91,12 @@ _COMPARED = 4096
 
 
 def take_weights(model: onnx.ModelProto, folder: str, given: Mapping[str, Array]) -> dict[str, Array]:
-    """Values of a model's external initializers, which are marked as being in memory afterwards.
+    """Return the values of a model's external initializers, and mark these as in memory.
 
     Args:
-        model: Loaded without its external data; changed.
-        folder: Where the external data is.
-        given: What the session was given; a weight that it has left as it was is not read again.
+        model: Model without its external data; changed.
+        folder: Folder of the external data.
+        given: Weights of the session; unchanged weights are not read again.
     """
     found: dict[str, Array] = {}
     for tensor in model.graph.initializer:
@@ -138,13 +137,13 @@ def optimised_network(
     make_options: Callable[[], ort.SessionOptions],
     providers: Sequence[Provider],
 ) -> Network:
-    """Create the session of a network, and read back what it made of it.
+    """Create the session of a network, and read the optimised network back.
 
     Args:
         network: A brick, or a whole model.
         weights: Values of its external initializers.
         make_options: Makes the session's options.
-        providers: Of the session.
+        providers: Providers of the session.
 
     Returns:
         The same computation; its operators are those that the session executes.
@@ -176,14 +175,14 @@ def optimised_network(
 
 
 def left_to_session(network: Network) -> Network:
-    """The network itself, which each session is to optimise anew, although it is said to run as it stands."""
+    """Mark a network as left to each session to optimise, although it counts as optimised."""
     model = deepcopy(network.brick)
     model.metadata_props.add(key=_LEFT, value="1")
     return replace(network, model=model, as_is=True)
 
 
 def is_left(network: Network) -> bool:
-    """Whether a network is one of ``left_to_session``."""
+    """Return True for a network of ``left_to_session``."""
     return network.model is not None and any(entry.key == _LEFT for entry in network.model.metadata_props)
 
 
@@ -198,7 +197,7 @@ _LAYOUTS = frozenset({"layout", "all"})
 """Levels that change layouts: operators get new values there, which carry none of the source's names."""
 
 _DTYPES = {"int4x2": "int4", "uint4x2": "uint4", "int2x4": "int2", "uint2x4": "uint2", "float4e2m1x2": "float4e2m1"}
-"""Element types as the profile spells them, where ONNX spells them otherwise."""
+"""Element types that the profile spells differently from ONNX."""
 
 
 def executed_graph(
@@ -213,16 +212,16 @@ def executed_graph(
     """Create the session of a network and read its graph; run it once for the types.
 
     Args:
-        network: What the session loads.
+        network: The network to load.
         weights: Values of its external initializers.
         feeds: Values of its inputs.
         make_options: Makes the session's options, fresh ones with each call.
-        level: The level of optimisation that these ask for.
-        providers: Of the session.
+        level: The level of optimisation in these options.
+        providers: Providers of the session.
 
     Raises:
         BackendError: The profile does not belong to the graph.
-        Exception: Whatever the runtime raises.
+        Exception: Any exception of the runtime.
     """
     import onnxruntime as ort
 
@@ -252,7 +251,7 @@ def executed_graph(
 
 
 def _named(network: Network) -> bytes:
-    """The network's structure with named nodes; what it keeps in other files stays there."""
+    """Return the network's structure with named nodes; external data stays in its files."""
     model = network.structure()
     for node in model.graph.node:
         node.name = node_name(node)
@@ -269,7 +268,7 @@ def _create(
     *,
     providers: Sequence[Provider],
 ) -> tuple[ort.InferenceSession, onnx.ModelProto]:
-    """A session, and its graph without the payload of large initializers."""
+    """Create a session, and its graph without the payload of large initializers."""
     import onnxruntime as ort
 
     side = target.with_suffix(".weights")
@@ -290,13 +289,13 @@ def _create(
 def _types(
     model: onnx.ModelProto, inputs: Mapping[str, ValueType], events: Iterable[Mapping[str, Any]]
 ) -> dict[str, ValueType]:
-    """Types of all values that nodes of the graph compute, from the profile of one execution.
+    """Return the types of all computed values, from the profile of one execution.
 
-    Nodes that the runtime put in may have no name; they are found by their operator and the types that they read.
-    A node whose outputs are not all tensors is left out: the profile does not say which of them it lists.
+    Inserted nodes may lack a name; their operator and input types identify them. A node with outputs other than tensors
+    is left out, because the profile does not say which outputs it lists.
 
     Raises:
-        BackendError: A node was not executed: the saved graph is not the session's.
+        BackendError: A node was not executed, so that the saved graph is not the session's.
     """
     profiled = {
         event["name"].removesuffix(_KERNEL): event["args"]
@@ -332,21 +331,21 @@ def _listed(entries: Iterable[Mapping[str, list[int]]]) -> list[ValueType]:
 
 _SUMS = frozenset({"Add", "Sum"})
 _IMAGE = 4
-"""Dimensions of what can be blocked."""
+"""Number of dimensions of tensors that can be blocked."""
 
 _BLOCKED = "@blocked:"
 """Prefix of the values that the poolings write."""
 
 
 def with_blocked_summands(network: Network, optimised: Network) -> Network | None:
-    """Put a pooling of one element behind the inputs that are added to what was blocked.
+    """Put a pooling of one element behind inputs that are added to blocked values.
 
     Args:
         network: A brick, or several that share nothing.
-        optimised: What the runtime makes of it.
+        optimised: Its optimised form.
 
     Returns:
-        A network that computes the same; None where there is no such input.
+        An equivalent network; None without an input of this kind.
     """
     if network.model is None or optimised.model is None or any(map(is_idle_pooling, network.model.graph.node)):
         return None
@@ -372,7 +371,7 @@ def with_blocked_summands(network: Network, optimised: Network) -> Network | Non
 
 
 def is_idle_pooling(node: onnx.NodeProto) -> bool:
-    """Whether a node is a pooling of one element, which hands on what it reads."""
+    """Return True if a node is a pooling of one element, which copies its input."""
     given = {attribute.name: list(attribute.ints) for attribute in node.attribute if attribute.ints}
     if node.op_type != "MaxPool" or given.get("kernel_shape") != [1, 1]:
         return False
@@ -390,10 +389,10 @@ def with_pools_channels_last(optimised: Network) -> Network:
     """Replace poolings of bytes that read an input of a brick.
 
     Args:
-        optimised: What the runtime makes of a brick, or of several that share nothing.
+        optimised: The optimised form of a brick, or of several that share nothing.
 
     Returns:
-        A network that computes the same; the same network where there is no such pooling.
+        An equivalent network; the same object if nothing is replaced.
     """
     assert optimised.model is not None  # noqa: S101  # a brick, never a file
     pools = [node for node in optimised.model.graph.node if _is_pool_of_bytes(node, optimised)]

@@ -1,8 +1,8 @@
-"""A network in another precision than its own, converted before a session loads it.
+"""Convert a network to another precision before a session loads it.
 
-``float16_network`` gives all numbers of float32 16 bits: inputs, weights, and what operators make. What ONNX defines
-without float16, such as the scales of a ``Resize`` or the numbers of a ``Range``, stays in float32 between two casts.
-Operators of the runtime's own domains are taken to have both.
+``float16_network`` converts all float32 numbers to 16 bits: inputs, weights and computed values. Values that ONNX
+defines without float16, for example the scales of a ``Resize`` or the numbers of a ``Range``, stay in float32 between
+two casts. Operators of the runtime's domains are assumed to support both.
 
 ``quantised_network`` has its matrix products in eight bits, by ONNX Runtime's own dynamic quantizer. Weights become
 signed bytes once, activations unsigned bytes anew in each execution; everything else stays as it is. Processors without
@@ -43,13 +43,13 @@ _TYPED = {
     "RandomNormal": "dtype", "RandomNormalLike": "dtype", "RandomUniform": "dtype", "RandomUniformLike": "dtype",
     "SequenceEmpty": "dtype",
 }  # fmt: skip
-"""Operators with an attribute that names the type of what they make."""
+"""Operators with an attribute that names their output type."""
 
 _FLOAT_BY_DEFAULT = frozenset({
     "BlackmanWindow", "HammingWindow", "HannWindow", "MelWeightMatrix", "RandomNormal", "RandomUniform",
     "SequenceEmpty",
 })  # fmt: skip
-"""Of these, those that make float32 where the attribute is missing."""
+"""The operators among them with float32 as the default."""
 
 
 def float16_network(network: Network) -> Network:
@@ -74,9 +74,9 @@ def float16_network(network: Network) -> Network:
 
 
 def rounded(array: Array) -> Array:
-    """Numbers in float16; what is too large or too small for it becomes the largest or smallest that there is.
+    """Round numbers to float16; too large or too small numbers become its largest or smallest number.
 
-    A bound of a mask stays finite, and a divisor that is not zero does not become zero.
+    A mask's bound stays finite, and a non-zero divisor does not become zero.
     """
     kind = np.finfo(np.float16)
     most, least = np.float32(kind.max), np.float32(kind.smallest_subnormal)
@@ -88,13 +88,13 @@ def rounded(array: Array) -> Array:
 
 @dataclass(slots=True, eq=False)
 class _Scope:
-    """What is known while a model is converted.
+    """State of the conversion of a model.
 
     Attributes:
-        opsets: Domain to version.
-        floats: Values of float32, in all graphs: their names are unique.
-        exact: Initializers of float32 by name, in all graphs, before they were rounded.
-        numbers: Of values that are put in.
+        opsets: Version by domain.
+        floats: Values of float32 in all graphs: their names are unique.
+        exact: Initializers of float32 by name in all graphs, before rounding.
+        numbers: Numbers for the names of added values.
     """
 
     opsets: Mapping[str, int]
@@ -132,7 +132,7 @@ def _converted(network: Network) -> Network:
 
 
 def _taken(network: Network) -> tuple[onnx.ModelProto, dict[str, Array]]:
-    """The structure, without functions, and the values of all initializers of its outermost graph."""
+    """Return the structure without functions, and the values of the outermost graph's initializers."""
     model = network.structure()
     folder = "" if network.path is None else str(network.path.resolve().parent)
     if model.functions:
@@ -188,14 +188,14 @@ def _convert(graph: onnx.GraphProto, scope: _Scope, known: Mapping[str, str]) ->
 
 
 def _follows(node: onnx.NodeProto) -> bool:
-    """Whether the types of an operator are those of its bodies."""
+    """Return True if an operator takes its types from its bodies."""
     return any(bodies(node))
 
 
 def _widen_inputs(
     graph: onnx.GraphProto, node: onnx.NodeProto, scope: _Scope, single: dict[str, str]
 ) -> list[onnx.NodeProto]:
-    """Have a node read in float32 what it cannot read in float16; the casts that this needs."""
+    """Make a node read float32 for inputs without float16; return the casts for this."""
     casts = []
     schema = _schema(node, scope)
     for place, value in enumerate(node.input):
@@ -212,7 +212,7 @@ def _widen_inputs(
 
 
 def _narrow_outputs(node: onnx.NodeProto, scope: _Scope) -> list[onnx.NodeProto]:
-    """The casts behind a node of what it makes in float32 alone."""
+    """Return the casts after a node for outputs that exist in float32 only."""
     casts = []
     schema = _schema(node, scope)
     for place, value in enumerate(node.output):
@@ -231,7 +231,7 @@ def _schema(node: onnx.NodeProto, scope: _Scope) -> onnx.defs.OpSchema | None:
 
 
 def _is_single(parameters: Iterable[Any], place: int) -> bool:
-    """Whether a parameter can be of float32, and not of float16; the last one may stand for all that follow."""
+    """Return True if a parameter allows float32 but not float16; the last parameter may be variadic."""
     known = list(parameters)
     types = known[min(place, len(known) - 1)].types if known else ()
     return "tensor(float)" in types and "tensor(float16)" not in types
@@ -261,7 +261,7 @@ def _convert_attributes(node: onnx.NodeProto) -> None:
 
 
 def _retype(value: onnx.TypeProto) -> None:
-    """Have a type, or what it is a sequence of, be of float16 where it is of float32."""
+    """Change a type, or the element type of a sequence, from float32 to float16."""
     kind = value.WhichOneof("value")
     if kind == "tensor_type" and value.tensor_type.elem_type == _FLOAT:
         value.tensor_type.elem_type = _HALF
@@ -270,7 +270,7 @@ def _retype(value: onnx.TypeProto) -> None:
 
 
 _OPERATORS = ("MatMul", "Gemm")
-"""What is quantized. Conv is not: ConvInteger is up to five times slower than Conv in float32, and never faster."""
+"""Quantized operators. Conv is missing: ConvInteger is never faster, and up to five times slower, than float32."""
 
 _SMALLEST_OPSET = 11
 """DynamicQuantizeLinear came with it."""
@@ -289,7 +289,7 @@ def quantised_network(network: Network) -> Network:
         network: A brick, or a whole model.
 
     Returns:
-        The network itself where it has no product with constant weights.
+        The network itself if it lacks products with constant weights.
 
     Raises:
         BackendError: The quantizer failed, or the weights do not fit into one protobuf.
@@ -317,9 +317,9 @@ def _can_be_quantised(model: onnx.ModelProto) -> bool:
 
 
 def _forget_types_of_weights(model: onnx.ModelProto) -> None:
-    """Drop the types that a model states of its initializers beside these, as PyTorch's exporter does.
+    """Drop the types that a model states for its initializers in addition, as PyTorch's exporter does.
 
-    The quantizer transposes the weights of a Gemm under their own name, and then finds that they have another shape.
+    The quantizer transposes the weights of a Gemm without renaming them, and then finds another shape.
     """
     weights = {tensor.name for tensor in model.graph.initializer}
     kept = [value for value in model.graph.value_info if value.name not in weights]
@@ -348,14 +348,14 @@ def _quantise(model: onnx.ModelProto, target: Path) -> None:
 
 
 def _overflows() -> bool:
-    """Return whether products of bytes are added in 16 bits here."""
+    """Return True if this processor adds products of bytes in 16 bits."""
     system = probe_system()
     return system.architecture == "x86_64" and _BYTE_PRODUCTS.isdisjoint(system.isa)
 
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """The quantizer writes to the root logger, which would be given a handler for it."""
+    """Silence the quantizer, which would give the root logger a handler."""
     root, handler, before = logging.getLogger(), logging.NullHandler(), logging.root.manager.disable
     root.addHandler(handler)
     logging.disable(logging.CRITICAL)

@@ -1,6 +1,6 @@
-"""Sessions of ONNX Runtime: their execution providers, bound inputs and outputs, and their own profile.
+"""Sessions of ONNX Runtime: execution providers, bound inputs and outputs, and the profile.
 
-Providers are the CPU's, and CUDA's with its options; whether the latter can be used here is found without loading it.
+Providers are the CPU's, and CUDA's with its options; the availability of CUDA is found without loading it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _LIBRARY = "libonnxruntime_providers_cuda.so"
 
 
 def missing_for_cuda() -> str:
-    """What the installed package lacks to run on an NVIDIA GPU here, in one line; empty where nothing is known to."""
+    """Return the missing requirement for an NVIDIA GPU, in one line; empty if none is known."""
     lacks = lacks_of_gpu()
     if not any((folder / "capi" / _LIBRARY).exists() for folder in _folders("onnxruntime")):
         lacks.insert(0, "package onnxruntime-gpu is not installed")
@@ -57,7 +57,7 @@ def missing_for_cuda() -> str:
 
 
 def providers(settings: Settings) -> list[Provider]:
-    """Those of a session, best first; on a GPU what CUDA's cannot compute falls back to the CPU's."""
+    """Return a session's providers, best first; on a GPU the CPU computes operators that CUDA's provider lacks."""
     if settings.device == "cpu":
         return [CPU]
     return [(CUDA, cuda_options(settings.options, open_device("cuda").stream)), CPU]
@@ -82,17 +82,17 @@ def cuda_options(options: Mapping[str, str], stream: int) -> dict[str, str]:
 
 
 def streaming(settings: Settings) -> Settings:
-    """The settings without CUDA graphs, which hide nodes from the profile and demand that none falls back."""
+    """Return the settings without CUDA graphs, which hide nodes from the profile and forbid a fallback."""
     if "mode" not in settings.options:
         return settings
     return replace(settings, options={**settings.options, "mode": "stream"})
 
 
 def require_cuda() -> None:
-    """Load the CUDA provider, with a session of its own.
+    """Load the CUDA provider with a small session.
 
     Raises:
-        BackendUnavailable: This build has none, it cannot be loaded, or there is no GPU.
+        BackendUnavailable: This build lacks it, it cannot be loaded, or no GPU was found.
     """
     import onnxruntime as ort
 
@@ -118,7 +118,7 @@ def require_cuda() -> None:
 
 
 def _preload(ort: Any) -> None:
-    """Load CUDA's libraries from NVIDIA's packages, wherever these are; the runtime prints what it does not find."""
+    """Load CUDA's libraries from NVIDIA's packages; the runtime prints the names of missing ones."""
     if not hasattr(ort, "preload_dlls"):
         return
     with redirect_stdout(io.StringIO()):
@@ -145,29 +145,29 @@ def _flag(on: bool) -> str:  # noqa: FBT001
 
 
 KERNEL = "_kernel_time"
-"""What the profile appends to the name of a node for the time of its kernel."""
+"""Suffix of a node's name in the profile, for the time of its kernel."""
 
 PREFIX = "profile"
 """How the names of profiles begin."""
 
 _ARGUMENTS = ',"args" :'
-"""What follows is of no interest to those who want times alone."""
+"""Start of the arguments of an event, which are not needed for times."""
 
 _MOST_EVENTS = 1_000_000
-"""The profiler drops what comes after so many events, without a word."""
+"""The profiler silently drops events after this number."""
 
 Event = Mapping[str, Any]
 
 
 def read_profile(folder: Path, *, lean: bool = False) -> list[Event]:
-    """The events of the only profile in a folder; it is complete once its session is closed.
+    """Read the events of the only profile in a folder; it is complete once its session is closed.
 
     Args:
-        folder: Where it is.
-        lean: Leave out the arguments of events: nine tenths of them, that take as long to read as a pack to run.
+        folder: Folder of the profile.
+        lean: Leave out the arguments of events: nine tenths of the text, as slow to read as a pack to run.
 
     Raises:
-        BackendError: There is none, or it is full.
+        BackendError: The profile is missing or full.
     """
     files = sorted(folder.glob(f"{PREFIX}*.json"))
     if len(files) != 1:
@@ -180,7 +180,7 @@ def read_profile(folder: Path, *, lean: bool = False) -> list[Event]:
 
 
 def _lean(text: str) -> list[Event]:
-    """Events without their arguments, where there is one in a line; all of them where it is written otherwise."""
+    """Return events without their arguments if each line has one event; else all of the text."""
     try:
         lines = (line.partition(_ARGUMENTS)[0] for line in text.splitlines() if _ARGUMENTS in line)
         found = json.loads("[" + ",".join(f"{line}}}" for line in lines) + "]")
@@ -190,7 +190,7 @@ def _lean(text: str) -> list[Event]:
 
 
 def runs(events: Sequence[Event]) -> list[list[Event]]:
-    """The kernels of each execution, in the order in which they started."""
+    """Return the kernels of each execution, in the order of their starts."""
     spans = sorted((event["ts"], event["ts"] + event["dur"]) for event in events if event.get("name") == "model_run")
     kernels = sorted(
         (event for event in events if event.get("cat") == "Node" and event["name"].endswith(KERNEL)),
@@ -201,11 +201,11 @@ def runs(events: Sequence[Event]) -> list[list[Event]]:
 
 
 def node_times(events: Sequence[Event], nodes: Collection[str]) -> NodeTimes:
-    """The time of each node in each execution; the profile has whole microseconds.
+    """Return the time of each node in each execution; the profile has whole microseconds.
 
     Args:
-        events: Of the profile.
-        nodes: Names of those that are reported: what runs in the body of one of them is part of its time.
+        events: Events of the profile.
+        nodes: Names of the nodes to report; the body of a node is part of its time.
 
     Raises:
         BackendError: An execution lacks a node that another one has.
@@ -242,7 +242,7 @@ _NIBBLES = frozenset({"int4", "uint4", "float4_e2m1fn"})
 
 
 def loaded(network: Network, settings: Settings, options: ort.SessionOptions) -> Executable:
-    """A session on the CPU with its inputs bound."""
+    """Load a session on the CPU with its inputs bound."""
     session, weights = created(network, options, [CPU])
     with WORDING.translating():
         if reads_strings(network):
@@ -251,7 +251,7 @@ def loaded(network: Network, settings: Settings, options: ort.SessionOptions) ->
 
 
 def loaded_profiled(network: Network, settings: Settings, options: ort.SessionOptions) -> PackedExecutable:
-    """A session that profiles itself, with its inputs bound."""
+    """Load a session that profiles itself, with its inputs bound."""
     options.enable_profiling = True
     folder = tempfile.TemporaryDirectory(prefix="dlbricks-profile-")
     options.profile_file_prefix = str(Path(folder.name) / PREFIX)
@@ -264,13 +264,13 @@ def loaded_profiled(network: Network, settings: Settings, options: ort.SessionOp
 
 
 def save_graph(options: ort.SessionOptions, target: Path, side: str, *, least: int) -> None:
-    """Have a session write its graph while it is created.
+    """Make a session write its graph while it is created.
 
     Args:
-        options: Of the session.
-        target: Where to.
-        side: File beside it for large initializers.
-        least: Bytes of an initializer from which on it is large.
+        options: Options of the session.
+        target: File for the graph.
+        side: File for large initializers, in the same folder.
+        least: Smallest size of a large initializer, in bytes.
     """
     options.optimized_model_filepath = str(target)
     options.add_session_config_entry("session.optimized_model_external_initializers_file_name", side)
@@ -278,19 +278,19 @@ def save_graph(options: ort.SessionOptions, target: Path, side: str, *, least: i
 
 
 def reads_strings(network: Network) -> bool:
-    """Whether inputs of a network are strings."""
+    """Return True if an input of a network has strings."""
     return any(array.dtype == object for array in network.feeds.values())
 
 
 def created(
     network: Network, options: ort.SessionOptions, providers: Sequence[Provider]
 ) -> tuple[ort.InferenceSession, dict[str, ort.OrtValue]]:
-    """A session, and the weights that it reads: they are handed over, not copied, and must live as long as it.
+    """Create a session, and return it with the weights that it reads: these are not copied and must outlive it.
 
     Raises:
         UnsupportedBrick: The runtime cannot express the network.
         BackendError: The runtime failed.
-        MemoryError: There was not enough memory.
+        MemoryError: Not enough memory.
     """
     import onnxruntime as ort
 
@@ -326,7 +326,7 @@ class OrtExecutable(Executable):
         self._step = self._first if bound else partial(self._anew, own)
 
     def _bind_inputs(self, network: Network) -> Any:
-        """Bind all inputs; what is returned lives as long as they are bound."""
+        """Bind all inputs; the result must live as long as they are bound."""
         found = {name: value_of(array) for name, array in network.feeds.items()}
         for name, value in found.items():
             self._binding.bind_ortvalue_input(name, value)
@@ -334,11 +334,11 @@ class OrtExecutable(Executable):
         return found
 
     def _output_places(self) -> Mapping[str, str]:
-        """Where each output is to be."""
+        """Return the device and place of each output."""
         return dict.fromkeys(self._names, "cpu")
 
     def refresh(self) -> None:
-        """Write the inputs (see ``Executable``): their memory is that of the feeds."""
+        """Write the inputs (see ``Executable``); they share the memory of the feeds."""
         for array in self._feeds:
             np.multiply(array, 1, out=array)
 
@@ -354,7 +354,7 @@ class OrtExecutable(Executable):
         self._binding.synchronize_outputs()
 
     def outputs(self) -> list[npt.NDArray[Any]]:
-        """Copies (see ``Executable``)."""
+        """Return copies of the outputs (see ``Executable``)."""
         return [array_of(value) for value in self._binding.get_outputs()]
 
     def output_bytes(self) -> int:
@@ -380,16 +380,16 @@ class OrtExecutable(Executable):
         self._step = partial(self._anew, loose) if loose else self._repeat
 
     def _anew(self, loose: Sequence[str]) -> None:
-        """Let the runtime allocate some outputs once more: a binding keeps those of the last run."""
+        """Let the runtime allocate some outputs again, since a binding keeps the last run's outputs."""
         for name in loose:
             self._binding.bind_output(name, self._places[name])
         self._repeat()
 
 
 def _fits(shape: Sequence[int], declared: Sequence[int | str | None]) -> bool:
-    """Whether an output is as large as the network says: the runtime binds no other, though it computes it.
+    """Return True if an output has the declared size; the runtime computes other sizes but cannot bind them.
 
-    The sizes of some depend on the values of inputs. Of some nothing is said, as of a number.
+    Some sizes depend on the values of inputs; some outputs, for example numbers, have no declared size.
     """
     known = len(shape) == len(declared) and all(
         not isinstance(said, int) or said == size for size, said in zip(shape, declared, strict=True)
@@ -398,7 +398,7 @@ def _fits(shape: Sequence[int], declared: Sequence[int | str | None]) -> bool:
 
 
 class _OrtProfiled(OrtExecutable, PackedExecutable):
-    """A session that profiles itself into a folder of its own."""
+    """A session that profiles itself into a separate folder."""
 
     def __init__(
         self,
@@ -461,7 +461,7 @@ class OrtStrings(Executable):
 
 
 def value_of(array: npt.NDArray[Any]) -> ort.OrtValue:
-    """Hand an array over, without a copy where the runtime can read it."""
+    """Return an array as a runtime value, without a copy if the runtime can read the array."""
     import onnxruntime as ort
     from onnx import helper
 
@@ -471,7 +471,7 @@ def value_of(array: npt.NDArray[Any]) -> ort.OrtValue:
 
 
 def _is_plain(dtype: np.dtype[Any]) -> bool:
-    """Whether a type is NumPy's own, which the runtime hands over by itself."""
+    """Return True for NumPy's types, which the runtime converts without help."""
     return dtype.isbuiltin == 1 and dtype.kind in "biufcO"
 
 
@@ -486,7 +486,7 @@ def bytes_of(value: ort.OrtValue) -> int:
 
 
 def array_of(value: ort.OrtValue) -> npt.NDArray[Any]:
-    """A copy of a tensor, in NumPy's or ml_dtypes' type."""
+    """Return a copy of a tensor, in NumPy's or ml_dtypes' type."""
     from onnx import helper
 
     if not value.is_tensor():
@@ -512,7 +512,7 @@ _INLINE_BYTES = 1024
 _NS_PER_US = 1000
 
 _CONTAINERS = frozenset({"If", "Loop", "Scan"})
-"""Their time is that of the nodes in their bodies, which are listed themselves."""
+"""Control flow: the profile lists the nodes in its bodies, too."""
 
 
 def profiled(
@@ -521,14 +521,14 @@ def profiled(
     """Load a network with profiling on, run it, and read the profile.
 
     Args:
-        options: Of the session; profiling is switched on in it.
+        options: Options of the session; profiling is switched on in it.
         load: Creates the session.
-        executions: How many to profile, after one that warms up.
+        executions: Number of profiled executions, after one warm-up.
 
     Raises:
-        BackendError: There is no profile, or the runtime failed.
+        BackendError: The profile is missing, or the runtime failed.
         UnsupportedBrick: The runtime cannot express the network.
-        MemoryError: There was not enough memory.
+        MemoryError: Not enough memory.
     """
     with tempfile.TemporaryDirectory(prefix="dlbricks-profile-") as place:
         folder = Path(place)
@@ -570,11 +570,11 @@ def traced(options: ort.SessionOptions, load: Callable[[ort.SessionOptions], Exe
 
 
 def launches(nodes: Sequence[Mapping[str, Any]], domains: Mapping[str, Mapping[str, str]]) -> list[Launch]:
-    """The kernels of one execution.
+    """Return the kernels of one execution.
 
     Args:
-        nodes: Their events, in order.
-        domains: Per operator the domain of each node of it, by the node's name.
+        nodes: Events of nodes, in order.
+        domains: Domain by operator and node name.
     """
     found = []
     for node in nodes:

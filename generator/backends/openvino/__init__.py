@@ -1,4 +1,1 @@
-"""OpenVINO: compiled models, and the nodes that it executes.
-
-Here stands what is true of OpenVINO alone.
-"""
+"""OpenVINO: compiled models and their executed nodes. Everything here is specific to OpenVINO."""

@@ -1,4 +1,4 @@
-"""OpenVINO: compiled models, whose requests have their inputs written ahead, and the graphs that it executes."""
+"""OpenVINO: compiled models with inputs that are written ahead, and executed graphs."""
 
 from __future__ import annotations
 
@@ -90,14 +90,14 @@ def renamed(model: openvino.Model) -> Mapping[str, tuple[str, ...]]:
 
 
 def executed_graph(compiled: openvino.CompiledModel, made_of: Mapping[str, tuple[str, ...]]) -> ExecutedGraph:
-    """What a compiled model executes, each node with the values of ONNX that it was made of (``MADE_OF``).
+    """Return a compiled model's executed graph; each node lists the ONNX values that it was made of (``MADE_OF``).
 
-    What depends on constants alone is computed once, when the model is compiled, and is a constant here. Values have
-    names of their own, but for the inputs.
+    Values that depend on constants alone are computed when the model is compiled; they are constants here. All values
+    except the inputs get new names.
 
     Args:
         compiled: The model.
-        made_of: As ``renamed`` gave it.
+        made_of: The result of ``renamed``.
     """
     executed = compiled.get_runtime_model()
     model = onnx.ModelProto(ir_version=_IR_VERSION)
@@ -129,7 +129,7 @@ def executed_graph(compiled: openvino.CompiledModel, made_of: Mapping[str, tuple
 
 
 def _computed(model: openvino.Model) -> set[str]:
-    """Names of the operators that depend on an input, or on none and are no constants, such as random numbers."""
+    """Return the names of operators that depend on an input, or on nothing without being constant (random numbers)."""
     found: set[str] = set()
     for operator in model.get_ordered_ops():
         ports = operator.input_values()
@@ -145,13 +145,13 @@ def _readers(operator: openvino.Node) -> Iterator[str]:
 
 
 def _stated(operator: openvino.Node, what: str) -> str:
-    """What an operator of an executed graph states of itself; empty where it does not."""
+    """Return a runtime property of an operator in an executed graph; empty if it is missing."""
     stated = operator.get_rt_info()
     return str(stated[what].astype(str)) if what in stated else ""
 
 
 def _prefix(model: openvino.Model) -> str:
-    """What names of ours begin with: it stands in no name of an input or output, so that none is like one of ours."""
+    """Return a prefix for new names that no name of an input or output contains."""
     kept = [operator.get_friendly_name() for operator in model.get_ordered_ops() if operator.get_type_name() in _EDGES]
     prefix = "~"
     while any(prefix in name for name in kept):
@@ -160,7 +160,7 @@ def _prefix(model: openvino.Model) -> str:
 
 
 def _value(port: openvino.Output, prefix: str) -> str:
-    """The name of a value: an input's own, else one of its operator's place in the order of execution."""
+    """Return the name of a value: an input's name, or one from its operator's position in the execution order."""
     operator = port.get_node()
     if operator.get_type_name() == "Parameter":
         return str(operator.get_friendly_name())
@@ -168,13 +168,13 @@ def _value(port: openvino.Output, prefix: str) -> str:
 
 
 def _type(port: openvino.Output) -> ValueType | None:
-    """Element type and shape; None where ONNX has no such type, or the shape is not static."""
+    """Return element type and shape; None if ONNX lacks the type or the shape is not static."""
     element, shape = _TYPES.get(port.get_element_type().get_type_name()), port.get_partial_shape()
     return (element, tuple(shape.to_shape())) if element is not None and shape.is_static else None
 
 
 def _constant(name: str, element: str, shape: tuple[int, ...]) -> TensorProto:
-    """A constant without its values."""
+    """Return a constant without its values."""
     return TensorProto(name=name, data_type=element_number(element), dims=shape, data_location=TensorProto.EXTERNAL)
 
 
@@ -191,8 +191,8 @@ def profiled(
 
     Args:
         executable: The network.
-        counters: Those of its latest execution, in the order of the executed graph.
-        executions: How many to profile, after one that warms up.
+        counters: Returns the latest execution's counters, in the order of the executed graph.
+        executions: Number of profiled executions, after one warm-up.
 
     Raises:
         BackendError: The runtime failed.
@@ -253,10 +253,10 @@ _WORDING = Wording(
 class OpenVinoBackend(Backend):
     """OpenVINO on the CPU: one stream, one request with its inputs written ahead.
 
-    OpenVINO computes 64-bit integers in 32 bits; those at the network's edges keep their type, so that every brick
-    converts them there. It would compute double and half precision in single precision, or in the one that is asked
-    for: a network that computes in another floating type than single precision is refused, unless it is that one. It
-    offers bfloat16 also on CPUs that only emulate it, where it is slower than single precision.
+    OpenVINO computes 64-bit integers in 32 bits; integers at the network's edges keep their type, so that every brick
+    converts them. It would replace double and half precision by single or by the requested precision. A network with
+    another floating type than single or the requested precision is therefore refused. OpenVINO offers bfloat16 also on
+    CPUs that only emulate it, and is slower there than in single precision.
     """
 
     name = "openvino"
@@ -266,7 +266,7 @@ class OpenVinoBackend(Backend):
     install = "pip install openvino"
 
     def declared(self, device: str) -> Sequence[Option]:  # noqa: ARG002
-        """The same on every device."""
+        """Return the options, which are the same on every device."""
         return OPTIONS
 
     def setup(self, settings: Settings) -> None:
@@ -285,13 +285,13 @@ class OpenVinoBackend(Backend):
         return _loaded(network, settings, _properties(settings))
 
     def in_turn(self, options: Mapping[str, str]) -> bool:  # noqa: ARG002
-        """Always: each brick is a call of its own (see ``Backend``)."""
+        """Return True: each brick is a separate call (see ``Backend``)."""
         return True
 
     def prepare_streamed(self, network: Network, settings: Settings) -> _OvExecutable:
-        """As ``prepare``, with what it reads and gives as between the layers of a model (see ``Backend``).
+        """Prepare a network with inputs and outputs as between the layers of a model (see ``Backend``).
 
-        Its edges have the layout that it is computed in, and its outputs are in memory that other bricks write as well.
+        Its edges have the layout of its computation, and its outputs share memory with other bricks.
         """
         executable = _loaded(network, settings, _properties(settings), inside=True)
         with _WORDING.translating():
@@ -316,7 +316,7 @@ class OpenVinoBackend(Backend):
 
 
 def _loaded(network: Network, settings: Settings, properties: dict[str, Any], *, inside: bool = False) -> _OvExecutable:
-    """A network that was read and compiled, with its inputs written; ``inside``: its edges are those in a model."""
+    """Read and compile a network and write its inputs; ``inside``: with the edges that it has in a model."""
     core = _core()
     with _WORDING.translating(unsupported=True):
         model, wide = read_model(core, network, settings.dtype), frozenset[int]()
@@ -338,17 +338,17 @@ def _loaded(network: Network, settings: Settings, properties: dict[str, Any], *,
 def _loaded_as(
     model: openvino.Model, network: Network, properties: dict[str, Any], wide: frozenset[int], edges: Edges
 ) -> _OvExecutable:
-    """A network as a model that was made of it."""
+    """Load a model that was made of a network."""
     return _OvExecutable(_core().compile_model(model, "CPU", properties).create_infer_request(), network, wide, edges)
 
 
 @dataclass(frozen=True, slots=True)
 class _WholeNetwork:
-    """The whole of a network of which a request gives some outputs in part.
+    """The complete form of a network with a request that returns some outputs in part.
 
     Attributes:
         load: Loads it with all of its outputs.
-        output_bytes: The size of these.
+        output_bytes: Their size in bytes.
     """
 
     load: Callable[[], _OvExecutable]
@@ -356,14 +356,14 @@ class _WholeNetwork:
 
 
 class _OvExecutable(Executable):
-    """A request whose inputs lie in the runtime's own, aligned memory; outputs are written over by each run.
+    """A request with inputs in the runtime's aligned memory; each run overwrites the outputs.
 
     Args:
         request: The request.
-        network: What it runs.
-        wide: Outputs that are of single precision in the network, whatever the request computes them in.
-        edges: Inputs and outputs that have another layout than in the network.
-        whole: The same network with all of its outputs, where the request gives of some one element only.
+        network: The network that it runs.
+        wide: Outputs of single precision in the network; the request may compute them in another precision.
+        edges: Inputs and outputs with another layout than in the network.
+        whole: The same network with all of its outputs, if the request returns one element of some only.
     """
 
     def __init__(
@@ -398,7 +398,7 @@ class _OvExecutable(Executable):
             raise _WORDING.meaning(error) from error
 
     def share_outputs(self, memory: SharedMemory) -> None:
-        """Write the outputs where other networks write theirs; until the next of these runs, they are there."""
+        """Write the outputs to memory shared with other networks; they are valid until the next of these runs."""
         for index in self._outputs:
             tensor = self._request.get_output_tensor(index)
             if tensor.byte_size:
@@ -423,7 +423,7 @@ class _OvExecutable(Executable):
         return sum(self._request.get_output_tensor(index).byte_size for index in self._outputs)
 
     def counters(self) -> Sequence[openvino.ProfilingInfo]:
-        """What each node of the executed graph took in the last execution, where that was asked for."""
+        """Return the time of each node of the executed graph in the last execution, if counters are on."""
         found: Sequence[openvino.ProfilingInfo] = self._request.profiling_info
         return found
 
@@ -439,16 +439,16 @@ class _OvExecutable(Executable):
 
 @cache
 def _shared() -> SharedMemory:
-    """Of the bricks that this process runs in turn."""
+    """Memory shared by the bricks that this process runs alternately."""
     return SharedMemory()
 
 
 @cache
 def _core() -> openvino.Core:
-    """The runtime, loaded once.
+    """Load the runtime once.
 
-    Importing OpenVINO sends an event over the network and writes to the home folder, unless its package for that is
-    missing: then it says nothing. To this process it is missing.
+    Importing OpenVINO sends an event over the network and writes to the home folder, unless its telemetry package is
+    missing. This process hides that package.
 
     Raises:
         BackendUnavailable: It cannot be loaded.
@@ -480,7 +480,7 @@ def _properties(settings: Settings) -> dict[str, Any]:
 
 
 def _require_as_asked(settings: Settings) -> None:
-    """Make sure that OpenVINO does what it is asked for: it falls back to less without a word.
+    """Make sure that OpenVINO obeys the settings, since it falls back silently.
 
     Raises:
         UsageError: It uses fewer threads.
@@ -513,12 +513,12 @@ def _write(request: openvino.InferRequest, index: int, array: npt.NDArray[Any]) 
 
 
 def _as_integers(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The same memory as integers, which NumPy writes at the same speed in every precision."""
+    """Return the same memory as integers, which NumPy writes equally fast in every precision."""
     return array.view(f"u{array.dtype.itemsize}")
 
 
 def _array(tensor: openvino.Tensor) -> npt.NDArray[Any]:
-    """A copy of a tensor, in NumPy's or ml_dtypes' type."""
+    """Return a copy of a tensor, in NumPy's or ml_dtypes' type."""
     kind = tensor.element_type.get_type_name()
     array = np.array(tensor.data)
     carried = {
@@ -534,22 +534,22 @@ _LINE = 64
 
 
 class SharedMemory:
-    """Places for outputs, each for all of about one size.
+    """Memory for outputs, one block for all outputs of about one size.
 
-    In a model OpenVINO plans the memory of all layers together: a layer writes where another one of about its size was
-    a moment before. Networks that were compiled apart have memory of their own, which nothing has touched since their
-    last run: what a layer of a model finds in the cache, each of them would miss.
+    In a model OpenVINO plans the memory of all layers together: a layer writes to memory that another layer of about
+    its size used a moment before. Separately compiled networks have separate memory, untouched since their last run.
+    They would miss the cache that a layer of a model hits.
     """
 
     def __init__(self) -> None:
         self._places: dict[tuple[int, int], npt.NDArray[Any]] = {}
 
     def tensor(self, index: int, like: openvino.Tensor) -> openvino.Tensor:
-        """A tensor of the same type and shape.
+        """Return a tensor of the same type and shape in shared memory.
 
         Args:
-            index: Place among the outputs of the network, which do not share memory with each other.
-            like: What the runtime allocated for it; it holds at least a byte.
+            index: Index among the outputs of the network, which do not share memory with each other.
+            like: The tensor that the runtime allocated, of at least one byte.
         """
         from openvino import Tensor
 

@@ -1,12 +1,12 @@
-"""How OpenVINO reads a network, from a protobuf in memory or from a file, and in which layout its edges are.
+"""Read a network into OpenVINO, from a protobuf in memory or from a file, and choose the layout of its edges.
 
-OpenVINO computes convolutions and what is around them with channels last. A model changes the layout at its own ends; a
-brick that is compiled alone does so at each of its ends, in memory of its own, which takes longer than many a brick. So
-a brick reads and gives the layout that it is computed in, as between the layers of a model.
+OpenVINO computes convolutions and their neighbours with channels last. A model changes the layout at its ends. A brick
+that is compiled alone changes it at each of its ends, which may take longer than the brick. Therefore a brick reads and
+returns the layout of its computation, as between the layers of a model.
 
-A convolution writes a sum over the value that it adds. Where that is the result of a brick, it is copied out, twice,
-which takes longer than the convolution; in a model the next layer reads it where it is, and so does an operator here
-that takes one element.
+A convolution writes a sum over one of its summands. If this is the result of a brick, OpenVINO copies it twice, which
+takes longer than the convolution. In a model the next layer reads it in place; here an added operator does, which
+returns one element.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _PAGE = 4096
 
 _DEFAULT_AXIS = {"Gather": 0, "GatherElements": 0}
-"""Operators that read by index along one axis, with the axis that they have where none is given."""
+"""Operators that read by index along one axis, with their default axis."""
 
 
 _FLOATS = {"f64": "double", "f16": "float16", "bf16": "bfloat16"}
@@ -44,16 +44,16 @@ _NOT_COMPUTING = frozenset({"Parameter", "Result", "Convert", "ConvertLike", "Sh
 
 
 def read_model(core: openvino.Core, network: Network, dtype: str = NATIVE) -> openvino.Model:
-    """The model of a network, with the shapes of its inputs.
+    """Read a network's model, with the shapes of its inputs.
 
     Args:
         core: The runtime.
         network: The network.
-        dtype: The precision that it is to be computed in.
+        dtype: The precision to compute in.
 
     Raises:
-        UnsupportedBrick: It has strings: a request that held some crashes the process when it is freed. Or it
-            computes in a type that OpenVINO would replace by another one.
+        UnsupportedBrick: It has strings (a request with strings crashes the process when it is freed), or it computes
+            in a type that OpenVINO would replace.
         BackendError: An index is out of range, or inputs or outputs are missing.
         RuntimeError: OpenVINO cannot read it.
     """
@@ -82,17 +82,17 @@ def read_model(core: openvino.Core, network: Network, dtype: str = NATIVE) -> op
 
 
 def narrow_edges(model: openvino.Model, precision: str) -> tuple[openvino.Model, frozenset[int]]:
-    """Let a model take and give values in the precision that it computes in, as between the layers of a model.
+    """Let a model read and return values in its computing precision, as between the layers of a model.
 
-    Left alone, it takes and gives them in single precision, and converts them in each execution: or does not use the
-    precision at all, where an operator stands alone.
+    Otherwise it reads and returns single precision and converts in each execution; a single operator would not use the
+    precision at all.
 
     Args:
-        model: The model; it is not to be used afterwards.
-        precision: OpenVINO's name of it.
+        model: The model; not to be used afterwards.
+        precision: OpenVINO's name for the precision.
 
     Returns:
-        The model, and which of its outputs were of single precision before.
+        The model, and the outputs that had single precision before.
     """
     from openvino import Type
     from openvino.preprocess import PrePostProcessor
@@ -111,10 +111,9 @@ def narrow_edges(model: openvino.Model, precision: str) -> tuple[openvino.Model,
 
 
 def input_names(network: Network) -> list[str]:
-    """Names of the inputs in the order of the network, which OpenVINO keeps.
+    """Return the names of the inputs in the order of the network, which OpenVINO keeps.
 
-    It does not keep their names: that of an input which is also an output (through an operator that does nothing) is
-    lost.
+    OpenVINO may lose a name: an input that is also an output (through an operator without effect) has lost its name.
     """
     model = network.model
     if model is None:
@@ -125,7 +124,7 @@ def input_names(network: Network) -> list[str]:
 
 
 def probe_model() -> bytes:
-    """The smallest network: one operator on one element."""
+    """Return the smallest network: one operator on one element."""
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in ("x", "y")]
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "probe", values[:1], values[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
@@ -134,7 +133,7 @@ def probe_model() -> bytes:
 
 
 def _write_files(network: Network, source: onnx.ModelProto, folder: Path) -> Path:
-    """A model file with its weights beside it, for a network that is too large for one protobuf."""
+    """Write a model file with external weights, for a network that is too large for one protobuf."""
     model = deepcopy(source)
     with (folder / "weights").open("wb") as file:
         for tensor in model.graph.initializer:
@@ -168,7 +167,7 @@ def _require_indices(network: Network, graph: onnx.GraphProto) -> None:
 
 
 def _require_own_types(model: openvino.Model, dtype: str) -> None:
-    """Refuse what OpenVINO computes in another type than the network's own, without a word: constants may have any."""
+    """Refuse types that OpenVINO would silently replace; constants may have any type."""
     computed = set[str]()
     for operator in model.get_ordered_ops():
         name, kind = operator.get_friendly_name(), operator.get_type_name()
@@ -191,7 +190,7 @@ def _axis(node: onnx.NodeProto) -> int:
 
 
 _CHANNELS_LAST: Mapping[str, tuple[str, str]] = {"acdb": ("NCHW", "NHWC"), "acdeb": ("NCDHW", "NDHWC")}
-"""OpenVINO's word for a layout to what it is called at the edges of a model: as in ONNX, and with channels last."""
+"""Layouts at the edges of a model by OpenVINO's name: as in ONNX, and with channels last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,16 +204,16 @@ class Edges:
         return bool(self.inputs or self.outputs)
 
     def taken(self, index: int, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """An input in ONNX's layout as the network takes it."""
+        """Return an input in the network's layout, from ONNX's."""
         return np.moveaxis(array, 1, -1) if index in self.inputs else array
 
     def given(self, index: int, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """An output as the network gives it in ONNX's layout."""
+        """Return an output in ONNX's layout, from the network's."""
         return np.moveaxis(array, -1, 1) if index in self.outputs else array
 
 
 def changed_edges(compiled: openvino.CompiledModel) -> Edges:
-    """The edges whose layout a compiled model changes, to or from channels last, before or after all else."""
+    """Return the edges at which a compiled model changes the layout, to or from channels last."""
     executed = compiled.get_runtime_model()
     inputs, outputs = {}, {}
     places = {port.get_node().get_friendly_name(): index for index, port in enumerate(compiled.inputs)}
@@ -231,7 +230,7 @@ def changed_edges(compiled: openvino.CompiledModel) -> Edges:
 
 
 def with_edges(model: openvino.Model, edges: Edges) -> openvino.Model:
-    """A model that takes and gives values in a layout; it is not to be used afterwards."""
+    """Return a model that reads and returns values in a layout; the argument is not to be used afterwards."""
     from openvino import Layout
     from openvino.preprocess import PrePostProcessor
 
@@ -248,11 +247,11 @@ def with_edges(model: openvino.Model, edges: Edges) -> openvino.Model:
 
 
 def copied_outputs(compiled: openvino.CompiledModel, edges: Edges) -> frozenset[int]:
-    """Outputs in a layout of ``edges`` that are copied out of the memory of a value that a convolution wrote over.
+    """Return the outputs in a layout of ``edges`` that are copied from the memory of a convolution's summand.
 
     Args:
-        compiled: A model as ``with_edges`` made it.
-        edges: What it was made with.
+        compiled: A model from ``with_edges``.
+        edges: The argument of ``with_edges``.
     """
     found = set()
     for index, result in enumerate(compiled.get_runtime_model().get_results()):
@@ -267,7 +266,7 @@ def copied_outputs(compiled: openvino.CompiledModel, edges: Edges) -> frozenset[
 
 
 def reading_one_of(model: openvino.Model, outputs: frozenset[int]) -> openvino.Model:
-    """A model as ``with_edges`` made it that gives of some outputs the first element only."""
+    """Return a model from ``with_edges`` that returns only the first element of some outputs."""
     from openvino import Model, opset8
 
     results = []
