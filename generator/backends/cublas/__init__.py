@@ -1,5 +1,5 @@
-"""cuBLAS as a library: bricks that are one matrix product, with what its epilogues do behind it.
+"""cuBLAS as a library: bricks of one matrix product, with an epilogue.
 
-``problem`` leads from ONNX to one call of the library. ``backend`` executes it by cuBLASLt with any of its algorithms,
-or by cuBLAS itself.
+``problem`` translates from ONNX to one call of the library. ``backend`` executes it with any algorithm of cuBLASLt, or
+with cuBLAS.
 """

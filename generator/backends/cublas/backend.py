@@ -1,4 +1,4 @@
-"""cuBLAS: bricks that are one matrix product, with a bias and an activation where its epilogues have them."""
+"""cuBLAS: bricks of one matrix product, with a bias and an activation if an epilogue exists."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .problem import Matrix, Operands
 MOST = 32
 """Algorithms that are asked for."""
 _WORKSPACE = 32 << 20
-"""Bytes that an algorithm may have: what NVIDIA recommends for Hopper (``cublasSetWorkspace``)."""
+"""Maximum workspace of an algorithm in bytes: NVIDIA's advice for Hopper (``cublasSetWorkspace``)."""
 
 _TYPES = {"float32": 0, "float16": 2, "bfloat16": 14}
 """``cudaDataType`` by precision."""
@@ -38,7 +38,7 @@ _COMPUTE_32F, _COMPUTE_32F_FAST_TF32 = 68, 77
 """``cublasComputeType_t``."""
 _EPILOGUES = {("", False): 1, ("", True): 4, ("relu", False): 2, ("relu", True): 6, ("gelu", False): 32,
               ("gelu", True): 36}  # fmt: skip
-"""``cublasLtEpilogue_t`` by activation and whether there is a vector."""
+"""``cublasLtEpilogue_t`` by activation and presence of a vector."""
 _KNOBS = ("TILE_ID", "STAGES_ID", "SPLITK_NUM", "REDUCTION_SCHEME", "CTA_SWIZZLING", "CUSTOM_OPTION", "INNER_SHAPE_ID",
           "CLUSTER_SHAPE_ID")  # fmt: skip
 _FLAGS = {
@@ -49,17 +49,17 @@ _FLAGS = {
 
 
 def cuda_type(dtype: str) -> int:
-    """Number of a precision in CUDA's libraries (``cudaDataType``)."""
+    """Return the number of a precision in CUDA's libraries (``cudaDataType``)."""
     return _TYPES[dtype]
 
 
 def compute_type(dtype: str, *, tf32: bool) -> int:
-    """Number of the precision that is computed in (``cublasComputeType_t``): float32, or TF32 where it may be."""
+    """Return the number of the computing precision (``cublasComputeType_t``): float32, or TF32 if allowed."""
     return _COMPUTE_32F_FAST_TF32 if tf32 and dtype == "float32" else _COMPUTE_32F
 
 
 class Scalars:
-    """The two factors of a product, on the host, where the library reads them."""
+    """The two factors of a product in host memory, from which the library reads them."""
 
     def __init__(self, alpha: float, beta: float) -> None:
         self._numbers = np.array([alpha, beta], np.float32)
@@ -71,13 +71,13 @@ class Light:
     """A product, described to the library.
 
     Args:
-        operands: In memory.
-        memory: For workspaces.
-        stream: Where it is enqueued.
-        tf32: Whether float32 may be multiplied in TF32.
+        operands: Operands in memory.
+        memory: Memory for workspaces.
+        stream: The stream.
+        tf32: float32 may be multiplied in TF32.
 
     Raises:
-        Exception: ``cuBLASLtError`` where the library does not have it.
+        Exception: ``cuBLASLtError`` if the library lacks it.
     """
 
     def __init__(self, operands: Operands, memory: Memory, stream: int, *, tf32: bool) -> None:
@@ -106,7 +106,7 @@ class Light:
         return len(self._results)
 
     def row(self, place: int) -> PlanTime:
-        """What is known of an algorithm."""
+        """Return the row of an algorithm."""
         number, *knobs = (self._configured(place, name) for name in ("ID", *_KNOBS))
         named = tuple(sorted(zip((name.lower() for name in _KNOBS), knobs, strict=True)))
         text = "_".join(f"{name}={value}" for name, value in named if value)
@@ -122,7 +122,7 @@ class Light:
         )
 
     def starter(self, place: int) -> Callable[[], tuple[Run, int]]:
-        """Builds an algorithm (see ``plan_times.Candidate``)."""
+        """Return a function that builds an algorithm (see ``PlanCandidate``)."""
 
         def start() -> tuple[Run, int]:
             size = int(self._results[place]["workspace_size"])
@@ -131,7 +131,7 @@ class Light:
         return start
 
     def run(self, place: int) -> Run:
-        """What enqueues one execution with an algorithm; holds its workspace and this description."""
+        """Return a function that enqueues one execution with an algorithm; it keeps workspace and description."""
         size = int(self._results[place]["workspace_size"])
         workspace = self._memory.empty(size)
         operands, scalars = self._operands, self._scalars
@@ -211,7 +211,7 @@ class Light:
 
 @cache
 def _handle() -> int:
-    """The one handle of this process."""
+    """Return the handle of this process."""
     from nvmath.bindings import cublasLt
 
     handle: int = cublasLt.create()
@@ -225,16 +225,16 @@ def _destroyed(lt: Any, description: int, layouts: tuple[int, ...]) -> None:
 
 
 ROW = PlanTime("gemmEx", -1, modes=("cublas",), place=0)
-"""As a plan; what it runs inside is the library's own choice."""
+"""cuBLAS as a plan; the library chooses the algorithm."""
 _DEFAULT_ALGORITHM = -1
 """``CUBLAS_GEMM_DEFAULT``."""
 
 
 def plain_run(operands: Operands, memory: Memory, *, tf32: bool) -> Run:
-    """What enqueues one execution.
+    """Return a function that enqueues one execution.
 
     Raises:
-        UnsupportedBrick: Something is added to the product, or follows it.
+        UnsupportedBrick: The product has a summand or a following operator.
     """
     from cupy.cuda import device
     from cupy_backends.cuda.libs import cublas
@@ -268,7 +268,7 @@ def plain_run(operands: Operands, memory: Memory, *, tf32: bool) -> Run:
 
 
 def plain_starter(operands: Operands, memory: Memory, *, tf32: bool) -> Callable[[], tuple[Run, int]]:
-    """Builds it (see ``plan_times.Candidate``); its workspace is the library's own."""
+    """Return a function that builds it (see ``PlanCandidate``); the library has the workspace."""
     return lambda: (plain_run(operands, memory, tf32=tf32), 0)
 
 
@@ -285,11 +285,11 @@ class CublasBackend(LibraryBackend):
     wording = Wording("cuBLAS", unsupported=re.compile(r"NOT_SUPPORTED"), memory=re.compile(r"ALLOC_FAILED"))
 
     def declared(self, device: str) -> Sequence[Option]:  # noqa: ARG002
-        """Those of the one device."""
+        """Return the options of its only device."""
         return (_LIBRARY, MODE, PLAN, TF32)
 
     def others(self, options: Mapping[str, str]) -> Sequence[Algorithm]:
-        """The other library, and the next algorithms of cuBLASLt (see ``LibraryBackend``)."""
+        """Return the other library, and the next algorithms of cuBLASLt (see ``LibraryBackend``)."""
         if options[_LIBRARY.name] == "cublas":
             return [Algorithm("lt", {_LIBRARY.name: "lt"}, "cuBLASLt's first algorithm for each brick")]
         plain = {_LIBRARY.name: "cublas", PLAN.name: "0"}
@@ -303,7 +303,7 @@ class CublasBackend(LibraryBackend):
         _ = cublas, cublasLt.get_version()
 
     def load(self, network: Network, settings: Settings, memory: Memory, device: Device) -> LoadedBrick:
-        """The brick with the algorithm that the options choose (see ``LibraryBackend``)."""
+        """Load the brick with the algorithm that the options choose (see ``LibraryBackend``)."""
         wanted, tf32 = int(settings.options[PLAN.name]), _allows_tf32(settings)
         operands = Operands(network, settings.dtype, memory)
         if settings.options[_LIBRARY.name] == "cublas":
@@ -318,9 +318,9 @@ class CublasBackend(LibraryBackend):
         return replace(operands.loaded(), run=light.run(wanted))
 
     def plans(self, network: Network, settings: Settings, most: int) -> tuple[PlanTime, ...]:
-        """The algorithms of cuBLASLt, and last cuBLAS itself (see ``Backend``).
+        """Return the algorithms of cuBLASLt, and last cuBLAS (see ``Backend``).
 
-        Places are those among the algorithms of cuBLASLt; that of cuBLAS is executed by ``library=cublas``.
+        Places count the algorithms of cuBLASLt; ``library=cublas`` executes cuBLAS.
         """
         if network.model is None or network.unroll > 1:
             raise UnsupportedBrick("cuBLAS: plans are those of one brick")

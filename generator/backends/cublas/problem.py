@@ -1,8 +1,8 @@
-"""One matrix product as cuBLAS is given it, and its operands in memory of a GPU.
+"""One matrix product as a call of cuBLAS, and its operands in memory of a GPU.
 
-A ``Problem`` is independent of the library, so that what it means can be computed. cuBLAS has columns one after the
-other, ONNX rows. What lies in memory as a matrix of rows is for cuBLAS the transposed matrix; so it is asked for the
-transposed result, which is the product of the transposed operands the other way round.
+A ``Problem`` is independent of the library, so that its meaning can be computed. cuBLAS stores matrices by columns,
+ONNX by rows. ONNX's matrix in memory is therefore the transposed matrix for cuBLAS. dlbricks asks for the transposed result,
+which is the product of the transposed operands in reverse order.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Matrix:
 
     Attributes:
         value: Name of the value in the network.
-        rows: As it lies in memory.
-        columns: Likewise.
-        transposed: Whether the product reads it the other way round.
-        stride: Elements from one of the batch to the next; 0: it is the same one for all.
+        rows: Rows in memory.
+        columns: Columns in memory.
+        transposed: The product reads the transposed matrix.
+        stride: Elements from one matrix of the batch to the next; 0: one matrix for all.
     """
 
     value: str
@@ -47,12 +47,12 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Addend:
-    """What is added to the product.
+    """The summand of a product.
 
     Attributes:
         value: Name of the value in the network.
-        shape: Of the value, with two dimensions: rows and columns of the result as the network has it, or ones.
-        factor: What it is multiplied by.
+        shape: Its two dimensions: rows and columns of the network's result, or ones.
+        factor: Its factor.
     """
 
     value: str
@@ -65,13 +65,13 @@ class Problem:
     """``result = activation(alpha * left * right + addend)``, all column by column.
 
     Attributes:
-        left: First operand of the library's: the network's second.
-        right: Second operand of the library's.
+        left: The library's first operand: the network's second.
+        right: The library's second operand.
         result: Its rows are the columns of the network's result.
-        depth: What is summed over.
-        batch: Products at once.
+        depth: Length of the sums.
+        batch: Number of products at once.
         alpha: Factor of the product.
-        addend: Or None.
+        addend: The summand, or None.
         activation: ``relu``, ``gelu`` (by the hyperbolic tangent) or empty.
     """
 
@@ -86,18 +86,18 @@ class Problem:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is a product and nothing else."""
+        """Return True if it is only a product."""
         return self.addend is None and not self.activation
 
 
 def problem_of(model: onnx.ModelProto) -> Problem:
-    """The one product that a brick is.
+    """Translate a brick of one product.
 
     Args:
         model: A brick's network.
 
     Raises:
-        UnsupportedBrick: It is something else; the message names the operator and says why.
+        UnsupportedBrick: The brick is different; the message names the operator and says why.
     """
     graph = _Graph(model)
     first, *rest = model.graph.node
@@ -166,7 +166,7 @@ def _gemm(node: onnx.NodeProto, graph: _Graph) -> Problem:
 
 
 def _followed(found: Problem, node: onnx.NodeProto, graph: _Graph) -> Problem:
-    """The product with one more operator behind it."""
+    """Return the product with one more operator after it."""
     value = found.result.value
     if list(node.input).count(value) != 1 or found.activation:
         raise _refused(node, "behind a product is nothing that the library does with it")
@@ -201,26 +201,26 @@ Array = npt.NDArray[Any]
 
 
 class Operands:
-    """Operands and result of the one product that a brick is.
+    """Operands and result of a brick of one product.
 
     Args:
         network: One copy, with a model.
         dtype: Precision of the settings.
-        memory: Where they go.
+        memory: Memory for them.
 
     Attributes:
         problem: The product.
         dtype: Precision of all of them in memory.
-        left: Of the library.
-        right: Of the library.
-        result: Of the library.
-        matrix: What is added element by element; None where nothing is.
-        vector: What is added per column of the network's result; None where nothing is.
+        left: The library's first operand.
+        right: The library's second operand.
+        result: The library's result.
+        matrix: Summand per element; None without one.
+        vector: Summand per column of the network's result; None without one.
         beta: Factor of ``matrix``.
 
     Raises:
-        UnsupportedBrick: It is something else than a product that the library has.
-        MemoryError: There is not enough memory.
+        UnsupportedBrick: The library lacks this product.
+        MemoryError: Not enough memory.
     """
 
     def __init__(self, network: Network, dtype: str, memory: Memory) -> None:
@@ -244,7 +244,7 @@ class Operands:
             self._add(self.problem.addend, values)
 
     def loaded(self) -> LoadedBrick:
-        """The brick in memory; its ``run`` is still to be chosen."""
+        """Return the brick in memory; its ``run`` is still to be chosen."""
         return LoadedBrick(_unplanned, self._inputs, [self.result], self._results)
 
     @property
@@ -271,13 +271,13 @@ class Operands:
 
 
 def added(problem: Problem, addend: Addend, array: Array, *, fixed: bool) -> tuple[Array, float]:
-    """What is added, as the library takes it, and its factor: 0 for a vector, one number per column, without one.
+    """Return the summand for the library and its factor: 0 for a vector (one number per column).
 
     Args:
         problem: The product.
-        addend: Of it.
-        array: Its value in the network.
-        fixed: Whether that is a weight, which may be changed once and for all.
+        addend: Its summand.
+        array: The summand's value in the network.
+        fixed: The value is a weight, which may be changed once.
 
     Raises:
         UnsupportedBrick: An input of the network would have to be changed in each execution.

@@ -1,6 +1,6 @@
-"""cuDNN as a library: bricks as operation graphs, and the execution plans that cuDNN offers for them.
+"""cuDNN as a library: bricks as operation graphs, and cuDNN's execution plans for them.
 
-``operations`` holds the values, their places in memory, and the graph while it is built. ``operators`` leads from ONNX
-to them, ``plans`` to the library and what it offers; the process that asks stands in ``planning`` and needs no GPU.
-``backend`` executes plans on one.
+``operations`` has the tensors, their memory layout, and the graph under construction. ``operators`` translates from
+ONNX, ``plans`` asks the library for its plans; the asking process (``planning``) needs no GPU. ``backend`` executes
+plans on a GPU.
 """

@@ -1,7 +1,7 @@
 """cuDNN: convolutions and their fusions, products, norms, attention, pointwise operations and reductions.
 
-A brick is one operation graph, executed by one of the plans that the library offers for it. What the graph API has not
-is refused, and no operator is ever replaced by another one.
+A brick is one operation graph, executed by one of the library's plans. Operators that the graph API lacks are refused;
+no operator is ever replaced by another one.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ from .plans import DESELECTED, MODES, UNSUPPORTED, Target, engine_notes, planned
 Array = npt.NDArray[Any]
 
 _NARROWING = ("TENSOR_CORE", "DOWN_CONVERT_INPUTS")
-"""Notes of plans that do not multiply float32 as such."""
+"""Notes of plans that do not multiply in full float32."""
 _OF_THE_LIBRARY = re.compile(r"eng\d")
-"""Names of plans of the library; the Python frontend mixes engines of its own into the list."""
+"""Names of the library's plans; the Python frontend adds other engines to the list."""
 _LEFT_OUT = "cuDNN: left out, since it multiplies float32 in TF32 or narrower; tf32=on allows it"
 _FOREIGN = "an engine of the Python frontend, not of the library"
 
 
 class Execution:
-    """A brick.
+    """A brick in memory, ready for a plan.
 
     Args:
         network: One copy, with a model.
-        settings: As of ``Backend.prepare``.
-        memory: Where its tensors go.
+        settings: Settings of ``Backend.prepare``.
+        memory: Memory for its tensors.
         device: The GPU.
-        handle: Of the library, which enqueues in the device's stream.
+        handle: The library's handle, which enqueues in the device's stream.
 
     Raises:
-        UnsupportedBrick: cuDNN's graph API does not have it, or no engine does.
+        UnsupportedBrick: cuDNN's graph API or all engines lack it.
         BackendError: The library failed.
-        MemoryError: There is not enough memory for its tensors.
+        MemoryError: Not enough memory for its tensors.
     """
 
     def __init__(
@@ -77,14 +77,14 @@ class Execution:
         self._whole = whole
 
     def loaded(self, wanted: int) -> library.LoadedBrick:
-        """The brick with one of its plans.
+        """Return the brick with one of its plans.
 
         Args:
-            wanted: Place of the plan among those that can be built.
+            wanted: Index of the plan among the plans that can be built.
 
         Raises:
-            UnsupportedBrick: None can be built, or not so many.
-            MemoryError: There is not enough memory for its workspace.
+            UnsupportedBrick: Fewer plans can be built.
+            MemoryError: Not enough memory for its workspace.
         """
         reasons: list[str] = []
         place = 0
@@ -145,7 +145,7 @@ class Execution:
             )
 
     def _offered(self) -> Any:
-        """The library's graph with the plans of all heuristics."""
+        """Return the library's graph with the plans of all heuristics."""
         try:
             return planned(self._graph, MODES, self._target)
         except DlbricksError:
@@ -170,7 +170,7 @@ class Execution:
         return max(int(self._built.get_workspace_size_plan_at_index(index)), 0)
 
     def _run(self, index: int, size: int) -> Run:
-        """What enqueues one execution of a plan; holds its workspace."""
+        """Return a function that enqueues one execution of a plan and keeps its workspace."""
         workspace = self._memory.empty(size)
         execute, pack, handle = self._built.execute_plan_at_index, self._pack, self._handle
 
@@ -207,7 +207,7 @@ class Execution:
         return found
 
     def _bound(self, whole: OperationGraph) -> list[str]:
-        """Tensors that an execution is given; what no operation reads is no tensor of the library's graph."""
+        """Return the tensors of an execution; values that no operation reads are not in the library's graph."""
         read = {name for operation in whole.operations for name in operation.inputs.values()}
         roles = (TensorRole.INPUT, TensorRole.WEIGHT, TensorRole.SCALAR, TensorRole.OUTPUT)
         return [name for name, tensor in whole.of(*roles) if tensor.role is TensorRole.OUTPUT or name in read]
@@ -236,7 +236,7 @@ def _outputs(whole: OperationGraph, network: Network) -> list[tuple[str, tuple[i
 
 
 def _leave_out(built: Any) -> None:
-    """Have the library refuse plans that do not multiply float32 as such."""
+    """Make the library refuse plans that do not multiply in full float32."""
     import cudnn
 
     built.deselect_numeric_notes([getattr(cudnn.numerical_note, note) for note in _NARROWING])
@@ -274,11 +274,11 @@ class CudnnBackend(library.LibraryBackend):
     )
 
     def declared(self, device: str) -> Sequence[Option]:  # noqa: ARG002
-        """Those of the one device."""
+        """Return the options of its only device."""
         return _OPTIONS
 
     def others(self, options: Mapping[str, str]) -> Sequence[Algorithm]:
-        """The other layout, and the library's next plans (see ``LibraryBackend``)."""
+        """Return the other layout, and the library's next plans (see ``LibraryBackend``)."""
         layout = next(each for each in _LAYOUTS if each != options["layout"])
         return (Algorithm(layout, {"layout": layout}, _LAYOUTS[layout]), *library.later_plans(options))
 
@@ -290,7 +290,7 @@ class CudnnBackend(library.LibraryBackend):
             raise ImportError("the frontend finds no libcudnn.so.9")
 
     def load(self, network: Network, settings: Settings, memory: library.Memory, device: Device) -> library.LoadedBrick:
-        """The brick with the plan that the options choose (see ``LibraryBackend``)."""
+        """Load the brick with the plan that the options choose (see ``LibraryBackend``)."""
         execution = Execution(network, settings, memory, device, _handle(device.stream))
         return execution.loaded(int(settings.options[library.PLAN.name]))
 
@@ -305,7 +305,7 @@ class CudnnBackend(library.LibraryBackend):
 
 @cache
 def _handle(stream: int) -> Any:
-    """The one handle of this process: the library enqueues in the stream."""
+    """Return the handle of this process: the library enqueues in the stream."""
     import cudnn
 
     handle = cudnn.create_handle()

@@ -28,7 +28,7 @@ from ....models.subgraphs import attributes_of, declared_shape
 
 
 class TensorRole(StrEnum):
-    """What a tensor is to the graph."""
+    """Roles of a tensor in the graph."""
 
     INPUT = "input"
     WEIGHT = "weight"
@@ -44,9 +44,9 @@ class Derivation(StrEnum):
 
     NONE = ""
     SCALE = "scale"
-    """Of a batch normalization's scale, mean and variance: what its input is multiplied by."""
+    """Factor of a batch normalization's input, from scale, mean and variance."""
     SHIFT = "shift"
-    """Of a batch normalization's scale, mean, variance and bias: what is then added."""
+    """Summand of a batch normalization, from scale, mean, variance and bias."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +54,14 @@ class Tensor:
     """A tensor of an operation graph.
 
     Attributes:
-        shape: Its dimensions as cuDNN wants them: at least three, of images at least four.
-        role: What it is to the graph.
-        order: Dimensions from the slowest to the fastest, as the network holds the value; empty: as they stand.
-        relaid: Whether it is laid out anew for the library, with its dimensions as they stand.
-        sources: Values of the network that it is read from; the first one, reshaped, unless ``derivation`` says more.
-        derivation: How it follows from the sources.
-        value: Of a scalar; of a derived weight the epsilon.
-        image: Whether its second dimension is that of channels, which may as well be the fastest in memory.
+        shape: Its dimensions as cuDNN requires: at least three, at least four for images.
+        role: Its role in the graph.
+        order: Dimensions from the slowest to the fastest in the network's memory; empty: in their order.
+        relaid: Copied for the library with dimensions in their order.
+        sources: Values of the network behind it; without a ``derivation`` the first one, reshaped.
+        derivation: Rule that computes it from the sources.
+        value: Value of a scalar; epsilon of a derived weight.
+        image: Its second dimension has the channels, which may also be the fastest in memory.
     """
 
     shape: tuple[int, ...]
@@ -74,10 +74,10 @@ class Tensor:
     relaid: bool = False
 
     def strides(self, *, channels_last: bool = False) -> tuple[int, ...]:
-        """Distance in elements between neighbours along each dimension.
+        """Return the distance in elements between neighbours along each dimension.
 
         Args:
-            channels_last: Whether an image has its channels fastest in memory.
+            channels_last: Images have their channels fastest in memory.
         """
         order = tuple(range(len(self.shape))) if self.relaid else self.order or tuple(range(len(self.shape)))
         if channels_last and self.image and not self.order:
@@ -127,16 +127,16 @@ class OperationGraph:
 
 
 _FIXED = frozenset({"conv_fprop", "layernorm", "rmsnorm", "sdpa"})
-"""Operations whose dimensions have a meaning each."""
+"""Operations that give each dimension a meaning."""
 _LEAST = 3
 
 
 def merged(graph: OperationGraph, *, channels_last: bool = False) -> OperationGraph:
-    """The graph with as few dimensions as it can have, at least three.
+    """Return the graph with the fewest possible dimensions, at least three.
 
     Args:
-        graph: A brick; one with a convolution or a normalization over rows stays as it is.
-        channels_last: Whether images have their channels fastest in memory: neighbours are then others.
+        graph: A brick; convolutions and normalizations over rows stay unchanged.
+        channels_last: Images have their channels fastest in memory, which changes the neighbours.
     """
     if any(operation.kind in _FIXED for operation in graph.operations):
         return graph
@@ -158,7 +158,7 @@ def merged(graph: OperationGraph, *, channels_last: bool = False) -> OperationGr
 
 
 def _in_memory(tensor: Tensor, *, channels_last: bool) -> tuple[int, ...]:
-    """Dimensions from the slowest in memory to the fastest; of a transposed operand, as they stand."""
+    """Return dimensions from the slowest in memory to the fastest; in their order for a transposed operand."""
     if not (channels_last and tensor.image):
         return tensor.shape
     return (tensor.shape[0], *tensor.shape[2:], tensor.shape[1])
@@ -179,11 +179,11 @@ def _groups(shapes: Sequence[Sequence[int]], *, kept: int) -> list[list[int]]:
 
 
 def _rows(groups: Sequence[list[int]], shapes: Sequence[Sequence[int]]) -> list[list[int]]:
-    """One product in place of a batch of products with the same matrix: the batch is more rows.
+    """Turn a batch of products with one matrix into a single product with more rows.
 
     Args:
-        groups: Dimensions as they are merged so far; the last two are rows and columns.
-        shapes: Of all tensors but the matrices on the right, which have no batch.
+        groups: Dimensions merged so far; the last two are rows and columns.
+        shapes: Shapes of all tensors except the right matrices, which are not batched.
     """
     *batches, rows, columns = groups
     if not batches or not (
@@ -194,7 +194,7 @@ def _rows(groups: Sequence[list[int]], shapes: Sequence[Sequence[int]]) -> list[
 
 
 def _are_alike(shapes: Sequence[Sequence[int]], axis: int, other: int) -> bool:
-    """Whether each tensor either has both dimensions or is broadcast over both."""
+    """Return True if each tensor either has both dimensions or is broadcast over both."""
     return all((shape[axis] > 1) == (shape[other] > 1) for shape in shapes)
 
 
@@ -202,12 +202,12 @@ Array = npt.NDArray[Any]
 
 
 def in_memory(tensor: Tensor, values: Mapping[str, Array], *, channels_last: bool) -> Array:
-    """Elements of an input or a weight in the order in which they lie in memory.
+    """Return the elements of an input or a weight in memory order.
 
     Args:
-        tensor: As translated, before its dimensions were merged: merging moves nothing.
-        values: Of the network, by name.
-        channels_last: Whether images have their channels fastest in memory.
+        tensor: The translated tensor before its dimensions were merged: merging moves nothing.
+        values: Values of the network, by name.
+        channels_last: Images have their channels fastest in memory.
     """
     if tensor.derivation is not Derivation.NONE:
         return _laid_out(tensor, _derived(tensor, values), channels_last=channels_last)
@@ -221,12 +221,12 @@ def in_memory(tensor: Tensor, values: Mapping[str, Array], *, channels_last: boo
 
 
 def from_memory(tensor: Tensor, flat: Array, shape: tuple[int, ...], *, channels_last: bool) -> Array:
-    """The value of an output.
+    """Return the value of an output.
 
     Args:
         tensor: As for ``in_memory``.
-        flat: Its elements in the order in which they lie in memory.
-        shape: Of the value in the network.
+        flat: Its elements in memory order.
+        shape: Shape of the value in the network.
         channels_last: As for ``in_memory``.
     """
     if not (channels_last and tensor.image):
@@ -251,7 +251,7 @@ def _derived(tensor: Tensor, values: Mapping[str, Array]) -> Array:
 
 _FLOATS = frozenset({onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16})
 _MIXING = frozenset({"MatMul", "Gemm", "Softmax", "LayerNormalization", "RMSNormalization"})
-"""Where one of these is, a tensor of four dimensions is no image."""
+"""Operators that mark a brick's tensors of four dimensions as other data than images."""
 _LEAST_RANK = 3
 _IMAGE_RANK = 4
 
@@ -269,11 +269,11 @@ class CudnnNode:
         self._attributes = attributes_of(proto)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """An attribute, or its default; text is ``str``."""
+        """Return an attribute, or its default; text is ``str``."""
         return self._attributes.get(name, default)
 
     def has(self, index: int) -> bool:
-        """Whether an optional input is given."""
+        """Return True if an optional input is present."""
         return index < len(self.inputs) and bool(self.inputs[index])
 
     def shape(self, index: int) -> Shape:
@@ -286,16 +286,16 @@ class CudnnNode:
         return self.build.shape(self.outputs[0])
 
     def tensor(self, index: int) -> str:
-        """The tensor of an input."""
+        """Return the tensor of an input."""
         return self.build.tensor(self.inputs[index])
 
     def write(self, kind: str, inputs: Mapping[str, str], shape: Shape | None = None, **settings: Any) -> str:
-        """Add an operation whose result is this node's, or a step on the way to it.
+        """Add an operation that computes this node's result or a step towards it.
 
         Args:
-            kind: Of the operation.
-            inputs: Parameter to tensor.
-            shape: Of the result in cuDNN's dimensions; None: that of the node's first output.
+            kind: Kind of the operation.
+            inputs: Tensors by parameter.
+            shape: Shape of the result in cuDNN's dimensions; None: the shape of the node's first output.
             **settings: Other parameters.
 
         Returns:
@@ -314,20 +314,20 @@ class CudnnNode:
         self.build.name(self.outputs[0], tensor)
 
     def refuse(self, why: str) -> UnsupportedBrick:
-        """The error for what cannot be expressed."""
+        """Return the error for a part that cannot be expressed."""
         return UnsupportedBrick(f"cuDNN: {self.op_type} {why}")
 
 
 class Builder:
     """An operation graph while it grows.
 
-    All tensors of a graph have one rank, since cuDNN broadcasts between equal ranks only: shapes get ones in front,
-    as NumPy's broadcasting has it, and images of one axis become images of two.
+    All tensors of a graph have one rank, since cuDNN broadcasts between equal ranks only. Shapes get leading ones, as
+    in NumPy's broadcasting, and images of one axis become images of two.
 
     Attributes:
         graph: The network.
-        rank: Number of dimensions of the value that has most of them, at least three.
-        one_axis: Whether its images have one axis, and become images of one row.
+        rank: Largest number of dimensions of a value, at least three.
+        one_axis: Its images have one axis, and become images of one row.
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:
@@ -350,33 +350,33 @@ class Builder:
         self._operations: list[Operation] = []
 
     def shape(self, name: str) -> Shape:
-        """Static shape of a value of the network.
+        """Return the static shape of a value of the network.
 
         Raises:
-            UnsupportedBrick: It has none.
+            UnsupportedBrick: The shape is not static.
         """
         if name not in self._shapes:
             raise UnsupportedBrick(f"cuDNN: the shape of {name} is not known")
         return self._shapes[name]
 
     def lifted(self, shape: Shape) -> Shape:
-        """A shape in the rank of all tensors of the graph."""
+        """Return a shape in the rank of all tensors of the graph."""
         whole = (1,) * (self.rank - len(shape)) + tuple(shape)
         return (*whole[:2], 1, *whole[2:]) if self.one_axis else whole
 
     def axis(self, name: str, axis: int) -> int:
-        """A dimension of a value, counted among those of its tensor."""
+        """Return the index of a value's dimension among its tensor's dimensions."""
         rank = len(self.shape(name))
         found = axis % max(rank, 1) + self.rank - rank
         return found + 1 if self.one_axis and found >= 2 else found
 
     def constant(self, name: str) -> list[float] | None:
-        """The elements of a small constant; None for any other value."""
+        """Return the elements of a small constant; None for any other value."""
         found = self._constants.get(name)
         return None if found is None else [float(each) for each in numpy_helper.to_array(found).reshape(-1)]
 
     def tensor(self, name: str) -> str:
-        """The tensor of a value of the network, in its lifted shape."""
+        """Return the tensor of a value of the network, in its lifted shape."""
         if name in self._named:
             return self._named[name]
         numbers = self.constant(name)
@@ -387,10 +387,10 @@ class Builder:
     def read(
         self, name: str, shape: Shape, *, order: Sequence[int] = (), image: bool | None = None, relaid: bool = False
     ) -> str:
-        """A tensor that reads an input or a weight of the network in a shape, and in an order in memory, of its own.
+        """Return a tensor that reads an input or a weight of the network in another shape and memory order.
 
         Raises:
-            UnsupportedBrick: It holds no floating-point numbers, or another operation computes it.
+            UnsupportedBrick: The value is not floating-point, or another operation computes it.
         """
         self._require_float(name)
         if name in self._named:
@@ -400,10 +400,10 @@ class Builder:
         return self._add(Tensor(tuple(shape), role, tuple(order), (name,), image=whole, relaid=relaid), name)
 
     def derived(self, derivation: Derivation, sources: Sequence[str], shape: Shape, epsilon: float) -> str:
-        """A weight that follows from others.
+        """Return a weight derived from others.
 
         Raises:
-            UnsupportedBrick: One of them is computed by the graph, or an input of the network.
+            UnsupportedBrick: A source is computed by the graph, or an input of the network.
         """
         if not self._weights.issuperset(sources):
             raise UnsupportedBrick("cuDNN: parameters of a normalization that are no constants")
@@ -411,7 +411,7 @@ class Builder:
         return self._add(found, f"{derivation}({sources[0]})")
 
     def given(self, name: str) -> bool:
-        """Whether a value comes from outside of the graph: an input, a weight or a constant."""
+        """Return True if a value comes from outside of the graph: an input, a weight or a constant."""
         return not any(name in node.output for node in self.graph.node)
 
     def readers(self, name: str) -> int:
@@ -419,11 +419,11 @@ class Builder:
         return sum(list(node.input).count(name) for node in self.graph.node)
 
     def is_wanted(self, name: str) -> bool:
-        """Whether a value is read by a node, or an output of the network."""
+        """Return True if a node reads a value, or if it is an output of the network."""
         return bool(self.readers(name)) or any(name == value.name for value in self.graph.output)
 
     def scalar(self, value: float) -> str:
-        """A number that is passed by value."""
+        """Return the tensor of a number that is passed by value."""
         return self._add(Tensor((1,) * len(self.lifted(())), TensorRole.SCALAR, value=value), f"={value!r}")
 
     def shape_of(self, tensor: str) -> Shape:
@@ -431,7 +431,7 @@ class Builder:
         return self._tensors[tensor].shape
 
     def is_scalar(self, tensor: str) -> bool:
-        """Whether a tensor is a number passed by value."""
+        """Return True if a tensor is a number passed by value."""
         return self._tensors[tensor].role is TensorRole.SCALAR
 
     def write(self, kind: str, inputs: Mapping[str, str], shape: Shape, settings: Mapping[str, Any]) -> str:
@@ -449,10 +449,10 @@ class Builder:
         self._named[value] = tensor
 
     def finish(self) -> OperationGraph:
-        """The graph.
+        """Return the graph.
 
         Raises:
-            UnsupportedBrick: Nothing is computed, or an output of the network is no result of it.
+            UnsupportedBrick: It computes nothing, or does not compute an output of the network.
         """
         if not self._operations:
             raise UnsupportedBrick("cuDNN: nothing is computed, values are passed on")

@@ -1,11 +1,11 @@
-"""From the network of a brick to an operation graph: what each operator of ONNX is in cuDNN's graph API.
+"""Translate a brick's network to an operation graph: each ONNX operator in terms of cuDNN's graph API.
 
-The operations are those of cuDNN's frontend (https://docs.nvidia.com/deeplearning/cudnn/frontend/latest/). Its Python
-binding has no pooling ("resample"): pools are refused. The product, scaling, mask, softmax and second product of an
-attention head are one operation there, ``sdpa`` (scaled dot-product attention).
+The operations belong to cuDNN's frontend (https://docs.nvidia.com/deeplearning/cudnn/frontend/latest/). Its Python
+binding lacks pooling ("resample"), so that pools are refused. The product, scaling, mask, softmax and second product of
+an attention head are one operation there, ``sdpa`` (scaled dot-product attention).
 
-Bricks are in canonical form (``bricks.canonical``): the newest opset, defaults filled in, shapes static. What has no
-counterpart in cuDNN's graph API is refused with its reason; nothing is approximated.
+Bricks are in canonical form (``bricks.canonical``): the newest opset, defaults filled in, shapes static. Operators
+without a counterpart in cuDNN's graph API are refused with a reason; nothing is approximated.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ def _layer_normalization(node: CudnnNode) -> None:
 
 @_operator("Softmax")
 def _softmax(node: CudnnNode) -> None:
-    """The usual five steps; cuDNN's graph API has no softmax of its own outside of attention."""
+    """Add the usual five steps; cuDNN's graph API lacks a softmax outside of attention."""
     x = node.tensor(0)
     axis = node.build.axis(node.inputs[0], node.get("axis", -1))
     row = tuple(1 if at == axis else size for at, size in enumerate(node.build.shape_of(x)))
@@ -256,7 +256,7 @@ def _require_rows(node: CudnnNode) -> None:
 
 
 def _pair(node: CudnnNode, how: tuple[str, str, str], first: str, second: str) -> str:
-    """An operation of two operands. cuDNN broadcasts the second one: what is smaller goes there, where order allows."""
+    """Add an operation with two operands. cuDNN broadcasts the second: the smaller one goes there if order allows."""
     kind, one, other = how
     build = node.build
     shapes = build.shape_of(first), build.shape_of(second)
@@ -267,18 +267,18 @@ def _pair(node: CudnnNode, how: tuple[str, str, str], first: str, second: str) -
 
 
 _BETWEEN = ((), ("Mul",), ("Div",), ("Add",), ("Mul", "Add"), ("Div", "Add"))
-"""What may stand between the first product and the softmax: a scale, and what is added as a mask."""
+"""Operators allowed between the first product and the softmax: a scale, and a mask to add."""
 _RANK = 4
 """Batch, heads, queries or keys, size of a head."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Scores:
-    """What happens to the first product ahead of the softmax.
+    """Scale and mask of the first product before the softmax.
 
     Attributes:
-        scale: It is multiplied by this.
-        mask: Value that is added; None for none.
+        scale: Factor.
+        mask: Summand; None without one.
     """
 
     scale: float = 1.0
@@ -286,13 +286,13 @@ class _Scores:
 
 
 def attention(nodes: Sequence[CudnnNode]) -> bool:
-    """Add the one operation that a whole brick is, where it is attention.
+    """Add a single operation for the whole brick if it is attention.
 
     Args:
-        nodes: Of the brick, in order.
+        nodes: Nodes of the brick, in order.
 
     Returns:
-        Whether it is; where not, nothing was added.
+        True if it is; otherwise nothing was added.
     """
     scores = _scores(nodes) if _is_shaped(nodes) and _is_chain(nodes) else None
     if scores is None:
@@ -314,7 +314,7 @@ def attention(nodes: Sequence[CudnnNode]) -> bool:
 
 
 def _is_shaped(nodes: Sequence[CudnnNode]) -> bool:
-    """Whether operators, ranks, heads and the axis of the softmax are those of attention."""
+    """Return True if operators, ranks, heads and the axis of the softmax fit attention."""
     kinds = tuple(node.op_type for node in nodes)
     if len(kinds) < 3 or (kinds[0], *kinds[-2:]) != ("MatMul", "Softmax", "MatMul") or kinds[1:-2] not in _BETWEEN:
         return False
@@ -326,7 +326,7 @@ def _is_shaped(nodes: Sequence[CudnnNode]) -> bool:
 
 
 def _is_chain(nodes: Sequence[CudnnNode]) -> bool:
-    """Whether each node reads the one before it, once, and nothing else does; all other operands are given."""
+    """Return True if each node is the only reader of the node before it; all other operands come from outside."""
     build = nodes[0].build
     exposed = {value.name for value in build.graph.output}
     for before, node in itertools.pairwise(nodes):
@@ -339,7 +339,7 @@ def _is_chain(nodes: Sequence[CudnnNode]) -> bool:
 
 
 def _scores(nodes: Sequence[CudnnNode]) -> _Scores | None:
-    """Scale and mask; None where the scale is no number."""
+    """Return scale and mask; None if the scale is not a number."""
     scale, mask = 1.0, None
     for before, node in itertools.pairwise(nodes[:-2]):
         place = 1 - node.inputs.index(before.outputs[0])
@@ -354,13 +354,13 @@ def _scores(nodes: Sequence[CudnnNode]) -> _Scores | None:
 
 
 def translate(model: onnx.ModelProto) -> OperationGraph:
-    """The operation graph of a brick.
+    """Return the operation graph of a brick.
 
     Args:
         model: A brick's network.
 
     Raises:
-        UnsupportedBrick: cuDNN's graph API does not have it; the message names the operator and says why.
+        UnsupportedBrick: cuDNN's graph API lacks it; the message names the operator and says why.
     """
     builder = Builder(infer_shapes(model, strict=True))
     if attention([CudnnNode(proto, builder) for proto in builder.graph.node]):

@@ -1,13 +1,12 @@
-"""The execution plans that cuDNN offers for an operation graph, and whether it can be asked for them here.
+"""cuDNN's execution plans for an operation graph, and their availability here.
 
-A plan is an engine with its knobs. The heuristics of mode A and B rank what they expect to be fast, ``FALLBACK`` adds
-engines that support much and promise nothing. A plan's numerical notes say whether it uses Tensor Cores, its name does
-not: of float32 tensors such a plan multiplies in TF32.
+A plan is an engine with its knobs. The heuristics of mode A and B rank plans by expected speed; ``FALLBACK`` adds
+engines that support much and promise nothing. A plan's numerical notes, not its name, show the use of Tensor Cores:
+with float32 tensors such a plan multiplies in TF32.
 
-The GPU that plans are asked for need not be here: cuDNN 9.8 and newer plan for a device whose properties are described
-to them
+The GPU need not be present: cuDNN 9.8 and newer plan for a device from a description of its properties
 (https://docs.nvidia.com/deeplearning/cudnn/frontend/latest/utilities/deviceless-ahead-of-time-compilation.html). On a
-machine with the GPU, ``cudnn.create_device_properties(0).serialize()`` writes such a description.
+machine with the GPU, ``cudnn.create_device_properties(0).serialize()`` writes the description.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ DTYPES: Mapping[str, str] = {"float32": "FLOAT", "float16": "HALF", "bfloat16": 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Target:
-    """What the library's graphs of a brick are for.
+    """Precision, layout and device of the library's graphs.
 
     Attributes:
-        dtype: One of ``DTYPES``: of all tensors in memory.
-        channels_last: Whether images, and the weights of convolutions, have their channels fastest in memory.
+        dtype: Precision of all tensors in memory, one of ``DTYPES``.
+        channels_last: Images and the weights of convolutions have their channels fastest in memory.
         place: ``device_property`` or ``handle`` of the library's graph class.
     """
 
@@ -50,14 +49,14 @@ def lower(graph: OperationGraph, target: Target) -> Any:
 
     Args:
         graph: A brick.
-        target: What it is for.
+        target: Precision, layout and device.
 
     Returns:
-        A validated ``cudnn.pygraph``; it has the tensors that are no virtual ones under their names.
+        A validated ``cudnn.pygraph`` with its non-virtual tensors under their names.
 
     Raises:
         BackendError: The library infers other dimensions than the translation has.
-        Exception: Whatever the library raises for a graph that it does not support.
+        Exception: Any exception of the library for an unsupported graph.
     """
     import cudnn
 
@@ -114,10 +113,10 @@ _LIBRARIES = ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12")
 
 
 def availability() -> Availability:
-    """Whether plans can be asked for; imports nothing, loads nothing but the driver's library.
+    """Find out if plans are available; import nothing, load only the driver's library.
 
-    A GPU is not needed, but the library that comes with its driver is: cuDNN links against it. NVIDIA's toolkits bring
-    a stub of it for machines without a driver (``lib64/stubs/libcuda.so``).
+    cuDNN links against the library of the GPU's driver but needs no GPU. NVIDIA's toolkits have a stub of the library
+    for machines without a driver (``lib64/stubs/libcuda.so``).
     """
     if importlib.util.find_spec("cudnn") is None:
         return Availability(ok=False, reason=f"not installed; pip install {_FRONTEND} {_LIBRARIES[0]}")
@@ -133,10 +132,10 @@ def availability() -> Availability:
 
 
 def require_library() -> Availability:
-    """Make sure that plans can be asked for.
+    """Make sure that plans are available.
 
     Raises:
-        BackendUnavailable: They cannot; the message says what is missing.
+        BackendUnavailable: They are not; the message names the missing part.
     """
     found = availability()
     if not found.ok:
@@ -171,7 +170,7 @@ _H100: dict[str, Any] = {
 }  # fmt: skip
 
 KNOWN: Mapping[str, Mapping[str, Any]] = {"h100": _H100, "h200": _H200}
-"""Descriptions by name. That of the H200 was put together from documents and readings, not written by cuDNN there."""
+"""Descriptions by name. The H200's was compiled from documents and readings, not written by cuDNN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,13 +191,13 @@ class Gpu:
 
 
 def find_gpu(text: str) -> Gpu:
-    """A GPU by name, or from a file that cuDNN wrote.
+    """Find a GPU by name, or from a file that cuDNN wrote.
 
     Args:
         text: One of ``KNOWN``, or the path of a JSON file.
 
     Raises:
-        UsageError: It is neither, or the file holds something else.
+        UsageError: The text is neither, or the file is invalid.
     """
     if text in KNOWN:
         return _gpu(KNOWN[text], text)
@@ -239,12 +238,12 @@ _USUAL = frozenset({"TENSOR_CORE"})
 """Notes that most engines have."""
 UNSUPPORTED = "cuDNN: no engine supports this graph"
 DESELECTED = "Deselecting execution plan"
-"""What the library says of a plan that was left out for one of its notes."""
+"""The library's message for a plan that was excluded because of a note."""
 _DECLINED = "the backend declined:"
 _NONE = ("No valid engine configs", "CUDNN_STATUS_NOT_SUPPORTED")
-"""What the library says of a graph that none of its engines can run."""
+"""The library's message for a graph that no engine can run."""
 _DEVICE = "cuda_get_device"
-"""What it calls where a description of the device is not enough."""
+"""The library's calls that fail with a description of the device only."""
 _QUOTED = re.compile(r"\{.*", re.DOTALL)
 _REASON_LENGTH = 200
 
@@ -258,11 +257,11 @@ class EnginePlan:
         engine: Number of the engine, for this graph and version of the library.
         knobs: Name and value of each, sorted.
         modes: Heuristics that offer it.
-        rank: Place in the list of the first of these, from 0: mode A's 0 is what the library suggests first.
-        notes: Numerical notes that hold for it.
+        rank: Position in the first of their lists, from 0: mode A's 0 is the library's first suggestion.
+        notes: Its numerical notes.
         behavior: Behaviour notes.
-        workspace_bytes: Memory that it needs beside its tensors; None where it cannot be built.
-        reason: Why it cannot be built; empty where it can.
+        workspace_bytes: Extra memory in bytes; None if it cannot be built.
+        reason: Why it cannot be built; empty if it can.
     """
 
     tag: str
@@ -282,9 +281,9 @@ class Offer:
 
     Attributes:
         operations: Operations of the graph, in order.
-        plans: Those of mode A first, in the library's order; each once.
-        reason: Why there are none; empty where there are.
-        planning_ns: Time that all of it took: graphs, heuristics, and building every plan.
+        plans: The plans, mode A first, in the library's order; each once.
+        reason: Why there are no plans; empty with plans.
+        planning_ns: Time in nanoseconds for graphs, heuristics, and building every plan.
     """
 
     operations: tuple[str, ...]
@@ -297,15 +296,15 @@ def offered(graph: OperationGraph, target: Target) -> Offer:
     """Ask for every plan of every heuristic, and build each.
 
     Args:
-        graph: A brick, with as few dimensions as it has (``merged``).
-        target: What the plans are for.
+        graph: A brick with merged dimensions (``merged``).
+        target: Precision, layout and device.
 
     Raises:
         BackendError: The library infers other dimensions than the translation has.
 
     Returns:
-        What is offered. A graph that the library does not support has no plans, and the reason; a plan that cannot be
-        built keeps its row, with the reason.
+        The offer. An unsupported graph gives a reason instead of plans; a plan that cannot be built keeps its row, with
+        the reason.
     """
     begun = time.perf_counter_ns()
     found: dict[str, EnginePlan] = {}
@@ -332,7 +331,7 @@ def offered(graph: OperationGraph, target: Target) -> Offer:
 
 
 def planned(graph: OperationGraph, modes: Sequence[str], target: Target) -> Any:
-    """The library's graph with the plans of some heuristics, none of them built."""
+    """Return the library's graph with the plans of some heuristics, all of them unbuilt."""
     import cudnn
 
     built = lower(graph, target)
@@ -342,7 +341,7 @@ def planned(graph: OperationGraph, modes: Sequence[str], target: Target) -> Any:
 
 
 def _examined(built: Any, index: int, tag: str, mode: str) -> EnginePlan:
-    """One plan of a graph, built where that can be done here."""
+    """Return one plan of a graph, built if possible here."""
     engine, knobs = built.get_engine_and_knobs_at_index(index)
     named = tuple(sorted((knob.name, int(value)) for knob, value in knobs.items()))
     behavior = tuple(sorted(note.name for note in built.get_behavior_notes_for_plan_at_index(index)))
@@ -357,16 +356,16 @@ def _examined(built: Any, index: int, tag: str, mode: str) -> EnginePlan:
 
 
 def engine_notes(graph: OperationGraph, examples: Mapping[int, str], target: Target) -> dict[int, tuple[str, ...]]:
-    """Numerical notes of each engine; they are the engine's, whatever its knobs.
+    """Return the numerical notes of each engine, which do not depend on its knobs.
 
-    The Python frontend does not report them; but it can leave out the plans that have a note, or that lack one, and
-    refuses to build these. A plan that it does not refuse is built, which takes a second where its kernel is compiled:
-    so it is asked for what is likely to be refused.
+    The Python frontend does not report notes, but it can exclude plans with or without a note, and refuses to build
+    these. Other plans are built, which takes a second if a kernel is compiled. The question is therefore asked so that
+    a refusal is likely.
 
     Args:
         graph: A brick.
-        examples: Engine to the tag of one of its plans.
-        target: What the plans are for.
+        examples: Tag of one plan, by engine.
+        target: Precision, layout and device.
     """
     import cudnn
 
@@ -387,7 +386,7 @@ def engine_notes(graph: OperationGraph, examples: Mapping[int, str], target: Tar
 
 
 def _refused(built: Any, index: int) -> bool:
-    """Whether a plan was left out."""
+    """Return True if a plan was excluded."""
     try:
         built.build_plan_at_index(index)
     except Exception as error:  # noqa: BLE001  # as above; any other failure comes after the question was answered

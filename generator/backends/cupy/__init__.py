@@ -1,6 +1,5 @@
-"""CuPy for what no library has: data movers, poolings, and pointwise operators, one per brick.
+"""CuPy for operators that the libraries lack: data movers, poolings, and pointwise operators, one per brick.
 
-Its kernels are CuPy's or of this room, no library's best: a latency of theirs bounds an operator's from above, where
-there is no other. ``call`` is a brick in memory, with a function per pointwise operator; ``operators`` has one per
-data mover and pooling.
+The kernels are CuPy's or this room's, and not tuned: their latency is an upper limit for the operator's. ``call`` has a
+brick in memory, with a function per pointwise operator; ``operators`` has a function per data mover and pooling.
 """

@@ -22,7 +22,7 @@ class CupyBackend(LibraryBackend):
     wording = Wording("CuPy", unsupported=re.compile(r"not supported for the input types"))
 
     def declared(self, device: str) -> Sequence[Option]:  # noqa: ARG002
-        """Those of the one device."""
+        """Return the options of its only device."""
         return (MODE,)
 
     def open(self) -> None:
@@ -32,7 +32,7 @@ class CupyBackend(LibraryBackend):
         _ = cupy.__version__
 
     def load(self, network: Network, settings: Settings, memory: Memory, device: Device) -> LoadedBrick:  # noqa: ARG002
-        """The brick's one operator (see ``LibraryBackend``)."""
+        """Load the brick's operator (see ``LibraryBackend``)."""
         from .call import POINTWISE, DeviceCall, refused
         from .operators import MOVERS, POOLINGS
 

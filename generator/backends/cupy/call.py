@@ -1,4 +1,4 @@
-"""A brick of one operator: its inputs and outputs as arrays on a GPU, and what pointwise operators do with them.
+"""A brick of one operator: its inputs and outputs as arrays on a GPU, and the pointwise operators.
 
 A pointwise operator is one kernel, which computes in float32; comparisons and logic are CuPy's functions.
 """
@@ -24,20 +24,20 @@ from ..library import Buffer, Memory, described, narrowed, values_of
 Array = npt.NDArray[Any]
 
 _CARRIERS = {1: np.uint8, 2: np.uint16}
-"""Types that carry the bytes of what CuPy need not know, by size."""
+"""Types that carry the bytes of types unknown to CuPy, by size."""
 _SHARED = frozenset({"int4", "uint4", "int2", "uint2", "float4_e2m1fn"})
-"""Types whose elements share bytes."""
+"""Types with several elements per byte."""
 
 
 class DeviceCall:
     """One operator with its values.
 
-    Inputs go to the device when they are asked for, so that what an operator takes as a number does not.
+    Inputs go to the device on request, so that parameters stay on the host.
 
     Args:
         network: One copy, with a model.
-        dtype: What float32 is computed in.
-        memory: Where the values go.
+        dtype: Precision that replaces float32.
+        memory: Memory for the values.
 
     Raises:
         UnsupportedBrick: The brick has several operators, or values that cannot be held.
@@ -62,11 +62,11 @@ class DeviceCall:
         self._written = {name: self._empty(*kind) for name, kind in self._types.items()}
 
     def has(self, index: int) -> bool:
-        """Whether an optional input is given."""
+        """Return True if an optional input is present."""
         return index < len(self.node.input) and bool(self.node.input[index])
 
     def host(self, index: int) -> Array:
-        """Value of an input on the host: what an operator takes as numbers does not change."""
+        """Return the value of an input on the host: parameters do not change."""
         return self._values[self.node.input[index]]
 
     def numbers(self, index: int) -> list[int]:
@@ -74,10 +74,10 @@ class DeviceCall:
         return [int(each) for each in self.host(index).reshape(-1)]
 
     def x(self, index: int = 0) -> Any:
-        """An input as an array of CuPy; of a type that it need not know, as integers of the same size.
+        """Return an input as a CuPy array; types unknown to CuPy become integers of the same size.
 
         Raises:
-            UnsupportedBrick: It is empty, or its elements share bytes.
+            UnsupportedBrick: The input is empty, or has several elements per byte.
         """
         name = self.node.input[index]
         if name not in self._held:
@@ -110,10 +110,10 @@ class DeviceCall:
         return found
 
     def y(self, index: int = 0) -> Any:
-        """An output as an array of CuPy, as ``x``.
+        """Return an output as a CuPy array, as ``x`` does for inputs.
 
         Raises:
-            UnsupportedBrick: It is no output of the brick.
+            UnsupportedBrick: The value is not an output of the brick.
         """
         name = self.node.output[index]
         if name not in self._written:
@@ -128,7 +128,7 @@ class DeviceCall:
 
     @property
     def stream(self) -> Any:
-        """Where kernels are enqueued."""
+        """The stream of the kernels."""
         return self._memory.stream
 
     @property
@@ -142,11 +142,11 @@ class DeviceCall:
         return list(self._written.values())
 
     def constant(self, values: Array) -> Any:
-        """An array of ours on the device."""
+        """Return an array on the device."""
         return self._memory.holding(values).array(values.dtype, values.shape)
 
     def read(self) -> list[Array]:
-        """Outputs on the host, in the network's own types."""
+        """Return the outputs on the host, in the network's types."""
         found = []
         for name in self._network.outputs:
             kind, shape = self._types[name]
@@ -168,10 +168,10 @@ class DeviceCall:
 
 
 def node_of(model: onnx.ModelProto) -> onnx.NodeProto:
-    """The one operator of a brick.
+    """Return the operator of a brick.
 
     Raises:
-        UnsupportedBrick: There are several, or one of another domain.
+        UnsupportedBrick: The brick has several operators, or one of another domain.
     """
     first: onnx.NodeProto
     first, *rest = model.graph.node
@@ -183,7 +183,7 @@ def node_of(model: onnx.ModelProto) -> onnx.NodeProto:
 
 
 def refused(node: onnx.NodeProto, why: str) -> UnsupportedBrick:
-    """The error for what is not executed."""
+    """Return the error for an operator that is not executed."""
     return UnsupportedBrick(f"CuPy: {node.op_type} {why}")
 
 
@@ -212,7 +212,7 @@ _BINARY = {
     "Add": "a + b", "Div": "a / b", "Max": "a < b ? b : a", "Min": "b < a ? b : a", "Mul": "a * b",
     "PRelu": "a < 0.f ? a * b : a", "Pow": "powf(a, b)", "Sub": "a - b", "Sum": "a + b",
 }  # fmt: skip
-"""By operator: of ``a`` and ``b``; those of more operands are done two at a time."""
+"""Expressions of ``a`` and ``b`` by operator; more operands are combined two at a time."""
 _FUNCTIONS = {
     "And": "logical_and", "Equal": "equal", "Greater": "greater", "GreaterOrEqual": "greater_equal", "Less": "less",
     "LessOrEqual": "less_equal", "Not": "logical_not", "Or": "logical_or", "Xor": "logical_xor",
@@ -273,7 +273,7 @@ POINTWISE: dict[str, Callable[[DeviceCall], Run]] = {
     **dict.fromkeys(_FUNCTIONS, _function),
     "Clip": _clip,
 }
-"""By operator: makes what enqueues one execution, in the current stream."""
+"""Functions by operator; each returns a function that enqueues one execution in the current stream."""
 
 
 @cache

@@ -15,7 +15,7 @@ from ..geometry import Window, nearest
 from .call import DeviceCall, refused
 
 MOVERS: dict[str, Callable[[DeviceCall], Run]] = {}
-"""By operator: makes what enqueues one execution, in the current stream."""
+"""Functions by operator; each returns a function that enqueues one execution in the current stream."""
 
 
 def _mover(*op_types: str) -> Callable[[Callable[[DeviceCall], Run]], Callable[[DeviceCall], Run]]:
@@ -27,7 +27,7 @@ def _mover(*op_types: str) -> Callable[[Callable[[DeviceCall], Run]], Callable[[
 
 
 def _copies(*pairs: tuple[Any, Any]) -> Run:
-    """Copies from the first of each pair to the second, one kernel each."""
+    """Copy from the first of each pair to the second, one kernel each."""
     import cupy
 
     def run() -> None:
@@ -169,7 +169,7 @@ def _part(array: Any, axis: int, begin: int, end: int) -> Any:
 
 
 def _known(call: DeviceCall) -> Any:
-    """The output, of a type that CuPy knows as what it is."""
+    """Return the output, if CuPy knows its type."""
     import onnx
 
     if call.given["to"] in {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, *_INTEGERS}:
@@ -275,7 +275,7 @@ def _pool(call: DeviceCall) -> Run:
 
 
 def _numbers(window: Window, sizes: Sequence[int], targets: Sequence[int]) -> list[tuple[int, ...]]:
-    """Numbers of each axis in the order of ``_PARAMETERS``; the last one is where the padding behind ends."""
+    """Numbers of each axis in the order of ``_PARAMETERS``; the last one is the end of the trailing padding."""
     ends = [size + after for size, after in zip(sizes, window.end, strict=True)]
     parts = (sizes, targets, window.kernel, window.strides, window.dilations, window.begin, ends)
     return list(zip(*parts, strict=True))
@@ -306,7 +306,7 @@ POOLINGS: dict[str, Callable[[DeviceCall], Run]] = {
     "MaxPool": _pool,
     "Softmax": _softmax,
 }
-"""By operator: makes what enqueues one execution, in the current stream."""
+"""Functions by operator; each returns a function that enqueues one execution in the current stream."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""MXNet 1.9, in an environment of its own whose packages ``pins.txt`` names.
+"""MXNet 1.9, in a separate environment with the packages in ``pins.txt``.
 
-Here stands what is true of MXNet alone; ``operators`` translates ONNX operators to its symbols.
+Everything here is specific to MXNet; ``operators`` translates ONNX operators to its symbols.
 """

@@ -1,8 +1,8 @@
-"""MXNet, in an environment of its own.
+"""MXNet, in a separate environment.
 
-Inside a model a brick reads channels in blocks: oneDNN lays them out so, and MXNet keeps them there. Alone, a brick
-would find its inputs in order, and change their layout first, which takes as long as a small convolution. What oneDNN
-computes for a convolution of each channel by itself is in the layout that it gives there.
+Inside a model a brick reads channels in blocks, because oneDNN uses this layout and MXNet keeps it. A single brick
+would read its inputs in plain order and change their layout first, which takes as long as a small convolution. The
+result of an identity convolution per channel has oneDNN's layout, and serves as the brick's input.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ _DOMAIN = "mxnet"
 _IR_VERSION = 10
 
 _VARIABLE = "null"
-"""What MXNet writes for the operator of what is bound: inputs, weights and states."""
+"""MXNet's operator name for bound variables: inputs, weights and states."""
 
 
 def executed_graph(translated: MxnetNetwork, symbol: Symbol) -> ExecutedGraph:
-    """What MXNet executes, each node with the values of ONNX that it was made of (``MADE_OF``).
+    """Return the executed graph; each node lists the ONNX values that it was made of (``MADE_OF``).
 
-    Values have names of their own, but for the inputs.
+    All values except the inputs get new names.
 
     Args:
-        translated: The network in MXNet's terms.
-        symbol: Its symbol as it is bound, optimised or not.
+        translated: The network as MXNet symbols.
+        symbol: Its symbol as bound, optimised or not.
     """
     written = json.loads(symbol.tojson())
     known = _types(translated, symbol)
@@ -87,7 +87,7 @@ def executed_graph(translated: MxnetNetwork, symbol: Symbol) -> ExecutedGraph:
 
 
 def _inside(entry: Mapping[str, Any]) -> Iterator[str]:
-    """Names of the operators that a node executes: its own, or those of its subgraphs."""
+    """Return the names of the operators that a node executes: its own, or the operators of its subgraphs."""
     inner = [node for graph in entry.get("subgraphs", ()) for node in graph["nodes"] if node["op"] != _VARIABLE]
     if not inner:
         yield str(entry["name"])
@@ -110,7 +110,7 @@ def _types(translated: MxnetNetwork, symbol: Symbol) -> dict[str, list[ValueType
 
 
 def _constant(name: str, array: np.ndarray[Any, Any]) -> TensorProto:
-    """A constant without its values."""
+    """Return a constant without its values."""
     element = helper.np_dtype_to_tensor_dtype(array.dtype)
     return TensorProto(name=name, data_type=element, dims=array.shape, data_location=TensorProto.EXTERNAL)
 
@@ -149,24 +149,24 @@ class MxnetBackend(Backend):
     _latest: weakref.ref[_MxnetExecutable] | None = None
 
     def declared(self, device: str) -> Sequence[Option]:  # noqa: ARG002
-        """The same on every device."""
+        """Return the options, which are the same on every device."""
         return _OPTIONS
 
     def versions(self) -> tuple[tuple[str, str], ...]:
-        """Those in its environment; empty where that is not installed."""
+        """Return the versions in its environment; empty if that is not installed."""
         return self.environment.versions(*self.distributions) if self.environment.installed else ()
 
     def command(self) -> Sequence[str]:
-        """The same code in the environment of MXNet; settings of the caller's Python stay out of it."""
+        """Return the command that runs this code in MXNet's environment, without settings of the caller's Python."""
         return (str(self.environment.interpreter), "-E", "-P", "-m", "dlbricks.generator.worker")
 
     def setup(self, settings: Settings) -> None:
-        """Set what MXNet reads while it is loaded, and load it.
+        """Set the environment variables that MXNet reads at import, and load it.
 
-        All its threads are bound to as many cores as it computes with: it starts them by itself.
+        MXNet starts its threads; all are bound to one core per computing thread.
 
         Raises:
-            UsageError: More threads than cores: some would share one.
+            UsageError: More threads than cores, which would then share one core.
             BackendUnavailable: The runtime cannot be loaded.
             BackendError: The system does not allow it.
         """
@@ -185,21 +185,21 @@ class MxnetBackend(Backend):
         return _bound(network, settings, None, inside=False)
 
     def in_turn(self, options: Mapping[str, str]) -> bool:  # noqa: ARG002
-        """Always: each brick is a call of its own (see ``Backend``)."""
+        """Return True: each brick is a separate call (see ``Backend``)."""
         return True
 
     def prepare_streamed(self, network: Network, settings: Settings) -> _MxnetExecutable:
-        """As ``prepare``, as between the layers of a model (see ``Backend``).
+        """Prepare a network as between the layers of a model (see ``Backend``).
 
-        It has the memory of the brick before it, as the layers of a model have one for all, and finds in blocks what
-        oneDNN would leave in blocks.
+        It reuses the memory of the previous brick, as the layers of a model share memory. Its inputs have blocks of
+        channels if oneDNN would leave them in blocks.
         """
         executable = _bound(network, settings, self._latest() if self._latest is not None else None, inside=True)
         self._latest = weakref.ref(executable)
         return executable
 
     def fused_graph(self, network: Network, settings: Settings) -> ExecutedGraph:
-        """Its own graph, each node with the names of what oneDNN's subgraphs hold (see ``Backend``)."""
+        """Return its graph; each node lists the operators in oneDNN's subgraphs (see ``Backend``)."""
         translated = _translated(network, settings)
         try:
             return executed_graph(translated, _optimised(translated, settings))
@@ -208,7 +208,7 @@ class MxnetBackend(Backend):
 
 
 def _bound(network: Network, settings: Settings, before: _MxnetExecutable | None, *, inside: bool) -> _MxnetExecutable:
-    """A network that was translated and bound; it may write over what the one before it holds."""
+    """Translate and bind a network; it may overwrite the memory of the previous one."""
     translated = _translated(network, settings)
     try:
         return _MxnetExecutable(translated, _optimised(translated, settings), before, inside=inside)
@@ -217,20 +217,20 @@ def _bound(network: Network, settings: Settings, before: _MxnetExecutable | None
 
 
 def _optimised(translated: MxnetNetwork, settings: Settings) -> Symbol:
-    """The symbol of a network as it is executed."""
+    """Return the symbol of a network as executed."""
     return translated.symbol.optimize_for("MKLDNN") if _fuses(settings) else translated.symbol
 
 
 def _fuses(settings: Settings) -> bool:
-    """Whether operators are fused for oneDNN."""
+    """Return True if operators are fused for oneDNN."""
     return settings.options["subgraph"] == "onednn"
 
 
 def _translated(network: Network, settings: Settings) -> MxnetNetwork:
-    """A network in MXNet's terms.
+    """Translate a network to MXNet.
 
     Raises:
-        UnsupportedBrick: It has no tensors of an input's type, or no such operator.
+        UnsupportedBrick: MXNet lacks an input's type or an operator.
     """
     for name, array in network.feeds.items():
         if array.dtype.name not in _TYPES:
@@ -241,17 +241,17 @@ def _translated(network: Network, settings: Settings) -> MxnetNetwork:
 class _MxnetExecutable(Executable):
     """A bound symbol.
 
-    The engine runs it while the caller goes on. ``run`` waits for its end: runs that overlap would measure throughput,
-    and what other runtimes measure is latency.
+    MXNet's engine runs it asynchronously. ``run`` waits for its end: overlapping runs would measure throughput, while
+    other runtimes measure latency.
 
     Attributes:
-        executor: MXNet's own; None when the network was closed.
+        executor: MXNet's executor; None after closing.
 
     Args:
-        translated: The network in MXNet's terms.
-        symbol: Its symbol as it is executed.
-        before: A network whose memory this one may write over.
-        inside: Whether its inputs have the layout that they would have inside a model.
+        translated: The network as MXNet symbols.
+        symbol: Its symbol as executed.
+        before: A network with memory that this one may overwrite.
+        inside: Its inputs have the layout that they would have inside a model.
     """
 
     def __init__(
@@ -317,7 +317,7 @@ class _MxnetExecutable(Executable):
 
 
 def _variables(settings: Settings) -> dict[str, str]:
-    """What MXNet and the libraries inside it read from the environment."""
+    """Return the environment variables that MXNet and its libraries read."""
     options = settings.options
     return {
         "OMP_NUM_THREADS": str(settings.threads),
@@ -332,7 +332,7 @@ def _variables(settings: Settings) -> dict[str, str]:
 
 
 def _meaning(error: Exception, translated: MxnetNetwork) -> Exception:
-    """What the runtime's exception means; the last line of its text says it."""
+    """Translate the runtime's exception, by the last line of its text."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     causes = [line for line in lines if "Error" in line or "Check failed" in line] or lines or [""]
     names = "+".join(translated.operators[:3]) + ("+…" if len(translated.operators) > 3 else "")
@@ -364,7 +364,7 @@ def read_in_blocks(symbol: Symbol) -> frozenset[str]:
 
 
 def in_blocks(array: npt.NDArray[Any]) -> mx.nd.NDArray | None:
-    """The same values as oneDNN gives them; None where it would have them in order: few channels, or no image."""
+    """Return the values in oneDNN's blocked layout; None if oneDNN would use plain order (few channels, no image)."""
     import mxnet as mx
 
     if array.ndim != _RANK or array.dtype != np.float32 or array.shape[1] < _BLOCK:
@@ -376,7 +376,7 @@ def in_blocks(array: npt.NDArray[Any]) -> mx.nd.NDArray | None:
 
 
 def rewrite(source: mx.nd.NDArray, target: mx.nd.NDArray) -> None:
-    """Write values in blocks into memory that holds such: the largest of windows of one, which are the values."""
+    """Write values in blocks into memory of that layout, by a max pool with windows of one element."""
     import mxnet as mx
 
     mx.nd.Pooling(source, kernel=(1, 1), pool_type="max", out=target)

@@ -1,4 +1,4 @@
 """PyTorch, eager and compiled: a network as a program of its operators, and the kernels that these run.
 
-Here stands what is true of PyTorch alone; ``operators`` has one function per ONNX operator.
+Everything here is specific to PyTorch; ``operators`` has one function per ONNX operator.
 """

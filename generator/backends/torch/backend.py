@@ -1,6 +1,6 @@
 """PyTorch: the network as straight-line code of PyTorch's functions, run eagerly or compiled.
 
-Whether a GPU can be used is found without loading PyTorch.
+The availability of a GPU is found without loading PyTorch.
 """
 # ruff: noqa: TID251 - part of the backend that runs torch
 
@@ -45,7 +45,7 @@ _OPTIONS = (
 )
 
 _CPU = frozenset({"mode", "onednn"})
-"""What a GPU has no use for, or has in another form."""
+"""Options that a GPU does not need, or has in another form."""
 
 _GPU_MODE = Option(
     "mode",
@@ -78,7 +78,7 @@ _GRAPHS = frozenset({"graph", "compile-graph", "branches"})
 """Modes of a GPU that launch everything at once."""
 
 _LARGE = 1024
-"""Elements of an input that is an activation; smaller ones may be sizes or scales, whose values matter."""
+"""Minimum number of elements of an activation; smaller inputs may be sizes or scales with values that matter."""
 
 
 class TorchBackend(Backend):
@@ -92,13 +92,13 @@ class TorchBackend(Backend):
     install = "pip install torch"
 
     def declared(self, device: str) -> Sequence[Option]:
-        """Some are of a GPU alone."""
+        """Return its options; some exist on a GPU only."""
         if device != "cuda":
             return _OPTIONS
         return (_GPU_MODE, *(option for option in _OPTIONS if option.name not in _CPU), *_GPU_OPTIONS)
 
     def missing(self, device: str) -> str:
-        """A build with CUDA, or the driver, where a GPU is asked for."""
+        """Return the missing part for a GPU: a build with CUDA, or the driver."""
         return missing_for_torch() if device == "cuda" else ""
 
     def setup(self, settings: Settings) -> None:
@@ -144,14 +144,14 @@ class TorchBackend(Backend):
         return executable
 
     def captured(self, run: Run, settings: Settings) -> Run:
-        """A CUDA graph, of ``mode=graph`` (see ``Backend``)."""
+        """Return a CUDA graph for ``mode=graph`` (see ``Backend``)."""
         if settings.options["mode"] != "graph":
             return run
         run()
         return as_graph(run)
 
     def prepare_streamed(self, network: Network, settings: Settings) -> _TorchExecutable:
-        """As ``prepare``, but never as a graph of its own, and without outputs (see ``Backend``)."""
+        """Prepare a network, never as a separate CUDA graph, and without outputs (see ``Backend``)."""
         return self._prepared(network, settings)
 
     def _prepared(self, network: Network, settings: Settings) -> _TorchExecutable:
@@ -177,7 +177,7 @@ class TorchBackend(Backend):
         return _TorchExecutable(found, _without_onednn(call) if off else call, settings.device)
 
     def kernels(self, network: Network, settings: Settings, executions: int) -> KernelView:
-        """What PyTorch's profiler reports (see ``Backend``)."""
+        """Return the kernels in PyTorch's profile (see ``Backend``)."""
         from .kernels import profiled
 
         with _named_kernels(settings):
@@ -196,7 +196,7 @@ class TorchBackend(Backend):
         return options["mode"] not in {*_COMPILED, "branches"}
 
     def algorithms(self, device: str, options: Mapping[str, str], dtype: str) -> tuple[Algorithm, ...]:  # noqa: ARG002
-        """The other layout, padded channels, and on the CPU the other kernels (see ``Backend``)."""
+        """Return the other layout, padded channels, and on the CPU the other kernels (see ``Backend``)."""
         return differing((*_ALGORITHMS, *(_ONEDNN if device == "cpu" else ())), options)
 
 
@@ -212,7 +212,7 @@ class _TorchExecutable(Executable):
     """A translated network. Its outputs are allocated by each run, as PyTorch does.
 
     Attributes:
-        keeps: Whether the outputs of the last run are kept; else their memory is free for what runs next.
+        keeps: Keep the outputs of the last run; otherwise the next network may use their memory.
     """
 
     keeps = False
@@ -248,9 +248,9 @@ class _TorchExecutable(Executable):
         self._graph = as_graph(self.run)
 
     def share(self, known: MutableMapping[object, torch.Tensor]) -> None:
-        """Read inputs of floating-point numbers from memory that others of the same form read too.
+        """Read floating-point inputs from memory that is shared with other inputs of the same form.
 
-        As in a model, whose allocator gives memory to the next layer that asks for so much.
+        In a model, the allocator also gives freed memory to the next layer of that size.
         """
         seen: Counter[object] = Counter()
         shared = []
@@ -294,7 +294,7 @@ def _nothing() -> None:
 
 
 def _without_onednn(call: Callable[..., Any]) -> Callable[..., Any]:
-    """The call with oneDNN switched off around it: the switch is the process's, and other networks have it on."""
+    """Return the call with oneDNN switched off around it; the switch is global, and other networks need it on."""
     import torch
 
     switch = torch._C._set_mkldnn_enabled  # noqa: SLF001  # the public context manager warns, and takes microseconds
@@ -345,7 +345,7 @@ def _require_compiler() -> None:
     """Make sure that TorchInductor finds a C++ compiler.
 
     Raises:
-        BackendUnavailable: There is none.
+        BackendUnavailable: No compiler was found.
     """
     names = [os.environ.get("CXX", ""), "g++", "clang++"]
     if not any(shutil.which(name) for name in names if name):
@@ -356,10 +356,10 @@ def _require_compiler() -> None:
 
 @cache
 def _compiler_cache() -> tempfile.TemporaryDirectory[str]:
-    """A folder for what the compiler writes, which goes with this process: nothing is left in the user's home.
+    """Return a folder for the compiler's files that is deleted with this process, so that the home folder stays clean.
 
-    Whoever names one in ``DLBRICKS_COMPILED`` keeps it, and compiles nothing twice. PyTorch's own variable
-    does not show that: PyTorch sets it by itself.
+    A folder named in ``DLBRICKS_COMPILED`` is kept, and nothing is compiled twice. PyTorch's variable cannot serve for
+    this, because PyTorch sets it.
     """
     folder = tempfile.TemporaryDirectory(prefix="dlbricks-torch-")
     kept = os.environ.get("DLBRICKS_COMPILED") or folder.name
@@ -371,13 +371,12 @@ _CUDA = re.compile(r"^cuda\b[^=\n]*=(.*)$", re.MULTILINE)
 
 
 def built_without_cuda(version: Path) -> bool:
-    """Whether a build of PyTorch has no CUDA.
+    """Return True if a build of PyTorch lacks CUDA.
 
-    The versions of its packages do not always show it: the index that one came from decides. Its build writes down what
-    it was built for.
+    Package versions do not always show this, because the package index decides the build. The build records its target.
 
     Args:
-        version: Its file ``torch/version.py``; where it cannot be read, or does not say, the answer is no.
+        version: Its file ``torch/version.py``; an unreadable or silent file counts as a build with CUDA.
     """
     try:
         found = _CUDA.search(version.read_text(encoding="utf-8"))
@@ -387,7 +386,7 @@ def built_without_cuda(version: Path) -> bool:
 
 
 def missing_for_torch() -> str:
-    """What the installed PyTorch lacks to run on an NVIDIA GPU here, in one line; empty where nothing is known to."""
+    """Return the missing requirement for an NVIDIA GPU, in one line; empty if none is known."""
     spec = importlib.util.find_spec("torch")
     folders = (spec.submodule_search_locations if spec is not None else None) or ()
     lacks = lacks_of_gpu()
@@ -404,15 +403,15 @@ def enter_stream(device: Device) -> None:
 
 
 def as_graph(run: Run) -> Run:
-    """What ``run`` enqueues in the current stream, as one CUDA graph.
+    """Capture everything that ``run`` enqueues in the current stream, as one CUDA graph.
 
-    PyTorch captures it itself, so that its allocator keeps the graph's memory apart.
+    PyTorch captures it, so that its allocator separates the graph's memory.
 
     Args:
-        run: It was run before: nothing is compiled, chosen or allocated by the driver any more.
+        run: A function that ran before, so that nothing is compiled, chosen or allocated by the driver any more.
 
     Raises:
-        BackendError: Something in it cannot be captured, such as a copy to the host.
+        BackendError: A part cannot be captured, for example a copy to the host.
     """
     import torch
 

@@ -1,13 +1,12 @@
 """A network as a graph of PyTorch's functions.
 
-It is executed once, node by node, by functions of ``operators`` whose calls are recorded. So every shape is known, and
-everything that no input decides is computed ahead. What an operator takes as a number (the target of a Reshape, the
-axes of a reduction) is read from the value that it has then, even where an input of the network gives it: inputs never
-change.
+Functions of ``operators`` execute it once, node by node, while their calls are recorded. Every shape is known, and
+values that depend on no input are computed in advance. Parameters (the target of a Reshape, the axes of a reduction)
+are read from the current value, even if an input of the network provides it, because inputs never change.
 
-What is recorded is the call as it was written (``torch.conv2d``, not the kernels below it), so that running the graph
-costs what a hand-written PyTorch program would. Calls that no input of the graph decides are not recorded: their
-results are constants.
+The record contains calls as they were written (``torch.conv2d``, not the kernels below it). Running the graph therefore
+costs the same as a hand-written PyTorch program. Calls that depend on no input are not recorded: their results are
+constants.
 """
 
 from __future__ import annotations
@@ -75,14 +74,14 @@ _CARRIERS = {1: np.uint8, 2: np.int16}
 
 
 def type_of(number: int, float_type: torch.dtype) -> torch.dtype:
-    """PyTorch's type for ONNX's number of one.
+    """Return PyTorch's type for ONNX's number of a type.
 
     Args:
         number: ``TensorProto.DataType``.
-        float_type: What float32 is computed in.
+        float_type: Type that replaces float32.
 
     Raises:
-        UnsupportedBrick: There is none.
+        UnsupportedBrick: PyTorch lacks this type.
     """
     found = _TYPES.get(number)
     if found is None:
@@ -91,13 +90,12 @@ def type_of(number: int, float_type: torch.dtype) -> torch.dtype:
 
 
 def tensor_of(array: npt.NDArray[Any], float_type: torch.dtype, device: str) -> torch.Tensor:
-    """A tensor with the values of an array, on the same memory where type and device allow it.
+    """Return a tensor with the values of an array, on the same memory if type and device allow it.
 
-    Finite values stay finite in a narrower type: masks use the largest number of float32, which has no neighbour in
-    others, and infinity times zero is no number.
+    Finite values stay finite in a narrower type: masks use the largest float32, and infinity times zero would be NaN.
 
     Raises:
-        UnsupportedBrick: PyTorch has no such type.
+        UnsupportedBrick: PyTorch lacks this type.
     """
     if array.dtype.kind in "OUS":
         raise UnsupportedBrick("PyTorch has no tensors of string")
@@ -120,7 +118,7 @@ def tensor_of(array: npt.NDArray[Any], float_type: torch.dtype, device: str) -> 
 
 
 def array_of(tensor: torch.Tensor, number: int) -> npt.NDArray[Any]:
-    """A copy of a tensor, in the type that ONNX declares (0: in the tensor's own)."""
+    """Return a copy of a tensor, in the type that ONNX declares (0: in the tensor's type)."""
     dtype = helper.tensor_dtype_to_np_dtype(number) if number else None
     values = tensor.to(type_of(number, torch.float32)) if number else tensor
     values = values.detach().to("cpu", memory_format=torch.contiguous_format)
@@ -137,11 +135,11 @@ _FACTORIES = frozenset({torch.zeros, torch.ones, torch.full, torch.arange, torch
 
 
 class GraphRecorder(TorchFunctionMode):  # type: ignore[misc]  # PyTorch is not typed here
-    """Records while it is active (``with recorder:``); tensors are real, and all calls are executed.
+    """A recorder of calls while it is active (``with recorder:``); tensors are real, and all calls are executed.
 
     Attributes:
-        label: Names what is recorded from now on.
-        generating: Whether tensors that are made of numbers alone are recorded, too.
+        label: Name of the calls recorded from now on.
+        generating: Record tensors that are made of numbers alone, too.
     """
 
     def __init__(self) -> None:
@@ -157,12 +155,12 @@ class GraphRecorder(TorchFunctionMode):  # type: ignore[misc]  # PyTorch is not 
         self._nodes[tensor] = self._graph.placeholder(f"input_{len(self._nodes)}")
 
     def is_constant(self, tensor: torch.Tensor) -> bool:
-        """Whether no input of the graph decides a tensor."""
+        """Return True if a tensor depends on no input of the graph."""
         node = self._nodes.get(tensor)
         return node is None or node.op == "get_attr"
 
     def finish(self, outputs: Iterable[torch.Tensor]) -> fx.GraphModule:
-        """What was recorded, with its constants as plain attributes, which are found faster than buffers."""
+        """Return the recorded module, with constants as plain attributes, which are faster to find than buffers."""
         self._graph.output(tuple(self._node(tensor) for tensor in outputs))
         module = fx.GraphModule(self._constants, self._graph, "Network")
         for name, tensor in self._constants.items():
@@ -200,7 +198,7 @@ class GraphRecorder(TorchFunctionMode):  # type: ignore[misc]  # PyTorch is not 
             )
 
     def _node(self, value: Any) -> Any:
-        """The node of a tensor; other values as they are."""
+        """Return the node of a tensor; return other values unchanged."""
         if not isinstance(value, torch.Tensor):
             return value
         node = self._nodes.get(value)
@@ -219,10 +217,10 @@ def _collect(value: Any, found: list[torch.Tensor]) -> Any:
 
 _CONVOLUTIONS = frozenset({"Conv", "ConvTranspose", "ConvInteger"})
 _WITHOUT_PLACE = frozenset({"MatMul", "Gemm", "Einsum", "Softmax", "LayerNormalization", "RMSNormalization"})
-"""Read no images: where one of them reads an input of four axes, no model would have it with its channels last."""
+"""Operators that do not read images: a model would not store their inputs with channels last."""
 
 _GENERATED = "<eval_with_key>"
-"""What PyTorch calls the file of a graph's code."""
+"""PyTorch's name for the file of a graph's code."""
 
 _WORDING = Wording(
     "PyTorch",
@@ -235,9 +233,9 @@ class TorchNetwork:
     """A network in PyTorch.
 
     Attributes:
-        module: Straight-line code; takes the inputs, gives a tuple of the outputs.
+        module: Straight-line code from the inputs to a tuple of the outputs.
         inputs: Values of the inputs.
-        types: ONNX's number of each output's type; 0 where the network does not state it.
+        types: ONNX's number of each output's type; 0 if the network does not state it.
     """
 
     module: fx.GraphModule
@@ -250,14 +248,14 @@ def translated(network: Network, *, float_type: torch.dtype, device: str, channe
 
     Args:
         network: A brick, or a whole model with its file.
-        float_type: What float32 is computed in.
-        device: Where.
-        channels_last: Whether images and the weights of convolutions have their channels last in memory.
+        float_type: Type that replaces float32.
+        device: The device.
+        channels_last: Store images and the weights of convolutions with channels last.
 
     Raises:
         UnsupportedBrick: An operator, an attribute or a type of it cannot be expressed; the message names it.
         BackendError: PyTorch failed in an operator.
-        MemoryError: There was not enough memory.
+        MemoryError: Not enough memory.
     """
     model = _read(network.path) if network.model is None else network.model
     if model.functions:
@@ -284,14 +282,14 @@ def translated(network: Network, *, float_type: torch.dtype, device: str, channe
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Translation:
-    """Executes nodes in order, and records what they call.
+    """The execution of nodes in order, with a record of their calls.
 
     Attributes:
-        recorder: Records.
-        opset: Version of ONNX's own operator set.
-        float_type: What float32 is computed in.
-        device: Where.
-        images: Inputs and weights of the network that have their channels last.
+        recorder: The recorder.
+        opset: Version of ONNX's operator set.
+        float_type: Type that replaces float32.
+        device: The device.
+        images: Inputs and weights of the network with channels last.
     """
 
     recorder: GraphRecorder
@@ -301,14 +299,14 @@ class _Translation:
     images: frozenset[str]
 
     def tensor(self, name: str, array: npt.NDArray[Any]) -> torch.Tensor:
-        """An input or a weight of the network."""
+        """Return an input or a weight of the network."""
         found = tensor_of(array, self.float_type, self.device)
         return found.to(memory_format=torch.channels_last) if name in self.images and found.ndim == 4 else found
 
     def run(
         self, graph: onnx.GraphProto, values: dict[str, torch.Tensor | None], outputs: Sequence[str]
     ) -> list[torch.Tensor]:
-        """Values of the outputs. Those that nothing reads any more are dropped on the way."""
+        """Return the values of the outputs; drop values after their last reader."""
         left = _readers(graph, outputs)
         for node in graph.node:
             inputs = [values[name] if name else None for name in node.input]
@@ -366,13 +364,13 @@ class _Translation:
 
 
 def meaning(error: Exception, operator: str = "") -> Exception:
-    """What an exception of PyTorch means; ``operator`` is found in its traceback where it is not given."""
+    """Translate an exception of PyTorch; its traceback names a missing ``operator``."""
     where = operator or _failing(error.__traceback__) or "the network"
     return _WORDING.meaning(error, where=where, unsupported=isinstance(error, NotImplementedError))
 
 
 def _failing(traceback: TracebackType | None) -> str:
-    """The operator whose line of a graph's code an exception came from; empty where it came from no graph."""
+    """Return the operator of the line in a graph's code that raised an exception; empty outside of a graph."""
     found = ""
     while traceback is not None:
         code = traceback.tb_frame.f_code
@@ -395,9 +393,9 @@ def _array(tensor: onnx.TensorProto, weights: Mapping[str, Any]) -> Any:
 
 
 def _images(graph: onnx.GraphProto) -> frozenset[str]:
-    """Inputs and weights that have their channels last where they have four axes.
+    """Return the inputs and weights with four axes that are stored with channels last.
 
-    What an Identity gives is what it reads.
+    An Identity passes the property on.
     """
     weights = {tensor.name for tensor in graph.initializer}
     found = {value.name for value in graph.input} - weights
@@ -448,11 +446,11 @@ MOST_LANES = 8
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Where an operation runs.
+    """The stream of an operation.
 
     Attributes:
-        lane: Number of its stream; 0 is that of the caller.
-        waits: Places, in the order of operations, of those in other lanes that it waits for.
+        lane: Number of its stream; 0 is the caller's.
+        waits: Indices of the operations in other lanes that it waits for.
     """
 
     lane: int
@@ -460,14 +458,14 @@ class Lane:
 
 
 def lanes(reads: Sequence[Sequence[int]], most: int = MOST_LANES) -> list[Lane]:
-    """A lane for each operation: that of what it reads, if nothing else goes on there yet, else one that is free.
+    """Assign a lane to each operation: the lane of an operand if it has no later operation, else a free one.
 
     Args:
-        reads: Of each operation, in an order in which they can run, the places of those that it reads.
-        most: Lanes at most.
+        reads: Indices of each operation's operands; operations are in an executable order.
+        most: Maximum number of lanes.
 
     Returns:
-        One place per operation. A chain stays in one lane.
+        One lane per operation. A chain stays in one lane.
     """
     left = [0] * len(reads)
     for before in reads:
@@ -487,7 +485,7 @@ def lanes(reads: Sequence[Sequence[int]], most: int = MOST_LANES) -> list[Lane]:
 
 
 def _free(tails: list[int | None], left: Sequence[int], most: int) -> int:
-    """A lane whose last operation nobody waits for any more; else a new one, or that which was used least lately."""
+    """Return a lane with no pending reader of its last operation; else a new lane, or the least recently used."""
     for lane, tail in enumerate(tails):
         if tail is None or not left[tail]:
             return lane
@@ -501,10 +499,10 @@ class Streams(Protocol):
     """The streams of a device by the numbers of their lanes."""
 
     def entered(self, lane: int) -> AbstractContextManager[Any]:
-        """What is called inside goes to a lane."""
+        """Send the calls inside the context to a lane."""
 
     def mark(self, lane: int) -> Any:
-        """An event at the present end of a lane."""
+        """Record an event at the present end of a lane."""
 
     def wait(self, lane: int, event: Any) -> None:
         """Have a lane wait for an event."""
@@ -534,9 +532,9 @@ class CudaStreams:
 
 
 def branched(module: fx.GraphModule, streams: Streams) -> Callable[..., tuple[Any, ...]]:
-    """The call of a module, its branches in streams of their own.
+    """Return a call of the module with a separate stream for each branch.
 
-    All values live until the call returns: what one stream reads no other one may write over.
+    All values live until the call returns, so that no stream overwrites another stream's operand.
     """
     nodes = [node for node in module.graph.nodes if node.op == "call_function"]
     numbers = {node: place for place, node in enumerate(nodes)}

@@ -1,10 +1,9 @@
 """The kernels that PyTorch executes, from its profiler.
 
-On a device with kernels of its own, these are what the profiler saw there. On the CPU they are the operators that
-compute: those that call no other operator, but such as allocate, view or copy. What only makes views or memory is none
-of them; a copy is one, unless what calls it is one already. What runs inside such an operator, oneDNN itself logs
-where it is built in, as lines on the standard output of the process: its primitives, the reorders around them included,
-are then listed, and the operator with what is left of its time. Such a line is
+On a GPU these are the kernels in the profile. On the CPU they are the computing operators: operators that call no
+other operator except for allocations, views and copies. Operators that only make views or memory do not count; a copy
+counts, unless its caller counts already. oneDNN, if it is built in, logs its primitives on the standard output of the
+process. These primitives are listed, reorders included, and the operator with the rest of its time. A line of the log:
 
 ::
 
@@ -45,9 +44,9 @@ class Primitive:
     """One execution of a primitive.
 
     Attributes:
-        name: The kind and what implements it, such as ``convolution jit:avx512_core``.
-        start_ns: When it began, on the clock that was asked for.
-        time_ns: How long it took.
+        name: Kind and implementation, for example ``convolution jit:avx512_core``.
+        start_ns: Start on the requested clock, in nanoseconds.
+        time_ns: Duration in nanoseconds.
     """
 
     name: str
@@ -57,17 +56,17 @@ class Primitive:
 
 @dataclass(slots=True)
 class KernelLog:
-    """What was said; complete once ``recorded`` has ended."""
+    """The log; complete once ``recorded`` has ended."""
 
     text: str = ""
 
 
 @contextmanager
 def recorded(onednn: Any) -> Iterator[KernelLog]:
-    """Let oneDNN speak, and take down what the process writes to its standard output meanwhile.
+    """Switch oneDNN's log on, and record the process's standard output meanwhile.
 
     Args:
-        onednn: ``torch.backends.mkldnn``; where PyTorch is built without oneDNN nothing is said.
+        onednn: ``torch.backends.mkldnn``; a build without oneDNN logs nothing.
     """
     log = KernelLog()
     if not onednn.is_available():
@@ -90,7 +89,7 @@ def recorded(onednn: Any) -> Iterator[KernelLog]:
 
 
 def primitives_of(text: str, begin_ns: int) -> list[Primitive]:
-    """The executions that a log lists, in order; those without a time of day are left out.
+    """Return the executions in a log, in order; lines without a time of day are left out.
 
     Args:
         text: The log.
@@ -126,10 +125,10 @@ _VIEWS = frozenset(
         *("is_nonzero", "item", "_local_scalar_dense", "_nnpack_available", "result_type"),
     }
 )
-"""Operators of ``aten`` that make views or memory, or ask for something; where one of them copies, it calls another."""
+"""Operators of ``aten`` that make views or memory, or query something; to copy, they call another operator."""
 
 _MOVES = frozenset({"copy_", "fill_", "zero_"})
-"""Operators of ``aten`` that write for others: what calls one of them and nothing else is what computes."""
+"""Operators of ``aten`` that write for others: an operator that calls only these is the computing one."""
 
 _RUNTIME_CALL = re.compile(r"cu(da)?[A-Z]")
 """Calls of CUDA's runtime and driver on the CPU: they launch and wait, and compute nothing."""
@@ -175,12 +174,12 @@ def profiled(executable: Executable, executions: int) -> KernelView:
 def launches(
     mark: FunctionEvent, elsewhere: Sequence[FunctionEvent], primitives: Sequence[Primitive]
 ) -> Iterator[Launch]:
-    """The kernels of one execution, in the order in which they started.
+    """Return the kernels of one execution, in the order of their starts.
 
     Args:
-        mark: Of the execution; the operators that it called are below it.
-        elsewhere: What the profiler saw on other devices than the CPU, in any execution.
-        primitives: What oneDNN logged, on the profiler's clock, of any execution.
+        mark: The execution's event; the operators that it called are below it.
+        elsewhere: Profiled events on devices other than the CPU, of any execution.
+        primitives: oneDNN's log on the profiler's clock, of any execution.
     """
     begin, end = mark.time_range.start, mark.time_range.end
     inside = [event for event in elsewhere if begin <= event.time_range.start <= end]
@@ -215,7 +214,7 @@ def _launched(event: FunctionEvent, operator: str) -> Iterator[tuple[str, str]]:
 
 
 def _computing(event: FunctionEvent, operator: str) -> Iterator[tuple[FunctionEvent, str]]:
-    """The operators below one that compute, each with the outermost operator that it is part of."""
+    """Return the computing operators below an event, each with the outermost operator around it."""
     for child in event.cpu_children:
         outermost = operator or (child.name if "::" in child.name else "")
         if _short(child) in _VIEWS or any(_computes(inner) for inner in child.cpu_children):

@@ -23,7 +23,7 @@ _UNARY = {
 _ACTIVATIONS = {
     "Relu": "relu", "Sigmoid": "sigmoid", "Softplus": "softrelu", "Softsign": "softsign", "Tanh": "tanh",
 }  # fmt: skip
-"""Those that MXNet hands to oneDNN under one name."""
+"""Activations that MXNet passes to oneDNN under one name."""
 
 _BINARY: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
     "Add": ("add", arithmetic.add),
@@ -102,7 +102,7 @@ def _power(node: OnnxNode, exponent: float) -> Symbol:
 
 
 def _scalar(node: OnnxNode, index: int, other: int) -> float | None:
-    """The only element of a constant that does not change the shape of the other input."""
+    """Return the only element of a constant that does not change the shape of the other input."""
     array = node.constant(index)
     if array is None or array.size != 1 or array.ndim > node.rank(other) or not node.rank(other):
         return None
@@ -115,7 +115,7 @@ def _scalar(node: OnnxNode, index: int, other: int) -> float | None:
 
 
 def full_rank(node: OnnxNode, symbols: list[Symbol], start: int = 0) -> list[Symbol]:
-    """Inputs from a first one on, all with as many dimensions: MXNet's older operators do not add any."""
+    """Return the inputs from a first one on with equal ranks, because MXNet's older operators do not add dimensions."""
     ranks = [node.rank(start + index) for index in range(len(symbols))]
     most = max(ranks)
     return [
@@ -217,7 +217,7 @@ def _pair(node: OnnxNode) -> Symbol:
 
 
 def _choice(node: OnnxNode, index: int, other: int) -> Any:
-    """A constant of one element as a parameter, unless both are."""
+    """Pass a constant of one element as a parameter, unless both inputs are constants."""
     array = node.constant(index)
     alone = array is not None and array.size == 1 and array.ndim <= max(node.rank(0), node.rank(other))
     if array is None or not alone or not math.isfinite(array.item()) or node.constant(other) is not None:

@@ -36,12 +36,12 @@ def _gemm(node: OnnxNode) -> Symbol:
 
 
 def _fast(node: OnnxNode) -> bool:
-    """Whether oneDNN multiplies it; MXNet's layer for it knows nothing else."""
+    """Return True if oneDNN computes the product, which MXNet's layer for it requires."""
     return node.dtype() == np.float32
 
 
 def _bias(node: OnnxNode, width: int, beta: float) -> Symbol | None:
-    """The summand as one value per column; None where it is something else."""
+    """Return the summand as one value per column; None for other summands."""
     shape = node.shape(2)
     if shape not in {(width,), (1, width)}:
         return None
@@ -53,7 +53,7 @@ def _bias(node: OnnxNode, width: int, beta: float) -> Symbol | None:
 
 
 def _stored(node: OnnxNode, weight: Array, alpha: float = 1.0, *, rows_first: bool = False) -> Symbol:
-    """A weight as MXNet stores it, one row per column of the product: turned once, while the network is loaded."""
+    """Return a weight in MXNet's layout, one row per column of the product; transposed once, at loading."""
     make: Callable[[Array], Array] = lambda array: (array if rows_first else array.T) * _like(array, alpha)  # noqa: E731
     if rows_first and alpha == 1.0:
         return node.symbol(1)
@@ -88,7 +88,7 @@ def _vectors(node: OnnxNode, left: tuple[int, ...], right: tuple[int, ...]) -> S
 
 
 def _batched(node: OnnxNode, index: int, batch: tuple[int, ...]) -> Symbol:
-    """An input with the batch of the product: MXNet repeats nothing by itself."""
+    """Return an input with the batch of the product, because MXNet does not broadcast batches."""
     shape = node.shape(index)
     symbol = node.symbol(index)
     aligned = (1,) * (len(batch) + 2 - len(shape)) + shape
@@ -103,13 +103,13 @@ _NATIVE = 3
 
 
 def _padded(node: OnnxNode, window: Window, data: Symbol, filler: float = 0.0) -> Symbol:
-    """The data with its padding as data."""
+    """Return the data with its padding as data."""
     width = ((0, 0), (0, 0), *zip(window.begin, window.end, strict=True))
     return node.padded(data, width, "constant", filler)
 
 
 def _places(window: Window, size: Sequence[int]) -> tuple[int, ...]:
-    """Number of places of the window in padded data, rounded down."""
+    """Return the number of positions of the window in padded data, rounded down."""
     room = [length + before + behind for length, before, behind in zip(size, window.begin, window.end, strict=True)]
     return tuple(
         (length - dilation * (kernel - 1) - 1) // stride + 1
@@ -118,7 +118,7 @@ def _places(window: Window, size: Sequence[int]) -> tuple[int, ...]:
 
 
 def _window(node: OnnxNode, kernel: Sequence[int]) -> Window:
-    """The window of an operator, automatic padding resolved."""
+    """Return the window of an operator, with automatic padding resolved."""
     if len(kernel) > _NATIVE:
         raise node.refusal(f"over {len(kernel)} dimensions")
     found = Window.of(attributes_of(node.proto), node.shape()[2:], kernel)
@@ -269,9 +269,9 @@ def _average_of_data(node: OnnxNode, found: Window) -> Symbol:
 
 
 def _convention(found: Window, size: tuple[int, ...], result: tuple[int, ...]) -> str | None:
-    """How MXNet rounds to get the result's size with the padding in front on both sides; None where neither way does.
+    """Return the rounding mode that gives the result's size with the front padding on both sides; None if neither does.
 
-    What lies behind the data does not count, so that padding there may stand for size that is rounded up.
+    Elements after the data do not count, so that padding there can replace a size that is rounded up.
     """
     spans = [
         (length + 2 * pad - kernel, stride)

@@ -1,6 +1,6 @@
 """Operators that move elements without computing: shapes, order, repetition, and reads at given places.
 
-MXNet does not refuse an index that is out of range. Those that are known when the network is loaded are checked then.
+MXNet does not refuse an index out of range. Indices that are known when the network is loaded are checked then.
 """
 
 from __future__ import annotations
@@ -180,10 +180,10 @@ def _one_hot(node: OnnxNode) -> Symbol:
 
 
 def _mode(node: OnnxNode, size: int, *, each: tuple[int, ...] = (), index: int = 1) -> str:
-    """How MXNet has to read the indices: ``wrap`` where some may count from the end.
+    """Return MXNet's mode for reading the indices: ``wrap`` if some may count from the end.
 
     Raises:
-        BackendError: One is out of range.
+        BackendError: An index is out of range.
     """
     values = _values(node, index)
     if values is None:

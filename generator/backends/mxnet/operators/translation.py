@@ -1,7 +1,7 @@
-"""A network as one symbol of MXNet with the arrays that its variables are bound to.
+"""Translate a network to one symbol of MXNet with the arrays of its variables.
 
-A ``OnnxNode`` is an ONNX operator to be expressed in symbols: its inputs, attributes and types. Values that depend on
-constants or shapes alone are computed once, while the network is loaded, whatever their size.
+An ``OnnxNode`` is an ONNX operator to be expressed in symbols: its inputs, attributes and types. Values that depend on
+constants or shapes alone are computed once, at loading.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .....models.subgraphs import attribute_of, infer_shapes, static_shape
 from ....network.network import Network
 
 Symbol = Any
-"""A symbol of MXNet, which has no types."""
+"""A symbol of MXNet, which is not typed."""
 
 Array = npt.NDArray[Any]
 ValueType = tuple[np.dtype[Any], tuple[int, ...]]
@@ -46,7 +46,7 @@ class Variables:
         self._derived: dict[tuple[int, str], tuple[Array, Array]] = {}
 
     def add(self, array: Array) -> Symbol:
-        """A new variable bound to an array."""
+        """Add a variable bound to an array."""
         import mxnet as mx
 
         name = f"v{len(self.bound)}"
@@ -54,7 +54,7 @@ class Variables:
         return mx.sym.var(name)
 
     def derived(self, array: Array, how: str, make: Callable[[Array], Array]) -> Array:
-        """What is made of a weight while the network is loaded; the same array gives the same result."""
+        """Return an array derived from a weight at loading; equal weights share the result."""
         key = (id(array), how)
         if key not in self._derived:
             self._derived[key] = (array, np.ascontiguousarray(make(array)))  # keeps the array, and so its id
@@ -68,13 +68,13 @@ class OnnxNode:
     Attributes:
         proto: The operator.
         opset: Version of its domain.
-        types: Value to element type and shape, where they are static.
-        constants: Value to what is known when the network is loaded: weights and folded values.
-        feeds: Value to what is fed: it never changes. MXNet's shapes are static, and where it wants a parameter
-            (a shape, axes, bounds) for what ONNX has an input, the input's value is taken.
-        used: Values that an operator reads or that the network hands out.
-        symbols: Value to symbol, of what was computed or fed; grows.
-        variables: Of the network.
+        types: Element type and shape of values, if static.
+        constants: Values known at loading: weights and folded values.
+        feeds: Fed values, which never change. MXNet's shapes are static; if ONNX has an input for one of its parameters
+            (a shape, axes, bounds), the fed value is the parameter.
+        used: Values that an operator reads or that are outputs.
+        symbols: Symbols of computed and fed values; grows.
+        variables: Variables of the network.
     """
 
     proto: onnx.NodeProto
@@ -99,11 +99,11 @@ class OnnxNode:
         return self.proto.op_type
 
     def refusal(self, why: str) -> UnsupportedBrick:
-        """The error that says what MXNet does not have."""
+        """Return the error for a feature that MXNet lacks."""
         return UnsupportedBrick(f"MXNet has no {self.op} {why}".rstrip())
 
     def has(self, index: int) -> bool:
-        """Whether an input is given."""
+        """Return True if an input is present."""
         return index < len(self.proto.input) and self.proto.input[index] != ""
 
     @property
@@ -112,30 +112,30 @@ class OnnxNode:
         return len(self.proto.input)
 
     def symbol(self, index: int = 0) -> Symbol:
-        """An input."""
+        """Return an input."""
         name = self.proto.input[index]
         if name not in self.symbols:
             self.symbols[name] = self.variables.add(self.constants[name])
         return self.symbols[name]
 
     def constant(self, index: int) -> Array | None:
-        """An input whose value is known when the network is loaded; None where it is computed or fed."""
+        """Return the value of an input if it is known at loading; None if it is computed or fed."""
         return self.constants.get(self.proto.input[index]) if self.has(index) else None
 
     def bind(self, array: Array) -> Symbol:
-        """A variable for an array that is no value of the network."""
+        """Return a variable for an array that is not a value of the network."""
         return self.variables.add(array)
 
     def own(self, index: int) -> Symbol:
-        """An input that must be a variable of this operator alone: a state, as MXNet calls it."""
+        """Return an input that must be a variable of this operator alone (MXNet: a state)."""
         found = self.known(index, "as a state")
         return self.variables.add(found)
 
     def known(self, index: int, what: str = "") -> Array:
-        """The value of an input that MXNet takes as a parameter.
+        """Return the value of an input that is a parameter in MXNet.
 
         Raises:
-            UnsupportedBrick: It is computed.
+            UnsupportedBrick: The input is computed.
         """
         name = self.proto.input[index]
         found = self.constants.get(name, self.feeds.get(name))
@@ -144,14 +144,14 @@ class OnnxNode:
         return found
 
     def integers(self, attribute: str, index: int) -> tuple[int, ...] | None:
-        """Integers that older opsets give as an attribute and newer ones as an input; None where neither has them."""
+        """Return integers that are an attribute at older opsets and an input at newer ones; None if missing."""
         found = self.attribute(attribute)
         if found is None and self.has(index):
             found = self.known(index).ravel().tolist()
         return None if found is None else tuple(int(value) for value in found)
 
     def attribute(self, name: str, default: Any = None) -> Any:
-        """The value of an attribute; text is decoded."""
+        """Return the value of an attribute; text is decoded."""
         return attribute_of(self.proto, name, default)
 
     def shape(self, index: int = 0) -> tuple[int, ...]:
@@ -163,11 +163,11 @@ class OnnxNode:
         return self._type(self.proto.input[index])[0]
 
     def rank(self, index: int = 0) -> int:
-        """Number of dimensions of an input."""
+        """Return the number of dimensions of an input."""
         return len(self.shape(index))
 
     def axis(self, value: int, index: int = 0) -> int:
-        """An axis of an input, counted from the front."""
+        """Return an axis of an input, counted from the front."""
         return value % max(self.rank(index), 1)
 
     def result(self, index: int = 0) -> tuple[int, ...]:
@@ -175,7 +175,7 @@ class OnnxNode:
         return self._type(self.proto.output[index])[1]
 
     def wants(self, index: int) -> bool:
-        """Whether an output is used."""
+        """Return True if an output is used."""
         return index < len(self.proto.output) and self.proto.output[index] in self.used
 
     def numpy(self, name: str, *inputs: Any, **parameters: Any) -> Symbol:
@@ -193,7 +193,7 @@ class OnnxNode:
         return operators.pad(symbol.as_np_ndarray(), pad_width=tuple(width), mode=mode, **value).as_nd_ndarray()
 
     def reshaped(self, symbol: Symbol, shape: Sequence[int]) -> Symbol:
-        """The same elements in another shape."""
+        """Return the same elements in another shape."""
         if not shape:
             return self.numpy("reshape", symbol, ())
         if 0 in shape:
@@ -232,17 +232,17 @@ def register(rows: Mapping[str, Translation]) -> None:
 
 
 def translations() -> Mapping[str, Translation]:
-    """ONNX operator to what expresses it."""
+    """Functions that translate operators, by ONNX operator."""
     for module in MODULES:
         importlib.import_module(f".{module}", __package__)
     return _TRANSLATIONS
 
 
 _COMPARED_BYTES = 1024
-"""Arrays of up to this size are equal where their values are: each copy of a network has its own. Larger ones share."""
+"""Arrays up to this size are compared by value, because each copy of a network has its own; larger ones by address."""
 
 _RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormalLike", "RandomUniformLike"})
-"""Operators whose output may not be computed ahead, even where no activation reaches them."""
+"""Operators with outputs that may not be computed in advance, even without an activation as input."""
 
 _SINCE_ONE_AXIS = 13
 _OVER_ONE_AXIS = frozenset({"Hardmax", "LogSoftmax", "Softmax"})
@@ -250,14 +250,14 @@ _OVER_ONE_AXIS = frozenset({"Hardmax", "LogSoftmax", "Softmax"})
 
 
 class Folding:
-    """Computes constants from constants.
+    """The computation of constants from constants.
 
-    Operators that do the same to the same arrays, as those of copies do, give the same array: MXNet gets it once.
+    Equal operators on equal arrays (as in copies) give the same array, which MXNet gets once.
 
     Args:
         model: The network.
-        constants: Value to what is known; grows.
-        types: Value to element type and shape, where they are static.
+        constants: Known values; grows.
+        types: Element type and shape of values, if static.
     """
 
     def __init__(self, model: onnx.ModelProto, constants: dict[str, Array], types: Mapping[str, ValueType]) -> None:
@@ -268,7 +268,7 @@ class Folding:
         self._opset = next((entry.version for entry in model.opset_import if entry.domain in DOMAINS), 1)
 
     def fold(self, proto: onnx.NodeProto) -> bool:
-        """Compute the outputs of an operator; False where that is left to MXNet, which may refuse it."""
+        """Compute the outputs of an operator; return False if it is left to MXNet, which may refuse it."""
         if proto.op_type in {"Shape", "Size"} and proto.domain in DOMAINS and proto.input[0] in self._types:
             results = [_measured(proto, self._types[proto.input[0]][1])]
         elif self._constant(proto):
@@ -299,7 +299,7 @@ class Folding:
         return self._done[key]
 
     def _key(self, proto: onnx.NodeProto) -> Hashable:
-        """What the results depend on. The arrays named by their place in memory are held by the constants."""
+        """Return everything that the results depend on. The constants keep the arrays that are named by address."""
         bare = onnx.NodeProto(op_type=proto.op_type, domain=proto.domain, attribute=proto.attribute)
         inputs = tuple(_identity(self._constants[name]) if name else None for name in proto.input)
         return bare.SerializeToString(deterministic=True), inputs, tuple(map(bool, proto.output))
@@ -327,7 +327,7 @@ class Folding:
 
 
 def _measured(proto: onnx.NodeProto, shape: tuple[int, ...]) -> Array:
-    """What Shape or Size return."""
+    """Return the result of Shape or Size."""
     if proto.op_type == "Size":
         return np.array(math.prod(shape), np.int64)
     bounds = {attribute.name: attribute.i for attribute in proto.attribute}
@@ -340,7 +340,7 @@ def _identity(array: Array) -> Hashable:
 
 
 _LABEL = "~"
-"""What names of MXNet's operators begin with: then the place of their node in ONNX. No variable's name begins so."""
+"""Prefix of MXNet's operator names, before the index of the ONNX node. No variable has this prefix."""
 
 _KNOWN_BYTES = 1024
 """Values of up to this size are shown to the inference of shapes."""
@@ -348,14 +348,14 @@ _KNOWN_BYTES = 1024
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MxnetNetwork:
-    """A network in MXNet's terms.
+    """A network as MXNet symbols.
 
     Attributes:
         symbol: All outputs, in order.
-        arrays: Variable to value.
-        feeds: Variable to the input of the network that it is.
-        labels: Label to what the node in ONNX gives, from which operators with that label were made.
-        operators: Kinds of ONNX operators that it holds, in order.
+        arrays: Values of the variables.
+        feeds: Network input of each fed variable.
+        labels: Outputs of the ONNX node behind each label.
+        operators: Its kinds of ONNX operators, in order.
     """
 
     symbol: Symbol
@@ -366,7 +366,7 @@ class MxnetNetwork:
 
 
 def labelled(name: str) -> str:
-    """The label in the name of one of MXNet's operators; empty where it has none."""
+    """Return the label in the name of an MXNet operator; empty without one."""
     label, dot, _ = name.partition(".")
     return label if dot and label.startswith(_LABEL) else ""
 
@@ -376,10 +376,10 @@ def translate(network: Network, *, fused: bool) -> MxnetNetwork:
 
     Args:
         network: A brick or a whole model.
-        fused: Whether MXNet will fuse operators for oneDNN; what it would get wrong is kept apart.
+        fused: MXNet will fuse operators for oneDNN; fusions with wrong results are prevented.
 
     Raises:
-        UnsupportedBrick: MXNet has no such operator, or not with these types or attributes.
+        UnsupportedBrick: MXNet lacks an operator, or its types or attributes.
         BackendError: The model file cannot be read, or an index in it is out of range.
     """
     import mxnet as mx
@@ -429,11 +429,11 @@ def translate(network: Network, *, fused: bool) -> MxnetNetwork:
 
 
 def _apart(graph: onnx.GraphProto) -> frozenset[str]:
-    """Values that no operator may be fused with.
+    """Return values that may not be fused with their readers.
 
-    MXNet 1.9 fuses an operator with one that reads its output even where that output is also one of the network, or,
-    with a product of matrices, is read by others too: they then get the wrong values. Nor can it fuse a sum of a value
-    with itself. Nothing is fused across ``BlockGrad``, which does nothing else when there are no gradients.
+    MXNet 1.9 fuses an operator with a reader of its output even if the output is also a network output or, for a matrix
+    product, has other readers: these then get wrong values. It cannot fuse a sum of a value with itself either.
+    ``BlockGrad`` prevents fusion and has no other effect without gradients.
     """
     uses = Counter(name for node in graph.node for name in node.input)
     exposed = {value.name for value in graph.output}

@@ -1,9 +1,9 @@
-"""One node of a network as the function that computes its operator sees it, and which function that is.
+"""The arguments of an operator's function, and the registry of these functions.
 
-Each function gets the ``TorchCall`` and the node's inputs as real tensors; an input that is left out is None. It
-returns its output, or a tuple of its outputs. It is written in plain PyTorch: its calls are recorded
-(``GraphRecorder``). Numbers that it reads from a tensor (a shape, axes) become part of what is recorded. Which way
-branches and loops go is seen in the values that are fed, which never change.
+Each function gets the ``TorchCall`` and the node's inputs as real tensors; a missing input is None. It returns its
+output, or a tuple of outputs. It is plain PyTorch, and its calls are recorded (``GraphRecorder``). Numbers that it
+reads from a tensor (a shape, axes) become part of the record. The fed values, which never change, decide branches and
+loops.
 """
 # ruff: noqa: TID251 - part of the backend that runs torch
 
@@ -29,12 +29,12 @@ class TorchCall:
 
     Attributes:
         op_type: Its operator.
-        opset: Version of the operator set that it follows.
-        attributes: Those that it has; text is ``str``.
-        wanted: For each output, whether anything may read it.
-        constant: For each input, whether no input of the network decides it.
-        dtype_of: From ONNX's number of an element type to PyTorch's type; float32 gives the type that is computed in.
-        body: Evaluates a subgraph of the node, given values for its inputs; gives the values of its outputs.
+        opset: Version of its operator set.
+        attributes: Stated attributes; text is ``str``.
+        wanted: For each output, True if anything may read it.
+        constant: For each input, True if it depends on no input of the network.
+        dtype_of: Maps ONNX's number of an element type to PyTorch's type; float32 maps to the computing type.
+        body: Evaluates a subgraph of the node with values for its inputs; returns the values of its outputs.
     """
 
     op_type: str
@@ -46,31 +46,31 @@ class TorchCall:
     body: Callable[[onnx.GraphProto, Sequence[Tensor]], list[Tensor]]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """An attribute, or its default."""
+        """Return an attribute, or its default."""
         return self.attributes.get(name, default)
 
     def flag(self, name: str, *, default: bool = False) -> bool:
-        """An attribute that is 0 or 1."""
+        """Return an attribute that is 0 or 1."""
         return bool(self.attributes.get(name, default))
 
     def ints(self, name: str, value: Tensor | None) -> list[int] | None:
-        """Integers that are an attribute at older opsets and an input at newer ones; None where there are none."""
+        """Return integers that are an attribute at older opsets and an input at newer ones; None if missing."""
         if value is not None:
             return [int(each) for each in value.reshape(-1).tolist()]
         found = self.attributes.get(name)
         return None if found is None else [int(each) for each in found]
 
     def has(self, output: int) -> bool:
-        """Whether an output is wanted."""
+        """Return True if an output is wanted."""
         return output < len(self.wanted) and self.wanted[output]
 
     def refuse(self, why: str) -> UnsupportedBrick:
-        """The error for something that cannot be expressed."""
+        """Return the error for a part that cannot be expressed."""
         return UnsupportedBrick(f"PyTorch has no {self.op_type} {why}")
 
 
 def padded(inputs: Sequence[Tensor | None], count: int) -> list[Tensor | None]:
-    """Optional inputs, with None for those at the end that a node leaves out."""
+    """Return optional inputs, with None for missing ones at the end."""
     return [*inputs, *[None] * (count - len(inputs))]
 
 
@@ -97,7 +97,7 @@ def register(rows: Mapping[str, Operator]) -> None:
 
 
 def elementwise(rows: Mapping[str, Callable[..., Any]]) -> None:
-    """Register functions of PyTorch that are operators as they stand, without attributes."""
+    """Register functions of PyTorch that directly implement operators without attributes."""
     register({name: lambda _, *inputs, function=function: function(*inputs) for name, function in rows.items()})
 
 

@@ -132,7 +132,7 @@ _NUMPY_BROADCASTING = 7
 
 
 def _aligned(call: TorchCall, a: Tensor, b: Tensor) -> Tensor:
-    """The second operand, in the place that the attribute ``axis`` of old opsets gives it."""
+    """Return the second operand, aligned by the attribute ``axis`` of old opsets."""
     axis = call.get("axis")
     if call.opset >= _NUMPY_BROADCASTING or axis is None:
         return b
@@ -167,7 +167,7 @@ def _binary(call: TorchCall, a: Tensor, b: Tensor) -> Tensor:
 
 @operator("Pow")
 def _pow(call: TorchCall, base: Tensor, exponent: Tensor) -> Tensor:
-    """The result has the type of the base; a constant exponent is a number, which has faster kernels."""
+    """Compute a power in the type of the base; a constant exponent becomes a number, which has faster kernels."""
     exponent = _aligned(call, base, exponent)
     if call.constant[1] and exponent.numel() == 1 and exponent.ndim <= base.ndim:
         return torch.pow(base, exponent.item()).to(base.dtype)
@@ -186,7 +186,7 @@ def _mean(_: TorchCall, *values: Tensor) -> Any:
 
 @operator("Gemm")
 def _gemm(call: TorchCall, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
-    """As a linear layer where it is one; ``alpha * A B + beta * C`` otherwise."""
+    """Compute a linear layer if the Gemm is one; else ``alpha * A B + beta * C``."""
     alpha, beta = call.get("alpha", 1.0), call.get("beta", 1.0)
     if not a.is_floating_point():
         alpha, beta = int(alpha), int(beta)

@@ -1,7 +1,7 @@
 """Convolutions, pools and images of other sizes.
 
-A size is changed by PyTorch's interpolation where it means the same, by an own one by constant indices elsewhere.
-Coordinates follow the ONNX specification of Resize.
+PyTorch's interpolation changes sizes if its meaning is the same; else constant indices do. Coordinates follow the ONNX
+specification of Resize.
 """
 # ruff: noqa: TID251 - part of the backend that runs torch
 
@@ -21,7 +21,7 @@ from .call import Tensor, TorchCall, operator, padded, register
 
 
 def padding_list(before: Sequence[int], after: Sequence[int]) -> list[int]:
-    """What ``torch.nn.functional.pad`` takes: the last axis first."""
+    """Return the padding for ``torch.nn.functional.pad``: the last axis first."""
     return [pad for pair in reversed(list(zip(before, after, strict=True))) for pad in pair]
 
 
@@ -31,7 +31,7 @@ _TRANSPOSED = {1: torch.conv_transpose1d, 2: torch.conv_transpose2d, 3: torch.co
 
 @operator("Conv")
 def convolve(call: TorchCall, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """A convolution with the attributes of a node; padding that differs between the sides is done ahead."""
+    """Compute a convolution with the attributes of a node; asymmetric padding is done first."""
     rank = _rank(call, x)
     window = Window.of(call.attributes, x.shape[2:], weight.shape[2:])
     before = window.begin
@@ -67,7 +67,7 @@ def _cropped(  # noqa: PLR0917
     dilations: Sequence[int],
     extra: Sequence[int],
 ) -> tuple[list[int], list[int]]:
-    """What a transposed convolution takes off at the beginning and at the end of each axis."""
+    """Return the elements that a transposed convolution removes at the beginning and the end of each axis."""
     rank = len(sizes)
     automatic = call.get("auto_pad", "NOTSET")
     target = call.get("output_shape")
@@ -219,13 +219,13 @@ def _resize(call: TorchCall, x: Tensor, *rest: Tensor | None) -> Tensor:
 
 
 def _resized(call: TorchCall, x: Tensor, target: list[tuple[int, float]], mode: str, how: tuple[str, str]) -> Tensor:
-    """An image of another size.
+    """Resize an image.
 
     Args:
         call: The node.
         x: The image.
-        target: For each axis its new size and the factor between both.
-        mode: Of interpolation.
+        target: New size and factor of each axis.
+        mode: Interpolation mode.
         how: Transformation of coordinates, and rounding to the nearest one.
     """
     transformation, rounded = how
@@ -256,7 +256,7 @@ def _resized(call: TorchCall, x: Tensor, target: list[tuple[int, float]], mode: 
 
 
 def _weights(call: TorchCall, at: npt.NDArray[np.float64], old: int, mode: str) -> npt.NDArray[np.float64]:
-    """Weight of each old element in each new one; beyond the edges lies the edge."""
+    """Return the weight of each old element in each new one; the edge continues beyond the image."""
     weights = np.zeros((old, len(at)))
     base = np.floor(at).astype(int)
     rest = at - base

@@ -1,7 +1,7 @@
 """Normalisations, softmax, recurrent layers, and integers that stand for real numbers.
 
-Integer products are computed in float64, which holds every sum of them that ONNX can mean exactly: PyTorch has no
-integer convolution, and its integer matrix product is slower.
+Integer products are computed in float64, which represents all their sums exactly: PyTorch lacks an integer
+convolution, and its integer matrix product is slower.
 """
 # ruff: noqa: TID251 - part of the backend that runs torch
 
@@ -52,7 +52,7 @@ def _rms_norm(call: TorchCall, x: Tensor, scale: Tensor) -> Tensor:
 
 @operator("GroupNormalization")
 def _group_norm(call: TorchCall, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Before opset 21, scale and shift are those of groups, not of channels."""
+    """Compute a GroupNormalization; before opset 21, scale and shift belong to groups instead of channels."""
     groups = call.attributes["num_groups"]
     if call.opset < 21:
         each = x.shape[1] // groups
@@ -109,12 +109,12 @@ def _hardmax(call: TorchCall, x: Tensor) -> Tensor:
 
 
 def _whole(value: Tensor, shape: list[int]) -> Tensor:
-    """A scale or shift over all elements that are normalised together."""
+    """Return a scale or shift over all elements that are normalised together."""
     return value if list(value.shape) == shape else value.broadcast_to(shape)
 
 
 _GATES = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2)}
-"""Where ONNX keeps the gates that PyTorch has in this order (input, forget, cell, output; reset, update, new)."""
+"""ONNX's positions of the gates in PyTorch's order (input, forget, cell, output; reset, update, new)."""
 
 _CUDNN_MODES = {"LSTM": 2, "GRU": 3}
 """cuDNN's numbers (``cudnnRNNMode_t``)."""
@@ -163,7 +163,7 @@ def _state(call: TorchCall, x: Tensor, w: Tensor, given: Tensor | None) -> Tenso
 
 
 def _weights(call: TorchCall, w: Tensor, r: Tensor, bias: Tensor | None) -> list[Tensor]:
-    """For each direction the weights of inputs and of states, and both biases where there are any."""
+    """Return for each direction the weights of inputs and of states, and both biases if present."""
     size = call.attributes["hidden_size"]
     order = _GATES[call.op_type]
 
@@ -181,7 +181,7 @@ def _weights(call: TorchCall, w: Tensor, r: Tensor, bias: Tensor | None) -> list
 
 
 def _join(weights: list[Tensor], w: Tensor, size: int, mode: int) -> None:
-    """Let weights lie in one piece of memory, as cuDNN wants them; else PyTorch copies them there in every call."""
+    """Move weights to one block of memory for cuDNN; otherwise PyTorch copies them in every call."""
     with torch._C.DisableTorchFunctionSubclass(), torch._C.DisableTorchFunction():  # noqa: SLF001  # never recorded
         flatten = torch._cudnn_rnn_flatten_weight  # noqa: SLF001  # as torch.nn.LSTM does
         directions = w.shape[0]
@@ -189,7 +189,7 @@ def _join(weights: list[Tensor], w: Tensor, size: int, mode: int) -> None:
 
 
 def _directions(y: Tensor, count: int) -> Tensor:
-    """ONNX has the directions on an axis of their own, before the batch."""
+    """Move the directions to a separate axis before the batch, as ONNX requires."""
     steps, batch, width = y.shape
     return torch.permute(torch.reshape(y, [steps, batch, count, width // count]), [0, 2, 1, 3])
 
@@ -234,7 +234,7 @@ def _dequantized(x: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
 
 
 def _spread(call: TorchCall, value: Tensor, x: Tensor) -> Tensor:
-    """A scale or zero point, in the shape that goes with the tensor: one for all, one per slice, or one per block."""
+    """Return a scale or zero point in a shape that fits the tensor: one for all, one per slice, or one per block."""
     if value.numel() == 1:
         return value.reshape([])
     axis = call.get("axis", 1) % x.ndim

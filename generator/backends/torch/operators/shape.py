@@ -130,7 +130,7 @@ def _pad(
 
 
 def _pad_with_own(call: TorchCall, x: Tensor, before: list[int], after: list[int], mode: str) -> Tensor:
-    """Pad with the tensor's own elements: at once where PyTorch has it, axis by axis otherwise."""
+    """Pad with elements of the tensor: with PyTorch's function if it exists, else axis by axis."""
     modes = {"reflect": "reflect", "edge": "replicate", "wrap": "circular"}
     if mode not in modes:
         raise call.refuse(f"of mode {mode}")
@@ -171,9 +171,9 @@ _SCATTERED = {"mul": "prod", "max": "amax", "min": "amin"}
 
 
 def _counted(indices: Tensor, size: int) -> Tensor:
-    """Indices counted from the beginning; those that are not negative anyway cost nothing.
+    """Return indices counted from the beginning; without negative indices this costs nothing.
 
-    Whether any is negative is seen in the values that are fed, which never change.
+    The fed values, which never change, show if an index is negative.
     """
     indices = indices.to(torch.int64)
     if not indices.numel() or indices.min().item() >= 0:
@@ -270,7 +270,7 @@ def _compress(call: TorchCall, x: Tensor, condition: Tensor) -> Tensor:
 
 @operator("ReverseSequence")
 def _reverse_sequence(call: TorchCall, x: Tensor, lengths: Tensor) -> Tensor:
-    """The order that the fed lengths ask for is a constant."""
+    """Reverse sequences; the fed lengths make the order a constant."""
     batch, time = call.get("batch_axis", 1), call.get("time_axis", 0)
     steps = x.shape[time]
     order: Any = [[*reversed(range(length)), *range(length, steps)] for length in lengths.tolist()]
