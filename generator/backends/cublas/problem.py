@@ -1,8 +1,8 @@
 """One matrix product as a call of cuBLAS, and its operands in memory of a GPU.
 
 A ``Problem`` is independent of the library, so that its meaning can be computed. cuBLAS stores matrices by columns,
-ONNX by rows. ONNX's matrix in memory is therefore the transposed matrix for cuBLAS. dlbricks asks for the transposed result,
-which is the product of the transposed operands in reverse order.
+ONNX by rows. ONNX's matrix in memory is therefore the transposed matrix for cuBLAS. dlbricks asks for the transposed
+result, which is the product of the transposed operands in reverse order.
 """
 
 from __future__ import annotations
