@@ -3,21 +3,21 @@
     python benchmarks/accuracy.py [--graph runtime] [-g 1] [--threads 1] [--batch 1] [--neighbour DUTY] [--half HALF]
                                   [--models ...] [--backend NAME] [--option NAME=VALUE] [--cache model]
 
-The zoo is ``benchmarks/zoo.csv`` (the exports need the ``zoo`` extra); it says which models the protocol was tuned on
-(``tune``), which were set aside then and have been seen since (``held``), and which were added after that (``new``);
-``--half`` takes some of these. All bricks and all models are visited in turn in one run. A ratio enters the tables only
-where bricks and model were (``paired``). ``--neighbour`` lets a process of our own disturb the machine meanwhile
-(``neighbour.py``); it counts as a disturbance where models took at least 1.25 times as long on average as when nobody
-disturbed: by the undisturbed latencies of the same run, or, with ``--against``, by an earlier run without a neighbour
-(its ``--db``). At all cores only the latter says anything: who shares a core meets its neighbour in every visit. With
-``--elsewhere`` the suite is generated and the models are cut here, and measured in another environment of this
-machine, which may have another version of the runtime: a suite of ``fused`` bricks travels. A runtime that
-compiles for seconds (``--backend torch --option mode=compile --cache hot``) wants a few models, and ``--item-timeout``:
-what takes longer, brick or model, is given up, and its model says so.
+The zoo is ``benchmarks/zoo.csv`` (the exports need the ``zoo`` extra). The protocol was tuned on the half ``tune``;
+``held`` was set aside then and has been seen since; ``new`` was added later. ``--half`` selects halves. One run
+alternates all bricks and all models. Only alternating pairs (``paired``) enter the tables as ratios.
+
+``--neighbour`` starts a process that disturbs the machine (``neighbour.py``). It counts as a disturbance if models took
+at least 1.25 times as long on average as without it: by the undisturbed latencies of the same run, or, with
+``--against``, by an earlier run without a neighbour (its ``--db``). At all cores only the latter is valid, since the
+neighbour shares a core in every visit. With ``--elsewhere`` the suite is generated and the models are cut here, and
+measured in another environment of this machine, which may have another version of the runtime (for ``fused`` bricks).
+A runtime that compiles for seconds (``--backend torch --option mode=compile --cache hot``) needs few models and
+``--item-timeout``: slower bricks or models are given up, and the model is reported.
 
 Written under ``--out``: ``accuracy-[<backend>-][<option>-]<graph>-g<G>-t<threads>-b<batch>[-<cache>][-n<duty>]
-[-elsewhere][-<half>]`` as ``.json`` (every figure, with the stack it came from, where the time went, and the
-neighbour's schedule). What options or another cache state were asked for calibrates nothing.
+[-elsewhere][-<half>]`` as ``.json``: every figure, with the stack, the costs of the run, and the neighbour's schedule.
+Results with options or another cache state do not calibrate intervals.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ from neighbour import Neighbour
 _LIMITS = (3, 5, 10, 15)
 _SLOWED = 1.25
 _CHILD = "--run-here"
-"""What another environment is asked for with ``--elsewhere``, before everything else."""
+"""First argument of the script in the other environment of ``--elsewhere``."""
 
 
 def main() -> None:
@@ -97,7 +97,7 @@ def main() -> None:
 
 
 def arguments() -> argparse.ArgumentParser:
-    """The options; those of the measurement are the same for other benchmarks."""
+    """Return the options; other benchmarks share the options of the measurement."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument(
@@ -117,7 +117,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def setting(text: str) -> tuple[str, str]:
-    """An option of a backend."""
+    """Parse an option of a backend."""
     name, equals, value = text.partition("=")
     if not (name and equals):
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
@@ -142,7 +142,7 @@ def shared(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 
 def protocol(options: argparse.Namespace) -> dict[str, Any]:
-    """What ``run`` and ``measure`` are given alike."""
+    """Return the common arguments of ``run`` and ``measure``."""
     return {name: getattr(options, name) for name in ("threads", "visits", "processes", "sessions", "seed")}
 
 
@@ -217,10 +217,10 @@ def experiment(
 
 
 def _run_elsewhere(interpreter: Path, suite: Suite, database: Path, names: Sequence[str], **options: Any) -> RunReport:
-    """Measure a suite and models of the zoo by another interpreter, whose environment has this version of dlbricks.
+    """Measure a suite and models of the zoo with another interpreter that has this version of dlbricks.
 
     Raises:
-        CalledProcessError: It failed; what it said stands on stderr.
+        CalledProcessError: It failed; its message is on stderr.
     """
     where = str(suite.path.resolve()), str(database.resolve())
     command = [str(interpreter), __file__, _CHILD, *where, json.dumps(options), *names]
@@ -230,7 +230,7 @@ def _run_elsewhere(interpreter: Path, suite: Suite, database: Path, names: Seque
 
 
 def _run_here(suite: str, database: str, options: str, *names: str) -> None:
-    """What the other interpreter does."""
+    """Measure in the other interpreter."""
     with Store.open(Path(database)) as store:
         found = run(Path(suite), store=store, models=find_models(names), **json.loads(options))
     sys.stdout.buffer.write(pickle.dumps(found))
@@ -243,7 +243,7 @@ def method_of(options: argparse.Namespace, stack: Stack, batch: int, cache: str 
 
 
 def _row(found: Estimate, earlier_ms: float | None = None) -> dict[str, Any]:
-    """One model; a ratio only where bricks and model were visited in turn."""
+    """Return the row of one model, with a ratio only if bricks and model alternated."""
     reason = found.error or found.truth.reason
     if reason is None and not found.truth.paired:
         reason = "bricks and model were not visited in turn"
@@ -269,13 +269,13 @@ def _row(found: Estimate, earlier_ms: float | None = None) -> dict[str, Any]:
 
 
 def _data_ms(found: Estimate) -> float | None:
-    """What its own values cost; None where they were not examined."""
+    """Return the cost of its own values in milliseconds; None if they were not examined."""
     term = (found.attribution or {}).get("data")
     return None if term is None else term.ms
 
 
 def _executions(store: Store, measured: Sequence[Measurement]) -> dict[str, Any]:
-    """How often bricks and models were executed for a sample, and how long that took: warm-ups are beside it."""
+    """Return the number and the time of sampled executions of bricks and models, without warm-ups."""
     blocks = store.blocks_of([one.id for one in measured])
     counts = {}
     for subject in (Subject.BRICK, Subject.MODEL):
@@ -295,7 +295,7 @@ def _executions(store: Store, measured: Sequence[Measurement]) -> dict[str, Any]
 
 
 def summaries(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """All models, and those of each half and kind."""
+    """Summarise all models, and the models of each half and kind."""
     groups = {"all": list(rows)}
     for name in ("half", "kind"):
         for value in dict.fromkeys(row[name] for row in rows):
@@ -339,7 +339,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def report(result: Mapping[str, Any]) -> str:
-    """The tables as Markdown."""
+    """Return the tables as Markdown."""
     quiet, cost, everything = result["quiet"], result["cost"], result["summary"]["all"]
     columns = ["", "models", "with a ratio", "median error", *(f"within {limit} %" for limit in _LIMITS)]
     columns += ["worst", "interval holds 1", "half-width"]
@@ -387,7 +387,7 @@ def report(result: Mapping[str, Any]) -> str:
 
 
 def _disturber(result: Mapping[str, Any]) -> str:
-    """What a neighbour of our own did."""
+    """Describe the neighbour's activity."""
     neighbour, summary = result["neighbour"], result["summary"]["all"]
     if neighbour is None:
         return "No neighbour of our own."

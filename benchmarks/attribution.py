@@ -1,11 +1,11 @@
-"""What the causes that `estimate --explain` names leave unexplained.
+"""Measure the part of latency that the causes of `estimate --explain` leave unexplained.
 
     python benchmarks/attribution.py [--threads 1] [--visits 12] [--half HALF] [--models ...] [--data]
 
-Bricks of the source, one layer each, and whole models are visited in turn; then, in a run of its own, the windows of
-layers that the runtime fuses, as they are written and fused; with ``--data`` what the models' own values cost. No term
-of the explanation uses a model's measured latency, and none is the difference of two sums that are others, so that what
-is left over can be anything. Bricks of the executed graph are not measured: the estimate is what is explained.
+One run alternates source bricks of one layer and whole models. A second run measures the windows of layers that the
+runtime fuses, unfused and fused; ``--data`` adds the cost of the models' own values. Each term is measured without the
+model's latency and is not a difference of other terms, so that the rest can be anything. Bricks of the executed graph
+are not measured, because the estimate is to be explained.
 
 Written under ``--out``: ``attribution-g1-t<threads>[-<half>]`` as ``.json``.
 """
@@ -94,7 +94,7 @@ def _row(found: Estimate) -> dict[str, Any]:
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Over the models of which nothing that is needed is unknown."""
+    """Summarise the models without unknown terms."""
     shares = [left for row in rows if (left := _left(row)) is not None]
     impossible = [
         row["name"]
@@ -113,13 +113,13 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _left(row: Mapping[str, Any]) -> float | None:
-    """What is unexplained as a share of the model."""
+    """Return the unexplained share of the model's latency."""
     term = row["terms"].get("unexplained")
     return None if term is None or term["ms"] is None else term["ms"] / row["measured_ms"]
 
 
 def report(result: Mapping[str, Any]) -> str:
-    """The tables as Markdown."""
+    """Return the tables as Markdown."""
     found = result["summary"]
     lines = [
         f"# What is unexplained: {found['models']} models, layer by layer, {result['threads']} thread(s)\n",

@@ -1,4 +1,4 @@
-"""Pages with blocks that are written by a script: what stands between ``<!-- name -->`` and ``<!-- /name -->``."""
+"""Pages with generated blocks between ``<!-- name -->`` and ``<!-- /name -->``."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ _BLOCK = re.compile(r"(<!-- ([\w-]+) -->)(.*?)(<!-- /\2 -->)", re.DOTALL)
 
 
 def rendered(text: str, block: Callable[[str], str]) -> str:
-    """A page with its blocks made anew.
+    """Return a page with new blocks.
 
     Args:
         text: The page.
         block: The text of the block of a name.
 
     Raises:
-        KeyError: There is no block of a name.
+        KeyError: The name of a block is unknown.
     """
     return _BLOCK.sub(lambda found: found[1] + block(found[2]) + found[4], text)
 
 
 def named(text: str) -> list[str]:
-    """The names of the blocks of a page."""
+    """Return the names of a page's blocks."""
     return [found[2] for found in _BLOCK.finditer(text)]
 
 
 def write(pages: Iterable[Path], render: Callable[[str], str], description: str, remedy: str) -> None:
-    """Replace what differs; with ``--check`` fail there, and write nothing.
+    """Replace different pages; with ``--check`` fail instead, and write nothing.
 
     Args:
         pages: From the top of the project.
-        render: A page made anew.
-        description: What the script does.
-        remedy: What to do where a page differs.
+        render: Returns a page with new blocks.
+        description: Description of the script.
+        remedy: Remedy for a different page.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing, and fail where something would change")

@@ -1,4 +1,4 @@
-"""What the benchmarks share: the zoo's list, where figures come from, how quiet it was, and where time went."""
+"""Shared parts of the benchmarks: the zoo's list, provenance of figures, quietness, and costs of a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dlbricks.generator.measurement.pace import RunCosts
 from dlbricks.generator.measurement.run import RunReport
 
 QUIET = 0.8
-"""A run counts as quiet where so many of its probes were; else its figures are as they are."""
+"""Share of quiet probes from which a run counts as quiet."""
 
 HALVES = ("tune", "held", "new")
 """Parts of the zoo: the protocol was tuned on the first, the second was set aside then, the third was added later."""
@@ -29,25 +29,25 @@ _LIST = Path(__file__).with_name("zoo.csv")
 
 @cache
 def entries() -> dict[str, dict[str, str]]:
-    """The rows of ``zoo.csv``, by the model's name."""
+    """Return the rows of ``zoo.csv``, by the model's name."""
     with _LIST.open() as file:
         return {row.pop("name"): row for row in csv.DictReader(file)}
 
 
 def entry(name: str) -> dict[str, str]:
-    """Kind, family and half of a model, whatever its batch or dimensions."""
+    """Return kind, family and half of a model at any batch or dimensions."""
     return entries().get(name.partition("@")[0], {"kind": "?", "family": "-", "half": "?"})
 
 
 def chosen(models: Sequence[str] | None, halves: Sequence[str]) -> list[str]:
-    """The models of a benchmark.
+    """Return the models of a benchmark.
 
     Args:
-        models: What it was given; None for the whole list.
+        models: Requested names; None for the whole list.
         halves: Only models of these halves (``HALVES``); empty for all.
 
     Raises:
-        SystemExit: None is left.
+        SystemExit: No model is left.
     """
     found = [name for name in models or entries() if not halves or entry(name)["half"] in halves]
     if not found:
@@ -56,12 +56,12 @@ def chosen(models: Sequence[str] | None, halves: Sequence[str]) -> list[str]:
 
 
 def restriction(halves: Sequence[str]) -> str:
-    """What a name says of the halves that figures are restricted to; nothing of all."""
+    """Return the part of a file's name for restricted halves; empty for all."""
     return "".join(f"-{half}" for half in HALVES if half in halves)
 
 
 def accuracy_name(found: Mapping[str, Any]) -> str:
-    """What the files of an accuracy are called, by its own figures."""
+    """Return the name of an accuracy's file."""
     backend = found["stack"]["backend"]
     name = "accuracy-" if backend == "onnxruntime" else f"accuracy-{backend}-"
     name += "".join(f"{option}={value}-" for option, value in sorted((found.get("given") or {}).items()))
@@ -73,7 +73,7 @@ def accuracy_name(found: Mapping[str, Any]) -> str:
 
 
 def provenance(store: Store, system: str, stack: str) -> dict[str, Any]:
-    """When, with what version and on what figures were taken."""
+    """Return date, version, system and stack of figures."""
     machine, software = store.systems()[system], store.stacks()[stack]
     return {
         "schema": 2,
@@ -129,10 +129,10 @@ def earlier(
 
 
 def spent(wall_s: float, costs: RunCosts) -> dict[str, Any]:
-    """Where the wall time of a run went, and what it took beyond the executions that it is for.
+    """Return the parts of a run's wall time.
 
-    ``beyond_timed`` and ``beyond_executions`` are the wall time beyond timed executions, and beyond all of them (with
-    warm-ups and probes), as a share of these.
+    ``beyond_timed`` and ``beyond_executions``: wall time beyond timed executions, and beyond all executions (warm-ups
+    and probes included), as a share of these.
     """
     return {
         "wall_s": wall_s,
@@ -143,32 +143,32 @@ def spent(wall_s: float, costs: RunCosts) -> dict[str, Any]:
 
 
 def share(part: float, whole: float) -> float | None:
-    """A quotient; None of nothing."""
+    """Return a quotient; None without a divisor."""
     return part / whole if whole else None
 
 
 def middle(values: Sequence[float]) -> float | None:
-    """The median; None of nothing."""
+    """Return the median; None without values."""
     return statistics.median(values) if values else None
 
 
 def within(values: Sequence[float], limit: float) -> float | None:
-    """How many are at most a limit."""
+    """Return the share of values up to a limit."""
     return share(sum(value <= limit for value in values), len(values))
 
 
 def versions(stack: Mapping[str, Any]) -> str:
-    """The software of a stack as it stands in a page."""
+    """Format the software of a stack."""
     return " ".join(f"{name} {version}" for name, version in stack.get("versions", {}).items())
 
 
 def percent(value: float | None) -> str:
-    """A share as it stands in a table."""
+    """Format a share in per cent."""
     return "" if value is None else f"{100 * value:.1f} %"
 
 
 def number(value: float | None) -> str:
-    """A figure as it stands in a table."""
+    """Format a figure."""
     return "" if value is None else f"{value:.3g}" if abs(value) < 10 else f"{value:.1f}"
 
 

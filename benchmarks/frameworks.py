@@ -1,12 +1,12 @@
-"""One suite in every framework: what runs, what agrees, and each model's latencies and bounds (issue 4).
+"""Run one suite in every framework: support, agreement of outputs, latencies and fastest known bricks.
 
     python benchmarks/frameworks.py [--models NAME ...] [--backends NAME[:OPTION=VALUE] ...] [--db FILE] [--out DIR]
 
-1. Every unique brick of the zoo runs in every framework, and its outputs are held against ONNX Runtime's.
-2. Every framework measures all bricks it supports, and the whole models in turn with them, caches hot, and in cache
-   mode ``model`` where the framework can. Bricks are cut at each granularity that is asked for.
-3. Each model is estimated in each framework beside that framework's own ground truth; the lower bound is over all of
-   them, and over all bricks of at most the largest granularity.
+1. Every unique brick of the zoo runs in every framework; its outputs are compared with ONNX Runtime's.
+2. Every framework measures its supported bricks, alternating with whole models, with hot caches, and in cache mode
+   ``model`` if possible, at each requested granularity.
+3. Each model is estimated in each framework and compared with its measured latency. The fastest known bricks come from
+   all frameworks, and from all bricks up to the largest granularity.
 
 Written under ``--out``: ``frameworks.json`` (every figure, with the stacks). ``--db``
 keeps the measurements.
@@ -210,7 +210,7 @@ def _row(found: Estimate) -> dict[str, Any]:
 
 
 def _accuracy(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Of the models all of whose bricks are measured."""
+    """Summarise the models with all bricks measured."""
     known = [row for row in rows if row["ratio"] is not None]
     if not known:
         return {"models": 0}
@@ -227,7 +227,7 @@ def _accuracy(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def report(result: dict[str, Any]) -> str:
-    """The tables as Markdown."""
+    """Return the tables as Markdown."""
     frameworks = result["frameworks"]
     small, large = (_label(pick(result["bricks"]), "hot") for pick in (min, max))
     lines = [

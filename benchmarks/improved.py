@@ -1,10 +1,10 @@
-"""What `improve` saves: of models, and of the planted faults whose cost is known.
+"""Measure the savings of `improve`: on models, and on planted faults of known cost.
 
     python benchmarks/improved.py MODEL... [--dim NAME=N ...] [--budget 30] [--out FOLDER]
     python benchmarks/improved.py --plants [NAME ...] [--budget 16] [--out FOLDER]
     python benchmarks/improved.py --null MODEL... [--tries 20]
 
-With models, each is improved once on one thread; what was done of others before stays: ``improved.json``.
+With models, each is improved once on one thread; earlier rows of other models stay in ``improved.json``.
 With ``--plants``, each faulty model is improved, and the improved file and the clean twin are timed against it in fresh
 processes: ``improved-plants``. A fault is recovered if at least half of its cost is saved. With ``--null``, a model is
 timed against its own copy, again and again: how often the interval excludes no difference.
@@ -34,7 +34,7 @@ COSTS = 0.02
 
 
 def main() -> None:
-    """Do what is asked for."""
+    """Run the requested part."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", help="files, or names of the zoo; with --plants names of plants")
     parser.add_argument("--plants", action="store_true", help="improve the faulty models of the corpus")
@@ -113,7 +113,7 @@ def null(names: Sequence[str], tries: int) -> str:
 
 
 def models_text(rows: Sequence[Row]) -> str:
-    """The table of models."""
+    """Return the table of models."""
     lines = [
         "| model | ms | saves, 95 % | error | noise | s | changes, with savings |",
         "|---|---|---|---|---|---|---|",
@@ -134,7 +134,7 @@ def models_text(rows: Sequence[Row]) -> str:
 
 
 def plants_text(rows: Sequence[Row]) -> str:
-    """The table of plants, with the count of what is recovered."""
+    """Return the table of plants, with the number of recovered faults."""
     costly = [row for row in rows if row["cost"] >= COSTS]
     recovered = sum(row["saved"] >= HALF * row["cost"] for row in costly)
     lines = [
@@ -151,7 +151,7 @@ def plants_text(rows: Sequence[Row]) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share for people."""
+    """Format a share in per cent."""
     return "" if share is None else f"{share:.1%}"
 
 

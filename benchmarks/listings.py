@@ -2,8 +2,8 @@
 
     python benchmarks/listings.py [--check]
 
-The rest of these pages is written by hand. ``--check`` writes nothing, and fails where a list is not that of the code;
-a test does the same.
+The rest of these pages is written by hand. ``--check`` writes nothing and fails if a list differs from the code; a test
+does the same.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""A neighbour that disturbs a machine: bursts of arithmetic or of memory traffic, in a process of its own.
+"""A neighbour that disturbs a machine: bursts of arithmetic or of memory traffic, in a separate process.
 
     with Neighbour(0.5, threads=1) as neighbour:
         ...
     neighbour.schedule
 
-Bursts take 0.1 to 30 s, log-uniformly, and are of either kind by chance; pauses are as long as the duty demands. Each
-eight bursts, and each eight pauses, have one length from each eighth of the range, so that the duty holds over a minute
-or two and not only in the end. It runs with the priority of everybody else, on the cores that the workers leave; where
-they use all, wherever the system puts it. It ends when it is asked to, and when its parent is gone.
+Bursts take 0.1 to 30 s, log-uniformly, with a random kind; the duty decides the pauses. Each eight bursts and each
+eight pauses have one length from each eighth of the range, so that the duty is right within a minute or two. The
+neighbour has normal priority and uses the cores that the workers leave; without free cores the system places it. It
+ends on request, and when its parent is gone.
 
-By itself, for a time: ``python benchmarks/neighbour.py --duty 0.5 --seconds 60``.
+Alone, for a time: ``python benchmarks/neighbour.py --duty 0.5 --seconds 60``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from dlbricks.generator.machine.cores import last_level_bytes, physical_cores, p
 SHORTEST_S, LONGEST_S = 0.1, 30.0
 _STRATA = 8
 _SLICE_S = 0.1
-"""In pauses, how often it looks whether its parent is there."""
+"""Seconds between two looks for its parent during pauses."""
 
 _SIDE = 256
 _MOST_BYTES = 512 << 20
@@ -42,15 +42,15 @@ _STOP_S = 10.0
 
 
 class Neighbour:
-    """Runs while the context is open; does nothing where the duty is 0.
+    """A neighbour that runs while the context is open; a duty of 0 does nothing.
 
     Args:
-        duty: Part of the time that it is busy.
+        duty: Busy share of the time.
         threads: Threads of the workers; 0: all physical cores.
-        seed: Of the lengths and kinds.
+        seed: Seed of the lengths and kinds.
 
     Attributes:
-        schedule: Of each burst ``kind``, ``begun`` (seconds since 1970) and ``seconds``; once the context is closed.
+        schedule: Bursts as ``kind``, ``begun`` (seconds since 1970) and ``seconds``; once the context is closed.
     """
 
     def __init__(self, duty: float, *, threads: int, seed: int = 0) -> None:
@@ -99,7 +99,7 @@ class Neighbour:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What was asked for and what became of it."""
+        """Return the settings and the real schedule."""
         busy = {
             kind: math.fsum(burst["seconds"] for burst in self.schedule if burst["kind"] == kind) for kind in BURSTS
         }
@@ -139,7 +139,7 @@ def arithmetic() -> Callable[[], object]:
 
 
 def memory() -> Callable[[], object]:
-    """Copies from one end of memory to the other, twice as much as the last cache holds, a few milliseconds of them."""
+    """Copy memory of twice the last cache's size, for a few milliseconds."""
     size = min(2 * last_level_bytes(), _MOST_BYTES) // 2
     source, target = np.ones(size // 8), np.ones(size // 8)
     part = _PART_BYTES // 8
@@ -167,11 +167,11 @@ def disturb(
     """Alternate bursts and pauses.
 
     Args:
-        duty: Part of the time that is busy, more than 0.
-        schedule: Gets each burst, that which is interrupted included.
-        works: What is done in a burst, by kind.
-        seed: Of the lengths and kinds.
-        alive: Whether to go on.
+        duty: Busy share of the time, more than 0.
+        schedule: Gets each burst, an interrupted one included.
+        works: Work of a burst, by kind.
+        seed: Seed of the lengths and kinds.
+        alive: Returns False to stop.
     """
     draw = random.Random(seed)
     busy, idle = lengths(draw), lengths(draw)

@@ -1,10 +1,10 @@
-"""The bricks of ONNX's own node tests: which keep their key, which run, and why the others do not.
+"""Decompose ONNX's node tests, and count the bricks that keep their key and that run.
 
     python benchmarks/node_bricks.py [--names REGEX]
 
-Every model of the onnx wheel's node tests is decomposed at G=1. Each brick is read back under its own key, and is
-measured by ``run`` as any brick is; beside that a session of ONNX Runtime's own is created of the brick with its
-weights and run once with inputs that are drawn for it. What such a session accepts and ``run`` does not is ours.
+Every model of the onnx wheel's node tests is decomposed at G=1. Each brick is read back by its key, and measured by
+``run`` like any brick. A plain session of ONNX Runtime also loads the brick with its weights and runs it once with
+drawn inputs. Bricks that this session accepts and ``run`` refuses are faults of dlbricks.
 
 Written under ``--out``: ``node-bricks.json``.
 """
@@ -67,7 +67,7 @@ def write_node_tests(folder: Path, names: str = "") -> None:
 
 
 def experiment(folder: Path, store: Store) -> dict[str, Any]:
-    """Every brick: its key, a session of its own, and ``run``."""
+    """Test every brick: its key, a plain session, and ``run``."""
     made = generate(find_models([folder / "models"]), granularity=1, out=folder / "suite")
     if made.suite is None:
         raise SystemExit("no model can be decomposed")
@@ -102,7 +102,7 @@ def experiment(folder: Path, store: Store) -> dict[str, Any]:
 
 
 def _refusal(suite: Suite, key: str) -> str | None:
-    """Why ONNX Runtime itself does not run a brick; None where it does."""
+    """Return why ONNX Runtime does not run a brick; None if it does."""
     try:
         network = synthetic_network(onnx.load(suite.brick_path(key)))
         options = onnxruntime.SessionOptions()
@@ -116,13 +116,13 @@ def _refusal(suite: Suite, key: str) -> str | None:
 
 
 def _kind(reason: str) -> str:
-    """A reason without what is of one brick only."""
+    """Return a reason without names and numbers of a single brick."""
     text = re.sub(r"\[ONNXRuntimeError\] : \d+ : ", "", reason.splitlines()[0])
     return re.sub(r"\(?node[^)]*\)|'[^']*'|\"[^\"]*\"|\d+|\S*/\S+", "*", text)[:100]
 
 
 def report(result: Mapping[str, Any]) -> str:
-    """The tables as Markdown."""
+    """Return the tables as Markdown."""
     kept = result["bricks"] - len(result["other_keys"])
     lines = [
         "# Bricks of ONNX's node tests\n",

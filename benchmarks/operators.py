@@ -1,17 +1,16 @@
-"""The table of operators by domain: which decompose, have a formula for their work, and are measured, per backend.
+"""Write the table of operators by domain: decomposition, formula for the work, and measurement, per backend.
 
     python benchmarks/operators.py [--run] [--check]
 
-``--run`` decomposes every model of the onnx wheel's node tests, and the graphs that ONNX Runtime executes for quantised
-files, at G=1, measures each brick there is with ONNX Runtime, and writes, operator by operator, what came of it to
-``docs/results/operators.json``; it needs the ``zoo`` extra. docs/reference/operators.md is written from that file, from
-``docs/results/classes.json`` (shares by class of files) and from the code: which operators have a formula, and which of
-them PyTorch, MXNet, cuDNN and CuPy have here. ``--check`` writes nothing, and fails where the page would change; a test
-does the same.
+``--run`` decomposes every model of the onnx wheel's node tests at G=1, and the graphs that ONNX Runtime executes for
+quantised files. It measures each brick with ONNX Runtime and writes the result by operator to
+``docs/results/operators.json``; it needs the ``zoo`` extra. docs/reference/operators.md comes from that file, from
+``docs/results/classes.json`` (shares by class of files) and from the code: operators with a formula, and operators of
+PyTorch, MXNet, cuDNN and CuPy. ``--check`` writes nothing and fails if the page would change; a test does the same.
 
-Quantised files have seeded weights, and are made by the tools that people use: ``onnxruntime.quantization`` and the
-conversion of ``onnxruntime.transformers`` to float16; bfloat16 is cast here. Calibration sees random inputs: values do
-not matter here, types and structure do.
+Quantised files have seeded weights. Common tools make them: ``onnxruntime.quantization`` and the conversion of
+``onnxruntime.transformers`` to float16; bfloat16 is cast here. Calibration gets random inputs, because types and
+structure matter here and values do not.
 """
 
 from __future__ import annotations
@@ -51,17 +50,17 @@ PAGES = (Path("docs/reference/operators.md"),)
 _RESULT, _CLASSES = Path("docs/results/operators.json"), Path("docs/results/classes.json")
 _ONNX = "ai.onnx"
 _QUANTISED = ("squeezenet", "minilm_l6")
-"""Models whose quantised files bring the runtime's own operators."""
+"""Models with quantised files that contain the runtime's operators."""
 
 _OPSET = 21
 _SAMPLES = 2
-"""What a calibration sees."""
+"""Inputs of a calibration."""
 
 Counts = dict[str, dict[str, int]]
 
 
 def main() -> None:
-    """Run where that is asked for; then write the page, or check it."""
+    """Run if requested; then write the page, or check it."""
     if "--run" in sys.argv:
         sys.argv.remove("--run")
         result = experiment()
@@ -70,7 +69,7 @@ def main() -> None:
 
 
 def rendered(text: str, top: Path) -> str:
-    """The page with its tables made anew.
+    """Return the page with new tables.
 
     Args:
         text: The page.
@@ -81,7 +80,7 @@ def rendered(text: str, top: Path) -> str:
 
 
 def _found(top: Path) -> dict[str, Any]:
-    """What decomposes by class of files; its versions stand beside those of the run."""
+    """Return the decomposed shares by class of files, with the versions of both runs."""
     found = json.loads((top / _CLASSES).read_text())
     return {"classes": found["classes"], "class_versions": found["versions"]}
 
@@ -112,7 +111,7 @@ def experiment() -> dict[str, Any]:
 def _decomposed(
     sources: Sequence[ModelSource], cutter: Decomposer, counts: Counts
 ) -> tuple[dict[str, Brick], dict[str, str]]:
-    """The bricks of models by key, and the operator of each; layers are counted by what became of them."""
+    """Return the bricks of models by key, the operator of each, and the number of layers by outcome."""
     bricks: dict[str, Brick] = {}
     of: dict[str, str] = {}
     for source in sources:
@@ -146,7 +145,7 @@ def _node_tests(folder: Path) -> list[ModelSource]:
 
 
 class _Inputs(CalibrationDataReader):
-    """Random inputs of a model, legal where they are indices."""
+    """Random inputs of a model, with legal indices."""
 
     def __init__(self, path: Path) -> None:
         session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -236,7 +235,7 @@ _FORMS: Mapping[str, Callable[[Path, Path], None]] = {
 
 
 def _quantised(folder: Path) -> list[ModelSource]:
-    """Each model in each form that the tools can make of it; what they cannot is named on stderr."""
+    """Return each model in each form that the tools can make; name the others on stderr."""
     found: list[ModelSource] = []
     for name in _QUANTISED:
         plain = folder / f"{name}.onnx"
@@ -283,11 +282,11 @@ def _cupy() -> set[str]:
 
 
 _BACKENDS = {"PyTorch": _torch, "MXNet": _mxnet, "cuDNN": _cudnn, "CuPy": _cupy}
-"""Backends that express each operator by a function of their own, with the operators of ONNX that they have."""
+"""ONNX operators of the backends that have a function per operator."""
 
 
 def _domains(result: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
-    """Each domain with its operators: those of the run, and those that have a formula."""
+    """Return each domain with the operators of the run and the operators with a formula."""
     names = {*result["operators"], *(_name(domain, operator) for domain, operator in FORMULAS)}
     domains: defaultdict[str, list[str]] = defaultdict(list)
     for name in sorted(names):
@@ -323,7 +322,7 @@ def _tables(result: Mapping[str, Any]) -> str:
 
 
 def _of(some: int | None, among: int | None) -> str:
-    """A count; empty where nothing was tried."""
+    """Format a count; empty without a trial."""
     return "" if not among else f"{some or 0} of {among}"
 
 

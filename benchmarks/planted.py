@@ -1,4 +1,4 @@
-"""Models with planted faults: what the faults cost, and how many of them an analysis finds.
+"""Models with planted faults: the cost of each fault, and the number of faults that an analysis finds.
 
     python benchmarks/planted.py --measure [--visits 96] [--half held] [--plants NAME ...]
     python benchmarks/planted.py --score [--prove] [--no-data] [--half tune] [--plants NAME ...] [--folder FOLDER]
@@ -6,16 +6,15 @@
     python benchmarks/planted.py --write FOLDER
 
 The corpus is ``plants/plants.csv``: a fault (``plants/layouts.py``, ``plants/arithmetic.py``), an architecture
-(``plants/images.py``, ``plants/sequences.py``), the half that the architecture belongs to, and at how many places the
-fault is planted. Every faulty model has a clean twin that computes the same function. Models are written by code from
-seeds, and names of layers say nothing of faults (docs/contributing/planted.md).
+(``plants/images.py``, ``plants/sequences.py``), its half, and the number of places with the fault. Every faulty model
+has a clean twin that computes the same function. Code writes the models from seeds; names of layers do not reveal
+faults (docs/contributing/planted.md).
 
-``--measure`` visits each faulty model and its twin in turn in one run, with one thread, or all cores where the fault
-costs something only there: ``planted.json`` under ``--out``. ``--score`` generates and measures the bricks
-of what the runtime executes, the models in turn with them, and the machine's ceilings; calls ``analyze`` on all of
-them; and holds its findings against the plants, with the kinds of findings that answer to each kind of fault
-(``plants/kinds.csv``): ``planted-score``. With ``--folder`` the models and databases are kept there, and ``--stored``
-analyses them again and measures nothing.
+``--measure`` alternates each faulty model and its twin in one run, with one thread, or all cores for faults that cost
+time only there: ``planted.json`` under ``--out``. ``--score`` measures the bricks of the executed graphs, alternating
+with the models, and the machine's ceilings. It then calls ``analyze`` and compares the findings with the plants:
+``planted-score``. ``plants/kinds.csv`` lists the right kinds of findings for each fault. ``--folder`` keeps models and
+databases, and ``--stored`` analyses these again without measuring.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ from plants import cost, score
 from plants.corpus import HALVES, Plant, plants, write
 
 _CEILINGS: dict[str, Any] = {"gemm_sizes": (512, 1024), "sizes": (1 << 20, 1 << 25), "visits": 10, "processes": 1}
-"""What the machine does at most, as ``report`` measures it for a page."""
+"""Measurements of the machine's ceilings, as in ``report``."""
 
 
 def main() -> None:
-    """Do what is asked for."""
+    """Run the requested part."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--measure", action="store_true", help="what each plant costs")
@@ -85,7 +84,7 @@ def main() -> None:
 
 
 def _earlier(options: argparse.Namespace, suffix: str) -> list[dict[str, Any]]:
-    """The rows of an earlier run, where only some plants are measured now: the others' stay."""
+    """Return the rows of an earlier run to keep, if only some plants are measured now."""
     path = options.out / f"planted{suffix}.json"
     return list(json.loads(path.read_text())["plants"]) if options.plants and path.exists() else []
 
@@ -170,7 +169,7 @@ def _measure(
 
 
 def _summary(found: Any) -> dict[str, Any]:
-    """What a finding says, without its evidence."""
+    """Return a finding without its evidence."""
     layers = list(found.layers)
     return {
         "kind": found.kind,

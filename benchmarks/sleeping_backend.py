@@ -21,11 +21,11 @@ SLEEP = Option("sleep_us", "2000", help="microseconds that each execution sleeps
 
 
 _NEVER = "DLBRICKS_SLEEPLESS"
-"""Environment variable: an operator whose networks are refused."""
+"""Environment variable: networks with this operator are refused."""
 
 
 class SleepingBackend(Backend):
-    """Every network takes as long as the option says, whatever the machine does."""
+    """A backend with a latency that an option sets, independent of the machine."""
 
     name = "sleeping"
     options = (SLEEP,)

@@ -29,19 +29,19 @@ Result = Mapping[str, Any]
 
 
 def main() -> None:
-    """Replace what differs, or report it."""
+    """Replace different pages, or report them."""
     blocks.write(PAGES, lambda text: rendered(text, blocks.TOP), __doc__ or "", "run python benchmarks/tables.py")
 
 
 def rendered(text: str, top: Path) -> str:
-    """A page with its blocks made anew.
+    """Return a page with new blocks.
 
     Args:
         text: The page.
         top: Folder of the project.
 
     Raises:
-        KeyError: There is no block of a name.
+        KeyError: The name of a block is unknown.
     """
     return blocks.rendered(text, lambda name: _BLOCKS[name](top / _RESULTS))
 
@@ -127,7 +127,7 @@ def _busy(folder: Path) -> str:
 
 
 def _gates(folder: Path) -> str:
-    """Return how often ``compare OLD NEW`` failed a model, by what was true."""
+    """Return how often ``compare OLD NEW`` failed a model, by the real difference."""
     rows = []
     for path in sorted(folder.glob("gates-*.json")):
         one = json.loads(path.read_text())
@@ -168,7 +168,7 @@ def _improved(folder: Path) -> str:
 
 
 def _prediction(folder: Path) -> str:
-    """Return errors of predicted models whose family was left out, by the number of measured bricks."""
+    """Return errors of predictions for left-out families, by the number of measured bricks."""
     found = json.loads((folder / "prediction.json").read_text())
     rows = [
         [place, row["bricks"], *(percent(row[name]) for name in ("median", "within_10", "inside", "half"))]

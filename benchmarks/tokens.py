@@ -1,4 +1,4 @@
-"""The time of answers, predicted from bricks, beside a loop in ONNX Runtime (docs/how-to/language-models.md).
+"""Compare predicted times of answers with a loop in ONNX Runtime (docs/how-to/language-models.md).
 
     python benchmarks/tokens.py [--models NAME ...] [--prompts N ...] [--new N] [--visits N] [--out DIR]
                                 [--fuse-attention] [--weights int4|int8]
@@ -7,15 +7,14 @@ For each decoder of the zoo, written with open lengths and seeded weights, as ex
 
 1. ``dlbricks.analyzer.tokens`` measures bricks of the prompt and of the step at a few lengths and predicts.
 2. Between its visits, in the same run, a loop executes the same two files: the prompt once, then one step per token,
-   the ``present`` of each the ``past`` of the next. What is timed is binding and execution; which token comes next is
-   looked up outside of that. Where others take turns on the processor, they stretch long executions more than short
-   ones; so the processor time of the loop (with one thread, the least tenth) stands beside ``undisturbed_ms`` too. It
-   lives in one process, and where that one's memory came to lie is part of what it takes
-   (docs/explanation/measuring.md).
+   the ``present`` of each the ``past`` of the next. Binding and execution are timed; the choice of the next token is
+   not. Other programs stretch long executions more than short ones. Therefore the loop's processor time (one thread,
+   the least tenth) is compared with ``undisturbed_ms`` as well. The loop runs in one process, so that the place of
+   that process's memory is part of its time (docs/explanation/measuring.md).
 3. Curves without every second length are read at the lengths that were left out.
 
-The loop runs on the pages that the runtime asks for, as bricks do: the script starts itself again where NumPy would ask
-for huge pages, in which weights would come to lie by accident.
+The loop uses the same memory pages as bricks: the script restarts if NumPy would request huge pages, which weights
+would then share by accident.
 
 Written under ``--out``: ``tokens.json``; other models of an earlier run stay there.
 ``--db`` keeps the measurements.
@@ -51,10 +50,10 @@ from dlbricks.models import find_models
 from facts import share
 
 _SHARE = 0.5
-"""Of the time that bricks are measured in, what the loop takes."""
+"""Share of the bricks' measuring time that the loop gets."""
 
 _LOW = 0.1
-"""Quantile of processor times that stands for a machine on which nothing else runs."""
+"""Quantile of processor times that represents a machine without other programs."""
 
 _PAGES = "NUMPY_MADVISE_HUGEPAGE"
 
@@ -69,7 +68,7 @@ _KINDS = {
 
 
 _POSITIONS = {"gpt2": 1024, "distilgpt2": 1024}
-"""Most tokens that a decoder takes, prompt and answer together, where that is less than others take."""
+"""Maximum number of tokens of decoders with short contexts, prompt and answer together."""
 
 Time = tuple[float, float]
 """Milliseconds: elapsed, and of the processor."""
@@ -87,7 +86,7 @@ class Loop:
         """Tokens of the latest prompt and answer, but for the last."""
 
     def answer(self, prompt: int, new: int) -> list[Time]:
-        """The time of every token."""
+        """Return the time of every token."""
         ids = self._random.integers(0, self._vocabulary, (1, prompt))
         first, logits, kept = self._run(self._prompt, ids, prompt, {})
         times = [first]
@@ -126,10 +125,10 @@ class Beside:
     """Answers of a loop, taken while bricks are measured: called between two requests to the worker.
 
     Attributes:
-        loop: What generates.
-        prompts: Lengths of the prompt, in turn.
+        loop: The generating loop.
+        prompts: Lengths of the prompt, used in rotation.
         new: Tokens of each answer.
-        times: Of every token of every answer, by length of the prompt.
+        times: Times of every token of every answer, by length of the prompt.
     """
 
     loop: Loop
@@ -140,7 +139,7 @@ class Beside:
     _taken: int = 0
 
     def __call__(self, progress: Progress) -> None:
-        """Generate an answer, where it is the loop's turn."""
+        """Generate an answer if the loop is due."""
         if str(progress.stage) == "sample" and time.monotonic() >= self._next:
             self._next = time.monotonic() + self.one() * (1 / _SHARE - 1)
 
@@ -198,12 +197,12 @@ def _options() -> argparse.Namespace:
 
 
 def _deployed(options: argparse.Namespace) -> list[str]:
-    """What is not as the exporter wrote it."""
+    """Return the changes to the exporter's file."""
     return [*(["attention"] if options.fuse_attention else []), *([options.weights] if options.weights else [])]
 
 
 def _decoder(name: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """One decoder: what is predicted beside what a loop takes."""
+    """Return predicted and real times of one decoder."""
     print(name, flush=True)
     longest = _POSITIONS.get(name, max(options.prompts) + options.new) - options.new
     prompts = sorted({min(length, longest) for length in options.prompts})
@@ -260,7 +259,7 @@ def _beside(found: Tokens, beside: Beside, options: argparse.Namespace) -> dict[
 
 
 def _against(kind: str, ms: float | None, quiet_ms: float | None, times: Sequence[Time]) -> dict[str, float]:
-    """What was predicted against what a loop took: the means, and what each takes undisturbed."""
+    """Compare predicted and real times: means, and undisturbed times."""
     assert ms is not None
     assert quiet_ms is not None
     elapsed, cpu = zip(*times, strict=True)
@@ -275,7 +274,7 @@ def _against(kind: str, ms: float | None, quiet_ms: float | None, times: Sequenc
 
 
 def _halved(part: Part) -> list[dict[str, Any]]:
-    """The curve without every second length, read at those."""
+    """Return the curve without every second length, read at these lengths."""
     points = part.curve.points
     kept = Curve.through([*points[::2], points[-1]])
     rows = []
@@ -289,7 +288,7 @@ def _halved(part: Part) -> list[dict[str, Any]]:
 
 
 def _left_out(models: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
-    """How far curves are off where lengths were left out; None where there were too few."""
+    """Return the errors of curves at left-out lengths; None if too few are left."""
     rows = [row for one in models for part in one["left_out"].values() for row in part]
     if not rows:
         return None
@@ -308,7 +307,7 @@ def _spread(errors: Iterable[float]) -> dict[str, Any]:
 
 
 def page(result: dict[str, Any]) -> str:
-    """The tables as Markdown."""
+    """Return the tables as Markdown."""
     lines = [
         "# Answers of decoders, predicted from bricks and generated in a loop",
         "",

@@ -1,16 +1,16 @@
-"""Check and measure everything on a machine, in visits of a few minutes: what a GPU that is seldom there is for.
+"""Check and measure everything on a machine in visits of a few minutes, for example on a GPU for rent.
 
     python benchmarks/visit.py --device cuda --out DIR --minutes 9 [--models NAME ...] [--stage NAME ...]
     python benchmarks/visit.py --report DIR... --out FOLDER
 
-A visit goes through the stages of ``visit_plan.py``, the most valuable first: what the machine is, whether every
-brick computes there what the CPU does, the bricks and the models beside them in each precision. Each stage has a share
-of the time; what is left over goes to those that are not done. Nothing is measured twice: give the folder to the next
-visit, on this machine or another one like it, and it goes on, also after a kill. The folder has a few small files,
-which ``visit_folder.py`` describes; ``dlbricks db merge`` takes its databases. The whole way: docs/how-to/gpu.md.
+A visit executes the stages of ``visit_plan.py``, the most valuable first: the machine, agreement of every brick with
+the CPU, and bricks alternating with models in each precision. Each stage has a share of the time; unused time goes to
+unfinished stages. Nothing is measured twice: with the same folder the next visit resumes, on this machine or an equal
+one, also after a kill. ``visit_folder.py`` describes the folder's files; ``dlbricks db merge`` reads its databases.
+Guide: docs/how-to/gpu.md.
 
-``--report`` makes the tables on a machine that measures nothing. Exit code 0: all stages are done; 3: some are left;
-1: nothing could be done; 2: wrong usage.
+``--report`` makes the tables without measuring. Exit code 0: all stages are done; 3: some are left; 1: nothing could be
+done; 2: wrong usage.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _chosen(asked: Sequence[str] | None, known: Sequence[Stage]) -> list[Stage]:
 
 
 def _visit(folder: Folder, chosen: Sequence[Stage], clock: Clock) -> int:
-    """Go through the stages twice: with a share of the time each, and then with what is left."""
+    """Execute the stages twice: with a share of the time each, then with the remaining time."""
     noted = folder.begin(clock.total_s / 60)
     with tempfile.TemporaryDirectory(prefix="dlbricks-visit-") as work:
         visit = Visit(folder, clock, Path(work))
@@ -171,7 +171,7 @@ def _over(records: dict[str, Record], stage: Stage) -> bool:
 
 
 def _go_on(visit: Visit, stage: Stage, records: dict[str, Record], noted: dict[str, Any], *, last: bool) -> None:
-    """Give a stage its time, if there is enough of it; note what became of it."""
+    """Give a stage its time, if enough is left; record the outcome."""
     allowed_s = visit.clock.left_s if last else min(visit.clock.left_s, stage.share * visit.clock.total_s)
     if last and stage.name in records and records[stage.name].status != "open":
         return

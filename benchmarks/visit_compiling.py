@@ -1,4 +1,4 @@
-"""Models compiled ahead, as many at once as there are cores: what is measured later finds its code.
+"""Compile models in advance, one per core at once, so that later measurements find the code.
 
     python benchmarks/visit_compiling.py BACKEND DEVICE DTYPE BATCH OPTIONS MODEL
 

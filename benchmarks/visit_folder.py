@@ -1,9 +1,9 @@
-"""What a visit leaves behind: a few small files, which are also all that the next visit needs to go on.
+"""The folder of a visit: a few small files, from which the next visit resumes.
 
-``visit.json`` says what was done, ``agreement.jsonl`` has one line per brick and precision that was checked,
-``plans.jsonl`` one per brick whose plans were timed,
-``measurements-N.db`` hold what was measured, ``results.md`` the tables. A database that a killed visit had open has two
-side files more; together with the file that ``visit.json`` is replaced by these are at most ``MOST_FILES``.
+``visit.json`` has the finished stages, ``agreement.jsonl`` one line per checked brick and precision, ``plans.jsonl``
+one line per brick with timed plans, ``measurements-N.db`` the measurements, ``results.md`` the tables. A database that
+a killed visit had open has two side files. Together with the file that replaces ``visit.json`` these are at most
+``MOST_FILES``.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _ENDED = ("done", "refused")
 
 @dataclass(slots=True)
 class Record:
-    """What became of a stage on one system and stack.
+    """The outcome of a stage on one system and stack.
 
     Attributes:
         stage: The stage, as in ``visit_plan.Stage``.
-        system: Key of the system; what was done on another one is not done here.
-        stack: Key of the stack; empty where the stage has none.
-        status: ``open``, ``done``, ``refused`` (it cannot be had here, which the next visit asks anew) or ``failed``
-            (something went wrong, and the next visit tries again).
+        system: Key of the system; work on another system does not count here.
+        stack: Key of the stack; empty for stages without a stack.
+        status: ``open``, ``done``, ``refused`` (unavailable here; the next visit asks again) or ``failed`` (the next
+            visit tries again).
         reason: Why it was refused or failed.
-        database: File that holds its measurements.
-        seconds: Spent on it so far.
-        result: What it found.
+        database: File with its measurements.
+        seconds: Time spent so far.
+        result: Its result.
     """
 
     stage: dict[str, Any]
@@ -59,7 +59,7 @@ class Record:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing is left to do."""
+        """True if nothing is left to do."""
         return self.status in _ENDED
 
 
@@ -67,10 +67,10 @@ class Folder:
     """The folder of a visit.
 
     Args:
-        path: Made where it is not there, once there is something to write.
+        path: The folder; created with the first file.
 
     Raises:
-        UsageError: It is no folder, or holds something that no visit wrote.
+        UsageError: The path is not a folder, or has files of other origin.
     """
 
     def __init__(self, path: Path) -> None:
@@ -91,7 +91,7 @@ class Folder:
 
     @classmethod
     def begun(cls, path: Path) -> Folder:
-        """The folder of visits that were there.
+        """Open the folder of earlier visits.
 
         Raises:
             UsageError: No visit began in it.
@@ -102,14 +102,14 @@ class Folder:
         return found
 
     def settle(self, asked: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
-        """Take the settings of the first visit, which are those of all.
+        """Use the settings of the first visit for all.
 
         Args:
-            asked: Settings by name; None where they were not given.
-            defaults: What they are then, at the first visit.
+            asked: Settings by name; None for settings without a value.
+            defaults: Defaults for the first visit.
 
         Raises:
-            UsageError: Another value than at the first visit.
+            UsageError: A value differs from the first visit's.
         """
         for name, value in asked.items():
             known = self.settings.get(name)
@@ -119,14 +119,14 @@ class Folder:
                 self.settings[name] = defaults[name] if value is None else value
 
     def begin(self, minutes: float) -> dict[str, Any]:
-        """Note a visit; what is noted afterwards goes into the dictionary that is returned."""
+        """Record a visit; return the dictionary for its further notes."""
         visit: dict[str, Any] = {"began": _now(), "minutes": minutes, "ended": None, "seconds": None, "stages": {}}
         self.visits.append(visit)
         self.save()
         return visit
 
     def record(self, stage: Mapping[str, Any], system: str, stack: str) -> Record:
-        """What is known of a stage on a system and stack; begun where nothing is."""
+        """Return the record of a stage on a system and stack; begin one if missing."""
         found = self.find(stage["name"], system, stack)
         if found is None:
             if stack and (without := self.find(stage["name"], system, "")) is not None:
@@ -136,7 +136,7 @@ class Folder:
         return found
 
     def find(self, name: str, system: str, stack: str) -> Record | None:
-        """The record of a stage; None where it was never begun."""
+        """Return the record of a stage; None if it was never begun."""
         wanted = (name, system, stack)
         return next((each for each in self.records if (each.stage["name"], each.system, each.stack) == wanted), None)
 
@@ -164,7 +164,7 @@ class Folder:
     # Agreement ----------------------------------------------------------------------------------------------------
 
     def rows(self, name: str = AGREEMENT) -> list[dict[str, Any]]:
-        """Every brick that was checked, or of which plans were timed; a line that a kill cut short is dropped."""
+        """Return every brick that was checked or has timed plans; drop a line that a kill cut short."""
         path = self.path / name
         if not path.exists():
             return []
@@ -184,18 +184,18 @@ class Folder:
 
     @property
     def databases(self) -> list[Path]:
-        """Those that are there, oldest first."""
+        """Existing databases, oldest first."""
         return sorted(self.path.glob("measurements-*.db"))
 
     def database(self, record: Record, items: int) -> Path:
-        """Where a stage's measurements go: where they are, else where there is room for all of them.
+        """Return the database for a stage's measurements: its present one, else one with room for all of them.
 
         Args:
             record: The stage.
             items: Bricks and models that it measures.
 
         Raises:
-            StoreError: There is no room left.
+            StoreError: No room is left.
         """
         self._make()
         if not record.database:
@@ -218,7 +218,7 @@ class Folder:
         return sum(int(record.result.get("left", 0)) for record in waiting) * _BYTES_PER_ITEM
 
     def check(self) -> list[str]:
-        """What is wrong with the files, in words; nothing as long as the limits hold."""
+        """Return problems with the files, in words; empty within the limits."""
         files = [path for path in self.path.rglob("*") if path.is_file()]
         wrong = [f"{path.name} has {path.stat().st_size} bytes" for path in files if path.stat().st_size > MOST_BYTES]
         if len(files) > MOST_FILES:
@@ -231,10 +231,10 @@ def _now() -> str:
 
 
 def _read_state(file: Path) -> dict[str, Any]:
-    """What earlier visits left.
+    """Read the state of earlier visits.
 
     Raises:
-        UsageError: It cannot be read; it is replaced as a whole, so that no visit leaves half of it.
+        UsageError: It cannot be read. It is always replaced as a whole, so that a visit never leaves a part of it.
     """
     try:
         state = json.loads(file.read_text())

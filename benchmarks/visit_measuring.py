@@ -34,10 +34,9 @@ _MODEL_TIMEOUT_S = 180.0
 
 
 def bricks(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:
-    """Bricks, and the models in turn with them: those first that take the least, as many together as the time allows.
+    """Measure bricks alternating with models: the fastest first, as many together as the time allows.
 
-    Visits to everything would leave everything half done where the time is short. What is stored is not measured
-    again.
+    If the time is short, visits to everything would finish nothing. Stored results are not measured again.
     """
     until = time.monotonic() + allowed_s
     suite, sources = visit.suite(stage.batch), visit.sources(stage.batch) if stage.models else []
@@ -73,7 +72,7 @@ def bricks(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None
 
 
 def _forecasts(visit: Visit, stage: Stage, record: Record, store: Store) -> dict[str, float]:
-    """Seconds that each model and its bricks will take, the shortest first; without those that are measured."""
+    """Forecast the seconds of each unmeasured model with its bricks, the shortest first."""
     failures = record.result.setdefault("failures", {})
     found = {}
     for source in visit.sources(stage.batch):
@@ -98,7 +97,7 @@ def _forecasts(visit: Visit, stage: Stage, record: Record, store: Store) -> dict
 
 
 def _fitting(waiting: Mapping[str, float], left_s: float) -> list[str]:
-    """The first models that fit into some time together; one at least, which a later visit may go on with."""
+    """Return the first models that fit into the time together; at least one, which a later visit may finish."""
     group: list[str] = []
     for name, seconds in waiting.items():
         left_s -= seconds
@@ -113,7 +112,7 @@ class _Enough(Exception):
 
 
 def kernels(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:
-    """The kernels that ran for what the stage of this precision measured, each kept as it comes."""
+    """Record the kernels of everything that the stage of this precision measured."""
     until = time.monotonic() + allowed_s
     name = stage.name.removeprefix("kernels-")
     measured = visit.folder.find(name, record.system, record.stack)
@@ -150,7 +149,7 @@ def kernels(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> Non
 
 
 def models(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:
-    """Whole models; those that are compiled are compiled ahead, side by side."""
+    """Measure whole models; compile models in advance, several at once."""
     until = time.monotonic() + allowed_s
     sources = visit.sources(stage.batch)
     rows = record.result.setdefault("rows", {})
@@ -176,7 +175,7 @@ def models(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None
 
 
 def ceilings(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:  # noqa: ARG001
-    """What the machine does at most, in the runtime of the visit."""
+    """Measure the machine's ceilings in the runtime of the visit."""
     with _store(visit, record, _CEILINGS) as store:
         place = _place(visit, stage)
         found = measure_ceilings(store=store, processes=1, **place)
@@ -188,12 +187,12 @@ def ceilings(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> No
 
 
 def _known(row: Mapping[str, Any] | None) -> bool:
-    """Whether a model has its latency, or a reason that another try would not change."""
+    """Return True if a model has its latency, or a final reason without one."""
     return row is not None and (row["error"] is None or not row["error"].startswith("the time was up"))
 
 
 def _store(visit: Visit, record: Record, items: int) -> Store:
-    """The database of a stage, which is fixed before anything is measured."""
+    """Open the database of a stage, which is fixed before anything is measured."""
     path = visit.folder.database(record, items)
     record.result.setdefault("left", items)
     visit.folder.save()
@@ -201,7 +200,7 @@ def _store(visit: Visit, record: Record, items: int) -> Store:
 
 
 def _place(visit: Visit, stage: Stage) -> dict[str, Any]:
-    """What ``run`` and ``measure`` are given alike."""
+    """Return the common arguments of ``run`` and ``measure``."""
     return {
         "backend": visit.backend(stage),
         "device": visit.settings["device"],

@@ -1,4 +1,4 @@
-"""What a visit does: its stages, in the order of their value."""
+"""The stages of a visit, in the order of their value."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ class Stage:
     """One stage.
 
     Attributes:
-        name: Of the stage.
-        kind: ``stack``, ``verify`` (a few bricks in every way in which they will be measured), ``agreement`` (all
-            bricks), ``bricks`` (measured with the models beside them), ``kernels`` (that ran for these), ``models``
-            (alone), ``plans`` (all that a library offers for a brick) or ``ceilings`` (of the machine).
-        share: Part of the visit that it may take while others wait.
+        name: Name of the stage.
+        kind: ``stack``, ``verify`` (a few bricks in every planned way), ``agreement`` (all bricks), ``bricks``
+            (alternating with the models), ``kernels`` (of these), ``models`` (alone), ``plans`` (all plans of a library
+            for a brick) or ``ceilings`` (of the machine).
+        share: Share of the visit that it may use while other stages wait.
         dtype: Precision.
         cache: Cache state.
         options: Options of the backend.
         batch: Batch; None: the models' own.
-        backend: None: that of the visit.
-        models: Whether the models are measured beside their bricks; libraries of kernels run bricks alone.
-        algorithms: Whether bricks are measured with each algorithm of the backend as well.
+        backend: Backend; None: the visit's.
+        models: Measure the models, too; libraries of kernels run bricks alone.
+        algorithms: Measure bricks with each algorithm of the backend as well.
     """
 
     name: str
@@ -45,11 +45,11 @@ class Stage:
 
 
 def stages(batch: int, device: str) -> list[Stage]:
-    """All stages, the most valuable first; those of kernels come after what they are the kernels of.
+    """Return all stages, the most valuable first; kernels follow the stage that they belong to.
 
     Args:
         batch: The larger batch.
-        device: Where; what only a GPU has is left out on the CPU.
+        device: The device; stages for GPUs are left out on the CPU.
     """
     dtypes = ("float32", "bfloat16", "float16")
     return [
@@ -71,7 +71,7 @@ def stages(batch: int, device: str) -> list[Stage]:
 
 
 def _gpu(batch: int) -> list[Stage]:
-    """What a GPU alone has: CUDA graphs, and libraries of kernels."""
+    """Return the stages for GPUs only: CUDA graphs, and libraries of kernels."""
     libraries = [
         Stage(f"{name}-{dtype}", "bricks", 0.15, dtype, backend=name, models=False, options=_GRAPH)
         for dtype in ("float32", "float16")

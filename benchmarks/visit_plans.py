@@ -1,6 +1,6 @@
-"""What a library offers for each brick: every plan is built and timed, in a process of its own.
+"""Build and time every plan of a library for each brick, in a separate process.
 
-A plan that ends the process costs its brick alone: another process goes on with the next one.
+If a plan ends the process, only its brick is lost: another process continues with the next brick.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from visit_plan import Stage
 from visit_state import Visit
 
 _WANTED = {"cudnn": {"Conv", "ConvTranspose"}, "cublas": {"MatMul", "Gemm"}}
-"""What each library is asked for: there it has a choice."""
+"""Operators with a choice of plans, by library."""
 
 WANTED = frozenset().union(*_WANTED.values())
 
@@ -58,7 +58,7 @@ def plans(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:
 
 
 def best_of(row: Mapping[str, Any]) -> tuple[float, float] | None:
-    """Nanoseconds of the library's own first choice that could be executed, and of the fastest; None: there is none."""
+    """Return the nanoseconds of the library's first executable choice and of the fastest plan; None without one."""
     times = [plan["ns"] for plan in row["plans"] if plan["ns"]]
     return (times[0], min(times)) if times else None
 

@@ -1,8 +1,8 @@
-"""How each stage of a visit is done, until it is done or its time is up.
+"""Execute each stage of a visit until it is done or its time is up.
 
-A stage is tried as it stands on any device: what the library refuses there, such as an option that the device does not
-have, is recorded with the library's reason. The first thing on a GPU is a few bricks in every way in which all will be
-measured: a way that fails costs its own stages alone, and what it said is kept.
+A stage is tried on any device; a refusal (for example of an option that the device lacks) is recorded with the
+library's reason. On a GPU a few bricks come first, in every planned way: a failure costs only the stages of this way,
+and its message is kept.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from visit_state import Visit
 _ITEM_TIMEOUT_S = 60.0
 
 _OPERATORS = ("Conv", "Gemm", "MatMul", "Softmax", "MaxPool", "Add")
-"""A brick of each is verified, where the models have one."""
+"""Operators with a brick to verify, if the models have one."""
 
 _PACKAGES = (
     "cuda", "cupy", "ml-dtypes", "numpy", "nvidia", "nvmath", "onnx", "openvino", "protobuf", "sqlalchemy", "tensorrt",
@@ -66,7 +66,7 @@ def do(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:
 
 
 def _stack(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:  # noqa: ARG001
-    """What this machine is; recorded by every visit anew."""
+    """Record this machine, in every visit again."""
     visit.folder.stacks[record.system] = {
         "dlbricks": __version__,
         "python": platform.python_version(),
@@ -89,7 +89,7 @@ def _stack(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None
 
 
 def _verify(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:  # noqa: ARG001
-    """Check each way until the time is up; those that were checked are not checked again."""
+    """Check each way once, until the time is up."""
     until = time.monotonic() + allowed_s
     ways: dict[str, Any] = record.result.setdefault("ways", {})
     planned = [one for one in stages(visit.settings["batch"], visit.settings["device"]) if one.kind == "bricks"]
@@ -104,7 +104,7 @@ def _verify(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> Non
 
 
 def _checked(visit: Visit, stage: Stage) -> dict[str, Any]:
-    """What becomes of a few bricks: how many agree, and why others do not."""
+    """Check a few bricks: return the number that agree, and the reasons of the others."""
     found: dict[str, Any] = {"counts": {}, "reasons": []}
     suite = visit.suite(None)
     try:
@@ -124,7 +124,7 @@ def _rows(visit: Visit, stage: Stage, suite: Suite, keys: Collection[str]) -> Ge
 
 
 def _different(suite: Suite) -> Iterator[str]:
-    """Bricks of operators that are as different as there are, of which each library has one at least."""
+    """Return bricks of the most different operators, with at least one for each library."""
     seen: dict[str, list[str]] = {}
     for key in suite.keys:
         seen.setdefault(" ".join(suite.brick(key).operators), []).append(key)
@@ -134,7 +134,7 @@ def _different(suite: Suite) -> Iterator[str]:
 
 
 def _agreement(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:
-    """Bricks beside the CPU's reference, each kept as it comes."""
+    """Compare bricks with the CPU's reference, and record each at once."""
     until = time.monotonic() + allowed_s
     suite = visit.suite(stage.batch)
     place = {"system": record.system, "stack": record.stack, "dtype": stage.dtype}
@@ -178,7 +178,7 @@ def _versions() -> Iterator[tuple[str, str]]:
 
 @cache
 def _output(program: str) -> str | None:
-    """What a program prints; None where it is not there or does not answer."""
+    """Return the output of a program; None if it is missing or does not answer."""
     found = shutil.which(program)
     if found is None:
         return None

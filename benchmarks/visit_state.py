@@ -1,6 +1,6 @@
-"""What the stages of one visit share: its folder, its time, the models and their bricks.
+"""The shared state of a visit's stages: its folder, its time, the models and their bricks.
 
-An alarm holds to the time: whatever is being measured then stops, and what is committed stays.
+An alarm enforces the time: the current measurement stops, and committed results stay.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Clock:
 
     @property
     def left_s(self) -> float:
-        """What may still be given to a stage."""
+        """Return the seconds left for a stage."""
         return max(0.0, self.total_s * _PLANNED - self.spent_s)
 
     @property
@@ -86,12 +86,12 @@ def _end(number: int, _: FrameType | None) -> NoReturn:
 
 @dataclass(slots=True)
 class Visit:
-    """What the stages of one visit share.
+    """The shared state of a visit's stages.
 
     Attributes:
-        folder: What it leaves behind.
+        folder: Its files.
         clock: Its time.
-        work: A folder that goes with the visit.
+        work: A folder that is deleted with the visit.
     """
 
     folder: Folder
@@ -105,15 +105,15 @@ class Visit:
         return self.folder.settings
 
     def options(self, stage: Stage) -> dict[str, str]:
-        """Options of the backend: those of the stage, and those of the visit."""
+        """Return the backend's options, from the stage and the visit."""
         return {**self.settings["options"], **stage.options}
 
     def backend(self, stage: Stage) -> str:
-        """The backend that a stage is about."""
+        """Return the backend of a stage."""
         return str(stage.backend or self.settings["backend"])
 
     def sources(self, batch: int | None, names: Collection[str] = ()) -> list[ModelSource]:
-        """The models at a batch.
+        """Return the models at a batch.
 
         Args:
             batch: None: the models' own.
@@ -137,7 +137,7 @@ class Visit:
         return self._suites[key]
 
     def record(self, stage: Stage) -> Record:
-        """What is known of a stage on this system and the stack that it would run on.
+        """Return the record of a stage on this system and its stack.
 
         Raises:
             BackendUnavailable: The backend of the visit is not installed.

@@ -1,4 +1,4 @@
-"""The tables of visits: what was computed alike, and each model's sums, bounds and latency, with its stack and date."""
+"""The tables of visits: agreement, and each model's sums, fastest bricks and latency, with stack and date."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _rows(folder: Folder, record: Record, store: Store) -> Iterator[dict[str, An
 
 
 def _rates(folder: Folder, record: Record, store: Store) -> Iterator[dict[str, Any]]:
-    """What the machine computes and moves at most, by network; without those whose time a call hides."""
+    """Return the machine's highest rates by network, without networks that are shorter than a call."""
     device = folder.settings["device"]
     products = ceiling_names((), gemm_sizes=gemm_sizes_on(device))
     keys = {built_in_key(name): name for name in (OVERHEAD, *products, *ceiling_names(STREAM_SIZES, gemm_sizes=()))}
@@ -191,7 +191,7 @@ def _plans_for(folder: Folder, record: Record) -> dict[str, tuple[float, float]]
 
 
 def _with_plans(row: Estimate, plans: Mapping[str, tuple[float, float]]) -> dict[str, float | None]:
-    """What a model's convolutions and products take by the libraries, and its bound with them."""
+    """Return the time of a model's convolutions and products in the libraries, and its fastest bricks with them."""
     known = [plans[one.key] for one in row.parts.sequences if one.key in plans]
     asked = sum(not WANTED.isdisjoint(one.op_types) for one in row.parts.sequences)
     all_known = bool(known) and len(known) == asked
@@ -228,7 +228,7 @@ def _note(row: Estimate) -> str | None:
 
 
 def markdown(found: Mapping[str, Any]) -> str:
-    """The results as tables."""
+    """Return the results as tables."""
     lines = ["# What visits measured", ""]
     for key, system in found["systems"].items():
         lines.append(f"* System `{key[:8]}`: {_system(system)}")
@@ -280,7 +280,7 @@ def _agreement(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _ceilings(stages: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The most that the machine computes and moves, by network."""
+    """Return the table of the machine's highest rates, by network."""
     if not stages:
         return []
     lines = ["", "## Ceilings", "", "| stage | network | MiB | TFLOP/s | GB/s |", "|---|---|---|---|---|"]
@@ -293,7 +293,7 @@ def _ceilings(stages: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _choices(found: Mapping[str, Any]) -> list[str]:
-    """What the libraries offer, and what that would save."""
+    """Return the table of the libraries' plans and their savings."""
     if not found["plans"]:
         return []
     lines = [
@@ -324,7 +324,7 @@ def _choices(found: Mapping[str, Any]) -> list[str]:
 
 
 def _gains(stages: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Measured models beside the first stage of the same system and batch, which is float32 as the backend has it."""
+    """Compare measured models with the first stage of the same system and batch, which is plain float32."""
     lines: list[str] = []
     for system, batch in dict.fromkeys((stage["system"], stage["batch"]) for stage in stages):
         group = [stage for stage in stages if (stage["system"], stage["batch"]) == (system, batch)]
@@ -377,5 +377,5 @@ def _number(value: float | None) -> str:
 
 
 def _gain(base: float | None, value: float | None) -> str:
-    """A latency, and how many times as fast it is as the base."""
+    """Format a latency, and its speed-up over the base."""
     return _number(value) if base is None or value is None else f"{value:.4g} (x {base / value:.2f})"

@@ -1,4 +1,4 @@
-"""Faults of arithmetic: what the clean twin computes in fewer or faster operators."""
+"""Faults of arithmetic: the clean twin computes the same with fewer or faster operators."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GELU_TANH = math.sqrt(2 / math.pi)
 
 
 def quantised_filter(net: Net, role: str, array: Array) -> str:
-    """A filter that is stored in 8 bits and converted in every run: constant folding leaves DequantizeLinear alone."""
+    """Write a filter of 8 bits that is converted in every run: constant folding leaves DequantizeLinear alone."""
     scale = np.abs(array).reshape(len(array), -1).max(axis=1) / 127 + 1e-12
     column = scale.reshape(-1, *[1] * (array.ndim - 1)).astype(np.float32)
     whole = np.rint(array / column).astype(np.int8)
@@ -28,10 +28,10 @@ def quantised_filter(net: Net, role: str, array: Array) -> str:
 
 
 def normalised_matrix(net: Net, role: str, array: Array) -> str:
-    """A matrix of weight normalisation, v * (g / |v|), in every run.
+    """Write a matrix of weight normalisation, v * (g / |v|), computed in every run.
 
-    Its v is an input with a default value, as exporters before IR version 4 wrote every weight: a caller may replace
-    it, so that nothing of it is folded.
+    Its v is an input with a default value, like every weight before IR version 4. A caller may replace it, which
+    prevents folding.
     """
     lengths = np.linalg.norm(array.astype(np.float64), axis=0, keepdims=True).astype(np.float32)
     gains = net.drawn("gain", lengths.shape, 0.1, 1.0)
@@ -46,13 +46,13 @@ def normalised_matrix(net: Net, role: str, array: Array) -> str:
 
 
 def exposed_convolution(net: Net, x: str) -> str:
-    """The convolution is an output of the model too, so that its normalisation is not folded into it."""
+    """Make the convolution an output of the model, too, so that its normalisation is not folded into it."""
     net.expose(x)
     return batch_norm(net, x)
 
 
 def watched_convolution(net: Net, x: str) -> str:
-    """The mean of the convolution is added as well: a second reader. The twin takes it from the normalised value."""
+    """Add the mean of the convolution: a second reader. The twin computes it from the normalised value."""
     made = batch_norm(net, x)
     scale, bias, mean, var = statistics(net, x)
     shape = (*net.shapes[x][:2], 1, 1)
@@ -68,14 +68,14 @@ def watched_convolution(net: Net, x: str) -> str:
 
 
 def exposed_gelu(net: Net, x: str) -> str:
-    """GELU in the form that the runtime knows, whose inner value is an output of the model too."""
+    """Write GELU in the form that the runtime knows, with its inner value as an output of the model."""
     ratio = net.op("Erf", net.op("Div", x, net.scalar(math.sqrt(2))))
     net.expose(ratio)
     return net.op("Mul", net.op("Mul", x, net.op("Add", ratio, net.scalar(1))), net.scalar(0.5))
 
 
 def exposed_norm(net: Net, x: str) -> str:
-    """Layer normalisation in the form that the runtime knows, whose variance is an output of the model too."""
+    """Write layer normalisation in the form that the runtime knows, with its variance as an output of the model."""
     centred = net.op("Sub", x, _mean(net, x))
     variance = _mean(net, net.op("Pow", centred, net.scalar(2)))
     net.expose(variance)
@@ -86,11 +86,11 @@ def exposed_norm(net: Net, x: str) -> str:
 
 
 def denormal_mask(net: Net, x: str) -> str:
-    """Scores of every second key get -95 where the clean twin has -60.
+    """Add -95 to the scores of every second key; the clean twin adds -60.
 
-    exp(-95) is denormal, and so is what Softmax writes and the product after it reads. The runtime flushes them to zero
-    only where an option says so. exp(-60) is small enough to be lost in rounding, and normal. (-10000 and minus
-    infinity are no clean twins: the runtime's Softmax writes zeros there, and takes ten times as long to do so.)
+    exp(-95) is denormal, and so are the Softmax's outputs, which the next product reads. Only an option makes the
+    runtime flush them to zero. exp(-60) is normal, and small enough to be lost in rounding. (-10000 and minus infinity
+    would not be clean: the runtime's Softmax writes zeros there, ten times as slowly.)
     """
     keys = net.shapes[x][-1]
     blocked = (np.arange(keys) % 2).astype(np.float32)
@@ -99,7 +99,7 @@ def denormal_mask(net: Net, x: str) -> str:
 
 
 def denormal_gate(net: Net, x: str) -> str:
-    """A branch whose gate weight decay has driven to 1e-39 where the clean twin has 0."""
+    """Write a branch with a gate of 1e-39 after weight decay; the clean twin has 0."""
     with net.scope("adapter"):
         width = net.shapes[x][1 if len(net.shapes[x]) == 4 else -1]
         signs = net.constant("gate", np.sign(net.drawn("gate", (width, 1, 1) if len(net.shapes[x]) == 4 else (width,))))
@@ -113,7 +113,7 @@ def denormal_gate(net: Net, x: str) -> str:
 
 
 def response_norm(net: Net, x: str) -> str:
-    """LRN, whose kernel is scalar; the twin sums squares by a convolution, and takes roots for the power of 3/4."""
+    """Write LRN, which has a scalar kernel; the twin uses a convolution for the sums and roots for the power of 3/4."""
     if net.faulty:
         return net.op("LRN", x, size=5, alpha=0.1, beta=0.75, bias=1.0)
     channels = net.shapes[x][1]
@@ -125,7 +125,7 @@ def response_norm(net: Net, x: str) -> str:
 
 
 def power(net: Net, x: str) -> str:
-    """The power of 3/4, for which the runtime calls pow for each number; the twin takes roots."""
+    """Write the power of 3/4, for which the runtime calls pow for each number; the twin uses roots."""
     with net.innocent():
         size = net.op("Abs", x)
     if net.faulty:
@@ -135,7 +135,7 @@ def power(net: Net, x: str) -> str:
 
 
 def large_pool(net: Net, x: str) -> str:
-    """A maximum over 13x13; the twin takes it over 5x5 three times."""
+    """Write a maximum over 13x13; the twin has three maxima over 5x5."""
     sizes = (13,) if net.faulty else (5, 5, 5)
     for size in sizes:
         x = net.op("MaxPool", x, kernel_shape=[size, size], pads=[size // 2] * 4, shape=net.shapes[x])
@@ -153,7 +153,7 @@ def one_hot_rows(net: Net, ids: str, table: Array) -> str:
 
 
 def compared_rows(net: Net, ids: str, table: Array) -> str:
-    """The same, with one-hot vectors by comparison."""
+    """Write the same with one-hot vectors by comparison."""
     axes, every = net.constant("axes", np.array([-1])), net.constant("range", np.arange(len(table)))
     column = net.op("Unsqueeze", ids, axes, shape=(*net.shapes[ids], 1))
     chosen = net.op("Cast", net.op("Equal", column, every), to=TensorProto.FLOAT)
@@ -176,9 +176,9 @@ def permuting_product(net: Net, x: str) -> str:
 
 
 def computed_twice(net: Net, x: str) -> str:
-    """A product f(x) * sigmoid(f(x)) with f twice, each with its own copy of the weights.
+    """Write a product f(x) * sigmoid(f(x)) with f twice, each with its own copy of the weights.
 
-    The runtime joins equal nodes only where they read the same constant.
+    The runtime joins equal nodes only if they read the same constant.
     """
 
     def once() -> str:
@@ -209,7 +209,7 @@ def gelu_outer(net: Net, x: str) -> str:
 
 
 def gelu_product(net: Net, x: str) -> str:
-    """A product with 1/sqrt 2 in place of the division."""
+    """Write a product with 1/sqrt 2 instead of the division."""
     ratio = net.op("Erf", net.op("Mul", x, net.scalar(math.sqrt(0.5))))
     return net.op("Mul", net.op("Mul", x, net.op("Add", ratio, net.scalar(1))), net.scalar(0.5))
 
@@ -223,13 +223,13 @@ def gelu_tanh(net: Net, x: str) -> str:
 
 
 def norm_squares(net: Net, x: str) -> str:
-    """The variance by a product with itself in place of Pow."""
+    """Write the variance with a product instead of Pow."""
     centred = net.op("Sub", x, _mean(net, x))
     return _scaled(net, x, net.op("Div", centred, _root(net, _mean(net, net.op("Mul", centred, centred)))))
 
 
 def norm_moments(net: Net, x: str) -> str:
-    """The variance as mean of squares less the square of the mean."""
+    """Write the variance as the mean of squares minus the square of the mean."""
     mean = _mean(net, x)
     variance = net.op("Sub", _mean(net, net.op("Mul", x, x)), net.op("Mul", mean, mean))
     return _scaled(net, x, net.op("Div", net.op("Sub", x, mean), _root(net, variance)))
@@ -252,9 +252,9 @@ def _scaled(net: Net, x: str, normal: str) -> str:
 
 
 def one_by_one(net: Net, views: list[str], tower: Callable[[Net, str], str]) -> list[str]:
-    """The same part for each input, one after the other: small operators that leave the other cores idle.
+    """Write the same part for each input, one after the other: small operators leave the other cores idle.
 
-    The runtime runs branches at once only where an option says so; the twin puts them into one batch.
+    The runtime runs branches at once only with an option; the twin puts them into one batch.
     """
     with net.shared():
         return [tower(net, view) for view in views]

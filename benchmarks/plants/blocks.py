@@ -1,4 +1,4 @@
-"""What architectures are put together from; each place where a fault may be planted asks the net."""
+"""Building blocks of architectures; each place for a fault asks the net."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from plants.net import Array, Net
 
 
 def conv(net: Net, x: str, outputs: int, kernel: int, *, stride: int = 1) -> str:
-    """A convolution with padding that keeps the size, without a bias."""
+    """Add a convolution with padding that keeps the size, without a bias."""
     into, out = net.lanes_of(x), net.channels(outputs)
     real = net.drawn("weight", (outputs, int(into.sum()), kernel, kernel), math.sqrt(2 / (into.sum() * kernel**2)))
     weight = np.zeros((len(out), len(into), kernel, kernel), np.float32)
@@ -32,7 +32,7 @@ def _pads(kernel: int, stride: int, size: int) -> list[int]:
 
 
 def depthwise(net: Net, x: str, kernel: int, *, stride: int = 1) -> str:
-    """A convolution of each channel by itself."""
+    """Add a depthwise convolution."""
     batch, channels, height, width = net.shapes[x]
     weight = net.drawn("weight", (channels, 1, kernel, kernel), 1 / kernel)
     return net.op(
@@ -61,17 +61,17 @@ def statistics(net: Net, x: str) -> list[Array]:
 
 
 def conv_bn(net: Net, x: str, outputs: int, kernel: int, stride: int = 1) -> str:
-    """A convolution and its normalisation."""
+    """Add a convolution and its normalisation."""
     return str(net.at("conv_bn", batch_norm, conv(net, x, outputs, kernel, stride=stride)))
 
 
 def relu(net: Net, x: str) -> str:
-    """The larger of x and 0."""
+    """Add the maximum of x and 0."""
     return net.op("Relu", x)
 
 
 def dense(net: Net, x: str, outputs: int, *, bias: bool = True) -> str:
-    """A matrix over the last axis."""
+    """Add a matrix product over the last axis."""
     into = net.shapes[x][-1]
     made = net.matmul(x, net.weight("weight", net.drawn("weight", (into, outputs), 1 / math.sqrt(into))))
     return net.op("Add", made, net.constant("bias", net.drawn("bias", (outputs,), 0.1))) if bias else made
@@ -145,7 +145,7 @@ def classifier(net: Net, x: str, classes: int = 100) -> None:
 
 
 def towers(net: Net, views: list[str], tower: Callable[[Net, str], str]) -> list[str]:
-    """The same part for several inputs: all of them in one batch, unless a fault is planted."""
+    """Add the same part for several inputs, in one batch unless a fault is planted."""
 
     def together(net: Net, views: list[str], tower: Callable[[Net, str], str]) -> list[str]:
         batch = net.shapes[views[0]][0]

@@ -46,7 +46,7 @@ class Plant:
 
     @property
     def name(self) -> str:
-        """What the plant is called, and the files of its models."""
+        """Name of the plant and of its models' files."""
         return f"{self.architecture}-{self.fault}"
 
     @property
@@ -55,7 +55,7 @@ class Plant:
         return FAULTS[self.fault]
 
     def model(self, *, faulty: bool) -> tuple[onnx.ModelProto, tuple[str, ...]]:
-        """The faulty model and the names of the planted layers, or its clean twin and what stands in their place."""
+        """Build the faulty model with the names of the planted layers, or the clean twin with its layers there."""
         net = Net(self.architecture, self.name, self.what, faulty=faulty, sites=self.sites)
         ARCHITECTURES[self.architecture](net)
         return net.model(), tuple(net.planted)
@@ -74,7 +74,7 @@ def write(chosen: Sequence[Plant], folder: Path) -> dict[tuple[str, str], tuple[
     """Write the models of some plants into ``faulty/`` and ``clean/``.
 
     Returns:
-        The names of the planted layers, and of what stands in their place, by the plant's name and the side.
+        The names of the planted layers and of their clean counterparts, by the plant's name and the side.
     """
     layers = {}
     for side in ("faulty", "clean"):

@@ -1,4 +1,4 @@
-"""What plants cost: each faulty model and its clean twin, visited in turn in one run."""
+"""Measure the cost of plants: each faulty model and its clean twin, alternating in one run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def groups(plants: Sequence[Plant]) -> dict[int, list[Plant]]:
 
 
 def sources(plants: Sequence[Plant], folder: Path) -> dict[tuple[str, str], ModelSource]:
-    """The written models of some plants, by name and side."""
+    """Return the written models of some plants, by name and side."""
     places = [(plant.name, side) for plant in plants for side in SIDES]
     found = find_models([str(folder / side / f"{name}.onnx") for name, side in places])
     return dict(zip(places, found, strict=True))
@@ -46,11 +46,11 @@ def experiment(
     """Measure every plant.
 
     Args:
-        plants: Which.
+        plants: The plants.
         store: An empty database.
-        folder: For the models.
+        folder: Folder for the models.
         protocol: Visits, processes, sessions and seed.
-        earlier: Rows of plants that were measured before; those that are measured now replace theirs.
+        earlier: Rows of an earlier measurement, to be replaced for these plants.
     """
     layers = write(plants, folder)
     rows, began = [], time.monotonic()
@@ -80,7 +80,7 @@ def experiment(
 
 
 def _cost(store: Store, done: MeasureReport) -> dict[str, Any]:
-    """The paired difference of the two models of a call."""
+    """Return the paired difference of two models."""
     errors = [row.error for row in done.rows if row.error]
     faulty, clean = (row.key for row in done.rows)
     if errors or faulty == clean:
@@ -102,7 +102,7 @@ def _cost(store: Store, done: MeasureReport) -> dict[str, Any]:
 
 
 def _executed(folder: Path, name: str) -> dict[str, dict[str, int]]:
-    """Operators that the runtime executes of the faulty model beyond those of its twin, and the other way round."""
+    """Return the executed operators that only the faulty model has, and the ones that only its twin has."""
     import onnxruntime as ort
 
     counts = []

@@ -91,7 +91,7 @@ def inception(net: Net) -> None:
 
 
 def unet(net: Net) -> None:
-    """An encoder and a decoder of convolutions with connections across, as U-Net has them."""
+    """Build an encoder and a decoder of convolutions with skip connections, like U-Net."""
     x = net.input("image", (1, 3, 64, 64))
     across = []
     for level, width in enumerate((16, 32, 64)):
@@ -143,7 +143,7 @@ def convnext(net: Net) -> None:
 
 
 def mixer(net: Net) -> None:
-    """Perceptrons over patches and over channels in turn, as MLP-Mixer has them."""
+    """Build alternating perceptrons over patches and channels, like MLP-Mixer."""
     x = net.input("image", (1, 3, 128, 128))
     with net.scope("patches"):
         x = conv(net, x, 128, 8, stride=8)
@@ -160,7 +160,7 @@ def mixer(net: Net) -> None:
 
 
 def stereo(net: Net) -> None:
-    """One transformer for two views of a scene, whose features are multiplied."""
+    """Build one transformer for two views of a scene, and multiply their features."""
     views = [net.input(name, (1, 48, 96)) for name in ("left", "right")]
 
     def tower(net: Net, x: str) -> str:

@@ -20,9 +20,9 @@ def einsum_pair(net: Net, x: str) -> str:
 
 
 def grouped_pair(net: Net, x: str) -> str:
-    """Heads first, a scale, and heads last again, with the heads flattened in between.
+    """Write heads first, a scale, and heads last again, with the heads flattened in between.
 
-    Reshape joins what is permuted, so that the transpose optimizer does not carry one Transpose to the other.
+    Reshape joins permuted axes, so that the transpose optimizer does not move one Transpose to the other.
     """
     batch, tokens, width = net.shapes[x]
     heads = width // 4
@@ -37,7 +37,7 @@ def grouped_pair(net: Net, x: str) -> str:
 
 
 def depth_pair(net: Net, x: str) -> str:
-    """Channels to pixels and back, with a clipping in between. The runtime has no rule for this pair."""
+    """Write channels to pixels and back, with a clipping in between. The runtime lacks a rule for this pair."""
     batch, channels, height, width = net.shapes[x]
     if net.faulty:
         x = net.op("DepthToSpace", x, shape=(batch, channels // 4, 2 * height, 2 * width), blocksize=2)
@@ -70,10 +70,9 @@ def double_detour(net: Net, x: str) -> str:
 
 
 def windows(net: Net, x: str) -> str:
-    """Partition into windows, a scale, and the reverse.
+    """Write a partition into windows, a scale, and the reverse.
 
-    Reshapes split and join what is permuted, so that the transpose optimizer stops at each of them; the scale keeps one
-    from meeting the other.
+    Reshapes split and join permuted axes and stop the transpose optimizer; the scale separates the two.
     """
     batch, channels, height, width = net.shapes[x]
     rows, columns, size = height // 4, width // 4, 4
@@ -88,9 +87,9 @@ def windows(net: Net, x: str) -> str:
 
 
 def shuffles(net: Net, x: str) -> str:
-    """A shuffle of channels, a scale, and the shuffle back, twice: Reshape, Transpose, Reshape each.
+    """Write a shuffle of channels, a scale, and the shuffle back, twice: Reshape, Transpose, Reshape each.
 
-    The scale keeps them apart: next to each other the runtime would cancel them.
+    Without the scale between them the runtime would cancel them.
     """
     _, channels, *rest = net.shapes[x]
     for groups in (4, channels // 4, 2, channels // 2):
@@ -108,7 +107,7 @@ def _scaled(net: Net, x: str) -> str:
 
 
 def double_scale(net: Net, x: str) -> str:
-    """A scale, a shift and x / sqrt(1 + x^2) in float64. The runtime computes in the type that the graph says."""
+    """Write a scale, a shift and x / sqrt(1 + x^2) in float64. The runtime obeys the graph's type."""
     size = (net.shapes[x][1], 1, 1) if len(net.shapes[x]) == 4 else (net.shapes[x][-1],)
     scale, shift = net.drawn("scale", size, 0.1, 1.0), net.drawn("shift", size, 0.1)
     kind = np.float64 if net.faulty else np.float32

@@ -29,12 +29,12 @@ class Fault:
     """A way to write a place of a model badly.
 
     Attributes:
-        kind: What is missed.
-        place: Where it is planted: what the architectures call ``Net.at`` with.
-        write: Writes the place. Takes the net, what stands there, and what the place gives.
-        both: Whether the clean twin has this place as well, written well (``Net.faulty`` says which is wanted);
-            otherwise the twin has what the architecture has without a fault.
-        threads: How many the cost is measured with; 0: all cores.
+        kind: The missed optimisation.
+        place: The place, as the architectures name it in ``Net.at``.
+        write: Writes the place from the net, the plain writer, and the place's values.
+        both: The clean twin has this place as well, written well (``Net.faulty`` selects); otherwise the twin has the
+            architecture's plain form.
+        threads: Threads for measuring the cost; 0: all cores.
     """
 
     kind: str
@@ -45,7 +45,7 @@ class Fault:
 
 
 def stable(*words: object) -> int:
-    """The same number for the same words, on every machine."""
+    """Return the same number for the same words, on every machine."""
     return zlib.crc32("/".join(map(str, words)).encode())
 
 
@@ -53,14 +53,13 @@ class Net:
     """Append-only builder of one model; every method that writes a node returns the name of the value it makes.
 
     Args:
-        name: Of the architecture; weights are drawn by it, so that twins have the same.
-        naming: Seed of how nodes are named; the same for twins.
-        fault: What is planted; None for nothing.
-        faulty: Whether it is, or this is the clean twin.
+        name: Name of the architecture; it decides the weights, so that twins have equal ones.
+        naming: Seed of the nodes' names; equal for twins.
+        fault: The fault; None for none.
+        faulty: Plant the fault; otherwise this is the clean twin.
+        sites: Number of places with the fault, counted from the first.
 
-    ``planted`` are the layers at the places of the fault: as it writes them, or of the clean twin what stands there
-    instead.
-        sites: At how many of its places, the first ones.
+    ``planted`` has the layers at the places of the fault: its own, or the clean twin's in their place.
     """
 
     def __init__(self, name: str, naming: str, fault: Fault | None, *, faulty: bool, sites: int) -> None:
@@ -85,7 +84,7 @@ class Net:
     # Places -----------------------------------------------------------------------------------------------------
 
     def at(self, place: str, plain: Callable[..., Any], *what: Any) -> Any:
-        """What stands at a place: as the fault writes it where it is planted here, else as it is plainly written."""
+        """Write a place: by the fault if it is planted here, else plainly."""
         fault = self._fault
         if fault is None or fault.place != place or self._sites == 0:
             return plain(self, *what)
@@ -96,7 +95,7 @@ class Net:
         return made
 
     def edge(self, value: str) -> str:
-        """Between two blocks: nothing, where no fault is planted."""
+        """Write the edge between two blocks: nothing without a fault."""
         return str(self.at("edge", lambda _, unchanged: unchanged, value))
 
     @contextmanager
@@ -108,7 +107,7 @@ class Net:
 
     @contextmanager
     def innocent(self) -> Iterator[None]:
-        """What a fault writes that is no part of it."""
+        """Write layers of a fault's place that are not part of the fault."""
         before, self._planting = self._planting, False
         yield
         self._planting = before
@@ -116,12 +115,12 @@ class Net:
     # Values -----------------------------------------------------------------------------------------------------
 
     def input(self, name: str, shape: Shape, dtype: int = TensorProto.FLOAT) -> str:
-        """An input of the model."""
+        """Add an input of the model."""
         self._inputs.append(helper.make_tensor_value_info(name, dtype, shape))
         return self._known(name, shape)
 
     def constant(self, role: str, array: Any, *, replaceable: bool = False) -> str:
-        """A constant; a replaceable one is an input as well, as exporters before IR version 4 wrote all of them."""
+        """Add a constant; a replaceable one is an input as well, like every constant before IR version 4."""
         value = np.asarray(array)
         place = (*self._scope, role, value.tobytes())
         if self._shared is not None and place in self._shared:
@@ -142,30 +141,30 @@ class Net:
         self._shared = None
 
     def drawn(self, role: str, shape: Shape, scale: float = 1.0, centre: float = 0.0) -> Array:
-        """Normal values that depend on the architecture, the scope and the role alone."""
+        """Draw normal values that depend on the architecture, the scope and the role alone."""
         rng = np.random.default_rng(stable(self._name, *self._scope, role))
         return (centre + scale * rng.standard_normal(shape)).astype(np.float32)
 
     def weight(self, role: str, array: Array) -> str:
-        """A filter or matrix; a place where faults may be planted."""
+        """Add a filter or matrix; a place for faults."""
         return str(self.at("weight", Net.constant, role, array))
 
     def lanes_of(self, value: str) -> Array:
-        """Which of the channels of a value are real; the others hold zeros, or what nobody reads."""
+        """Return the real channels of a value; the others are zeros or unread."""
         return self.lanes.get(value, np.ones(self.shapes[value][1], bool))
 
     def width(self, count: int) -> int:
-        """How many channels an architecture takes where it would take so many; a place where faults may be planted."""
+        """Return the number of channels for a wanted number; a place for faults."""
         return count - 1 if self._uneven else count
 
     def channels(self, count: int) -> Array:
-        """The channels of a value that needs so many: the clean twin of uneven ones has some more, which hold zeros."""
+        """Return the channels of a value; the clean twin of uneven ones has some more, which are zeros."""
         wide = -(-count // _BLOCK) * _BLOCK if self._uneven and not self.faulty else count
         return np.arange(wide) < count
 
     @contextmanager
     def uneven(self, *counts: int) -> Iterator[None]:
-        """What is written where channels are so many is planted if they do not fill blocks and a fault has it so."""
+        """Mark layers with this number of channels as planted, if they do not fill blocks because of a fault."""
         before = self._planting
         self._planting |= self._uneven and any(count % _BLOCK for count in counts)
         yield
@@ -178,11 +177,11 @@ class Net:
     # Nodes ------------------------------------------------------------------------------------------------------
 
     def op(self, operator: str, *inputs: str, shape: Shape | None = None, **attributes: Any) -> str:
-        """An operator with one output, of this shape; None: that of its inputs, broadcast."""
+        """Add an operator with one output of this shape; None: the broadcast shape of its inputs."""
         return self.ops(operator, *inputs, shapes=[shape], **attributes)[0]
 
     def ops(self, operator: str, *inputs: str, shapes: Sequence[Shape | None], **attributes: Any) -> list[str]:
-        """An operator with several outputs."""
+        """Add an operator with several outputs."""
         name, outputs = self._style(self._names, self._scope, operator, len(shapes))
         self._nodes.append(helper.make_node(operator, inputs, outputs, name=name, **attributes))
         if self._planting:
@@ -203,7 +202,7 @@ class Net:
         return self.op("Transpose", value, shape=tuple(self.shapes[value][axis] for axis in perm), perm=perm)
 
     def matmul(self, left: str, right: str) -> str:
-        """A product of matrices."""
+        """Add a matrix product."""
         rows, columns = self.shapes[left], self.shapes[right]
         batch = np.broadcast_shapes(rows[:-2], columns[:-2])
         return self.op("MatMul", left, right, shape=(*batch, rows[-2], columns[-1]))
@@ -218,7 +217,7 @@ class Net:
         return made
 
     def scalar(self, value: float, dtype: Any = np.float32) -> str:
-        """A constant number."""
+        """Add a constant number."""
         return self.constant("value", np.array(value, dtype))
 
     def output(self, value: str) -> None:
@@ -230,7 +229,7 @@ class Net:
         self._exposed.append(value)
 
     def model(self) -> onnx.ModelProto:
-        """The model."""
+        """Return the model."""
         outputs = [*self._outputs, *self._exposed]
         graph = helper.make_graph(
             self._nodes,

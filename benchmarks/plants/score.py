@@ -16,7 +16,7 @@ _LIST = Path(__file__).with_name("kinds.csv")
 
 
 class Named(Protocol):
-    """What is read of a finding."""
+    """The fields of a finding that are read."""
 
     @property
     def kind(self) -> str:
@@ -28,33 +28,33 @@ class Named(Protocol):
 
     @property
     def at_most(self) -> bool:
-        """Whether it says what could be saved at most, and claims no saving."""
+        """True if it gives an upper limit instead of a saving."""
 
 
 @dataclass(frozen=True)
 class Accepted:
-    """Which findings answer to a kind of fault.
+    """The right findings for a kind of fault.
 
     Attributes:
         findings: Their kinds.
-        whole: Whether a finding about the whole model, which names no layer, answers to it too.
+        whole: A finding about the whole model, without a layer, is right, too.
     """
 
     findings: frozenset[str]
     whole: bool
 
     def kind_of(self, found: Named) -> bool:
-        """Whether a finding is of the right kind."""
+        """Return True if a finding has the right kind."""
         return found.kind in self.findings
 
     def place_of(self, found: Named, layers: frozenset[str]) -> bool:
-        """Whether it names a planted layer, or may go without."""
+        """Return True if it names a planted layer, or need not name one."""
         return bool(layers & set(found.layers)) or (self.whole and not found.layers)
 
 
 @cache
 def accepted() -> dict[str, Accepted]:
-    """The rows of ``kinds.csv``, by kind of fault."""
+    """Return the rows of ``kinds.csv``, by kind of fault."""
     with _LIST.open() as file:
         return {
             row["kind"]: Accepted(frozenset(row["findings"].split()), row["whole"] == "yes")
@@ -64,21 +64,21 @@ def accepted() -> dict[str, Accepted]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was said of one plant.
+    """The judgement of one plant.
 
     Attributes:
-        name: Of the plant.
-        kind: Of its fault.
-        half: Of its architecture.
-        found: Whether a finding of the right kind has the right place.
-        mentioned: Whether one is of the right kind, wherever.
-        planted: Findings on the faulty model of the right kind and place.
-        shared: Others that claim a saving, of a kind that was found on the clean twin too.
-        other: The kinds of all others.
+        name: Name of the plant.
+        kind: Kind of its fault.
+        half: Half of its architecture.
+        found: A finding has the right kind and place.
+        mentioned: A finding has the right kind, at any place.
+        planted: Findings on the faulty model with the right kind and place.
+        shared: Other findings with a saving, of a kind that the clean twin has as well.
+        other: Kinds of all other findings.
         twin: Kinds of the findings on the clean twin.
-        blamed: Of these, those of the planted kind at what stands in the fault's place (or, where the remedy is an
-            option of the session, without a layer): what was repaired is said to be there still.
-        alike: All of the planted kind, wherever.
+        blamed: Findings on the twin of the planted kind at the fault's place (or without a layer, if the remedy is an
+            option of the session): a repaired fault that is still reported.
+        alike: Findings on the twin of the planted kind, at any place.
         error: Why a model could not be analysed.
     """
 
@@ -107,7 +107,7 @@ def judge(
     repaired: Sequence[str] = (),
     error: str | None = None,
 ) -> Verdict:
-    """Hold the findings on a faulty model and on its clean twin against what was planted."""
+    """Compare the findings on a faulty model and on its clean twin with the plant."""
     right, place = accepted()[kind], frozenset(layers)
     planted = [one for one in faulty if right.kind_of(one) and right.place_of(one, place)]
     rest = [one for one in faulty if one not in planted and not one.at_most]

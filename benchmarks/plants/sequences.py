@@ -11,7 +11,7 @@ from plants.net import Net
 
 
 def encoder(net: Net) -> None:
-    """A transformer over tokens, as BERT has it."""
+    """Build a transformer over tokens, like BERT."""
     tokens, vocabulary, width = 128, 1000, 96
     ids = net.input("input_ids", (1, tokens), TensorProto.INT64)
     with net.scope("embeddings"):
