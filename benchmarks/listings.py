@@ -127,7 +127,7 @@ def _listed(texts: Mapping[str, str]) -> str:
 
 def _long(names: str) -> str:
     """Return the long name of an option: ``-g, --granularity N`` is ``--granularity``."""
-    return names.split(", ")[-1].split()[0]
+    return names.rpartition(", ")[2].partition(" ")[0]
 
 
 def _escaped(text: str) -> str:

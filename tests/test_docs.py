@@ -52,7 +52,7 @@ def test_every_command_has_help_with_an_example(name: str) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_its_list_of_options(name: str) -> None:
-    """That the list is the command's own is tested with the script that writes it."""
+    """The script that writes the lists has a test for their content."""
     block = f"options-{name.removeprefix('dlbricks ').replace(' ', '-')}"
 
     assert section(name).count(f"<!-- {block} -->\n") == section(name).count(f"<!-- /{block} -->\n") == 1
@@ -89,6 +89,56 @@ def test_files_that_are_named_exist(path: Path) -> None:
     missing = [name for name in named if not (ROOT / name).exists()]
 
     assert not missing
+
+
+def test_the_site_has_every_page_and_loads_nothing_from_the_network(tmp_path: Path) -> None:
+    """Broken links, anchors and pages outside the navigation are warnings, and these fail the build (mkdocs.yml)."""
+    pytest.importorskip("mkdocs")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path / "site")]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    site = tmp_path / "site"
+    found = {
+        entry["location"].partition("#")[0]
+        for entry in json.loads((site / "search/search_index.json").read_text())["docs"]
+    }
+    pages = [path for path in (ROOT / "docs").rglob("*.md") if "results" not in path.parts]
+    assert found >= {
+        f"{path.relative_to(ROOT / 'docs').with_suffix('')}/" if path.stem != "index" else "" for path in pages
+    }
+    html = "".join(page.read_text() for page in site.rglob("*.html"))
+    tags = re.findall(r"<(?:script|link|img|iframe|source)\b[^>]*>", html)
+    assert [tag for tag in tags if re.search(r'(?:src|href)="?(?:https?:)?//', tag)] == []
+
+
+@pytest.mark.parametrize("path", DOCS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_commands_in_examples_are_spelled_right(path: Path) -> None:
+    """Every line of a code block that begins with a command: its arguments and options exist."""
+    text = path.read_text()
+    indented = re.findall(r"^    (dlbricks .*)$", text, re.MULTILINE)
+    fenced = [
+        line for block in re.findall(r"^```(?:sh|yaml|)\n(.*?)^```", text, re.S | re.M) for line in block.splitlines()
+    ]
+    lines = [
+        line for line in indented + fenced if line.startswith("dlbricks ") and not re.search(r"[$\\<>|…]|\.\.\.", line)
+    ]
+
+    for line in lines:
+        words = shlex.split(line, comments=True)
+        name = next((name for name in COMMANDS if words[: len(name.split())] == name.split()), None)
+        if words[1].isupper() or words[1].startswith("-") or "--custom-ops" in words:  # reads the library
+            continue
+        assert name, f"no such command: {line}"
+        COMMANDS[name].make_context(name, words[len(name.split()) :])
+
+
+def test_the_glossary_is_short() -> None:
+    rows = re.findall(r"^\| ([^|]+) \|", (REFERENCE / "glossary.md").read_text(), re.MULTILINE)[1:]
+
+    assert len(rows) == len(set(rows)) <= 25
 
 
 def run_example(block: str, folder: Path) -> None:
