@@ -5,6 +5,7 @@
 #   make demo      decompose, measure and reconstruct real models; results in demo/
 #   make test      ruff, mypy and the tests; of long sweeps a sample
 #   make test-all  the same with every case of every sweep
+#   make docs      the documents as a site with search, in build/site
 #   make clean     remove what the other targets made (demo/ stays)
 
 # The first interpreter that runs and is new enough; PYTHON=... overrides it.
@@ -19,7 +20,7 @@ PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip --disable-pip-version
 # Modules stay together, so that what they prepare is made once, until a process that is done takes some of another's.
 PYTEST := $(BIN)/pytest -n auto --dist worksteal
 
-.PHONY: install dev demo test test-all test-rest lint clean
+.PHONY: install dev demo docs test test-all test-rest lint clean
 
 install: .venv/.installed
 
@@ -42,6 +43,9 @@ lint: .venv/.installed-dev
 	$(BIN)/ruff format --check
 	mkdir -p .cache && ln -sfn .. .cache/dlbricks  # mypy wants a folder whose name is the package's
 	$(BIN)/mypy .cache/dlbricks
+
+docs: .venv/.installed-dev  # to read it: python -m http.server -d build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 # Stamps: a target installs again only after pyproject.toml or constraints.txt changed.
 .venv/.installed: pyproject.toml constraints.txt | $(BIN)/python

@@ -299,13 +299,9 @@ def _tables(result: Mapping[str, Any]) -> str:
     known = {name: find() for name, find in _BACKENDS.items()}
     lines = [""]
     for domain, operators in _domains(result):
-        rest = list(known) if domain == _ONNX else []
-        lines += [
-            f"### {domain}",
-            "",
-            " | ".join(["| operator", "layers decomposed", "work", "ONNX Runtime", *rest, ""]),
-        ]
-        lines.append("|---" * (4 + len(rest)) + "|")
+        others = ["other backends"] if domain == _ONNX else []
+        titles = ["operator", "layers decomposed", "work", "ONNX Runtime", *others]
+        lines += [f"### {domain}", "", f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
         for operator in operators:
             counts = result["operators"].get(f"{domain}.{operator}", {})
             cost = (("" if domain == _ONNX else domain), operator) in FORMULAS
@@ -314,7 +310,7 @@ def _tables(result: Mapping[str, Any]) -> str:
                 _of(counts.get("decomposed"), counts.get("layers")),
                 "yes" if cost else "-",
                 _of(counts.get("measured"), counts.get("bricks")),
-                *("yes" if operator in known[name] else "-" for name in rest),
+                *(", ".join(name for name in known if operator in known[name]) for _ in others),
             ]
             lines.append(f"| {' | '.join(cells)} |")
         lines.append("")
@@ -323,7 +319,7 @@ def _tables(result: Mapping[str, Any]) -> str:
 
 def _of(some: int | None, among: int | None) -> str:
     """Format a count; empty without a trial."""
-    return "" if not among else f"{some or 0} of {among}"
+    return "" if not among else f"{some or 0}/{among}"
 
 
 def _summary(result: Mapping[str, Any]) -> str:
@@ -338,7 +334,7 @@ def _summary(result: Mapping[str, Any]) -> str:
         seen = sum(bool(one) for one in counts)
         lines.append(
             f"| {domain} | {seen} | {_of(total['decomposed'], total['layers'])} "
-            f"| {_of(total['measured'], total['bricks'])} | {costed} of {len(operators)} |"
+            f"| {_of(total['measured'], total['bricks'])} | {costed}/{len(operators)} |"
         )
     return "\n".join([*lines, ""])
 
