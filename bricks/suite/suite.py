@@ -25,7 +25,7 @@ from ..graph.boundary import BOUNDARY
 from ..graph.footprint import CORE_LEVEL, REPEAT_LEVELS, REUSE_LEVELS, level_of
 from .brick import MAX_BRICK_BYTES, Brick, load_brick
 
-# The manifest of a suite, and reading of untrusted files: every field and every size is checked.
+# The manifest, an untrusted file: every field and every size is checked.
 
 
 SCHEMA = 1
@@ -174,9 +174,9 @@ class Suite:
         )
 
     def footprints(self, key: str) -> tuple[int, ...]:
-        """Return the footprint classes, in bytes, to measure a brick in: of its models, and of their iterations.
+        """Return the footprint classes, in bytes, to measure a brick in: of its models and of their iterations.
 
-        If the suite does not note them, all classes of models.
+        All classes of models if the suite does not note them.
         """
         noted = self._entries[key].distances if key in self._entries else ()
         if not noted:
@@ -184,7 +184,7 @@ class Suite:
         return tuple(sorted({size if size in (CORE_LEVEL, *REPEAT_LEVELS) else level_of(size) for size in noted}))
 
     def boundary(self, key: str) -> tuple[str, ...]:
-        """Return additional variants to measure a brick in, if it begins or ends a model (``graph.boundary``)."""
+        """Return additional variants to measure a brick in, at the beginning or end of a model (``graph.boundary``)."""
         return self._entries[key].boundary if key in self._entries else ()
 
     def brick_path(self, key: str) -> Path:
@@ -198,7 +198,7 @@ class Suite:
         return self.path / FOLDER / f"{key}.onnx"
 
     def brick(self, key: str) -> Brick:
-        """Read a brick and verify it against the manifest and its own key; a brick just written is not read again.
+        """Read a brick and verify it against the manifest and its own key; bricks just written are cached.
 
         Raises:
             MissingBrick: The brick is not in the suite, or its file does not exist.
