@@ -221,8 +221,8 @@ class Store(Reader):
 
         Args:
             failure: The failure to store.
-            instead_of: UUID of its open measurement, which is dropped in the same commit: a kill in between would
-                leave neither samples nor failure.
+            instead_of: UUID of its open measurement, which is dropped in the same commit: a kill in between would lose
+                both samples and failure.
         """
         with self.writing() as connection:
             if instead_of is not None:
