@@ -1,4 +1,4 @@
-"""What to build from ``transformers``: classes, published sizes, inputs. Data only, without any heavy import."""
+"""Recipes for ``transformers``: classes, published sizes, inputs. Data only, without heavy imports."""
 
 from __future__ import annotations
 
@@ -6,13 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-# How one architecture is built from ``transformers`` and called, and the kinds of recipe that tables are made of.
-#
-# ``sizes`` holds what differs from the configuration class's own defaults, which are themselves published sizes
-# (those of ``ResNetConfig`` are ResNet-50's). A nested ``{"class": NAME, ...}`` is a configuration of its own.
-
-
-# One line of the zoo's list.
+# Kinds of recipes. ``sizes`` contains differences from the defaults of the configuration class, which are published
+# sizes too (the defaults of ``ResNetConfig`` are ResNet-50's). A nested ``{"class": NAME, ...}`` is another
+# configuration.
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +16,13 @@ class ZooEntry:
     """One architecture of the zoo.
 
     Attributes:
-        name: What the user types.
-        task: What the model is for: ``image classification``, ``language modelling``.
-        family: Kind of architecture: ``cnn``, ``transformer``, ``mlp``, or ``hybrid`` where several carry the work.
+        name: The name for users.
+        task: The model's purpose: ``image classification``, ``language modelling``.
+        family: Kind of architecture: ``cnn``, ``transformer``, ``mlp``, or ``hybrid`` for several.
         origin: ``light`` (a file of the onnx wheel), ``built-in`` (written by code), ``export`` (from transformers).
-        extra: The optional dependencies that it needs, as in ``pip install 'dlbricks[zoo]'``; None for none.
-        dims: Named dimensions that can be chosen beside the batch, with their defaults.
-        denormals: Why the architecture itself makes denormal numbers; empty where it does not.
+        extra: Its optional dependencies, as in ``pip install 'dlbricks[zoo]'``; None for none.
+        dims: Named dimensions that can be chosen, in addition to the batch, with their defaults.
+        denormals: Why the architecture itself makes denormal numbers; empty if it does not.
     """
 
     name: str
@@ -49,7 +45,7 @@ class Input:
 
     Attributes:
         name: Argument of the model's ``forward``.
-        dtype: ``float32``; ``tokens`` for numbers of the vocabulary; ``mask`` for int64 ones.
+        dtype: ``float32``; ``tokens`` for vocabulary indices; ``mask`` for int64 ones.
         shape: Sizes, or names of dimensions; ``+`` adds two names.
     """
 
@@ -60,7 +56,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How one exported architecture is built and called.
+    """The construction and call of one exported architecture.
 
     Attributes:
         entry: Its line in the zoo's list.
@@ -70,9 +66,9 @@ class Recipe:
         inputs: Inputs, in order.
         outputs: Fields of the model's output that become graph outputs.
         part: Submodule to export instead of the whole; empty for the whole.
-        cache: What a decoder does with keys and values: ``filled``, they are outputs; ``extended``, those of past
-            tokens are inputs and outputs too; ``crossed``, those of an encoder-decoder, of its source as well, are
-            outputs, and inputs where a dimension counts the past; empty, neither.
+        cache: A decoder's use of keys and values. ``filled``: they are outputs. ``extended``: past ones are also
+            inputs. ``crossed``: an encoder-decoder's own and its source's are outputs, and inputs if a dimension counts
+            the past. Empty: none.
         options: Further arguments of ``forward``.
     """
 
@@ -109,7 +105,7 @@ def vision(
     name: str, family: Family, architecture: str, config: str, *, task: str = "image classification",
     image_size: int = 224, outputs: tuple[str, ...] = ("logits",), denormals: str = "", **sizes: Any,
 ) -> Recipe:  # fmt: skip
-    """A model of square images."""
+    """Make a recipe of a model of square images."""
     pixels = Input("pixel_values", "float32", ("batch", 3, "image_size", "image_size"))
     entry = _entry(name, task, family, denormals, image_size=image_size)
     if task == "image classification":
@@ -121,20 +117,20 @@ def encoder(
     name: str, architecture: str, config: str, *, sequence_length: int = 128,
     outputs: tuple[str, ...] = ("last_hidden_state",), **sizes: Any,
 ) -> Recipe:  # fmt: skip
-    """An encoder of text with a mask."""
+    """Make a recipe of an encoder of text with a mask."""
     entry = _entry(name, "text encoding", "transformer", "", sequence_length=sequence_length)
     return Recipe(entry, architecture, config, sizes, TEXT, outputs)
 
 
 def decoder(name: str, architecture: str, config: str, **sizes: Any) -> tuple[Recipe, Recipe, Recipe]:
-    """A language model over a whole prompt; and as a loop runs it: prompt into a cache, then one step at a time."""
+    """Make recipes of a language model: over a whole prompt, and as in a loop (prompt into a cache, then steps)."""
     whole = _entry(name, _LANGUAGE, "transformer", "", sequence_length=128)
     alone = Recipe(whole, architecture, config, sizes, TEXT, ("logits",), options={"use_cache": False})
     return (alone, *generator(name, architecture, config, **sizes))
 
 
 def generator(name: str, architecture: str, config: str, **sizes: Any) -> tuple[Recipe, Recipe]:
-    """What generates text: a prompt that fills a cache of keys and values, and one step that extends it."""
+    """Make recipes that generate text: a prompt that fills a cache of keys and values, and one step that extends it."""
     prompt = _entry(f"{name}_prompt", f"{_LANGUAGE}, prompt into KV cache", "transformer", "", sequence_length=128)
     step = _entry(f"{name}_step", f"{_LANGUAGE}, one step with KV cache", "transformer", "", past_length=128)
     return (
@@ -144,7 +140,7 @@ def generator(name: str, architecture: str, config: str, **sizes: Any) -> tuple[
 
 
 def translator(name: str, architecture: str, config: str, **sizes: Any) -> Recipe:
-    """An encoder and a decoder of text."""
+    """Make a recipe of an encoder and a decoder of text."""
     entry = _entry(name, "encoder-decoder", "transformer", "", sequence_length=64, decoder_length=32)
     return Recipe(entry, architecture, config, sizes, _TRANSLATION, ("logits",), options={"use_cache": False})
 
@@ -153,7 +149,7 @@ def answering(
     name: str, task: str, architecture: str, config: str, *source: Input, dims: Mapping[str, int] | None = None,
     **sizes: Any,
 ) -> tuple[Recipe, Recipe]:  # fmt: skip
-    """An encoder-decoder as a loop runs it: the source and the first tokens into caches, then one step at a time."""
+    """Make recipes of an encoder-decoder as in a loop: source and first tokens into caches, then single steps."""
     prompt = _entry(
         f"{name}_prompt", f"{task}, prompt into KV cache", "transformer", "", sequence_length=4, **dims or {}
     )
@@ -170,12 +166,12 @@ def general(
     outputs: tuple[str, ...] = ("logits",), part: str = "", options: Mapping[str, Any] | None = None,
     dims: Mapping[str, int] | None = None, denormals: str = "", **sizes: Any,
 ) -> Recipe:  # fmt: skip
-    """A model with inputs of its own."""
+    """Make a recipe of a model with the given inputs."""
     entry = _entry(name, task, family, denormals, **(dims or {}))
     return Recipe(entry, architecture, config, sizes, inputs, outputs, part=part, options=dict(options or {}))
 
 
-# Recipes of models that take images. Data only.
+# Recipes of models of images. Data only.
 
 
 _BASIC: dict[str, Any] = {"layer_type": "basic", "hidden_sizes": [64, 128, 256, 512]}
@@ -311,7 +307,7 @@ _VISION_NEWCOMERS = (
 VISION: tuple[Recipe, ...] = (*_CLASSIFIERS, *_DETECTORS, *_SEGMENTERS, *_VISION_NEWCOMERS)
 
 
-# Recipes of models that take sound or other series of measurements. Data only.
+# Recipes of models of sound or other series of measurements. Data only.
 
 
 _WAVE = Input("input_values", "float32", ("batch", "samples"))
@@ -385,7 +381,7 @@ _SIGNAL_NEWCOMERS = (
 SIGNALS: tuple[Recipe, ...] = (*_SPEECH, *_SIGNAL_NEWCOMERS)
 
 
-# Recipes of models that take text. Data only.
+# Recipes of models of text. Data only.
 
 
 _ENCODERS = (
