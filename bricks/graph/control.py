@@ -127,7 +127,7 @@ _Operator = tuple[str, bool]
 
 
 def _contested(control: Iterable[ControlFlow]) -> frozenset[_Operator]:
-    """Return operators with a given course that takes another course in other executions by the file."""
+    """Return operators with a given course, if the file fixes another course for other executions."""
     given = {_operator(flow): flow.course for flow in control if flow.how == How.GIVEN and flow.layers}
     return frozenset(
         operator
@@ -144,13 +144,12 @@ def _written_out(skeleton: Skeleton, contested: Collection[_Operator]) -> Writte
     model = onnx.ModelProto()
     model.CopyFrom(skeleton.model)
     expansion = Expansion(model)
-    labels: dict[str, str] = {}
-    bare: set[str] = set()
+    labels: dict[str, str | None] = {}  # by first output; None for bare operators, which stay
     done: list[ControlFlow] = []
     refused: dict[str, str] = {}
     rounds: list[tuple[ExpansionStep, ...]] = []
     while True:
-        decisions = _Decisions(model, skeleton, labels, refused, bare, contested=contested)
+        decisions = _Decisions(model, skeleton, labels, refused, contested)
         if not decisions.steps or len(rounds) == _MOST_ROUNDS:
             why = f"control flow is nested more than {_MOST_ROUNDS} deep"
             left = [*decisions.left, *(replace(flow, reason=why) for flow in decisions.known.values())]
@@ -164,7 +163,7 @@ def _written_out(skeleton: Skeleton, contested: Collection[_Operator]) -> Writte
                 refused[step.output] = expanded.problem
                 continue
             labels.update(expanded.inner)
-            bare.add(expanded.bare)
+            labels[expanded.bare] = None
             done.append(replace(decisions.known[step.output], layers=expanded.layers))
 
 
@@ -194,10 +193,8 @@ class _Decisions:
         self,
         model: onnx.ModelProto,
         skeleton: Skeleton,
-        labels: Mapping[str, str],
+        labels: Mapping[str, str | None],
         refused: Mapping[str, str],
-        idle: Collection[str],
-        *,
         contested: Collection[_Operator],
     ) -> None:
         self._inference: Inference = infer_types(model)
@@ -212,17 +209,18 @@ class _Decisions:
             if not _is_control(node) or index in self._inference.constants.folded:
                 continue
             output = next(filter(None, node.output))
-            if output in idle:
+            label = labels.get(output, label_of(node))
+            if label is None:
                 continue
-            flow, course = self._decide(node, labels.get(output) or label_of(node))
+            flow, course = self._decide(node, label)
             why = refused.get(output, "")
             if course is not None and not why:
                 why = self._too_large(node, course)
             if course is None or why:
                 self.left.append(replace(flow, reason=why or flow.reason))
                 continue
-            bare = self._carried(node) if flow.how is not How.RESOLVED or node.op_type != "If" else None
             executed = flow.how is not How.RESOLVED or node.op_type != "If"
+            bare = self._carried(node) if executed else None
             unmeasured = executed and bare is None
             reason = "its overhead beyond the body is not measured: it reads constants only" if unmeasured else ""
             self.known[output] = replace(flow, reason=reason)

@@ -246,7 +246,7 @@ class ExecutedModel:
         graph: The executed graph, with fusions and layouts; its salt binds its keys to a stack and instruction set.
         origins: For each layer of ``graph`` the indices of the layers of ``source`` that it came from; empty for layers
             inserted by the runtime (layout changes). They may include folded layers that the runtime executes.
-        eliminated: Live layers of ``source`` that are the origin of none in ``graph``: the runtime eliminated them.
+        eliminated: Live layers of ``source`` without a layer in ``graph``, because the runtime eliminated them.
         duplicated: Layers of ``source`` that are the origin of several layers of ``graph``, with their number.
         layouts: The marks of the runtime's layouts in ``graph``.
     """

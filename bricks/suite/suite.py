@@ -48,7 +48,9 @@ _Footprint = Annotated[int, msgspec.Meta(gt=0, le=1 << 62)]
 """Any positive size, since earlier versions had more footprint classes."""
 
 
-class _Entry(msgspec.Struct, frozen=True):
+class BrickEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A brick in a manifest, with its footprint classes and boundary variants."""
+
     key: _Digest
     sha256: _Digest
     bytes: int
@@ -56,17 +58,17 @@ class _Entry(msgspec.Struct, frozen=True):
     boundary: tuple[Literal[*BOUNDARY], ...] = ()  # type: ignore[valid-type]
 
 
-class SuiteManifest(msgspec.Struct, frozen=True):
-    """The fields of a manifest that are read; others are ignored."""
+class SuiteManifest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The fields of a manifest, in the order of the file; other fields are ignored."""
 
     granularity: Annotated[int, msgspec.Meta(ge=1)]
     overlap: bool
     connected: bool
-    bricks: list[_Entry]
+    bricks: list[BrickEntry]
     graph: Literal[*GRAPHS] = GRAPHS[0]  # type: ignore[valid-type]
     bound_to: str = ""
     annotations: dict[str, dict[str, int]] | None = None
-    levels: dict[str, _Footprint] = {}
+    levels: dict[str, _Footprint] | None = None
 
 
 def read_bounded(path: Path, limit: int) -> bytes:
@@ -140,7 +142,7 @@ class Suite:
     keys: tuple[str, ...]
     hash: str
     annotations: Mapping[str, Mapping[str, int]] | None
-    _entries: Mapping[str, _Entry] = field(repr=False, compare=False)
+    _entries: Mapping[str, BrickEntry] = field(repr=False, compare=False)
     graph: str = "source"
     bound_to: str | None = None
     levels: Mapping[str, int] = field(default_factory=dict)
@@ -170,7 +172,7 @@ class Suite:
             _entries={entry.key: entry for entry in manifest.bricks},
             graph=manifest.graph,
             bound_to=manifest.bound_to or None,
-            levels=manifest.levels,
+            levels=manifest.levels or {},
         )
 
     def footprints(self, key: str) -> tuple[int, ...]:

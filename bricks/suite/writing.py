@@ -14,11 +14,12 @@ import uuid
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from ...errors import SuiteError
 from .brick import Brick
-from .suite import FOLDER, MANIFEST, SCHEMA, Suite
+from .suite import FOLDER, MANIFEST, SCHEMA, BrickEntry, Suite, SuiteManifest
 
 _NO_LOCKS = {errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 """Errors of network file systems that cannot lock a folder."""
@@ -66,31 +67,23 @@ def write_suite(
     """
     target = Path(path)
     refuse_foreign(target)
-    manifest: dict[str, Any] = {
-        "schema": SCHEMA,
-        "granularity": granularity,
-        "overlap": overlap,
-        "connected": connected,
-        "bricks": [
-            {
-                "key": key,
-                "sha256": hashlib.sha256(brick.model).hexdigest(),
-                "bytes": len(brick.model),
-                **({"distances": sorted(distances[key])} if distances and key in distances else {}),
-                **({"boundary": sorted(boundary[key])} if boundary and key in boundary else {}),
-            }
-            for key, brick in sorted(bricks.items())
-        ],
-    }
-    if graph != "source":
-        manifest["graph"] = graph
-    if bound_to is not None:
-        manifest["bound_to"] = bound_to
+    classes, variants = distances or {}, boundary or {}
+    entries = [
+        BrickEntry(
+            key,
+            hashlib.sha256(brick.model).hexdigest(),
+            len(brick.model),
+            tuple(sorted(classes.get(key, ()))),
+            tuple(sorted(variants.get(key, ()))),
+        )
+        for key, brick in sorted(bricks.items())
+    ]
+    counts = None
     if annotations is not None:
-        manifest["annotations"] = {model: dict(sorted(counts.items())) for model, counts in sorted(annotations.items())}
-    if levels is not None:
-        manifest["levels"] = dict(sorted(levels.items()))
-    data = json.dumps(manifest, indent=1).encode() + b"\n"
+        counts = {name: dict(sorted(annotations[name].items())) for name in sorted(annotations)}
+    sizes = None if levels is None else dict(sorted(levels.items()))
+    manifest = SuiteManifest(granularity, overlap, connected, entries, graph, bound_to or "", counts, sizes)
+    data = json.dumps({"schema": SCHEMA, **msgspec.to_builtins(manifest)}, indent=1).encode() + b"\n"
     try:
         new = not (target / MANIFEST).exists() and _created(target, bricks, data)
         suite = Suite.open(target) if new else _replaced(target, bricks, data)
