@@ -7,11 +7,11 @@ import sqlite3
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import StoreError, UsageError
 from .faults import guarded
-from .rows import statistics_row
+from .rows import Row, statistics_row
 from .store import Store
 from .transfer import Policy, transfer
 from .values import Subject
@@ -45,7 +45,7 @@ class _MeasurementsOnly(Policy):
 
     subjects = _PUBLIC_SUBJECTS
 
-    def run(self, row: dict[str, Any]) -> dict[str, Any]:
+    def run(self, row: Row) -> Row:
         return row | {
             "options": public_values(row["options"], _PUBLIC_OPTIONS),
             "before": public_values(row["before"], PUBLIC_STATE),
@@ -54,14 +54,14 @@ class _MeasurementsOnly(Policy):
             "campaign": "",
         }
 
-    def measurement(self, row: dict[str, Any]) -> dict[str, Any]:
+    def measurement(self, row: Row) -> Row:
         return row | {"node": ""}
 
-    def failure(self, row: dict[str, Any]) -> dict[str, Any]:
+    def failure(self, row: Row) -> Row:
         # A runtime's message may contain a file's path, and with it a user's name.
         return row | {"reason": f"{row['kind']} (the message stayed where it was measured)"}
 
-    def view(self, row: dict[str, Any]) -> dict[str, Any]:
+    def view(self, row: Row) -> Row:
         # A kernel's name that looks like a path may be a user's.
         kernels = [
             ["(withheld)" if isinstance(part, str) and names_a_path(part) else part for part in kernel]
@@ -70,7 +70,7 @@ class _MeasurementsOnly(Policy):
         return row | {"kernels": kernels}
 
 
-def public_values(values: Mapping[str, Any], allowed: frozenset[str]) -> dict[str, Any]:
+def public_values(values: Mapping[str, object], allowed: frozenset[str]) -> dict[str, int | float | str]:
     """Return public options or machine states: numbers, and words that are not paths."""
     return {
         name: value

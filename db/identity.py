@@ -11,7 +11,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
 from ..errors import StoreError
-from .rows import to_stack, to_system
+from .rows import Row, to_stack, to_system
 from .schema import CombinationRow, ItemRow, KernelViewRow, StackRow, SystemRow, table_of
 from .values import Conditions, Identity, Stack, System
 
@@ -37,7 +37,7 @@ _INSERTS: dict[str, Callable[[Table], sqlite.Insert | postgresql.Insert]] = {
 """Databases with ``ON CONFLICT``."""
 
 
-def insert_new(connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> int:
+def insert_new(connection: Connection, table: Table, rows: Sequence[Row]) -> int:
     """Insert rows, except for those with an existing key.
 
     The step is atomic for other writers: concurrent inserts of the same key wait, and the first commit wins. A
@@ -61,7 +61,7 @@ def insert_new(connection: Connection, table: Table, rows: Sequence[dict[str, An
     return sum(_inserted(connection, table, row) for row in rows)
 
 
-def _inserted(connection: Connection, table: Table, row: dict[str, Any]) -> bool:
+def _inserted(connection: Connection, table: Table, row: Row) -> bool:
     """Insert one row for databases without ``ON CONFLICT``; return False for an existing key."""
     try:
         with connection.begin_nested():
@@ -84,7 +84,7 @@ class Natural:
         self._select: Select[tuple[Any]] = select(self._primary).where(*where)
         self._table = table
 
-    def ensure(self, connection: Connection, row: dict[str, Any]) -> Any:
+    def ensure(self, connection: Connection, row: Row) -> Any:
         """Return the primary key of a row, after inserting the row if necessary.
 
         Another process may insert the same row between the two statements; the second query then finds it.
@@ -98,20 +98,8 @@ class Natural:
 
 
 _ITEM, _KERNEL_VIEW = table_of(ItemRow), table_of(KernelViewRow)
-_systems = Natural(table_of(SystemRow), "key")
-_stacks = Natural(table_of(StackRow), "key")
 _combinations = Natural(table_of(CombinationRow), "system", "stack", "threads", "cache", "dtype")
 _items = Natural(_ITEM, "combination_id", "subject", "key", "variant")
-
-
-def put_system_row(connection: Connection, row: dict[str, Any]) -> None:
-    """Store a row of ``SystemRow`` unless it exists."""
-    _systems.ensure(connection, row)
-
-
-def put_stack_row(connection: Connection, row: dict[str, Any]) -> None:
-    """Store a row of ``StackRow`` unless it exists."""
-    _stacks.ensure(connection, row)
 
 
 _Value = TypeVar("_Value")

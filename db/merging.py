@@ -101,7 +101,7 @@ def merge(target: Store, other: Store | str | os.PathLike[str], *, node: str | N
             time.sleep(random.uniform(0, _PAUSE_S))  # noqa: S311  (no secret)
 
 
-def _same(one: Store, other: Store) -> bool:
-    if one.place.path is None or other.place.path is None:
-        return not one.place.sqlite and one.place.url == other.place.url  # databases in memory are distinct
-    return one.place.path.samefile(other.place.path)
+def _same(target: Store, other: Store) -> bool:
+    if target.place.path is None or other.place.path is None:
+        return not target.place.sqlite and target.place.url == other.place.url  # databases in memory are distinct
+    return target.place.path.samefile(other.place.path)

@@ -290,6 +290,17 @@ def _blocks(connection: Connection, measurements: Collection[str]) -> dict[str, 
     return found
 
 
+class StoreInfo(TypedDict):
+    """Path, schema and contents of a database; ``bytes`` is None without a file."""
+
+    database: str
+    revision: str
+    bytes: int | None
+    counts: dict[str, int]
+    systems: dict[str, System]
+    stacks: dict[str, Stack]
+
+
 ANY = Filter()
 """Filter for all measurements of this version's protocol, without variants."""
 
@@ -614,7 +625,7 @@ class Reader:
         with self.reading() as connection:
             return _measured_keys(connection, Filter(subject, None, system, stack, conditions, variant=variant))
 
-    def info(self) -> dict[str, Any]:
+    def info(self) -> StoreInfo:
         """Return path, schema, contents, systems and stacks of the database."""
         with self.reading() as connection:
             counts = _counts(connection)

@@ -15,6 +15,9 @@ from ..errors import StoreError
 from .schema import MeasurementRow, table_of
 from .values import Block, Identity, Kernel, KernelView, Measurement, Run, Stack, Stop, Summary, System, Verdict, Visit
 
+Row = dict[str, Any]
+"""Values of a table's row by column."""
+
 _SAMPLE_BYTES = 16
 """Two int64: elapsed_ns and loops."""
 _VISIT = ("begun_us", "compute_ns", "memory_ns", "cpu_ns", "switches", "waited_ns")
@@ -92,7 +95,7 @@ def _unpacked(data: object, samples: int, each: int) -> array[int]:
     return flat
 
 
-def block_row(measurement: str, block: Block) -> dict[str, Any]:
+def block_row(measurement: str, block: Block) -> Row:
     """Return a row of ``BlockRow``."""
     return {
         "measurement_id": measurement,
@@ -117,7 +120,7 @@ def to_block(row: Sequence[Any]) -> Block:
     )
 
 
-def statistics_row(measurement: Measurement) -> dict[str, Any]:
+def statistics_row(measurement: Measurement) -> Row:
     """Return the columns of ``MeasurementRow`` for a finished measurement."""
     summary = measurement.summary
     (low, high), medians = summary.ci95_ns, summary.block_medians_ns
@@ -147,11 +150,9 @@ def to_measurement(row: Sequence[Any], identity: Identity) -> Measurement:
     return Measurement(id_, run, identity, summary=summary, stop=Stop(stop), **dict(zip(_OWN, own, strict=True)))
 
 
-def system_row(system: System) -> dict[str, Any]:
-    """Return a row of ``SystemRow``."""
-    row = asdict(system) | {"key": system.key}
-    return row | {"cache_bytes": [list(cache) for cache in system.cache_bytes], "isa": list(system.isa),
-                  "gpus": list(system.gpus)}  # fmt: skip
+def keyed_row(value: System | Stack) -> Row:
+    """Return a row of ``SystemRow`` or ``StackRow``."""
+    return asdict(value) | {"key": value.key}
 
 
 def to_system(row: Mapping[str, Any]) -> System:
@@ -168,17 +169,6 @@ def to_system(row: Mapping[str, Any]) -> System:
     )
     _check_key("system", row["key"], system.key)
     return system
-
-
-def stack_row(stack: Stack) -> dict[str, Any]:
-    """Return a row of ``StackRow``."""
-    return {
-        "key": stack.key,
-        "backend": stack.backend,
-        "device": stack.device,
-        "versions": [list(pair) for pair in stack.versions],
-        "options": [list(pair) for pair in stack.options],
-    }
 
 
 def to_stack(row: Mapping[str, Any]) -> Stack:
@@ -202,7 +192,7 @@ def _check_key(kind: str, stored: str, computed: str) -> None:
         )
 
 
-def run_row(run: Run) -> dict[str, Any]:
+def run_row(run: Run) -> Row:
     """Return a row of ``RunRow``."""
     row = {name: getattr(run, name) for name in Run.__slots__}
     return row | {
@@ -217,7 +207,7 @@ def to_run(row: Mapping[str, Any]) -> Run:
     return Run(**{name: row[name] for name in Run.__slots__})
 
 
-def view_row(view: KernelView) -> dict[str, Any]:
+def view_row(view: KernelView) -> Row:
     """Return the columns of ``KernelViewRow`` for the kernels."""
     return asdict(view) | {"kernels": [list(astuple(kernel)) for kernel in view.kernels]}
 

@@ -9,8 +9,9 @@ from typing import Any
 from sqlalchemy import Connection, Table, bindparam, exists, or_, select, update
 
 from .identity import CHUNK, insert_new, item_ids, put_view, stored_stacks, stored_systems
-from .rows import stack_row, system_row
+from .rows import Row, keyed_row
 from .schema import (
+    Base,
     BlockRow,
     CombinationRow,
     FailureRow,
@@ -22,13 +23,12 @@ from .schema import (
     SystemRow,
     table_of,
 )
-from .values import Conditions, Identity, Subject
+from .values import Conditions, Identity, Stack, Subject, System
 
 _combination, _item, _measurement, _block, _failure, _run = map(
     table_of, (CombinationRow, ItemRow, MeasurementRow, BlockRow, FailureRow, RunRow)
 )
 _view = table_of(KernelViewRow)
-_Row = dict[str, Any]
 
 
 class Policy:
@@ -43,19 +43,19 @@ class Policy:
     def __init__(self, node: str | None = None) -> None:
         self.node = node
 
-    def run(self, row: _Row) -> _Row:
+    def run(self, row: Row) -> Row:
         """Return a run as it is stored in the target."""
         return row
 
-    def measurement(self, row: _Row) -> _Row:
+    def measurement(self, row: Row) -> Row:
         """Return a measurement as it is stored in the target."""
         return row
 
-    def failure(self, row: _Row) -> _Row:
+    def failure(self, row: Row) -> Row:
         """Return a failure as it is stored in the target."""
         return row
 
-    def view(self, row: _Row) -> _Row:
+    def view(self, row: Row) -> Row:
         """Return a kernel view as it is stored in the target."""
         return row
 
@@ -98,7 +98,9 @@ def transfer(source: Connection, target: Connection, policy: Policy | None = Non
     """
     policy = policy or Policy()
     subjects = [str(subject) for subject in policy.subjects]
-    done = Transferred(systems=_systems(source, target), stacks=_stacks(source, target))
+    systems = _add_keyed(target, SystemRow, stored_systems(source))
+    stacks = _add_keyed(target, StackRow, stored_stacks(source))
+    done = Transferred(systems=systems, stacks=stacks)
     runs, new = _runs(source, target, policy, subjects)
     done = replace(done, runs=new)
     identities = _identities(source, subjects)
@@ -118,14 +120,9 @@ def transfer(source: Connection, target: Connection, policy: Policy | None = Non
     return replace(done, kernel_views=_views(source, target, policy, identities) if policy.node is None else 0)
 
 
-def _systems(source: Connection, target: Connection) -> int:
-    found = sorted(stored_systems(source).items())
-    return insert_new(target, table_of(SystemRow), [system_row(system) for _, system in found])
-
-
-def _stacks(source: Connection, target: Connection) -> int:
-    found = sorted(stored_stacks(source).items())
-    return insert_new(target, table_of(StackRow), [stack_row(stack) for _, stack in found])
+def _add_keyed(target: Connection, row: type[Base], stored: Mapping[str, System | Stack]) -> int:
+    rows = [keyed_row(value) for _, value in sorted(stored.items())]
+    return insert_new(target, table_of(row), rows)
 
 
 def _runs(
@@ -164,7 +161,7 @@ def _identities(source: Connection, subjects: Collection[str]) -> dict[int, Iden
 
 def _new_rows(
     source: Connection, target: Connection, table: Table, items: Mapping[int, int], runs: Collection[str]
-) -> Iterator[list[_Row]]:
+) -> Iterator[list[Row]]:
     """Yield rows of a table with items that the target lacks, with the target's ``item_id``, in chunks."""
     query = select(table).order_by(table.c.id)
     if table is _measurement:
@@ -180,7 +177,7 @@ def _new_rows(
             yield new
 
 
-def _blocks(source: Connection, measurements: Collection[str]) -> list[_Row]:
+def _blocks(source: Connection, measurements: Collection[str]) -> list[Row]:
     query = select(_block).where(_block.c.measurement_id.in_(measurements))
     ordered = query.order_by(_block.c.measurement_id, _block.c.process, _block.c.round)
     return [dict(row) for row in source.execute(ordered).mappings()]

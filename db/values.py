@@ -430,19 +430,13 @@ class KernelView:
 
 
 @dataclass(frozen=True, slots=True)
-class Combination:
+class Combination(Circumstances):
     """A system, a stack and conditions with stored results.
 
     Attributes:
-        system: Key of the system.
-        stack: Key of the stack.
-        conditions: Threads, cache state and precision.
         count: Number of distinct items (bricks, models) with a finished measurement.
     """
 
-    system: str
-    stack: str
-    conditions: Conditions
     count: int
 
 

@@ -245,11 +245,11 @@ def low_probes(blocks: Iterable[Block]) -> tuple[float, float] | None:
     return float(compute_ns), float(memory_ns)
 
 
-def alike(one: tuple[float, float] | None, other: tuple[float, float] | None) -> bool:
+def alike(base: tuple[float, float] | None, other: tuple[float, float] | None) -> bool:
     """Return True if two machines have similar low quantiles of probes, within the limits of quiet visits."""
-    if one is None or other is None:
+    if base is None or other is None:
         return False
-    pairs = zip(one, other, _QUIET, strict=True)
+    pairs = zip(base, other, _QUIET, strict=True)
     return all(max(ours, theirs) <= most * min(ours, theirs) for ours, theirs, most in pairs)
 
 
