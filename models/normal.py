@@ -106,11 +106,11 @@ def _align(model: ModelProto) -> bool:
     return aligned
 
 
-def _same_operators(function: FunctionProto, domain: str, one: int, other: int) -> bool:
+def _same_operators(function: FunctionProto, domain: str, version: int, other: int) -> bool:
     for operator in {node.op_type for node in all_nodes(function.node) if node.domain == domain}:
         if onnx.defs.has(operator, domain):
             try:
-                first, second = (onnx.defs.get_schema(operator, version, domain) for version in (one, other))
+                first, second = (onnx.defs.get_schema(operator, opset, domain) for opset in (version, other))
             except onnx.defs.SchemaError:
                 return False  # one of the opsets lacks it
             if first.since_version != second.since_version:

@@ -250,7 +250,7 @@ def _forget(model: torch.nn.Module) -> None:
         tensor.data = unknown.to(tensor.dtype).expand(tensor.shape)
 
 
-def _open_axes(shapes: Iterable[Sequence[int | str]], opened: Collection[str]) -> dict[str, Any]:
+def _open_axes(shapes: Iterable[Sequence[int | str]], opened: Collection[str]) -> dict[str, tuple[dict[int, Any], ...]]:
     """Return the open axes of each input, in the exporter's form."""
     import torch
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 # Kinds of recipes. ``sizes`` contains differences from the defaults of the configuration class, which are published
@@ -97,8 +97,8 @@ _LANGUAGE = "language modelling"
 _TRANSLATION = (*TEXT, Input("decoder_input_ids", "tokens", ("batch", "decoder_length")))
 
 
-def _entry(name: str, task: str, family: Family, denormals: str, **dims: int) -> ZooEntry:
-    return ZooEntry(name, task, family, "export", "zoo", tuple(dims.items()), denormals)
+def _entry(name: str, task: str, family: Family, /, **dims: int) -> ZooEntry:
+    return ZooEntry(name, task, family, "export", "zoo", tuple(dims.items()))
 
 
 def vision(
@@ -107,7 +107,7 @@ def vision(
 ) -> Recipe:  # fmt: skip
     """Make a recipe of a model of square images."""
     pixels = Input("pixel_values", "float32", ("batch", 3, "image_size", "image_size"))
-    entry = _entry(name, task, family, denormals, image_size=image_size)
+    entry = replace(_entry(name, task, family, image_size=image_size), denormals=denormals)
     if task == "image classification":
         sizes = {"num_labels": 1000, **sizes}
     return Recipe(entry, architecture, config, sizes, (pixels,), outputs)
@@ -118,21 +118,21 @@ def encoder(
     outputs: tuple[str, ...] = ("last_hidden_state",), **sizes: Any,
 ) -> Recipe:  # fmt: skip
     """Make a recipe of an encoder of text with a mask."""
-    entry = _entry(name, "text encoding", "transformer", "", sequence_length=sequence_length)
+    entry = _entry(name, "text encoding", "transformer", sequence_length=sequence_length)
     return Recipe(entry, architecture, config, sizes, TEXT, outputs)
 
 
 def decoder(name: str, architecture: str, config: str, **sizes: Any) -> tuple[Recipe, Recipe, Recipe]:
     """Make recipes of a language model: over a whole prompt, and as in a loop (prompt into a cache, then steps)."""
-    whole = _entry(name, _LANGUAGE, "transformer", "", sequence_length=128)
+    whole = _entry(name, _LANGUAGE, "transformer", sequence_length=128)
     alone = Recipe(whole, architecture, config, sizes, TEXT, ("logits",), options={"use_cache": False})
     return (alone, *generator(name, architecture, config, **sizes))
 
 
 def generator(name: str, architecture: str, config: str, **sizes: Any) -> tuple[Recipe, Recipe]:
     """Make recipes that generate text: a prompt that fills a cache of keys and values, and one step that extends it."""
-    prompt = _entry(f"{name}_prompt", f"{_LANGUAGE}, prompt into KV cache", "transformer", "", sequence_length=128)
-    step = _entry(f"{name}_step", f"{_LANGUAGE}, one step with KV cache", "transformer", "", past_length=128)
+    prompt = _entry(f"{name}_prompt", f"{_LANGUAGE}, prompt into KV cache", "transformer", sequence_length=128)
+    step = _entry(f"{name}_step", f"{_LANGUAGE}, one step with KV cache", "transformer", past_length=128)
     return (
         Recipe(prompt, architecture, config, sizes, TEXT, ("logits",), cache="filled", options={"use_cache": True}),
         Recipe(step, architecture, config, sizes, _STEP, ("logits",), cache="extended"),
@@ -141,7 +141,7 @@ def generator(name: str, architecture: str, config: str, **sizes: Any) -> tuple[
 
 def translator(name: str, architecture: str, config: str, **sizes: Any) -> Recipe:
     """Make a recipe of an encoder and a decoder of text."""
-    entry = _entry(name, "encoder-decoder", "transformer", "", sequence_length=64, decoder_length=32)
+    entry = _entry(name, "encoder-decoder", "transformer", sequence_length=64, decoder_length=32)
     return Recipe(entry, architecture, config, sizes, _TRANSLATION, ("logits",), options={"use_cache": False})
 
 
@@ -150,10 +150,8 @@ def answering(
     **sizes: Any,
 ) -> tuple[Recipe, Recipe]:  # fmt: skip
     """Make recipes of an encoder-decoder as in a loop: source and first tokens into caches, then single steps."""
-    prompt = _entry(
-        f"{name}_prompt", f"{task}, prompt into KV cache", "transformer", "", sequence_length=4, **dims or {}
-    )
-    step = _entry(f"{name}_step", f"{task}, one step with KV cache", "transformer", "", past_length=128, **dims or {})
+    prompt = _entry(f"{name}_prompt", f"{task}, prompt into KV cache", "transformer", sequence_length=4, **dims or {})
+    step = _entry(f"{name}_step", f"{task}, one step with KV cache", "transformer", past_length=128, **dims or {})
     first, token = (Input("decoder_input_ids", "tokens", ("batch", length)) for length in ("sequence_length", 1))
     return (
         Recipe(prompt, architecture, config, sizes, (*source, first), ("logits",), cache="crossed"),
@@ -162,12 +160,10 @@ def answering(
 
 
 def general(
-    name: str, task: str, family: Family, architecture: str, config: str, *inputs: Input,
-    outputs: tuple[str, ...] = ("logits",), part: str = "", options: Mapping[str, Any] | None = None,
-    dims: Mapping[str, int] | None = None, denormals: str = "", **sizes: Any,
+    entry: ZooEntry, architecture: str, config: str, *inputs: Input, outputs: tuple[str, ...] = ("logits",),
+    part: str = "", options: Mapping[str, Any] | None = None, **sizes: Any,
 ) -> Recipe:  # fmt: skip
     """Make a recipe of a model with the given inputs."""
-    entry = _entry(name, task, family, denormals, **(dims or {}))
     return Recipe(entry, architecture, config, sizes, inputs, outputs, part=part, options=dict(options or {}))
 
 
@@ -280,7 +276,7 @@ _VISION_NEWCOMERS = (
            decoder_ffn_dim=512, num_feature_levels=2, decoder_layers=3, decoder_n_points=[6, 6], num_labels=80,
            **_DETECTION),
     # UVDoc (Verhoeven et al. 2023; PaddlePaddle/UVDoc_safetensors): the defaults, at the only size that it is used at.
-    general("uvdoc", "document rectification", "cnn", "UVDocModel", "UVDocConfig",
+    general(_entry("uvdoc", "document rectification", "cnn"), "UVDocModel", "UVDocConfig",
             Input("pixel_values", "float32", ("batch", 3, 712, 488)), outputs=("last_hidden_state",),
             backbone_config={"class": "UVDocBackboneConfig",
                              "out_features": ["stage1", "stage2", "stage3", "stage4", "stage5", "stage6"]}),
@@ -288,9 +284,9 @@ _VISION_NEWCOMERS = (
     vision("pp_ocrv5_det", "cnn", "PPOCRV5MobileDetForObjectDetection", "PPOCRV5MobileDetConfig",
            task="text detection", outputs=("last_hidden_state",), image_size=640),
     # Its recogniser; strides of the backbone as PaddleOCR has them for lines of text (rec_lcnetv3.py, NET_CONFIG_rec).
-    general("pp_ocrv5_rec", "text recognition", "hybrid", "PPOCRV5MobileRecForTextRecognition",
+    general(_entry("pp_ocrv5_rec", "text recognition", "hybrid", width=320), "PPOCRV5MobileRecForTextRecognition",
             "PPOCRV5MobileRecConfig", Input("pixel_values", "float32", ("batch", 3, 48, "width")),
-            outputs=("last_hidden_state",), dims={"width": 320},
+            outputs=("last_hidden_state",),
             backbone_config={
                 "class": "PPLCNetV3Config", "scale": 0.95, "divisor": 16, "out_features": ["stage5"],
                 "block_configs": [
@@ -312,20 +308,21 @@ VISION: tuple[Recipe, ...] = (*_CLASSIFIERS, *_DETECTORS, *_SEGMENTERS, *_VISION
 
 _WAVE = Input("input_values", "float32", ("batch", "samples"))
 _SPEECH = (
-    general("whisper_tiny_encoder", "speech", "transformer", "WhisperModel", "WhisperConfig",
+    general(_entry("whisper_tiny_encoder", "speech", "transformer"), "WhisperModel", "WhisperConfig",
             Input("input_features", "float32", ("batch", 80, 3000)),
-            part="encoder", outputs=("last_hidden_state",), dims={}),
-    general("whisper_tiny_decoder", "speech", "transformer", "WhisperForCausalLM", "WhisperConfig",
+            part="encoder", outputs=("last_hidden_state",)),
+    general(_entry("whisper_tiny_decoder", "speech", "transformer", decoder_length=32),
+            "WhisperForCausalLM", "WhisperConfig",
             Input("input_ids", "tokens", ("batch", "decoder_length")),
             Input("encoder_hidden_states", "float32", ("batch", 1500, 384)),
-            options={"use_cache": False}, dims={"decoder_length": 32}),
+            options={"use_cache": False}),
     *answering("whisper_tiny", "speech", "WhisperForConditionalGeneration", "WhisperConfig",
                Input("input_features", "float32", ("batch", 80, 3000))),
-    general("wav2vec2_base", "speech", "hybrid", "Wav2Vec2ForCTC", "Wav2Vec2Config", _WAVE, dims={"samples": 32000}),
-    general("hubert_base", "speech", "hybrid", "HubertModel", "HubertConfig", _WAVE,
-            outputs=("last_hidden_state",), dims={"samples": 32000}),
-    general("ast_base", "speech", "transformer", "ASTForAudioClassification", "ASTConfig",
-            Input("input_values", "float32", ("batch", 1024, 128)), dims={}),
+    general(_entry("wav2vec2_base", "speech", "hybrid", samples=32000), "Wav2Vec2ForCTC", "Wav2Vec2Config", _WAVE),
+    general(_entry("hubert_base", "speech", "hybrid", samples=32000), "HubertModel", "HubertConfig", _WAVE,
+            outputs=("last_hidden_state",)),
+    general(_entry("ast_base", "speech", "transformer"), "ASTForAudioClassification", "ASTConfig",
+            Input("input_values", "float32", ("batch", 1024, 128))),
 )  # fmt: skip
 
 _DECODED = Input("decoder_input_ids", "tokens", ("batch", "decoder_length"))
@@ -333,40 +330,40 @@ _DECODED = Input("decoder_input_ids", "tokens", ("batch", "decoder_length"))
 # What earlier results have not seen; no family of theirs.
 _SIGNAL_NEWCOMERS = (
     # facebook/s2t-small-librispeech-asr, the defaults.
-    general("s2t_small", "speech", "transformer", "Speech2TextForConditionalGeneration", "Speech2TextConfig",
-            Input("input_features", "float32", ("batch", "frames", 80)), _DECODED, options={"use_cache": False},
-            dims={"frames": 400, "decoder_length": 32}),
+    general(_entry("s2t_small", "speech", "transformer", frames=400, decoder_length=32),
+            "Speech2TextForConditionalGeneration", "Speech2TextConfig",
+            Input("input_features", "float32", ("batch", "frames", 80)), _DECODED, options={"use_cache": False}),
     # UsefulSensors/moonshine-tiny, the defaults.
-    general("moonshine_tiny", "speech", "transformer", "MoonshineForConditionalGeneration", "MoonshineConfig",
-            _WAVE, _DECODED, options={"use_cache": False}, dims={"samples": 64000, "decoder_length": 32}),
+    general(_entry("moonshine_tiny", "speech", "transformer", samples=64000, decoder_length=32),
+            "MoonshineForConditionalGeneration", "MoonshineConfig",
+            _WAVE, _DECODED, options={"use_cache": False}),
     # SEW-tiny (Wu et al. 2021, table 2: width 512, 41 M parameters).
-    general("sew_tiny", "speech", "hybrid", "SEWForCTC", "SEWConfig", _WAVE, dims={"samples": 32000},
+    general(_entry("sew_tiny", "speech", "hybrid", samples=32000), "SEWForCTC", "SEWConfig", _WAVE,
             hidden_size=512, num_attention_heads=8, intermediate_size=2048),
     # google/medasr, the defaults: a conformer.
-    general("medasr", "speech", "hybrid", "LasrForCTC", "LasrCTCConfig",
-            Input("input_features", "float32", ("batch", "frames", 128)), dims={"frames": 200}),
+    general(_entry("medasr", "speech", "hybrid", frames=200), "LasrForCTC", "LasrCTCConfig",
+            Input("input_features", "float32", ("batch", "frames", 128))),
     # descript/dac_16khz, the defaults.
-    general("dac_16khz", "audio coding", "cnn", "DacModel", "DacConfig",
-            Input("input_values", "float32", ("batch", 1, "samples")), outputs=("audio_values",),
-            dims={"samples": 8000}),
+    general(_entry("dac_16khz", "audio coding", "cnn", samples=8000), "DacModel", "DacConfig",
+            Input("input_values", "float32", ("batch", 1, "samples")), outputs=("audio_values",)),
     # dg845/univnet-dev (UnivNet-c32, Jang et al. 2021), the defaults.
-    general("univnet", "speech synthesis", "cnn", "UnivNetModel", "UnivNetConfig",
+    general(_entry("univnet", "speech synthesis", "cnn", frames=32), "UnivNetModel", "UnivNetConfig",
             Input("input_features", "float32", ("batch", "frames", 100)),
-            Input("noise_sequence", "float32", ("batch", "frames", 64)), outputs=("waveforms",), dims={"frames": 32}),
+            Input("noise_sequence", "float32", ("batch", "frames", 64)), outputs=("waveforms",)),
     # PatchTST/64 (Nie et al. 2023, appendix A.1), the 21 channels of its data set Weather.
-    general("patchtst", "forecasting", "transformer", "PatchTSTForPrediction", "PatchTSTConfig",
+    general(_entry("patchtst", "forecasting", "transformer"), "PatchTSTForPrediction", "PatchTSTConfig",
             Input("past_values", "float32", ("batch", 512, 21)), outputs=("prediction_outputs",),
             context_length=512, patch_length=16, patch_stride=8, num_input_channels=21, num_attention_heads=16,
             ffn_dim=256, prediction_length=96),
     # As in IBM's notebook on transfer (github.com/ibm-granite/granite-tsfm), the 321 channels of its data set
     # Electricity.
-    general("patchtsmixer", "forecasting", "mlp", "PatchTSMixerForPrediction", "PatchTSMixerConfig",
+    general(_entry("patchtsmixer", "forecasting", "mlp"), "PatchTSMixerForPrediction", "PatchTSMixerConfig",
             Input("past_values", "float32", ("batch", 512, 321)), outputs=("prediction_outputs",),
             context_length=512, patch_length=8, patch_stride=8, num_input_channels=321, d_model=16, num_layers=8,
             prediction_length=96),
     # As in huggingface.co/blog/time-series-transformers: two years of months from four, with lags of up to three years,
     # of one of 366 series, by the month and its age.
-    general("time_series_transformer", "forecasting", "transformer", "TimeSeriesTransformerModel",
+    general(_entry("time_series_transformer", "forecasting", "transformer"), "TimeSeriesTransformerModel",
             "TimeSeriesTransformerConfig", Input("past_values", "float32", ("batch", 85)),
             Input("past_time_features", "float32", ("batch", 85, 2)),
             Input("past_observed_mask", "mask", ("batch", 85)),
@@ -445,8 +442,8 @@ _TEXT_NEWCOMERS = (
     # YituTech/conv-bert-base, the defaults.
     encoder("convbert_base", "ConvBertModel", "ConvBertConfig"),
     # google/fnet-base, the defaults; it takes no mask.
-    general("fnet_base", "text encoding", "transformer", "FNetModel", "FNetConfig", _TOKENS,
-            outputs=("last_hidden_state",), dims={"sequence_length": 128}),
+    general(_entry("fnet_base", "text encoding", "transformer", sequence_length=128), "FNetModel", "FNetConfig",
+            _TOKENS, outputs=("last_hidden_state",)),
 )  # fmt: skip
 
 TEXTS: tuple[Recipe, ...] = (*_ENCODERS, *_DECODERS, *_TRANSLATORS, *_ANSWERING, *_TEXT_NEWCOMERS)
