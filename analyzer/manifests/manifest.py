@@ -36,8 +36,6 @@ from .parts import (
     Log,
     Model,
     Predicate,
-    Problem,
-    Reference,
     Software,
     data_part,
     hardware_part,
@@ -209,17 +207,17 @@ def manifest(
     return Manifest(
         hardware=hardware_part(store.systems()[chosen.system], chosen.before),
         software=software,
-        model=Model(
-            suite=opened.hash,
-            bricks=len(opened.keys),
-            granularity=opened.granularity,
-            graph=opened.graph,
-            overlap=opened.overlap,
-            connected=opened.connected,
-            bound_to=opened.bound_to,
-            names=sorted(opened.annotations or ()),
-            models={key: {"dims": dict(dims.get(key, {}))} for key in sorted(model.key for model in models)},
-        ),
+        model={
+            "suite": opened.hash,
+            "bricks": len(opened.keys),
+            "granularity": opened.granularity,
+            "graph": opened.graph,
+            "overlap": opened.overlap,
+            "connected": opened.connected,
+            "bound_to": opened.bound_to,
+            "names": sorted(opened.annotations or ()),
+            "models": {key: {"dims": dict(dims.get(key, {}))} for key in sorted(model.key for model in models)},
+        },
         data=data_part(settings, software),
         settings=settings,
         log=_log(store, opened, chosen, low, {brick.key for brick in bricks}),
@@ -231,27 +229,27 @@ def _log(store: Store, suite: Suite, run: Run, low: tuple[float, float] | None, 
     """Return the public log of a run."""
     after: Mapping[str, Any] = run.after or {}
     failures = store.failures(Filter(Subject.BRICK, suite.keys, run.system, run.stack))
-    return Log(
-        run=run.id,
-        command=run.command,
-        started=run.started,
-        finished=run.finished,
-        before=public_values(run.before, PUBLIC_STATE),
-        after=public_values(after, PUBLIC_STATE),
-        probes_ns=after.get(BASELINE),
-        probes_low_ns=None if low is None else list(low),
-        references=[
-            Reference(
-                key=reference.key,
-                name=OVERHEAD if reference.key == built_in_key(OVERHEAD) else None,
-                latency_ns=reference.latency_ns,
-                ci95_ns=list(reference.ci95_ns),
-            )
+    return {
+        "run": run.id,
+        "command": run.command,
+        "started": run.started,
+        "finished": run.finished,
+        "before": public_values(run.before, PUBLIC_STATE),
+        "after": public_values(after, PUBLIC_STATE),
+        "probes_ns": after.get(BASELINE),
+        "probes_low_ns": None if low is None else list(low),
+        "references": [
+            {
+                "key": reference.key,
+                "name": OVERHEAD if reference.key == built_in_key(OVERHEAD) else None,
+                "latency_ns": reference.latency_ns,
+                "ci95_ns": list(reference.ci95_ns),
+            }
             for reference in _of_run(store, run, Subject.REFERENCE)
         ],
-        failures=[Problem(key=failure.key, kind=failure.kind) for failure in failures if failure.run == run.id],
-        missing=[key for key in suite.keys if key not in found],
-    )
+        "failures": [{"key": failure.key, "kind": failure.kind} for failure in failures if failure.run == run.id],
+        "missing": [key for key in suite.keys if key not in found],
+    }
 
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
