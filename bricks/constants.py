@@ -1,4 +1,4 @@
-"""Constants as bytes: a nameless ``TensorProto`` that is equal wherever its values are equal."""
+"""Constants as bytes: a ``TensorProto`` without a name, equal for equal values."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Array = npt.NDArray[np.generic]
 _NAMES = {
     number: name.lower()
     for name, number in onnx.TensorProto.DataType.items()
-    if name.lower() in ELEMENT_BITS  # UNDEFINED, and types newer than ours, have no name here
+    if name.lower() in ELEMENT_BITS  # not UNDEFINED or types newer than ours
 }
 _NUMBERS = {name: number for number, name in _NAMES.items()}
 _TYPES: dict[tuple[int, tuple[int, ...]], TensorType] = {}
 
 
 def tensor_type(element: int, shape: Iterable[int]) -> TensorType | None:
-    """The type with ONNX's element number and a shape; None for an element type that has no name.
+    """Return the type for ONNX's element number and a shape; None if the element type has no name here.
 
-    Equal types are one object (a model has thousands of values and a handful of types).
+    Equal types are one object, because a model has thousands of values and few types.
     """
     key = (element, tuple(shape))
     known = _TYPES.get(key)
@@ -34,33 +34,33 @@ def tensor_type(element: int, shape: Iterable[int]) -> TensorType | None:
         name = _NAMES.get(element)
         if name is None:
             return None
-        if len(_TYPES) >= 65536:  # a service that reads models for months must not grow
+        if len(_TYPES) >= 65536:  # bound the memory of long-running services
             _TYPES.clear()
         known = _TYPES[key] = TensorType(name, key[1])
     return known
 
 
 def element_number(dtype: str) -> int:
-    """ONNX's number of an element type, ``TensorProto.DataType``."""
+    """Return ONNX's number of an element type, ``TensorProto.DataType``."""
     number: int = _NUMBERS[dtype]
     return number
 
 
 def element_name(element: int) -> str:
-    """The name of an element type by ONNX's number, for messages: any number has one."""
+    """Return the name of an element type by ONNX's number, for messages; unknown numbers get one too."""
     return _NAMES.get(element, f"type {element}") if element else "tensor"
 
 
 def type_of(tensor: onnx.TensorProto) -> TensorType | None:
-    """Element type and shape of a tensor, without reading its values."""
+    """Return element type and shape of a tensor, without reading its values."""
     return tensor_type(tensor.data_type, tensor.dims)
 
 
 def tensor_array(tensor: onnx.TensorProto) -> Array:
-    """The values of a tensor.
+    """Return the values of a tensor.
 
     Raises:
-        BrokenModel: They do not fill its shape.
+        BrokenModel: The values do not fill the shape.
     """
     try:
         return numpy_helper.to_array(tensor)
@@ -71,7 +71,7 @@ def tensor_array(tensor: onnx.TensorProto) -> Array:
 
 
 def encode_tensor(tensor: onnx.TensorProto) -> bytes:
-    """Serialise a tensor without its name, documentation and choice of field.
+    """Serialise a tensor without its name and documentation, with its values in one field.
 
     Args:
         tensor: A dense tensor that holds its own values.
@@ -80,7 +80,7 @@ def encode_tensor(tensor: onnx.TensorProto) -> bytes:
         A serialised ``TensorProto`` whose values are in ``raw_data`` (strings in ``string_data``).
 
     Raises:
-        BrokenModel: Its values do not fill its shape.
+        BrokenModel: The values do not fill the shape.
     """
     if tensor.HasField("raw_data") or tensor.data_type == onnx.TensorProto.STRING:
         plain = onnx.TensorProto(dims=tensor.dims, data_type=tensor.data_type)
@@ -101,11 +101,11 @@ def encode_array(array: Array) -> bytes:
 
 
 def tensor_type_of_array(array: Array) -> TensorType:
-    """Element type and shape of a numpy array."""
+    """Return element type and shape of a numpy array."""
     number: int = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
     return TensorType(_NAMES[number], array.shape)
 
 
 def decode_constant(data: bytes) -> Array:
-    """The values of a constant that ``encode_tensor`` or ``encode_array`` wrote."""
+    """Return the values of a constant written by ``encode_tensor`` or ``encode_array``."""
     return numpy_helper.to_array(onnx.TensorProto.FromString(data))

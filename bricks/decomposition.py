@@ -17,8 +17,8 @@ class Decomposition:
 
     Attributes:
         source: The model.
-        own: Its own graph; ground truth is stored under the key of this graph.
-        graph: The graph that was cut: its own, or the executed graph.
+        own: Its graph without the runtime's changes; its key identifies ground truth.
+        graph: The graph that was cut: ``own`` or the executed graph.
         sequences: The sequences to compose it from; overlapping ones if requested.
         units: Layers that sequences never separate, in an order in which each sequence contains consecutive units.
         footprint_class: The footprint class, in bytes, that its bricks are measured in.

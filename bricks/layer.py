@@ -11,7 +11,7 @@ import onnx
 
 from ..models.subgraphs import kind_of, plain_domain
 
-# The type of a tensor: element type and static shape.
+# Types of tensors.
 
 
 ELEMENT_BITS: dict[str, int] = {
@@ -20,7 +20,7 @@ ELEMENT_BITS: dict[str, int] = {
     "float8e4m3fn": 8, "float8e4m3fnuz": 8, "float8e5m2": 8, "float8e5m2fnuz": 8, "float8e8m0": 8,
     "int4": 4, "uint4": 4, "float4e2m1": 4, "int2": 2, "uint2": 2, "string": 0,
 }  # fmt: skip
-"""Bits per element by ONNX type name, ``onnx.TensorProto.DataType.Name(t).lower()``; 0 where there is no size."""
+"""Bits per element by ONNX type name, ``onnx.TensorProto.DataType.Name(t).lower()``; 0 for text."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -28,7 +28,7 @@ class TensorType:
     """Element type and static shape of one value.
 
     Attributes:
-        dtype: ONNX's own name of the element type in lower case: ``float``, ``int64``, ``bfloat16``.
+        dtype: ONNX's name of the element type in lower case: ``float``, ``int64``, ``bfloat16``.
         shape: Static dimensions; ``()`` is a scalar.
     """
 
@@ -46,16 +46,16 @@ class TensorType:
         return (self.elements * ELEMENT_BITS[self.dtype] + 7) // 8
 
 
-# Operators of ONNX by what they do, where several stages ask for it.
+# Groups of ONNX operators.
 
 
 DEQUANTIZE, QUANTIZE = "DequantizeLinear", "QuantizeLinear"
-"""From quantised values to real ones, and back: what stands around an operator of a quantised model (QDQ)."""
+"""Conversions from quantised values to real ones, and back, around an operator of a quantised model (QDQ)."""
 
 RANDOM = frozenset({
     "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
 })  # fmt: skip
-"""Their results differ from one inference to the next, whatever they read: nothing may compute them ahead."""
+"""Operators with different results at each inference. They are never folded."""
 
 REDUCTIONS = frozenset({
     "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
@@ -64,10 +64,10 @@ REDUCTIONS = frozenset({
 """Reductions over the axes that their second input names."""
 
 VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
-"""Their result has the elements that they read, in the same order."""
+"""Operators that keep all elements in order."""
 
 UNMOVED = VIEWS | {"Dropout"}
-"""A runtime may do them without moving anything."""
+"""Operators that a runtime may execute without moving data."""
 
 POINTWISE = frozenset({
     "Abs", "Acos", "Add", "Asin", "Asinh", "Atan", "Ceil", "Celu", "Clip", "Cos", "Cosh", "Div", "Dropout", "Elu",
@@ -75,10 +75,10 @@ POINTWISE = frozenset({
     "Mish", "Mul", "Neg", "PRelu", "Pow", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin", "Sinh",
     "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Swish", "Tan", "Tanh", "ThresholdedRelu",
 })  # fmt: skip
-"""Each element of the result comes from those at its place, so that a channel stays a channel."""
+"""Operators that compute each element from the elements at the same position, so that channels stay apart."""
 
 PARAMETERISED = frozenset({"Clip", "Dropout"})
-"""Of these the further inputs are single numbers, which are not broadcast."""
+"""Pointwise operators whose other inputs are scalars, which are not broadcast."""
 
 PRODUCTS = frozenset({"Gemm", "MatMul"})
 POOLS = frozenset({"AveragePool", "MaxPool"})
@@ -86,7 +86,7 @@ GLOBAL_POOLS = frozenset({"GlobalAveragePool", "GlobalMaxPool"})
 RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
 
 
-# A sequence: at most G layers, consecutive in the model's order, that form a valid network.
+# Sequences: at most G consecutive layers that form a valid network.
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +96,13 @@ class LayerSequence:
     Attributes:
         layers: Indices of its layers (``Layer.index``), ascending.
         key: The key of its brick.
-        inputs: Source names of the activations it reads from outside, in the order of the brick's inputs.
+        inputs: Source names of the activations that it reads from outside, in the order of the brick's inputs.
         weights: Source names of its weights, in the order of the brick's weight inputs.
-        outputs: Source names of the values it exposes, in the order of the brick's outputs.
-        copies: Those of its layers that other sequences hold too, each for itself: a runtime executes, or folds, one
-            for each reader. They are counted in the sequence that has them without being a copy.
-        reuse: Footprint class, in bytes, that its weights are found in, since an iteration before has read them
-            (``graph.footprint``); 0: that of its model.
+        outputs: Source names of the values that it exposes, in the order of the brick's outputs.
+        copies: Layers in it that a runtime executes or folds once per reader: other sequences contain them too. Each is
+            counted in the sequence that contains it but does not list it here.
+        reuse: Footprint class, in bytes, of its weights, if an earlier iteration has read them (``graph.footprint``); 0
+            for the class of the model.
     """
 
     layers: tuple[int, ...]
@@ -115,7 +115,7 @@ class LayerSequence:
 
     @property
     def own(self) -> tuple[int, ...]:
-        """Its layers without copies: each live layer of a model is in one sequence so."""
+        """Its layers without copies: each live layer of a model is in exactly one sequence."""
         return tuple([index for index in self.layers if index not in self.copies]) if self.copies else self.layers
 
 
@@ -124,14 +124,14 @@ class LayerSequence:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Work by kind and bytes by kind of one execution (after the six counters of Benanza's code, dlperf).
+    """Work by kind and bytes by kind of one execution (after the six counters of dlperf, the code of Benanza).
 
     Attributes:
         macs: Multiply-accumulates.
         additions: Additions and subtractions outside multiply-accumulates.
         multiplications: Multiplications outside multiply-accumulates.
         divisions: Divisions and square roots.
-        exponentials: exp, log, tanh, erf, sigmoid and the like, one each.
+        exponentials: exp, log, tanh, erf, sigmoid and similar functions, one each.
         comparisons: Comparisons, minima, maxima, selections.
         weight_bytes: Bytes of the constant inputs.
         input_bytes: Bytes of the activation inputs.
@@ -163,27 +163,27 @@ class Cost:
 
 
 class Role(StrEnum):
-    """What an input of a layer is."""
+    """The role of a layer's input."""
 
     ACTIVATION = "activation"
     """Computed at run time, from a model input or another layer."""
     WEIGHT = "weight"
-    """Constant at inference; its values do not enter any key."""
+    """Constant at inference; its values do not enter keys."""
     CONSTANT = "constant"
-    """Constant whose values decide shape, legality or work; they enter the key and the brick."""
+    """Constant that decides shape, legality or work; its values enter key and brick."""
     ABSENT = "absent"
-    """An optional input that is not given."""
+    """Optional input without a value."""
 
 
 class LayerState(StrEnum):
-    """Where a layer of the model ends up; exactly one of the three."""
+    """The state of a layer after decomposition."""
 
     LIVE = "live"
     """In a sequence (in exactly one of a non-overlapping split)."""
     FOLDED = "folded"
-    """Depends on constants only, or on Shape/Size of static values: costs nothing at inference."""
+    """Depends on constants only, or on Shape/Size of static values; takes no time at inference."""
     SKIPPED = "skipped"
-    """Cannot be a brick: an unknown type or shape; ``Layer.reason`` says which."""
+    """Cannot be a brick: unknown type or shape; ``Layer.reason`` names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ class Operand:
     Attributes:
         value: Name of the value in the source model; empty when absent.
         type: Element type and shape; None when absent or unknown.
-        role: What the input is.
+        role: The role of the input.
         data: For ``Role.CONSTANT`` the value, as a serialised ``TensorProto`` without a name; else None.
     """
 
@@ -209,23 +209,22 @@ class Layer:
 
     Attributes:
         index: Position in the file's node order, counted over the skeleton's nodes.
-        name: The node's name in the source model, or ``<op_type>_<index>`` where it has none.
+        name: The node's name in the source model; ``<op_type>_<index>`` for a node without a name.
         node: The source node (source names, source attributes).
-        opsets: Opset per domain that ``node`` is written for.
-        canonical: The same operator in canonical form, written for ``canonical_opsets``: newest attributes and
-            inputs, defaults filled in, everything resolved. Input and output slots keep their order; the names
-            of constants that were attributes at the source's opset are ``%<slot>``, with their value in
-            ``operands``. None where semantics are bound to the source's opset.
-        canonical_opsets: Opset per domain that ``canonical`` is written for.
-        valid_opsets: The opsets of ONNX's own domain at which it means the same: the first, and the first not; None
-            where it does not care, being of another domain.
-        operands: One per input slot of ``canonical`` (of ``node`` where that is None).
-        outputs: Names of the output values by slot; empty for one that is not wanted.
-        output_types: Their types, None where unknown or not wanted.
-        key: SHA-256 of the canonical form, hexadecimal; empty for a layer that is not live.
-        cost: Work and traffic of one execution; None where unknown (never zero instead).
+        opsets: Opset per domain of ``node``.
+        canonical: The same operator in canonical form, written for ``canonical_opsets``: newest attributes and inputs,
+            defaults filled in, references resolved. Input and output slots keep their order. Constants that were
+            attributes at the source's opset are named ``%<slot>``, with their value in ``operands``. None if the
+            semantics exist only at the source's opset.
+        canonical_opsets: Opset per domain of ``canonical``.
+        valid_opsets: The opsets of ONNX's own domain with the same meaning, half-open; None for another domain.
+        operands: One per input slot of ``canonical``, or of ``node`` without a canonical form.
+        outputs: Names of the output values by slot; empty for an unused output.
+        output_types: Types of the outputs; None if unknown or unused.
+        key: SHA-256 of the canonical form, hexadecimal; empty unless the layer is live.
+        cost: Work and traffic of one execution; None if unknown.
         state: Live, folded or skipped.
-        reason: Why it was skipped (or how it was folded).
+        reason: Why it was skipped or folded.
     """
 
     index: int
@@ -255,29 +254,29 @@ class Layer:
 
     @property
     def kind(self) -> str:
-        """The operator, behind its domain and a dot where that is not ONNX's own."""
+        """The operator; outside ONNX's own domain with the domain and a dot before it."""
         return kind_of(self.node)
 
 
-# How much of its inputs a layer reads.
+# Bytes of weights that layers read.
 
 
 _SELECTING = frozenset({"Gather", "GatherElements", "GatherND", "Slice"})
-"""Operators that read of their first input no more than they write."""
+"""Operators that read at most as many bytes of their first input as they write."""
 
 
 def selects(layer: Layer, slot: int) -> bool:
-    """Whether a layer reads of an input no more than it writes, as of the table of an embedding."""
+    """Return True if a layer reads at most as many bytes of an input as it writes, such as rows of a table."""
     return not slot and not layer.domain and layer.op_type in _SELECTING
 
 
 def weights_read(layers: Iterable[Layer]) -> int:
-    """Bytes of the weights that layers read in one execution, each weight once."""
+    """Sum the bytes of weights that layers read in one execution, each weight once."""
     return sum(reads_of(layers).values())
 
 
 def reads_of(layers: Iterable[Layer]) -> dict[str, int]:
-    """Bytes that layers read of each of their weights in one execution, by name."""
+    """Return the bytes that layers read of each weight in one execution, by name."""
     read: dict[str, int] = {}
     for layer in layers:
         for slot, operand in enumerate(layer.operands):

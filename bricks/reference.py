@@ -1,4 +1,4 @@
-"""Networks of our own: those that measure what a call costs, and what a machine can do."""
+"""Built-in networks that measure the overhead of a call and the ceilings of a machine."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from onnx import helper
 from ..models.skeleton import mark_weight
 
 OVERHEAD = "@overhead"
-"""In place of a path in ``Prepare``: a network of one addition of one element, whose time is that of a call."""
+"""Name in place of a path: a network of one addition of one element, to measure the overhead of a call."""
 
 CHAIN = "@chain"
-"""In place of a path in ``Prepare``: a chain of small operators, whose time beyond that of one is that of a launch."""
+"""Name in place of a path: a chain of small operators; each operator after the first adds one launch."""
 
 CHAIN_NODES = 12
 """Operators of the chain."""
 
 GEMM = "@ceiling-gemm-"
-"""Followed by N: the product of two squares of N by N, whose rate is the most that a machine computes."""
+"""Prefix before N: the product of two N x N matrices, for the machine's arithmetic ceiling."""
 
 STREAM = "@ceiling-stream-"
-"""Followed by a number of bytes: an addition of two arrays that are, with their sum, so large together."""
+"""Prefix before a number of bytes: an addition of two arrays; operands and sum together have this size."""
 
 COPY = "@ceiling-copy-"
-"""Followed by a number of bytes: two arrays joined to one. Large copies may bypass the caches when they write."""
+"""Prefix before a number of bytes: two arrays concatenated. Large copies may bypass the caches on writing."""
 
 _OPSET = 17
 _IR_VERSION = 8
 
 
 def built_in(name: str) -> onnx.ModelProto | None:
-    """The built-in network of a name, in skeleton form; None for anything else."""
+    """Return the built-in network with a name, in skeleton form; None for other names."""
     if name == OVERHEAD:
         return _overhead()
     if name == CHAIN:
@@ -47,7 +47,7 @@ def built_in(name: str) -> onnx.ModelProto | None:
 
 @cache
 def built_in_key(name: str) -> str:
-    """Key under which a built-in network is stored: that of its content."""
+    """Return the SHA-256 of a built-in network's content, its key in the database."""
     model = built_in(name)
     assert model is not None  # noqa: S101  # the names are constants
     return hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
@@ -58,7 +58,7 @@ def _overhead() -> onnx.ModelProto:
 
 
 def _chain() -> onnx.ModelProto:
-    """So many operators on 128 elements."""
+    """Return a chain of ``CHAIN_NODES`` operators on 128 elements."""
     nodes = [
         helper.make_node("Abs", [f"v{number - 1}" if number else "x0"], [f"v{number}"]) for number in range(CHAIN_NODES)
     ]
@@ -66,7 +66,7 @@ def _chain() -> onnx.ModelProto:
 
 
 def _gemm(size: int) -> onnx.ModelProto:
-    """One operand is a weight, as in a model, so that a runtime may pack it ahead."""
+    """Return a product with a weight as second operand, as in a model: runtimes may pack it in advance."""
     square = [size, size]
     node = helper.make_node("MatMul", ["x0", "w0"], ["v0"])
     return _model([node], {"x0": square}, {"w0": square}, {"v0": square})
@@ -94,7 +94,7 @@ def _model(
 
     graph = helper.make_graph(
         nodes,
-        "reference",  # part of the content that keys are made of
+        "reference",  # enters the key
         [
             *(value(name, shape) for name, shape in inputs.items()),
             *(mark_weight(value(name, shape)) for name, shape in weights.items()),

@@ -1,6 +1,6 @@
-"""The database: what was measured, on which system and stack, and where each number came from.
+"""The database of measurements, systems, stacks, and the runs that they came from.
 
-Names are imported on first use: a worker wants the value types, and neither SQLAlchemy nor pandas.
+Names are imported on first use, because workers need the value types only, without SQLAlchemy and pandas.
 """
 
 from __future__ import annotations

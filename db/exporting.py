@@ -1,4 +1,4 @@
-"""Take measurements out: tables for other tools, or a database to hand on."""
+"""Export of measurements: tables for other tools, or a database for others."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import sqlite3
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import StoreError, UsageError
 from .faults import guarded
-from .rows import statistics_row
+from .rows import Row, statistics_row
 from .store import Store
 from .transfer import Policy, transfer
 from .values import Subject
@@ -37,15 +37,15 @@ PUBLIC_STATE = frozenset(
         *("memory_available_gib", "sessions_again", "sessions_throttled"),
     }
 )
-"""What may leave the house, by name: an option or state that a later version adds stays at home until listed here."""
+"""Public names. Options and states that a later version adds stay private until they are listed here."""
 
 
 class _MeasurementsOnly(Policy):
-    """Bricks only, and nothing that names a machine, a person, a model or a path."""
+    """A policy that copies bricks only, without names of machines, persons, models or paths."""
 
     subjects = _PUBLIC_SUBJECTS
 
-    def run(self, row: dict[str, Any]) -> dict[str, Any]:
+    def run(self, row: Row) -> Row:
         return row | {
             "options": public_values(row["options"], _PUBLIC_OPTIONS),
             "before": public_values(row["before"], PUBLIC_STATE),
@@ -54,15 +54,15 @@ class _MeasurementsOnly(Policy):
             "campaign": "",
         }
 
-    def measurement(self, row: dict[str, Any]) -> dict[str, Any]:
+    def measurement(self, row: Row) -> Row:
         return row | {"node": ""}
 
-    def failure(self, row: dict[str, Any]) -> dict[str, Any]:
-        # A runtime's message may quote the path of the file it was given, and with it a user's name.
+    def failure(self, row: Row) -> Row:
+        # A runtime's message may contain a file's path, and with it a user's name.
         return row | {"reason": f"{row['kind']} (the message stayed where it was measured)"}
 
-    def view(self, row: dict[str, Any]) -> dict[str, Any]:
-        # Kernels bear the names that a runtime gives them; one that looks like a path may be a user's own.
+    def view(self, row: Row) -> Row:
+        # A kernel's name that looks like a path may be a user's.
         kernels = [
             ["(withheld)" if isinstance(part, str) and names_a_path(part) else part for part in kernel]
             for kernel in row["kernels"]
@@ -70,8 +70,8 @@ class _MeasurementsOnly(Policy):
         return row | {"kernels": kernels}
 
 
-def public_values(values: Mapping[str, Any], allowed: frozenset[str]) -> dict[str, Any]:
-    """Of options or a machine's state those that may leave the house: numbers, and words that name no path."""
+def public_values(values: Mapping[str, object], allowed: frozenset[str]) -> dict[str, int | float | str]:
+    """Return public options or machine states: numbers, and words that are not paths."""
     return {
         name: value
         for name, value in values.items()
@@ -80,7 +80,7 @@ def public_values(values: Mapping[str, Any], allowed: frozenset[str]) -> dict[st
 
 
 def names_a_path(value: str) -> bool:
-    """Whether a word may be a path, and with it name a person or a host."""
+    """Return True if a word may be a path, which could name a person or a host."""
     return any(mark in value for mark in ("/", "\\", "~"))
 
 
@@ -95,26 +95,26 @@ def export(
 ) -> int:
     """Write the finished measurements to a new file.
 
-    ``csv`` and ``parquet`` hold one row per measurement with its system and stack spelled out (``frame``). ``sqlite``
-    is a database that ``merge`` takes back, raw samples and failures included.
+    ``csv`` and ``parquet`` contain one row per measurement, including its system and stack (``frame``). ``sqlite`` is a
+    database for ``merge``, including raw samples and failures.
 
     Args:
-        store: Where to read.
-        path: The file to write; it appears only when complete, and never replaces another.
-        format: ``csv``, ``parquet`` or ``sqlite``; by default what the file's ending says.
-        measurements_only: Leave out what could show where or on what models it was measured: whole-model measurements,
-            host and model names, paths, run options and states that are not known to be harmless, the wording of
-            failures. This is how the owner of a private model gets latencies back.
-        named: What to say of a brick or model beside its measurements, by its key: further columns of a table.
-        node: Only what was measured on the node of this name, without kernel views, which are of none; None: all.
+        store: The database.
+        path: The new file; it appears only when complete, and never replaces another file.
+        format: ``csv``, ``parquet`` or ``sqlite``; by default from the file's suffix.
+        measurements_only: Omit everything that could reveal places or models: whole-model measurements, host and model
+            names, paths, run options and states that are not known to be harmless, the wording of failures. With this
+            option the owner of a private model receives latencies from others.
+        named: Further columns of a table, by key of brick or model.
+        node: Export only measurements of this node, without kernel views, which are not assigned to nodes; None for
+            all.
 
     Returns:
-        Number of measurements written.
+        Number of measurements.
 
     Raises:
-        UsageError: For an unknown format.
-        StoreError: Where the file exists or cannot be written, where pyarrow is missing, or where a stack that was
-            measured with a path among its options cannot be exported without it.
+        UsageError: The format is unknown.
+        StoreError: The file exists or cannot be written, pyarrow is missing, or an option of a stack may be a path.
     """
     if named is not None and measurements_only:
         raise UsageError("names do not leave the house with measurements only", remedy="leave out one")
@@ -160,7 +160,7 @@ def _refuse_paths(store: Store) -> None:
 def _write_database(store: Store, path: Path, policy: Policy) -> int:
     with Store.open(path) as target, store.reading() as source, target.writing() as connection:
         count = transfer(source, connection, policy).measurements
-    # One file to hand on: without a write-ahead log it can be read from any folder, and on any medium.
+    # Without a write-ahead log the file can be read in any folder and on any medium.
     raw = sqlite3.connect(path)
     raw.execute("PRAGMA journal_mode=DELETE")
     raw.close()
@@ -185,7 +185,7 @@ def _write_table(
         table.to_csv(path, index=False)
     else:
         try:
-            import pyarrow as _  # noqa: F401, ICN001  (optional; asked first, so that the message is ours)
+            import pyarrow as _  # noqa: F401, ICN001  (optional; imported first for our own message)
         except ImportError as error:
             raise StoreError("Parquet needs pyarrow, the `parquet` extra", remedy="pip install pyarrow") from error
         table.to_parquet(path, index=False, engine="pyarrow")
@@ -193,12 +193,12 @@ def _write_table(
 
 
 def frame(store: Store, *, latest: bool = False, node: str | None = None) -> pd.DataFrame:
-    """The finished measurements as a table: one row each, with system and stack spelled out; no raw samples.
+    """Return the finished measurements as a table: one row each, including system and stack; no raw samples.
 
     Args:
-        store: Where to read.
-        latest: Only the newest of each item.
-        node: Only what was measured on the node of this name; None: all.
+        store: The database.
+        latest: Return only the newest of each item.
+        node: Return only measurements of this node; None for all.
     """
     import pandas as pd
 
@@ -220,7 +220,7 @@ def frame(store: Store, *, latest: bool = False, node: str | None = None) -> pd.
             }
         )  # fmt: skip
     table = pd.DataFrame(rows, columns=_COLUMNS)
-    # Times that were not taken stay whole numbers beside a missing value.
+    # Columns with missing times stay integers.
     return table.astype(
         {
             **dict.fromkeys(("load_ns", "first_run_ns", "footprint_bytes"), "Int64"),
@@ -236,4 +236,4 @@ _COLUMNS = [
     "load_ns", "first_run_ns", "protocol", "footprint_bytes", "undisturbed_ns", "quiet",
     "node", "campaign",
 ]  # fmt: skip
-"""Columns of ``frame``, so that an empty table has them too."""
+"""Columns of ``frame``, also of an empty table."""

@@ -1,4 +1,4 @@
-"""The one place where what a driver reports becomes a ``StoreError`` with a remedy."""
+"""Conversion of drivers' errors into ``StoreError``s with a remedy."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _SQLITE: dict[int, _Row] = {
     sqlite3.SQLITE_LOCKED: _LOCKED,
     sqlite3.SQLITE_READONLY: _READ_ONLY,
     sqlite3.SQLITE_PERM: _READ_ONLY,
-    # The file itself was read before (``place.inspect``), so it is the journal beside it that cannot be made.
+    # The file itself was read before (``place.inspect``), so the journal cannot be created.
     sqlite3.SQLITE_CANTOPEN: _READ_ONLY,
     sqlite3.SQLITE_FULL: _FULL,
     sqlite3.SQLITE_NOTADB: _FOREIGN,
@@ -77,17 +77,17 @@ _SQLSTATE: dict[str, _Row] = {
 
 
 def fault(error: BaseException, where: str) -> StoreError:
-    """The ``StoreError`` kind for an error of SQLAlchemy, a driver or the operating system.
+    """Return the ``StoreError`` for an error of SQLAlchemy, a driver or the operating system.
 
     Args:
-        error: What was caught.
+        error: The caught error.
         where: The database as the user knows it: a path, or a URL without its password.
     """
     if isinstance(error, StoreError):
         return error
     origin = error.orig if isinstance(error, exc.DBAPIError) and error.orig is not None else error
     row = _SQLITE.get((getattr(origin, "sqlite_errorcode", None) or 0) & 0xFF)
-    if isinstance(error, UnicodeDecodeError):  # sqlite3's own, of a text or a message that is none
+    if isinstance(error, UnicodeDecodeError):  # from sqlite3, for invalid text or messages
         row = _CORRUPT
     row = row or _SQLSTATE.get(str(getattr(origin, "sqlstate", "") or ""))
     if row is not None:
@@ -110,7 +110,7 @@ def fault(error: BaseException, where: str) -> StoreError:
 
 @contextmanager
 def guarded(where: str) -> Iterator[None]:
-    """Turn everything that a database can raise inside the block into ``StoreError`` kinds."""
+    """Turn all errors of a database in the block into ``StoreError``s."""
     try:
         yield
     except (exc.SQLAlchemyError, sqlite3.Error, OSError, ImportError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""Rows that are found by what they say and made where they are not there: combinations, items, systems, stacks."""
+"""Rows that are identified by their content and created on demand: combinations, items, systems, stacks."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
 from ..errors import StoreError
-from .rows import to_stack, to_system
+from .rows import Row, to_stack, to_system
 from .schema import CombinationRow, ItemRow, KernelViewRow, StackRow, SystemRow, table_of
 from .values import Conditions, Identity, Stack, System
 
 CHUNK = 500
-"""Values in one IN clause; SQLite before 3.32 takes 999 parameters in all."""
+"""Values in one IN clause; SQLite before 3.32 allows 999 parameters."""
 
 _LARGE_CHUNK = 20_000
-"""The same on a server: each statement is a way there and back, and PostgreSQL takes 65,535 parameters."""
+"""The same for a server: every statement is a round trip, and PostgreSQL allows 65,535 parameters."""
 
 
 def chunks(connection: Connection, values: Iterable[str]) -> Iterator[list[str]]:
-    """Values in parts that one IN clause takes, each once and in order."""
+    """Yield distinct values in sorted chunks for one IN clause each."""
     size = _LARGE_CHUNK if connection.dialect.name == "postgresql" else CHUNK
     rest = iter(sorted(set(values)))
     while chunk := list(islice(rest, size)):
@@ -34,23 +34,23 @@ _INSERTS: dict[str, Callable[[Table], sqlite.Insert | postgresql.Insert]] = {
     "sqlite": sqlite.insert,
     "postgresql": postgresql.insert,
 }
-"""Databases that have a word for it (``ON CONFLICT``)."""
+"""Databases with ``ON CONFLICT``."""
 
 
-def insert_new(connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> int:
-    """Insert rows, leaving out those whose key is there.
+def insert_new(connection: Connection, table: Table, rows: Sequence[Row]) -> int:
+    """Insert rows, except for those with an existing key.
 
-    One step to every other writer: whoever inserts the same key meanwhile is waited for, and whichever commits first
-    stays. A transaction that inserts in many tables does so in the same order as all others, rows sorted by their keys,
-    so that two never wait for each other.
+    The step is atomic for other writers: concurrent inserts of the same key wait, and the first commit wins. A
+    transaction that inserts into many tables uses the same order as all others, with rows sorted by key, so that no
+    deadlock occurs.
 
     Args:
         connection: Inside a writing transaction.
-        table: Its primary key or another constraint says what is the same.
-        rows: All with the same columns.
+        table: The table; its primary key or another constraint decides equality.
+        rows: Rows with the same columns.
 
     Returns:
-        How many were new.
+        The number of new rows.
     """
     if not rows:
         return 0
@@ -61,18 +61,21 @@ def insert_new(connection: Connection, table: Table, rows: Sequence[dict[str, An
     return sum(_inserted(connection, table, row) for row in rows)
 
 
-def _inserted(connection: Connection, table: Table, row: dict[str, Any]) -> bool:
-    """The same for one row where a database has no word for it."""
+def _inserted(connection: Connection, table: Table, row: Row) -> bool:
+    """Insert one row for databases without ``ON CONFLICT``; return False for an existing key."""
     try:
         with connection.begin_nested():
             connection.execute(insert(table), row)
     except IntegrityError:
-        return False  # whoever needs the row looks for it, and misses it where the reason was another
+        return False  # for any other reason the caller will miss the row
     return True
 
 
 class Natural:
-    """A table whose rows are found by some columns, its statements built once (building costs more than running)."""
+    """A table with rows that are found by some columns.
+
+    Its statements are built once, because building is slower than running.
+    """
 
     def __init__(self, table: Table, *columns: str) -> None:
         (self._primary,) = table.primary_key.columns
@@ -81,10 +84,10 @@ class Natural:
         self._select: Select[tuple[Any]] = select(self._primary).where(*where)
         self._table = table
 
-    def ensure(self, connection: Connection, row: dict[str, Any]) -> Any:
-        """The primary key of a row, inserted where it is not there yet.
+    def ensure(self, connection: Connection, row: Row) -> Any:
+        """Return the primary key of a row, after inserting the row if necessary.
 
-        Another process may insert the same between the two statements; the second look then finds its row.
+        Another process may insert the same row between the two statements; the second query then finds it.
         """
         wanted = {name: row[name] for name in self._columns}
         found = connection.scalar(self._select, wanted)
@@ -95,30 +98,18 @@ class Natural:
 
 
 _ITEM, _KERNEL_VIEW = table_of(ItemRow), table_of(KernelViewRow)
-_systems = Natural(table_of(SystemRow), "key")
-_stacks = Natural(table_of(StackRow), "key")
 _combinations = Natural(table_of(CombinationRow), "system", "stack", "threads", "cache", "dtype")
 _items = Natural(_ITEM, "combination_id", "subject", "key", "variant")
-
-
-def put_system_row(connection: Connection, row: dict[str, Any]) -> None:
-    """Store a row of ``SystemRow`` unless it is there."""
-    _systems.ensure(connection, row)
-
-
-def put_stack_row(connection: Connection, row: dict[str, Any]) -> None:
-    """Store a row of ``StackRow`` unless it is there."""
-    _stacks.ensure(connection, row)
 
 
 _Value = TypeVar("_Value")
 
 
 class _Referred(dict[str, _Value]):
-    """What is stored by its key, where others refer to it: in a damaged file it may be missing.
+    """Values by key that other rows refer to; in a damaged file one may be missing.
 
     Raises:
-        StoreError: There is nothing of a key; ``get`` and ``in`` ask without.
+        StoreError: The key is missing; ``get`` and ``in`` do not raise.
     """
 
     def __missing__(self, key: str) -> _Value:
@@ -126,22 +117,22 @@ class _Referred(dict[str, _Value]):
 
 
 def stored_systems(connection: Connection) -> dict[str, System]:
-    """Every system by its key."""
+    """Return every system by its key."""
     rows = connection.execute(select(table_of(SystemRow))).mappings()
     return _Referred((row["key"], to_system(dict(row))) for row in rows)
 
 
 def stored_stacks(connection: Connection) -> dict[str, Stack]:
-    """Every stack by its key."""
+    """Return every stack by its key."""
     rows = connection.execute(select(table_of(StackRow))).mappings()
     return _Referred((row["key"], to_stack(dict(row))) for row in rows)
 
 
 def combination_id(connection: Connection, system: str, stack: str, conditions: Conditions) -> int:
-    """The local key of a combination.
+    """Return the local key of a combination.
 
     Raises:
-        StoreError: Where system or stack are not stored.
+        StoreError: System or stack are not stored.
     """
     row = {
         "system": system,
@@ -159,7 +150,7 @@ def combination_id(connection: Connection, system: str, stack: str, conditions: 
 
 
 def item_id(connection: Connection, identity: Identity) -> int:
-    """The local key of an item, made where there is none."""
+    """Return the local key of an item, after creating the item if necessary."""
     combination = combination_id(connection, identity.system, identity.stack, identity.conditions)
     row = {
         "combination_id": combination,
@@ -171,9 +162,9 @@ def item_id(connection: Connection, identity: Identity) -> int:
 
 
 def item_ids(connection: Connection, identities: Collection[Identity]) -> dict[Identity, int]:
-    """Local keys of many items, made where there are none: a few statements instead of two per item.
+    """Return local keys of many items, creating missing ones with few statements.
 
-    In the order of what they say, so that of writers that make the same ones at once none waits in a circle.
+    Items are sorted, so that concurrent writers of the same items do not deadlock.
     """
     groups: dict[tuple[str, str, Conditions], list[Identity]] = {}
     for identity in sorted(set(identities), key=_order):
@@ -215,15 +206,15 @@ def _known_items(
 
 
 def put_view(connection: Connection, identity: Identity, row: Mapping[str, Any]) -> bool:
-    """Store a view in place of an older one of the same item.
+    """Store a kernel view in place of an older one of the same item.
 
     Args:
         connection: Inside a writing transaction.
-        identity: What it is of.
-        row: Columns of ``KernelViewRow`` but for ``item_id``.
+        identity: Identity of the view.
+        row: Columns of ``KernelViewRow`` except ``item_id``.
 
     Returns:
-        Whether it was stored: not where the one that is there is as new.
+        True if it was stored; False if the existing view is as new.
     """
     item = item_id(connection, identity)
     if insert_new(connection, _KERNEL_VIEW, [{**row, "item_id": item}]):

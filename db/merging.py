@@ -1,4 +1,4 @@
-"""Bring the measurements of another database into ours."""
+"""Merging the measurements of another database into this one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .place import DatabasePlace
 from .store import Store
 from .transfer import Policy, Transferred, transfer
 
-# A database for what a command is about to measure: where it comes to nothing, none is left behind.
+# A database for the results of a command, which is removed again if it stays empty.
 
 
 _NOTHING = "SELECT NOT EXISTS (SELECT 1 FROM run) AND NOT EXISTS (SELECT 1 FROM system)"
@@ -24,12 +24,12 @@ _NOTHING = "SELECT NOT EXISTS (SELECT 1 FROM run) AND NOT EXISTS (SELECT 1 FROM 
 
 @contextmanager
 def open_for_results(url: str | os.PathLike[str]) -> Iterator[Store]:
-    """Open a database for writing, and make it where there is none; one that was made is removed if it stays empty.
+    """Open a database for writing, and create it if necessary; a new one is removed if it stays empty.
 
-    A command that is refused (a wrong option, a model that does not exist) leaves no file that looks like results.
+    A refused command (wrong option, missing model) thus leaves no empty database.
 
     Raises:
-        StoreError: Its kinds as for ``Store.open``.
+        StoreError: As in ``Store.open``.
     """
     place = DatabasePlace.of(url)
     made = place.path is not None and not place.path.exists() and not place.inspect()
@@ -42,10 +42,10 @@ def open_for_results(url: str | os.PathLike[str]) -> Iterator[Store]:
 
 
 def _remove_empty(path: Path) -> None:
-    """Remove a database that holds nothing and that no other process has open."""
+    """Remove an empty database that no other process has open."""
     try:
         with closing(sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=rw", uri=True, timeout=0)) as connection:
-            # Only the last connection can leave WAL mode: whoever else has it open may be about to write.
+            # Only the last connection can leave WAL mode; another process may be about to write.
             (mode,) = connection.execute("PRAGMA journal_mode=DELETE").fetchone()
             if mode != "delete":
                 return
@@ -55,34 +55,34 @@ def _remove_empty(path: Path) -> None:
             if nothing:
                 path.unlink()
     except sqlite3.OperationalError:
-        return  # another process holds it, or it was never written: it stays as it is
+        return  # another process holds it, or it was never written
 
 
 _PATIENCE_S = 60.0
-"""How long other writers are waited for: a transaction that copies a large database holds SQLite's lock for seconds."""
+"""Maximum wait for other writers: copying a large database holds SQLite's lock for seconds."""
 
 _PAUSE_S = 0.2
-"""Longest pause before the next attempt, drawn at random, so that two that met do not meet again."""
+"""Longest random pause before the next attempt, so that two writers do not collide again."""
 
 
 def merge(target: Store, other: Store | str | os.PathLike[str], *, node: str | None = None) -> Transferred:
-    """Add what another database holds, in one transaction; doing it twice adds nothing, and so does doing it at once.
+    """Add the contents of another database in one transaction; repeating it, also concurrently, adds nothing.
 
-    Databases of several machines merge: systems and stacks have content keys, everything measured has a UUID. Where
-    both hold measurements of the same brick on the same system and stack, the newest is the one that queries see, by
-    the clocks of the machines that took them. Open items of the other database are not taken: they are unfinished work
-    of the machine that began them.
+    Databases of several machines can be merged: systems and stacks have content keys, measurements have UUIDs. If both
+    contain measurements of the same brick on the same system and stack, queries return the newest, by the clocks of the
+    measuring machines. Open items of the other database stay there: they are unfinished work of the machine that began
+    them.
 
     Args:
-        target: The database to add to.
-        other: The database to add, or its path or URL; it is only read.
-        node: Only what was measured on the node of this name, without kernel views, which are of none; None: all.
+        target: The database that is extended.
+        other: The other database, or its path or URL; it is only read.
+        node: Merge only measurements of this node, without kernel views, which are not assigned to nodes; None for all.
 
     Returns:
-        How many rows were new.
+        The numbers of new rows.
 
     Raises:
-        StoreError: Its kinds as for ``Store.open``, and for a database merged into itself; nothing is added then.
+        StoreError: As in ``Store.open``, and for a merge of a database into itself; nothing is added then.
     """
     if not isinstance(other, Store):
         with Store.open(other, read_only=True) as opened:
@@ -95,13 +95,13 @@ def merge(target: Store, other: Store | str | os.PathLike[str], *, node: str | N
             with other.reading() as source, target.writing() as connection:
                 return transfer(source, connection, Policy(node))
         except DatabaseLocked:
-            # Nothing was added: another process held it for too long, or the two waited for each other.
+            # Nothing was added: another process held it for too long, or the two deadlocked.
             if time.monotonic() >= deadline:
                 raise
             time.sleep(random.uniform(0, _PAUSE_S))  # noqa: S311  (no secret)
 
 
-def _same(one: Store, other: Store) -> bool:
-    if one.place.path is None or other.place.path is None:
-        return not one.place.sqlite and one.place.url == other.place.url  # each database in memory is another one
-    return one.place.path.samefile(other.place.path)
+def _same(target: Store, other: Store) -> bool:
+    if target.place.path is None or other.place.path is None:
+        return not target.place.sqlite and target.place.url == other.place.url  # databases in memory are distinct
+    return target.place.path.samefile(other.place.path)

@@ -1,4 +1,4 @@
-"""Where a database is: a file of ours, a file that is not, or a URL; and an engine that opens it."""
+"""The place of a database, as a file or a URL, and an engine that opens it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ from ..errors import DatabaseReadOnly, ForeignDatabase, StoreError
 from .faults import fault, guarded
 
 BUSY_TIMEOUT_S = 5.0
-"""How long a statement waits for another process before ``DatabaseLocked``."""
+"""Maximum wait of a statement for another process before ``DatabaseLocked``."""
 
 WRITING = "dlbricks_writing"
-"""Execution option of a connection whose transaction will write.
+"""Execution option of a connection with a writing transaction.
 
-SQLite then takes its write lock at once: a transaction that reads first and writes later can find that another process
-wrote in between, and fails without waiting.
-"""
+SQLite then takes its write lock at once. A transaction that reads first and writes later fails without waiting if
+another process has written in between."""
 
 _MAGIC = b"SQLite format 3\0"
 
@@ -45,35 +44,36 @@ class DatabasePlace:
 
     @classmethod
     def of(cls, where: str | os.PathLike[str]) -> DatabasePlace:
-        """Understand a path or a SQLAlchemy URL (anything with ``://``)."""
+        """Parse a path or a SQLAlchemy URL (anything with ``://``)."""
         text = os.fspath(where)
         if "://" not in text:
             path = Path(text)
             return cls(URL.create("sqlite", database=str(path)), path)
-        with guarded(text.split("@")[-1]):  # whatever cannot be parsed is shown without its credentials
+        with guarded(text.split("@")[-1]):  # shown without credentials if parsing fails
             url = make_url(text)
         if url.get_backend_name() != "sqlite" or url.database in (None, "", ":memory:"):
             return cls(url, None)
         return cls(url, Path(str(url.database)))
 
     def __str__(self) -> str:
-        """As errors name it: a path, or a URL without its password."""
+        """Return a path, or a URL without its password, for messages."""
         return str(self.path) if self.path is not None else self.url.render_as_string(hide_password=True)
 
     @property
     def sqlite(self) -> bool:
-        """Whether SQLite keeps it."""
+        """True for an SQLite database."""
         return self.url.get_backend_name() == "sqlite"
 
     def inspect(self) -> bool:
-        """Look at the file before SQLite does.
+        """Check the file before SQLite opens it.
 
         Returns:
-            Whether there is something to open; False for a missing or an empty file. True for a URL.
+            False for a missing or empty file, or a database in memory; else True. True for a URL of a server.
 
         Raises:
-            ForeignDatabase: For a directory, a device or pipe (which would block), or a file that is not SQLite.
-            StoreError: Where the file cannot be read, or its folder does not exist.
+            ForeignDatabase: The path is a directory, a device, a pipe (which would block), or a file that is not
+                SQLite.
+            StoreError: The file cannot be read, or its folder does not exist.
         """
         if self.path is None:
             return not self.sqlite  # a database in memory is always new
@@ -90,7 +90,7 @@ class DatabasePlace:
                 raise StoreError(f"the folder of database {self} does not exist", remedy="create it first") from None
             return False
         except NotADirectoryError as error:
-            raise StoreError(f"database {self} lies below something that is not a folder") from error
+            raise StoreError(f"the path of database {self} contains a file in place of a folder") from error
         except OSError as error:
             raise StoreError(
                 f"database {self} cannot be read: {error.strerror}", remedy="check its permissions"
@@ -107,19 +107,20 @@ def engine(
     foreign_keys: bool = True,
     busy_timeout_s: float = BUSY_TIMEOUT_S,
 ) -> Engine:
-    """An engine whose connections are set up for us.
+    """Return a configured engine.
 
-    What goes wrong on one of them is raised as a ``StoreError`` that names this database, whatever block it happens in:
-    a merge reads one and writes another. Only rows that contradict others are left to whoever inserts them.
+    Errors on its connections are raised as ``StoreError``s that name this database, even if a merge reads one database
+    and writes another in the same block. Conflicting rows are left to the code that inserts them.
 
     For SQLite: foreign keys enforced, ``synchronous=NORMAL`` (in WAL mode a killed process loses no commit; a power cut
-    may lose the last ones but corrupts nothing), a busy timeout, and transactions that begin when SQLAlchemy says so.
+    may lose the last ones but corrupts nothing), a busy timeout, and transactions that begin under SQLAlchemy's
+    control.
 
     Args:
-        place: Which database.
-        read_only: Refuse writes. A file that may not be written is opened without touching its folder.
+        place: The database.
+        read_only: Refuse writes. A read-only file is opened without touching its folder.
         foreign_keys: False only while a migration copies tables.
-        busy_timeout_s: How long to wait for another process.
+        busy_timeout_s: Maximum wait for another process.
     """
     with guarded(str(place)):
         if not place.sqlite:
@@ -128,7 +129,7 @@ def engine(
         elif place.path is None:
             made = create_engine(place.url, poolclass=StaticPool, connect_args={"check_same_thread": False})
         else:
-            # A URL without its query: the connection is made by hand, only the dialect is taken from it.
+            # Only the dialect comes from the URL; ``connect`` makes the connection.
             connect = _connector(place.path, read_only=read_only, timeout_s=busy_timeout_s)
             made = create_engine(place.url.set(query={}), creator=connect, poolclass=QueuePool)
     _name_in_errors(made, place)
@@ -138,7 +139,7 @@ def engine(
     pragmas += ["PRAGMA query_only=ON"] if read_only else []
 
     def set_up(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
-        connection.isolation_level = None  # the driver begins no transaction of its own
+        connection.isolation_level = None  # no implicit transactions of the driver
         cursor = connection.cursor()
         for pragma in pragmas:
             cursor.execute(pragma)
@@ -172,8 +173,8 @@ def _connector(path: Path, *, read_only: bool, timeout_s: float) -> Callable[[],
 
     def readable() -> sqlite3.Connection:
         if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
-            # Reading through a connection that could write (``query_only`` forbids it) leaves no -wal and -shm files
-            # behind: a connection opened with mode=ro creates them too, but may not remove them.
+            # Reading through a writable connection (``query_only`` forbids writes) leaves no -wal and -shm files. With
+            # mode=ro they are created too, but cannot be removed.
             return connect("mode=rw")
         connection = connect("mode=ro")
         try:
@@ -182,12 +183,12 @@ def _connector(path: Path, *, read_only: bool, timeout_s: float) -> Callable[[],
             connection.close()
             if (error.sqlite_errorcode & 0xFF) not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
                 raise
-            # WAL mode wants to create two files beside the database. Where it cannot, the database cannot change
-            # either, and may be read as immutable, unless a -wal file holds commits that this would not see.
+            # WAL mode creates two files in the database's folder. If this is impossible, the database cannot change
+            # either, and may be read as immutable, unless a -wal file contains commits, which would be invisible.
             wal = path.with_name(path.name + "-wal")
             if wal.exists() and wal.stat().st_size:
                 raise DatabaseReadOnly(
-                    f"database {path} lies in a read-only folder, with unfinished writes in {wal.name}",
+                    f"database {path} is in a read-only folder, with unfinished writes in {wal.name}",
                     remedy="copy both files to a folder that can be written, and open the copy",
                 ) from error
             return connect("mode=ro&immutable=1")

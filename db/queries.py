@@ -1,4 +1,4 @@
-"""What can be asked of a database: Core statements that read no more than they must. Nothing here writes."""
+"""Read-only queries of a database, as Core statements that read the minimum."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ from .values import (
     System,
 )
 
-# Which measurements, failures or kernel views a question is about.
+# Selection of measurements, failures or kernel views.
 
 
 class FilterFields(TypedDict, total=False):
-    """The fields of ``Filter`` as keywords of what takes one."""
+    """The fields of ``Filter`` as keywords."""
 
     subject: Subject | None
     keys: Collection[str] | None
@@ -88,23 +88,23 @@ class FilterFields(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What to select; None leaves a property open.
+    """A selection; None leaves a property open.
 
     Attributes:
         subject: Brick, model or reference.
         keys: Keys of bricks or models.
         system: Key of the system.
         stack: Key of the stack.
-        conditions: All of threads, cache and dtype at once.
+        conditions: Threads, cache and dtype together.
         threads: Threads.
         cache: Cache state, or several.
         dtype: Precision.
         backend: Name of the backend.
         device: Its device.
         variant: Name of the variant, or several; None for all.
-        protocol: How measurements were taken; None for all.
-        since_us: Only what was measured, failed or profiled then or later, in microseconds since 1970, UTC.
-        node: Name of the node that measured; empty: one without a name. Kernel views are of no node.
+        protocol: Protocol of the measurements; None for all.
+        since_us: Earliest time of measurement, failure or profile, in microseconds since 1970, UTC.
+        node: Name of the measuring node; empty for a node without a name. Kernel views are not assigned to nodes.
     """
 
     subject: Subject | None = None
@@ -124,13 +124,13 @@ class Filter:
 
     @classmethod
     def of(cls, identity: Identity, keys: Collection[str] | None = None) -> Self:
-        """What selects one identity, or those that differ from it in their keys only."""
+        """Return the filter for one identity, or for identities that differ from it in their keys only."""
         keys = (identity.key,) if keys is None else keys
         where = (identity.system, identity.stack, identity.conditions)
         return cls(identity.subject, keys, *where, variant=identity.variant)
 
     def but(self, **fields: Unpack[FilterFields]) -> Self:
-        """The same with other values of some fields."""
+        """Return a copy with other values of some fields."""
         return replace(self, **fields)
 
 
@@ -147,14 +147,14 @@ _IDENTITY = (_item.c.combination_id, _item.c.subject, _item.c.key, _item.c.varia
 
 @dataclass(frozen=True, slots=True)
 class LeftOpen:
-    """An item that an interrupted run left.
+    """An item that an interrupted run left open.
 
     Attributes:
-        identity: What it is.
+        identity: Its identity.
         run: The run that opened it.
-        started: When that run began.
-        process: Its largest process number; None where it has no block.
-        protocol: How it was taken.
+        started: Start of that run.
+        process: Its largest process number; None without blocks.
+        protocol: Protocol of its samples.
     """
 
     identity: Identity
@@ -165,7 +165,7 @@ class LeftOpen:
 
 
 def _places(connection: Connection, wanted: Filter) -> dict[int, Circumstances]:
-    """The stored combinations that match; there are few of them, whatever the number of measurements."""
+    """Return the matching combinations; these are few, for any number of measurements."""
     c = _combination.c
     query = select(c.id, c.system, c.stack, c.threads, c.cache, c.dtype)
     conditions = wanted.conditions
@@ -186,12 +186,12 @@ def _places(connection: Connection, wanted: Filter) -> dict[int, Circumstances]:
 
 
 def _is(column: ColumnElement[Any], value: object) -> ColumnElement[bool]:
-    """That a column has a value, or one of several."""
+    """Return the condition that a column has a value, or one of several."""
     return column.in_(value) if isinstance(value, frozenset) else column == value
 
 
 def _identity(places: Mapping[int, Circumstances], row: Sequence[Any]) -> Identity:
-    """The identity in a row that begins with ``_IDENTITY``."""
+    """Return the identity in a row that begins with ``_IDENTITY``."""
     combination, subject, key, variant, *_ = row
     return places[combination].identity(Subject(subject), key, variant=variant)
 
@@ -206,7 +206,7 @@ def _chunks(connection: Connection, keys: Collection[str] | None) -> Iterator[li
 def _select_items(query: Select[Any], wanted: Filter, places: Collection[int], chunk: list[str] | None) -> Select[Any]:
     query = query.where(_item.c.combination_id.in_(places))
     if wanted.subject is None:
-        # Every subject by name: then the index (combination, subject, key, variant) serves here as well.
+        # Every subject by name, so that the index (combination, subject, key, variant) is used.
         query = query.where(_item.c.subject.in_([str(subject) for subject in Subject]))
     else:
         query = query.where(_item.c.subject == str(wanted.subject))
@@ -218,7 +218,7 @@ def _select_items(query: Select[Any], wanted: Filter, places: Collection[int], c
 
 
 def _matching_items(connection: Connection, wanted: Filter) -> list[int]:
-    """Local keys of the items that match."""
+    """Return local keys of the matching items."""
     places = _places(connection, wanted)
     return [
         id_
@@ -228,7 +228,7 @@ def _matching_items(connection: Connection, wanted: Filter) -> list[int]:
 
 
 def _finished(table: FromClause, wanted: Filter) -> ColumnElement[bool]:
-    """That a measurement is finished, and was taken by the protocol, in the time and on the node that are wanted."""
+    """Return the condition that a measurement is finished and matches protocol, time and node."""
     c = table.c
     return and_(
         c.finished_us.is_not(None) if wanted.since_us is None else c.finished_us >= wanted.since_us,
@@ -238,15 +238,15 @@ def _finished(table: FromClause, wanted: Filter) -> ColumnElement[bool]:
 
 
 def _taken(connection: Connection, wanted: Filter, *, latest: bool) -> tuple[FromClause, ColumnElement[bool]]:
-    """What to join with an item for its wanted measurements, and on what.
+    """Return the table to join with an item for its measurements, and the join condition.
 
-    The newest is the first of its item in the index ``ix_measurement_latest``. PostgreSQL takes the row from there
-    where it is told to (``LATERAL``); where it is asked for the row of that id, it reads the whole table.
+    The newest measurement is the first of its item in the index ``ix_measurement_latest``. PostgreSQL uses the index
+    only for ``LATERAL``; if asked for a row by that id, it reads the whole table.
 
     Args:
-        connection: To what.
-        wanted: Which.
-        latest: Only the newest of them.
+        connection: The database.
+        wanted: The filter.
+        latest: Return only the newest measurement.
     """
     if not latest:
         return _measurement, and_(_measurement.c.item_id == _item.c.id, _finished(_measurement, wanted))
@@ -260,12 +260,12 @@ def _taken(connection: Connection, wanted: Filter, *, latest: bool) -> tuple[Fro
 
 
 def _by(run: ColumnElement[str], wanted: Filter) -> list[ColumnElement[bool]]:
-    """That a run is one of the node that was asked for; nothing where none was."""
+    """Return the condition that a run is of the filter's node; empty without a node."""
     return [] if wanted.node is None else [run.in_(select(_run.c.id).where(_run.c.node == wanted.node))]
 
 
 def _measured(condition: ColumnElement[bool]) -> ColumnElement[bool]:
-    """That an item has a measurement of which something holds."""
+    """Return the condition that an item has a measurement with some property."""
     return select(_measurement.c.id).where(_measurement.c.item_id == _item.c.id, condition).exists()
 
 
@@ -290,14 +290,25 @@ def _blocks(connection: Connection, measurements: Collection[str]) -> dict[str, 
     return found
 
 
+class StoreInfo(TypedDict):
+    """Path, schema and contents of a database; ``bytes`` is None without a file."""
+
+    database: str
+    revision: str
+    bytes: int | None
+    counts: dict[str, int]
+    systems: dict[str, System]
+    stacks: dict[str, Stack]
+
+
 ANY = Filter()
-"""Whatever is measured as this version measures, without variants."""
+"""Filter for all measurements of this version's protocol, without variants."""
 
 
 class Reader:
-    """An open database, and what can be asked of it; a context manager.
+    """An open database for queries; a context manager.
 
-    Each question sees the database as it is at that moment.
+    Each query sees the database at that moment.
     """
 
     def __init__(self, place: DatabasePlace, engine: Engine) -> None:
@@ -316,21 +327,21 @@ class Reader:
         read_only: bool = False,
         busy_timeout_s: float = BUSY_TIMEOUT_S,
     ) -> Self:
-        """Open a database, and make it where there is none.
+        """Open a database, and create it if necessary.
 
         Args:
             url: A path (an SQLite file), or any SQLAlchemy URL.
-            create: Make a database that is not there; otherwise its absence is an error.
-            read_only: Open for reading; works in a folder that cannot be written. Implies ``create=False``.
-            busy_timeout_s: How long a call waits for another process before ``DatabaseLocked``.
+            create: Create a missing database; otherwise its absence is an error.
+            read_only: Open for reading; works in a read-only folder. Implies ``create=False``.
+            busy_timeout_s: Maximum wait for another process before ``DatabaseLocked``.
 
         Raises:
-            ForeignDatabase: For something that dlbricks did not make.
-            NewerDatabase: For a schema of a later version.
-            OlderDatabase: For one that wants ``dlbricks db upgrade``.
-            DatabaseReadOnly: Where it cannot be written and ``read_only`` was not asked for.
-            DatabaseLocked: Where another process holds it.
-            StoreError: For everything else: not there, not readable, no driver.
+            ForeignDatabase: The database was not made by dlbricks.
+            NewerDatabase: Its schema is of a later version.
+            OlderDatabase: Its schema is of a version before the first release.
+            DatabaseReadOnly: It cannot be written, and ``read_only`` is False.
+            DatabaseLocked: Another process holds it.
+            StoreError: Any other problem: missing, not readable, no driver.
         """
         place = DatabasePlace.of(url)
         create = create and not read_only
@@ -360,11 +371,11 @@ class Reader:
         check(revision, self.place)
         if not read_only and self.place.sqlite:
             with self._writer.begin() as connection:
-                # Changes nothing, but a file that cannot be written says so now, and not after the first measurement.
+                # Changes nothing, but a read-only file fails now, not after the first measurement.
                 connection.execute(delete(REVISION_TABLE).where(false()))
 
     def close(self) -> None:
-        """Give every connection back; SQLite's side files vanish with the last one."""
+        """Close all connections; SQLite's side files vanish with the last one."""
         self._engine.dispose()
 
     def __enter__(self) -> Self:
@@ -377,10 +388,10 @@ class Reader:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A connection whose reads all see the same moment (merge and export use it).
+        """Return a connection that sees one moment in all reads (for merge and export).
 
         Raises:
-            StoreError: Also for values that are none of ours: a database may come from anywhere.
+            StoreError: Also for values that dlbricks did not write: a database may come from anywhere.
         """
         try:
             with guarded(str(self.place)), self._reader.connect() as connection:
@@ -392,28 +403,28 @@ class Reader:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """A connection with one transaction, committed at the end and rolled back on an error."""
+        """Return a connection with one transaction, committed at the end and rolled back on an error."""
         with guarded(str(self.place)), self._writer.begin() as connection:
             yield connection
 
     def systems(self) -> dict[str, System]:
-        """Every system by its key."""
+        """Return every system by its key."""
         with self.reading() as connection:
             return stored_systems(connection)
 
     def stacks(self) -> dict[str, Stack]:
-        """Every stack by its key."""
+        """Return every stack by its key."""
         with self.reading() as connection:
             return stored_stacks(connection)
 
     def runs(self) -> list[Run]:
-        """Every run, oldest first."""
+        """Return every run, oldest first."""
         with self.reading() as connection:
             rows = connection.execute(select(_run).order_by(_run.c.started, _run.c.id)).mappings()
             return [to_run(dict(row)) for row in rows]
 
     def open_item(self, identity: Identity, *, node: str = "") -> tuple[str, int, list[Block]] | None:
-        """What an interrupted run left of an item on a node: (measurement id, unroll, blocks); None for nothing."""
+        """Return (measurement id, unroll, blocks) of an item left open by an interrupted run on a node, or None."""
         with self.reading() as connection:
             items = _matching_items(connection, Filter.of(identity))
             query = select(_measurement.c.id, _measurement.c.unroll).where(
@@ -423,7 +434,7 @@ class Reader:
             return None if row is None else (row[0], row[1], _blocks(connection, [row[0]]).get(row[0], []))
 
     def left_open(self, system: str, stack: str, conditions: Conditions, *, node: str = "") -> list[LeftOpen]:
-        """Everything that interrupted runs of a node left under a combination, of whatever suite and variant."""
+        """Return all items that interrupted runs of a node left under a combination, for any suite and variant."""
         with self.reading() as connection:
             places = _places(connection, Filter(None, None, system, stack, conditions))
             query = (
@@ -439,23 +450,23 @@ class Reader:
             return [LeftOpen(_identity(places, row), *row[4:]) for row in connection.execute(query)]
 
     def blocks(self, measurement_id: str) -> list[Block]:
-        """Raw samples of a measurement, open or finished, in (process, round) order."""
+        """Return the raw samples of a measurement, open or finished, in (process, round) order."""
         return self.blocks_of([measurement_id]).get(measurement_id, [])
 
     def blocks_of(self, measurements: Collection[str]) -> dict[str, list[Block]]:
-        """Raw samples of measurements by their ids, each in (process, round) order; those without are absent."""
+        """Return raw samples by measurement id, each in (process, round) order; ids without samples are absent."""
         with self.reading() as connection:
             return _blocks(connection, measurements)
 
     def measurements(
         self, wanted: Filter = ANY, /, *, latest: bool = True, **fields: Unpack[FilterFields]
     ) -> list[Measurement]:
-        """Finished measurements that match, by key, combination and time; ``blocks`` reads their raw samples.
+        """Return matching finished measurements, by key, combination and time; ``blocks`` returns raw samples.
 
         Args:
-            wanted: Which.
-            latest: Only the newest of each item.
-            **fields: Fields of ``Filter`` in place of those of ``wanted``.
+            wanted: The filter.
+            latest: Return only the newest of each item.
+            **fields: Fields of ``Filter`` that replace those in ``wanted``.
         """
         wanted = wanted.but(**fields)
         with self.reading() as connection:
@@ -473,7 +484,7 @@ class Reader:
             ]
 
     def failures(self, wanted: Filter = ANY, /, **fields: Unpack[FilterFields]) -> list[Failure]:
-        """The newest failure of each item that matches, unless it was measured after that."""
+        """Return the newest failure of each matching item, unless it was measured later."""
         wanted = wanted.but(**fields)
         item, failure = _item.c, _failure.c
         later, newer = _failure.alias("later"), _measurement.alias("newer")
@@ -511,7 +522,7 @@ class Reader:
             ]
 
     def kernels(self, wanted: Filter = ANY, /, **fields: Unpack[FilterFields]) -> dict[Identity, KernelView]:
-        """The kernel views that match, by what they are of."""
+        """Return the matching kernel views by identity."""
         wanted = wanted.but(**fields)
         c = _view.c
         query = select(*_IDENTITY, c.source, c.executions, c.wall_ns, c.kernels).join(_view, c.item_id == _item.c.id)
@@ -538,16 +549,16 @@ class Reader:
         most: int | None = None,
         **fields: Unpack[FilterFields],
     ) -> dict[str, list[Measurement]]:
-        """Per key and cache state the lowest latency of what matches, and all up to ``reach`` times that, in order.
+        """Return per key and cache state the lowest latency, and all latencies up to ``reach`` times it, in order.
 
         Args:
-            wanted: Which; ``variant=None`` looks over all variants.
-            without: Keys of stacks that do not count.
-            parts: Names of variants that do not.
-            apart: Keys of stacks that compete only among themselves.
-            reach: How many times the lowest latency another one may be; at 1 only that is given.
-            most: Of a key; None: all.
-            **fields: Fields of ``Filter`` in place of those of ``wanted``.
+            wanted: The filter; ``variant=None`` selects all variants.
+            without: Keys of excluded stacks.
+            parts: Names of excluded variants.
+            apart: Keys of stacks that compete only with each other.
+            reach: Maximum ratio to the lowest latency; 1 returns only the lowest.
+            most: Maximum number per key; None for all.
+            **fields: Fields of ``Filter`` that replace those in ``wanted``.
         """
         wanted = wanted.but(**fields)
         found: dict[str, list[Measurement]] = {}
@@ -568,7 +579,7 @@ class Reader:
             for chunk in _chunks(connection, wanted.keys):
                 every = _select_items(query, wanted, list(places), chunk).subquery()
                 outer = select(every).order_by(every.c.c2, every.c.among, every.c.rank)
-                # Of many that compete few are wanted: what is left out here is not sent.
+                # Rows omitted here are not transferred.
                 outer = outer if most is None else outer.where(every.c.rank <= most)
                 for *row, among, latency_ns, _ in connection.execute(outer):
                     if latency_ns <= reach * lowest.setdefault((row[2], among), latency_ns):
@@ -583,16 +594,16 @@ class Reader:
         variant: str | None = None,
         among: Filter = ANY,
     ) -> list[Combination]:
-        """Systems, stacks and conditions under which something is measured, with the number of items.
+        """Return systems, stacks and conditions with measurements, and their numbers of items.
 
         Args:
-            subject: Of what; None: of everything.
-            keys: Of which; None: of all.
+            subject: The subject; None for all.
+            keys: The keys; None for all.
             variant: Name of the variant; None for all.
-            among: Of these combinations only: counting takes as long as there are items.
+            among: Restricts the combinations: counting time grows with the number of items.
         """
         wanted = among.but(subject=subject, keys=keys, variant=variant)
-        # An item is counted once, however often it was measured.
+        # An item counts once, for any number of measurements.
         query = select(_item.c.combination_id, func.count()).where(_measured(_finished(_measurement, wanted)))
         query = query.group_by(_item.c.combination_id)
         counts: Counter[int] = Counter()
@@ -610,12 +621,12 @@ class Reader:
     def measured_keys(
         self, system: str, stack: str, conditions: Conditions, subject: Subject, variant: str = ""
     ) -> set[str]:
-        """Keys that need not be measured again under this combination."""
+        """Return the keys with a measurement under this combination."""
         with self.reading() as connection:
             return _measured_keys(connection, Filter(subject, None, system, stack, conditions, variant=variant))
 
-    def info(self) -> dict[str, Any]:
-        """Where the database is, its schema, how much it holds, and its systems and stacks."""
+    def info(self) -> StoreInfo:
+        """Return path, schema, contents, systems and stacks of the database."""
         with self.reading() as connection:
             counts = _counts(connection)
             systems, stacks = stored_systems(connection), stored_stacks(connection)
@@ -633,7 +644,7 @@ class Reader:
 
 
 def _counts(connection: Connection) -> dict[str, int]:
-    """Numbers of everything stored."""
+    """Return the number of rows of each kind."""
     finished = _measurement.c.finished_us.is_not(None)
 
     def count(table: Table, *where: ColumnElement[bool]) -> int:

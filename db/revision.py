@@ -34,10 +34,12 @@ NEW = "new"
 
 
 def identify(connection: Connection, place: DatabasePlace) -> str:
-    """Return the schema revision of a database of ours: ``NEW`` if it is empty, an empty text if it was never stamped.
+    """Return the schema revision of a dlbricks database.
+
+    ``NEW`` for an empty database; an empty text for one without a revision.
 
     Raises:
-        ForeignDatabase: For a database with tables that we did not make.
+        ForeignDatabase: The database has tables of another program.
     """
     tables = inspect(connection).get_table_names()
     if place.sqlite:
@@ -54,11 +56,11 @@ def identify(connection: Connection, place: DatabasePlace) -> str:
 
 
 def check(revision: str, place: DatabasePlace) -> None:
-    """Refuse every revision but our own.
+    """Refuse every revision except the current one.
 
     Raises:
-        NewerDatabase: For a revision that this version does not know.
-        OlderDatabase: For a revision before the first release.
+        NewerDatabase: The revision is unknown to this version.
+        OlderDatabase: The revision is from before the first release.
     """
     if revision == REVISION:
         return
@@ -75,10 +77,10 @@ def check(revision: str, place: DatabasePlace) -> None:
 
 
 def upgrade(url: str | os.PathLike[str]) -> Upgrade:
-    """Bring a database up to date; there is only one revision yet, so nothing is changed.
+    """Upgrade a database; since there is only one revision, nothing is changed.
 
     Raises:
-        StoreError: Its kinds as for ``Store.open``; also if the database does not exist or is empty.
+        StoreError: As in ``Store.open``; also if the database does not exist or is empty.
     """
     place = DatabasePlace.of(url)
     if not place.inspect():
@@ -96,16 +98,16 @@ def upgrade(url: str | os.PathLike[str]) -> Upgrade:
 
 
 def alone(connection: Connection) -> None:
-    """Keep others from making or upgrading the tables until the transaction ends; SQLite's write lock does so too."""
+    """Keep others from creating or upgrading tables until the transaction ends; SQLite's write lock does the same."""
     if connection.dialect.name == "postgresql":
         connection.execute(select(func.pg_advisory_xact_lock(APPLICATION_ID)))
 
 
 def make_tables(engine: Engine, place: DatabasePlace) -> str:
-    """Make the tables of a new database and stamp it, in one transaction, so that nobody sees half of it.
+    """Create the tables of a new database and its revision in one transaction.
 
     Returns:
-        The revision; another one if a process was here first.
+        The revision; another one if another process was first.
     """
     with engine.connect().execution_options(**{WRITING: True}) as connection, connection.begin():
         alone(connection)
@@ -120,13 +122,13 @@ def make_tables(engine: Engine, place: DatabasePlace) -> str:
 
 
 def mark(connection: Connection, place: DatabasePlace) -> None:
-    """Mark the file's header as ours (SQLite; elsewhere the revision table's name is the mark)."""
+    """Mark the file's header as a dlbricks database (SQLite; elsewhere the revision table's name is the mark)."""
     if place.sqlite:
         connection.execute(text(f"PRAGMA application_id={APPLICATION_ID:d}"))
 
 
 def use_wal(engine: Engine, place: DatabasePlace, *, timeout_s: float = BUSY_TIMEOUT_S) -> None:
-    """Let SQLite keep a write-ahead log: readers and the writer no longer block each other.
+    """Let SQLite use a write-ahead log, so that readers and the writer do not block each other.
 
     The busy timeout does not cover this statement (SQLite answers at once). Two processes that open a new database
     together therefore need a loop here.

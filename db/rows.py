@@ -1,4 +1,4 @@
-"""Values to rows and back."""
+"""Conversion of values to rows and back."""
 
 from __future__ import annotations
 
@@ -15,35 +15,38 @@ from ..errors import StoreError
 from .schema import MeasurementRow, table_of
 from .values import Block, Identity, Kernel, KernelView, Measurement, Run, Stack, Stop, Summary, System, Verdict, Visit
 
+Row = dict[str, Any]
+"""Values of a table's row by column."""
+
 _SAMPLE_BYTES = 16
 """Two int64: elapsed_ns and loops."""
 _VISIT = ("begun_us", "compute_ns", "memory_ns", "cpu_ns", "switches", "waited_ns")
 """Fields of a ``Visit``, an int64 each."""
 _UNKNOWN = -1
-"""In place of what the system did not tell."""
+"""Placeholder for a value that the system did not report."""
 _MOST_SAMPLES = 1_000_000
-"""Of one request to a worker, and thus of a block."""
+"""Maximum samples of one request to a worker, and thus of a block."""
 
 _SUMMARY = ("median_ns", "mean_ns", "trimmed_mean_ns", "min_ns", "p90_ns", "p99_ns", "samples")
-"""Columns that are fields of a ``Summary`` as they are..."""
+"""Columns that are fields of a ``Summary``."""
 _OWN = (
     "unroll", "load_ns", "first_run_ns", "protocol", "footprint_bytes", "undisturbed_ns", "quiet",
 )  # fmt: skip
-"""...and of a ``Measurement``."""
+"""Columns that are fields of a ``Measurement``."""
 _SPELLED = ("id", "run_id", "ci95_low_ns", "ci95_high_ns", "block_medians_ns", "verdict", "stop")
-"""Those that are written otherwise."""
+"""Columns with another form than the field."""
 STATISTICS = tuple(table_of(MeasurementRow).c[name] for name in (*_SPELLED, *_SUMMARY, *_OWN))
-"""What ``to_measurement`` wants of a finished measurement, in its order."""
+"""Columns of a finished measurement for ``to_measurement``, in its order."""
 
 
 def pack_samples(samples: Sequence[tuple[int, int]]) -> bytes:
-    """(elapsed_ns, loops) pairs as little-endian int64, deflated where that is shorter."""
+    """Pack (elapsed_ns, loops) pairs as little-endian int64, deflated if this is shorter."""
     return _packed(number for sample in samples for number in sample)
 
 
 @lru_cache(maxsize=16)
 def pack_visits(visits: tuple[Visit, ...]) -> bytes:
-    """The fields of visits likewise; hundreds of bricks are visited together and have the same."""
+    """Pack the fields of visits likewise; hundreds of bricks that are visited together have the same visits."""
     numbers = (getattr(visit, name) for visit in visits for name in _VISIT)
     return _packed(_UNKNOWN if number is None else number for number in numbers)
 
@@ -62,7 +65,7 @@ def _unpack_samples(data: object, samples: int) -> tuple[tuple[int, int], ...]:
     return tuple(zip(flat[::2], flat[1::2], strict=True))
 
 
-@lru_cache(maxsize=1024)  # those of a few hundred runs; hundreds of bricks have the same
+@lru_cache(maxsize=1024)  # a few hundred runs; hundreds of bricks have the same visits
 def _unpack_visits(data: object, samples: int) -> tuple[Visit, ...]:
     flat = _unpacked(data, samples, 8 * len(_VISIT))
     columns = [flat[place :: len(_VISIT)] for place in range(len(_VISIT))]
@@ -71,15 +74,15 @@ def _unpack_visits(data: object, samples: int) -> tuple[Visit, ...]:
 
 
 def _unpacked(data: object, samples: int, each: int) -> array[int]:
-    # SQLite keeps what it is given, whatever the column is declared as.
+    # SQLite stores values of any type in any column.
     if not isinstance(data, bytes) or not isinstance(samples, int):
-        raise StoreError("a stored block is no block", remedy="restore a copy")
+        raise StoreError("a stored block has another type", remedy="restore a copy")
     size = samples * each
     if not 0 <= samples <= _MOST_SAMPLES:
         raise StoreError(f"a stored block claims {samples} samples", remedy="restore a copy")
     raw = data
     if len(data) != size:
-        # Databases of others are merged: deflated, a few bytes can stand for gigabytes.
+        # The database may be untrusted: a few deflated bytes can expand to gigabytes.
         try:
             raw = zlib.decompressobj().decompress(data, size + 1)
         except zlib.error as error:
@@ -92,8 +95,8 @@ def _unpacked(data: object, samples: int, each: int) -> array[int]:
     return flat
 
 
-def block_row(measurement: str, block: Block) -> dict[str, Any]:
-    """A row of ``BlockRow``."""
+def block_row(measurement: str, block: Block) -> Row:
+    """Return a row of ``BlockRow``."""
     return {
         "measurement_id": measurement,
         "process": block.process,
@@ -106,7 +109,7 @@ def block_row(measurement: str, block: Block) -> dict[str, Any]:
 
 
 def to_block(row: Sequence[Any]) -> Block:
-    """From (process, round, warmups, samples, data, visits)."""
+    """Return the block of (process, round, warmups, samples, data, visits)."""
     process, round_, warmups, samples, data, visits = row
     return Block(
         process=process,
@@ -117,8 +120,8 @@ def to_block(row: Sequence[Any]) -> Block:
     )
 
 
-def statistics_row(measurement: Measurement) -> dict[str, Any]:
-    """The columns of ``MeasurementRow`` that finishing fills in."""
+def statistics_row(measurement: Measurement) -> Row:
+    """Return the columns of ``MeasurementRow`` for a finished measurement."""
     summary = measurement.summary
     (low, high), medians = summary.ci95_ns, summary.block_medians_ns
     return {
@@ -134,7 +137,7 @@ def statistics_row(measurement: Measurement) -> dict[str, Any]:
 
 
 def to_measurement(row: Sequence[Any], identity: Identity) -> Measurement:
-    """From the columns ``STATISTICS``, and the identity of the item."""
+    """Return the measurement of the columns ``STATISTICS`` and an identity."""
     id_, run, low, high, packed, verdict, stop, *rest = row
     medians = struct.unpack(f"<{len(packed) // 8}d", packed)
     figures, own = rest[: len(_SUMMARY)], rest[len(_SUMMARY) :]
@@ -147,15 +150,13 @@ def to_measurement(row: Sequence[Any], identity: Identity) -> Measurement:
     return Measurement(id_, run, identity, summary=summary, stop=Stop(stop), **dict(zip(_OWN, own, strict=True)))
 
 
-def system_row(system: System) -> dict[str, Any]:
-    """A row of ``SystemRow``."""
-    row = asdict(system) | {"key": system.key}
-    return row | {"cache_bytes": [list(cache) for cache in system.cache_bytes], "isa": list(system.isa),
-                  "gpus": list(system.gpus)}  # fmt: skip
+def keyed_row(value: System | Stack) -> Row:
+    """Return a row of ``SystemRow`` or ``StackRow``."""
+    return asdict(value) | {"key": value.key}
 
 
 def to_system(row: Mapping[str, Any]) -> System:
-    """From a row of ``SystemRow``; its key must be that of its content."""
+    """Return the system of a row of ``SystemRow``; its key must match its content."""
     system = System(
         cpu=row["cpu"],
         architecture=row["architecture"],
@@ -170,19 +171,8 @@ def to_system(row: Mapping[str, Any]) -> System:
     return system
 
 
-def stack_row(stack: Stack) -> dict[str, Any]:
-    """A row of ``StackRow``."""
-    return {
-        "key": stack.key,
-        "backend": stack.backend,
-        "device": stack.device,
-        "versions": [list(pair) for pair in stack.versions],
-        "options": [list(pair) for pair in stack.options],
-    }
-
-
 def to_stack(row: Mapping[str, Any]) -> Stack:
-    """From a row of ``StackRow``; its key must be that of its content."""
+    """Return the stack of a row of ``StackRow``; its key must match its content."""
     stack = Stack(
         backend=row["backend"],
         device=row["device"],
@@ -194,16 +184,16 @@ def to_stack(row: Mapping[str, Any]) -> Stack:
 
 
 def _check_key(kind: str, stored: str, computed: str) -> None:
-    # Databases of other machines are merged into ours; a key that is not its content would mix two machines up.
+    # In merged databases a key that does not match its content would confuse two machines.
     if stored != computed:
         raise StoreError(
-            f"the stored {kind} {stored[:12]} is not what its key says",
+            f"the stored {kind} {stored[:12]} does not match its key",
             remedy="the database was edited; restore a copy",
         )
 
 
-def run_row(run: Run) -> dict[str, Any]:
-    """A row of ``RunRow``."""
+def run_row(run: Run) -> Row:
+    """Return a row of ``RunRow``."""
     row = {name: getattr(run, name) for name in Run.__slots__}
     return row | {
         "options": dict(run.options),
@@ -213,20 +203,20 @@ def run_row(run: Run) -> dict[str, Any]:
 
 
 def to_run(row: Mapping[str, Any]) -> Run:
-    """From a row of ``RunRow``."""
+    """Return the run of a row of ``RunRow``."""
     return Run(**{name: row[name] for name in Run.__slots__})
 
 
-def view_row(view: KernelView) -> dict[str, Any]:
-    """The columns of ``KernelViewRow`` that say what ran."""
+def view_row(view: KernelView) -> Row:
+    """Return the columns of ``KernelViewRow`` for the kernels."""
     return asdict(view) | {"kernels": [list(astuple(kernel)) for kernel in view.kernels]}
 
 
 def to_view(row: Mapping[str, Any]) -> KernelView:
-    """From a row of ``KernelViewRow``.
+    """Return the kernel view of a row of ``KernelViewRow``.
 
     Raises:
-        StoreError: It holds something else.
+        StoreError: The row has another form.
     """
     kernels = row["kernels"]
     if not isinstance(kernels, list) or not all(_is_kernel(entry) for entry in kernels):
@@ -240,7 +230,7 @@ def to_view(row: Mapping[str, Any]) -> KernelView:
 
 
 def _is_kernel(entry: Sequence[object]) -> bool:
-    # Databases of others are merged: what cannot be summed must not get further than here.
+    # The database may be untrusted: refuse values that cannot be summed.
     if not isinstance(entry, list) or len(entry) != len(Kernel.__slots__):
         return False
     *texts, calls, time_ns = entry

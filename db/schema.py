@@ -7,10 +7,10 @@
     stack ──┘                    │        └── failure
                                  └── kernel_view
 
-A *combination* is a system, a stack and conditions; an *item* is one brick or model under one combination: the identity
-of what was measured. A *measurement* is open until ``finished_us`` is set; an item has at most one open one on each
-node. Systems and stacks are named by their content, runs, measurements and failures by UUID; the integer keys are local
-to a file. An item has at most one kernel view, the latest.
+A *combination* is a system, a stack and conditions. An *item* is one brick or model under one combination: the identity
+of measurements. A *measurement* is open until ``finished_us`` is set; an item has at most one open one on each node.
+Systems and stacks are identified by content, runs, measurements and failures by UUID; integer keys are local to a file.
+An item has at most one kernel view, the latest.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 APPLICATION_ID = 0x444C4252
-"""``PRAGMA application_id`` of our SQLite files: "DLBR" in ASCII."""
+"""``PRAGMA application_id`` of dlbricks' SQLite files: "DLBR" in ASCII."""
 
 REVISION = "0006"
 """Schema revision that this version reads and writes."""
@@ -47,7 +47,7 @@ EARLIER = ("", "0001", "0002", "0003", "0004", "0005")
 """Revisions of versions that were never released; nothing reads them."""
 
 REVISION_TABLE = Table(
-    # The layout of Alembic, which runs migrations. A name of ours marks the database as ours.
+    # The layout of Alembic, which runs migrations; the name marks the database as one of dlbricks.
     "dlbricks_revision",
     MetaData(),
     Column("version_num", String(32), nullable=False),
@@ -64,7 +64,7 @@ _OPEN = text("finished_us IS NULL")
 class Base(DeclarativeBase):
     """Root of the declarative models."""
 
-    # Named constraints: SQLite can only alter a table by copying it, and migrations find constraints by name.
+    # Named constraints: SQLite alters tables by copying them, and migrations find constraints by name.
     metadata = MetaData(
         naming_convention={
             "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -145,11 +145,11 @@ class CombinationRow(Base):
 
 
 class ItemRow(Base):
-    """The identity of what was measured: a subject under a combination."""
+    """The identity of measurements: a subject under a combination."""
 
     __tablename__ = "item"
-    # In this order the constraint's index answers every query of the store: those of one combination (all keys, or
-    # given ones), and those of several combinations for given keys.
+    # In this order the constraint's index serves every query of the store: of one combination (all keys, or given
+    # ones), and of several combinations for given keys.
     __table_args__ = (UniqueConstraint("combination_id", "subject", "key", "variant"),)
 
     id: Mapped[int] = mapped_column(Integer, primary_key=True)
@@ -200,11 +200,11 @@ class MeasurementRow(Base):
     undisturbed_ns: Mapped[float | None]
     quiet: Mapped[float | None]
     node: Mapped[str] = mapped_column(_NAME, server_default=_UNNAMED)
-    """That of its run, here too so that what is open can be told apart by it."""
+    """The run's node, here too to distinguish open measurements."""
 
 
 class BlockRow(Base):
-    """Raw samples of one session; the primary key refuses a block that is already there."""
+    """Raw samples of one session; the primary key prevents duplicate blocks."""
 
     __tablename__ = "block"
 
@@ -213,10 +213,10 @@ class BlockRow(Base):
     round: Mapped[int] = mapped_column(primary_key=True)
     warmups: Mapped[int]
     samples: Mapped[int]
-    """Number of samples; ``data`` is deflated where it is shorter than 16 bytes a sample."""
+    """Number of samples; ``data`` is deflated if it is shorter than 16 bytes per sample."""
     data: Mapped[bytes]
     visits: Mapped[bytes | None]
-    """When each was taken and how quiet it was (``values.Visit``), deflated where that is shorter."""
+    """Time and quietness of each sample (``values.Visit``), deflated if this is shorter."""
 
 
 class FailureRow(Base):
@@ -234,13 +234,13 @@ class FailureRow(Base):
 
 
 class KernelViewRow(Base):
-    """The kernels that ran for an item (``values.KernelView``), as they were profiled last."""
+    """The kernels that ran for an item (``values.KernelView``), in the latest profile."""
 
     __tablename__ = "kernel_view"
 
     item_id: Mapped[int] = mapped_column(ForeignKey("item.id"), primary_key=True, autoincrement=False)
     taken_us: Mapped[int] = mapped_column(BigInteger)
-    """Microseconds since 1970, UTC: of two views of an item the later one stays."""
+    """Microseconds since 1970, UTC; the later of two views of an item stays."""
     source: Mapped[str] = mapped_column(Text)
     executions: Mapped[int]
     wall_ns: Mapped[int] = mapped_column(BigInteger)
@@ -249,7 +249,7 @@ class KernelViewRow(Base):
 
 
 def table_of(row: type[Base]) -> Table:
-    """The table of a declarative model, for Core statements."""
+    """Return the table of a declarative model, for Core statements."""
     table = row.__table__
     assert isinstance(table, Table)  # noqa: S101  (declarative allows joins here, we declare none)
     return table

@@ -11,14 +11,16 @@ from sqlalchemy.exc import IntegrityError
 
 from ..errors import StoreError
 from .faults import guarded
-from .identity import insert_new, item_id, item_ids, put_stack_row, put_system_row, put_view
+from .identity import insert_new, item_id, item_ids, put_view
 from .queries import Reader
-from .rows import STATISTICS, block_row, run_row, stack_row, statistics_row, system_row, view_row
+from .rows import STATISTICS, block_row, keyed_row, run_row, statistics_row, view_row
 from .schema import (
     BlockRow,
     FailureRow,
     MeasurementRow,
     RunRow,
+    StackRow,
+    SystemRow,
     table_of,
 )
 from .values import (
@@ -78,13 +80,13 @@ class Store(Reader):
     def put_system(self, system: System) -> str:
         """Store a system, once; return its key."""
         with self.writing() as connection:
-            put_system_row(connection, system_row(system))
+            insert_new(connection, table_of(SystemRow), [keyed_row(system)])
         return system.key
 
     def put_stack(self, stack: Stack) -> str:
         """Store a stack, once; return its key."""
         with self.writing() as connection:
-            put_stack_row(connection, stack_row(stack))
+            insert_new(connection, table_of(StackRow), [keyed_row(stack)])
         return stack.key
 
     def begin_run(self, run: Run) -> None:
@@ -221,8 +223,8 @@ class Store(Reader):
 
         Args:
             failure: The failure to store.
-            instead_of: UUID of its open measurement, which is dropped in the same commit: a kill in between would
-                leave neither samples nor failure.
+            instead_of: UUID of its open measurement, which is dropped in the same commit: a kill in between would lose
+                both samples and failure.
         """
         with self.writing() as connection:
             if instead_of is not None:

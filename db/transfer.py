@@ -1,4 +1,4 @@
-"""Copy what one database holds into another; merge and export are two uses of it."""
+"""Copying from one database into another, for merge and export."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 from sqlalchemy import Connection, Table, bindparam, exists, or_, select, update
 
 from .identity import CHUNK, insert_new, item_ids, put_view, stored_stacks, stored_systems
-from .rows import stack_row, system_row
+from .rows import Row, keyed_row
 from .schema import (
+    Base,
     BlockRow,
     CombinationRow,
     FailureRow,
@@ -22,20 +23,19 @@ from .schema import (
     SystemRow,
     table_of,
 )
-from .values import Conditions, Identity, Subject
+from .values import Conditions, Identity, Stack, Subject, System
 
 _combination, _item, _measurement, _block, _failure, _run = map(
     table_of, (CombinationRow, ItemRow, MeasurementRow, BlockRow, FailureRow, RunRow)
 )
 _view = table_of(KernelViewRow)
-_Row = dict[str, Any]
 
 
 class Policy:
-    """What is copied; this one copies everything that is finished, as it is.
+    """The selection and conversion of copied rows; this class copies all finished results unchanged.
 
     Args:
-        node: Only what was measured on the node of this name, without kernel views, which are of none; None: all.
+        node: Copy only measurements of this node, without kernel views, which are not assigned to nodes; None for all.
     """
 
     subjects: tuple[Subject, ...] = tuple(Subject)
@@ -43,26 +43,26 @@ class Policy:
     def __init__(self, node: str | None = None) -> None:
         self.node = node
 
-    def run(self, row: _Row) -> _Row:
-        """The run as it is to be stored."""
+    def run(self, row: Row) -> Row:
+        """Return a run as it is stored in the target."""
         return row
 
-    def measurement(self, row: _Row) -> _Row:
-        """The measurement as it is to be stored."""
+    def measurement(self, row: Row) -> Row:
+        """Return a measurement as it is stored in the target."""
         return row
 
-    def failure(self, row: _Row) -> _Row:
-        """The failure as it is to be stored."""
+    def failure(self, row: Row) -> Row:
+        """Return a failure as it is stored in the target."""
         return row
 
-    def view(self, row: _Row) -> _Row:
-        """The kernel view as it is to be stored."""
+    def view(self, row: Row) -> Row:
+        """Return a kernel view as it is stored in the target."""
         return row
 
 
 @dataclass(frozen=True, slots=True)
 class Transferred:
-    """Rows that were new to the target.
+    """Numbers of rows that were new to the target.
 
     Attributes:
         systems: Systems.
@@ -71,7 +71,7 @@ class Transferred:
         measurements: Finished measurements.
         blocks: Their blocks of raw samples.
         failures: Failures.
-        kernel_views: Kernel views, those included that took the place of an older one.
+        kernel_views: Kernel views, including those that replaced an older one.
     """
 
     systems: int = 0
@@ -84,21 +84,23 @@ class Transferred:
 
 
 def transfer(source: Connection, target: Connection, policy: Policy | None = None) -> Transferred:
-    """Copy finished measurements, failures and all that they refer to, leaving out what the target has.
+    """Copy finished measurements, failures and everything that they refer to, unless the target has them.
 
-    Systems and stacks are the same where their content is (their keys are recomputed, so that an edited file cannot
-    pass one machine off as another), runs, measurements and failures where their UUID is. What the target holds is
-    never changed, but for a run that had not ended there and has ended here, and a kernel view that is older than the
-    one here. Open items stay behind: only the machine that began one can continue it.
+    Systems and stacks are identified by content (their keys are recomputed, so that an edited file cannot present one
+    machine as another), runs, measurements and failures by UUID. Rows of the target are changed in two cases only: a
+    run that has ended since, and a kernel view that is older than the source's. Open items are not copied: only the
+    machine that began one can continue it.
 
     Args:
         source: Connection to read from.
         target: Connection inside a writing transaction.
-        policy: What to copy, and what to strip.
+        policy: The rows to copy, and their conversion.
     """
     policy = policy or Policy()
     subjects = [str(subject) for subject in policy.subjects]
-    done = Transferred(systems=_systems(source, target), stacks=_stacks(source, target))
+    systems = _add_keyed(target, SystemRow, stored_systems(source))
+    stacks = _add_keyed(target, StackRow, stored_stacks(source))
+    done = Transferred(systems=systems, stacks=stacks)
     runs, new = _runs(source, target, policy, subjects)
     done = replace(done, runs=new)
     identities = _identities(source, subjects)
@@ -118,20 +120,15 @@ def transfer(source: Connection, target: Connection, policy: Policy | None = Non
     return replace(done, kernel_views=_views(source, target, policy, identities) if policy.node is None else 0)
 
 
-def _systems(source: Connection, target: Connection) -> int:
-    found = sorted(stored_systems(source).items())
-    return insert_new(target, table_of(SystemRow), [system_row(system) for _, system in found])
-
-
-def _stacks(source: Connection, target: Connection) -> int:
-    found = sorted(stored_stacks(source).items())
-    return insert_new(target, table_of(StackRow), [stack_row(stack) for _, stack in found])
+def _add_keyed(target: Connection, row: type[Base], stored: Mapping[str, System | Stack]) -> int:
+    rows = [keyed_row(value) for _, value in sorted(stored.items())]
+    return insert_new(target, table_of(row), rows)
 
 
 def _runs(
     source: Connection, target: Connection, policy: Policy, subjects: Collection[str]
 ) -> tuple[Collection[str], int]:
-    """Copy the runs that are wanted; which they are, and how many were new."""
+    """Copy the selected runs; return their ids and the number of new ones."""
     used = [
         exists().where(table.c.run_id == _run.c.id, table.c.item_id == _item.c.id, _item.c.subject.in_(subjects))
         for table in (_measurement, _failure)
@@ -154,7 +151,7 @@ def _runs(
 
 
 def _identities(source: Connection, subjects: Collection[str]) -> dict[int, Identity]:
-    """By the source's local key, every item of which something is copied."""
+    """Return the identities of all copied items, by the source's local key."""
     places = {id_: place for id_, *place in source.execute(select(_combination))}
     finished = exists().where(_measurement.c.item_id == _item.c.id, _measurement.c.finished_us.is_not(None))
     others = [exists().where(table.c.item_id == _item.c.id) for table in (_failure, _view)]
@@ -164,8 +161,8 @@ def _identities(source: Connection, subjects: Collection[str]) -> dict[int, Iden
 
 def _new_rows(
     source: Connection, target: Connection, table: Table, items: Mapping[int, int], runs: Collection[str]
-) -> Iterator[list[_Row]]:
-    """Rows of a table that hangs on items and that the target lacks, with the target's ``item_id``, chunk by chunk."""
+) -> Iterator[list[Row]]:
+    """Yield rows of a table with items that the target lacks, with the target's ``item_id``, in chunks."""
     query = select(table).order_by(table.c.id)
     if table is _measurement:
         query = query.where(_measurement.c.finished_us.is_not(None))
@@ -180,14 +177,14 @@ def _new_rows(
             yield new
 
 
-def _blocks(source: Connection, measurements: Collection[str]) -> list[_Row]:
+def _blocks(source: Connection, measurements: Collection[str]) -> list[Row]:
     query = select(_block).where(_block.c.measurement_id.in_(measurements))
     ordered = query.order_by(_block.c.measurement_id, _block.c.process, _block.c.round)
     return [dict(row) for row in source.execute(ordered).mappings()]
 
 
 def _views(source: Connection, target: Connection, policy: Policy, identities: Mapping[int, Identity]) -> int:
-    """Kernel views; of two of one item the later one stays, by the clocks of the machines that took them."""
+    """Copy kernel views; of two views of an item the later one stays, by the clocks of the measuring machines."""
     columns = [column for column in _view.c if column.name != "item_id"]
     rows = source.execution_options(yield_per=CHUNK).execute(select(_view).order_by(_view.c.item_id)).mappings()
     return sum(

@@ -11,74 +11,74 @@ from typing import Any, TypedDict
 
 
 def content_key(value: object) -> str:
-    """SHA-256 (hexadecimal) of the canonical JSON of a value: equal on every machine and run."""
+    """Return the SHA-256 (hexadecimal) of a value's canonical JSON, equal on every machine and run."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 class Subject(StrEnum):
-    """What was timed."""
+    """The kind of a timed network."""
 
     BRICK = "brick"
     MODEL = "model"
     """Ground truth; its key is ``ModelGraph.key``."""
     REFERENCE = "reference"
-    """A network of our own, which measures what a call costs, or what the machine does at most."""
+    """A built-in network that measures the cost of a call, or a ceiling of the machine."""
 
 
 PROTOCOL = 3
-"""How samples are taken (docs/measuring.md). Rows of different protocols are never combined."""
+"""Version of the sampling method (docs/measuring.md). Rows of different protocols are never combined."""
 
 NATIVE = "float32"
-"""The precision that every backend has: each value in the network's own type, which is float32 in most models."""
+"""The precision of every backend: each value in the network's own type, float32 in most models."""
 
 INNER = "inner"
-"""The variant of a brick without the layout changes at its edges: measured beside it, never asked for."""
+"""The variant of a brick without the layout changes at its edges; measured together with the brick."""
 
 HOST = "host"
-"""The variant of a brick that is what the processor takes to enqueue it: measured beside it, never asked for."""
+"""The variant with the processor's time to enqueue a brick; measured together with the brick."""
 
 PARTS = (INNER, HOST)
-"""Parts of a brick, no ways to run it."""
+"""Variants that are parts of a brick."""
 
 DATA = "data"
-"""The variant that a model's data effect is stored as."""
+"""The variant for a model's data effect."""
 
 DATA_CACHE = "hot"
-"""Where data effects are measured: each layer repeats while it is timed. Values affect the arithmetic only, and cold
-weights cost the same with both."""
+"""Cache state of data effects: each layer repeats while it is timed. Values affect the arithmetic only, and cold
+weights cost the same in both cases."""
 
 PROFILED_CACHE = "hot"
-"""Where kernels are recorded: they are the same whatever the caches hold."""
+"""Cache state of recorded kernels, which do not depend on caches."""
 
 _SMALL_LAST_LEVEL = 64 << 20
-"""A last-level cache up to this size is evicted as a whole; larger ones are shared by many cores (``Evictor``)."""
+"""A last-level cache up to this size is evicted completely; larger ones are shared by many cores (``Evictor``)."""
 
 
 class Stop(StrEnum):
-    """Why sampling of an item ended."""
+    """The reason that sampling of an item ended."""
 
     VISITS = "visits"
-    """It was visited as often as was asked for."""
+    """All requested visits were made."""
     BUDGET = "budget"
-    """The time that was given is spent."""
+    """The time budget was spent."""
 
 
 class Verdict(StrEnum):
-    """How far a measurement can be trusted."""
+    """The reliability of a measurement."""
 
     STABLE = "stable"
-    """Half-width of the mean at most 2 %, and it is known from two processes at least."""
+    """Half-width of the mean at most 2 %, from at least two processes."""
     NOISY = "noisy"
     """Half-width at most 10 %."""
     UNSTABLE = "unstable"
-    """Wider than that."""
+    """Half-width above 10 %."""
     TIMED_OUT = "timed-out"
     """Fewer than the minimum number of samples."""
 
 
 def evicted_bytes(last_level: int, private: int) -> int:
-    """Bytes that are streamed through for cold caches, by the sizes of the last-level cache and of one core's L2."""
+    """Return the bytes to stream through for cold caches, by the sizes of the last-level cache and one core's L2."""
     return 2 * last_level if last_level <= _SMALL_LAST_LEVEL else 4 * private
 
 
@@ -86,7 +86,7 @@ def evicted_bytes(last_level: int, private: int) -> int:
 class System:
     """The hardware that decides a latency; no host name.
 
-    ``key`` covers all fields, so that two equal machines are one system.
+    ``key`` covers all fields, so that equal machines are one system.
     """
 
     cpu: str
@@ -96,7 +96,7 @@ class System:
     cache_bytes: tuple[tuple[str, int], ...]
     """Cache name (``L1d``, ``L2``, ``L3``) to bytes, per instance."""
     memory_gib: int
-    """Rounded to whole GiB, so that a kernel's reservation makes no new system."""
+    """Rounded to whole GiB, so that a kernel's reservation does not change the system."""
     isa: tuple[str, ...] = ()
     """The instruction sets that runtimes dispatch on, sorted (``avx2``, ``avx512f``, ``amx_tile``…)."""
     gpus: tuple[str, ...] = ()
@@ -125,18 +125,18 @@ class Stack:
 
     @property
     def runtime(self) -> Runtime:
-        """What runs it, with every option."""
+        """The runtime with every option."""
         return Runtime(self.backend, self.device, self.options)
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What is asked to execute networks; which versions it has, only a ``Stack`` knows.
+    """A requested backend with device and options, without versions.
 
     Attributes:
         backend: Name of the backend.
         device: One of its devices.
-        options: Sorted (option, value); options that are not named have their defaults.
+        options: Sorted (option, value); other options have their defaults.
     """
 
     backend: str = "onnxruntime"
@@ -150,11 +150,11 @@ class Runtime:
 
 
 DEFAULT_RUNTIME = Runtime()
-"""What executes where nobody says otherwise."""
+"""The default runtime."""
 
 
 class RuntimeFields(TypedDict, total=False):
-    """A ``Runtime`` as keywords of a function; options are given by name."""
+    """A ``Runtime`` as keywords of a function, with options by name."""
 
     backend: str
     device: str
@@ -162,14 +162,14 @@ class RuntimeFields(TypedDict, total=False):
 
 
 def runtime_from(fields: Mapping[str, Any]) -> Runtime:
-    """Return the runtime that keywords name, as in ``RuntimeFields``."""
+    """Return the runtime that the keywords of ``RuntimeFields`` describe."""
     usual = DEFAULT_RUNTIME
     return Runtime.of(fields.get("backend", usual.backend), fields.get("device", usual.device), fields.get("options"))
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The options that are part of what is measured and the same for every backend (docs/cli.md)."""
+    """The options of a measurement that are the same for every backend (docs/cli.md)."""
 
     threads: int
     cache: str = "hot"
@@ -178,7 +178,7 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What is measured, and under what: two measurements of one identity are comparable.
+    """The identity of a measurement; measurements of one identity are comparable.
 
     Attributes:
         subject: Brick, model or reference.
@@ -186,8 +186,7 @@ class Identity:
         system: Key of the system.
         stack: Key of the stack.
         conditions: Threads, cache state and precision.
-        variant: Name of an algorithm, or of a part that was measured by itself; empty for all of it as the runtime
-            chooses.
+        variant: Name of an algorithm or of a separately measured part; empty for the whole with the runtime's choice.
     """
 
     subject: Subject
@@ -200,7 +199,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """A system, a stack and conditions, which many measurements share.
+    """A system, a stack and conditions of many measurements.
 
     Attributes:
         system: Key of the system.
@@ -213,20 +212,20 @@ class Circumstances:
     conditions: Conditions
 
     def identity(self, subject: Subject, key: str, *, cache: str | None = None, variant: str = "") -> Identity:
-        """Return the identity of a brick, model or reference here, or here in another cache state."""
+        """Return the identity of a brick, model or reference here, optionally in another cache state."""
         here = self.conditions if cache is None else replace(self.conditions, cache=cache)
         return Identity(subject, key, self.system, self.stack, here, variant)
 
 
 class _Identified:
-    """A value that is of an identity, with the identity's fields as its own."""
+    """A value with an identity, and the identity's fields as properties."""
 
     __slots__ = ()
     identity: Identity
 
     @property
     def subject(self) -> Subject:
-        """What was timed."""
+        """The kind of the timed network."""
         return self.identity.subject
 
     @property
@@ -251,21 +250,21 @@ class _Identified:
 
     @property
     def variant(self) -> str:
-        """Name of an algorithm or part; empty for all of it as the runtime chooses."""
+        """Name of an algorithm or part; empty for the whole with the runtime's choice."""
         return self.identity.variant
 
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """When one sample was taken, and how quiet the machine was around it.
+    """The time of a sample, and the quietness of the machine around it.
 
     Attributes:
         begun_us: Microseconds since 1970, UTC.
-        compute_ns: The slower of two probes of arithmetic, one just before and one just after.
+        compute_ns: The slower of two probes of arithmetic, just before and just after.
         memory_ns: The slower of two probes of memory, likewise.
-        cpu_ns: CPU time of the process that executed it; None where the system does not tell.
-        switches: How often the kernel took a core away from that process, to run another program; likewise.
-        waited_ns: How long the threads of its process waited for a core, all together; likewise.
+        cpu_ns: CPU time of the executing process; None if the system does not report it.
+        switches: Number of times that the kernel gave a core of that process to another program; likewise.
+        waited_ns: Total waiting time of the process's threads for a core; likewise.
     """
 
     begun_us: int
@@ -278,17 +277,16 @@ class Visit:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The samples of one item from one session of a worker, as the worker replied them.
+    """The samples of one item from one session of a worker, as replied by the worker.
 
     Attributes:
-        process: Number of the worker process within the run's group, from 0; as many as there are over all runs that
-            an item was taken up by.
+        process: Number of the worker process within the run's group, from 0, counted over all runs of an item.
         round: Number of the session within that process, from 0.
-        samples: (elapsed_ns, loops) in the order taken, warm-ups excluded. The clock's own cost is taken off, so that
-            a very short one may be negative.
-        warmups: Number of warm-up executions that were dropped before.
-        visits: When each sample was taken. Items of one group that have a process and round in
-            common were visited in turn: sample i of one belongs to sample i of the other.
+        samples: (elapsed_ns, loops) in order, without warm-ups. The clock's cost is subtracted, so that very short ones
+            may be negative.
+        warmups: Number of warm-up executions before.
+        visits: Time of each sample. Items of one group with a common process and round were visited alternately: sample
+            i of one belongs to sample i of the other.
     """
 
     process: int
@@ -298,7 +296,7 @@ class Block:
     visits: tuple[Visit, ...] = ()
 
     def beside(self, other: Block) -> bool:
-        """Whether the visits of both fell into the same time; False where one does not know when it was visited."""
+        """Return True if the visits of both overlap in time; False if one has unknown times."""
         if not self.visits or not other.visits:
             return False
         return (
@@ -309,7 +307,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Statistics of samples: all times are of *one* execution of what was timed, in nanoseconds."""
+    """Statistics of samples: all times are of *one* execution, in nanoseconds."""
 
     median_ns: float
     mean_ns: float
@@ -319,7 +317,7 @@ class Summary:
     p90_ns: float
     p99_ns: float
     ci95_ns: tuple[float, float]
-    """Interval of the mean, by what time blocks and processes differ by."""
+    """Interval of the mean, from differences between time blocks and processes."""
     samples: int
     block_medians_ns: tuple[float, ...]
     """Median of each block in (process, round) order."""
@@ -328,35 +326,35 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Measurement(_Identified):
-    """The samples of one subject on one stack and system, with statistics, verdict and why it stopped.
+    """The samples of one subject on one stack and system, with statistics, verdict and the reason for stopping.
 
-    All times are of *one* execution of the subject, in nanoseconds. ``unroll`` copies ran per loop; the statistics
-    are divided by it, the raw samples are not.
+    All times are of *one* execution of the subject, in nanoseconds. ``unroll`` copies ran per loop; the statistics are
+    divided by it, the raw samples are not.
     """
 
     id: str
     """UUID."""
     run: str
-    """UUID of the run that took it."""
+    """UUID of its run."""
     identity: Identity
     unroll: int
     summary: Summary
     stop: Stop
     load_ns: int | None = None
-    """Time to create the session; None where not taken."""
+    """Time to create the session; None if unknown."""
     first_run_ns: int | None = None
     protocol: int = PROTOCOL
-    """How the samples were taken."""
+    """Version of the sampling method."""
     footprint_bytes: int | None = None
-    """What is touched between two visits of the same weights; 0 where it ran alone; None where that is not known."""
+    """Bytes touched between two visits of the same weights; 0 if it ran alone; None if unknown."""
     undisturbed_ns: float | None = None
-    """Latency on a quiet machine (docs/measuring.md): what is compared across runs; None where it is not known."""
+    """Latency on a quiet machine (docs/measuring.md), compared across runs; None if unknown."""
     quiet: float | None = None
-    """Share of its visits that were quiet, by the probes around them; None where it is not known."""
+    """Share of quiet visits, from the probes around them; None if unknown."""
 
     @property
     def latency_ns(self) -> float:
-        """The mean: unlike medians, means of visits that alternate add up."""
+        """The mean: unlike medians, means of alternating visits add up."""
         return self.summary.mean_ns
 
     @property
@@ -372,19 +370,19 @@ class Measurement(_Identified):
 
     @property
     def latency_ms(self) -> float:
-        """The mean in milliseconds, as reports have it."""
+        """The mean in milliseconds."""
         return self.latency_ns / 1e6
 
     @property
     def ci95_ms(self) -> tuple[float, float]:
-        """95 % interval of that."""
+        """95 % interval of ``latency_ms``."""
         low, high = self.ci95_ns
         return low / 1e6, high / 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class Failure(_Identified):
-    """A brick or model that could not be measured: stored, never silent, never zero."""
+    """A brick or model that could not be measured, stored with its reason."""
 
     id: str
     run: str
@@ -396,16 +394,15 @@ class Failure(_Identified):
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """What a runtime executed under one name, in one execution of a network.
+    """A function that a runtime executed under one name, in one execution of a network.
 
     Attributes:
-        name: As the runtime prints it, such as ``aten::addmm`` or ``brgconv_avx512_f32``.
-        operator: The framework's operator that launched it; empty where that is not known.
-        place: The device or execution provider that it ran on, as the runtime prints it.
-        calls: How often it ran.
-        time_ns: Of all its calls together, the median over the profiled executions; None where the profiler reports
-            none.
-            A profiler adds to what it watches: these are shares, and never latencies.
+        name: Its name from the runtime, for example ``aten::addmm`` or ``brgconv_avx512_f32``.
+        operator: The framework's operator that launched it; empty if unknown.
+        place: Its device or execution provider, as printed by the runtime.
+        calls: The number of calls.
+        time_ns: Time of all its calls together, the median over the profiled executions; None if the profiler does not
+            report it. Profilers add overhead: use these as shares, not as latencies.
     """
 
     name: str
@@ -417,13 +414,13 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class KernelView:
-    """The kernels that ran for a network, taken in a pass apart from timing.
+    """The kernels that ran for a network, from a pass separate from timing.
 
     Attributes:
-        kernels: By name, operator and place, in the order in which each first started.
-        wall_ns: One profiled execution, the median: longer than one that nobody watches.
-        executions: How many were profiled.
-        source: Which profiler, such as ``torch.profiler``.
+        kernels: By name, operator and place, in the order of their first starts.
+        wall_ns: Median time of a profiled execution, which is longer than an unprofiled one.
+        executions: Number of profiled executions.
+        source: Name of the profiler, for example ``torch.profiler``.
     """
 
     kernels: tuple[Kernel, ...]
@@ -433,29 +430,23 @@ class KernelView:
 
 
 @dataclass(frozen=True, slots=True)
-class Combination:
-    """A system, a stack and conditions under which something is stored.
+class Combination(Circumstances):
+    """A system, a stack and conditions with stored results.
 
     Attributes:
-        system: Key of the system.
-        stack: Key of the stack.
-        conditions: Threads, cache state and precision.
-        count: Number of distinct items (bricks, models) that have a finished measurement there.
+        count: Number of distinct items (bricks, models) with a finished measurement.
     """
 
-    system: str
-    stack: str
-    conditions: Conditions
     count: int
 
 
 MODELS = "models"
-"""Under this name a run stores the names of its models, by key."""
+"""Name under which a run stores the names of its models, by key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Provenance of one ``run`` or ``measure``: everything needed to say where a number came from."""
+    """Provenance of one ``run`` or ``measure``, for every number that came from it."""
 
     id: str
     started: str
@@ -465,7 +456,7 @@ class Run:
     command: str
     """``run`` or ``measure``."""
     suite: str | None
-    """Suite hash, where there was one."""
+    """Suite hash; None without a suite."""
     system: str
     stack: str
     options: Mapping[str, object] = field(default_factory=dict)
@@ -474,24 +465,24 @@ class Run:
     after: Mapping[str, object] | None = None
     finished: str | None = None
     node: str = ""
-    """What the owner calls the machine that it ran on; empty where it has no name. Never its host name by itself."""
+    """The owner's name of the machine; empty without a name. The host name is never used instead."""
     campaign: str = ""
-    """What it was part of, in the owner's words; empty for nothing."""
+    """The owner's name of the campaign; empty without one."""
 
     def measured(self, name: str) -> str | None:
-        """Key of the model that had this name in the run; None if there was none."""
+        """Return the key of the model with this name in the run; None for an unknown name."""
         names = self.options.get(MODELS)
         found = [key for key, other in names.items() if other == name] if isinstance(names, Mapping) else []
         return found[0] if found else None
 
 
 def earlier_version(runs: Iterable[Run], name: str, key: str) -> str:
-    """Text on the latest run in which another model had this name; empty if there is none.
+    """Return text on the latest run that measured another model of this name; empty without such a run.
 
     Args:
-        runs: Oldest first.
-        name: Of the model.
-        key: Of the model, as it is now.
+        runs: Runs, oldest first.
+        name: The model's name.
+        key: The model's current key.
     """
     known = [run for run in runs if run.measured(name) not in {None, key}]
     if not known:

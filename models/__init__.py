@@ -1,4 +1,4 @@
-"""Where models come from: files, folders, globs, the built-in zoo; reading without weights, binding of dimensions."""
+"""Sources of models: files, folders, globs, the built-in zoo; reading without weights, and binding of dimensions."""
 
 from .binding import require_known
 from .source import ModelSource, find_models

@@ -1,7 +1,7 @@
-"""Binding: every dynamic dimension of a model's inputs gets a value, and what was bound is recorded.
+"""Binding: every dynamic dimension of a model's inputs gets a value, which is recorded.
 
 A value comes from ``--dim``, from ``--batch``, from arithmetic on other dimensions (``past_sequence_length + 1``), or
-from what the name or the place of the dimension says (``dimensions.py``), in this order.
+from the dimension's name or place (``dimensions.py``), in this order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .external import count_elements
 from .skeleton import is_weight
 from .subgraphs import Shape, infer_shapes, require_text, static_shape, static_shapes
 
-# Changing a batch that is fixed in the file: which shapes and constants must change, and whether that holds.
+# Changing a batch that the file fixes: the shapes and constants that change, and a check of the result.
 
 
 _REMEDY = "export it with a dynamic batch dimension"
@@ -29,12 +29,12 @@ _RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
 
 @dataclass(frozen=True, slots=True)
 class Rebatch:
-    """What moves a model from one batch to another.
+    """The changes that move a model from one batch to another.
 
     Attributes:
         inputs: New shape, by input.
         targets: New constant target of a Reshape, by the node's output.
-        outputs: New shape, by output, where it can be inferred.
+        outputs: New shape, by output, if it can be inferred.
     """
 
     inputs: Mapping[str, Shape]
@@ -43,11 +43,11 @@ class Rebatch:
 
 
 def leading_dimension(model: ModelProto, *, apart_from: Collection[str] = ()) -> int | None:
-    """The batch that a model is fixed at: the first dimension of its first input that has one.
+    """Return the batch that a model is fixed at: the first dimension of its first suitable input.
 
     Args:
         model: The model, in normal form.
-        apart_from: Inputs whose first dimension is dynamic.
+        apart_from: Inputs with a dynamic first dimension.
     """
     for value in model.graph.input:
         dims = value.type.tensor_type.shape.dim
@@ -57,21 +57,20 @@ def leading_dimension(model: ModelProto, *, apart_from: Collection[str] = ()) ->
 
 
 def plan_rebatch(model: ModelProto, old: int, new: int) -> Rebatch:
-    """Find what to change to move a static model from one batch to another.
+    """Find the changes that move a static model from one batch to another.
 
-    Inputs whose first dimension is the old batch get the new one. A constant target of a Reshape that lies behind an
-    input says how many leading rows all samples together make, so that its first element grows with the batch
-    (unless it is 0 or -1, which follow by themselves). Whether that was right is then checked by inferring all shapes
-    again: each value must be as before, or have exactly the batch's factor more elements, and what such a Reshape
-    reads must have grown along its first dimension.
+    Inputs with the old batch as first dimension get the new one. A constant target of a Reshape behind an input states
+    how many leading rows all samples together make, so its first element is scaled with the batch (unless it is 0 or
+    -1). A second shape inference then checks the result. Every value must keep its shape or have exactly the batch's
+    factor more elements, and the input of a changed Reshape must have grown along its first dimension.
 
     Args:
-        model: The model in normal form, with static inputs; used up.
-        old: The batch that it is fixed at.
-        new: The batch wanted.
+        model: The model in normal form, with static inputs; it is modified.
+        old: The fixed batch.
+        new: The requested batch.
 
     Raises:
-        UnsupportedModel: The batch is baked into the model in another way; says where.
+        UnsupportedModel: The model fixes the batch in another way, which the message names.
     """
     change = f"the fixed batch {old} cannot be changed to {new}"
     _drop_types(model.graph)
@@ -91,7 +90,7 @@ def plan_rebatch(model: ModelProto, old: int, new: int) -> Rebatch:
 
 
 def apply_rebatch(model: ModelProto, rebatch: Rebatch) -> None:
-    """Change the batch of a model in place; the types of interior values are void and dropped."""
+    """Change the batch of a model in place; the types of interior values become invalid and are dropped."""
     graph = model.graph
     _drop_types(graph)
     for value in graph.output:
@@ -109,7 +108,7 @@ def apply_rebatch(model: ModelProto, rebatch: Rebatch) -> None:
         if len(node.input) < 2:  # an attribute before opset 5
             next(attribute for attribute in node.attribute if attribute.name == "shape").ints[:] = target
             continue
-        # A constant of its own: the old one may have other readers.
+        # A new constant, because the old one may have other readers.
         name = f"{node.output[0]}__target"
         raw = np.asarray(target, "<i8").tobytes()
         graph.initializer.add(name=name, data_type=TensorProto.INT64, dims=[len(target)], raw_data=raw)
@@ -144,7 +143,7 @@ def _grown_targets(graph: GraphProto, old: int, new: int) -> dict[str, Shape]:
 
 
 def _target(node: NodeProto, constants: Mapping[str, TensorProto]) -> Shape:
-    """The constant target of a Reshape; empty where it is not constant."""
+    """Return the constant target of a Reshape; empty if it is not constant."""
     if len(node.input) < 2:
         return next((tuple(attribute.ints) for attribute in node.attribute if attribute.name == "shape"), ())
     tensor = constants.get(node.input[1])
@@ -153,7 +152,7 @@ def _target(node: NodeProto, constants: Mapping[str, TensorProto]) -> Shape:
 
 @dataclass(frozen=True, slots=True)
 class _RebatchChange:
-    """A change in words, its two batches, and the static shapes by value at each."""
+    """A change of batch as text, with both batches and the static shapes by value at each."""
 
     text: str
     old: int
@@ -190,7 +189,7 @@ def _check(graph: GraphProto, rebatch: Rebatch, change: _RebatchChange) -> None:
 
 
 def _infer(model: ModelProto, *, strict: bool, change: str) -> dict[str, Shape]:
-    """Static shapes by value, inputs among them."""
+    """Return static shapes by value, including inputs."""
     try:
         return static_shapes(infer_shapes(model, strict=strict).graph)
     except BrokenModel as error:
@@ -199,14 +198,14 @@ def _infer(model: ModelProto, *, strict: bool, change: str) -> dict[str, Shape]:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """What binding a model takes; a matter of its structure alone.
+    """The values and changes that bind a model, which depend on its structure only.
 
     Attributes:
-        bound: Value by name: a dimension's, a name in its arithmetic, or ``input[axis]``.
-        overrides: ``dim_param`` of an input to value, for a runtime that loads the file itself.
-        shapes: Static shape of each input that had none.
-        rebatch: The change of a batch that the file fixes; None where there is none.
-        edited: Whether the file cannot serve with ``overrides`` alone.
+        bound: Value by name: of a dimension, of a name in its arithmetic, or of ``input[axis]``.
+        overrides: ``dim_param`` of an input to value, for a runtime that loads the file directly.
+        shapes: Static shape of each dynamic input.
+        rebatch: The change of a batch that the file fixes, or None.
+        edited: True if ``overrides`` alone do not suffice for the file.
     """
 
     bound: Mapping[str, int] = field(default_factory=dict)
@@ -221,14 +220,14 @@ def plan(model: ModelProto, *, batch: int | None = None, dims: Mapping[str, int]
 
     Args:
         model: The model; not changed.
-        batch: Value of the batch dimension. A batch that is fixed in the file is changed, where that can be done.
-        dims: Value by dimension name, or by ``input[axis]`` for a dimension without a name. Names that this model
-            does not have are ignored (``require_known`` reports them).
+        batch: Value of the batch dimension. A batch that the file fixes is changed, if possible.
+        dims: Value by dimension name, or by ``input[axis]`` for a dimension without a name. Names that this model lacks
+            are ignored (``require_known`` reports them).
 
     Raises:
-        UnboundDimension: A dimension has no value, and no sensible default.
+        UnboundDimension: A dimension has neither a value nor a sensible default.
         UsageError: ``batch`` and ``dims`` contradict each other.
-        UnsupportedModel: An input states no rank; or a fixed batch cannot be changed.
+        UnsupportedModel: An input lacks a rank, or a fixed batch cannot be changed.
     """
     given = dims or {}
     dynamic = list(_dynamic_dimensions(model))
@@ -256,10 +255,10 @@ def plan(model: ModelProto, *, batch: int | None = None, dims: Mapping[str, int]
 
 
 def apply(model: ModelProto, binding: Binding) -> None:
-    """Bind a model in place: the one that was planned for, or the same one with its weights.
+    """Bind a model in place: the planned one, or the same one with its weights.
 
-    All occurrences of a name get its value, in the types of interior values and outputs too. A change of a fixed
-    batch drops those of interior values.
+    All occurrences of a name get its value, also in the types of interior values and outputs. A change of a fixed batch
+    drops the types of interior values.
     """
     graph = model.graph
     for value in graph.input:
@@ -275,7 +274,7 @@ def apply(model: ModelProto, binding: Binding) -> None:
 
 
 class HasBound(Protocol):
-    """A skeleton, or anything that was made of one."""
+    """A skeleton, or a value made from one."""
 
     @property
     def bound(self) -> Mapping[str, int]:
@@ -287,10 +286,10 @@ def require_known(dims: Mapping[str, int], models: Iterable[HasBound]) -> None:
 
     Args:
         dims: Value by dimension name.
-        models: The models that could be read, as skeletons or graphs.
+        models: The readable models, as skeletons or graphs.
 
     Raises:
-        UsageError: It is of none; the message says which there are.
+        UsageError: No model has the dimension; the message lists the known ones.
     """
     known: set[str] = set().union(*(model.bound for model in models))
     if unknown := sorted(set(dims) - known):
@@ -299,7 +298,9 @@ def require_known(dims: Mapping[str, int], models: Iterable[HasBound]) -> None:
 
 
 def kinds_of(model: ModelProto) -> dict[str, DimensionKind]:
-    """What each dynamic dimension of a model in normal form counts, and each name in its arithmetic, by label.
+    """Return the kinds of a model's dynamic dimensions, and of the names in their arithmetic, by label.
+
+    The model is in normal form.
 
     Raises:
         UnsupportedModel: An input states no rank.
@@ -331,7 +332,7 @@ def _kind(dimension: Dimension) -> DimensionKind:
 
 
 def _kinds(dynamic: list[Dimension], given: Mapping[str, int]) -> tuple[dict[str, DimensionKind], list[str]]:
-    """What each label counts, and each name in a label's arithmetic; and the labels that are arithmetic."""
+    """Return the kind of each label and of each name in arithmetic, and the labels that are arithmetic."""
     kinds: dict[str, DimensionKind] = {}
     composed: dict[str, None] = {}
     for dimension in dynamic:
@@ -339,14 +340,14 @@ def _kinds(dynamic: list[Dimension], given: Mapping[str, int]) -> tuple[dict[str
             composed[dimension.name] = None
             for name in arithmetic.names:
                 kinds.setdefault(name, classify_name(name, dimension.input))
-        # What a plain dimension is outweighs what a name within arithmetic suggests.
+        # A plain dimension takes precedence over a name in arithmetic.
         elif kinds.get(dimension.label, DimensionKind.UNKNOWN) is DimensionKind.UNKNOWN:
             kinds[dimension.label] = classify(dimension)
     return kinds, list(composed)
 
 
 def _values(dynamic: list[Dimension], batch: int | None, given: Mapping[str, int]) -> dict[str, int]:
-    """The value of each label, and of each name in a label's arithmetic."""
+    """Return the value of each label, and of each name in a label's arithmetic."""
     kinds, composed = _kinds(dynamic, given)
     decoding = DimensionKind.PAST in kinds.values()
     bound: dict[str, int] = {}
@@ -383,7 +384,7 @@ def _require_all(dynamic: list[Dimension], bound: Mapping[str, int]) -> None:
 
 
 def _total(kinds: Mapping[str, DimensionKind], bound: Mapping[str, int], *, decoding: bool) -> int:
-    """Cached positions and new ones together."""
+    """Return the number of cached and new positions together."""
     past = [bound[name] for name, kind in kinds.items() if kind is DimensionKind.PAST and name in bound]
     new = [bound[name] for name, kind in kinds.items() if kind is DimensionKind.SEQUENCE and name in bound]
     return (past[0] if past else 0) + (new[0] if new else default_value(DimensionKind.SEQUENCE, decoding=decoding) or 0)

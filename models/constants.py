@@ -1,4 +1,4 @@
-"""The constants of a model, whatever form they take in the file."""
+"""The constants of a model in all forms of the file."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from .subgraphs import is_standard
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A value that is fixed in the file.
+    """A value fixed by the file.
 
     Attributes:
         dtype: ONNX's number of the element type.
         dims: Static shape.
-        nbytes: Bytes that it takes in the source: dense, or values and indices of a sparse tensor.
+        nbytes: Bytes in the source: dense, or values and indices of a sparse tensor.
         tensor: The values, for at most ``KEPT_ELEMENTS`` elements; None for larger ones.
-        causal: Whether it is larger, and a causal mask.
+        causal: True for a larger constant that is a causal mask.
     """
 
     dtype: int
@@ -35,7 +35,7 @@ class Constant:
 
 
 def initializers(graph: GraphProto) -> Iterator[tuple[str, Constant]]:
-    """Name and value of each initializer of a graph, dense and sparse."""
+    """Yield name and value of each initializer of a graph, dense and sparse."""
     for tensor in graph.initializer:
         name = tensor.name
         yield name, dense_constant(tensor, name)
@@ -45,7 +45,7 @@ def initializers(graph: GraphProto) -> Iterator[tuple[str, Constant]]:
 
 
 def graph_constants(graph: GraphProto) -> Iterator[tuple[str, Constant]]:
-    """Name and value of each initializer and each Constant node of a graph, its subgraphs apart."""
+    """Yield name and value of each initializer and Constant node of a graph, without its subgraphs."""
     yield from initializers(graph)
     for node in graph.node:
         if is_constant(node) and node.output:
@@ -53,12 +53,12 @@ def graph_constants(graph: GraphProto) -> Iterator[tuple[str, Constant]]:
 
 
 def is_constant(node: NodeProto) -> bool:
-    """Whether a node is ONNX's own Constant."""
+    """Return True if a node is ONNX's own Constant."""
     return node.op_type == "Constant" and is_standard(node)
 
 
 def dense_constant(tensor: TensorProto, name: str) -> Constant:
-    """The constant that a tensor holds."""
+    """Return the constant of a tensor."""
     dims = tuple(tensor.dims)
     elements = count_elements(dims)
     dtype = tensor.data_type
@@ -67,10 +67,10 @@ def dense_constant(tensor: TensorProto, name: str) -> Constant:
 
 
 def sparse_constant(sparse: SparseTensorProto, name: str) -> Constant:
-    """The dense constant that a sparse tensor stands for.
+    """Return the dense constant that a sparse tensor represents.
 
     Raises:
-        BrokenModel: Indices and values do not fit each other or the shape.
+        BrokenModel: Indices, values and shape do not match.
     """
     values, indices = sparse.values, sparse.indices
     dims = tuple(sparse.dims)
@@ -90,10 +90,10 @@ def sparse_constant(sparse: SparseTensorProto, name: str) -> Constant:
 
 
 def node_constant(node: NodeProto, name: str) -> Constant:
-    """The constant that a Constant node makes, of any of its attribute forms.
+    """Return the constant of a Constant node, in any of its attribute forms.
 
     Raises:
-        BrokenModel: The node has none of them.
+        BrokenModel: The node lacks a value.
     """
     for attribute in node.attribute:
         if attribute.name == "value":
@@ -115,7 +115,7 @@ _FORMS = {
     "value_string": (TensorProto.STRING, "s", False),
     "value_strings": (TensorProto.STRING, "strings", True),
 }
-"""Attribute of a Constant node to element type, field of the attribute, and whether that is a list."""
+"""Attribute of a Constant node to element type, field of the attribute, and True for a list."""
 
 
 def _listed(dtype: int, dims: tuple[int, ...], values: object, name: str) -> Constant:
@@ -131,10 +131,10 @@ def _listed(dtype: int, dims: tuple[int, ...], values: object, name: str) -> Con
 
 
 def filled_constant(node: NodeProto, dims: tuple[int, ...], name: str) -> Constant:
-    """The constant that a ConstantOfShape node makes of a known shape (its value repeated, by default 0.0).
+    """Return the constant of a ConstantOfShape node with known shape (its value repeated, by default 0.0).
 
     Raises:
-        BrokenModel: The value is not one element, or a dimension is negative.
+        BrokenModel: The value has several elements, or a dimension is negative.
     """
     elements = count_elements(dims)
     dtype: int = TensorProto.FLOAT
@@ -147,14 +147,14 @@ def filled_constant(node: NodeProto, dims: tuple[int, ...], name: str) -> Consta
     if elements <= KEPT_ELEMENTS:
         if len(element) * elements == nbytes:
             raw = element * elements
-        else:  # a type below a byte is packed: int4 1 is 0x01 alone and 0x11 as a pair
+        else:  # types below a byte are packed: int4 1 is 0x01 alone and 0x11 as a pair
             repeated = TensorProto(data_type=dtype, dims=[1], raw_data=element)
             raw = numpy_helper.from_array(np.repeat(numpy_helper.to_array(repeated), elements)).raw_data
         tensor = TensorProto(data_type=dtype, dims=dims, name=name, raw_data=raw)
     return Constant(dtype, dims, nbytes, tensor)
 
 
-@lru_cache(maxsize=64)  # a model has hundreds of these nodes, and a handful of values
+@lru_cache(maxsize=64)  # models have hundreds of these nodes with few values
 def _element(serialised: bytes) -> tuple[int, bytes]:
     value = TensorProto.FromString(serialised)
     if count_elements(value.dims) != 1:

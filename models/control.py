@@ -1,4 +1,4 @@
-"""The course of control flow: which branch of an If, how many iterations of a Loop."""
+"""The course of control flow: the branch of an If, the iterations of a Loop."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ Course = str | int
 BRANCHES = ("then", "else")
 
 OBSERVED = "observed"
-"""In place of a course: as one execution takes it."""
+"""In place of a course: the course of one execution."""
 
 
 class How(StrEnum):
-    """Where the course of a control-flow operator is known from."""
+    """The source of a control-flow operator's course."""
 
     RESOLVED = "resolved"
-    """From the file: its condition or its number of iterations is constant."""
+    """The file: condition or number of iterations is constant."""
     GIVEN = "given"
-    """The caller said it."""
+    """The caller."""
     OBSERVED = "observed"
-    """It was seen in one execution with seeded inputs."""
+    """One execution with seeded inputs."""
     UNKNOWN = "unknown"
-    """It is not known; the operator is one layer."""
+    """Unknown; the operator is one layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class CourseChoice:
     """The course of one operator, or of all of its kind.
 
     Attributes:
-        node: Name of the operator, or of its first output where it has none; empty: all that no other choice names.
+        node: Name of the operator, or of its first output; empty for all operators without another choice.
         course: The course.
         how: Given or observed.
     """
@@ -50,15 +50,15 @@ class CourseChoice:
 
 
 def label_of(node: NodeProto) -> str:
-    """What people call an operator: its name, or that of its first output."""
+    """Return an operator's name; without one, the name of its first output."""
     return str(node.name or next(filter(None, node.output), ""))
 
 
 def body_of(node: NodeProto, name: str) -> GraphProto:
-    """The body of a control-flow operator.
+    """Return the body of a control-flow operator.
 
     Raises:
-        BrokenModel: It has none of that name.
+        BrokenModel: The body is missing.
     """
     for attribute in node.attribute:
         if attribute.name == name and attribute.type == AttributeProto.GRAPH:
@@ -68,29 +68,29 @@ def body_of(node: NodeProto, name: str) -> GraphProto:
 
 
 def chosen(choices: Sequence[CourseChoice], label: str, *, branch: bool) -> CourseChoice | None:
-    """The choice that holds for an operator: what was given over what was observed, then one that names it, the first.
+    """Return the choice for an operator: given before observed, then named before general, then the first.
 
     Args:
-        choices: All of a model.
-        label: Of the operator.
-        branch: Whether it is an If; else it iterates.
+        choices: All choices of a model.
+        label: The operator's label.
+        branch: True for an If; else the operator iterates.
     """
     fitting = [choice for choice in choices if choice.node in {label, ""} and isinstance(choice.course, str) == branch]
     return min(fitting, key=lambda choice: (choice.how is How.OBSERVED, not choice.node), default=None)
 
 
 def read_choices(branches: Iterable[str], trips: Iterable[str]) -> tuple[tuple[CourseChoice, ...], bool]:
-    """Read courses as people write them.
+    """Read courses from command-line texts.
 
     Args:
         branches: ``then``, ``NODE=else`` or ``observed``.
         trips: ``12``, ``NODE=12`` or ``observed``.
 
     Returns:
-        The choices, and whether the others are to be observed.
+        The choices, and True if other courses are to be observed.
 
     Raises:
-        UsageError: One is something else.
+        UsageError: A text is not a course.
 
     Example:
         >>> read_choices(["speech=then"], ["3"])[0][0].course
@@ -113,17 +113,17 @@ def read_choices(branches: Iterable[str], trips: Iterable[str]) -> tuple[tuple[C
     return tuple(found), observe
 
 
-# Control flow that takes a given course, whatever the inputs are.
+# Control flow that takes a given course for any inputs.
 #
-# The operators stay, and so does what they cost; what decides them is computed as before and then overruled, by one
-# operator on one truth value: ``c == c`` or ``c xor c``. No runtime knows beforehand what comes out.
+# The operators and their cost stay. Their condition is computed as before and then overruled by one operator on one
+# truth value: ``c == c`` or ``c xor c``. Runtimes do not fold these.
 
 
 def force(model: ModelProto, choices: Sequence[CourseChoice]) -> None:
-    """Let control flow take the courses that were chosen, in place.
+    """Let control flow take the chosen courses, in place.
 
     Args:
-        model: In normal form, with its weights.
+        model: The model in normal form, with its weights.
         choices: The courses.
     """
     names = {name for graph in all_graphs(model.graph) for node in graph.node for name in node.output}
@@ -146,7 +146,7 @@ def _force(graph: GraphProto, choices: Sequence[CourseChoice], names: set[str]) 
 
 
 def _overruled(graph: GraphProto, node: NodeProto, course: Course, names: set[str]) -> list[NodeProto]:
-    """What stands before an operator so that it takes a course; the operator is changed in place."""
+    """Change an operator so that it takes a course; return the nodes to insert before it."""
     if isinstance(course, str):
         value = _fresh(f"{label_of(node)}/{course}", names)
         made = helper.make_node("Equal" if course == "then" else "Xor", [node.input[0]] * 2, [value])

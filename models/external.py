@@ -1,7 +1,7 @@
-"""External data of a model: where it lies, whether that is safe, and whether it is all there.
+"""External data of a model: location, safety and completeness.
 
-A model is untrusted, and so are the paths in it: a file that they name must lie below the model's own folder, links
-followed. Every external tensor is checked, whether or not its values are read.
+A model and its paths are untrusted: external files must be inside the model's folder, after following links. Every
+external tensor is checked, also if its values are not read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from onnx import TensorProto, numpy_helper
 
 from ..errors import BrokenModel, MissingExternalData, UnsafePath
 
-# The payload of a tensor: which fields hold values, and how many bytes a type and shape make.
+# The payload of a tensor: its fields and its size in bytes.
 
 
 PAYLOAD_FIELDS = (
@@ -31,7 +31,7 @@ PAYLOAD_FIELDS = (
     "uint64_data",
     "string_data",
 )
-"""The fields of a ``TensorProto`` that hold its values."""
+"""The fields of a ``TensorProto`` with its values."""
 
 _BITS_BY_NAME = {
     "FLOAT": 32, "UINT8": 8, "INT8": 8, "UINT16": 16, "INT16": 16, "INT32": 32, "INT64": 64, "STRING": 0, "BOOL": 8,
@@ -45,7 +45,7 @@ _BITS: dict[int, int] = {
 
 
 def count_elements(dims: Sequence[int]) -> int:
-    """Number of elements of a static shape (1 for a scalar).
+    """Return the number of elements of a static shape (1 for a scalar).
 
     Raises:
         BrokenModel: A dimension is negative.
@@ -57,10 +57,10 @@ def count_elements(dims: Sequence[int]) -> int:
 
 
 def payload_bytes(dtype: int, elements: int) -> int:
-    """Bytes of a dense buffer; types below a byte are packed, strings count 0.
+    """Return the bytes of a dense buffer; types below a byte are packed, strings count 0.
 
     Raises:
-        BrokenModel: ``dtype`` is not an element type that this onnx knows.
+        BrokenModel: ``dtype`` is unknown to this onnx.
     """
     try:
         return (elements * _BITS[dtype] + 7) // 8
@@ -69,9 +69,9 @@ def payload_bytes(dtype: int, elements: int) -> int:
 
 
 def raw_tensor(tensor: TensorProto, name: str) -> TensorProto:
-    """A small tensor in one form: values in ``raw_data`` (strings in ``string_data``), under a given name.
+    """Return a small tensor with values in ``raw_data`` (strings in ``string_data``), under a given name.
 
-    The tensor itself, not a copy, where it has that form already (nearly always, and there are thousands).
+    A tensor that already has this form is returned itself (the usual case, for thousands).
 
     Raises:
         BrokenModel: The values do not fill the shape.
@@ -100,7 +100,7 @@ def raw_tensor(tensor: TensorProto, name: str) -> TensorProto:
 
 
 def _pack(tensor: TensorProto, name: str) -> bytes:
-    if tensor.data_location == TensorProto.EXTERNAL:  # what names a file was resolved when it was read
+    if tensor.data_location == TensorProto.EXTERNAL:  # references to files were resolved on reading
         raise BrokenModel(f"constant '{name}' has external data, but names no file")
     try:
         return numpy_helper.from_array(numpy_helper.to_array(tensor)).raw_data
@@ -110,15 +110,15 @@ def _pack(tensor: TensorProto, name: str) -> bytes:
 
 
 _MEMORY_MARKER = "_ORT_MEM_ADDR_"
-"""ONNX Runtime's own location of data that lies at an address in memory: never legal in a file."""
+"""ONNX Runtime's location for data at an address in memory, which is illegal in a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExternalData:
-    """Where the values of one tensor lie.
+    """The location of one tensor's values.
 
     Attributes:
-        location: Path relative to the model's folder, as the model writes it.
+        location: Path relative to the model's folder, as in the model.
         path: The file.
         offset: First byte.
         size: Number of bytes.
@@ -130,7 +130,7 @@ class ExternalData:
     size: int
 
     def read(self) -> bytes:
-        """The bytes.
+        """Read the bytes.
 
         Raises:
             MissingExternalData: The file cannot be read, or became shorter.
@@ -147,7 +147,7 @@ class ExternalData:
 
 
 class ExternalFolder:
-    """The folder of one model; remembers the files that it looked at."""
+    """The folder of one model, with the files inspected so far."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -156,21 +156,21 @@ class ExternalFolder:
 
     @property
     def locations(self) -> dict[str, Path]:
-        """The files located so far, by the location that the model names."""
+        """The files located so far, by their location in the model."""
         return {location: path for location, (path, _) in self._files.items()}
 
     def locate(self, tensor: TensorProto) -> ExternalData:
         """Check the external data of a tensor.
 
         Raises:
-            UnsafePath: The path is absolute, has ``..``, or leads out of the model's folder.
-            MissingExternalData: The file is not there, or is too short.
-            BrokenModel: The reference itself makes no sense.
+            UnsafePath: The path is absolute, contains ``..``, or leads out of the model's folder.
+            MissingExternalData: The file is missing or too short.
+            BrokenModel: The reference is invalid.
         """
         entries = {entry.key: entry.value for entry in tensor.external_data}
         location = entries.get("location", "")
         wanted = payload_bytes(tensor.data_type, count_elements(tensor.dims))
-        if not location or not isinstance(location, str):  # protobuf hands out bytes where they are no text
+        if not location or not isinstance(location, str):  # protobuf returns bytes for invalid text
             raise BrokenModel(f"constant '{tensor.name}' has external data, but names no file")
         if tensor.data_type == TensorProto.STRING:
             raise BrokenModel(f"constant '{tensor.name}' is of strings, which cannot be external data")

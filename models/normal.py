@@ -1,7 +1,7 @@
-"""The normal form of a model: one kind of constant, no functions, names checked.
+"""The normal form of a model: constants in one form, no functions, names checked.
 
-See ``Skeleton.model`` for what the form is. Large constants within subgraphs (If, Loop, Scan) become weights of the
-*model*, which a subgraph sees by name as it sees any value around it: so they need no payload to be valid ONNX.
+``Skeleton.model`` describes the form. Large constants in subgraphs (If, Loop, Scan) become weights of the *model*,
+which subgraphs see by name like any outer value. Valid ONNX then does not require their payload.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _Id = tuple[str, str, str]
 
 
 def inline_functions(model: ModelProto) -> ModelProto:
-    """The model with every call of a model-local function replaced by the function's nodes, in place of the call.
+    """Return the model with every call of a model-local function replaced by the function's nodes.
 
-    Returns ``model`` itself where it has no functions. The values of large constants may be absent.
+    Returns ``model`` itself if it has only operators. The values of large constants may be absent.
 
     Raises:
-        BrokenModel: Functions call each other in a circle.
-        UnsupportedModel: The calls expand to more nodes than any real model has, or a function is written for
-            another opset than the model and cannot be converted.
+        BrokenModel: Functions call each other in a cycle.
+        UnsupportedModel: The calls expand to more nodes than any real model has, or a function uses another opset than
+            the model and cannot be converted.
     """
     if not model.functions:
         return model
@@ -62,7 +62,7 @@ def inline_functions(model: ModelProto) -> ModelProto:
 
 
 def _measure(model: ModelProto, functions: dict[_Id, FunctionProto]) -> None:
-    """Refuse functions that recur, or that expand without bound, before anything expands them."""
+    """Refuse recursive functions and unbounded expansion, before inlining."""
     sizes: dict[_Id, int] = {}
     open_calls: list[_Id] = []
 
@@ -90,7 +90,7 @@ def _measure(model: ModelProto, functions: dict[_Id, FunctionProto]) -> None:
 
 
 def _align(model: ModelProto) -> bool:
-    """Set each function's opsets to the model's where that changes no operator; whether that was so everywhere."""
+    """Set each function's opsets to the model's if this changes no operator; return True if all could be set."""
     wanted = {opset.domain: opset.version for opset in model.opset_import}
     aligned = True
     for function in model.functions:
@@ -106,19 +106,19 @@ def _align(model: ModelProto) -> bool:
     return aligned
 
 
-def _same_operators(function: FunctionProto, domain: str, one: int, other: int) -> bool:
+def _same_operators(function: FunctionProto, domain: str, version: int, other: int) -> bool:
     for operator in {node.op_type for node in all_nodes(function.node) if node.domain == domain}:
         if onnx.defs.has(operator, domain):
             try:
-                first, second = (onnx.defs.get_schema(operator, version, domain) for version in (one, other))
+                first, second = (onnx.defs.get_schema(operator, opset, domain) for opset in (version, other))
             except onnx.defs.SchemaError:
-                return False  # one of the opsets does not have it yet
+                return False  # one of the opsets lacks it
             if first.since_version != second.since_version:
                 return False
     return True
 
 
-# Large constants of subgraphs, which become constants of the model around them.
+# Large constants of subgraphs, which become constants of the model.
 
 
 _Message = TypeVar("_Message")
@@ -127,18 +127,18 @@ _Message = TypeVar("_Message")
 def hoist_constants(
     nodes: Iterable[NodeProto], defined: set[str], definitions: Counter[str]
 ) -> list[tuple[str, Constant]]:
-    """Take the large constants out of the subgraphs of a model's nodes, in place.
+    """Move the large constants out of the subgraphs of a model's nodes, in place.
 
-    A subgraph sees the values of the model around it by name, so that its large constants can be the model's own: as
-    such they need no payload. Small ones stay where they are.
+    A subgraph sees outer values by name, so its large constants can belong to the model, without a payload. Small ones
+    stay.
 
     Args:
-        nodes: The nodes of the model's graph.
-        defined: Every name that the model's graph defines; the new ones are added.
-        definitions: How often each name is defined in subgraphs, all of them together.
+        nodes: The nodes of the model's main graph.
+        defined: All names defined by the main graph; new ones are added.
+        definitions: The number of definitions of each name in all subgraphs.
 
     Returns:
-        Name in the model and value, of each constant that was taken out.
+        Name in the model and value of each moved constant.
     """
     hoist = _Hoist(defined, definitions)
     for node in nodes:
@@ -170,7 +170,7 @@ class _Hoist:
                 outer = self._fresh(name)
                 for node in nodes:
                     rename(node, {name: outer})
-            if name in handed_out:  # a subgraph may hand out only what it makes itself
+            if name in handed_out:  # a subgraph may return only its own values
                 nodes.insert(0, NodeProto(op_type="Identity", input=[outer], output=[name]))
             self._defined.add(outer)
             self.taken.append((outer, constant))
@@ -206,10 +206,10 @@ class NormalForm:
     """A model in normal form.
 
     Attributes:
-        model: The model; graph inputs are its activations, in the file's order, and then its weights.
+        model: The model; graph inputs are first its activations, in the file's order, then its weights.
         weight_bytes: Bytes of all constants of the source.
-        overridable: Constants that a caller may override, since they are inputs of the graph as well. Runtimes fold
-            and pack none of them.
+        overridable: Constants that a caller may override, because they are also graph inputs. Runtimes do not fold or
+            pack them.
     """
 
     model: ModelProto
@@ -218,15 +218,15 @@ class NormalForm:
 
 
 def normalise(model: ModelProto, *, keep_weights: bool = False) -> NormalForm:
-    """Bring a model into normal form. ``model`` is used up.
+    """Bring a model into normal form; ``model`` is modified.
 
     Args:
-        model: What ``read_structure`` or ``read_full`` returned.
-        keep_weights: Leave large constants where and as they are, instead of making them weights: the same model
-            under the same names, but for a runtime.
+        model: The result of ``read_structure`` or ``read_full``.
+        keep_weights: Leave large constants unchanged instead of making them weights: the same model under the same
+            names, for a runtime.
 
     Raises:
-        BrokenModel: A name is used before it is defined, or is defined twice; or a constant makes no sense.
+        BrokenModel: A name is used before its definition or defined twice, or a constant is invalid.
         UnsupportedModel: Model-local functions cannot be inlined.
     """
     return _Normaliser(inline_functions(model), keep_weights=keep_weights).run()
@@ -298,7 +298,7 @@ class _Normaliser:
                     self._define(name)
 
     def _check_domain(self, node: NodeProto) -> bool:
-        """Whether the node's domain is ONNX's own, spelt the one way from here on."""
+        """Normalise the domain's spelling; return True for ONNX's own."""
         domain = node.domain
         if domain == "ai.onnx":
             node.domain = domain = ""
@@ -309,7 +309,7 @@ class _Normaliser:
         return not domain
 
     def _fold(self, node: NodeProto) -> Constant | None:
-        """The constant that a node makes; None where it depends on what is not known."""
+        """Return the constant that a node makes; None if it depends on unknown values."""
         if not node.output or not node.output[0]:
             raise BrokenModel(f"{_label(node)} has no output")
         name = node.output[0]
@@ -338,7 +338,7 @@ class _Normaliser:
     # ------------------------------------------------------------------ subgraphs
 
     def _visit_subgraph(self, graph: GraphProto, outer: AbstractSet[str]) -> set[str]:
-        """Check a subgraph, and return the names that it takes from around it."""
+        """Check a subgraph, and return the outer names that it uses."""
         local = given_names(graph)
         captured: set[str] = set()
         for node in graph.node:
@@ -372,7 +372,7 @@ class _Normaliser:
         for opset in source.opset_import:
             domain = plain_domain(opset.domain)
             if domain in self._domains:
-                self._domains.remove(domain)  # both spellings may be there
+                self._domains.remove(domain)  # both spellings may occur
                 model.opset_import.add(domain=domain, version=opset.version)
         graph = model.graph
         graph.name = self._graph.name or "graph"
@@ -386,7 +386,7 @@ class _Normaliser:
         graph.value_info.extend(value for value in self._graph.value_info if value.name in produced)
         for value in (*graph.input, *graph.output, *graph.value_info):
             value.ClearField("doc_string")
-            value.ClearField("metadata_props")  # also so that no file can pass an input off as a weight
+            value.ClearField("metadata_props")  # also so that files cannot mark inputs as weights
         for name, constant in self._constants.items():
             if name in used:
                 if constant.tensor is not None:

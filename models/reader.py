@@ -1,4 +1,4 @@
-"""Reading the structure of a model file: everything but the values of large constants."""
+"""Reading the structure of a model file: everything except the values of large constants."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from .skeleton import KEPT_ELEMENTS
 from .wire import compact
 
 EXTERNAL_MARK = b"location"
-"""Every external tensor has an entry with this key; most models have none and need no second look."""
+"""Key in the entry of every external tensor; files without it need no second look."""
 
 _DIRECT_BYTES = 4 << 20
-"""Files up to this size are parsed as they are: faster than the walk, and small enough in memory."""
+"""Files up to this size are parsed directly, which is faster than the walk and needs little memory."""
 
 
 def read_structure(path: Path) -> ModelProto:
     """Read a model file without the values of its large constants.
 
-    Of files above 4 MiB no payload is read at all; smaller ones may still hold theirs. External tensors of up to
-    ``KEPT_ELEMENTS`` elements are read and embedded; larger ones are checked and keep their reference. Memory and
-    time depend on the structure alone.
+    For files above 4 MiB payloads are skipped; smaller files may keep theirs. External tensors of up to
+    ``KEPT_ELEMENTS`` elements are read and embedded; larger ones are checked and keep their reference. Memory and time
+    depend only on the structure.
 
     Raises:
-        ModelNotFound: There is no such file.
-        BrokenModel: Unreadable, not ONNX, empty, truncated, or without a graph.
+        ModelNotFound: The file does not exist.
+        BrokenModel: The file is unreadable, not ONNX, empty, truncated, or without a graph.
         UnsupportedModel: The opset or the IR version is newer than the installed onnx.
-        UnsafePath: External data would leave the model's folder.
+        UnsafePath: External data is outside the model's folder.
         MissingExternalData: External data is missing or too short.
     """
     with _OpenFile(path) as file:
@@ -52,7 +52,7 @@ def read_full(path: Path) -> tuple[ModelProto, ExternalFolder]:
     """Read a model file with its weights; large external tensors keep their reference.
 
     Returns:
-        The model, and the folder with the external files that it refers to.
+        The model, and the folder with its external files.
 
     Raises:
         DlbricksError: As ``read_structure``.
@@ -67,7 +67,7 @@ def read_full(path: Path) -> tuple[ModelProto, ExternalFolder]:
 
 
 def external_locations(path: Path) -> tuple[str, ...]:
-    """The external files that a model names, sorted, relative to its folder.
+    """Return the external files of a model, sorted, relative to its folder.
 
     Raises:
         DlbricksError: As ``read_structure``.
@@ -86,7 +86,7 @@ class _OpenFile:
 
     def __init__(self, path: Path) -> None:
         try:
-            # Without O_NONBLOCK a named pipe would block here for ever.
+            # Without O_NONBLOCK a named pipe would block forever.
             self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         except FileNotFoundError as error:
             raise ModelNotFound(f"no such file: {path}") from error
@@ -110,7 +110,7 @@ class _OpenFile:
         os.close(self._descriptor)
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to ``size`` bytes; fewer only at the end of the file."""
+        """Return up to ``size`` bytes; fewer only at the end of the file."""
         try:
             data = os.pread(self._descriptor, size, offset)
             if len(data) == size or not data:
@@ -148,7 +148,7 @@ def _check_versions(model: ModelProto) -> None:
     if not model.opset_import:
         if model.ir_version >= 3:
             raise BrokenModel("the model states no opset")
-        model.opset_import.add().version = 1  # what ONNX implied before IR 3
+        model.opset_import.add().version = 1  # implied before IR 3
     newest = _newest_opsets()
     versions: dict[str, int] = {}
     for opset in model.opset_import:
@@ -190,7 +190,7 @@ def _resolve_external(model: ModelProto, folder: ExternalFolder) -> None:
 
 
 def _tensors(model: ModelProto) -> Iterator[tuple[TensorProto, bool]]:
-    """Every tensor of a model, and whether it is part of the structure (an attribute that is no constant)."""
+    """Yield every tensor of a model, and True if it is structure (an attribute of another operator than Constant)."""
     yield from _graph_tensors(model.graph)
     for function in model.functions:
         yield from _attribute_tensors(function.attribute_proto, structural=True)

@@ -1,4 +1,4 @@
-"""What a runtime loads to execute a whole model."""
+"""Whole models in the form that a runtime loads."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def load_skeleton(
     dims: Mapping[str, int] | None = None,
     control: tuple[CourseChoice, ...] = (),
 ) -> Skeleton:
-    """The structure of a model file, bound to static shapes, without weights.
+    """Load the structure of a model file, bound to static shapes, without weights.
 
     Args:
         path: The ONNX file.
-        batch: Value of the batch dimension; None for 1, or what the file fixes.
-        dims: Value by dimension name, or by ``input[axis]``. Names that the model does not have are ignored.
-        control: What was said of the course of its control flow.
+        batch: Value of the batch dimension; None for 1, or the value fixed by the file.
+        dims: Value by dimension name, or by ``input[axis]``. Unknown names are ignored.
+        control: The given courses of its control flow.
 
     Raises:
-        ModelError: The file cannot be read or bound; which kind says why. The message names the file.
+        ModelError: The file cannot be read or bound. The message names the file.
         UsageError: ``batch`` and ``dims`` contradict each other.
     """
     return _load_bound(path, batch, dims, control)[0]
@@ -58,10 +58,10 @@ def _load_bound(
 
 
 def load_kinds(path: Path) -> dict[str, DimensionKind]:
-    """What each dynamic dimension of a model file counts, by name, or by ``input[axis]``.
+    """Return the kind of each dynamic dimension of a model file, by name, or by ``input[axis]``.
 
     Raises:
-        ModelError: The file cannot be read; which kind says why. The message names the file.
+        ModelError: The file cannot be read. The message names the file.
     """
     with _naming(path):
         return kinds_of(normalise(read_structure(path)).model)
@@ -70,13 +70,12 @@ def load_kinds(path: Path) -> dict[str, DimensionKind]:
 def load_full(
     path: Path, *, batch: int | None = None, dims: Mapping[str, int] | None = None
 ) -> tuple[ModelProto, ExternalFolder]:
-    """The same model as ``load_skeleton``, under the same names, with its weights.
+    """Load the same model as ``load_skeleton``, under the same names, with its weights.
 
-    Embedded weights are read, so that this takes their size in memory several times over; external ones stay
-    references.
+    Embedded weights are read, which needs several times their size in memory; external ones stay references.
 
     Returns:
-        The model, and the folder of the external files that it refers to.
+        The model, and the folder with its external files.
 
     Raises:
         DlbricksError: As ``load_skeleton``.
@@ -111,9 +110,9 @@ class Runnable:
 
     Attributes:
         path: ONNX file.
-        synthetic: Whether weights are graph inputs with ``role=weight``, to be filled with seeded values.
+        synthetic: True if weights are graph inputs with ``role=weight``, to be filled with seeded values.
         overrides: ``dim_param`` to value, for the runtime's free-dimension overrides.
-        inputs: Name, element type (ONNX's name in lower case) and static shape of each input that is no weight.
+        inputs: Name, element type (ONNX's name in lower case) and static shape of each activation input.
     """
 
     path: Path
@@ -131,12 +130,12 @@ def runnable_file(
     dims: Mapping[str, int] | None = None,
     edit: Edit | None = None,
 ) -> Runnable:
-    """A model file as it is, where overrides suffice to bind it; else an edited copy with all its weights.
+    """Return a model file unchanged if overrides suffice to bind it, else an edited copy with all its weights.
 
     Args:
         path: The model file.
-        directory: Where a copy goes, into a folder of its own.
-        name: What to call that folder.
+        directory: Folder for a copy's subfolder.
+        name: Name of the subfolder.
         batch: As for ``load_skeleton``.
         dims: As for ``load_skeleton``.
         edit: As for ``ModelSource.runnable``.
@@ -164,10 +163,10 @@ def runnable_file(
 
 
 def _better_unbound(path: Path, skeleton: Skeleton, inputs: Sequence[tuple[str, str, tuple[int, ...]]]) -> bool:
-    """Whether the file itself takes these inputs, and has branches, which need not all be possible with them.
+    """Return True if the file accepts these inputs and has branches, some of which may be impossible with them.
 
-    A branch that is never taken, such as one for another sampling rate, may contradict a shape that is written into the
-    file; a runtime then refuses the whole model.
+    A branch that is never taken, for example for another sampling rate, may contradict a shape that binding writes into
+    the file; a runtime then refuses the whole model.
     """
     if not any(node.op_type == "If" for node in skeleton.model.graph.node):
         return False
@@ -181,10 +180,10 @@ def _better_unbound(path: Path, skeleton: Skeleton, inputs: Sequence[tuple[str, 
 
 
 def runnable_recipe(skeleton: Skeleton, directory: Path, *, name: str) -> Runnable:
-    """A model that has no weights of its own, written as its skeleton.
+    """Write a model without own weights as its skeleton.
 
     Raises:
-        ModelError: It cannot be written.
+        ModelError: The file cannot be written.
     """
     target = directory / f"{_file_name(name)}.onnx"
     _write(skeleton.model, target)
@@ -212,7 +211,7 @@ def _inputs(path: Path, skeleton: Skeleton) -> tuple[tuple[str, str, tuple[int, 
 
 
 def _file_name(name: str) -> str:
-    """A model's name as one path component."""
+    """Return a model's name as one path component."""
     return re.sub(r"[^\w.@+-]", "_", name).lstrip(".") or "model"
 
 

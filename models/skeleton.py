@@ -1,7 +1,7 @@
-"""A model without its weights: the normal form that every later stage reads.
+"""A model without its weights: the normal form for every later stage.
 
-A skeleton is valid ONNX in which large constants are *graph inputs marked as weights*. The same form serves a
-whole model, a zoo recipe and a brick of a suite, so that one runner can execute all three.
+A skeleton is valid ONNX with large constants as *graph inputs marked as weights*. Whole models, zoo recipes and bricks
+use the same form, so that one runner can execute all three.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ KEPT_ELEMENTS = 1024
 """Constants of up to this many elements keep their values in a skeleton (docs/architecture.md)."""
 
 LOW = -1e4
-"""What is as low as this, Softmax makes nothing of."""
+"""Scores at most this low become 0 in Softmax."""
 
 _ROLE, _WEIGHT = "role", "weight"
 _VALUES, _CAUSAL = "values", "causal"
 _MASKS = {TensorProto.FLOAT, TensorProto.FLOAT16}
 _MASK_ELEMENTS = 8192 * 8192
-"""Of the longest mask that is looked at."""
+"""Maximum elements of an inspected mask."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,17 +37,17 @@ class Skeleton:
     """A model's structure, bound to static input shapes, without weight payloads.
 
     Attributes:
-        model: ONNX in normal form. No Constant nodes and no ConstantOfShape of a constant shape: each is an
-            initializer (value known; at most ``KEPT_ELEMENTS`` elements, more only for the masks, positions and
-            indices that a zoo recipe computes) or a graph input with ``role=weight`` (dtype and shape known, value
-            not read). Model-local functions are inlined. Every other graph input
-            has static dimensions. Node order is the file's.
-        bound: What binding fixed, by dimension name (``batch``, ``sequence_length``, or ``input[axis]`` for an
-            unnamed dimension) to its value. Empty for a model that was static.
-        weight_bytes: Bytes of all constants of the source, whether or not they were read.
-        path: The file with the weights; None for a zoo recipe, whose weights are synthetic.
-        control: What was said of the course of its control flow, which is then written out (``bricks.graph.control``);
-            None where it stays as it is, as in a brick.
+        model: ONNX in normal form. Constant nodes, and ConstantOfShape nodes of a constant shape, are replaced. Each
+            becomes an initializer (known value; at most ``KEPT_ELEMENTS`` elements, more only for masks, positions and
+            indices computed by a zoo recipe) or a graph input with ``role=weight`` (known dtype and shape, unread
+            value). Model-local functions are inlined. Every other graph input has static dimensions. Node order is the
+            file's.
+        bound: Values fixed by binding, by dimension name (``batch``, ``sequence_length``, or ``input[axis]`` for an
+            unnamed dimension). Empty for a static model.
+        weight_bytes: Bytes of all constants of the source, read or not.
+        path: The file with the weights; None for a zoo recipe, which has synthetic weights.
+        control: The given courses of its control flow, which is then expanded (``bricks.graph.control``); None to keep
+            it, as in a brick.
         overridable: Constants that a caller may override (``NormalForm``).
     """
 
@@ -60,7 +60,7 @@ class Skeleton:
 
 
 def is_weight(value: onnx.ValueInfoProto) -> bool:
-    """Whether a graph input is a weight, that is, filled by the runner with seeded values."""
+    """Return True if a graph input is a weight, which the runner fills with seeded values."""
     return any(entry.key == _ROLE and entry.value == _WEIGHT for entry in value.metadata_props)
 
 
@@ -73,22 +73,22 @@ def mark_weight(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
 
 
 def is_causal(value: onnx.ValueInfoProto) -> bool:
-    """Whether a graph input is marked as scores, or a mask of them, that hide what is still to come."""
+    """Return True if a graph input is marked as scores, or a mask of scores, with hidden future positions."""
     return any(entry.key == _VALUES and entry.value == _CAUSAL for entry in value.metadata_props)
 
 
 def mark_causal(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
-    """Mark a graph input so (in place) and return it."""
+    """Mark a graph input as causal (in place) and return it."""
     if not is_causal(value):
         value.metadata_props.add(key=_VALUES, value=_CAUSAL)
     return value
 
 
 def hides_future(values: npt.NDArray[Any]) -> bool:
-    """Whether values are False, or at most ``LOW``, at every key behind its query, and nowhere else.
+    """Return True if values are False, or at most ``LOW``, exactly at the keys behind their query.
 
     Args:
-        values: Of shape (..., queries, keys), the last query at the last key.
+        values: Shape (..., queries, keys), the last query at the last key.
     """
     queries, keys = values.shape[-2:] if values.ndim > 1 else (0, 0)
     if not 1 < queries <= keys or values.dtype.kind not in "bf" or not _hidden(values[..., 0, -1]).all():
@@ -97,14 +97,14 @@ def hides_future(values: npt.NDArray[Any]) -> bool:
 
 
 def hide_future(values: npt.NDArray[Any]) -> None:
-    """Hide the scores of every key behind its query, in place: with the lowest number of their type."""
+    """Hide the scores of every key behind its query, in place, with the lowest number of their type."""
     queries, keys = values.shape[-2:]
     lowest = np.finfo(values.dtype).min if values.dtype.kind == "f" else LOW
     values[..., _future(queries, keys)] = lowest
 
 
 def may_be_mask(dtype: int, dims: Sequence[int]) -> bool:
-    """Whether a constant could be a mask, by its element type and shape: one matrix, of booleans or not of rank two."""
+    """Return True if a constant's type and shape allow a mask: one matrix, of booleans or not of rank two."""
     *leading, queries, keys = dims if len(dims) > 1 else (0, 0)
     if not 1 < queries <= keys or any(size != 1 for size in leading) or queries * keys > _MASK_ELEMENTS:
         return False
@@ -112,13 +112,13 @@ def may_be_mask(dtype: int, dims: Sequence[int]) -> bool:
 
 
 def is_causal_mask(tensor: TensorProto) -> bool:
-    """Whether a constant is a mask that hides what is still to come; one whose values stand elsewhere is not read."""
+    """Return True if a constant is a causal mask; external values are not read."""
     if not may_be_mask(tensor.data_type, tensor.dims) or tensor.data_location == TensorProto.EXTERNAL:
         return False
     try:
         return hides_future(numpy_helper.to_array(tensor))
     except (ValueError, TypeError, LookupError):
-        return False  # broken; whoever needs its values says so
+        return False  # broken; reported on use of its values
 
 
 def _hidden(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:

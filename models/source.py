@@ -1,4 +1,4 @@
-"""Where models come from: files, folders, globs and the built-in zoo."""
+"""Sources of models: files, folders, globs and the built-in zoo."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _SUFFIX = ".onnx"
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """One model that was asked for; nothing of it is read yet.
+    """A requested model, not read yet.
 
     Attributes:
-        name: Shortest unique path among the models asked for, without ``.onnx``; or the zoo name. Ends in ``@b4``
-            where several batches were asked for.
+        name: Shortest unique path among the requested models, without ``.onnx``; or the zoo name. Ends in ``@b4`` if
+            several batches were requested.
         path: The file; None for the zoo.
         zoo: Name in the zoo; None for a file.
-        batch: Value of the batch dimension; None for 1, or what the file fixes.
+        batch: Value of the batch dimension; None for 1, or the value fixed by the file.
         dims: Value by dimension name.
-        control: What was said of the course of control flow.
-        problem: Why there is no such model: an argument that matched nothing.
+        control: The given courses of control flow.
+        problem: Why the model does not exist, for an argument without a match.
     """
 
     name: str
@@ -49,10 +49,10 @@ class ModelSource:
     problem: DlbricksError | None = None
 
     def skeleton(self) -> Skeleton:
-        """The model's structure, bound to static shapes.
+        """Return the model's structure, bound to static shapes.
 
         Raises:
-            ModelError: It cannot be read or bound; which kind says why.
+            ModelError: The model cannot be read or bound.
             UsageError: ``batch`` and ``dims`` contradict each other.
         """
         if self.path is not None and self.problem is None:
@@ -60,15 +60,15 @@ class ModelSource:
         return self._recipe()
 
     def runnable(self, directory: Path, *, edit: Edit | None = None) -> Runnable:
-        """What a runtime loads to execute the whole model.
+        """Return the whole model in the form that a runtime loads.
 
         Args:
-            directory: Where files go that must be written first: for the zoo, and where the file itself cannot be
-                bound by overriding named dimensions.
-            edit: Changes the model of a file, weights and all, in place; what is executed is then a changed copy.
+            directory: Folder for files that must be written: for the zoo, and if overriding named dimensions does not
+                bind the file.
+            edit: Changes the model of a file, including its weights, in place; the changed copy is executed.
 
         Raises:
-            ModelError: It cannot be read, bound or written.
+            ModelError: The model cannot be read, bound or written.
         """
         if self.path is not None and self.problem is None:
             dims = dict(self.dims)
@@ -76,10 +76,10 @@ class ModelSource:
         return runnable_recipe(self._recipe(), directory, name=self.name)
 
     def open_dimensions(self) -> dict[str, DimensionKind]:
-        """What each dimension that can be chosen counts, by name; the batch of a zoo model is not among them.
+        """Return the kind of each selectable dimension, by name; the batch of a zoo model is not included.
 
         Raises:
-            ModelError: There is no such model, or it cannot be read.
+            ModelError: The model does not exist or cannot be read.
         """
         if self.path is not None and self.problem is None:
             return load_kinds(self.path)
@@ -91,7 +91,7 @@ class ModelSource:
 
     def _zoo_name(self) -> str:
         if self.problem is not None:
-            raise copy.copy(self.problem)  # a raised error keeps its traceback, and this one may be raised again
+            raise copy.copy(self.problem)  # a raised error keeps its traceback, and may be raised again
         if self.zoo is None:
             raise ModelNotFound(f"model '{self.name}' is neither a file nor in the zoo")
         return self.zoo
@@ -113,20 +113,20 @@ def find_models(
     """Find the models that the arguments name.
 
     An argument is a zoo name, a file, a folder (all ``*.onnx`` in it and below, sorted) or a glob pattern. A zoo name
-    wins over a path of the same name, so that it means the same in every folder; ``./name`` is then the path. The
+    takes precedence over a path, so that it has the same meaning in every folder; ``./name`` is then the path. The
     order of the arguments is kept and duplicates are dropped.
 
     Args:
-        arguments: What to look for; a ``Path`` is never a zoo name.
-        batches: Batches to take each model at; empty for each model's own.
+        arguments: Names; a ``Path`` is never a zoo name.
+        batches: Batches of each model; empty for each model's own.
         dims: Value by dimension name.
         control: Courses of control flow that the files do not fix (``models.control.choices``).
 
     Returns:
-        One source per model and batch. An argument that matches nothing is a source with a ``problem``.
+        One source per model and batch. An argument without a match is a source with a ``problem``.
 
     Raises:
-        UsageError: A batch or a dimension is no legal size.
+        UsageError: A batch or a dimension is not a legal size.
     """
     for batch in batches:
         if batch < 1:
@@ -161,7 +161,7 @@ def _resolve(argument: str | Path) -> Iterator[ModelSource]:
         yield ModelSource(text, None, text)
         return
     path = Path(argument)
-    if not text:  # which would be the working folder
+    if not text:  # otherwise the working folder
         yield _problem(text, ModelNotFound("a model argument is empty"))
     elif path.is_dir():
         yield from _in_folder(path)
@@ -218,14 +218,14 @@ def _zoo_names() -> tuple[str, ...]:
 
 
 def _unique_names(sources: Sequence[ModelSource]) -> list[str]:
-    """The shortest unique end of each path; zoo names and arguments that match nothing are taken as they are."""
+    """Return the shortest unique end of each path; zoo names and unmatched arguments are unchanged."""
     candidates = [_path_ends(source.path) if source.path else [source.name] for source in sources]
     taken = Counter(name for names in candidates for name in dict.fromkeys(names))
     return [next((name for name in names if taken[name] == 1), names[-1]) for names in candidates]
 
 
 def _path_ends(path: Path) -> list[str]:
-    """The ends of a path, shortest first, without the ending; at last the whole path with it."""
+    """Return the ends of a path without the suffix, shortest first, then the whole path."""
     absolute = Path(os.path.abspath(path))  # noqa: PTH100  # names follow the path as written, links and all
     stem = absolute.with_suffix("") if absolute.suffix.lower() == _SUFFIX else absolute
     parts = stem.parts[1:]
@@ -239,7 +239,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def fingerprint(source: ModelSource) -> str | None:
-    """Return what a model is made of, in short: its file, the state of its external data, what it is bound to.
+    """Return a digest of a model's file, the state of its external data, and its bound values.
 
     Args:
         source: The model.
@@ -269,16 +269,16 @@ def _of_file(path: Path) -> list[object]:
 
 
 def _state(path: Path) -> tuple[int, int]:
-    """Return size and time of the last change: by these a file is known to be the one that was read."""
+    """Return size and time of the last change, which identify the state of a file."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(f"{path} is no file")
+        raise OSError(f"{path} is not a file")
     return status.st_size, status.st_mtime_ns
 
 
 @lru_cache(maxsize=256)
 def _content(path: Path, _size: int, _mtime_ns: int) -> tuple[str, tuple[str, ...]]:
-    """Return the SHA-256 of a model file, and the files of external data that it names."""
+    """Return the SHA-256 of a model file, and its external files."""
     digest, marked, end = hashlib.sha256(), False, b""
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):

@@ -1,4 +1,4 @@
-"""The bodies of control-flow operators: all there are, what of the graph around them they read, and its renaming."""
+"""The bodies of control-flow operators: iteration, captured outer values, renaming; also domains and shapes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TypeProto, checker, shape_in
 
 from ..errors import BrokenModel
 
-# Names in a model: text that a broken file may not keep to, and operators with their domains.
+# Names in a model, which may be invalid text in a broken file, and domains of operators.
 
 
 _STANDARD = frozenset({"", "ai.onnx"})
@@ -18,10 +18,10 @@ _STANDARD = frozenset({"", "ai.onnx"})
 
 
 def require_text(*names: object) -> None:
-    """Check that names are text; the protobuf parser hands out plain bytes for what is not UTF-8.
+    """Check that names are text; the protobuf parser returns bytes for invalid UTF-8.
 
     Raises:
-        BrokenModel: One is not; the message shows it.
+        BrokenModel: A name is not text; the message shows it.
     """
     for name in names:
         if type(name) is not str:
@@ -29,17 +29,17 @@ def require_text(*names: object) -> None:
 
 
 def plain_domain(domain: str) -> str:
-    """A domain in the one spelling that is compared: empty for ONNX's own."""
+    """Return a domain in one spelling: empty for ONNX's own."""
     return "" if domain in _STANDARD else domain
 
 
 def is_standard(node: NodeProto) -> bool:
-    """Whether a node is of ONNX's own operators."""
+    """Return True if a node is one of ONNX's own operators."""
     return node.domain in _STANDARD
 
 
 def kind_of(node: NodeProto) -> str:
-    """The operator of a node, behind its domain and a dot where that is not ONNX's own."""
+    """Return the operator of a node; outside ONNX's own domain with the domain and a dot before it."""
     return node.op_type if node.domain in _STANDARD else f"{node.domain}.{node.op_type}"
 
 
@@ -49,7 +49,7 @@ def attributes_of(node: NodeProto) -> dict[str, Any]:
 
 
 def attribute_of(node: NodeProto, name: str, default: Any = None) -> Any:
-    """Return the value of an attribute, or the default where the node lacks it; text is ``str``."""
+    """Return the value of an attribute, or the default if the node lacks it; text is ``str``."""
     return next((_attribute_value(attribute) for attribute in node.attribute if attribute.name == name), default)
 
 
@@ -58,19 +58,19 @@ def _attribute_value(attribute: onnx.AttributeProto) -> Any:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
-# Shapes: those that a graph states, and those that ONNX's inference finds.
+# Shapes that a graph states, or that ONNX's inference finds.
 
 
 Shape = tuple[int, ...]
 
 
 def infer_shapes(model: ModelProto, *, strict: bool = False, propagate: bool = True) -> ModelProto:
-    """A copy of a model with the type of every value that ONNX's shape inference finds, in bodies too.
+    """Return a copy of a model with all types that ONNX's shape inference finds, also in bodies.
 
     Args:
         model: The model; not changed.
-        strict: Refuse what cannot be inferred, instead of leaving it without a type.
-        propagate: Follow the values of shapes, too, so that what they decide is found.
+        strict: Refuse values that cannot be inferred, instead of leaving them without a type.
+        propagate: Follow the values of shapes too.
 
     Raises:
         BrokenModel: Inference refuses the model as a whole.
@@ -83,12 +83,12 @@ def infer_shapes(model: ModelProto, *, strict: bool = False, propagate: bool = T
 
 
 def declared_shape(kind: TypeProto) -> Shape:
-    """The dimensions that a tensor's type states, where all are known to be stated: any other one counts as 0."""
+    """Return the dimensions that a tensor's type states; dynamic ones count as 0."""
     return tuple([dim.dim_value for dim in kind.tensor_type.shape.dim])
 
 
 def static_shape(kind: TypeProto) -> Shape | None:
-    """The shape of a tensor; None where the rank or a dimension is not stated, or it is no tensor."""
+    """Return the shape of a tensor; None if it is not a tensor, or rank or dimensions are unknown."""
     if not kind.HasField("tensor_type") or not kind.tensor_type.HasField("shape"):
         return None
     stated = all(dim.HasField("dim_value") for dim in kind.tensor_type.shape.dim)
@@ -96,7 +96,7 @@ def static_shape(kind: TypeProto) -> Shape | None:
 
 
 def static_shapes(graph: GraphProto) -> dict[str, Shape]:
-    """The shapes of all values that a graph states, by name, initializers included."""
+    """Return the shapes of all values that a graph states, by name, including initializers."""
     shapes = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     for value in (*graph.value_info, *graph.output, *graph.input):
         shape = static_shape(value.type)
@@ -109,17 +109,15 @@ _CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 
 def may_have_bodies(node: onnx.NodeProto) -> bool:
-    """Whether an operator can carry bodies at all: ONNX's control flow, and whatever other domains define."""
+    """Return True if an operator can have bodies: ONNX's control flow, and operators of other domains."""
     return node.op_type in _CONTROL_FLOW or not is_standard(node)
 
 
 def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """The graphs among a node's attributes, by attribute name."""
+    """Yield the graphs among a node's attributes, by attribute name."""
     if not may_have_bodies(node):
         return
-    for attribute in sorted(
-        node.attribute, key=lambda attribute: str(attribute.name)
-    ):  # of a damaged file it may be bytes
+    for attribute in sorted(node.attribute, key=lambda attribute: str(attribute.name)):  # bytes in a damaged file
         if attribute.type == onnx.AttributeProto.GRAPH:
             yield attribute.g
         elif attribute.type == onnx.AttributeProto.GRAPHS:
@@ -127,7 +125,7 @@ def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """Nodes, each before those of its bodies."""
+    """Yield nodes, each before the nodes of its bodies."""
     for node in nodes:
         yield node
         for body in bodies(node):
@@ -135,14 +133,14 @@ def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
 
 
 def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """A graph and the bodies in it, however deep."""
+    """Yield a graph and all nested bodies."""
     yield graph
     for node in all_nodes(graph.node):
         yield from bodies(node)
 
 
 def drop_unread(graph: onnx.GraphProto) -> None:
-    """Remove the initializers that no node and no output reads."""
+    """Remove initializers that neither a node nor an output reads."""
     read = {name for node in graph.node for name in reads(node)} | {value.name for value in graph.output}
     kept = [tensor for tensor in graph.initializer if tensor.name in read]
     del graph.initializer[:]
@@ -150,30 +148,30 @@ def drop_unread(graph: onnx.GraphProto) -> None:
 
 
 def given_names(graph: onnx.GraphProto) -> set[str]:
-    """Names of the inputs and constants of a graph."""
+    """Return the names of the inputs and constants of a graph."""
     names = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
     return names | {sparse.values.name for sparse in graph.sparse_initializer}
 
 
 def own_names(graph: onnx.GraphProto) -> set[str]:
-    """Every name that a graph itself defines; any other name that it uses comes from around it."""
+    """Return every name that a graph itself defines; other names in it refer to outer values."""
     return given_names(graph) | {name for node in graph.node for name in node.output}
 
 
 def reads(node: onnx.NodeProto) -> list[str]:
-    """Names of the values that a node reads, those that its bodies capture included."""
+    """Return the names of the values that a node reads, including captures of its bodies."""
     return [name for name in (*node.input, *captures(node)) if name]
 
 
 def captures(node: onnx.NodeProto) -> tuple[str, ...]:
-    """Names of the outer values that a node's bodies read, each once, in the order they are read."""
+    """Return the distinct names of the outer values that a node's bodies read, in reading order."""
     if not may_have_bodies(node):
         return ()
     return tuple(dict.fromkeys(name for body in bodies(node) for name in outer_values(body)))
 
 
 def outer_values(body: onnx.GraphProto) -> tuple[str, ...]:
-    """Names of the outer values that a body, or one in it, reads, each once, in the order they are read."""
+    """Return the distinct names of the outer values that a body and nested ones read, in reading order."""
     found: dict[str, None] = {}
     _collect(body, frozenset(), found)
     return tuple(found)
@@ -197,7 +195,7 @@ def _collect(body: onnx.GraphProto, outer: frozenset[str], found: dict[str, None
 
 
 def rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
-    """Give values other names in a node and its bodies, but for values of a body that only share a name, in place."""
+    """Rename values in a node and its bodies, in place; values of a body with the same name are kept."""
     node.input[:] = [names.get(value, value) for value in node.input]
     node.output[:] = [names.get(value, value) for value in node.output]
     for body in bodies(node):
@@ -210,5 +208,5 @@ def rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
 
 
 def contains_operator(node: onnx.NodeProto, operators: frozenset[str]) -> bool:
-    """Whether a node, or any node of its bodies, is one of the named operators."""
+    """Return True if a node, or any node of its bodies, is one of the named operators."""
     return any(inner.op_type in operators for inner in all_nodes([node]))

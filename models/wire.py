@@ -1,8 +1,8 @@
-"""The protobuf wire format of a model, walked without reading what the weights hold.
+"""A walk over the protobuf wire format of a model that skips the values of weights.
 
-A protobuf parser reads a file as a whole, so that a model costs its weights in memory even where only its structure is
-wanted. Lengths stand before contents on the wire, hence a walk can step over each payload. What the walk keeps is
-again a serialised ``ModelProto``, small enough to parse.
+A protobuf parser reads a whole file, so that a model needs memory for its weights even if only its structure is used.
+Lengths precede contents on the wire, so a walk can skip each payload. The result is again a serialised ``ModelProto``,
+small enough to parse.
 
 Wire format: https://protobuf.dev/programming-guides/encoding. Field numbers: onnx.proto3.
 """
@@ -23,19 +23,19 @@ Read = Callable[[int, int], bytes]
 """``read(offset, size)``: up to ``size`` bytes from ``offset``, fewer only at the end of the file."""
 
 _WINDOW = 4096
-"""Bytes read at a time. Each payload that is stepped over costs one window, so this is kept at a page."""
+"""Bytes read at a time. Each skipped payload costs one window, so this is one page."""
 
 _DESCEND_BYTES = 4096
-"""Smaller messages are copied whole: looking inside would cost more than the payload that they could hold."""
+"""Smaller messages are copied whole, because parsing would cost more than the payload that they could contain."""
 
 _MAX_DEPTH = 100
 """Nesting that protobuf itself accepts."""
 
 _MASK_BYTES = 4
-"""Most bytes of an element of a mask."""
+"""Maximum bytes per element of a mask."""
 
 _MAX_ELEMENT_BYTES = 16
-"""Of complex128, the widest element type."""
+"""Bytes of complex128, the widest element type."""
 
 _LENGTH_DELIMITED = 2
 _FIXED_BYTES = {1: 8, 5: 4}
@@ -43,7 +43,7 @@ _FIXED_BYTES = {1: 8, 5: 4}
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """What to do with the fields of one kind of message: drop, walk into, or (all others) copy."""
+    """Treatment of the fields of one kind of message: drop, walk into, or (all others) copy."""
 
     dropped: frozenset[int] = frozenset()
     children: dict[int, str] = field(default_factory=dict)
@@ -74,7 +74,7 @@ _RULES = {
     "function": _rule(FunctionProto, ("doc_string", "metadata_props"), node="node"),
     "node": _rule(NodeProto, ("doc_string", "metadata_props", "device_configurations"), attribute="attribute"),
     "constant": _rule(NodeProto, ("doc_string", "metadata_props", "device_configurations"), attribute="value"),
-    # Tensors in the attributes of other operators (decision trees, for one) are structure, not weights.
+    # Tensors in attributes of other operators (for example decision trees) are structure, not weights.
     "attribute": _rule(AttributeProto, ("doc_string",), g="graph", graphs="graph"),
     "value": _rule(AttributeProto, ("doc_string",), t="tensor", sparse_tensor="sparse"),
     "sparse": _rule(SparseTensorProto, (), values="tensor", indices="tensor"),
@@ -91,25 +91,25 @@ _Field = tuple[int, int, int, int]
 
 
 def compact(read: Read, size: int) -> bytes:
-    """The serialised model without the payloads of constants of more than ``KEPT_ELEMENTS`` elements.
+    """Return the serialised model without the payloads of constants of more than ``KEPT_ELEMENTS`` elements.
 
-    Those that may be masks keep it, to be looked at once. Initializers (dense and sparse) and the values of Constant
-    nodes lose their payload, in subgraphs and model-local functions too; documentation, metadata, quantisation
-    annotations and training graphs are left out. Everything else is copied byte for byte. Messages below 4 KiB are
-    copied as they are.
+    Possible masks keep their payload for one inspection. Initializers (dense and sparse) and the values of Constant
+    nodes lose their payload, also in subgraphs and model-local functions. Documentation, metadata, quantisation
+    annotations and training graphs are omitted. Everything else is copied byte for byte, messages below 4 KiB
+    unchanged.
 
     Args:
         read: Random access to the serialised ``ModelProto``.
-        size: Its bytes.
+        size: Its size in bytes.
 
     Raises:
-        BrokenModel: Not a protobuf message, or truncated.
+        BrokenModel: The data is not a protobuf message, or truncated.
     """
     return _FileWalk(read).message("model", 0, size, 0)
 
 
 class _FileWalk:
-    """One walk over one file; holds the window that was read last."""
+    """A walk over one file, with the last window read."""
 
     def __init__(self, read: Read) -> None:
         self._read = read
@@ -117,7 +117,7 @@ class _FileWalk:
         self._data = b""
 
     def message(self, kind: str, start: int, end: int, depth: int) -> bytes:
-        """The bytes to keep of the message between ``start`` and ``end``."""
+        """Return the remaining bytes of the message between ``start`` and ``end``."""
         if depth > _MAX_DEPTH:
             raise BrokenModel(f"messages are nested more than {_MAX_DEPTH} deep")
         if kind == "tensor":
@@ -184,7 +184,7 @@ class _FileWalk:
         return data
 
     def _varints(self, start: int, end: int) -> Iterator[int]:
-        """The integers of a field, packed or not."""
+        """Yield the integers of a field, packed or not."""
         data = self._copy(start, end)
         position = 0
         while position < len(data):
@@ -192,7 +192,7 @@ class _FileWalk:
             yield value
 
     def _fields(self, start: int, end: int) -> Iterator[_Field]:
-        """The fields of the message between two offsets; the innermost loop of the walk."""
+        """Yield the fields of the message between two offsets; the innermost loop of the walk."""
         base, data = self._base, self._data
         high = base + len(data) - 20  # a tag and a length take at most 20 bytes
         position = start
@@ -224,7 +224,7 @@ class _FileWalk:
 
 
 def _decode(data: bytes, position: int) -> tuple[int, int]:
-    """The varint at a position, and the position behind it."""
+    """Return the varint at a position, and the position behind it."""
     try:
         byte = data[position]
         position += 1

@@ -1,1 +1,1 @@
-"""What a result set was measured on and with, as a statement to hand on, and the same measured once more."""
+"""Manifests: one run of a suite as a statement for others, and its reproduction."""

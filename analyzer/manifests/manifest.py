@@ -1,8 +1,8 @@
-"""A manifest: one run of a suite as a statement to hand on, in the shape of in-toto (v1).
+"""A manifest: one run of a suite as a public statement, in the form of in-toto (v1).
 
-Everything that decided the latencies stands in it, and the latencies themselves: whoever has the suite can measure the
-same again and compare (``reproduce``). It holds no path, and no name of a host, node, campaign or person; names of
-models, and their latencies, only where the suite itself has the names.
+It contains the latencies and everything that decided them, so that others can measure the same suite again and compare
+(``reproduce``). It contains no paths and no names of hosts, nodes, campaigns or persons. Names and latencies of models
+are included only if the suite contains the names.
 """
 
 from __future__ import annotations
@@ -29,37 +29,48 @@ from ...db.values import content_key
 from ...errors import AmbiguousQuery, UsageError
 from ...generator.measurement.settings import MeasurementFields, MeasurementSettings
 from ...generator.measurement.start import SOFTWARE
+from ...tabular import Row
 from ..estimation.query import Query, QueryFields, asked
-from .parts import Shape, data_part, hardware_part, model_part, refuse_paths, software_part, with_hashes
+from .parts import (
+    Data,
+    Log,
+    Model,
+    Predicate,
+    Software,
+    data_part,
+    hardware_part,
+    refuse_paths,
+    software_part,
+    with_hashes,
+)
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "urn:dlbricks:manifest:1"
-"""What the statement says; the number changes with its meaning."""
+"""Type of the statement; the number changes with its meaning."""
 
 _SHOWN = 8
 """Characters of a run's id in messages."""
 
-
 _ONCE = frozenset({"id", "run", "system", "stack"})
-"""Fields of a measurement that are the same of all in a manifest, or mean nothing elsewhere."""
+"""Fields of a measurement that a manifest states once, or that have no meaning elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One measurement of a manifest.
+    """A measurement of a manifest.
 
     Attributes:
-        measurement: As stored.
-        error: Its relative standard error, by what time blocks and processes differ by, and its degrees of freedom.
-        undisturbed: Both of its undisturbed latency; None where that is not known.
+        measurement: The stored measurement.
+        error: Relative standard error, from differences of time blocks and processes, and its degrees of freedom.
+        undisturbed: The same of its undisturbed latency; None if unknown.
     """
 
     measurement: Measurement
     error: tuple[float, float]
     undisturbed: tuple[float, float] | None = None
 
-    def record(self) -> dict[str, Any]:
-        """As a JSON object, without what the manifest states once."""
+    def record(self) -> Row:
+        """Return a JSON object, without the fields that the manifest states once."""
         taken = asdict(self.measurement)
         fields = {**taken.pop("identity"), **taken.pop("summary"), **taken}
         error, degrees = self.error
@@ -69,29 +80,29 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a run of a suite measured, and on and with what.
+    """The measurements of a run of a suite, and everything that decided them.
 
     Attributes:
-        hardware: The machine and how it was set up (``hardware_part``).
-        software: The runtime, its options, Python, packages, the lock (``software_part``).
-        model: The suite, how it was cut, and the models (``model_part``).
+        hardware: The machine and its set-up.
+        software: Runtime, options, Python, packages, lock file.
+        model: The suite, its cut, and the models.
         data: Seed and generator of weights and inputs.
-        settings: Of the run: ``MeasurementFields``.
-        log: When, the state of the machine, probes, reference networks, failures, and what is missing.
-        measurements: Bricks of the suite, and whole models where it names them.
+        settings: The run's ``MeasurementFields``.
+        log: Time, machine state, probes, reference networks, failures, and missing bricks.
+        measurements: Bricks of the suite; also whole models if the suite names them.
     """
 
     hardware: Mapping[str, Any]
-    software: Mapping[str, Any]
-    model: Mapping[str, Any]
-    data: Mapping[str, Any]
+    software: Software
+    model: Model
+    data: Data
     settings: Mapping[str, Any]
-    log: Mapping[str, Any]
+    log: Log
     measurements: tuple[Recorded, ...]
 
     @property
     def complete(self) -> bool:
-        """Whether every brick of the suite is in it."""
+        """True if it contains every brick of the suite."""
         return not self.log["missing"]
 
     @property
@@ -105,18 +116,12 @@ class Manifest:
         return tuple(known for known in self.measurements if known.measurement.subject is Subject.BRICK)
 
     @property
-    def parts(self) -> dict[str, Mapping[str, Any]]:
-        """What decided the latencies, by name."""
-        return {
-            "hardware": self.hardware,
-            "software": self.software,
-            "model": self.model,
-            "data": self.data,
-            "settings": self.settings,
-        }
+    def parts(self) -> Row:
+        """Everything that decided the latencies, by name."""
+        return {name: getattr(self, name) for name in ("hardware", "software", "model", "data", "settings")}
 
-    def statement(self) -> dict[str, Any]:
-        """As the JSON object of the file: an in-toto statement about the measurements and the suite."""
+    def statement(self) -> Row:
+        """Return the JSON object of the file: an in-toto statement about the measurements and the suite."""
         measured = [recorded.record() for recorded in self.measurements]
         return {
             "_type": STATEMENT,
@@ -129,13 +134,13 @@ class Manifest:
         }
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the file, whole or not at all; what is there is replaced.
+        """Write the file completely or not at all; an existing file is replaced.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: The file cannot be written.
         """
         place, text = Path(path), json.dumps(self.statement(), indent=1) + "\n"
-        if place.exists() and not place.is_file():  # a pipe, say: nothing can take its place
+        if place.exists() and not place.is_file():  # for example a pipe, which cannot be replaced
             place.write_text(text)
             return
         place = place.resolve()
@@ -149,8 +154,8 @@ class Manifest:
             partial.unlink(missing_ok=True)
 
 
-def _stack(software: Mapping[str, Any]) -> Stack:
-    versions, options = (tuple(sorted(software[name].items())) for name in ("versions", "options"))
+def _stack(software: Software) -> Stack:
+    versions, options = (tuple(sorted(pairs.items())) for pairs in (software["versions"], software["options"]))
     return Stack(software["backend"], software["device"], versions, options)
 
 
@@ -163,15 +168,14 @@ def manifest(
     query: Query | None = None,
     **fields: Unpack[QueryFields],
 ) -> Manifest:
-    """Say of a run of a suite what it measured, and on and with what; nothing is measured.
+    """Make the manifest of a stored run of a suite; nothing is measured.
 
     Args:
-        suite: The suite that was run, or its folder.
-        store: Where it is stored.
+        suite: The suite, or its folder.
+        store: The database.
         run: Id of the run, or its beginning; None for the newest finished one.
-        hashes: Ask pip, and the indexes that it is configured for, for the wheels whose hashes no record of the
-            installation has; each must be what is installed.
-        query: Narrows which runs there are.
+        hashes: Let pip find wheels with missing hashes on its configured indexes.
+        query: Restricts the runs.
         **fields: Fields of a ``Query``, in place of those of ``query``.
 
     Raises:
@@ -186,7 +190,8 @@ def manifest(
     """
     opened = suite if isinstance(suite, Suite) else Suite.open(Path(suite))
     chosen = _run_of(store, opened, run, asked(query, fields))
-    stack = store.stacks()[chosen.stack]
+    stacks = store.stacks()
+    stack = stacks[chosen.stack]
     settings = {name: chosen.options[name] for name in MeasurementFields.__annotations__ if name in chosen.options}
     refuse_paths(stack, settings)
     recorded = chosen.before.get(SOFTWARE)
@@ -194,28 +199,36 @@ def manifest(
         recorded = {**recorded, "packages": with_hashes(recorded["packages"])}
     software = software_part(stack, recorded if isinstance(recorded, Mapping) else None)
     bricks = _of_run(store, chosen, Subject.BRICK, opened.keys)
-    models = [] if opened.annotations is None else _of_run(store, chosen, Subject.MODEL, None)
+    models = [] if opened.annotations is None else _of_run(store, chosen, Subject.MODEL)
     blocks = store.blocks_of([measurement.id for measurement in (*bricks, *models)])
-    uncertainty = Uncertainty((*bricks, *models), blocks, store.stacks())
-    baseline, dims = Baseline.of_run(chosen), chosen.options.get("dims")
+    uncertainty, baseline = Uncertainty((*bricks, *models), blocks, stacks), Baseline.of_run(chosen)
+    dims = bound if isinstance(bound := chosen.options.get("dims"), Mapping) else {}
+    low = low_probes(block for taken in blocks.values() for block in taken)
     return Manifest(
         hardware=hardware_part(store.systems()[chosen.system], chosen.before),
         software=software,
-        model=model_part(opened, [model.key for model in models], dims if isinstance(dims, Mapping) else {}),
+        model={
+            "suite": opened.hash,
+            "bricks": len(opened.keys),
+            "granularity": opened.granularity,
+            "graph": opened.graph,
+            "overlap": opened.overlap,
+            "connected": opened.connected,
+            "bound_to": opened.bound_to,
+            "names": sorted(opened.annotations or ()),
+            "models": {key: {"dims": dict(dims.get(key, {}))} for key in sorted(model.key for model in models)},
+        },
         data=data_part(settings, software),
         settings=settings,
-        log=_log(store, opened, chosen, low_probes(block for taken in blocks.values() for block in taken), bricks),
+        log=_log(store, opened, chosen, low, {brick.key for brick in bricks}),
         measurements=tuple(_recorded(measurement, uncertainty, baseline) for measurement in (*bricks, *models)),
     )
 
 
-def _log(
-    store: Store, suite: Suite, run: Run, low: tuple[float, float] | None, bricks: Collection[Measurement]
-) -> dict[str, Any]:
-    """When it was, the state of the machine as far as that is nobody's secret, and what failed or is missing."""
-    after = run.after or {}
-    found = {brick.key for brick in bricks}
-    failed = store.failures(_filter(run, Subject.BRICK, suite.keys))
+def _log(store: Store, suite: Suite, run: Run, low: tuple[float, float] | None, found: Collection[str]) -> Log:
+    """Return the public log of a run."""
+    after: Mapping[str, Any] = run.after or {}
+    failures = store.failures(Filter(Subject.BRICK, suite.keys, run.system, run.stack))
     return {
         "run": run.id,
         "command": run.command,
@@ -232,9 +245,9 @@ def _log(
                 "latency_ns": reference.latency_ns,
                 "ci95_ns": list(reference.ci95_ns),
             }
-            for reference in _of_run(store, run, Subject.REFERENCE, None)
+            for reference in _of_run(store, run, Subject.REFERENCE)
         ],
-        "failures": [{"key": failure.key, "kind": failure.kind} for failure in failed if failure.run == run.id],
+        "failures": [{"key": failure.key, "kind": failure.kind} for failure in failures if failure.run == run.id],
         "missing": [key for key in suite.keys if key not in found],
     }
 
@@ -243,47 +256,46 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     """Read a manifest.
 
     Raises:
-        UsageError: It is not there, is no manifest, lacks a field or has one of another type, is of a newer dlbricks,
-            or its measurements were changed.
+        UsageError: The file does not exist, is not a manifest of this version, lacks a field, has a field of another
+            type, or its measurements were changed.
     """
     try:
         found = msgspec.json.decode(Path(path).read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is no manifest: {error}", remedy="dlbricks manifest writes one") from error
-    if not isinstance(found, dict) or found.get("_type") != STATEMENT or found.get("predicateType") != PREDICATE:
-        kind = found.get("predicateType") if isinstance(found, dict) else type(found).__name__
-        raise UsageError(f"{path} is no manifest of dlbricks, or of another version: it is {kind}")
+        raise UsageError(f"{path}: not a dlbricks manifest ({error})", remedy="dlbricks manifest writes one") from error
+    kind = (found.get("_type"), found.get("predicateType")) if isinstance(found, dict) else (None, type(found).__name__)
+    if kind != (STATEMENT, PREDICATE):
+        raise UsageError(f"{path}: not a dlbricks manifest, or of another version ({kind[1]})")
     try:
-        said = found["predicate"]
+        stated = found["predicate"]
         digests = {subject["name"]: subject["digest"]["sha256"] for subject in found["subject"]}
-        if digests["measurements"] != content_key(said["measurements"]) or digests["suite"] != said["model"]["suite"]:
-            raise UsageError(f"{path} was changed: its measurements or its suite are not those that it states")
-        msgspec.convert(said, Shape)
-        MeasurementSettings.of(said["settings"]).check()
-        system, stack, log = content_key(said["hardware"]), _stack(said["software"]).key, said["reference_log"]
-        once = {"run": log["run"], "system": system, "stack": stack}
-        measured = (_read({"id": str(place), **once}, row) for place, row in enumerate(said["measurements"]))
-        return Manifest(
-            said["hardware"], said["software"], said["model"], said["data"], said["settings"], log, tuple(measured)
-        )
+        own = {"measurements": content_key(stated["measurements"]), "suite": stated["model"]["suite"]}
+        if not digests.items() >= own.items():
+            raise UsageError(f"{path} was changed: its measurements or its suite differ from their digests")
+        msgspec.convert(stated, Predicate)
+        MeasurementSettings.of(stated["settings"]).check()
+        hardware, software, log = stated["hardware"], stated["software"], stated["reference_log"]
+        once = {"run": log["run"], "system": content_key(hardware), "stack": _stack(software).key}
+        measured = tuple(_read({"id": str(place), **once}, row) for place, row in enumerate(stated["measurements"]))
+        return Manifest(hardware, software, stated["model"], stated["data"], stated["settings"], log, measured)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{path} is no manifest of dlbricks: {error}") from error
+        raise UsageError(f"{path}: not a dlbricks manifest ({error})") from error
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise UsageError(f"{path} is no manifest of dlbricks: {error!r}") from error
+        raise UsageError(f"{path}: not a dlbricks manifest ({error!r})") from error
 
 
 def _read(once: Mapping[str, str], row: Mapping[str, Any]) -> Recorded:
-    """Return a measurement from its row and what the manifest states once."""
+    """Return a measurement from its row and the fields stated once."""
     measurement = msgspec.convert({**row, **once, "summary": row, "identity": {**row, **once}}, Measurement)
     error = msgspec.convert((row["error"], row["degrees"]), tuple[float, float])
     undisturbed = msgspec.convert(row.get("undisturbed_error"), tuple[float, float] | None)
     recorded = Recorded(measurement, error, undisturbed)
     known = recorded.record()
-    if unknown := {*row, *row["conditions"]} - {*known, *known["conditions"]}:
-        raise ValueError(f"measurement {once['id']} has fields that are not known: {', '.join(sorted(unknown))}")
+    if unknown := {*row, *row["conditions"]} - {*known, *asdict(measurement.conditions)}:
+        raise ValueError(f"measurement {once['id']} has unknown fields: {', '.join(sorted(unknown))}")
     sound = all(0 <= sd < math.inf and 0 < degrees < math.inf for sd, degrees in filter(None, (error, undisturbed)))
     if not sound or (measurement.undisturbed_ns or 0) < 0:
-        raise ValueError(f"measurement {once['id']} has a negative latency, or an error that is none")
+        raise ValueError(f"measurement {once['id']} has a negative latency or an invalid error")
     return recorded
 
 
@@ -294,31 +306,25 @@ def _recorded(measurement: Measurement, uncertainty: Uncertainty, baseline: Base
     return Recorded(measurement, error, uncertainty.undisturbed_error(measurement.id, baseline))
 
 
-def _of_run(store: Store, run: Run, subject: Subject, keys: Collection[str] | None) -> list[Measurement]:
-    found = store.measurements(_filter(run, subject, keys), latest=False)
+def _of_run(store: Store, run: Run, subject: Subject, keys: Collection[str] | None = None) -> list[Measurement]:
+    found = store.measurements(Filter(subject, keys, run.system, run.stack), latest=False)
     return [measurement for measurement in found if measurement.run == run.id]
 
 
-def _filter(run: Run, subject: Subject, keys: Collection[str] | None) -> Filter:
-    return Filter(subject, keys, run.system, run.stack)
-
-
-def _run_of(store: Store, suite: Suite, id_: str | None, query: Query) -> Run:
-    """Return the newest finished run of a suite, or the one that is meant.
+def _run_of(store: Store, suite: Suite, prefix: str | None, query: Query) -> Run:
+    """Return the newest finished run of a suite, or the named one.
 
     Raises:
-        UsageError: There is none.
+        UsageError: No run matches.
         AmbiguousQuery: Runs under several conditions match.
     """
     stacks = store.stacks()
     known = [run for run in store.runs() if run.suite == suite.hash and run.finished is not None]
-    found = [run for run in known if run.id.startswith(id_ or "") and _matches(run, stacks[run.stack], query)]
+    found = [run for run in known if run.id.startswith(prefix or "") and _matches(run, stacks[run.stack], query)]
     if not found:
-        which = f"; finished are {_listed(known)}" if known else ""
-        raise UsageError(
-            f"no finished run of suite {suite.path} is stored as asked{which}", remedy=f"dlbricks run {suite.path}"
-        )
-    if len({(run.system, run.stack, *_conditions(run)) for run in found}) > 1 or (id_ and len(found) > 1):
+        others = f"; finished are {_listed(known)}" if known else ""
+        raise UsageError(f"no finished run of suite {suite.path} matches{others}", remedy=f"dlbricks run {suite.path}")
+    if len({(run.system, run.stack, *_conditions(run)) for run in found}) > 1 or (prefix and len(found) > 1):
         raise AmbiguousQuery(
             f"{len(found)} runs of suite {suite.path} match: {_listed(found)}", remedy="name one with --run"
         )
@@ -332,11 +338,8 @@ def _conditions(run: Run) -> tuple[object, ...]:
 def _matches(run: Run, stack: Stack, query: Query) -> bool:
     wanted = query.backend, query.device, query.threads, query.cache, query.dtype
     given = stack.backend, stack.device, *_conditions(run)
-    return (
-        run.system.startswith(query.system or "")
-        and run.stack.startswith(query.stack or "")
-        and all(value is None or value == own for value, own in zip(wanted, given, strict=True))
-    )
+    keys = run.system.startswith(query.system or "") and run.stack.startswith(query.stack or "")
+    return keys and all(value in (None, own) for value, own in zip(wanted, given, strict=True))
 
 
 def _listed(runs: Sequence[Run]) -> str:

@@ -1,4 +1,4 @@
-"""The parts of a manifest: what is said of the machine, the software, the models, the data and the settings."""
+"""The parts of a manifest: machine, software with its lock file, models, data and log."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ import json
 import subprocess
 import sys
 import zipfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
-from ...bricks.suite.suite import Suite
 from ...db.exporting import names_a_path
 from ...db.values import Stack, System
 from ...errors import BackendUnavailable, UsageError
 from ...generator.backends.environments import own_variables
 from ...generator.machine.software import wheel_contents
 from ...generator.measurement.settings import MeasurementFields
+from ...tabular import Row
 
-# The lock file of an environment that was measured: versions and hashes of its wheels, none of them guessed.
+# The lock file of a measured environment. Hashes are never guessed.
 
 
 Packages = Mapping[str, Mapping[str, Any]]
-"""By name ``version``, ``contents`` and, where known, ``wheel`` and ``sha256`` (``software_state``)."""
+"""By name ``version``, ``contents`` and, if known, ``wheel`` and ``sha256`` (``software_state``)."""
 
 _PIP = ("-m", "pip", "download", "--no-input", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:")
 
 
 def lock_of(packages: Packages, *, python: str | None) -> tuple[str | None, tuple[str, ...]]:
-    """A lock file as of PEP 751.
+    """Write a lock file (PEP 751).
 
     Args:
-        packages: What was installed.
-        python: Version of the Python that it was installed for.
+        packages: The installed packages.
+        python: Version of their Python.
 
     Returns:
-        Its text, or None where hashes are missing or nothing is known; and the packages whose hash is missing.
+        Its text, or None if hashes are missing or nothing is known; and the packages without a hash.
     """
     lacking = tuple(
         sorted(name for name, known in packages.items() if not (known.get("sha256") and known.get("wheel")))
@@ -48,55 +48,49 @@ def lock_of(packages: Packages, *, python: str | None) -> tuple[str | None, tupl
     minor = ".".join(python.split(".")[:2])
     lines = ['lock-version = "1.0"', f'requires-python = "=={minor}.*"', 'created-by = "dlbricks"']
     for name, package in sorted(packages.items()):
-        lines += ["", "[[packages]]", f"name = {_quoted(name)}", f"version = {_quoted(package['version'])}", ""]
-        lines += ["[[packages.wheels]]", f"path = {_quoted(package['wheel'])}"]
-        lines += [f"hashes = {{sha256 = {_quoted(package['sha256'])}}}"]
+        version, wheel, digest = (json.dumps(package[key]) for key in ("version", "wheel", "sha256"))  # valid in TOML
+        lines += ["", "[[packages]]", f"name = {json.dumps(name)}", f"version = {version}", ""]
+        lines += ["[[packages.wheels]]", f"path = {wheel}", f"hashes = {{sha256 = {digest}}}"]
     return "".join(f"{line}\n" for line in lines), ()
 
 
 def with_hashes(packages: Packages) -> dict[str, dict[str, Any]]:
-    """The same with the hashes of wheels that were missing, as far as pip finds these wheels.
+    """Add missing hashes of wheels that pip finds on its configured indexes.
 
-    Each is downloaded from where pip is configured to look, for this Python and machine; its hash is taken only where
-    its files are those that were installed, by their own hashes. What is no name with a version stays without: a
-    database may hold what other machines wrote, and to pip it may be an address or an option.
+    Each wheel is downloaded for this Python and machine. Its hash is used only if its files are the installed ones, by
+    their hashes. pip receives only valid names with versions, because a database may contain names from other machines
+    that pip would read as addresses or options.
 
     Args:
-        packages: What was installed.
+        packages: The installed packages.
 
     Raises:
         BackendUnavailable: This Python has no pip.
     """
-    lacking = {
+    wanted = {
         name: pinned
         for name, known in packages.items()
-        if not known.get("sha256")
-        and known.get("contents")
-        and (pinned := _pinned(name, known.get("version"))) is not None
+        if not known.get("sha256") and known.get("contents") and (pinned := _pinned(name, known.get("version")))
     }
     found: dict[str, dict[str, Any]] = {name: dict(known) for name, known in packages.items()}
     with TemporaryDirectory(prefix="dlbricks-wheels-") as folder:
-        wanted = list(lacking.values())
-        if wanted and not _download(wanted, Path(folder)):
-            for package in wanted:  # what is to be had of them
+        if wanted and not _download(list(wanted.values()), Path(folder)):
+            for package in wanted.values():  # one missing package does not stop the others
                 _download([package], Path(folder))
-        by_contents = {contents: path for path in sorted(Path(folder).glob("*.whl")) if (contents := _contents(path))}
-        for name in lacking:
-            path = by_contents.get(packages[name]["contents"])
-            if path is not None:
+        by_contents = {_contents(path): path for path in sorted(Path(folder).glob("*.whl"))}
+        for name in wanted:
+            if (path := by_contents.get(packages[name]["contents"])) is not None:
                 found[name] |= {"wheel": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
     return found
 
 
 def _pinned(name: str, version: object) -> str | None:
-    """One package as pip is asked for it; None: it is no normalized name with a version."""
+    """Return a package as a requirement for pip; None unless it has a normalized name and a version."""
     from packaging.utils import is_normalized_name
     from packaging.version import InvalidVersion, Version
 
-    if not is_normalized_name(name) or not isinstance(version, str):
-        return None
     try:
-        return f"{name}=={Version(version)}"
+        return f"{name}=={Version(version)}" if is_normalized_name(name) and isinstance(version, str) else None
     except InvalidVersion:
         return None
 
@@ -108,7 +102,7 @@ def _download(wanted: Sequence[str], folder: Path) -> bool:
     )
     if "No module named pip" in done.stderr:
         raise BackendUnavailable(
-            "hashes are asked of pip, which this Python does not have", remedy=f"{sys.executable} -m ensurepip"
+            "hashes come from pip, and this Python has no pip", remedy=f"{sys.executable} -m ensurepip"
         )
     return done.returncode == 0
 
@@ -119,11 +113,81 @@ def _contents(path: Path) -> str | None:
         return None if record is None else wheel_contents(wheel.read(record).decode())
 
 
-def _quoted(text: str) -> str:
-    return json.dumps(text)  # a string of JSON is one of TOML
+# The parts as JSON. Reading requires every field that is not marked otherwise, and keeps unknown ones.
 
 
-# What a manifest has to hold, wherever it is from: every field that anything relies on, and its type.
+class Software(TypedDict):
+    """Runtime with its options, Python, C library, dlbricks, the packages of all these, and their lock file.
+
+    ``without_hash`` names packages without a known hash; then ``lock`` is None.
+    """
+
+    backend: str
+    device: str
+    versions: dict[str, str]
+    options: dict[str, str]
+    python: NotRequired[str | None]
+    implementation: NotRequired[str | None]
+    compiler: NotRequired[str | None]
+    libc: NotRequired[str | None]
+    image: NotRequired[str | None]
+    dlbricks: NotRequired[dict[str, Any] | None]
+    packages: dict[str, dict[str, Any]]
+    without_hash: list[str]
+    lock: str | None
+
+
+class Model(TypedDict):
+    """The suite and its cut; names and models only if the suite has names."""
+
+    suite: str
+    bricks: NotRequired[int]
+    granularity: NotRequired[int]
+    graph: NotRequired[str]
+    overlap: NotRequired[bool]
+    connected: NotRequired[bool]
+    bound_to: NotRequired[str | None]
+    names: list[str]
+    models: dict[str, Any]
+
+
+class Data(TypedDict):
+    """Seed and generator of weights and inputs."""
+
+    seed: int | None
+    generator: dict[str, Any]
+
+
+class Reference(TypedDict):
+    """The latency of a reference network; its name is None if unknown."""
+
+    key: NotRequired[str]
+    name: str | None
+    latency_ns: float
+    ci95_ns: NotRequired[list[float]]
+
+
+class Problem(TypedDict):
+    """A failure, without its message."""
+
+    key: str
+    kind: str
+
+
+class Log(TypedDict):
+    """Time, machine state, probes, reference networks, failures, and missing bricks of a run."""
+
+    run: str
+    command: NotRequired[str]
+    started: NotRequired[str]
+    finished: NotRequired[str | None]
+    before: NotRequired[Row]
+    after: NotRequired[Row]
+    probes_ns: list[float] | None
+    probes_low_ns: NotRequired[Any]
+    references: list[Reference]
+    failures: list[Problem]
+    missing: list[str]
 
 
 class _Hardware(TypedDict):
@@ -131,54 +195,15 @@ class _Hardware(TypedDict):
     architecture: str
 
 
-class _Software(TypedDict):
-    backend: str
-    device: str
-    versions: dict[str, str]
-    options: dict[str, str]
-    packages: dict[str, dict[str, Any]]
-    without_hash: list[str]
-    lock: str | None
-
-
-class _Model(TypedDict):
-    suite: str
-    names: list[str]
-    models: dict[str, Any]
-
-
-class _Data(TypedDict):
-    seed: int | None
-    generator: dict[str, Any]
-
-
-class _Reference(TypedDict):
-    name: str | None
-    latency_ns: float
-
-
-class _Failure(TypedDict):
-    key: str
-    kind: str
-
-
-class _Log(TypedDict):
-    run: str
-    probes_ns: list[float] | None
-    references: list[_Reference]
-    failures: list[_Failure]
-    missing: list[str]
-
-
-class Shape(TypedDict):
+class Predicate(TypedDict):
     """The predicate of the statement."""
 
     hardware: _Hardware
-    software: _Software
-    model: _Model
-    data: _Data
+    software: Software
+    model: Model
+    data: Data
     settings: MeasurementFields
-    reference_log: _Log
+    reference_log: Log
     measurements: list[dict[str, Any]]
 
 
@@ -186,17 +211,17 @@ _STATE = (
     "kernel", "microcode", "governor", "turbo", "smt", "min_frequency_mhz", "max_frequency_mhz", "affinity",
     "cpus_allowed", "cpu_quota", "huge_pages", "virtual",
 )  # fmt: skip
-"""What of the machine's state its owner decides, and what stays as it is while it runs."""
+"""Machine state that its owner decides or that is constant while it runs."""
 
 _GPU_STATE = ("driver", "most_sm_mhz", "power_limit_w")
 
 
-def hardware_part(system: System, state: Mapping[str, Any]) -> dict[str, Any]:
-    """The machine: what it is, and how it is set up; None: not known.
+def hardware_part(system: System, state: Row) -> Row:
+    """Return the machine's hardware and set-up; None for unknown values.
 
     Args:
-        system: Its hardware.
-        state: As a run found it.
+        system: The hardware.
+        state: Its state at the beginning of a run.
     """
     gpu = state.get("gpu")
     return {
@@ -209,78 +234,49 @@ def hardware_part(system: System, state: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def software_part(stack: Stack, software: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What ran: the runtime with its options, Python, the C library, dlbricks, and every package that these need.
+def software_part(stack: Stack, recorded: Mapping[str, Any] | None) -> Software:
+    """Return the software of a run.
 
     Args:
-        stack: Of the run.
-        software: As the run recorded it; None by a dlbricks that did not.
-
-    Returns:
-        Beside that ``lock``, the text of a lock file of the packages, or None where the hash of the wheel of some is
-        not known: these are ``without_hash``.
+        stack: The run's stack.
+        recorded: Software as the run recorded it; None from an older dlbricks.
     """
-    found = dict(software or {})
-    packages = dict(found.pop("packages", {}))
+    found = recorded or {}
+    packages = dict(found.get("packages", {}))
     lock, lacking = lock_of(packages, python=found.get("python"))
-    names = ("python", "implementation", "compiler", "libc", "image", "dlbricks")
     return {
         "backend": stack.backend,
         "device": stack.device,
         "versions": dict(stack.versions),
         "options": dict(stack.options),
-        **{name: found.get(name) for name in names},
+        "python": found.get("python"),
+        "implementation": found.get("implementation"),
+        "compiler": found.get("compiler"),
+        "libc": found.get("libc"),
+        "image": found.get("image"),
+        "dlbricks": found.get("dlbricks"),
         "packages": packages,
         "without_hash": list(lacking),
         "lock": lock,
     }
 
 
-def model_part(suite: Suite, models: Collection[str], dims: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
-    """What was cut, and how; names only where the suite has them.
-
-    Args:
-        suite: The bricks.
-        models: Keys of the whole models that were measured beside them.
-        dims: What their dynamic dimensions were bound to, by key.
-    """
-    named = suite.annotations is not None
-    return {
-        "suite": suite.hash,
-        "bricks": len(suite.keys),
-        "granularity": suite.granularity,
-        "graph": suite.graph,
-        "overlap": suite.overlap,
-        "connected": suite.connected,
-        "bound_to": suite.bound_to,
-        "names": sorted(suite.annotations or ()),
-        "models": {key: {"dims": dict(dims.get(key, {}))} for key in sorted(models)} if named else {},
-    }
-
-
-def data_part(settings: Mapping[str, Any], software: Mapping[str, Any]) -> dict[str, Any]:
-    """Weights and inputs: drawn from a seed, by this dlbricks with this NumPy."""
+def data_part(settings: Mapping[str, Any], software: Software) -> Data:
+    """Return the source of weights and inputs: a seed, this dlbricks and this NumPy."""
     own, numpy = software.get("dlbricks") or {}, software["packages"].get("numpy", {})
-    return {
-        "seed": settings.get("seed"),
-        "generator": {
-            "dlbricks": own.get("version"),
-            "sources": own.get("sources"),
-            "numpy": numpy.get("version"),
-        },
-    }
+    versions = {"dlbricks": own.get("version"), "sources": own.get("sources"), "numpy": numpy.get("version")}
+    return Data(seed=settings.get("seed"), generator=versions)
 
 
 def refuse_paths(stack: Stack, settings: Mapping[str, Any]) -> None:
-    """Make sure that no option is a path, which may name a person or a host.
+    """Refuse options that may be paths, which could name a person or a host.
 
     Raises:
-        UsageError: One may be.
+        UsageError: An option may be a path.
     """
-    given = settings.get("options") or {}
-    for name, value in (*stack.options, *stack.versions, *given.items()):
+    for name, value in (*stack.options, *stack.versions, *(settings.get("options") or {}).items()):
         if names_a_path(str(value)):
             raise UsageError(
                 f"{stack.backend} was measured with {name}={value}, which may be a path",
-                remedy="a manifest is handed on: measure with an option that is no path",
+                remedy="manifests are public: measure with an option that is not a path",
             )

@@ -1,4 +1,4 @@
-"""``reproduce``: what a manifest says, measured once more, and held against it."""
+"""``reproduce``: measure the suite of a manifest again and compare the results."""
 
 from __future__ import annotations
 
@@ -30,15 +30,13 @@ from ...generator.measurement.settings import MeasurementSettings
 from ...generator.measurement.start import stack_of
 from ...generator.progress import ProgressCallback
 from ...tabular import Records, Row, Tabular, flattened
-from ..comparison.difference import Relation, welch
+from ..comparison.difference import Relation, check_minimum_effect, welch
 from ..comparison.results import Judged, SidePair, figure_of, measured_pair, pair_without_time, verdicts_of
 from ..comparison.sides import compare_across_runs
 from .manifest import Manifest, Recorded, manifest, read_manifest
 from .parts import data_part, hardware_part, software_part
 
-# A suite measured by the Python of another environment, into a database of its own.
-#
-# The other Python runs this module as a program; it has this very dlbricks, or the one of its lock file.
+# The suite is measured in this environment, or by the Python of another one, which runs this module as a program.
 
 
 def run_here(
@@ -53,14 +51,14 @@ def run_with(python: Path, suite: Suite, database: Path, settings: MeasurementSe
     """Measure a suite by another Python.
 
     Args:
-        python: Of an environment that has dlbricks.
+        python: The Python of an environment with dlbricks.
         suite: The bricks.
-        database: Is made, and holds one run afterwards.
-        settings: How to measure.
+        database: A new database, for one run.
+        settings: The settings of the run.
 
     Raises:
-        UsageError: A library of custom operators that the settings name was not given here.
-        WorkerError: It failed; the message says why.
+        UsageError: The settings name a library of custom operators that the caller did not give.
+        WorkerError: The run failed; the message contains the reason.
     """
     libraries = files_of(dict(settings.runtime.options))
     order = json.dumps([str(suite.path.resolve()), str(database.resolve()), settings.record(), libraries])
@@ -73,36 +71,34 @@ def run_with(python: Path, suite: Suite, database: Path, settings: MeasurementSe
         check=False,
     )
     if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line.strip()]
-        why = said[-1] if said else f"exit status {done.returncode}"
-        kind, _, reason = why.partition(": ")  # the last line of a traceback
-        raise WorkerError(f"{python} did not measure: {reason if kind.startswith('dlbricks.errors.') else why}")
-
-
-def _main() -> None:
-    suite, database, settings, libraries = json.loads(sys.argv[1])
-    adopt(libraries)
-    run_here(Suite.open(suite), Path(database), MeasurementSettings.of(settings))
-
-
-# In what a machine and its software differ from those of a manifest, field by field.
+        last = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]  # of a traceback
+        kind, _, reason = last.partition(": ")
+        raise WorkerError(f"{python} did not measure: {reason if kind.startswith('dlbricks.errors.') else last}")
 
 
 _DERIVED = frozenset({"software.lock", "software.without_hash"})
-"""What follows from the packages."""
+"""Fields that follow from the packages."""
 
 _OF_FILE = ("wheel", "sha256")
-"""Of a package: the file that it came from. Where both sides know what is in it, nothing hangs on that."""
+"""Fields of a package's file. They do not matter if both sides know the package's contents."""
+
+MINIMUM_EFFECT = 0.15
+"""Default relative difference below which a latency is reproduced. For two runs of two processes each, of one brick on
+one thread (``scatter.json``), the 95 % interval of the ratio reaches 8 % to either side, and the ratio misses 1 by up
+to 5 % in four of five cases: 13 %, rounded up."""
+
+_NAMED = 3
+"""Packages or bricks that an error names."""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldDifference:
-    """One field that differs; None: not known there, or not there.
+    """A field that differs; None for an unknown or absent value.
 
     Attributes:
         field: Its path, such as ``hardware.governor`` or ``software.packages.numpy.version``.
-        manifest: What the manifest says.
-        here: What it is here.
+        manifest: Its value in the manifest.
+        here: Its value here.
     """
 
     field: str
@@ -111,45 +107,34 @@ class FieldDifference:
 
 
 def differences(base: Manifest, here: Manifest) -> tuple[FieldDifference, ...]:
-    """Every field of the machine, the software, the models, the data and the settings in which two manifests differ.
+    """Return the fields of machine, software, models, data and settings that differ between two manifests.
 
     Args:
-        base: The one that was handed on.
-        here: Of the same suite, here.
+        base: The given manifest.
+        here: The manifest of the same suite here.
     """
     ours, theirs = (dict(flattened(manifest.parts)) for manifest in (base, here))
-    names = [name for name in dict.fromkeys([*ours, *theirs]) if name not in _DERIVED]
+
+    def matters(name: str) -> bool:
+        package, _, last = name.rpartition(".")
+        contents = ours.get(f"{package}.contents") if last in _OF_FILE else None
+        return name not in _DERIVED and (contents is None or contents != theirs.get(f"{package}.contents"))
+
     return tuple(
         FieldDifference(name, ours.get(name), theirs.get(name))
-        for name in names
-        if ours.get(name) != theirs.get(name) and not _same_contents(name, ours, theirs)
+        for name in dict.fromkeys([*ours, *theirs])
+        if ours.get(name) != theirs.get(name) and matters(name)
     )
-
-
-def _same_contents(name: str, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
-    """Whether a field is about the file of a package whose files are the same on both sides."""
-    package, _, last = name.rpartition(".")
-    known = [side.get(f"{package}.contents") for side in (ours, theirs)]
-    return last in _OF_FILE and known[0] is not None and known[0] == known[1]
-
-
-MINIMUM_EFFECT = 0.15
-"""Relative difference below which a latency counts as reproduced, where nothing else is asked for. Two runs apart, of
-two processes each, of one brick on one thread scatter so (``scatter.json``) that the 95 % interval of their ratio
-reaches 8 % to either side and the ratio itself misses 1 by up to 5 % in four of five cases: 13 %, and a bit."""
-
-_NAMED = 3
-"""Packages or bricks that an error names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReproducedBrick(Judged):
-    """One brick of a manifest, the base, and the same brick here; without a verdict where it was not measured here.
+    """A brick in the manifest (the base) and here; without a verdict if it was not measured here.
 
     Attributes:
         key: Key of the brick.
         operators: Its operators.
-        cache: Cache state that it was measured in.
+        cache: Its cache state.
     """
 
     key: str
@@ -157,7 +142,7 @@ class ReproducedBrick(Judged):
     cache: str
 
     def record(self) -> Row:
-        """As a JSON object; latencies are those on a quiet machine where both sides know that, else means."""
+        """Return a JSON object; latencies are undisturbed ones if both sides know them, else means."""
         stated, here = self.pair.compared
         return {
             "key": self.key,
@@ -171,18 +156,18 @@ class ReproducedBrick(Judged):
 
 @dataclass(frozen=True, slots=True)
 class Reproduction(Tabular):
-    """What came of measuring a manifest again.
+    """A manifest measured again.
 
     Attributes:
-        rows: Its bricks; none where nothing was measured.
-        differences: Every field in which machine or software differ.
-        environment: ``lock``: rebuilt from the lock file, ``here``: this one; None where nothing was measured.
+        rows: Its bricks; empty if nothing was measured.
+        differences: Fields that differ between the manifest and here.
+        environment: ``lock``: rebuilt from the lock file, ``here``: this one; None if nothing was measured.
         minimum_effect: Relative difference that matters.
-        manifest: What was measured, as a manifest of its own; None where nothing was.
-        machine: What probes outside any runtime (``compute``, ``memory``, each at its quietest) and a call of the
-            runtime that does nothing (``call``) took here, in times of what they took by the manifest: where these
-            moved, the machine was another, or busy otherwise.
-        missing: Keys of bricks of the suite that the manifest has no measurement of: nothing is said of these.
+        manifest: The manifest of the new measurements; None if nothing was measured.
+        machine: Ratios of times here to times in the manifest: of the quietest probes outside any runtime
+            (``compute``, ``memory``), and of an empty call of the runtime (``call``). If they differ from 1, the
+            machine is another one or was busy.
+        missing: Keys of bricks of the suite without a measurement in the manifest.
     """
 
     rows: tuple[ReproducedBrick, ...]
@@ -195,23 +180,23 @@ class Reproduction(Tabular):
 
     @property
     def complete(self) -> bool:
-        """Whether the manifest has every brick of the suite, and each a verdict unless nothing was to be measured."""
+        """True if the manifest has every brick of the suite, and each a verdict unless nothing was measured."""
         measured = bool(self.rows) and all(row.verdict is not None for row in self.rows)
         return not self.missing and (self.environment is None or measured)
 
     @property
     def verdicts(self) -> Mapping[Relation, int]:
-        """Bricks by verdict."""
+        """Number of bricks by verdict."""
         return Counter(row.verdict for row in self.rows if row.verdict is not None)
 
     @property
     def ratio(self) -> float | None:
-        """Geometric mean of the ratios: what all bricks have in common."""
+        """Geometric mean of the bricks' ratios."""
         ratios = [row.ratio for row in self.rows if row.ratio is not None]
         return statistics.geometric_mean(ratios) if ratios else None
 
     def records(self) -> Records:
-        """One row per brick of the manifest, and beside them every difference."""
+        """Return one row per brick of the manifest; the totals contain every difference."""
         shares = {str(verdict): self.verdicts.get(verdict, 0) for verdict in Relation}
         totals = {
             "environment": self.environment,
@@ -239,16 +224,16 @@ def reproduce(
 
     Args:
         stated: The manifest, or its file.
-        suite: The suite that it is about, or its folder.
-        here: Measure in this environment, instead of one that is made from the lock file.
+        suite: The suite of the manifest, or its folder.
+        here: Measure in this environment, instead of one made from the lock file.
         lock: Lock file of the environment, in place of the manifest's own.
-        dry_run: Only name the differences of this machine and this environment; nothing is installed or measured.
+        dry_run: Only name differences of this machine and environment; nothing is installed or measured.
         minimum_effect: Relative difference that matters.
-        progress: Called between requests where this environment measures.
+        progress: Called between requests if this environment measures.
 
     Raises:
-        UsageError: It is no manifest, the suite is another one or lacks bricks of it, the manifest has no lock file and
-            none is given, or the minimum effect is not positive.
+        UsageError: The file is not a manifest, the suite is another one or lacks bricks of it, there is no lock file,
+            or the minimum effect is not positive.
         BackendUnavailable: The environment cannot be made, or the runtime cannot be used here.
         MachineBusy: Another process is measuring.
         WorkerError: The other environment failed.
@@ -256,18 +241,17 @@ def reproduce(
     Example:
         >>> reproduce("results.json", suite="suite").verdicts  # doctest: +SKIP
     """
-    if not 0 < minimum_effect < float("inf"):
-        raise UsageError(f"a minimum effect of {minimum_effect} is not positive", remedy="write 0.15 for 15 %")
+    check_minimum_effect(minimum_effect)
     base = stated if isinstance(stated, Manifest) else read_manifest(stated)
     opened = suite if isinstance(suite, Suite) else Suite.open(Path(suite))
     if opened.hash != base.model["suite"]:
         raise UsageError(
             f"suite {opened.path} is {opened.hash[:12]}, and the manifest is about {base.model['suite'][:12]}",
-            remedy="generate it again with the same version and options, or ask for the very folder",
+            remedy="generate it again with the same version and options, or ask for its folder",
         )
     known = {recorded.measurement.key for recorded in base.bricks}
     if strange := known - set(opened.keys):
-        raise UsageError(f"the manifest has bricks that suite {opened.path} has not: {_some(sorted(strange))}")
+        raise UsageError(f"the manifest has bricks that suite {opened.path} lacks: {_some(sorted(strange))}")
     missing = tuple(key for key in opened.keys if key not in known)
     if dry_run:
         return Reproduction((), differences(base, _here(base)), None, minimum_effect, missing=missing)
@@ -286,26 +270,27 @@ def reproduce(
 
 
 def _machine(base: Manifest, again: Manifest) -> dict[str, float]:
-    """How much longer our own probes and calls took here."""
-    then, now = (_witnesses(manifest) for manifest in (base, again))
+    """Return the ratios of times of probes and calls, here to the manifest."""
+    then, now = (
+        dict([*zip(("compute", "memory"), manifest.log["probes_ns"] or (), strict=False), *_calls(manifest)])
+        for manifest in (base, again)
+    )
     return {name: now[name] / taken for name, taken in then.items() if name in now and taken > 0}
 
 
-def _witnesses(manifest: Manifest) -> dict[str, float]:
-    found = dict(zip(("compute", "memory"), manifest.log["probes_ns"] or (), strict=False))
-    call = next((row["latency_ns"] for row in manifest.log["references"] if row["name"] == OVERHEAD), None)
-    return found if call is None else found | {"call": call}
+def _calls(manifest: Manifest) -> list[tuple[str, float]]:
+    return [("call", row["latency_ns"]) for row in manifest.log["references"] if row["name"] == OVERHEAD]
 
 
 def _lock(base: Manifest, given: Path | None, folder: Path) -> Path:
-    """The lock file: the one that was given, else the manifest's, written to a folder."""
+    """Return the given lock file, or write the manifest's to a folder."""
     if given is not None:
         return given
-    text = base.software.get("lock")
+    text = base.software["lock"]
     if text is None:
         lacking = _some(base.software["without_hash"]) or "its packages"
         raise UsageError(
-            f"the manifest has no lock file: the hashes of {lacking} were not known where it was written",
+            f"the manifest has no lock file, because the hashes of {lacking} were unknown",
             remedy="measure in this environment with --here, name a lock file with --lock, or have it written again "
             "with --hashes",
         )
@@ -320,9 +305,8 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _here(base: Manifest) -> Manifest:
-    """What this machine and this environment are, and all else as the manifest says."""
-    settings = MeasurementSettings.of(base.settings)
-    stack = stack_of(settings.runtime)
+    """Return the manifest with this machine and environment in place of its own."""
+    stack = stack_of(MeasurementSettings.of(base.settings).runtime)
     software = software_part(stack, software_state(tuple(name for name, _ in stack.versions)))
     data = data_part(base.settings, software)
     return replace(base, hardware=hardware_part(probe_system(), machine_state()), software=software, data=data)
@@ -331,7 +315,7 @@ def _here(base: Manifest) -> Manifest:
 def _compare_bricks(
     base: Manifest, again: Manifest, suite: Suite, minimum_effect: float
 ) -> tuple[ReproducedBrick, ...]:
-    """Return the bricks of a manifest with their verdicts; both sides come from different runs."""
+    """Return the bricks of a manifest with their verdicts, as measurements of different runs."""
     stacks = {manifest.stack.key: manifest.stack for manifest in (base, again)}
     found = {_place(recorded): recorded for recorded in again.bricks}
     failed = {failure["key"]: failure["kind"] for failure in again.log["failures"]}
@@ -340,15 +324,14 @@ def _compare_bricks(
     rows = []
     for recorded, pair, (verdict, reason) in zip(base.bricks, pairs, verdicts_of(pairs, minimum_effect), strict=True):
         key, cache = _place(recorded)
+        row = ReproducedBrick(pair, verdict, reason, key=key, operators=suite.brick(key).operators, cache=cache)
         known = (key, cache) in found
-        operators = suite.brick(key).operators
-        row = ReproducedBrick(pair, verdict, reason, key=key, operators=operators, cache=cache)
         rows.append(row if known else replace(row, verdict=None, reason=failed.get(key, "not measured")))
     return tuple(rows)
 
 
 def _low_probes(manifest: Manifest) -> tuple[float, float] | None:
-    """Return what probes took at the machine's best moments; None where the manifest does not say, or says nonsense."""
+    """Return the probe times of the machine's best moments; None if missing or invalid."""
     match manifest.log.get("probes_low_ns"):
         case [float(compute_ns), float(memory_ns)] if compute_ns > 0 and memory_ns > 0:
             return compute_ns, memory_ns
@@ -360,7 +343,7 @@ def _place(recorded: Recorded) -> tuple[str, str]:
 
 
 def _pair(base: Recorded, again: Recorded | None, stacks: Mapping[str, Stack], *, same: bool) -> SidePair:
-    """Return a brick of a manifest and the same brick here, which may not be measured."""
+    """Return a brick of a manifest with its new measurement, if there is one."""
     ours = base.measurement
     if again is None:
         return SidePair(figure_of(ours))
@@ -376,4 +359,6 @@ def _pair(base: Recorded, again: Recorded | None, stacks: Mapping[str, Stack], *
 
 
 if __name__ == "__main__":
-    _main()
+    _suite, _database, _settings, _libraries = json.loads(sys.argv[1])
+    adopt(_libraries)
+    run_here(Suite.open(_suite), Path(_database), MeasurementSettings.of(_settings))

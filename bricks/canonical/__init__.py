@@ -1,6 +1,6 @@
-"""The canonical form of a layer: one spelling per computation, whatever opset, defaults and names the source used.
+"""The canonical form of a layer: equal computations are written alike, at any opset, with any defaults and names.
 
-``form.py`` drives; the rules stand by kind of operator in the modules imported here, which register themselves.
+``form.py`` computes it. The rules per operator are in ``layout.py`` and ``spatial.py``, which register them.
 """
 
 from __future__ import annotations

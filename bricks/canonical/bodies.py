@@ -1,7 +1,7 @@
-"""The bodies of If, Loop and Scan: freed from names, and brought to the canonical opset.
+"""Bodies of If, Loop and Scan without names, at the canonical opset.
 
-A body may read values of the graph around it. Constants with known values move into the body as its own
-initializers; a body that reads anything else from outside cannot leave its model (``graph`` skips the layer).
+A body may read values of the graph around it. Constants with known values move into the body as initializers. A body
+that reads other outside values cannot leave its model (``graph`` skips the layer).
 """
 
 from __future__ import annotations
@@ -20,10 +20,7 @@ from ..layer import Role, TensorType
 from .draft import ABSENT, OpsetBound, Slot
 from .roles import CONSTANT_ELEMENTS, is_deciding
 
-# What decides a layer's identity, and what canonicalising it gives.
-#
-# A ``LayerSignature`` is all that decides a layer's identity, free of names: two layers with equal signatures are one
-# computation.
+# A layer's identity and its canonical form. Two layers with equal signatures are the same computation.
 
 
 class LayerSignature(NamedTuple):
@@ -33,9 +30,9 @@ class LayerSignature(NamedTuple):
         domain: Empty for ONNX's own.
         op_type: The operator.
         opsets: Opset by domain, sorted, of the model (bodies may use several).
-        attributes: Serialised ``AttributeProto`` each, sorted by name; bodies are free of names (``bodies.py``).
+        attributes: Each as a serialised ``AttributeProto``, sorted by name; bodies have no names (``bodies.py``).
         slots: The inputs.
-        outputs: Types of the wanted outputs by slot; None where not wanted (or, inside a body, unknown).
+        outputs: Types of the used outputs by slot; None if unused (or, inside a body, unknown).
     """
 
     domain: str
@@ -53,17 +50,17 @@ class LayerSignature(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CanonicalForm:
-    """What canonicalising a signature gives.
+    """The canonical form of a signature.
 
     Attributes:
         node: The node without input and output names.
-        opsets: Opset by domain that ``node`` is written for.
+        opsets: Opset by domain of ``node``.
         slots: The inputs of ``node``.
         key: SHA-256, hexadecimal.
-        valid: The opsets of ONNX's own domain at which ``node`` means the same: the first, and the first not; None for
-            a node of another domain, which does not care.
-        bound: Whether ``node`` is the source's, because its meaning cannot be written at the canonical opset.
-        problem: Why the operator cannot be a brick; empty where it can.
+        valid: The opsets of ONNX's own domain at which ``node`` has the same meaning, half-open; None for another
+            domain.
+        bound: True if ``node`` is the source's, because the canonical opset cannot express its meaning.
+        problem: Why the operator cannot be a brick; empty if it can.
     """
 
     node: onnx.NodeProto
@@ -76,12 +73,11 @@ class CanonicalForm:
 
 
 def nameless_attributes(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> tuple[bytes, ...]:
-    """A node's attributes, sorted by name, without documentation and with bodies free of names.
+    """Return a node's attributes, sorted by name, without documentation and without names in bodies.
 
     Args:
         node: The operator; its bodies may carry inferred types.
-        constants: The outer constants that the bodies read, by name. Other outer names are numbered in the order
-            they are read.
+        constants: The outer constants that the bodies read, by name. Other outer values are numbered in reading order.
     """
     attributes = []
     for attribute in sorted(node.attribute, key=_name):
@@ -102,7 +98,7 @@ def _name(attribute: onnx.AttributeProto) -> str:
 
 
 class _Renamer:
-    """Gives every value of a body, and of the bodies in it, a number."""
+    """Numbers for the values of a body and of nested bodies."""
 
     def __init__(self, constants: Mapping[str, onnx.TensorProto]) -> None:
         self._constants = constants
@@ -110,7 +106,7 @@ class _Renamer:
         self._count = 0
 
     def body(self, source: onnx.GraphProto, around: Mapping[str, str]) -> onnx.GraphProto:
-        """The body without names; ``around`` gives the new names of values of enclosing bodies."""
+        """Return the body without names; ``around`` maps values of enclosing bodies to their new names."""
         names = dict(around)
         target = onnx.GraphProto(name="body")
         for value in source.input:
@@ -118,7 +114,7 @@ class _Renamer:
             target.input.append(_typed(names[value.name], value.type))
         given = {value.name for value in source.input}
         for tensor in source.initializer:
-            if tensor.name not in given:  # it may have the name of a value around the body
+            if tensor.name not in given:  # an outer value may have the same name
                 names[tensor.name] = self._next()
             self._keep(target, names[tensor.name], tensor)
         constants = ((node, _constant(node)) for node in source.node)
@@ -128,7 +124,7 @@ class _Renamer:
         tensors |= {
             name: self._constants[name] for name in read if name in self._constants.keys() - names.keys() - made
         }
-        for name, tensor in tensors.items():  # numbered as the initializers that they are when the body is read again
+        for name, tensor in tensors.items():  # numbered as initializers, as on the next reading
             names[name] = self._next()
             self._keep(target, names[name], tensor)
         for node in source.node:
@@ -168,7 +164,7 @@ class _Renamer:
 
 
 def _typed(name: str, kind: onnx.TypeProto) -> onnx.ValueInfoProto:
-    """A value with its type, without the names of dimensions."""
+    """Return a value with its type, without names of dimensions."""
     value = onnx.ValueInfoProto(name=name)
     value.type.CopyFrom(kind)
     value.type.ClearField("denotation")
@@ -180,7 +176,7 @@ def _typed(name: str, kind: onnx.TypeProto) -> onnx.ValueInfoProto:
 
 
 def _constant(node: onnx.NodeProto) -> onnx.TensorProto | None:
-    """The tensor of a Constant node; None for others, and where it is sparse or text, which stays a node."""
+    """Return the tensor of a Constant node; None for other nodes, and for sparse or text constants, which remain."""
     if node.op_type != "Constant" or not is_standard(node):
         return None
     attribute = node.attribute[0]
@@ -202,25 +198,25 @@ def upgrade_body(
     """Bring every node of a nameless body into canonical form.
 
     Args:
-        body: From ``nameless_attributes``.
+        body: A body from ``nameless_attributes``.
         opsets: The model's opsets.
-        form: ``canonical_form`` of operators in bodies.
+        form: The function ``canonical_form`` for operators in bodies.
 
     Returns:
-        The body and the opsets that it needs.
+        The body, and its opsets by domain.
 
     Raises:
-        OpsetBound: An operator in it is bound to its opset.
-        ValueError: The body carries weights, or an operator in it cannot be a brick.
+        OpsetBound: An operator in the body exists only at its own opset.
+        ValueError: The body contains weights, or an operator in it cannot be a brick.
     """
     upgraded, needed = _BodyUpgrade(opsets, form).body(body)
-    if outer_values(upgraded):  # a body inside a body, which is renamed with that one
+    if outer_values(upgraded):  # a nested body is renamed with the outer one
         return upgraded, needed
-    return _Renamer({}).body(upgraded, {}), needed  # constants that came and went leave no gaps
+    return _Renamer({}).body(upgraded, {}), needed  # close gaps in the numbering
 
 
 class _BodyUpgrade:
-    """Canonicalises the nodes of a body and of the bodies in it."""
+    """A conversion of a body and its nested bodies to canonical form."""
 
     def __init__(self, opsets: tuple[tuple[str, int], ...], form: Callable[[LayerSignature], CanonicalForm]) -> None:
         self._opsets = opsets
@@ -274,20 +270,20 @@ class _BodyUpgrade:
 
 
 def _input(index: int, slot: Slot, node: onnx.NodeProto, target: onnx.GraphProto) -> str:
-    """The name of an input of a canonical node; a constant that a rule made becomes an initializer of the body."""
+    """Return the name of an input of a canonical node; constants made by a rule become initializers of the body."""
     if slot.role is Role.ABSENT:
         return ""
     if slot.source is not None:
         return str(node.input[slot.source])
     tensor = target.initializer.add()
     tensor.ParseFromString(slot.data or b"")
-    # Unique, as the outputs of all bodies are numbered together.
+    # Unique, because all bodies share one numbering of outputs.
     tensor.name = f"{next(filter(None, node.output))}c{index}"
     return str(tensor.name)
 
 
 def _refuse_weights(body: onnx.GraphProto) -> None:
-    """Raise ``ValueError`` where a body holds more than the constants that decide what it does."""
+    """Raise ``ValueError`` if a body contains large constants that do not decide its function."""
     large = {
         tensor.name
         for tensor in body.initializer

@@ -1,4 +1,4 @@
-"""An operator on its way to canonical form: what rules read and change."""
+"""An operator during canonicalisation: the value that rules read and change."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from onnx import AttributeProto
 from ..constants import decode_constant, encode_array, encode_tensor, tensor_type_of_array
 from ..layer import Role, TensorType
 
-# Attributes as plain values: read from ONNX, written back, and spelled for a key.
+# Attributes as plain values.
 
 
 Value = Any
-"""int, float, bytes, a tuple of one of these, or a protocol message (tensor, graph, type, sparse tensor)."""
+"""int, float, bytes, a tuple of these, or a protocol message (tensor, graph, type, sparse tensor)."""
 
 _FIELDS: dict[int, str] = {
     AttributeProto.FLOAT: "f",
@@ -40,7 +40,7 @@ _LISTS = frozenset(kind for kind, field in _FIELDS.items() if field.endswith("s"
 
 
 def read_value(attribute: AttributeProto) -> Value:
-    """The value of an attribute; lists become tuples.
+    """Return the value of an attribute; lists become tuples.
 
     Raises:
         ValueError: The attribute has no type (it refers to a function's parameter, or is malformed).
@@ -59,10 +59,10 @@ def write_attribute(node: onnx.NodeProto, name: str, value: Value, kind: int) ->
 
 
 def spell_value(value: Value) -> object:
-    """A value as JSON: injective, and the same on every machine.
+    """Convert a value to JSON, injectively and equally on every machine.
 
-    Floats stay floats (their shortest decimal form is exact, and ``1.0`` is not ``1``); text and messages are
-    tagged, so that no two kinds share a spelling.
+    Floats stay floats: their shortest decimal form is exact, and ``1.0`` is not ``1``. Text and messages are tagged, so
+    that different kinds never have the same spelling.
     """
     if isinstance(value, int | float):
         return value
@@ -76,17 +76,17 @@ def spell_value(value: Value) -> object:
 
 
 class OpsetBound(Exception):
-    """Raised by a rule where an operator's meaning cannot be written at the canonical opset."""
+    """Raised by a rule if the canonical opset cannot express an operator's meaning."""
 
 
 class Slot(NamedTuple):
     """One input slot, without a name.
 
     Attributes:
-        role: What the input is.
-        type: Its type; None when absent or (inside a body) unknown.
-        data: For a constant its value, a nameless serialised ``TensorProto``.
-        source: The slot of the source node that it came from; None for a constant made by a rule.
+        role: The role of the input.
+        type: Its type; None if absent or (inside a body) unknown.
+        data: The value of a constant, a serialised ``TensorProto`` without a name.
+        source: The source node's slot; None for a constant made by a rule.
     """
 
     role: Role
@@ -104,10 +104,10 @@ class CanonicalDraft:
 
     Attributes:
         op_type: The operator; a rule may rename it (Upsample is a Resize).
-        since: The opset that introduced the source's version of it.
-        attributes: The source's attributes, its version's defaults filled in.
+        since: The opset that introduced the source's version.
+        attributes: The source's attributes, with the defaults of its version filled in.
         slots: The inputs.
-        outputs: Types of the wanted outputs by slot; None where not wanted (or, inside a body, unknown).
+        outputs: Types of the used outputs by slot; None if unused (or, inside a body, unknown).
     """
 
     op_type: str
@@ -117,18 +117,18 @@ class CanonicalDraft:
     outputs: tuple[TensorType | None, ...]
 
     def slot(self, index: int) -> Slot:
-        """An input slot, absent where the node has fewer inputs."""
+        """Return an input slot; absent if the node has fewer inputs."""
         return self.slots[index] if index < len(self.slots) else ABSENT
 
     def given(self, index: int) -> bool:
-        """Whether an input is there."""
+        """Return True if an input is present."""
         return self.slot(index).role is not Role.ABSENT
 
     def type(self, index: int) -> TensorType:
-        """The type of an input.
+        """Return the type of an input.
 
         Raises:
-            OpsetBound: It is unknown.
+            OpsetBound: The type is unknown.
         """
         found = self.slot(index).type
         if found is None:
@@ -136,14 +136,14 @@ class CanonicalDraft:
         return found
 
     def shape(self, index: int) -> tuple[int, ...]:
-        """The shape of an input."""
+        """Return the shape of an input."""
         return self.type(index).shape
 
     def output(self, index: int = 0) -> TensorType:
-        """The type of an output.
+        """Return the type of an output.
 
         Raises:
-            OpsetBound: It is unknown.
+            OpsetBound: The type is unknown.
         """
         found = self.outputs[index] if index < len(self.outputs) else None
         if found is None:
@@ -151,12 +151,12 @@ class CanonicalDraft:
         return found
 
     def array(self, index: int) -> npt.NDArray[Any] | None:
-        """The values of an input; None where it is not a constant with known values."""
+        """Return the values of an input; None unless it is a constant with known values."""
         data = self.slot(index).data
         return None if data is None else decode_constant(data)
 
     def integers(self, index: int) -> list[int] | None:
-        """The values of an integer input, flattened; None where they are not known."""
+        """Return the values of an integer input, flattened; None if unknown."""
         array = self.array(index)
         return None if array is None else [int(value) for value in array.ravel()]
 
@@ -169,41 +169,41 @@ class CanonicalDraft:
         self.put(index, np.asarray(values, np.int64).reshape(-1))
 
     def place(self, index: int, slot: Slot) -> None:
-        """Put a slot at an index; slots before it that do not exist are absent."""
+        """Put a slot at an index; missing slots before it become absent."""
         while len(self.slots) <= index:
             self.slots.append(ABSENT)
         self.slots[index] = slot
 
     def drop(self, index: int) -> None:
-        """Leave an optional input out."""
+        """Make an optional input absent."""
         if index < len(self.slots):
             self.slots[index] = ABSENT
 
     def pop(self, name: str, default: Value = None) -> Value:
-        """Take an attribute out."""
+        """Remove an attribute and return it."""
         return self.attributes.pop(name, default)
 
     def fill(self, name: str, value: Value) -> None:
-        """Give an attribute a value where it has none."""
+        """Set an attribute that is missing."""
         self.attributes.setdefault(name, value)
 
 
 def resolve_axis(axis: int, rank: int) -> int:
-    """An axis counted from the front.
+    """Return an axis counted from the front.
 
     Raises:
-        ValueError: It is not an axis of that rank.
+        ValueError: The rank does not include this axis.
     """
     if not -rank <= axis < max(rank, 1):
         raise ValueError(f"axis {axis} of rank {rank}")
     return axis + rank if axis < 0 else axis
 
 
-# The rules by operator: each brings one operator of ONNX's own domain into canonical form.
+# Rules by operator, for ONNX's own domain.
 
 
 Rule = Callable[[CanonicalDraft], None]
-"""Changes a draft in place; raises ``OpsetBound`` where it cannot, ``ValueError`` where the operator is not legal."""
+"""Changes a draft in place; raises ``OpsetBound`` if it cannot, ``ValueError`` if the operator is illegal."""
 
 _RULES: dict[str, Rule] = {}
 
@@ -222,5 +222,5 @@ def rule(*op_types: str) -> Callable[[Rule], Rule]:
 
 
 def find_rule(op_type: str) -> Rule | None:
-    """The rule of an operator; None where defaults are all there is to do."""
+    """Return the rule of an operator; None if filling in defaults is enough."""
     return _RULES.get(op_type)

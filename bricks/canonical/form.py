@@ -1,4 +1,4 @@
-"""The canonical form of an operator, and its key: found once per signature and process."""
+"""The canonical form of an operator and its key, computed once per signature and process."""
 
 from __future__ import annotations
 
@@ -19,43 +19,43 @@ from .spatial import DILATED_AVERAGES
 _ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 
 _WITHOUT_EFFECT = ("consumed_inputs",)
-"""Attributes of ONNX's first opsets that named the buffers which a framework may reuse."""
+"""Attribute of ONNX's first opsets that named buffers for a framework to reuse."""
 _RUNTIME_OPSETS = {"LayerNormalization": 17}
-"""Operators that runtimes took in ONNX's domain before ONNX had them, with the first opset that has the same."""
+"""Operators that runtimes defined in ONNX's domain before ONNX did, with the first ONNX opset of the same operator."""
 _OTHER_KERNELS = {"AveragePool": DILATED_AVERAGES}
-"""Since which opset runtimes compute an operator with another kernel: what a model has from before stays before it.
+"""Opset since which runtimes use another kernel for an operator. Older operators stay before it.
 
-ONNX Runtime 1.31 takes five to ten times as long for an AveragePool that could be dilated, and 1.20.1 lays none out in
-blocks of channels."""
+ONNX Runtime 1.31 takes 5 to 10 times as long for an AveragePool that allows dilation. Version 1.20.1 keeps it out of
+its channel-blocked layout."""
 
 
 @lru_cache(maxsize=16384)
 def canonical_form(signature: LayerSignature, *, in_body: bool = False) -> CanonicalForm:
     """Bring an operator into canonical form.
 
-    Operators of ONNX's own domain are written for ``CANONICAL_OPSET``; those that came later, or changed their
-    meaning later, for the opset of their version, and those that a runtime computes with another kernel since some
-    opset, for the last one before, where the source is from before. Other domains keep the source's form. Where the
-    source's meaning cannot be written at the canonical opset, the form is the source's and the key says its version.
+    Operators of ONNX's own domain are written for ``CANONICAL_OPSET``. Operators that ONNX defined or changed later are
+    written for the opset of their version. An operator from before a change of kernels (``_OTHER_KERNELS``) is written
+    for the last opset before that change. Other domains keep the source's form. If the canonical opset cannot express
+    the source's meaning, the form is the source's and the key contains its version.
 
     Args:
         signature: The operator.
-        in_body: Whether it is one of a body, all of which have the opset of the operator around them.
+        in_body: True for an operator in a body; all of these have the opset of the operator around them.
     """
     attributes = [onnx.AttributeProto.FromString(data) for data in signature.attributes]
     try:
         return _form(signature, attributes, in_body=in_body)
     except (LookupError, ValueError, TypeError, ArithmeticError) as error:
-        # Rules trust that an operator is legal. One that is not ends here, whatever a rule tripped over.
+        # Rules assume a legal operator. Every exception of an illegal one is caught here.
         return _hopeless(signature, f"not legal: {error}")
 
 
 @lru_cache(maxsize=16384)
 def source_form(signature: LayerSignature) -> CanonicalForm:
-    """The form of an operator that has to run exactly as it is written: a node of the graph that a runtime executes.
+    """Return the form of a node of an executed graph, which has to run exactly as written.
 
     Nothing is filled in, resolved or brought to another opset. The file may import any opset from the operator's own
-    version up to that of its graph; the key says the version.
+    version to that of its graph. The key contains the version.
     """
     attributes = [onnx.AttributeProto.FromString(data) for data in signature.attributes]
     problem = _payload(attributes)
@@ -85,15 +85,15 @@ def _as_written(
     bound: bool = False,
     problem: str = "",
 ) -> CanonicalForm:
-    """The form of an operator that is not brought to another spelling.
+    """Return the form of an operator in the source's spelling.
 
     Args:
         signature: The operator.
-        attributes: Its attributes; those of a node with bodies keep the opsets of the model.
-        version: Its version, which enters the key; None: no version does.
+        attributes: Its attributes. If they contain bodies, the form keeps the opsets of the model.
+        version: The version that enters the key; None for no version.
         described: Values of attributes that enter the key.
-        bound: As of the form.
-        problem: As of the form.
+        bound: As in ``CanonicalForm``.
+        problem: As in ``CanonicalForm``.
     """
     node = onnx.NodeProto(op_type=signature.op_type, domain=signature.domain, attribute=attributes)
     opsets = signature.opsets if _has_bodies(attributes) else ((signature.domain, version or CANONICAL_OPSET),)
@@ -127,14 +127,14 @@ def _form(signature: LayerSignature, attributes: list[onnx.AttributeProto], *, i
 def _bound(
     signature: LayerSignature, attributes: list[onnx.AttributeProto], values: dict[str, Value], schema: Schema
 ) -> CanonicalForm:
-    """The form of an operator whose meaning cannot be written at the canonical opset: the source's."""
+    """Return the source's form, for an operator that the canonical opset cannot express."""
     described = {name: value for name, value in {**schema.defaults, **values}.items() if name not in _WITHOUT_EFFECT}
     problem = _unknown_decider("", signature.op_type, signature.slots)
     return _as_written(signature, attributes, schema.since, described, bound=True, problem=problem)
 
 
 def _targets(schema: Schema, op_type: str, *, in_body: bool) -> list[Schema]:
-    """The versions to try: the one at the canonical opset, then the source's own where that is newer."""
+    """Return the versions to try: first that at the canonical opset, then the source's own if it is newer."""
     changed = _OTHER_KERNELS.get(op_type, 0)
     older = schema.since < changed and not in_body
     canonical = find_schema("", op_type, changed - 1 if older else CANONICAL_OPSET)
@@ -148,7 +148,7 @@ def _write(draft: CanonicalDraft, source: Schema, target: Schema, signature: Lay
     """Apply the rule of an operator and write it for a version of its schema.
 
     Raises:
-        OpsetBound: Its meaning cannot be said there.
+        OpsetBound: The version cannot express its meaning.
     """
     rule = find_rule(draft.op_type)
     if rule is not None:
@@ -187,26 +187,26 @@ def _write(draft: CanonicalDraft, source: Schema, target: Schema, signature: Lay
 
 
 def _fit_attributes(draft: CanonicalDraft, source: Schema, target: Schema) -> None:
-    """Take out what another version does not know, where that changes nothing.
+    """Remove attributes that another version does not know, if the meaning stays the same.
 
     Raises:
-        OpsetBound: It changes something.
+        OpsetBound: The meaning would change.
     """
     for name in _WITHOUT_EFFECT:
         draft.pop(name)
     for name in draft.attributes.keys() - target.kinds.keys():
         if name not in source.kinds:
-            draft.pop(name)  # what a rule made explicit, and neither version knows
+            draft.pop(name)  # made explicit by a rule; unknown to both versions
             continue
         if target.since > source.since or source.defaults.get(name) != draft.attributes[name]:
             raise OpsetBound(f"attribute {name}")
-        draft.pop(name)  # what a newer version added, at its default
+        draft.pop(name)  # added by a newer version, at its default
 
 
 def _since_alike(draft: CanonicalDraft, version: Schema, slots: tuple[Slot, ...]) -> int:
-    """The first opset whose version of an operator differs from a later one's in nothing that it uses.
+    """Return the first opset from which the parts of an operator that it uses stay the same up to a later version.
 
-    Types and attributes that came later may be missing; a brick leaves such an attribute out.
+    Types and attributes that were added later may be missing; a brick omits these attributes.
     """
     while version.since > 1:
         older = find_schema("", draft.op_type, version.since - 1)
@@ -221,7 +221,7 @@ def _since_alike(draft: CanonicalDraft, version: Schema, slots: tuple[Slot, ...]
 
 
 def _check_types(target: Schema, slots: tuple[Slot, ...], outputs: tuple[TensorType | None, ...]) -> None:
-    """Refuse to write a newer operator for an older version that does not take its element types."""
+    """Raise ``OpsetBound`` if an older version does not accept the element types of a newer operator."""
     for index, slot in enumerate(slots):
         if slot.type is not None and not target.takes(index, slot.type.dtype):
             raise OpsetBound(f"input {index} as {slot.type.dtype}")
@@ -233,7 +233,7 @@ def _check_types(target: Schema, slots: tuple[Slot, ...], outputs: tuple[TensorT
 def _foreign(
     signature: LayerSignature, attributes: list[onnx.AttributeProto], values: dict[str, Value], schema: Schema | None
 ) -> CanonicalForm:
-    """The form of an operator of another domain, or unknown to ONNX: the source's, attributes sorted by name."""
+    """Return the source's form with sorted attributes, for another domain or an operator unknown to ONNX."""
     domain, op_type = signature.domain, signature.op_type
     if not domain and op_type in _RUNTIME_OPSETS:
         return canonical_form(signature._replace(opsets=(("", _RUNTIME_OPSETS[op_type]),)))
@@ -246,7 +246,7 @@ def _foreign(
 
 
 def _valid(signature: LayerSignature, attributes: list[onnx.AttributeProto]) -> tuple[int, int] | None:
-    """The opsets of ONNX's own domain at which an operator in its source form means the same."""
+    """Return the opsets of ONNX's own domain, half-open, with the same meaning of an operator in source form."""
     if _has_bodies(attributes):
         own = dict(signature.opsets).get("", 1)
         return own, own + 1
@@ -261,9 +261,9 @@ def _has_bodies(attributes: list[onnx.AttributeProto]) -> bool:
 
 
 def _payload(attributes: list[onnx.AttributeProto]) -> str:
-    """Why attributes hold data that no suite may carry; empty where they do not.
+    """Return why the attributes hold data that a suite must not contain; empty if they do not.
 
-    Trees, vocabularies and the like are weights that their operators keep in attributes.
+    Trees, vocabularies and similar attributes are weights of their operators.
     """
     for attribute in attributes:
         match attribute.type:
@@ -285,7 +285,7 @@ def _payload(attributes: list[onnx.AttributeProto]) -> str:
 def _unknown_decider(domain: str, op_type: str, slots: tuple[Slot, ...]) -> str:
     for index, slot in enumerate(slots):
         if slot.role is Role.WEIGHT and is_deciding(domain, op_type, index):
-            return f"input {index} decides what {op_type} does, and its values are not known"
+            return f"the values of input {index}, which decide the work of {op_type}, are not known"
     return ""
 
 
@@ -296,7 +296,7 @@ def _key(
     slots: tuple[Slot, ...],
     outputs: tuple[TensorType | None, ...],
 ) -> str:
-    """SHA-256 of a form as canonical JSON; nothing in it depends on names, order of attributes or the process."""
+    """Return the SHA-256 of a form as canonical JSON, independent of names, attribute order and process."""
     description = [
         node.domain,
         node.op_type,
@@ -309,7 +309,7 @@ def _key(
 
 
 def hash_signature(signature: LayerSignature) -> str:
-    """SHA-256 of an operator as the source has it: identifies a layer that has no key of its own."""
+    """Return the SHA-256 of an operator in source form: the identity of a layer without a key."""
     description = [
         signature.domain,
         signature.op_type,

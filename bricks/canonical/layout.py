@@ -1,4 +1,4 @@
-"""Rules of operators that move or view data: Reshape, Squeeze, Transpose, Concat, Split, Slice, Pad and kin."""
+"""Rules of operators that move or view data (Reshape, Transpose, Concat, Slice, Pad, ...) or work along axes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from .draft import CanonicalDraft, OpsetBound, resolve_axis, rule
 
 @rule("Reshape")
 def reshape(draft: CanonicalDraft) -> None:
-    """The target is the output's shape: no 0, no -1, no ``allowzero``."""
+    """Make the output's shape the target: no 0, no -1, no ``allowzero``."""
     draft.pop("shape")
-    if draft.slot(1).role is Role.ACTIVATION:  # decided at run time; the static shape is one execution's
+    if draft.slot(1).role is Role.ACTIVATION:  # computed at run time; the static shape holds for one execution
         return
     shape = draft.output().shape
     draft.attributes["allowzero"] = int(0 in shape)
@@ -21,14 +21,14 @@ def reshape(draft: CanonicalDraft) -> None:
 
 @rule("Expand")
 def expand(draft: CanonicalDraft) -> None:
-    """The target is the output's shape."""
+    """Make the output's shape the target."""
     if draft.slot(1).role is not Role.ACTIVATION:
         draft.put_integers(1, draft.output().shape)
 
 
 @rule("Tile")
 def tile(draft: CanonicalDraft) -> None:
-    """Before opset 6 one axis was repeated, since then each has its count."""
+    """Convert from before opset 6: then one axis was repeated, since then every axis has a count."""
     if draft.since >= 6:
         return
     tiles, axis = draft.integers(1), draft.integers(2)
@@ -42,7 +42,7 @@ def tile(draft: CanonicalDraft) -> None:
 
 @rule("Squeeze")
 def squeeze(draft: CanonicalDraft) -> None:
-    """The axes are given, counted from the front, ascending."""
+    """Give the axes, counted from the front, ascending."""
     axes = given_axes(draft)
     if axes is None:
         if draft.given(1):
@@ -55,33 +55,33 @@ def squeeze(draft: CanonicalDraft) -> None:
 
 @rule("Unsqueeze")
 def unsqueeze(draft: CanonicalDraft) -> None:
-    """The axes are counted from the front of the output, ascending."""
+    """Count the axes from the front of the output, ascending."""
     axes = given_axes(draft)
     if axes is not None:
         put_axes(draft, axes, len(draft.shape(0)) + len(axes))
 
 
 def given_axes(draft: CanonicalDraft) -> list[int] | None:
-    """The axes from the attribute (which goes) or input 1; None where they are not given or not known."""
+    """Take the axes from the attribute, or read input 1; None if absent or unknown."""
     axes = draft.pop("axes")
     return list(axes) if axes is not None else draft.integers(1)
 
 
 def put_axes(draft: CanonicalDraft, axes: list[int], rank: int) -> None:
-    """Make input 1 the axes, counted from the front, ascending."""
+    """Put the axes into input 1, counted from the front, ascending."""
     draft.put_integers(1, sorted(resolve_axis(axis, rank) for axis in axes))
 
 
 @rule("Transpose")
 def transpose(draft: CanonicalDraft) -> None:
-    """The permutation is given; by default it reverses."""
+    """Give the permutation; the default reverses the axes."""
     rank = len(draft.shape(0))
     draft.attributes["perm"] = tuple(draft.attributes.get("perm", range(rank - 1, -1, -1)))
 
 
 @rule("Flatten")
 def flatten(draft: CanonicalDraft) -> None:
-    """The axis is counted from the front."""
+    """Count the axis from the front."""
     rank = len(draft.shape(0))
     axis = draft.attributes["axis"]
     draft.attributes["axis"] = axis + rank if axis < 0 else axis  # rank itself is legal here
@@ -89,13 +89,13 @@ def flatten(draft: CanonicalDraft) -> None:
 
 @rule("Concat")
 def concat(draft: CanonicalDraft) -> None:
-    """The axis is counted from the front; before opset 4 it was 1 by default."""
+    """Count the axis from the front; the default was 1 before opset 4."""
     draft.attributes["axis"] = resolve_axis(draft.attributes.get("axis", 1), len(draft.shape(0)))
 
 
 @rule("Split")
 def split(draft: CanonicalDraft) -> None:
-    """The length of every part is given."""
+    """Give the length of each part."""
     axis = resolve_axis(draft.attributes.get("axis", 0), len(draft.shape(0)))
     draft.attributes["axis"] = axis
     lengths = draft.pop("split")
@@ -113,7 +113,7 @@ def split(draft: CanonicalDraft) -> None:
 
 @rule("Slice")
 def slice_(draft: CanonicalDraft) -> None:
-    """Starts, ends, axes and steps are given, clamped to the extents, axes ascending."""
+    """Give starts, ends, axes and steps: clamped to the dimensions, axes ascending."""
     shape = draft.shape(0)
     starts, ends, axes = draft.pop("starts"), draft.pop("ends"), draft.pop("axes")
     steps: list[int] | None = None
@@ -135,11 +135,11 @@ def slice_(draft: CanonicalDraft) -> None:
 
 
 def _clamp(start: int, end: int, step: int, extent: int) -> tuple[int, int, int]:
-    """A range within an extent; an end before the first element is ``-extent - 1``, as ONNX spells it."""
+    """Clamp a range to a dimension; an end before the first element is ``-extent - 1``, as in ONNX."""
     if step > 0:
         first, last, step = slice(start, end, step).indices(extent)
         return first, max(first, last), step
-    # ONNX clamps a descending end to one before the beginning; Python would count -1 from the back.
+    # ONNX clamps a descending end to the position before the first; Python counts -1 from the back.
     stop = end + extent if end < 0 else end
     first = min(max(start + extent if start < 0 else start, 0), extent - 1)
     last = min(max(stop, -1), extent - 1)
@@ -148,7 +148,7 @@ def _clamp(start: int, end: int, step: int, extent: int) -> tuple[int, int, int]
 
 @rule("Pad")
 def pad(draft: CanonicalDraft) -> None:
-    """Padding is an input for every axis; a value is there only where it is used and not zero."""
+    """Give the padding of all axes as an input, and a value only if it is used and not zero."""
     shape = draft.shape(0)
     rank = len(shape)
     pads = draft.pop("paddings") or draft.pop("pads")
@@ -185,14 +185,14 @@ def _dtype(draft: CanonicalDraft) -> np.dtype[np.generic]:
 
 @rule("DepthToSpace", "SpaceToDepth")
 def depth(draft: CanonicalDraft) -> None:
-    """SpaceToDepth has one mode at the canonical opset; it got a name later."""
+    """Remove the mode of SpaceToDepth: at the canonical opset it has only one."""
     if draft.op_type == "SpaceToDepth" and draft.attributes.get("mode") == b"DCR":
         draft.pop("mode")
 
 
 @rule("CenterCropPad")
 def center_crop_pad(draft: CanonicalDraft) -> None:
-    """The axes are counted from the front."""
+    """Count the axes from the front."""
     rank = len(draft.shape(0))
     axes = draft.attributes.get("axes", range(rank))
     draft.attributes["axes"] = tuple(resolve_axis(axis, rank) for axis in axes)
@@ -203,7 +203,7 @@ def center_crop_pad(draft: CanonicalDraft) -> None:
 
 @rule(*REDUCTIONS)
 def reduce(draft: CanonicalDraft) -> None:
-    """The axes are given as input 1; all of them where none were given."""
+    """Give the axes as input 1; without axes, all of them."""
     if "axes" not in draft.attributes and draft.given(1) and draft.integers(1) is None:
         return  # decided at run time
     rank = len(draft.shape(0))
@@ -220,27 +220,27 @@ def reduce(draft: CanonicalDraft) -> None:
     "ScatterElements",
 )  # fmt: skip
 def one_axis(draft: CanonicalDraft) -> None:
-    """The axis is counted from the front of the first input."""
+    """Count the axis from the front of the first input."""
     draft.attributes["axis"] = resolve_axis(draft.attributes["axis"], len(draft.shape(0)))
 
 
 @rule("Scatter")
 def scatter(draft: CanonicalDraft) -> None:
-    """Scatter is ScatterElements' first name."""
+    """Rename Scatter to ScatterElements."""
     one_axis(draft)
     draft.op_type = "ScatterElements"
 
 
 @rule("Compress", "Unique")
 def optional_axis(draft: CanonicalDraft) -> None:
-    """The axis, where there is one, is counted from the front; without one the input is flat."""
+    """Count an existing axis from the front; without one the input is flattened."""
     if "axis" in draft.attributes:
         one_axis(draft)
 
 
 @rule("OneHot")
 def one_hot(draft: CanonicalDraft) -> None:
-    """The axis is counted from the front of the output; depth is a scalar."""
+    """Count the axis from the front of the output, and make the depth a scalar."""
     draft.attributes["axis"] = resolve_axis(draft.attributes["axis"], len(draft.shape(0)) + 1)
     depth = draft.array(1)
     if depth is not None and depth.size == 1:
@@ -249,7 +249,7 @@ def one_hot(draft: CanonicalDraft) -> None:
 
 @rule("TopK")
 def top_k(draft: CanonicalDraft) -> None:
-    """The number of elements is an input."""
+    """Give the number of elements as an input."""
     draft.attributes["axis"] = resolve_axis(draft.attributes["axis"], len(draft.shape(0)))
     count = draft.pop("k")
     known = [count] if count is not None else draft.integers(1)
@@ -259,7 +259,7 @@ def top_k(draft: CanonicalDraft) -> None:
 
 @rule("CumSum")
 def cum_sum(draft: CanonicalDraft) -> None:
-    """The axis is a scalar, counted from the front."""
+    """Make the axis a scalar, counted from the front."""
     axis = draft.integers(1)
     if axis is not None:
         draft.put(1, np.asarray(resolve_axis(axis[0], len(draft.shape(0))), np.int64))
@@ -267,7 +267,7 @@ def cum_sum(draft: CanonicalDraft) -> None:
 
 @rule("Trilu")
 def trilu(draft: CanonicalDraft) -> None:
-    """The main diagonal needs no input."""
+    """Drop the input for the main diagonal, which is the default."""
     diagonal = draft.integers(1)
     if diagonal == [0]:
         draft.drop(1)
@@ -275,7 +275,7 @@ def trilu(draft: CanonicalDraft) -> None:
 
 @rule("DFT")
 def dft(draft: CanonicalDraft) -> None:
-    """The axis is a scalar input, counted from the front."""
+    """Give the axis as a scalar input, counted from the front."""
     rank = len(draft.shape(0))
     attribute = draft.pop("axis")
     if attribute is None and draft.given(2) and draft.integers(2) is None:
@@ -286,7 +286,7 @@ def dft(draft: CanonicalDraft) -> None:
 
 @rule("DequantizeLinear", "QuantizeLinear")
 def quantise(draft: CanonicalDraft) -> None:
-    """The axis matters only where scales run along one; the output's type says the rest."""
+    """Set the axis to 1 for a single scale, which ignores it; drop attributes that the output type implies."""
     if draft.type(1).elements > 1:
         draft.attributes["axis"] = resolve_axis(draft.attributes.get("axis", 1), len(draft.shape(0)))
     else:
@@ -300,7 +300,7 @@ def quantise(draft: CanonicalDraft) -> None:
 
 @rule("MeanVarianceNormalization")
 def normalise_axes(draft: CanonicalDraft) -> None:
-    """The axes are counted from the front, ascending."""
+    """Count the axes from the front, ascending."""
     rank = len(draft.shape(0))
     axes = draft.attributes.get("axes", (0, 2, 3))
     draft.attributes["axes"] = tuple(sorted(resolve_axis(axis, rank) for axis in axes))
@@ -308,14 +308,14 @@ def normalise_axes(draft: CanonicalDraft) -> None:
 
 @rule("GroupNormalization")
 def group_normalisation(draft: CanonicalDraft) -> None:
-    """Before opset 21 scale and bias were per group, since then per channel."""
+    """Refuse scale and bias per group, which opset 21 replaced by scale and bias per channel."""
     if draft.since < 21 and draft.attributes["num_groups"] != draft.shape(0)[1]:
         raise OpsetBound("scale and bias per group")
 
 
 @rule("BatchNormalization")
 def batch_normalisation(draft: CanonicalDraft) -> None:
-    """At inference: statistics are inputs, and momentum has no effect."""
+    """Remove momentum, which has no effect at inference: statistics are inputs."""
     draft.pop("is_test")
     if not draft.pop("spatial", 1):
         raise OpsetBound("statistics per activation")

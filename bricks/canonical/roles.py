@@ -1,9 +1,9 @@
-"""What a constant input is: a weight, whose values no key holds, or a constant, whose values decide shape or work.
+"""The role of a constant input: a weight, or a constant that decides shape or work.
 
-One rule and two tables. The rule: a constant of up to 16 elements is a CONSTANT (Pow by 2 costs a sixteenth of Pow
-by 0.37, and fusions look at scalars), a larger one a WEIGHT. ``_PARAMETERS`` names the slots that are weights
-whatever their size: a suite holds no weights of its models. ``_DECIDING`` names the slots whose values decide shape,
-legality or work and are constants whatever their size.
+Keys contain the values of constants only. A constant of up to 16 elements is a CONSTANT (Pow by 2 costs a sixteenth of
+Pow by 0.37, and fusions look at scalars), a larger one a WEIGHT. The slots of ``_PARAMETERS`` are weights at any size,
+because a suite contains no weights of its models. The slots of ``_DECIDING`` are constants at any size: their values
+decide shape, legality or work.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from onnx import defs
 from ..layer import Role
 from .draft import Value, read_value
 
-# Operator schemas, looked up once: since which opset, which attributes, which outputs are optional.
+# Operator schemas, looked up once.
 
 
 CANONICAL_OPSET = 21
-"""The opset of ONNX's own domain that canonical forms are written for. A constant of ours, not the newest that the
-installed onnx knows: a brick's key must not depend on a dependency's version."""
+"""The opset of ONNX's own domain for canonical forms. It is fixed, so that a brick's key does not depend on the
+installed version of onnx."""
 ANY = 1 << 31
-"""Later than every version of an operator set."""
+"""An opset later than every version."""
 
 _OPTIONAL = defs.OpSchema.FormalParameterOption.Optional
 _VARIADIC = defs.OpSchema.FormalParameterOption.Variadic
@@ -33,15 +33,15 @@ _VARIADIC = defs.OpSchema.FormalParameterOption.Variadic
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schema:
-    """What a canonical form needs of one version of an operator.
+    """One version of an operator, as canonical forms use it.
 
     Attributes:
         since: The opset that introduced this version.
         kinds: Attribute name to ``AttributeProto.AttributeType``.
-        defaults: Attribute name to default value, where there is one.
-        optional_outputs: For each formal output, whether it may be left out.
-        input_types: For each formal input, the type strings it takes (``tensor(float)``).
-        variadic_input: Whether the last formal input repeats.
+        defaults: Attribute name to default value, if it has one.
+        optional_outputs: For each formal output: True if it may be omitted.
+        input_types: For each formal input, the accepted type strings (``tensor(float)``).
+        variadic_input: True if the last formal input repeats.
         output_types: As ``input_types``, for the outputs.
     """
 
@@ -54,7 +54,7 @@ class Schema:
     output_types: tuple[frozenset[str], ...]
 
     def takes(self, slot: int, dtype: str) -> bool:
-        """Whether an input slot exists and may be a tensor of an element type."""
+        """Return True if an input slot exists and accepts an element type."""
         if slot >= len(self.input_types):
             if not self.variadic_input:
                 return False
@@ -62,16 +62,16 @@ class Schema:
         return f"tensor({dtype})" in self.input_types[slot]
 
     def gives(self, slot: int, dtype: str) -> bool:
-        """Whether an output slot may be a tensor of an element type (a variadic last output repeats)."""
+        """Return True if an output slot may have an element type (a variadic last output repeats)."""
         slot = min(slot, len(self.output_types) - 1)
         return slot >= 0 and f"tensor({dtype})" in self.output_types[slot]
 
     def reads_as(self, newer: Schema, attributes: Mapping[str, Value]) -> bool:
-        """Whether a node of a newer version is one of this by its attributes and numbers of values.
+        """Return True if a node of a newer version is also valid here by attributes and numbers of values.
 
         Args:
             newer: The other version.
-            attributes: Of the node; those that came later must be at their defaults.
+            attributes: The node's attributes; those added later must be at their defaults.
         """
         added = newer.kinds.keys() - self.kinds.keys()
         return (
@@ -83,15 +83,15 @@ class Schema:
         )
 
     def may_omit(self, slot: int) -> bool:
-        """Whether an output slot is optional."""
+        """Return True if an output slot is optional."""
         return slot < len(self.optional_outputs) and self.optional_outputs[slot]
 
 
 @cache
 def versions_around(domain: str, op_type: str, opset: int) -> tuple[int, int]:
-    """The opsets at which an operator has the version that it has at one: the first, and the first not.
+    """Return the opsets, half-open, at which an operator has the same version as at the given opset.
 
-    That one alone where ONNX does not define the operator.
+    If ONNX does not define the operator, only the given opset.
     """
     changes = _history().get((domain, op_type), ())
     since = max((change for change in changes if change <= opset), default=None)
@@ -102,7 +102,7 @@ def versions_around(domain: str, op_type: str, opset: int) -> tuple[int, int]:
 
 @cache
 def _history() -> dict[tuple[str, str], tuple[int, ...]]:
-    """Opsets in which each operator of ONNX was defined or changed."""
+    """Return the opsets at which each operator of ONNX was defined or changed."""
     found: dict[tuple[str, str], list[int]] = {}
     for schema in defs.get_all_schemas_with_history():
         found.setdefault((schema.domain, schema.name), []).append(schema.since_version)
@@ -111,7 +111,7 @@ def _history() -> dict[tuple[str, str], tuple[int, ...]]:
 
 @cache
 def find_schema(domain: str, op_type: str, opset: int) -> Schema | None:
-    """The version of an operator that holds at an opset.
+    """Return the version of an operator at an opset.
 
     Args:
         domain: Empty for ONNX's own.
@@ -119,7 +119,7 @@ def find_schema(domain: str, op_type: str, opset: int) -> Schema | None:
         opset: The opset that the model imports for the domain.
 
     Returns:
-        None where the installed onnx does not know the operator at that opset.
+        None if the installed onnx does not know the operator at this opset.
     """
     try:
         schema = defs.get_schema(op_type, opset, domain)
@@ -206,7 +206,7 @@ _PARAMETERS: dict[tuple[str, str], frozenset[int]] = {
         "TransposeMatMul": (0, 1),
     }.items()
 }
-"""Weights, biases, scales of normalisation and quantisation by (domain, operator). Zero points are not here:
+"""Weights, biases, scales of normalisation and quantisation by (domain, operator). Zero points are excluded, because
 runtimes choose kernels by them."""
 
 _PARAMETERS["com.microsoft.nchwc", "Conv"] = _PARAMETERS["", "Conv"]
@@ -265,19 +265,19 @@ _DECIDING: dict[str, frozenset[int]] = {
 
 
 def is_deciding(domain: str, op_type: str, slot: int) -> bool:
-    """Whether the values of an input decide shape, legality or work of an operator of ONNX's own domain."""
+    """Return True if the values of an input decide shape, legality or work of an operator of ONNX's own domain."""
     return not domain and slot in _DECIDING.get(op_type, ())
 
 
 def constant_role(domain: str, op_type: str, slot: int, *, known: bool, elements: int) -> Role:
-    """The role of a constant input.
+    """Return the role of a constant input.
 
     Args:
         domain: The operator's domain, empty for ONNX's own.
         op_type: The operator.
         slot: The input slot.
-        known: Whether the constant's values are known.
-        elements: How many elements it has.
+        known: True if the constant's values are known.
+        elements: Its number of elements.
 
     Returns:
         ``Role.CONSTANT`` or ``Role.WEIGHT``.

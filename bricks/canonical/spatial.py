@@ -1,4 +1,4 @@
-"""Rules of elementwise operators, and of convolutions and pools: padding, strides and dilations become explicit."""
+"""Rules of elementwise and recurrent operators, resampling, convolutions and pools: all geometry becomes explicit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ACTIVATIONS = {"RNN": (b"Tanh",), "GRU": (b"Sigmoid", b"Tanh"), "LSTM": (b"Sigm
 
 @rule("RNN", "GRU", "LSTM")
 def recurrent(draft: CanonicalDraft) -> None:
-    """Hidden size and activations are given; the outputs show which of them there are."""
+    """Give hidden size and activations; the outputs show which of them are used."""
     draft.pop("output_sequence")
     directions, _, hidden = draft.shape(2)
     if draft.attributes.get("direction") == b"foward":  # the default of opset 1, as printed there
@@ -37,7 +37,7 @@ _FLOAT8 = ("float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "fl
 
 @rule("Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "Pow", "Sub", "Xor")
 def binary(draft: CanonicalDraft) -> None:
-    """Before opset 7 the second operand matched a run of the first's axes; numpy's rule is the case of the last."""
+    """Convert broadcasting from before opset 7, if it aligned the last axes as numpy does."""
     legacy = draft.pop("broadcast", 0)
     axis = draft.pop("axis")
     if draft.since >= 7 or not legacy or axis is None:
@@ -49,7 +49,7 @@ def binary(draft: CanonicalDraft) -> None:
 
 @rule("PRelu")
 def prelu(draft: CanonicalDraft) -> None:
-    """Before opset 7 the slope ran along the channels, since then numpy's rule holds."""
+    """Convert from before opset 7: then the slope ran along the channels, since then numpy's rule holds."""
     if draft.since >= 7:
         return
     slope = draft.type(1)
@@ -59,7 +59,7 @@ def prelu(draft: CanonicalDraft) -> None:
 
 @rule("Clip")
 def clip(draft: CanonicalDraft) -> None:
-    """Bounds are inputs; one that binds nothing is absent."""
+    """Give bounds as inputs; a bound at the limit of its type becomes absent."""
     dtype = onnx.helper.tensor_dtype_to_np_dtype(onnx.TensorProto.DataType.Value(draft.type(0).dtype.upper()))
     for slot, name in ((1, "min"), (2, "max")):
         value = draft.pop(name)
@@ -75,8 +75,8 @@ def clip(draft: CanonicalDraft) -> None:
 
 
 def _binds(value: Any, *, largest: bool) -> bool:
-    """Whether a bound lies within the range of its type."""
-    if value.dtype.kind not in "fiu":  # bfloat16 and the like: numpy knows no limits
+    """Return True if a bound is inside the range of its type."""
+    if value.dtype.kind not in "fiu":  # bfloat16 and others without limits in numpy
         return True
     limits: Any = np.finfo(value.dtype) if value.dtype.kind == "f" else np.iinfo(value.dtype)
     return bool(value < limits.max) if largest else bool(value > limits.min)
@@ -84,7 +84,7 @@ def _binds(value: Any, *, largest: bool) -> bool:
 
 @rule("Cast", "CastLike")
 def cast(draft: CanonicalDraft) -> None:
-    """The target is a number; saturation matters to 8-bit floats only."""
+    """Write the target as a number; saturation and rounding apply to 8-bit floats only."""
     target = draft.attributes["to"] if draft.op_type == "Cast" else None
     if isinstance(target, bytes):  # before opset 6 it was a name
         draft.attributes["to"] = onnx.TensorProto.DataType.Value(target.decode().upper())
@@ -95,7 +95,7 @@ def cast(draft: CanonicalDraft) -> None:
 
 @rule("Dropout")
 def dropout(draft: CanonicalDraft) -> None:
-    """At inference Dropout is the identity: ratio and training mode go, and any seed with them."""
+    """Remove ratio, training mode and seed: at inference Dropout is the identity."""
     draft.pop("is_test")
     draft.pop("seed")
     ratio = draft.pop("ratio")
@@ -115,13 +115,13 @@ def dropout(draft: CanonicalDraft) -> None:
 
 @rule("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 def random(draft: CanonicalDraft) -> None:
-    """A seed decides which numbers are drawn, not what it costs."""
+    """Remove the seed, which does not affect the cost."""
     draft.pop("seed")
 
 
 @rule("GlobalLpPool")
 def whole_order(draft: CanonicalDraft) -> None:
-    """Make the attribute ``p`` an integer, where it is one."""
+    """Make the attribute ``p`` an integer."""
     order = draft.attributes.get("p", 2)
     if order != int(order):
         raise OpsetBound(f"norm of order {order}")
@@ -130,7 +130,10 @@ def whole_order(draft: CanonicalDraft) -> None:
 
 @rule("Softmax", "LogSoftmax", "Hardmax")
 def softmax(draft: CanonicalDraft) -> None:
-    """Before opset 13 all axes from ``axis`` on were one; that is one axis where only one of them is longer than 1."""
+    """Convert from before opset 13: then all axes from ``axis`` on were one.
+
+    Equivalent if only one of them is longer than 1.
+    """
     shape = draft.shape(0)
     if not shape:
         raise OpsetBound("a scalar has no axis")
@@ -145,7 +148,7 @@ def softmax(draft: CanonicalDraft) -> None:
 
 @rule("Einsum")
 def einsum(draft: CanonicalDraft) -> None:
-    """Subscripts are explicit, without blanks, and lettered in order of appearance."""
+    """Write subscripts explicitly, without blanks, lettered in order of appearance."""
     equation = draft.attributes["equation"].decode().replace(" ", "")
     inputs, arrow, output = equation.partition("->")
     if not arrow:  # numpy's rule: subscripts that appear once, in alphabetical order, after the ellipsis
@@ -163,16 +166,16 @@ def einsum(draft: CanonicalDraft) -> None:
 
 @rule("Gemm")
 def gemm(draft: CanonicalDraft) -> None:
-    """Before opset 7 the bias said whether it broadcasts; to the last axes, as numpy does."""
+    """Remove ``broadcast``: before opset 7 it let the bias broadcast to the last axes, as numpy does."""
     draft.pop("broadcast")
 
 
-# Rules of operators that resample: Resize, its forerunner Upsample, GridSample, RoiAlign.
+# Rules of operators that resample.
 
 
 @rule("Upsample")
 def upsample(draft: CanonicalDraft) -> None:
-    """Upsample is the Resize that counts from the corner and rounds down."""
+    """Rewrite Upsample as a Resize that counts from the corner and rounds down."""
     scales = draft.pop("scales")
     height, width = draft.pop("height_scale"), draft.pop("width_scale")
     if height is not None and width is not None:
@@ -194,7 +197,7 @@ def upsample(draft: CanonicalDraft) -> None:
 
 @rule("Resize")
 def resize(draft: CanonicalDraft) -> None:
-    """Sizes are scales where that is exact; attributes that the mode does not read have their defaults."""
+    """Convert sizes to scales if this is exact; set attributes that the mode ignores to their defaults."""
     if draft.since < 11:
         _resize_10(draft)
     attributes = draft.attributes
@@ -208,7 +211,7 @@ def resize(draft: CanonicalDraft) -> None:
         attributes.pop("nearest_mode", None)
     if attributes["mode"] != b"cubic":
         attributes.pop("cubic_coeff_a", None)
-    for slot in (1, 2, 3):  # an empty tensor stands for an absent one
+    for slot in (1, 2, 3):  # an empty tensor means an absent one
         found = draft.slot(slot).type
         if found is not None and found.elements == 0:
             draft.drop(slot)
@@ -222,7 +225,7 @@ def resize(draft: CanonicalDraft) -> None:
 
 
 def _resize_10(draft: CanonicalDraft) -> None:
-    """Opset 10 had no roi and no choice of coordinates: from the corner, rounding down."""
+    """Convert from opset 10, without roi and choice of coordinates: from the corner, rounding down."""
     scales = draft.slot(1)
     draft.drop(1)
     draft.place(2, scales)
@@ -231,7 +234,7 @@ def _resize_10(draft: CanonicalDraft) -> None:
 
 
 def _all_axes(draft: CanonicalDraft) -> None:
-    """Give scales or sizes for every axis, so that ``axes`` can go."""
+    """Give scales or sizes for every axis, and remove ``axes``."""
     shape = draft.shape(0)
     axes = [resolve_axis(axis, len(shape)) for axis in draft.attributes["axes"]]
     if draft.given(1) or draft.attributes.get("keep_aspect_ratio_policy", b"stretch") != b"stretch":
@@ -254,7 +257,7 @@ def _all_axes(draft: CanonicalDraft) -> None:
 
 
 def _say_as_scales(draft: CanonicalDraft) -> None:
-    """Say sizes as scales, where a float32 holds each ratio exactly."""
+    """Convert sizes to scales if a float32 represents each ratio exactly."""
     shape, sizes = draft.shape(0), draft.integers(3)
     if sizes is None or draft.given(1) or 0 in shape:
         return
@@ -266,14 +269,14 @@ def _say_as_scales(draft: CanonicalDraft) -> None:
 
 @rule("GridSample")
 def grid_sample(draft: CanonicalDraft) -> None:
-    """The modes lost their prefix."""
+    """Remove the prefix of the modes."""
     modes = {b"bilinear": b"linear", b"bicubic": b"cubic"}
     draft.attributes["mode"] = modes.get(draft.attributes["mode"], draft.attributes["mode"])
 
 
 @rule("RoiAlign")
 def roi_align(draft: CanonicalDraft) -> None:
-    """Before opset 16 pixels were not shifted by a half."""
+    """Set the default from before opset 16, when pixels were not shifted by a half."""
     if draft.since < 16:
         draft.attributes["coordinate_transformation_mode"] = b"output_half_pixel"
 
@@ -281,24 +284,24 @@ def roi_align(draft: CanonicalDraft) -> None:
 _SAME = (b"SAME_UPPER", b"SAME_LOWER")
 
 DILATED_AVERAGES = 19
-"""The opset since which AveragePool has dilations."""
+"""The opset that added dilations to AveragePool."""
 
 
 @rule("Conv", "ConvInteger", "DeformConv")
 def conv(draft: CanonicalDraft) -> None:
-    """The kernel's extent comes from the weight."""
+    """Take the kernel's shape from the weight."""
     _window(draft, draft.shape(1)[2:])
 
 
 @rule("QLinearConv")
 def qlinear_conv(draft: CanonicalDraft) -> None:
-    """The kernel's extent comes from the weight, which is input 3."""
+    """Take the kernel's shape from the weight, input 3."""
     _window(draft, draft.shape(3)[2:])
 
 
 @rule("ConvTranspose")
 def conv_transpose(draft: CanonicalDraft) -> None:
-    """Padding is what the output's extent says; ``output_shape`` and ``auto_pad`` go."""
+    """Compute the padding from the output's shape; remove ``output_shape`` and ``auto_pad``."""
     kernel = draft.shape(1)[2:]
     mode = draft.attributes.get("auto_pad", b"NOTSET")
     rank = len(kernel)
@@ -329,7 +332,7 @@ def conv_transpose(draft: CanonicalDraft) -> None:
 
 @rule("MaxPool")
 def max_pool(draft: CanonicalDraft) -> None:
-    """The order of indices matters only where indices are wanted."""
+    """Ignore the order of indices unless indices are used."""
     _pool(draft)
     if len(draft.outputs) < 2:
         draft.attributes["storage_order"] = 0
@@ -337,7 +340,7 @@ def max_pool(draft: CanonicalDraft) -> None:
 
 @rule("AveragePool")
 def average_pool(draft: CanonicalDraft) -> None:
-    """Whether padding counts matters only where there is padding. Before opset 19 windows were not dilated."""
+    """Ignore ``count_include_pad`` if there is no padding."""
     _pool(draft)
     if not any(draft.attributes["pads"]) and not draft.attributes.get("ceil_mode", 0):
         draft.attributes["count_include_pad"] = 0
@@ -345,7 +348,7 @@ def average_pool(draft: CanonicalDraft) -> None:
 
 @rule("LpPool")
 def lp_pool(draft: CanonicalDraft) -> None:
-    """As the other pools, and the norm's order is an integer."""
+    """Make the window explicit and the norm's order an integer."""
     if "kernel_shape" not in draft.attributes:
         raise OpsetBound("no kernel_shape")
     whole_order(draft)
@@ -354,7 +357,7 @@ def lp_pool(draft: CanonicalDraft) -> None:
 
 @rule("MaxUnpool")
 def max_unpool(draft: CanonicalDraft) -> None:
-    """Strides and padding are explicit."""
+    """Make strides and padding explicit."""
     rank = len(draft.attributes["kernel_shape"])
     _fill(draft, "strides", (1,) * rank)
     _fill(draft, "pads", (0,) * (2 * rank))
@@ -362,12 +365,12 @@ def max_unpool(draft: CanonicalDraft) -> None:
 
 @rule("MaxRoiPool")
 def max_roi_pool(draft: CanonicalDraft) -> None:
-    """Nothing to resolve: its defaults say it all."""
+    """Change nothing: defaults suffice."""
 
 
 @rule("Col2Im")
 def col2im(draft: CanonicalDraft) -> None:
-    """Strides, padding and dilations are explicit."""
+    """Make strides, padding and dilations explicit."""
     rank = draft.type(1).elements
     _fill(draft, "strides", (1,) * rank)
     _fill(draft, "dilations", (1,) * rank)
@@ -412,7 +415,7 @@ def _window(draft: CanonicalDraft, kernel: tuple[int, ...]) -> None:
 def same_pads(
     extents: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], *, upper: bool
 ) -> tuple[int, ...]:
-    """Padding that makes ``ceil(extent / stride)`` outputs; an odd one goes to the end (upper) or the beginning."""
+    """Return the padding for ``ceil(extent / stride)`` outputs; an odd one goes to the end (upper) or the beginning."""
     low: list[int] = []
     high: list[int] = []
     for extent, size, stride, dilation in zip(extents, kernel, strides, dilations, strict=True):
@@ -425,10 +428,10 @@ def same_pads(
 
 
 def _fill(draft: CanonicalDraft, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
-    """The value of a per-axis attribute; its default where it is missing or empty.
+    """Return a per-axis attribute; set its default if missing or empty.
 
     Raises:
-        ValueError: It has a value for another number of axes.
+        ValueError: Its value has another number of axes.
     """
     value: tuple[int, ...] = draft.attributes.get(name) or default
     if len(value) != len(default):

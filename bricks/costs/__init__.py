@@ -34,17 +34,16 @@ FORMULAS: dict[tuple[str, str], Formula] = {
 def layer_cost(
     node: onnx.NodeProto, operands: Sequence[Operand], output_types: Sequence[TensorType | None]
 ) -> Cost | None:
-    """Work and traffic of one execution of a layer.
+    """Return work and traffic of one execution of a layer.
 
     Args:
-        node: The operator in canonical form where it has one, else as the source has it.
+        node: The operator in canonical form; if it has none, in source form.
         operands: Its inputs by slot, with types and the values of constants.
-        output_types: Types of its outputs by slot; None where unknown or not wanted.
+        output_types: Types of its outputs by slot; None if unknown or unused.
 
     Returns:
-        The cost; None for an operator without a formula, and where its formula does not find the types that it
-        needs (``UnknownCostError`` is a ``LookupError``). Never zero in place of unknown. A value that feeds several
-        slots counts its bytes once.
+        The cost; None for an operator without a formula, or with types that its formula cannot use
+        (``UnknownCostError`` is a ``LookupError``). A value in several slots counts its bytes once.
     """
     formula = FORMULAS.get((plain_domain(node.domain), node.op_type))
     if formula is None:
@@ -61,12 +60,12 @@ def layer_cost(
             ),
         )
     except (LookupError, ValueError, TypeError, ArithmeticError):
-        # A node that does not fit its own operator (operators outside ONNX are checked by nobody) has no cost either.
+        # A node that violates its operator's definition has no cost. Nothing checks operators outside ONNX.
         return None
 
 
 def _bytes(call: CostedNode, *, constant: bool) -> int:
-    """Bytes of the distinct constant (weight or constant role) or activation inputs."""
+    """Sum the bytes of the distinct constant (weight or constant role) or activation inputs."""
     kinds = ("weight", "constant") if constant else ("activation",)
     sizes: dict[str, int] = {}
     for slot, operand in enumerate(call.operands):

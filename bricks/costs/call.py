@@ -1,4 +1,4 @@
-"""One call of an operator, as a cost formula sees it."""
+"""A call of an operator, as input of a cost formula."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..layer import Cost, Operand, TensorType
 
 
 class UnknownCostError(LookupError):
-    """Raised by a formula whose inputs do not determine the work; ``layer_cost`` turns it into None."""
+    """Raised by a formula if the inputs do not determine the work; ``layer_cost`` returns None then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class CostedNode:
     Attributes:
         node: The operator, in canonical or in source form.
         operands: Its inputs by slot.
-        outputs: Types of its outputs by slot; None where unknown or not wanted.
+        outputs: Types of its outputs by slot; None if unknown or unused.
     """
 
     node: onnx.NodeProto
@@ -33,14 +33,14 @@ class CostedNode:
     outputs: tuple[TensorType | None, ...]
 
     def has(self, slot: int) -> bool:
-        """Whether an input slot is given."""
+        """Return True if an input is present."""
         return slot < len(self.operands) and self.operands[slot].role != "absent"
 
     def input(self, slot: int) -> TensorType:
-        """Type of an input.
+        """Return the type of an input.
 
         Raises:
-            UnknownCostError: It is absent or its type is unknown.
+            UnknownCostError: It is absent or has an unknown type.
         """
         found = self.operands[slot].type if slot < len(self.operands) else None
         if found is None:
@@ -48,14 +48,14 @@ class CostedNode:
         return found
 
     def inputs(self) -> list[TensorType]:
-        """Types of all inputs that are given, in slot order."""
+        """Return the types of all present inputs, in slot order."""
         return [self.input(slot) for slot in range(len(self.operands)) if self.has(slot)]
 
     def output(self, slot: int = 0) -> TensorType:
-        """Type of an output.
+        """Return the type of an output.
 
         Raises:
-            UnknownCostError: It is unknown.
+            UnknownCostError: The type is unknown.
         """
         found = self.outputs[slot] if slot < len(self.outputs) else None
         if found is None:
@@ -63,11 +63,11 @@ class CostedNode:
         return found
 
     def attribute(self, name: str, default: Any = None) -> Any:
-        """Value of an attribute; text as ``str``."""
+        """Return an attribute; text as ``str``."""
         return attribute_of(self.node, name, default)
 
     def values(self, slot: int) -> list[Any] | None:
-        """The flattened values of a constant input; None where it is absent or not constant."""
+        """Return the flattened values of a constant input; None if absent or not constant."""
         data = self.operands[slot].data if slot < len(self.operands) else None
         if data is None:
             return None
@@ -75,10 +75,10 @@ class CostedNode:
         return values
 
     def parameter(self, slot: int, name: str) -> list[Any] | None:
-        """A parameter that is an input at newer opsets and was an attribute before; None where not given.
+        """Return a parameter that is an input at newer opsets and an attribute at older ones; None if absent.
 
         Raises:
-            UnknownCostError: It is an input, but computed at run time.
+            UnknownCostError: It is an input computed at run time.
         """
         if self.has(slot):
             values = self.values(slot)
@@ -91,10 +91,10 @@ class CostedNode:
         return list(value) if isinstance(value, list | tuple) else [value]
 
     def require(self, name: str) -> Any:
-        """Value of an attribute that the formula cannot do without.
+        """Return an attribute that the formula requires.
 
         Raises:
-            UnknownCostError: The node does not have it.
+            UnknownCostError: The node does not have the attribute.
         """
         value = self.attribute(name)
         if value is None:
@@ -102,9 +102,9 @@ class CostedNode:
         return value
 
     def window(self) -> int:
-        """Elements of the pooling window, ``Kh Kw ...``."""
+        """Count the elements of the pooling window, ``Kh Kw ...``."""
         return math.prod(self.require("kernel_shape"))
 
 
 Formula = Callable[[CostedNode], Cost]
-"""The work of one call; the byte fields stay 0 and are filled by ``layer_cost``."""
+"""The work of one call; ``layer_cost`` fills in the byte fields."""

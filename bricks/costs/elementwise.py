@@ -11,11 +11,11 @@ from .call import CostedNode, Formula, UnknownCostError
 
 
 def of_sizes(formula: str, work: Callable[[int, int], Cost]) -> Formula:
-    """Make the cost function of an operator whose work follows from two numbers of elements.
+    """Make the cost function of an operator whose work depends on two numbers of elements.
 
     Args:
-        formula: The same in words.
-        work: Of n elements of the first input and m of the first output.
+        formula: The formula in words.
+        work: Cost for n elements of the first input and m of the first output.
     """
 
     def cost(call: CostedNode) -> Cost:
@@ -25,7 +25,7 @@ def of_sizes(formula: str, work: Callable[[int, int], Cost]) -> Formula:
     return cost
 
 
-# Work of reductions and scans. n is the number of input elements, m that of output elements.
+# Work of reductions and scans, with n input elements and m output elements.
 
 
 ADDED = of_sizes("``additions = n`` (accumulated from zero).", lambda n, _: Cost(additions=n))
@@ -67,11 +67,11 @@ REDUCTION_FORMULAS: dict[tuple[str, str], Formula] = {
 }
 
 
-# Work of sorting and selection, where the data decides the exact count: the stated bound is what is counted.
+# Work of sorting and selection. The exact count depends on the data; the stated bound is counted.
 
 
 def top_k(call: CostedNode) -> Cost:
-    """A heap of k elements per row: ``comparisons = n * ceil(log2(k + 1))``."""
+    """Count a heap of k elements per row: ``comparisons = n * ceil(log2(k + 1))``."""
     axis = call.attribute("axis", -1)
     out = call.output()
     k = out.shape[axis] if out.shape else 1
@@ -79,15 +79,15 @@ def top_k(call: CostedNode) -> Cost:
 
 
 def unique(call: CostedNode) -> Cost:
-    """A sort: ``comparisons = n ceil(log2 n)``."""
+    """Count a sort: ``comparisons = n ceil(log2 n)``."""
     n = call.input(0).elements
     return Cost(comparisons=n * max(1, (n - 1).bit_length() if n else 0))
 
 
 def non_max_suppression(call: CostedNode) -> Cost:
-    """At most ``B C S min(k, S)`` overlaps of S boxes with the kept k, each 6 comparisons.
+    """Count at most ``B C S min(k, S)`` overlaps of S boxes with the kept k, each 6 comparisons.
 
-    An overlap is also 5 additions, 3 multiplications and 1 division. Unknown where k is computed at run time.
+    An overlap is also 5 additions, 3 multiplications and 1 division. Unknown if k is computed at run time.
     """
     boxes, scores = call.input(0), call.input(1)
     kept = call.values(2)
@@ -103,7 +103,7 @@ def non_max_suppression(call: CostedNode) -> Cost:
 
 
 def multinomial(call: CostedNode) -> Cost:
-    """Per row one softmax-like cumulation of n scores, then a binary search per sample drawn."""
+    """Count a cumulative softmax of n scores per row, then a binary search per sample."""
     scores = call.input(0)
     n, samples = scores.elements, call.output().elements
     classes = scores.shape[-1] if scores.shape else 1
@@ -119,7 +119,7 @@ SELECTION_FORMULAS: dict[tuple[str, str], Formula] = {
 }
 
 
-# Operators that move, copy or reinterpret data, and control flow around nothing: bytes, no arithmetic.
+# Operators that move, copy or reinterpret data, and control flow with empty bodies: bytes, no arithmetic.
 
 
 def move(call: CostedNode) -> Cost:
@@ -142,7 +142,7 @@ MOVEMENT_FORMULAS: dict[tuple[str, str], Formula] = {
 
 
 def scatter(call: CostedNode) -> Cost:
-    """Copies; a ``reduction`` (add, mul, max, min) costs one operation per element of the updates."""
+    """Count one operation per element of the updates for a ``reduction`` (add, mul, max, min), else only copies."""
     n = call.input(2).elements
     match call.attribute("reduction", "none"):
         case "add":
@@ -156,7 +156,7 @@ def scatter(call: CostedNode) -> Cost:
 
 
 def bare(call: CostedNode) -> Cost:
-    """No work where the bodies hold no operators; how often others run is not known here."""
+    """Return no work for empty bodies; the number of executions of other bodies is unknown here."""
     held = list(bodies(call.node))
     if not held or any(body.node for body in held):
         raise UnknownCostError(f"the work of the bodies of {call.node.op_type} is not known")
@@ -170,12 +170,12 @@ MOVEMENT_FORMULAS["", "ScatterND"] = scatter
 
 # Work of normalisations and softmax.
 #
-# Throughout, n is the number of elements of the data and r the number of groups that share their statistics
-# (rows of a LayerNormalization, channels of a BatchNormalization).
+# n is the number of elements of the data, r the number of groups with common statistics (rows of a
+# LayerNormalization, channels of a BatchNormalization).
 
 
 def rows(data: TensorType, axis: int) -> int:
-    """Groups of a normalisation over the axes from ``axis`` on: the product of the dimensions before it."""
+    """Count the groups of a normalisation over the axes from ``axis`` on: the product of the dimensions before it."""
     axis += len(data.shape) if axis < 0 else 0
     return math.prod(data.shape[:axis])
 
@@ -303,7 +303,7 @@ NORMALIZATION_FORMULAS: dict[tuple[str, str], Formula] = {
 
 
 def times(work: Cost, elements: int) -> Cost:
-    """The work of one element, ``elements`` times."""
+    """Multiply the work of one element by ``elements``."""
     return Cost(
         macs=work.macs * elements,
         additions=work.additions * elements,
@@ -354,7 +354,7 @@ ACTIVATIONS: dict[str, tuple[str, Cost]] = {
     "Tanh": ("tanh(x)", _EXP),
     "ThresholdedRelu": ("x if x > alpha else 0", _CMP),
 }
-"""Formula and work per element of the activation functions; the fused operators name them too."""
+"""Formula and work per element of the activation functions, also for the fused operators."""
 
 _FOREIGN = {"FastGelu", "QuickGelu", "Silu"}  # not ONNX's own operators; fused.py uses them
 
@@ -397,13 +397,13 @@ _TRANSCENDENTAL = (
 
 
 def gelu(call: CostedNode) -> Cost:
-    """Per element ``0.5 x (1 + erf(x / sqrt 2))``, or the tanh form where ``approximate`` says so."""
+    """Per element ``0.5 x (1 + erf(x / sqrt 2))``, or the tanh form, by ``approximate``."""
     name = "FastGelu" if call.attribute("approximate", "none") == "tanh" else "Gelu"
     return times(ACTIVATIONS[name][1], call.output().elements)
 
 
 def clip(call: CostedNode) -> Cost:
-    """Per element one comparison for each bound that is given."""
+    """Count per element one comparison for each bound that is present."""
     bounds = call.has(1) + call.has(2) + (call.attribute("min") is not None) + (call.attribute("max") is not None)
     return Cost(comparisons=bounds * call.output().elements)
 
@@ -437,7 +437,7 @@ def compare_all(call: CostedNode) -> Cost:
 
 
 def dropout(call: CostedNode) -> Cost:
-    """Inference passes the data through; in training mode one draw, one comparison, one multiplication each."""
+    """Count per element one draw, one comparison, one multiplication in training mode; nothing at inference."""
     training = call.values(2)
     if not call.has(2) or training == [False]:
         return Cost()

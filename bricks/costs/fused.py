@@ -1,4 +1,4 @@
-"""Work of the operators that ONNX Runtime makes when it fuses and lays out a graph."""
+"""Work of operators that ONNX Runtime creates by fusion and layout changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .elementwise import (
     times,
 )
 
-# Work of quantisation, and of ONNX Runtime's quantised forms of ordinary operators (``com.microsoft``).
+# Work of quantisation, and of ONNX Runtime's quantised operators (``com.microsoft``).
 
 
 _MICROSOFT = "com.microsoft"
@@ -29,13 +29,13 @@ _QUANTIZE = Cost(divisions=1, additions=1, comparisons=2)
 
 
 def quantize(call: CostedNode) -> Cost:
-    """``saturate(round(x / scale) + zero_point)``: 1 division, 2 comparisons, 1 addition where it has a zero point."""
+    """``saturate(round(x / scale) + zero_point)``: 1 division, 2 comparisons, 1 addition if it has a zero point."""
     n = call.input(0).elements
     return Cost(divisions=n, comparisons=2 * n, additions=n if call.has(2) else 0)
 
 
 def dequantize(call: CostedNode) -> Cost:
-    """``(x - zero_point) scale``: 1 multiplication, 1 addition where it has a zero point."""
+    """``(x - zero_point) scale``: 1 multiplication, 1 addition if it has a zero point."""
     n = call.input(0).elements
     return Cost(multiplications=n, additions=n if call.has(2) else 0)
 
@@ -65,7 +65,7 @@ def matmul_integer_to_float(call: CostedNode) -> Cost:
 
 
 def dynamic_quantize_matmul(call: CostedNode) -> Cost:
-    """A quantised on the fly (``dynamic_quantize``), then ``macs = batch M N K``, one scale per output element."""
+    """Count ``dynamic_quantize`` of A, then ``macs = batch M N K`` and one scale per output element."""
     return dynamic_quantize(call) + Cost(
         macs=linear.product(call), multiplications=call.output().elements, additions=linear.biased(call, 4)
     )
@@ -131,7 +131,7 @@ QUANTIZATION_FORMULAS: dict[tuple[str, str], Formula] = {
     (_MICROSOFT, "QGemm"): quantized_gemm,
     (_MICROSOFT, "QLinearAdd"): _requantized("a + b", _DEQUANTIZE + Cost(additions=1)),
     (_MICROSOFT, "QLinearAveragePool"): quantized_average_pool,
-    (_MICROSOFT, "QLinearConcat"): _requantized("x"),  # as where the scales differ
+    (_MICROSOFT, "QLinearConcat"): _requantized("x"),  # as if the scales differed
     (_MICROSOFT, "QLinearConv"): linear.qlinear_conv,
     (_MICROSOFT, "QLinearGlobalAveragePool"): _MEAN,
     (_MICROSOFT, "QLinearLeakyRelu"): _requantized("x if x >= 0 else alpha x", Cost(comparisons=1, multiplications=1)),
@@ -150,7 +150,7 @@ _NCHWC = "com.microsoft.nchwc"
 
 
 def _activation(call: CostedNode) -> Cost:
-    """Work of the activation that an operator names, on all its output elements; none named is none."""
+    """Return the work of the named activation on all output elements; none without a name."""
     name = call.attribute("activation", "")
     if not name:
         return Cost()
@@ -198,7 +198,7 @@ def skip_rms_norm(call: CostedNode) -> Cost:
 
 
 def _without_skip(call: CostedNode) -> CostedNode:
-    """The normalisation inside a SkipLayerNormalization: input, gamma and, where given, beta."""
+    """Return the normalisation in a SkipLayerNormalization: input, gamma and optional beta."""
     return CostedNode(call.node, (call.operands[0], *call.operands[2:4]), call.outputs)
 
 
@@ -211,7 +211,7 @@ def embed_layer_norm(call: CostedNode) -> Cost:
 
 
 def microsoft_group_norm(call: CostedNode) -> Cost:
-    """As GroupNormalization (attribute ``groups``); SiLU on top where ``activation`` is 1."""
+    """As GroupNormalization (attribute ``groups``); SiLU added if ``activation`` is 1."""
     data = call.input(0)
     groups = call.require("groups")
     r = data.shape[0] * groups

@@ -1,4 +1,4 @@
-"""Work of convolutions, matrix products and pooling."""
+"""Work of convolutions, matrix products, recurrent operators, attention, pooling and resampling."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .elementwise import ADDED, AVERAGED, COMPARED, per_element, times
 # Work of recurrent operators, unrolled over all time steps.
 #
 # T steps, batch B, input width I, hidden width H, D directions; gates per cell: LSTM 4, GRU 3, RNN 1. Padding by
-# ``sequence_lens`` is not taken off: the shapes decide.
+# ``sequence_lens`` counts in full.
 
 
 def recurrent(call: CostedNode, gates: int, cell: Cost, *, bias: int = 3) -> Cost:
@@ -61,7 +61,7 @@ RECURRENT_FORMULAS: dict[tuple[str, str], Formula] = {
 # Work of attention: ONNX's Attention, RotaryEmbedding and LinearAttention, and ONNX Runtime's fused forms.
 #
 # B batch, H query heads, S query positions, L key positions (past included), d and v the widths of a key and a value
-# head. A causal mask is not taken off: runtimes differ in whether they skip masked scores.
+# head. Masked scores count, because only some runtimes skip them.
 
 
 _MICROSOFT = "com.microsoft"
@@ -83,7 +83,7 @@ def scaled_dot_product(scores: int, width: int, value_width: int) -> Cost:
 
 
 def _length(call: CostedNode, past: int, axis: int) -> int:
-    """Positions of a past that is given, else 0."""
+    """Return the positions of a past; 0 without one."""
     return call.input(past).shape[axis] if call.has(past) else 0
 
 
@@ -172,7 +172,7 @@ def multi_head_attention(call: CostedNode) -> Cost:
 
 
 def group_query_attention(call: CostedNode) -> Cost:
-    """``scaled_dot_product`` of H query heads; the cache's capacity counts as L where it is longer than S.
+    """``scaled_dot_product`` of H query heads; L is the cache's capacity if this is more than S.
 
     Rotary embedding inside the operator adds 2 multiplications and 1 addition per element of query and key.
     """
@@ -232,7 +232,7 @@ def product(call: CostedNode, *, left: int = 0, transposed: bool = False) -> int
 
 
 def biased(call: CostedNode, slot: int) -> int:
-    """One addition per output element where the bias is given: ``output elements``, else 0."""
+    """Count one addition per output element if the bias is present, else 0."""
     return call.output().elements if call.has(slot) else 0
 
 
@@ -251,9 +251,9 @@ def conv_transpose(call: CostedNode) -> Cost:
 
 
 def deform_conv(call: CostedNode) -> Cost:
-    """A convolution over bilinear samples: macs as Conv; per sample 4 multiplications and 3 additions.
+    """Count a convolution over bilinear samples: macs as Conv; per sample 4 multiplications and 3 additions.
 
-    ``samples = N Cin Hout Wout Kh Kw``; a mask multiplies each once more.
+    ``samples = N Cin Hout Wout Kh Kw``; a mask adds one multiplication to each.
     """
     data, filters, out = call.input(0), call.input(1), call.output()
     kernel = math.prod(filters.shape[2:])
@@ -316,8 +316,8 @@ def qlinear_matmul(call: CostedNode) -> Cost:
 def einsum(call: CostedNode) -> Cost:
     """``points`` = product of the sizes of all labels, as one loop nest; k operands.
 
-    With a label summed away: ``macs = (k - 1) points`` (one operand: ``additions = points``). Without:
-    ``multiplications = (k - 1) points``. A broadcast ``...`` counts with its largest size.
+    If a label is summed: ``macs = (k - 1) points`` (one operand: ``additions = points``). Otherwise: ``multiplications
+    = (k - 1) points``. A broadcast ``...`` counts with its largest size.
     """
     equation = str(call.require("equation")).replace(" ", "")
     left, _, right = equation.partition("->")
@@ -348,7 +348,7 @@ def _labels(term: str, shape: tuple[int, ...]) -> list[tuple[str, int]]:
 
 
 def _implicit_output(left: str) -> str:
-    """Labels that an Einsum without ``->`` keeps: those that occur once."""
+    """Return the labels that an Einsum without ``->`` keeps: those with one occurrence."""
     letters = left.replace(",", "").replace(".", "")
     return "".join(letter for letter in letters if letters.count(letter) == 1) + ("..." if "..." in left else "")
 
@@ -377,7 +377,8 @@ LINEAR_FORMULAS: dict[tuple[str, str], Formula] = {
 }
 
 
-# Work of pooling. A window that hangs over the edge counts in full.
+# Work of interpolation and of operators on signals: resizing, grid sampling, Fourier transforms, windows.
+# Work of interpolation and of operators on signals: resizing, grid sampling, Fourier transforms, windows.
 
 
 # Work of interpolation and of operators on signals: resizing, grid sampling, Fourier transforms, windows.
@@ -398,7 +399,7 @@ def interpolate(elements: int, mode: str, axes: int) -> Cost:
 
 
 def resize(call: CostedNode) -> Cost:
-    """``interpolate`` over the axes whose size changes (or is named by ``axes``)."""
+    """``interpolate`` over the axes with another size in the output."""
     data, out = call.input(0), call.output()
     changed = sum(before != after for before, after in zip(data.shape, out.shape, strict=True))
     return interpolate(out.elements, call.attribute("mode", "nearest"), changed)
@@ -427,7 +428,7 @@ def _fourier(transforms: int, length: int) -> Cost:
 
 
 def dft(call: CostedNode) -> Cost:
-    """``transforms * (2 + 3) N log2 N`` (``_fourier``); N is the transformed axis of the output."""
+    """Count ``transforms * (2 + 3) N log2 N`` (``_fourier``); N is the transformed axis of the output."""
     out = call.output()
     axis = call.parameter(2, "axis")
     index = int(axis[0]) if axis else (1 if call.attribute("axis") is not None else -2)
@@ -456,7 +457,7 @@ def window(call: CostedNode) -> Cost:
 
 
 _UNIFORM = per_element("scale draw + shift", Cost(multiplications=1, additions=1))
-"""The generator's integer arithmetic is not counted."""
+"""Without the generator's integer arithmetic."""
 _NORMAL = per_element(
     "scale sqrt(-2 log u) cos(2 pi v) + mean",  # Box-Muller
     Cost(exponentials=2, divisions=1, multiplications=2, additions=1),
@@ -481,6 +482,9 @@ RESAMPLING_FORMULAS: dict[tuple[str, str], Formula] = {
 }
 
 
+# Work of pooling. A window over the edge counts in full.
+
+
 def max_pool(call: CostedNode) -> Cost:
     """``comparisons = output elements * Kh Kw``."""
     return Cost(comparisons=call.output().elements * call.window())
@@ -499,12 +503,12 @@ def lp_pool(call: CostedNode) -> Cost:
 
 
 def global_lp_pool(call: CostedNode) -> Cost:
-    """As LpPool with the whole plane as its window."""
+    """As LpPool with the whole plane as window."""
     return _lp(call.attribute("p", 2), call.input(0).elements, call.output().elements)
 
 
 def _lp(p: int, taps: int, n: int) -> Cost:
-    """Work of n p-norms over ``taps`` elements altogether."""
+    """Return the work of n p-norms over ``taps`` elements altogether."""
     if p == 1:
         return Cost(additions=taps, comparisons=taps)
     if p == 2:
@@ -513,7 +517,7 @@ def _lp(p: int, taps: int, n: int) -> Cost:
 
 
 def max_unpool(call: CostedNode) -> Cost:
-    """Places each element: moves bytes, no arithmetic."""
+    """Move bytes only."""
     call.output()
     return Cost()
 
@@ -534,7 +538,7 @@ def roi_align(call: CostedNode) -> Cost:
 
 
 def max_roi_pool(call: CostedNode) -> Cost:
-    """``comparisons = R C H W``: every box taken as the whole plane, the most there can be."""
+    """``comparisons = R C H W``: an upper bound, each box as the whole plane."""
     data, boxes = call.input(0), call.input(1)
     return Cost(comparisons=boxes.shape[0] * math.prod(data.shape[1:]))
 

@@ -1,5 +1,5 @@
-"""Cutting: from a graph to its sequences of at most G layers, and the key of each.
+"""Cutting a graph into sequences of at most G layers, each with the key of its brick.
 
-``sequences.py`` holds Algorithms 1 and 2 of DLBricks (``split``), overlapping windows, and the wiring of a sequence.
-``fused.py`` cuts along the units of a runtime's fusions.
+``sequences.py`` contains Algorithms 1 and 2 of DLBricks (``split``), overlapping windows, and the wiring of a sequence.
+``fused.py`` cuts along a runtime's fusions.
 """

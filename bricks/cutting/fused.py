@@ -1,9 +1,8 @@
-"""Cutting a model along a runtime's fusions: bricks of its own layers that no fusion of the runtime reaches beyond.
+"""Cutting a model along a runtime's fusions: bricks of its own layers that contain each fusion whole.
 
-A brick of a layer alone hides what a runtime does across layers: it fuses Conv, Add and Relu of a model into one
-operator, but finds each of them alone in a brick. The bricks made here hold what the runtime fuses whole, and are
-plain ONNX with the keys of source bricks, to be measured anywhere. What is learnt from the runtime is only where to
-cut.
+A runtime fuses Conv, Add and Relu of a model into one operator, but executes them separately in bricks of one layer.
+The bricks made here contain whole fusions. They are plain ONNX with the keys of source bricks and can be measured
+anywhere. Only the places to cut depend on the runtime.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ if TYPE_CHECKING:
     import networkx as nx
 
 
-# Units: groups of layers that stay together when a model is cut, such as those that a runtime fuses.
+# Units: groups of layers that stay together when a model is cut, such as fused layers.
 #
-# Groups that were wished for are joined where they share a layer. A unit must be a network that a brick can be made of:
-# an opset must exist that all of its layers can be written for, and no unit may wait for its own result, neither by a
-# way through single layers nor by one through other units. A unit that would is cut, as few of them as possible.
+# Requested groups that share a layer are joined. A unit must be a valid brick: one opset must suit all of its layers,
+# and no unit may wait for its own result, through single layers or through other units. As few units as possible are
+# cut for this.
 
 
 _OPSETS = "no opset has all of these operators as they are written"
-_WAITING = "a brick of them would wait for its own result, by way of other layers"
+_WAITING = "a brick of them would wait for its own result through other layers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +40,9 @@ class UnitGroups:
     """The live layers of a model in groups.
 
     Attributes:
-        groups: Layer indices, ascending in each; every live layer in exactly one group. No group reads what a later
-            one makes; otherwise they are in the order of their first layers.
-        reasons: Groups that were wished for but cannot be bricks, and were cut, each with why.
+        groups: Layer indices, ascending in each; every live layer in exactly one group. No group reads results of a
+            later one; apart from this they are in the order of their first layers.
+        reasons: Requested groups that were cut because they cannot be bricks, each with the reason.
     """
 
     groups: tuple[tuple[int, ...], ...]
@@ -60,11 +59,11 @@ def units_of(graph: ModelGraph, wishes: Iterable[Collection[int]], *, copied: Co
 
     Args:
         graph: The model.
-        wishes: Layers that should stay together; those that are not live are passed over.
-        copied: Layers of which each reader has one for itself: it waits for what they read, not for them.
+        wishes: Layers to keep together; other layers than live ones are ignored.
+        copied: Layers that are copied for each reader: readers wait for the inputs of these layers, not for the layers.
 
     Returns:
-        The groups; layers that no wish names are alone.
+        The groups; a layer outside all wishes is alone.
     """
     edges = _without_copied(_edges(graph), copied)
     groups: list[tuple[int, ...]] = []
@@ -75,7 +74,7 @@ def units_of(graph: ModelGraph, wishes: Iterable[Collection[int]], *, copied: Co
         groups += parts
         reasons |= {group: _OPSETS} if len(parts) > 1 else {}
     while tangled := _tangles(edges, groups):
-        # One that many wishes share a layer of ties up everything between them: it goes before smaller ones.
+        # A group of many wishes blocks everything between them, so it is cut before smaller ones.
         for group in sorted(tangled, key=lambda group: (-links.get(group, 0), len(group), group)):
             parts = _untangled(edges, groups, group)
             if len(parts) > 1:
@@ -87,7 +86,7 @@ def units_of(graph: ModelGraph, wishes: Iterable[Collection[int]], *, copied: Co
 
 
 def _joined(graph: ModelGraph, wishes: Iterable[Collection[int]]) -> dict[tuple[int, ...], int]:
-    """Groups of live layers, those that share a layer joined, with the number of wishes in each."""
+    """Return groups of live layers, joined if they share a layer, with the number of wishes in each."""
     leader = {index: index for index in graph.live}
 
     def find(index: int) -> int:
@@ -109,13 +108,13 @@ def _joined(graph: ModelGraph, wishes: Iterable[Collection[int]]) -> dict[tuple[
 
 
 def _by_opset(graph: ModelGraph, group: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """The group, or its layers one by one where no opset is good for all."""
+    """Return the group, or its layers one by one if no opset suits all of them."""
     common = common_opsets(graph.layers[index].valid_opsets for index in group)
     return [(index,) for index in group] if is_empty(common) else [group]
 
 
 def _edges(graph: ModelGraph) -> list[tuple[int, int]]:
-    """Producer and consumer of every value that is computed at run time, skipped layers included."""
+    """Return producer and consumer of every value that is computed at run time, including skipped layers."""
     makers = {
         value: layer.index
         for layer in graph.layers
@@ -135,7 +134,7 @@ def _edges(graph: ModelGraph) -> list[tuple[int, int]]:
 
 
 def _without_copied(edges: list[tuple[int, int]], copied: Collection[int]) -> list[tuple[int, int]]:
-    """The dataflow where every reader of a copied layer reads what that reads."""
+    """Return the dataflow with the inputs of copied layers read by their readers."""
     if not copied:
         return edges
     readers: dict[int, list[int]] = {}
@@ -150,8 +149,8 @@ def _without_copied(edges: list[tuple[int, int]], copied: Collection[int]) -> li
 
 
 def _contracted(edges: Iterable[tuple[int, int]], groups: Iterable[tuple[int, ...]]) -> nx.DiGraph[int]:
-    """The dataflow with every group drawn together into its first layer; layers of no group are nodes themselves."""
-    import networkx as nx  # 150 ms that only units cost
+    """Return the dataflow with every group contracted to its first layer; other layers are nodes themselves."""
+    import networkx as nx  # 150 ms, needed for units only
 
     place = {index: group[0] for group in groups for index in group}
     flow: nx.DiGraph[int] = nx.DiGraph()
@@ -162,7 +161,7 @@ def _contracted(edges: Iterable[tuple[int, int]], groups: Iterable[tuple[int, ..
 
 
 def _tangles(edges: list[tuple[int, int]], groups: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """The groups that wait for each other, or for themselves by way of what is in no group."""
+    """Return the groups that wait for each other, or for themselves through layers outside of groups."""
     import networkx as nx
 
     tangled = {
@@ -177,14 +176,14 @@ def _tangles(edges: list[tuple[int, int]], groups: list[tuple[int, ...]]) -> lis
 def _untangled(
     edges: list[tuple[int, int]], groups: list[tuple[int, ...]], group: tuple[int, ...]
 ) -> list[tuple[int, ...]]:
-    """Cut a group so that nothing outside stands between layers of one part; one part where nothing does."""
+    """Cut a group so that no path between layers of one part leads outside; return one part if none does."""
     import networkx as nx
 
     flow = _contracted(edges, [other for other in groups if other != group])
     flow.add_nodes_from(group)
     members = set(group)
     outside = flow.subgraph(set(flow) - members)
-    later: dict[int, set[int]] = {}  # layer to those that wait for it by a way outside
+    later: dict[int, set[int]] = {}  # layer: members that wait for it through outside layers
     for index in group:
         reached: set[int] = set()
         for reader in flow.successors(index):
@@ -200,7 +199,7 @@ def _untangled(
 
 
 def _ordered(edges: list[tuple[int, int]], groups: list[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
-    """Groups in an order in which each reads of earlier ones only, nearest to that of their first layers."""
+    """Order groups so that each reads from earlier ones only, close to the order of their first layers."""
     flow = _contracted(edges, groups)
     by_first = {group[0]: group for group in groups}
     waiting = dict(flow.in_degree())
@@ -219,14 +218,13 @@ def _ordered(edges: list[tuple[int, int]], groups: list[tuple[int, ...]]) -> tup
 
 
 def fused_units(executed: ExecutedModel) -> UnitGroups:
-    """The layers of a model in groups that no operator of the executed graph reaches beyond.
+    """Group the layers of a model so that no operator of the executed graph crosses groups.
 
-    Layers that share an executed operator, directly or through others, are one unit. A layer that the runtime has
-    nothing to do for joins its neighbour: the one that reads its result where that is one, else the one that makes
-    what it reads.
+    Layers that share an executed operator, directly or through others, are one unit. A layer that the runtime
+    eliminates joins a neighbour: the only reader of its result, or else the producer of its input.
 
     Args:
-        executed: What the runtime executes for the model.
+        executed: The model's executed graph.
     """
     copied = copied_layers(executed)
     wishes = [set(origin) - copied for origin in executed.origins]
@@ -235,9 +233,9 @@ def fused_units(executed: ExecutedModel) -> UnitGroups:
 
 
 def copied_layers(executed: ExecutedModel) -> frozenset[int]:
-    """Conversions of quantised values that several layers read, and that the runtime has once for each of them.
+    """Return conversions of quantised values with several readers that the runtime copies for each reader.
 
-    It folds each into the operator that reads it, or executes each: every reader's brick has one of its own.
+    The runtime folds them into each reader or executes them for each: every reader's brick contains a copy.
     """
     source = executed.source
     return frozenset(
@@ -258,17 +256,17 @@ def _readers(graph: ModelGraph, index: int) -> list[int]:
 def fused_sequences(
     executed: ExecutedModel, granularity: int, *, overlap: bool = False, connected: bool = False
 ) -> list[LayerSequence]:
-    """Cut a model as ``split`` does, with units in place of layers.
+    """Cut a model like ``split``, with units in place of layers.
 
     Args:
-        executed: What the runtime executes for the model.
-        granularity: G, the most units in a sequence.
-        overlap: Begin a sequence at every unit, and add every unit alone.
+        executed: The model's executed graph.
+        granularity: G, the maximum number of units in a sequence.
+        overlap: Begin a sequence at every unit, and add every unit as a sequence.
         connected: Accept weakly connected windows of units, not only paths.
 
     Returns:
         Sequences of ``executed.source``, in the order of their units. Without ``overlap`` every live layer is in
-        exactly one, but for copies of those that are in several (``copied_layers``).
+        exactly one, except for copies (``copied_layers``).
 
     Raises:
         UsageError: ``granularity`` is less than 1.
@@ -286,7 +284,7 @@ def fused_sequences(
 
 
 def _companions(executed: ExecutedModel) -> Iterator[set[int]]:
-    """Each eliminated layer with the neighbour that it is to stay with."""
+    """Yield each eliminated layer with the neighbour that it joins."""
     graph = executed.source
     for index in sorted(executed.eliminated):
         neighbour = _neighbour(graph, index)
@@ -295,7 +293,7 @@ def _companions(executed: ExecutedModel) -> Iterator[set[int]]:
 
 
 def _neighbour(graph: ModelGraph, index: int) -> int | None:
-    """The only live reader of a layer's results; else a live layer that makes what it reads, else any reader."""
+    """Return the only live reader of a layer's results; else a live producer of its inputs, else any reader."""
     flow = flow_of(graph)
     layer = graph.layers[index]
     results = [value for value in layer.outputs if value]
@@ -308,30 +306,30 @@ def _neighbour(graph: ModelGraph, index: int) -> int | None:
 
 
 def edge_layouts(executed: ExecutedModel, sequences: Sequence[LayerSequence]) -> list[float]:
-    """Of the layout changes at the edges of each brick, the part that the model itself has at the same edges.
+    """Return the share of the layout changes at each brick's edges that also occurs in the model.
 
-    A runtime that runs a brick in a layout of its own changes the layout of everything that the brick reads and
-    writes. A model does so where its own edges of that layout are, and nowhere between two operators of it. With
-    ``full`` the latency of a brick, ``inner`` that of the same brick without the changes at its edges (measurement
-    variant ``inner``) and ``share`` what is returned, the model spends on the sequence::
+    A runtime that executes a brick in its own layout converts all inputs and outputs of the brick. In a model it
+    converts only at the edges of a region in that layout. Let ``full`` be the latency of a brick, ``inner`` its latency
+    without the changes at its edges (measurement variant ``inner``), and ``share`` the result of this function. The
+    model spends on the sequence::
 
         full - (1 - share) * (full - inner)
 
-    so that these sums hold the model's own layout changes at edges; those inside a sequence are in ``inner`` as well.
-    A sum with a value from outside is fused in ``inner``, as in the model, and not in ``full``: with the edge that the
-    value crosses goes what that costs. A brick without an ``inner`` measurement has no layout changes at its edges:
-    its ``inner`` is ``full``.
+    Sums of these values contain the model's own layout changes at edges; ``inner`` contains those inside a sequence. A
+    sum with an outside value is fused in ``inner``, as in the model, but not in ``full``: the share of this edge covers
+    the difference. A brick without an ``inner`` measurement has no layout changes at its edges: ``inner`` equals
+    ``full``.
 
-    An edge counts with the bytes that cross it. A value of the model that is brought into the layout once, for
-    several sequences, counts in each of them for its part; one that is brought out of it counts where it is made.
+    Edges are weighted by their bytes. A value that is converted into the layout once for several sequences counts a
+    part in each. A value that is converted out of it counts in its producer's sequence.
 
     Args:
-        executed: What the runtime executes for the model.
-        sequences: Of ``executed.source``, without overlap: as ``fused_sequences`` makes them, or ``bricks.sequences``.
+        executed: The model's executed graph.
+        sequences: Sequences of ``executed.source`` without overlap, from ``fused_sequences`` or ``sequences``.
 
     Returns:
-        For each sequence a number from 0 to 1; 0 where the model runs none of its operators in another layout (its
-        brick may all the same).
+        For each sequence a number from 0 to 1; 0 if the model executes all its operators in the plain layout (its brick
+        may differ).
     """
     several = {index for sequence in sequences for index in sequence.copies}
     home = {
@@ -348,7 +346,7 @@ def edge_layouts(executed: ExecutedModel, sequences: Sequence[LayerSequence]) ->
 
 
 class _CrossedEdges:
-    """Where values cross between sequences in the executed graph, and in which layout."""
+    """Values that cross between sequences in the executed graph, with their layouts."""
 
     def __init__(self, executed: ExecutedModel, homes: Sequence[frozenset[int]]) -> None:
         self._graph = executed.graph
@@ -365,7 +363,7 @@ class _CrossedEdges:
                 self._members[place].append(layer)
 
     def entering(self, number: int) -> Iterator[tuple[int, float]]:
-        """(bytes, part that the model changes the layout of) of what a sequence reads in a layout of its own."""
+        """Yield (bytes, converted share) of each value that a sequence reads in the runtime's layout."""
         read = {value: None for layer in self._members[number] for value in _activations(layer)}
         for value in read:
             maker = self._graph.producer(value)
@@ -381,7 +379,7 @@ class _CrossedEdges:
                 yield self._bytes(value), 0.0
 
     def leaving(self, number: int) -> Iterator[tuple[int, float]]:
-        """The same of what it writes."""
+        """Yield (bytes, converted share) of each value that a sequence writes in the runtime's layout."""
         for value in (value for layer in self._members[number] for value in layer.outputs if value):
             readers = self._graph.consumers(value)
             changed = [
@@ -396,7 +394,7 @@ class _CrossedEdges:
             yield self._bytes(value), 1.0 if self._leaves(changed, number) else 0.0
 
     def _leaves(self, values: Sequence[str], number: int) -> bool:
-        """Whether another sequence or the caller reads one of the values, which layout changes do not count as."""
+        """Return True if another sequence or the caller reads one of the values; layout changes are not readers."""
         outputs = not {*self._graph.outputs}.isdisjoint(values)
         return outputs or bool(self._readers_of(values) - {number})
 

@@ -1,6 +1,6 @@
-"""Windows of layers, and their sequences: canonical value numbers, what is exposed, and the key of the brick.
+"""Windows of layers, and their sequences: canonical value numbers, exposed values, and the key of the brick.
 
-The key is found without building the brick: this runs for every sequence of every model.
+The key is computed without building the brick, because every sequence of every model needs it.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from ..layer import Layer, LayerSequence, Role
 
 # Algorithms 1 and 2 of DLBricks: cut a model into sequences of at most G layers.
 #
-# The paper walks the layers in order. A window of G layers that forms a valid network becomes one sequence; otherwise
-# its first layer becomes a sequence of its own and a window of the same width is tried one layer further on. The
-# recursion of Algorithm 2 is the iteration below: the window that is tried after a failure depends on its first layer
-# alone. Windows are half-open, ``[begin, end)``, and clamped at the end; the indices as printed are off by one.
+# The paper visits the layers in order. A window of G layers that forms a valid network becomes one sequence; otherwise
+# its first layer becomes a sequence and a window of the same width is tried one layer later. The iteration below
+# replaces the recursion of Algorithm 2: the window after a failure depends only on its first layer. Windows are
+# half-open, ``[begin, end)``, and clamped at the end; the printed indices are off by one.
 #
-# A window is valid when it is a simple path, each layer feeding the next, whose interior values are used only inside
-# it and are no model outputs; other inputs may come from outside. ``connected`` relaxes this to weakly connected
-# windows, whose interior values may be used elsewhere too. Besides, an opset must exist that all layers of a window
-# can be written for. A single layer is always valid.
+# A valid window is a simple path: each layer feeds the next, and only the window uses interior values, which are not
+# model outputs. Other inputs may come from outside. ``connected`` relaxes this to weakly connected windows with
+# interior values that may be used elsewhere. One opset must suit all layers of a window. A single layer is always
+# valid.
 
 
 def split(
@@ -35,20 +35,20 @@ def split(
 ) -> list[tuple[int, ...]]:
     """Cut the live layers of a model into windows.
 
-    Takes O(layers) steps at G = 1 and O(layers * G) at most: an obstacle that a failed window met is remembered, and
-    windows that would meet it again are not tried.
+    Takes O(layers) steps at G = 1 and at most O(layers * G): windows with an obstacle that an earlier window met are
+    skipped.
 
     Args:
         graph: The model.
         granularity: G, the largest number of layers in a window.
-        overlap: Begin a window at *every* layer (stride 1) instead of behind the last one, and add every layer as a
-            window of its own. The windows without overlap are among them, and so are the covers that begin at any
-            other offset: what is composed later may choose the cheapest.
+        overlap: Begin a window at *every* layer (stride 1) instead of behind the previous window, and add every layer
+            as a window. The result contains the windows without overlap and the covers that begin at other offsets, so
+            that a later step may choose the cheapest.
         connected: Accept weakly connected windows.
 
     Returns:
-        Windows as ascending layer indices, ordered by first layer, then length. Without ``overlap`` every live layer
-        is in exactly one.
+        Windows as ascending layer indices, ordered by first layer, then length. Without ``overlap`` every live layer is
+        in exactly one.
 
     Raises:
         UsageError: ``granularity`` is less than 1.
@@ -58,7 +58,7 @@ def split(
 
 
 def spans(flow: Flow, granularity: int, *, overlap: bool = False, connected: bool = False) -> list[tuple[int, int]]:
-    """The same over any dataflow: that of layers, or that of units (``flow_over``).
+    """Cut any dataflow, of layers or of units (``flow_over``), like ``split``.
 
     Returns:
         Half-open windows of positions.
@@ -67,7 +67,9 @@ def spans(flow: Flow, granularity: int, *, overlap: bool = False, connected: boo
         UsageError: As ``split``.
     """
     if granularity < 1:
-        raise UsageError(f"granularity {granularity} is less than 1", remedy="give the number of layers per sequence")
+        raise UsageError(
+            f"granularity must be at least 1, got {granularity}", remedy="give the number of layers per sequence"
+        )
     size = len(flow.last_use)
     obstacle = _connection_obstacle if connected else _path_obstacle
     chosen: list[tuple[int, int]] = []
@@ -86,7 +88,7 @@ def spans(flow: Flow, granularity: int, *, overlap: bool = False, connected: boo
 
 
 def _opset_obstacle(flow: Flow, begin: int, end: int) -> int:
-    """The first later begin at which no opset conflict of ``[begin, end)`` is left; 0 where it has none."""
+    """Return the first later begin without an opset conflict of ``[begin, end)``; 0 if there is no conflict."""
     common = None
     for position in reversed(range(begin, end)):
         common = common_opsets((common, flow.opsets[position]))
@@ -96,22 +98,22 @@ def _opset_obstacle(flow: Flow, begin: int, end: int) -> int:
 
 
 def _path_obstacle(flow: Flow, begin: int, end: int, granularity: int) -> int:
-    """The first later begin at which what makes ``[begin, end)`` no path may be gone; 0 where it is a path."""
+    """Return the first later begin at which ``[begin, end)`` may become a path; 0 if it is one."""
     retry = 0
     size = len(flow.last_use)
     for interior in range(begin, end - 1):
         last = flow.last_use[interior]
         if not flow.feeds_next[interior] or last >= size:
             retry = max(retry, interior + 1)
-        elif last >= end:  # gone once the layer is left behind, or once a window reaches its last reader
+        elif last >= end:  # resolved once the window is past the layer or contains its last reader
             retry = max(retry, min(interior + 1, last + 1 - granularity))
     return retry
 
 
 def _connection_obstacle(flow: Flow, begin: int, end: int, _granularity: int) -> int:
-    """``begin + 1`` where ``[begin, end)`` is not weakly connected; 0 where it is.
+    """Return ``begin + 1`` if ``[begin, end)`` is not weakly connected, else 0.
 
-    A window that holds both ends of a way through a skipped layer would wait for its own result: it is refused too.
+    A window that contains both ends of a path through a skipped layer would wait for its own result and is refused too.
     """
     if any(flow.detour[position] >= begin for position in range(begin + 1, end)):
         return begin + 1
@@ -127,11 +129,11 @@ def _connection_obstacle(flow: Flow, begin: int, end: int, _granularity: int) ->
 
 
 _VERSION = "1"
-"""Changes whenever the same brick would get another key."""
+"""Changes if the key of an unchanged brick would change."""
 
 
 def _preamble(graph: ModelGraph) -> list[str]:
-    """The words that every description of a graph's windows begins with."""
+    """Return the first words of every description of a graph's windows."""
     return [_VERSION, hashlib.sha256(graph.salt.encode()).hexdigest()] if graph.salt else [_VERSION]
 
 
@@ -144,7 +146,7 @@ class Numbering:
         inputs: Source names of the activations read from outside; the position is the number.
         weights: Source names of the weights; the position is the number.
         outputs: Source names of the exposed values.
-        causal: Of ``inputs`` those that a Softmax reads behind a causal mask.
+        causal: Elements of ``inputs`` that a Softmax reads behind a causal mask.
         text: The canonical description that the key hashes.
     """
 
@@ -157,18 +159,12 @@ class Numbering:
 
 
 def number_values(graph: ModelGraph, window: tuple[int, ...], *, exposed: Collection[str] | None = None) -> Numbering:
-    """Number the values of a window and describe its wiring.
-
-    The description lists, layer by layer, the layer's key, what each input slot is connected to, with a mark where a
-    Softmax reads masked scores from outside, and each output with a mark where it is exposed. Constants stand in the
-    layer's key, so a slot only says that one is there.
-    A value is exposed when something outside needs it; a layer that nothing needs exposes all its outputs, so that a
-    runtime cannot drop it.
+    """Assign numbers to the values of a window and describe its wiring.
 
     Args:
         graph: The model.
         window: Layer indices, ascending.
-        exposed: The values that are; None: found as described.
+        exposed: The exposed values; None to find them as described.
     """
     flow = flow_of(graph)
     inside = frozenset(flow.position[index] for index in window)
@@ -197,7 +193,7 @@ def number_values(graph: ModelGraph, window: tuple[int, ...], *, exposed: Collec
 
 
 def _connect(numbering: Numbering, layer: Layer, causal: Collection[str]) -> Iterator[str]:
-    """One word per input slot of a layer; numbers what is new."""
+    """Yield one word per input slot of a layer; number new values."""
     for operand in layer.operands:
         if operand.role is Role.CONSTANT:
             yield "c"
@@ -232,8 +228,8 @@ def make_sequence(
     Args:
         graph: The model.
         layers: Indices of live layers, ascending, as ``split`` returns them.
-        copies: Those of them that other sequences hold too (``LayerSequence.copies``).
-        copied: Layers of which every reader's sequence has one for itself: none exposes what they make.
+        copies: Layers that other sequences contain too (``LayerSequence.copies``).
+        copied: Layers that are copied for each reader's sequence: their results are not exposed.
 
     Returns:
         The sequence with the key of its brick: a SHA-256 over the graph's salt, layer keys, wiring and exposed values.
@@ -254,10 +250,10 @@ def make_sequence(
 
 
 def keys_from(graph: ModelGraph, begin: int, ends: Iterable[int]) -> Iterator[str]:
-    """The keys of windows that begin at one layer, as ``make_sequence`` finds them one by one.
+    """Yield the keys of windows that begin at one layer, as ``make_sequence`` would compute them.
 
-    A longer window has the description of a shorter one at its beginning, but for the marks of values that are no
-    longer exposed: what cannot change any more is hashed once.
+    A longer window's description begins with the shorter one's, except for marks of values that lose their exposure.
+    The fixed part is hashed once.
 
     Args:
         graph: The model.
@@ -267,9 +263,9 @@ def keys_from(graph: ModelGraph, begin: int, ends: Iterable[int]) -> Iterator[st
     flow = flow_of(graph)
     numbering = Numbering()
     digest = hashlib.sha256(" ".join(_preamble(graph)).encode())
-    words: list[str] = []  # those behind what is hashed for good
+    words: list[str] = []  # words after the hashed part
     hashed = made = 0
-    exposed_until: defaultdict[int, list[int]] = defaultdict(list)  # last reader: numbers of the words that it settles
+    exposed_until: defaultdict[int, list[int]] = defaultdict(list)  # last reader: numbers of the words
     unsettled: deque[int] = deque()
     settled: set[int] = set()
     position = begin
@@ -314,11 +310,8 @@ def sequences(
     return with_reuse(graph, (make_sequence(graph, window) for window in windows))
 
 
-# Every window of at most G layers that a brick can be made of, with the key of that brick.
-#
-# ``split`` chooses some of these windows; here are all of them, for whoever looks for the best choice. What makes a
-# window valid is said there. Begun at one layer and made longer step by step, a window of either kind takes O(1) steps
-# per layer to check, and its key costs little more than hashing what was added.
+# All valid windows of at most G layers with the keys of their bricks. ``split`` chooses some of them and defines
+# validity. Extending a window by one layer takes O(1) steps, and its key costs little more than hashing the addition.
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,12 +330,12 @@ class KeyedWindow:
 
 
 def windows(graph: ModelGraph, granularity: int, *, connected: bool = False) -> Iterator[KeyedWindow]:
-    """All valid windows of 1 to ``granularity`` layers: those of ``split`` at any smaller granularity, with any stride.
+    """Yield all valid windows of 1 to ``granularity`` layers: any window of ``split`` at a smaller G, with any stride.
 
     Args:
         graph: The model.
         granularity: G, the largest number of layers in a window.
-        connected: Weakly connected windows, which paths are among, instead of paths.
+        connected: Accept weakly connected windows, which include paths.
 
     Yields:
         Windows by first layer, then length.
@@ -357,7 +350,7 @@ def windows(graph: ModelGraph, granularity: int, *, connected: bool = False) -> 
 
 
 def _path_ends(flow: Flow, begin: int, limit: int) -> Iterator[int]:
-    """Ends, up to ``limit``, of the windows from ``begin`` that are paths."""
+    """Yield the ends, up to ``limit``, of the windows from ``begin`` that are paths."""
     last_use = -1
     opsets = flow.opsets[begin]
     yield begin + 1
@@ -371,9 +364,9 @@ def _path_ends(flow: Flow, begin: int, limit: int) -> Iterator[int]:
 
 
 def _connected_ends(flow: Flow, begin: int, limit: int) -> Iterator[int]:
-    """Ends, up to ``limit``, of the windows from ``begin`` that are weakly connected."""
+    """Yield the ends, up to ``limit``, of the windows from ``begin`` that are weakly connected."""
     opsets = flow.opsets[begin]
-    joined = [begin]  # for each layer another one that it is connected with; itself for one per part
+    joined = [begin]  # for each layer a connected layer; itself for one layer per part
 
     def part_of(position: int) -> int:
         while (other := joined[position - begin]) != position:

@@ -1,6 +1,5 @@
 """The ModelGraph: a model as a DAG of layers with a type on every edge.
 
-``assembly.py`` builds it, ``control.py`` and ``expansion.py`` write control flow out, ``flow.py`` tells which layers
-read a value, and ``footprint.py`` tells the bytes that a model touches. ``graph.py`` also describes the graph that a
-runtime executes. ``bricks/cutting`` cuts graphs.
+``assembly.py`` builds it, and ``graph.py`` also describes executed graphs. ``control.py`` and ``expansion.py`` expand
+control flow. ``flow.py`` finds the readers of values, ``footprint.py`` counts the bytes that a model touches.
 """

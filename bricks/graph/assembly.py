@@ -1,4 +1,4 @@
-"""Assembly: from typed nodes to layers. Which state each is in, what its inputs are, and its canonical form."""
+"""Assembly of layers from typed nodes: state, inputs and canonical form of each."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ _NO_OPERAND = Operand("", None, Role.ABSENT)
 
 _Types = tuple[TensorType | None, ...]
 _COSTS: dict[tuple[CanonicalForm, _Types, tuple[int, ...]], Cost | None] = {}
-"""Layers repeat within a model and between models; a form is compared by identity, as ``canonical_form`` keeps it."""
+"""Costs of layers, which repeat within and between models. Forms are compared by identity, as ``canonical_form`` caches
+them."""
 
 
 class Assembly:
-    """Makes the layers of one model.
+    """The layers of one model.
 
     Attributes:
         layers: One per node, in file order.
-        idle: For each layer that is not live what is known of it, free of names.
+        idle: Signature of each layer that is not live.
 
     Args:
         model: The skeleton's model.
-        inference: What is known of its values.
-        as_is: The graph is what a runtime executes: layers keep the form and the outputs that they have.
+        inference: Types and constants of its values.
+        as_is: True for an executed graph: layers keep their form and outputs.
 
     Raises:
         BrokenModel: A value is read before it is defined, or defined twice.
@@ -66,7 +67,7 @@ class Assembly:
         return {name: node for node in self._nodes for name in node.output}
 
     def _values_read(self, graph: onnx.GraphProto) -> set[str]:
-        """Values that something needs at inference: an operator that is not folded, or the model's user."""
+        """Return the values that the model's user or an operator that is not folded reads at inference."""
         read = {value.name for value in graph.output}
         for index, node in enumerate(graph.node):
             if index not in self._constants.folded:
@@ -93,7 +94,7 @@ class Assembly:
         return self._idle(index, signature, outputs, LayerState.SKIPPED, why)
 
     def _costed(self, layer: Layer, signature: LayerSignature) -> Layer:
-        """A layer in its own form with the cost of its canonical form, which is what the formulas read."""
+        """Return a layer in source form with the cost of its canonical form, because formulas read canonical forms."""
         form = canonical_form(signature)
         if form.problem:
             return layer
@@ -127,7 +128,7 @@ class Assembly:
     def _plain(
         self, index: int, slots: Sequence[Slot], outputs: tuple[str, ...], types: _Types, state: LayerState
     ) -> Layer:
-        """A layer without what its canonical form tells."""
+        """Return a layer without the fields that its canonical form determines."""
         node = self._nodes[index]
         operands = tuple([_operand(slot, position, node) for position, slot in enumerate(slots)])
         name = node.name or f"{node.op_type}_{index}"
@@ -140,7 +141,7 @@ class Assembly:
         return ((domain, self._opset.get(domain, 1)),)
 
     def _wanted(self, node: onnx.NodeProto) -> tuple[str, ...]:
-        """Outputs by slot, without the optional ones that nothing needs."""
+        """Return outputs by slot, without unused optional ones."""
         named = node.output
         if len(named) == 1:
             return (named[0],)
@@ -152,7 +153,7 @@ class Assembly:
         if schema is None:
             return tuple(named)
         wanted = [name if name in self._read or not schema.may_omit(slot) else "" for slot, name in enumerate(named)]
-        if not any(wanted):  # nothing needs it, yet it is a layer: it makes what the file says
+        if not any(wanted):  # an unused layer makes all its outputs
             wanted = list(named)
         while wanted and not wanted[-1]:
             wanted.pop()
@@ -163,7 +164,7 @@ class Assembly:
         slots = self._slots(domain, op_type, node)
         if any(bodies(node)):
             typed = self._inference.model.graph.node[index]
-            typed = typed if typed.op_type == op_type else node  # folding may have put a Constant there
+            typed = typed if typed.op_type == op_type else node  # folding may have replaced it by a Constant
             attributes = nameless_attributes(typed, self._captured(index))
             return LayerSignature(domain, op_type, self._opsets, attributes, slots, types)
         opset = self._opset.get(domain, 1)
@@ -188,7 +189,7 @@ class Assembly:
         return tuple(slots)
 
     def _constant(self, name: str) -> bytes:
-        """The value of a known constant, without a name."""
+        """Return the value of a known constant, without a name."""
         data = self._data.get(name)
         if data is None:
             tensor = self._constants.tensors.get(name)
@@ -197,7 +198,7 @@ class Assembly:
         return data
 
     def _captured(self, index: int) -> dict[str, onnx.TensorProto]:
-        """The known constants that a node's bodies read."""
+        """Return the known constants that a node's bodies read."""
         found: dict[str, onnx.TensorProto] = {}
         for name in self._captures[index]:
             if name in self._constants.tensors:
@@ -207,7 +208,7 @@ class Assembly:
         return found
 
     def _why_untyped(self, index: int, signature: LayerSignature, outputs: tuple[str, ...]) -> str:
-        """Why a layer has no static type, naming the value; empty where it has all."""
+        """Return why a layer has no static type, with the name of the value; empty if all types are static."""
         node = self._nodes[index]
         for position, slot in enumerate(signature.slots):
             if slot.type is None and slot.role is not Role.ABSENT:
@@ -220,7 +221,7 @@ class Assembly:
         return "" if any(outputs) else "it has no output"
 
     def _why_captive(self, index: int) -> str:
-        """Why a layer's bodies cannot leave the graph around them; empty where they can."""
+        """Return why a layer's bodies cannot leave the graph around them; empty if they can."""
         for name in self._captures[index]:
             if name not in self._constants:
                 return f"its body reads {name!r} of the graph around it"
@@ -245,23 +246,23 @@ def _operand(slot: Slot, position: int, node: onnx.NodeProto) -> Operand:
 
 
 def _repeats(operands: tuple[Operand, ...]) -> tuple[int, ...]:
-    """For each operand the first one that reads the same value; empty where all differ (x * x is not x * y)."""
+    """Return for each operand the first one that reads the same value; empty if all differ (x * x is not x * y)."""
     names = [operand.value for operand in operands]
     return tuple(map(names.index, names)) if len(set(names)) < len(names) else ()
 
 
 def _cost(form: CanonicalForm, node: onnx.NodeProto, operands: tuple[Operand, ...], types: _Types) -> Cost | None:
-    """The cost of a layer: a matter of its form, and of which operands are one value."""
+    """Return the cost of a layer, which depends on its form and on operands with the same value."""
     decisive = (form, types, _repeats(operands))
     if decisive not in _COSTS:
-        if len(_COSTS) >= 16384:  # a service that reads models for months must not grow
+        if len(_COSTS) >= 16384:  # bound the memory of long-running services
             _COSTS.clear()
         _COSTS[decisive] = layer_cost(node, operands, types)
     return _COSTS[decisive]
 
 
 def _check_order(graph: onnx.GraphProto, captured: list[tuple[str, ...]]) -> None:
-    """Refuse a graph whose values are not each defined once, before they are read."""
+    """Refuse a graph with values that are read before their definition or defined twice."""
     defined = {*given_names(graph), ""}
     for index, node in enumerate(graph.node):
         for name in (*node.input, *captured[index]):

@@ -1,9 +1,9 @@
-"""What a model reads from outside and what it gives away: memory that nothing inside of the model has touched before.
+"""Large inputs and outputs of a model: memory that no earlier layer of the model has touched.
 
-A layer reads what the layer before it wrote a moment ago, and writes where another wrote. What a model's own inputs
-hold was written before the whole of it, and what it returns stays, so that neither is in the caches: the cache of keys
-and values that a decoder reads and extends in every step comes from memory and goes there. A brick at such a place is
-measured for it, as a variant of its own.
+A layer usually reads values that the previous layer just wrote, and writes to memory that another layer used. A model's
+inputs were written before the inference, and its outputs stay in memory, so neither is in the caches. An example is the
+cache of keys and values that a decoder reads and extends in every step. A brick with these values is measured as a
+separate variant.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from ..layer import LayerSequence, TensorType
 from .graph import ModelGraph
 
 GIVEN = "given"
-"""The variant of a brick whose large inputs are the model's own."""
+"""The variant of a brick with large inputs that are all inputs of the model."""
 
 KEPT = "kept"
-"""The variant of a brick whose large outputs are the model's own."""
+"""The variant of a brick with large outputs that are all outputs of the model."""
 
 BOTH = "given-kept"
-"""The variant of a brick of which both are."""
+"""The variant of a brick with both."""
 
 BOUNDARY = (GIVEN, KEPT, BOTH)
 
 LARGE_BYTES = 64 << 10
-"""Less than that is read from memory within a few microseconds."""
+"""Smaller values are read from memory within a few microseconds."""
 
 _NOTICED_BYTES = 1 << 20
-"""A model whose large inputs and outputs together are less finds most of them in the caches of a core."""
+"""Below this total of large inputs and outputs a core's caches hold most of them."""
 
 
 def boundary_of(graph: ModelGraph, part: LayerSequence) -> str:
-    """Which of ``BOUNDARY`` a sequence is, by all of its inputs and outputs that are large; empty where it is none."""
+    """Return the variant of ``BOUNDARY`` that a sequence is, judged by all its large inputs and outputs; else empty."""
     given = _all_outside(graph, part.inputs, graph.inputs)
     kept = _all_outside(graph, part.outputs, graph.outputs)
     return (BOTH if given else KEPT) if kept else GIVEN if given else ""
 
 
 def boundary_variants(graph: ModelGraph, parts: Iterable[LayerSequence]) -> Mapping[str, Collection[str]]:
-    """The variants that the bricks of a model are wanted in, by key.
+    """Return the boundary variants of a model's bricks, by key.
 
-    Empty for models that read and give little, all of which stays in the caches of a core.
+    Empty for models with small inputs and outputs, which stay in the caches of a core.
     """
     outside = {*graph.inputs, *graph.outputs}
     sizes = (_size(graph, value) for value in outside)

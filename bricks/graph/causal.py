@@ -1,8 +1,8 @@
-"""Causal attention: which scores that a Softmax reads are hidden from what is still to come.
+"""Causal attention: find scores that a Softmax reads behind a causal mask.
 
-Exporters spell a causal mask out: positions are compared, or a constant matrix is True up to its diagonal; what is
-behind gets a number so low that Softmax makes nothing of it. A processor may take a slow path for such scores, so that
-their values belong to what is measured (docs/llm.md).
+Exporters write a causal mask explicitly: they compare positions, or use a constant matrix that is True up to its
+diagonal. Masked scores get a value so low that Softmax returns 0. A processor may be slow for these values, so they are
+part of the measurement (docs/llm.md).
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from ..layer import VIEWS, TensorType
 Array = npt.NDArray[Any]
 
 SOFTMAX = "Softmax"
-"""What reads scores."""
+"""The operator that reads scores."""
 
 _COMPARISONS = {
     "Greater": np.greater, "GreaterOrEqual": np.greater_equal, "Less": np.less, "LessOrEqual": np.less_equal,
 }  # fmt: skip
 _INTEGERS = frozenset({"int32", "int64"})
 _FILLING = frozenset({"Cast", "ConstantOfShape", "Expand"})
-"""Repeat the number that they read."""
+"""Operators that repeat one number."""
 
 _CARRYING = VIEWS | {"And", "Cast", "CastLike", "Expand", "Not", "Or", "Slice", "Sub", "Tile", "Transpose"}
-"""Of a matrix that tells what is still to come, they make another one."""
+"""Operators that turn a matrix of future positions into another one."""
 
 _HIDING = VIEWS | {"Add", "Cast", "CastLike", "Div", "Expand", "Max", "Min", "Mul", "Slice", "Sub", "Tile", "Where"}
-"""Of scores, or of what is added to them, that are hidden, they make others that are."""
+"""Operators that keep masked scores, or masks to add to scores, masked."""
 
 
 def causal_scores(graph: onnx.GraphProto, types: Mapping[str, TensorType], constants: Constants) -> frozenset[str]:
     """Find the values that a Softmax reads behind a causal mask.
 
     Args:
-        graph: Of a model, nodes in topological order; or of a brick, which marks such inputs.
+        graph: The graph of a model, nodes in topological order, or of a brick with marked inputs.
         types: Static types.
-        constants: What is known of its constants.
+        constants: The known constants.
 
     Returns:
-        Names of values; empty for a graph of one query, of which no key is still to come.
+        Names of values; empty for a graph of one query, without future keys.
     """
     if all(node.op_type != SOFTMAX for node in graph.node):
         return frozenset()
@@ -63,10 +63,10 @@ def causal_scores(graph: onnx.GraphProto, types: Mapping[str, TensorType], const
 
 
 class _Masks:
-    """What is known of the values of a graph, node by node.
+    """Masks among the values of a graph, found node by node.
 
     Attributes:
-        hidden: Values in which what is still to come is as low as ``LOW``, or will be when they are added to scores.
+        hidden: Values with future positions as low as ``LOW``, at once or after addition to scores.
     """
 
     def __init__(self, graph: onnx.GraphProto, types: Mapping[str, TensorType], constants: Constants) -> None:
@@ -74,12 +74,12 @@ class _Masks:
         matrices = {name for name, found in types.items() if _is_matrix(found)}
         marked = {value.name for value in graph.input if is_causal(value)}
         masks = (matrices & marked) | {name for name in matrices if constants.known(name) and self._is_mask(name)}
-        self._ordered = {name for name in masks if self._dtype(name) == "bool"}  # tell what is still to come
+        self._ordered = {name for name in masks if self._dtype(name) == "bool"}  # True at future positions
         self._low: set[str] = set()
         self.hidden = masks - self._ordered
 
     def follow(self, node: onnx.NodeProto) -> None:
-        """Note what a node makes of what it reads."""
+        """Classify the result of a node."""
         reads, op_type, made = node.input, node.op_type, node.output[0]
         if op_type in _FILLING and self._is_low(reads[0]):
             self._low.add(made)
@@ -105,7 +105,10 @@ class _Masks:
         return op_type == "Trilu" or (op_type in _CARRYING and not self._ordered.isdisjoint(reads))
 
     def _compares_positions(self, op_type: str, reads: Sequence[str]) -> bool:
-        """Whether each query is compared with each key; where both are known, whether that finds what is to come."""
+        """Return True if each query is compared with each key.
+
+        For known positions, the result must also mark future positions.
+        """
         types = [self._types[name] for name in reads if self._dtype(name) in _INTEGERS]
         shapes = [found.shape for found in types]
         rows = any(shape[-1:] == (1,) for shape in shapes)
@@ -117,7 +120,7 @@ class _Masks:
             return True
         try:
             compared: Array = _COMPARISONS[op_type](first, second)
-        except ValueError:  # they do not fit each other: the file states the type of what they make
+        except ValueError:  # shapes do not match: the file states the type of the result
             return False
         return hides_future(compared) or hides_future(~compared)
 
@@ -136,10 +139,10 @@ class _Masks:
 
 
 def _over_keys(node: onnx.NodeProto, scores: TensorType) -> bool:
-    """Whether a Softmax is over the last axis."""
+    """Return True if a Softmax is over the last axis."""
     return all(attribute.i in {-1, len(scores.shape) - 1} for attribute in node.attribute if attribute.name == "axis")
 
 
 def _is_matrix(found: TensorType | None) -> bool:
-    """Whether it has a row for each of several queries, and no more of them than keys."""
+    """Return True if a type has rows for several queries, at most as many as keys."""
     return found is not None and len(found.shape) > 1 and 1 < found.shape[-2] <= found.shape[-1]

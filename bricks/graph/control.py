@@ -1,9 +1,8 @@
-"""Control flow written out: If, Loop and Scan whose course is known stand for the operators that they execute.
+"""Expansion of control flow: If, Loop and Scan of known course are replaced by the operators that they execute.
 
-The course comes from the file where that fixes it, as a condition that only depends on shapes does; else from what the
-caller said or observed (``models.control.choices``). An operator of unknown course stays one layer. One that iterates a
-fixed number of times and can be a brick as it stands does so too: that is measured exactly, and nothing is gained by
-parts; a course that was said or observed writes it out.
+The file fixes some courses, such as conditions that depend only on shapes. The caller states or observes others
+(``models.control.choices``). An operator of unknown course stays one layer. So does an operator with a fixed number of
+iterations that can be a brick: its measurement is exact. A stated or observed course always expands it.
 """
 
 from __future__ import annotations
@@ -21,20 +20,21 @@ from ..constants import element_number, tensor_array
 from ..inference.shapes import Inference, infer_types
 from .expansion import Carried, Expansion, ExpansionStep
 
-# How large control flow becomes where it is written out, which is asked before it is done.
+# The size of control flow after expansion, checked in advance.
 
 
 _LOOP_INPUTS = 2
-"""Inputs of a Loop before those that it carries."""
+"""Inputs of a Loop before the carried values."""
 
 _AROUND_BYTES = 128
-"""The most of an operator that slices or stacks and of its constant, beside names that the file gives."""
+"""Upper bound on the bytes of an operator that slices or stacks, with its constant, without names from the file."""
 
 
 def size_of(node: NodeProto, course: Course) -> tuple[int, int]:
-    """The most operators that an operator becomes, those in bodies in its body counted once each; and their bytes.
+    """Return upper bounds on the operators that an operator expands to, and on their bytes.
 
-    Each iteration slices what a Scan reads, and gives what is stacked an axis more.
+    Operators in nested bodies count once each. Every iteration slices the inputs of a Scan and adds an axis to values
+    that are stacked.
     """
     if isinstance(course, str):
         body, times, around = body_of(node, f"{course}_branch"), 1, 0
@@ -49,34 +49,34 @@ def size_of(node: NodeProto, course: Course) -> tuple[int, int]:
 
 
 def _scanned(node: NodeProto) -> int:
-    """How many inputs an operator reads a slice of in each iteration."""
+    """Return the number of inputs that an operator slices in each iteration."""
     return int(next((attribute.i for attribute in node.attribute if attribute.name == "num_scan_inputs"), 0))
 
 
 _OPERATORS = frozenset({"If", "Loop", "Scan"})
 
 _MOST_LAYERS = 20_000
-"""Operators that a model may become: beyond it nobody wants to wait, and a file may ask for any number."""
+"""Maximum number of operators after expansion; files may request any number."""
 
 _MOST_BYTES = 256 << 20
-"""Likewise, of bodies with large attributes."""
+"""Maximum bytes after expansion, for bodies with large attributes."""
 
 _MOST_ROUNDS = 100
-"""Bodies in bodies, each round one level."""
+"""Maximum nesting of bodies; one round expands one level."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControlFlow:
-    """One control-flow operator of a model, and what became of it.
+    """A control-flow operator of a model, and its expansion.
 
     Attributes:
-        name: Its name in the file, or that of its first output.
+        name: Its name in the file, or the name of its first output.
         op_type: If, Loop or Scan.
-        how: Where its course is known from: ``resolved``, ``given``, ``observed`` or ``unknown``.
-        course: ``then``, ``else`` or the number of iterations; empty where it is not known.
-        times: How often it is executed.
-        layers: Operators that it became, all executions together; 0 where it stays one layer.
-        reason: Why it stays one layer; or why its own cost, beyond its bodies, is not part of the model.
+        how: The source of its course: ``resolved``, ``given``, ``observed`` or ``unknown``.
+        course: ``then``, ``else`` or the number of iterations; empty if unknown.
+        times: The number of its executions.
+        layers: Operators after expansion, over all executions; 0 if it stays one layer.
+        reason: Why it stays one layer; or why its cost beyond its bodies is not part of the model.
     """
 
     name: str
@@ -90,12 +90,12 @@ class ControlFlow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WrittenOut:
-    """A model without the control flow whose course is known.
+    """A model after expansion of control flow of known course.
 
     Attributes:
         model: The model.
-        control: What became of each operator of control flow that it executes.
-        rounds: What was done, to be done to the same model with its weights (``Expansion.apply``).
+        control: The expansion of each executed control-flow operator.
+        rounds: The steps, to repeat on the same model with its weights (``Expansion.apply``).
     """
 
     model: onnx.ModelProto
@@ -104,13 +104,13 @@ class WrittenOut:
 
 
 def write_out(skeleton: Skeleton) -> WrittenOut:
-    """Write out the control flow of a model whose course is known; its skeleton stays as it is.
+    """Expand the control flow of known course in a model; its skeleton is not changed.
 
     Args:
-        skeleton: The model, with what was said of its control flow.
+        skeleton: The model, with the stated courses of its control flow.
 
     Raises:
-        BrokenModel: An operator has no body, or shape inference refuses the model.
+        BrokenModel: An operator lacks its body, or shape inference refuses the model.
     """
     if skeleton.control is None or not any(_is_control(node) for node in skeleton.model.graph.node):
         return WrittenOut(skeleton.model)
@@ -123,11 +123,11 @@ def write_out(skeleton: Skeleton) -> WrittenOut:
 
 
 _Operator = tuple[str, bool]
-"""What a given course holds for, in all its executions: the operators of a name, and whether these are Ifs."""
+"""Identity of a given course: a name, and True for Ifs. The course applies to all executions."""
 
 
 def _contested(control: Iterable[ControlFlow]) -> frozenset[_Operator]:
-    """Operators with a given course that the file has take another one in other executions."""
+    """Return operators with a given course, if the file fixes another course for other executions."""
     given = {_operator(flow): flow.course for flow in control if flow.how == How.GIVEN and flow.layers}
     return frozenset(
         operator
@@ -144,13 +144,12 @@ def _written_out(skeleton: Skeleton, contested: Collection[_Operator]) -> Writte
     model = onnx.ModelProto()
     model.CopyFrom(skeleton.model)
     expansion = Expansion(model)
-    labels: dict[str, str] = {}
-    bare: set[str] = set()
+    labels: dict[str, str | None] = {}  # by first output; None for bare operators, which stay
     done: list[ControlFlow] = []
     refused: dict[str, str] = {}
     rounds: list[tuple[ExpansionStep, ...]] = []
     while True:
-        decisions = _Decisions(model, skeleton, labels, refused, bare, contested=contested)
+        decisions = _Decisions(model, skeleton, labels, refused, contested)
         if not decisions.steps or len(rounds) == _MOST_ROUNDS:
             why = f"control flow is nested more than {_MOST_ROUNDS} deep"
             left = [*decisions.left, *(replace(flow, reason=why) for flow in decisions.known.values())]
@@ -164,12 +163,12 @@ def _written_out(skeleton: Skeleton, contested: Collection[_Operator]) -> Writte
                 refused[step.output] = expanded.problem
                 continue
             labels.update(expanded.inner)
-            bare.add(expanded.bare)
+            labels[expanded.bare] = None
             done.append(replace(decisions.known[step.output], layers=expanded.layers))
 
 
 def given_courses(control: Iterable[ControlFlow]) -> list[CourseChoice]:
-    """The courses that hold because the caller said so: the model itself may take others."""
+    """Return the courses that the caller stated: the model itself may take others."""
     return [
         CourseChoice(flow.name, flow.course if flow.op_type == "If" else int(flow.course))
         for flow in control
@@ -182,22 +181,20 @@ def _is_control(node: onnx.NodeProto) -> bool:
 
 
 class _Decisions:
-    """What is to be done to the control flow of a model's own graph as it stands.
+    """Decisions about the control flow in a model's main graph.
 
     Attributes:
-        steps: What to write out.
-        known: What is said of these, by first output.
-        left: The others.
+        steps: Operators to expand.
+        known: Results for these, by first output.
+        left: Results for the others.
     """
 
     def __init__(
         self,
         model: onnx.ModelProto,
         skeleton: Skeleton,
-        labels: Mapping[str, str],
+        labels: Mapping[str, str | None],
         refused: Mapping[str, str],
-        idle: Collection[str],
-        *,
         contested: Collection[_Operator],
     ) -> None:
         self._inference: Inference = infer_types(model)
@@ -212,36 +209,37 @@ class _Decisions:
             if not _is_control(node) or index in self._inference.constants.folded:
                 continue
             output = next(filter(None, node.output))
-            if output in idle:
+            label = labels.get(output, label_of(node))
+            if label is None:
                 continue
-            flow, course = self._decide(node, labels.get(output) or label_of(node))
+            flow, course = self._decide(node, label)
             why = refused.get(output, "")
             if course is not None and not why:
                 why = self._too_large(node, course)
             if course is None or why:
                 self.left.append(replace(flow, reason=why or flow.reason))
                 continue
-            bare = self._carried(node) if flow.how is not How.RESOLVED or node.op_type != "If" else None
             executed = flow.how is not How.RESOLVED or node.op_type != "If"
+            bare = self._carried(node) if executed else None
             unmeasured = executed and bare is None
-            reason = "what it takes beyond its body is not measured: it reads constants alone" if unmeasured else ""
+            reason = "its overhead beyond the body is not measured: it reads constants only" if unmeasured else ""
             self.known[output] = replace(flow, reason=reason)
             steps.append(ExpansionStep(output, course, bare))
         self.steps = tuple(steps)
 
     def _too_large(self, node: onnx.NodeProto, course: Course) -> str:
-        """Why an operator is not written out beside the others; empty where it can be, and is then counted."""
+        """Return why an operator is too large to expand together with the others; else count it and return ""."""
         layers, size = size_of(node, course)
         if self._layers + layers > _MOST_LAYERS:
-            return f"written out it would be more than {_MOST_LAYERS} layers"
+            return f"it would expand to more than {_MOST_LAYERS} layers"
         if self._bytes + size > _MOST_BYTES:
-            return f"written out it would take more than {_MOST_BYTES >> 20} MiB"
+            return f"it would expand to more than {_MOST_BYTES >> 20} MiB"
         self._layers += layers
         self._bytes += size
         return ""
 
     def _decide(self, node: onnx.NodeProto, label: str) -> tuple[ControlFlow, Course | None]:
-        """What is known of an operator, and the course to write it out along; None where it stays one layer."""
+        """Return the control flow of an operator and its course; None if it stays one layer."""
         branch = node.op_type == "If"
         fixed = self._fixed(node)
         choice = chosen(self._choices, label, branch=branch)
@@ -249,20 +247,20 @@ class _Decisions:
             flow = ControlFlow(label, node.op_type, How.RESOLVED, _spelled(fixed))
             if branch or choice is not None or not self._stands_alone(node):
                 return flow, fixed
-            return replace(flow, reason="measured whole: it is a brick as it stands"), None
+            return replace(flow, reason="measured whole: it is a brick"), None
         if choice is not None and (label, branch) in self._contested:
-            why = f"the file has some of its executions take another course than {choice.course}, which would force all"
+            why = f"the file fixes another course than {choice.course} for some of its executions"
             return ControlFlow(label, node.op_type, How.UNKNOWN, "", reason=why), None
         if choice is not None:
             return ControlFlow(label, node.op_type, choice.how, _spelled(choice.course)), choice.course
         option = "--branch" if branch else "--trip"
-        why = f"its {'condition' if branch else 'number of iterations'} is not constant; {option} says it"
+        why = f"its {'condition' if branch else 'number of iterations'} is not constant; state it with {option}"
         if node.op_type == "Scan":
-            why = "the shape that it scans is not known"
+            why = "the shape of its scanned input is not known"
         return ControlFlow(label, node.op_type, How.UNKNOWN, "", reason=why), None
 
     def _fixed(self, node: onnx.NodeProto) -> Course | None:
-        """The course that the file fixes."""
+        """Return the course that the file fixes."""
         if node.op_type == "If":
             taken = self._scalar(node.input[0] if node.input else "")
             return None if taken is None else "then" if taken else "else"
@@ -278,7 +276,7 @@ class _Decisions:
         return kind.shape[axes[0]]
 
     def _fixed_trips(self, node: onnx.NodeProto) -> int | None:
-        """Iterations of a Loop that counts to a constant and never ends before."""
+        """Return the iterations of a Loop with a constant count and no early end."""
         if len(node.input) < 2 or not node.input[0]:
             return None
         trips = self._scalar(node.input[0])
@@ -306,19 +304,19 @@ class _Decisions:
         return max(0, trips) if outer else None
 
     def _scalar(self, name: str) -> int | None:
-        """A constant of one element; None where it is not known."""
+        """Return a constant of one element; None if unknown."""
         array = self._inference.constants.array(name) if self._inference.constants.known(name) else None
         return int(array.item()) if array is not None and array.size == 1 and array.dtype.kind in "biu" else None
 
     def _stands_alone(self, node: onnx.NodeProto) -> bool:
-        """Whether an operator can leave its model as it stands."""
+        """Return True if an operator can leave its model unchanged."""
         inference = self._inference
         if any(not inference.constants.known(name) for name in captures(node)):
             return False
         return all(name in inference.types for name in (*node.input, *node.output) if name)
 
     def _carried(self, node: onnx.NodeProto) -> Carried | None:
-        """What the bare operator reads: the condition; or the smallest value that is computed."""
+        """Return the input of the bare operator: the condition, or the smallest computed value."""
         inference = self._inference
         names = node.input[:1] if node.op_type == "If" else (*node.input, *captures(node))
         found = [
@@ -338,7 +336,7 @@ def _spelled(course: Course) -> str:
 
 
 def _merged(flows: list[ControlFlow]) -> tuple[ControlFlow, ...]:
-    """One entry for all executions of an operator that took the same course."""
+    """Merge all executions of an operator with the same course into one entry."""
     merged: dict[tuple[str, ...], ControlFlow] = {}
     for flow in flows:
         key = (flow.name, flow.op_type, flow.how, flow.course, flow.reason)

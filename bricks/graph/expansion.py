@@ -1,7 +1,7 @@
-"""A model with control flow written out: a branch in place of its If, iterations one after the other.
+"""A model after expansion of control flow: a branch in place of its If, iterations one after the other.
 
-What a runtime spends on the operator itself, beyond its bodies, stays in the model as an operator of the same kind
-whose bodies do nothing (*the bare operator*), so that it is measured like everything else.
+The time that a runtime spends on the operator itself, beyond its bodies, stays in the model as *the bare operator*: an
+operator of the same kind with empty bodies, which is measured like any other.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ...models.control import Course, body_of, label_of
 from ...models.subgraphs import attributes_of, bodies, is_standard, own_names, rename
 
 BARE = "/bare"
-"""How the name of a bare operator ends, behind that of the operator."""
+"""Suffix of a bare operator's name."""
 
 FRAMING = frozenset({"Gather", "Unsqueeze", "Concat"})
-"""Operators that slice what is scanned and stack what iterations made; their names are NAME/OPERATOR/VALUE."""
+"""Operators that slice scanned inputs and stack the results of iterations; their names are NAME/OPERATOR/VALUE."""
 
 _AXES_ARE_INPUTS = 13
-"""Opset from which Unsqueeze takes its axes as an input."""
+"""Opset since which the axes of Unsqueeze are an input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +45,13 @@ class Carried:
 
 @dataclass(frozen=True, slots=True)
 class ExpansionStep:
-    """What is done to one operator.
+    """The expansion of one operator.
 
     Attributes:
-        output: Its first output, by which it is found.
-        course: The course that it is written out along.
-        bare: What the bare operator reads: the condition of an If, any value for it to carry of a Loop or Scan; None
-            where a runtime does not execute the operator, or there is no such value.
+        output: Its first output, which identifies it.
+        course: The course to follow.
+        bare: The input of the bare operator: the condition of an If, any carried value of a Loop or Scan. None if a
+            runtime does not execute the operator, or without a suitable value.
     """
 
     output: str
@@ -61,13 +61,13 @@ class ExpansionStep:
 
 @dataclass(frozen=True, slots=True)
 class Expanded:
-    """What an operator became.
+    """The result of an expansion.
 
     Attributes:
-        layers: How many operators.
+        layers: The number of operators.
         inner: Control flow among these: first output to the label in the file.
-        bare: Output of the bare operator; empty where there is none.
-        problem: Why it stays as it is; empty where it is written out.
+        bare: Output of the bare operator, or empty.
+        problem: Why it was not expanded; empty on success.
     """
 
     layers: int
@@ -77,11 +77,11 @@ class Expanded:
 
 
 class Expansion:
-    """Writes control flow of a model out, in place.
+    """An expansion of control flow in a model, in place.
 
     Args:
         model: In normal form.
-        keep_weights: It has its weights in it (``normalise``): large constants of bodies then move as they are.
+        keep_weights: True for a model with its weights (``normalise``): large constants of bodies then move unchanged.
     """
 
     def __init__(self, model: ModelProto, *, keep_weights: bool = False) -> None:
@@ -92,14 +92,14 @@ class Expansion:
         self._numbers: dict[str, int] = {}
 
     def apply(self, steps: Sequence[ExpansionStep]) -> dict[str, Expanded]:
-        """Write operators of the model's own graph out, all in one pass.
+        """Expand operators of the model's main graph, all in one pass.
 
         Args:
-            steps: What to do; an operator that is not there is left out.
+            steps: The expansions; unknown operators are ignored.
 
         Returns:
-            What each became, by first output. One that cannot be written out, as where its body does not fit it or
-            nothing says the shape of what no iteration made, stays as it is.
+            The results by first output. An operator stays unchanged if its body does not match it, or if the shape of a
+            result is unknown because no iteration makes it.
         """
         wanted = {step.output: step for step in steps}
         found: dict[str, Expanded] = {}
@@ -122,7 +122,7 @@ class Expansion:
         self._graph.node.extend(nodes)
         return found
 
-    # ------------------------------------------------------------------ what parts need of the model
+    # ------------------------------------------------------------------ for the expansions of operators
 
     @property
     def opset(self) -> int:
@@ -131,31 +131,31 @@ class Expansion:
 
     @property
     def keep_weights(self) -> bool:
-        """Whether the model has its weights in it."""
+        """True for a model with its weights."""
         return self._keep_weights
 
     def fresh(self, name: str) -> str:
-        """A name that the model does not have, from now on taken."""
+        """Reserve and return a name that is new to the model."""
         found = name
         while found in self._taken:
-            number = self._numbers[name] = self._numbers.get(name, 0) + 1  # those before it stay taken
+            number = self._numbers[name] = self._numbers.get(name, 0) + 1  # earlier ones stay reserved
             found = f"{name}#{number}"
         self._taken.add(found)
         return found
 
     def keep(self, tensor: TensorProto, name: str) -> str:
-        """Add a constant to the model; its name there."""
+        """Add a constant to the model and return its name there."""
         copy = self._graph.initializer.add()
         copy.CopyFrom(tensor)
         copy.name = self.fresh(name)
         return str(copy.name)
 
     def hand_out(self, value: ValueInfoProto) -> None:
-        """Make a value an output of the model, so that nobody takes away what makes it."""
+        """Make a value an output of the model, so that its producer stays."""
         self._graph.output.append(value)
 
     def keep_sparse(self, body: GraphProto, prefix: str) -> dict[str, str]:
-        """Move the sparse constants of a body into the model; old to new names."""
+        """Move the sparse constants of a body into the model; return old to new names."""
         names = {}
         for sparse in body.sparse_initializer:
             copy = self._graph.sparse_initializer.add()
@@ -165,7 +165,7 @@ class Expansion:
 
 
 class _ExpandedOperator:
-    """The operators that one control-flow operator becomes."""
+    """The expansion of one control-flow operator."""
 
     def __init__(self, expansion: Expansion, node: NodeProto, step: ExpansionStep) -> None:
         self._expansion = expansion
@@ -267,7 +267,7 @@ class _ExpandedOperator:
             self._stack(values[::-1] if backward["output"][slot] else values, output, axes["output"][slot])
 
     def _bare(self, course: Course, carried: Carried) -> None:
-        """The operator with bodies that do nothing."""
+        """Add the operator with empty bodies."""
         output = self.bare = self._expansion.fresh(f"{self._at}{BARE}")
         name = f"{label_of(self._node)}{BARE}"
         if isinstance(course, str):
@@ -294,7 +294,7 @@ class _ExpandedOperator:
             raise BrokenModel(f"the body of {self._node.op_type} '{label_of(self._node)}' does not fit it")
 
     def _constants(self, body: GraphProto) -> dict[str, str]:
-        """Move the constants of a body into the model, once for all iterations; old to new names."""
+        """Move the constants of a body into the model, once for all iterations; return old to new names."""
         names = self._expansion.keep_sparse(body, self._at)
         for tensor in body.initializer:
             names[tensor.name] = self._expansion.keep(tensor, f"{self._at}/{tensor.name}")
@@ -314,7 +314,7 @@ class _ExpandedOperator:
         return names
 
     def _direct(self, body: GraphProto, outputs: Mapping[int, str]) -> dict[str, str]:
-        """Values of a body that can have the name of the operator's output at once."""
+        """Return the values of a body that can take the name of the operator's output at once."""
         made = {name for node in body.node if not is_constant(node) for name in node.output}
         found: dict[str, str] = {}
         for slot, output in outputs.items():
@@ -324,7 +324,7 @@ class _ExpandedOperator:
         return found
 
     def _write(self, body: GraphProto, names: dict[str, str], trip: str, direct: Mapping[str, str]) -> None:
-        """Write the nodes of a body with the names that they have outside; ``names`` learns those of what they make."""
+        """Write the nodes of a body under outside names; add the names of their results to ``names``."""
         for node in body.node:
             if is_constant(node):
                 continue
@@ -346,7 +346,7 @@ class _ExpandedOperator:
             self._add("Identity", [name], [output])
 
     def _stack(self, values: Sequence[str], output: str, axis: int) -> None:
-        """What iterations made, along a new axis."""
+        """Stack the results of iterations along a new axis."""
         if not output:
             return
         if not values:

@@ -1,6 +1,6 @@
-"""Who reads what among the live layers of a model: what splitting and wiring look up, computed once per graph.
+"""Producers and readers among the live layers of a model, computed once per graph for splitting and wiring.
 
-The same holds for units, groups of layers that stay together: what splitting along them looks up.
+The same lookup exists for units: groups of layers that stay together.
 """
 
 from __future__ import annotations
@@ -18,20 +18,22 @@ _FLOWS: weakref.WeakKeyDictionary[ModelGraph, Flow] = weakref.WeakKeyDictionary(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Flow:
-    """Dataflow among live layers, by their position in ``ModelGraph.live``; or among units, by position in their order.
+    """Dataflow among live layers or units, by position.
+
+    Positions of layers are from ``ModelGraph.live``, positions of units from their order.
 
     Attributes:
-        position: Layer index to position. Layers of one unit have one; it has the values of all of them.
+        position: Layer index to position. All layers of a unit have the unit's position.
         readers: Value to the positions that read it, ascending.
-        leaving: Values that something else than a live layer needs: model outputs and inputs of skipped layers.
-            (Folded layers are computed before inference and need nothing.)
-        feeds_next: Whether a layer's output is an input of the next layer.
-        last_use: The last position that reads any output of a layer; the number of live layers where a value
-            leaves; -1 where nothing reads it.
-        dead_end: Whether nothing at all needs an output of the layer.
-        neighbours: The positions that a layer exchanges values with, either way.
-        opsets: The opsets of ONNX's own domain that a layer can be written for (``Layer.valid_opsets``).
-        detour: The last position from which a path through skipped layers only leads to this layer; -1 if none.
+        leaving: Values that leave the live layers: model outputs and inputs of skipped layers. (Folded layers are
+            computed before inference and do not count.)
+        feeds_next: True if a layer's output is an input of the next layer.
+        last_use: The last position that reads an output of a layer; the number of live layers if a value leaves; -1
+            without a reader.
+        dead_end: True if every output of the layer is unused.
+        neighbours: The positions that exchange values with a layer, either way.
+        opsets: The opsets of ONNX's own domain that suit a layer (``Layer.valid_opsets``).
+        detour: The last position with a path to this layer through skipped layers only; -1 if none.
     """
 
     position: Mapping[int, int]
@@ -46,18 +48,18 @@ class Flow:
 
 
 def common_opsets(ranges: Iterable[tuple[int, int] | None]) -> tuple[int, int] | None:
-    """The opsets that layers can be written for together: the first, and the first not; None where none cares."""
+    """Return the opsets, half-open, that suit all layers; None if any opset does."""
     found = [opsets for opsets in ranges if opsets is not None]
     return (max(since for since, _ in found), min(until for _, until in found)) if found else None
 
 
 def is_empty(opsets: tuple[int, int] | None) -> bool:
-    """Whether layers can be written together for no opset at all."""
+    """Return True if no opset suits all layers."""
     return opsets is not None and opsets[0] >= opsets[1]
 
 
 def _reads(layer: Layer) -> list[str]:
-    """Values computed at run time that a layer reads."""
+    """Return the values computed at run time that a layer reads."""
     values = [operand.value for operand in layer.operands if operand.role is Role.ACTIVATION]
     if layer.state is LayerState.SKIPPED:  # the bodies of a live layer read no activations around them
         values.extend(captures(layer.node))
@@ -65,7 +67,7 @@ def _reads(layer: Layer) -> list[str]:
 
 
 def flow_of(graph: ModelGraph) -> Flow:
-    """The dataflow of a graph; computed on the first call and kept as long as the graph lives."""
+    """Return the dataflow of a graph, computed on the first call and cached for the graph's lifetime."""
     flow = _FLOWS.get(graph)
     if flow is None:
         flow = _FLOWS[graph] = _compute(graph)
@@ -73,12 +75,12 @@ def flow_of(graph: ModelGraph) -> Flow:
 
 
 def flow_over(graph: ModelGraph, units: Sequence[tuple[int, ...]]) -> Flow:
-    """The dataflow among units: groups of live layers that are to stay together.
+    """Return the dataflow among units: groups of live layers that stay together.
 
     Args:
         graph: The model.
-        units: Every live layer in exactly one, in an order in which each reads of earlier ones only; layers that
-            cannot be written for one opset are in different ones.
+        units: Groups that contain every live layer once, in an order so that each reads only earlier ones. One opset
+            must suit the layers of a group.
     """
     return _compute(graph, units)
 
@@ -127,9 +129,9 @@ def _compute(graph: ModelGraph, units: Sequence[tuple[int, ...]] | None = None) 
 
 
 def _detours(graph: ModelGraph, position_of: Mapping[int, int], size: int) -> tuple[int, ...]:
-    """For each position the last one from which a path through skipped layers only leads to it."""
+    """Return for each position the last one with a path to it through skipped layers only."""
     made: dict[str, int] = {}  # value made by a live layer: its position
-    through: dict[str, int] = {}  # value made by a skipped layer: last position it depends on through skipped ones
+    through: dict[str, int] = {}  # value made by a skipped layer: last position before it
     detour = [-1] * size
     for layer in graph.layers:
         if layer.state is LayerState.LIVE:

@@ -1,8 +1,8 @@
-"""How many bytes one inference touches: what decides how cold a model's weights are when they are read again.
+"""The bytes that one inference touches, which decide how cold a model's weights are at their next use.
 
-A weight is read once per inference, so that its reuse distance is the footprint of the whole model. A brick is measured
-among others that touch about as much together, in one of three classes; a model looks up the class nearest to its own
-footprint. What the iterations of a loop share is read again sooner: for that there are smaller classes (``reuse``).
+A weight is read once per inference, so its reuse distance is the footprint of the whole model. A brick is measured
+among others that together touch about as many bytes, in one of three classes; a model uses the class nearest to its
+footprint. Smaller classes exist for weights that a loop's iterations share (``reuse``).
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ REUSE_LEVELS = (8 * _MIB, 32 * _MIB, 128 * _MIB)
 """Footprint classes, in bytes: about a core's own caches, the last level, and memory (docs/measuring.md)."""
 
 REPEAT_LEVELS = (256 * _KIB, 512 * _KIB, 1 * _MIB, 2 * _MIB)
-"""Smaller classes, for what a model reads several times in one inference: in a core's own caches, or just beyond."""
+"""Smaller classes for data that one inference reads several times: in a core's own caches, or just beyond."""
 
 CORE_LEVEL = 64 * _KIB
-"""The class of executed graphs that stay in a core's own caches. Their bricks run alone, several copies in one network.
+"""The class of executed graphs that stay in a core's own caches. Their bricks run alone, as copies in one network.
 
-In a pack the profiler costs most kernels of such a model more than they take (docs/measuring.md)."""
+In a pack the profiler adds more than their duration to most kernels of these models (docs/measuring.md)."""
 
 _CORE_BYTES = 4 * _MIB
-"""Up to this footprint an executed graph is in that class."""
+"""Maximum footprint of an executed graph in that class."""
 
 _LEVELS = (CORE_LEVEL, *REPEAT_LEVELS, *REUSE_LEVELS)
 
 
 def footprint(graph: ModelGraph) -> int:
-    """Bytes of memory that one inference touches: what it reads of weights, and the most of activations alive at once.
+    """Return the bytes that one inference touches: weights that it reads, and the peak of live activations.
 
-    Activations share memory one after the other, as runtimes plan it; weights are touched once each, and of the table
-    of an embedding no more than is looked up.
+    Activations reuse memory, as runtimes plan it. Each weight counts once, an embedding table only with the rows that
+    are read.
     """
     live = [layer for layer in graph.layers if layer.state is LayerState.LIVE]
     last = {
@@ -52,12 +52,12 @@ def footprint(graph: ModelGraph) -> int:
 
 
 def level_of(distance: int) -> int:
-    """The class nearest to a footprint in bytes, by ratio."""
+    """Return the class nearest to a footprint in bytes, by ratio."""
     return _nearest(distance, REUSE_LEVELS)
 
 
 def repeat_level_of(distance: int) -> int:
-    """The class nearest to the reuse distance of what is read several times in one inference, the smaller included."""
+    """Return the class nearest to a reuse distance within one inference, including smaller classes."""
     return _nearest(distance, (*REPEAT_LEVELS, *REUSE_LEVELS))
 
 
@@ -66,14 +66,14 @@ def _nearest(distance: int, levels: tuple[int, ...]) -> int:
 
 
 def level_name(level: int) -> str:
-    """How a level is spelt as a cache state, ``64MiB``."""
+    """Return a level as the name of a cache state, ``64MiB``."""
     return f"{level // _KIB}KiB" if level < _MIB else f"{level // _MIB}MiB"
 
 
 def nearest_levels(name: str) -> list[str]:
-    """A cache state and what may stand for it: of a footprint class the others, the nearest first.
+    """Return a cache state and its substitutes: for a footprint class the other classes, nearest first.
 
-    What was measured in the smaller classes is as warm as one loop has it, and stands for no model's own.
+    Smaller classes are not substitutes for a model's class: their data is as warm as in a loop.
     """
     level = parse_level(name)
     if level is None:
@@ -83,17 +83,17 @@ def nearest_levels(name: str) -> list[str]:
 
 
 def parse_level(name: str) -> int | None:
-    """The level of a cache state; None for a cache state that is none."""
+    """Return the level of a cache state; None if it is not a level."""
     return next((level for level in _LEVELS if level_name(level) == name), None)
 
 
 def is_level(name: str) -> bool:
-    """Whether a cache state is a reuse distance."""
+    """Return True if a cache state is a reuse distance."""
     return parse_level(name) is not None
 
 
 def _peak(graph: ModelGraph, last: dict[str, int]) -> int:
-    """Most bytes of activations alive at once, in file order; ``last`` is the last reader of each."""
+    """Return the peak bytes of live activations, in file order; ``last`` maps each to its last reader."""
     alive = {value: kind.nbytes for value, kind in graph.inputs.items() if kind is not None and value in last}
     ending: dict[int, list[str]] = {}
     for value, reader in last.items():
@@ -113,33 +113,32 @@ def _peak(graph: ModelGraph, last: dict[str, int]) -> int:
     return peak
 
 
-# How soon a model with loops reads a weight again: what decides how warm iterations find it.
+# Reuse distances of weights in loops.
 #
-# Where a Loop or Scan is written out, its iterations read the same weights. The first finds them as cold as any
-# weight, the others as warm as one iteration leaves them. The reuse distance of each read is counted as a footprint
-# is (``footprint``): bytes of all weights that were read since the same weight was last read, itself included, and
-# the most that one layer in between reads and writes. What comes before the first read is the inference before. Where
-# it falls into a smaller footprint class than the model, the brick is measured in that class too, and an estimate
-# takes it there. A layer without weights goes where an operator like it has run as short a while before: what it
-# needs is the runtime's own code and bookkeeping, which a loop keeps near.
+# The iterations of an expanded Loop or Scan read the same weights. The first finds them as cold as any weight, the
+# others as warm as one iteration leaves them. The reuse distance of a read is counted like a footprint: the bytes of
+# all weights read since the last read of the same weight, itself included, and the maximum that one layer in between
+# reads and writes. Before the first read of an inference is the previous inference. If the distance is in a smaller
+# class than the model's, the brick is measured in that class too, and an estimate uses it. A layer without weights is
+# classified by the last execution of an equal operator, because a loop keeps the runtime's code and data in the caches.
 #
-# Models with control flow are small, often, and find themselves in one of the smaller classes as a whole. A model
-# without is left as it is, even where it is small or its layers share weights, so that its suites are what they were.
+# Small models with control flow may be in a smaller class as a whole. Models without control flow are not, even if
+# they are small or share weights, so that their suites stay unchanged.
 
 
 def iterates(control: Iterable[ControlFlow]) -> bool:
-    """Whether a model has iterations that share weights: a Loop or Scan that is written out more than once."""
+    """Return True if iterations share weights: a Loop or Scan is expanded more than once."""
     return any(flow.layers and flow.op_type != "If" and flow.course not in {"0", "1"} for flow in control)
 
 
 def own_level(control: Iterable[ControlFlow], size: int, *, executed: bool = False) -> int:
-    """The footprint class of a model: ``REPEAT_LEVELS`` only where control flow of it is written out.
+    """Return the footprint class of a model; ``REPEAT_LEVELS`` are used only with expanded control flow.
 
     Args:
         control: Its control flow.
         size: Its footprint in bytes.
-        executed: Whether it is a graph that a runtime executes. Bricks of other graphs pay for layout changes at their
-            edges, which only a pack tells apart.
+        executed: True for an executed graph. Bricks of other graphs contain layout changes at their edges, which only a
+            pack separates.
     """
     if executed and size <= _CORE_BYTES:
         return CORE_LEVEL
@@ -147,9 +146,9 @@ def own_level(control: Iterable[ControlFlow], size: int, *, executed: bool = Fal
 
 
 def with_reuse(graph: ModelGraph, parts: Iterable[LayerSequence]) -> list[LayerSequence]:
-    """The sequences of a model, each with the class of reuse distance of its weights where that is not the model's.
+    """Return a model's sequences, each with the reuse class of its weights if this differs from the model's.
 
-    The weight of which a sequence reads most decides for all of it.
+    The weight with the most bytes read decides for the sequence.
 
     Args:
         graph: The graph that was cut.
@@ -172,9 +171,9 @@ def with_reuse(graph: ModelGraph, parts: Iterable[LayerSequence]) -> list[LayerS
 
 
 def _distances(graph: ModelGraph) -> dict[tuple[int, str], int]:
-    """Reuse distance in bytes, by layer and weight, of the weights that several live layers read.
+    """Return the reuse distance in bytes, by layer and weight, of weights that several live layers read.
 
-    A layer without weights has an empty name there, for operators that are like it.
+    For a layer without weights the name is empty, and equal operators are compared.
     """
     live = [graph.layers[index] for index in graph.live]
     alike = _alike(graph.layers)
@@ -185,9 +184,9 @@ def _distances(graph: ModelGraph) -> dict[tuple[int, str], int]:
     readers = Counter(value for read in reads for value in read)
     moved = 2 * [_moved(layer) for layer in live]
     last: dict[Hashable, tuple[int, int]] = {}
-    at = [0] * len(moved)  # bytes of the weights that were last read there
+    at = [0] * len(moved)  # bytes of the weights with their last read there
     found: dict[tuple[int, str], int] = {}
-    for place in range(len(moved)):  # twice: before the first reads comes the inference before
+    for place in range(len(moved)):  # twice, since an inference follows another
         layer, read = live[place % len(live)], reads[place % len(live)]
         for value, (name, _) in read.items():
             if value in last:
@@ -202,12 +201,12 @@ def _distances(graph: ModelGraph) -> dict[tuple[int, str], int]:
 
 
 def _look(layer: Layer) -> Hashable:
-    """What operators are alike by that read no weights: the operator and its types."""
+    """Return the operator and its types, to compare operators without weights."""
     return layer.kind, tuple(operand.type for operand in layer.operands), layer.output_types
 
 
 def _moved(layer: Layer) -> int:
-    """Bytes of the activations that a layer reads and writes."""
+    """Return the bytes of the activations that a layer reads and writes."""
     inputs = {
         operand.value: operand.type.nbytes
         for operand in layer.operands
@@ -217,9 +216,9 @@ def _moved(layer: Layer) -> int:
 
 
 def _alike(layers: Iterable[Layer]) -> dict[str, str]:
-    """Values that are folded from the same constants in the same way, each with the first of them.
+    """Return values that are folded from the same constants in the same way, each with the first of them.
 
-    A body that converts a weight does so in every iteration, and every iteration reads the same.
+    A body that converts a weight does this in every iteration, with equal results.
     """
     first: dict[tuple[object, ...], tuple[str, ...]] = {}
     names: dict[str, str] = {}

@@ -24,28 +24,29 @@ if TYPE_CHECKING:
 
 
 CAPTURE = "capture"
-"""Slot of an edge to a layer whose body reads the value, instead of the layer itself."""
+"""Slot of an edge to a layer with a body that reads the value."""
 
 
 @dataclass(frozen=True, eq=False)
 class ModelGraph:
-    """A model, layer by layer; built once by ``build_graph`` and not changed afterwards.
+    """A model, layer by layer; built by ``build_graph`` and not changed afterwards.
 
     Attributes:
         layers: All operators of the model in file order: live, folded and skipped.
         live: Indices of the live layers, ascending.
-        inputs: The model's activation inputs and their types (None for one that is no static tensor).
+        inputs: The model's activation inputs and their types (None if not a static tensor).
         outputs: The model's outputs, in order.
         types: Every value with a known type.
         weight_bytes: Bytes of the source's constants.
-        bound: What binding fixed: dimension to value.
-        idle: For each layer that is not live what is known of it, free of names.
-        salt: What else enters every key; empty for the graph of a model, the stack and instruction set of a graph
-            that a runtime executes.
-        identity: The key of the model's own graph, where this is that graph prepared as a runtime takes it.
-        control: The model's control flow, and what became of it.
+        bound: Dimensions fixed by binding, with their values.
+        idle: Signature of each layer that is not live.
+        salt: Additional content of every key: the stack and instruction set of an executed graph; empty for a model's
+            own graph.
+        identity: The key of the model's own graph, if this graph is its preparation for a runtime.
+        control: The model's control flow and its expansion.
         causal: Values that a Softmax reads behind a causal mask (``causal.py``).
-        overridable: Constants that a caller may override: runtimes fold and pack none, so the model is another one.
+        overridable: Constants that a caller may override. Runtimes do not fold or pack them, so they distinguish
+            models.
     """
 
     layers: tuple[Layer, ...]
@@ -67,8 +68,8 @@ class ModelGraph:
         """The DAG, frozen; made on first use.
 
         Nodes are layer indices with attribute ``layer``. There is an edge from producer to consumer for every input
-        slot that reads a layer's output, with key ``(value, slot)`` and attributes ``value``, ``slot`` (of the
-        source node, or ``CAPTURE``) and ``type`` (None where unknown).
+        slot that reads a layer's output. Its key is ``(value, slot)``, its attributes are ``value``, ``slot`` (of the
+        source node, or ``CAPTURE``) and ``type`` (None if unknown).
         """
         return _wire(self.layers, self.types)
 
@@ -87,18 +88,18 @@ class ModelGraph:
         return {name: tuple(indices) for name, indices in consumers.items()}
 
     def producer(self, value: str) -> int | None:
-        """Index of the layer that makes a value; None for an input or a constant of the model."""
+        """Return the index of the layer that makes a value; None for an input or a constant of the model."""
         return self._producers.get(value)
 
     def consumers(self, value: str) -> tuple[int, ...]:
-        """Indices of the layers that read a value at inference, ascending; folded layers read nothing then."""
+        """Return the indices of the layers that read a value at inference, ascending; folded layers do not."""
         return self._consumers.get(value, ())
 
     @cached_property
     def key(self) -> str:
-        """Content key of the whole model: its layers, their wiring and the outputs, free of names.
+        """Content key of the whole model: layers, wiring and outputs, without names.
 
-        Models that differ in the values of weights only have one key: it identifies ground truth.
+        Models that differ only in weight values have the same key. It identifies ground truth.
         """
         if self.identity:
             return self.identity
@@ -138,22 +139,22 @@ def build_graph(
 ) -> ModelGraph:
     """Turn a skeleton into a ModelGraph.
 
-    Control flow whose course is known is written out first, where the skeleton says so (``control``). Every operator
-    becomes a layer that is live, folded or skipped; none is dropped. A layer that cannot be a brick
-    is skipped with its reason; only a model that is broken as a whole is an error.
+    Control flow of known course is expanded first, if the skeleton requests it (``control``). Every operator becomes a
+    live, folded or skipped layer. A layer that cannot be a brick is skipped with its reason; only a model that is
+    broken as a whole is an error.
 
     Args:
         skeleton: The model without its weights, bound to static input shapes.
-        oracle: Finds types by one execution, where shape inference is not enough (``shapes.ShapeOracle``).
-        salt: Names the stack and instruction set of a graph that a runtime executes. Such a graph is taken as it is:
-            it states the type of every value, nothing of it is folded, and no layer is brought to another form. The
-            salt enters the keys, so that they never meet those of a model's own graph.
-        dequantise: Keep DequantizeLinear of constants as layers (``folding.fold``).
-        identity: The key that it is to have (``ModelGraph.identity``).
+        oracle: Finds types by one execution, if shape inference is not enough (``shapes.ShapeOracle``).
+        salt: Stack and instruction set of an executed graph. This graph is used as it is: it states the type of every
+            value, nothing is folded, and layers keep their form. The salt enters the keys, so that they differ from
+            keys of a model's own graph.
+        dequantise: Keep DequantizeLinear of constants as layers (``shapes.fold``).
+        identity: The resulting key (``ModelGraph.identity``).
 
     Raises:
-        BrokenModel: The graph is not a graph (undefined or doubly defined values, nodes out of order), or shape
-            inference refuses it.
+        BrokenModel: The graph is invalid (undefined or doubly defined values, nodes out of order), or shape inference
+            refuses it.
     """
     written = write_out(skeleton)
     if salt:
@@ -186,7 +187,7 @@ def build_graph(
 
 
 def _wire(layers: tuple[Layer, ...], types: Mapping[str, TensorType]) -> nx.MultiDiGraph[int]:
-    import networkx as nx  # 150 ms, which a caller that never asks for the DAG need not wait for
+    import networkx as nx  # 150 ms, needed for the DAG only
 
     graph: nx.MultiDiGraph[int] = nx.MultiDiGraph()
     graph.add_nodes_from((layer.index, {"layer": layer}) for layer in layers)
@@ -206,18 +207,18 @@ def _wire(layers: tuple[Layer, ...], types: Mapping[str, TensorType]) -> nx.Mult
     return graph
 
 
-# The graph that a runtime executes for a model, and which of the model's layers each of its layers is.
+# The graph that a runtime executes for a model, with the origins of its layers.
 
 
 @dataclass(frozen=True, slots=True)
 class Layouts:
-    """Which layers of an executed graph work in a layout of the runtime's own, and which change the layout.
+    """Marks of layers of an executed graph that use the runtime's layout or change the layout.
 
     Attributes:
-        changes: Operators that bring a value into such a layout, or out of it.
-        domains: Domains whose operators all work in one.
-        prefixes: How the names of other operators that work in one begin.
-        flags: Attributes that mark any operator as working in one, where they are not 0.
+        changes: Operators that convert a value to or from the runtime's layout.
+        domains: Domains with all operators in the runtime's layout.
+        prefixes: Prefixes of the names of other operators in it.
+        flags: Attributes that mark an operator in it if they are not 0.
     """
 
     changes: frozenset[str] = frozenset()
@@ -226,29 +227,28 @@ class Layouts:
     flags: frozenset[str] = frozenset()
 
     def is_change(self, layer: Layer, origin: frozenset[int]) -> bool:
-        """Whether a layer changes the layout of what it reads; so does any transposition that the runtime put in."""
+        """Return True if a layer changes the layout of its input, as any transposition inserted by the runtime does."""
         return layer.kind in self.changes or (layer.op_type == "Transpose" and not origin)
 
     def is_own(self, layer: Layer) -> bool:
-        """Whether a layer works in a layout of the runtime's own."""
+        """Return True if a layer uses the runtime's layout."""
         flagged = any(attribute.name in self.flags and attribute.i for attribute in layer.node.attribute)
         return layer.domain in self.domains or flagged or layer.op_type.startswith(self.prefixes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExecutedModel:
-    """What a runtime executes for a model.
+    """The graph that a runtime executes for a model.
 
     Attributes:
         name: The model.
-        source: Its own graph.
-        graph: The graph that is executed, fused and laid out; its salt binds its keys to a stack and instruction set.
-        origins: For each layer of ``graph`` the layers of ``source`` that it came from, by index; empty for what the
-            runtime put in (layout changes). They may name folded layers that the runtime does execute.
-        eliminated: Live layers of ``source`` that no layer of ``graph`` came from: the runtime has nothing to do for
-            them.
-        duplicated: Layers of ``source`` that several layers of ``graph`` came from, with the number of these.
-        layouts: How the runtime's own layouts show in ``graph``.
+        source: The model's own graph.
+        graph: The executed graph, with fusions and layouts; its salt binds its keys to a stack and instruction set.
+        origins: For each layer of ``graph`` the indices of the layers of ``source`` that it came from; empty for layers
+            inserted by the runtime (layout changes). They may include folded layers that the runtime executes.
+        eliminated: Live layers of ``source`` without a layer in ``graph``, because the runtime eliminated them.
+        duplicated: Layers of ``source`` that are the origin of several layers of ``graph``, with their number.
+        layouts: The marks of the runtime's layouts in ``graph``.
     """
 
     name: str

@@ -1,4 +1,1 @@
-"""Static types of every value, and the constants that decide shapes.
-
-Here stand shape inference, folding, and the integer arithmetic that they need.
-"""
+"""Static types of all values, and constants that decide shapes: shape inference, folding, integer arithmetic."""

@@ -1,8 +1,7 @@
 """Shape arithmetic: the value of an operator on small constants.
 
-Only operators whose result is exact are here (integers, booleans, and the correctly rounded float operations that
-exporters put on the way from a shape to a shape), so that a value, and any key it enters, is the same on every
-machine and with every version of numpy.
+Only exact operators are supported: integers, booleans, and the correctly rounded float operations of shape
+computations. Values, and keys that contain them, are therefore equal on every machine and with every numpy.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from ..constants import Array
 EVALUATED_ELEMENTS = 1024
 """Integers and booleans of up to this many elements are evaluated (docs/architecture.md)."""
 EVALUATED_FLOATS = 16
-"""Floats of up to this many elements are evaluated: scales and lengths, on their way to a shape."""
+"""Floats of up to this many elements are evaluated, such as scales and lengths of shapes."""
 
 Inputs = Sequence[Array | None]
 Attributes = Mapping[str, Any]
@@ -30,22 +29,22 @@ Operation = Callable[[Inputs, Attributes], Array | Sequence[Array]]
 
 
 class Unevaluated(Exception):
-    """Raised where an operator has no value here: not in the table, too large, or not legal."""
+    """Raised if an operator cannot be evaluated: not in the table, too large, or illegal."""
 
 
 def evaluate(node: onnx.NodeProto, inputs: Inputs) -> list[Array]:
     """Compute a node of ONNX's own domain on constant inputs.
 
     Args:
-        node: The operator, at any opset (attributes that later became inputs are read from either).
-        inputs: One array per input slot, None where absent.
+        node: The operator, at any opset (attributes that later became inputs are read in both forms).
+        inputs: One array per input slot, None if absent.
 
     Returns:
         One array per output.
 
     Raises:
         Unevaluated: The operator is not exact shape arithmetic, its result would be too large, or its inputs are
-            not legal for it. The caller treats the result as a weight.
+            illegal. The caller treats the result as a weight.
     """
     operation = _OPERATIONS.get(node.op_type)
     if operation is None:
@@ -77,7 +76,7 @@ def _optional(inputs: Inputs, slot: int) -> Array | None:
 
 
 def _bounded(elements: int) -> None:
-    """Refuse before the memory is taken, not after."""
+    """Refuse a result that would be too large before memory is allocated."""
     if elements > EVALUATED_ELEMENTS:
         raise Unevaluated(f"{elements} elements")
 
@@ -133,7 +132,7 @@ def _cast(inputs: Inputs, attributes: Attributes) -> Array:
 
 
 def _axes(inputs: Inputs, attributes: Attributes, rank: int) -> list[int] | None:
-    """Non-negative axes from input 1 or, before they moved there, from the attribute."""
+    """Return non-negative axes from input 1 or, at older opsets, from the attribute."""
     given = _optional(inputs, 1)
     axes = given.ravel().tolist() if given is not None else attributes.get("axes")
     if axes is None:

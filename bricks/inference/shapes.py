@@ -1,4 +1,4 @@
-"""Static types: what ONNX shape inference, folding, the file and one execution together know of every value."""
+"""Static types of values, combined from shape inference, folding, the file and one execution."""
 
 from __future__ import annotations
 
@@ -16,21 +16,20 @@ from ..constants import Array, element_name, tensor_array, tensor_type, tensor_t
 from ..layer import DEQUANTIZE, RANDOM, TensorType
 from .arithmetic import EVALUATED_ELEMENTS, EVALUATED_FLOATS, Unevaluated, evaluate
 
-# Folding: the layers that cost nothing at inference, and the values they leave behind.
+# Folding: layers that take no time at inference.
 #
-# A layer is folded when it depends on constants only, or when it is a Shape or Size of a value with a static type.
-# What a folded layer leaves behind is either *known* (exact shape arithmetic, ``arithmetic.py``) and then a constant
-# like any other, or it is a weight: its type matters, its values do not.
+# A layer is folded if it depends on constants only, or is a Shape or Size of a value with a static type. Its result is
+# either *known* (exact shape arithmetic, ``arithmetic.py``), like any constant, or a weight: only its type matters.
 
 
 _TRAINING_SLOTS = {"Dropout": 2}
 
 
 class Constants:
-    """The values of a model that do not change from one inference to the next.
+    """The values of a model that are constant over inferences.
 
     Attributes:
-        folded: Indices of the folded nodes, and why each is folded.
+        folded: Indices of the folded nodes, each with the reason.
     """
 
     def __init__(self, graph: onnx.GraphProto) -> None:
@@ -41,15 +40,15 @@ class Constants:
         self.folded: dict[int, str] = {}
 
     def __contains__(self, name: str) -> bool:
-        """Whether a value is constant, with or without known values."""
+        """Return True if a value is constant, with or without known values."""
         return name in self.tensors or name in self.weights or name in self.arrays
 
     def known(self, name: str) -> bool:
-        """Whether the values of a constant are known."""
+        """Return True if the values of a constant are known."""
         return name in self.tensors or name in self.arrays
 
     def array(self, name: str) -> Array | None:
-        """The values of a constant; None where they are not known."""
+        """Return the values of a constant; None if unknown."""
         known = self.arrays.get(name)
         if known is None and name in self.tensors:
             known = self.arrays[name] = tensor_array(self.tensors[name])
@@ -57,18 +56,18 @@ class Constants:
 
     @property
     def found(self) -> Mapping[str, Array]:
-        """The known values that are not initializers: what folding found."""
+        """Known values that are not initializers: the results of folding."""
         return {name: array for name, array in self.arrays.items() if name not in self.tensors}
 
 
 def fold(graph: onnx.GraphProto, types: Mapping[str, TensorType], *, dequantise: bool = False) -> Constants:
-    """Find the folded nodes of a graph and evaluate what decides shapes.
+    """Find the folded nodes of a graph and evaluate shape arithmetic.
 
     Args:
         graph: The skeleton's graph, nodes in topological order.
-        types: The static types known so far; a Shape of a value without one is not folded.
-        dequantise: Leave DequantizeLinear of constants to the runtime, as runtimes do: quantised weights stay as wide
-            as the file has them, and an operator may take their conversion in.
+        types: The static types known so far; a Shape needs the type of its input to be folded.
+        dequantise: Keep DequantizeLinear of constants, as runtimes do: quantised weights keep their width, and an
+            operator may fuse the conversion.
 
     Returns:
         The constants, with ``folded`` filled in.
@@ -102,7 +101,7 @@ def _depends_on_constants(node: onnx.NodeProto, constants: Constants) -> bool:
     for name in node.input:
         if name and name not in constants:
             return False
-    if not any(node.input):  # a source: only ONNX's own constants are known to be constant
+    if not any(node.input):  # without inputs: only ONNX's Constant is constant for certain
         return node.op_type == "Constant" and is_standard(node)
     if any(name not in constants for name in captures(node)):
         return False
@@ -110,7 +109,7 @@ def _depends_on_constants(node: onnx.NodeProto, constants: Constants) -> bool:
 
 
 def _trains(node: onnx.NodeProto, constants: Constants) -> bool:
-    """Whether a node draws random numbers because it is in training mode."""
+    """Return True if a node draws random numbers because of training mode."""
     slot = _TRAINING_SLOTS.get(node.op_type)
     if slot is None or slot >= len(node.input) or not node.input[slot]:
         return False
@@ -119,7 +118,7 @@ def _trains(node: onnx.NodeProto, constants: Constants) -> bool:
 
 
 def _leave(node: onnx.NodeProto, constants: Constants, types: Mapping[str, TensorType]) -> None:
-    """Record what a folded node leaves behind: known values where they are shape arithmetic, else weights."""
+    """Record the result of a folded node: known values for shape arithmetic, else weights."""
     names = [name for name in node.output if name]
     try:
         arrays = _values(node, constants, [types.get(name) for name in node.output])
@@ -159,7 +158,7 @@ def _small(output: TensorType) -> bool:
 
 
 ShapeOracle = Callable[[onnx.ModelProto, Sequence[str]], Mapping[str, TensorType]]
-"""Finds types by executing a skeleton-form model once, elsewhere: names wanted to types found (may be fewer)."""
+"""Finds types by executing a model in skeleton form once, elsewhere: requested names to types (may return fewer)."""
 
 _ROUNDS = 8
 """Bound on alternating inference and folding; real models need two or three."""
@@ -169,14 +168,14 @@ _SORTED_AXES = frozenset({"Squeeze", "Unsqueeze"})
 
 @dataclass(frozen=True, slots=True)
 class Inference:
-    """What is known of every value of a model.
+    """Types and constants of a model.
 
     Attributes:
         types: Static types by value.
-        unknown: For values without one, what is known instead, in words: ``float[?, 3]``, ``a sequence``.
+        unknown: For values without a static type, its known part in words: ``float[?, 3]``, ``a sequence``.
         constants: The constant values and the folded nodes.
-        model: The skeleton's structure with every inferred type in it, bodies of control flow included; nodes are
-            at the skeleton's indices (where folding helped inference, a folded node stands as a Constant).
+        model: The skeleton's structure with every inferred type, including bodies of control flow. Nodes are at the
+            skeleton's indices; if folding helped inference, a Constant replaces the folded node.
     """
 
     types: Mapping[str, TensorType]
@@ -188,14 +187,14 @@ class Inference:
 def infer_types(model: onnx.ModelProto, *, oracle: ShapeOracle | None = None, dequantise: bool = False) -> Inference:
     """Find the static type of every value of a skeleton.
 
-    Shape inference runs with data propagation. Folding then evaluates shape arithmetic; while that finds values
-    and types are still missing, the values are put in and inference runs again. Types that the file states are
-    believed only where inference has nothing to say. What is still missing is asked of the oracle, once.
+    Shape inference runs with data propagation. Folding then evaluates shape arithmetic. If it finds values and types
+    are still missing, inference runs again with these values. Types stated by the file are used only if inference finds
+    nothing. The oracle is asked for the rest, once.
 
     Args:
         model: A model in normal form (``models.skeleton``); not changed.
-        oracle: Executes the model where inference is not enough.
-        dequantise: As of ``fold``.
+        oracle: Executes the model if inference is not enough.
+        dequantise: As in ``fold``.
 
     Raises:
         BrokenModel: Shape inference refuses the model as a whole.
@@ -206,7 +205,7 @@ def infer_types(model: onnx.ModelProto, *, oracle: ShapeOracle | None = None, de
     found, missing = _rounds(model, stated, dequantise=dequantise)
     types = {**found.types}
     if missing and oracle is not None:
-        if stated:  # the oracle executes with values of its own, which other shapes may belong to than those stated
+        if stated:  # the oracle's input values may give other shapes
             found, missing = _rounds(model, {}, dequantise=dequantise)
         answers = oracle(model, missing)
         told = {name: known for name in stated if (known := _static_type(stated[name])) is not None}
@@ -221,7 +220,7 @@ def infer_types(model: onnx.ModelProto, *, oracle: ShapeOracle | None = None, de
 def _rounds(
     model: onnx.ModelProto, stated: Mapping[str, onnx.ValueInfoProto], *, dequantise: bool
 ) -> tuple[Inference, list[str]]:
-    """Return what inference and folding in turn find, and the values whose type is still missing."""
+    """Alternate inference and folding; return the result, and the values with a missing type."""
     left = {**stated}
     current = _bare(model)
     put: set[str] = set()
@@ -241,9 +240,9 @@ def _rounds(
 
 
 def stated_types(model: onnx.ModelProto) -> Inference:
-    """Take the types as the file states them and fold nothing: for the graph that a runtime executes.
+    """Take the types that the file states and fold nothing, for an executed graph.
 
-    What could be folded has been, by the runtime; and shape inference knows nothing of a runtime's own operators.
+    The runtime has already folded it, and shape inference does not know a runtime's own operators.
 
     Args:
         model: A model in skeleton form that states the type of every value; not changed.
@@ -253,8 +252,8 @@ def stated_types(model: onnx.ModelProto) -> Inference:
 
 
 def _bare(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy to infer in: no stated types but the inputs', so that what inference finds wins."""
-    # Before IR 4 an initializer that is no graph input has no type for shape inference.
+    """Return a copy for inference, with stated types of inputs only, so that inferred types win."""
+    # Before IR 4 shape inference knows types of initializers only from graph inputs.
     bare = onnx.ModelProto(
         ir_version=max(4, model.ir_version), opset_import=model.opset_import, functions=model.functions
     )
@@ -272,14 +271,14 @@ def _bare(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _sort_axes(node: onnx.NodeProto) -> None:
-    """Sort an attribute's axes, whose order means nothing: onnx infers a wrong shape where they do not ascend."""
+    """Sort an attribute's axes, because onnx infers a wrong shape unless they ascend; their order has no meaning."""
     for attribute in node.attribute:
         if attribute.name == "axes" and list(attribute.ints) != sorted(attribute.ints):
             attribute.ints[:] = sorted(attribute.ints)
 
 
 def _put_values(graph: onnx.GraphProto, constants: Constants) -> None:
-    """Replace the folded nodes whose outputs are all known by Constants, at the same indices."""
+    """Replace folded nodes with known outputs by Constants, at the same indices."""
     for index in constants.folded:
         node = graph.node[index]
         if len(node.output) == 1 and node.op_type != "Constant" and node.output[0] in constants.arrays:
@@ -304,7 +303,7 @@ def _read_types(graph: onnx.GraphProto) -> tuple[dict[str, TensorType], dict[str
 
 
 def _static_type(value: onnx.ValueInfoProto) -> TensorType | None:
-    """The type of a value whose element type and dimensions are all known."""
+    """Return the type of a value; None unless its element type and all dimensions are known."""
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         return None
@@ -316,7 +315,7 @@ def _static_type(value: onnx.ValueInfoProto) -> TensorType | None:
 
 
 def _describe(kind: onnx.TypeProto) -> str:
-    """What is known of a type that is not a static tensor, in words."""
+    """Describe in words the known part of a type that is not a static tensor."""
     which = kind.WhichOneof("value")
     if which is None:
         return "no type"
@@ -331,7 +330,7 @@ def _describe(kind: onnx.TypeProto) -> str:
 
 
 def _missing(graph: onnx.GraphProto, types: Mapping[str, TensorType], constants: Constants) -> list[str]:
-    """Values that layers read or write and that have no static type, in file order."""
+    """Return values without a static type that layers read or write, in file order."""
     missing: dict[str, None] = {}
     for node in graph.node:
         for name in (*node.input, *node.output):

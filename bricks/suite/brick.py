@@ -1,8 +1,8 @@
 """A brick: a unique sequence as one small ONNX file, and back.
 
-The file is in skeleton form (``models.skeleton``): weights are graph inputs marked ``role=weight``, constants whose
-values matter are initializers. It says nothing about its model: values are numbered, nodes have no names. The same
-sequence gives the same bytes on every machine, and the file alone gives back the key.
+The file is in skeleton form (``models.skeleton``): weights are graph inputs marked ``role=weight``, constants with
+relevant values are initializers. It contains nothing of its model: values are numbered, nodes have empty names. Equal
+sequences give equal bytes on every machine, and the key can be recomputed from the file.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from ..graph.graph import ModelGraph, build_graph
 from ..layer import Cost, Layer, LayerSequence, LayerState, Operand, Role, TensorType, weights_read
 
 IR_VERSION = 10
-"""IR version of brick files: the first with metadata on values, which marks the weights."""
+"""IR version of brick files: the first with metadata on values, for the marks of weights."""
 
 MAX_BRICK_BYTES = 64 << 20
-"""Largest brick file that is read. A brick holds no weights; what is larger is not a brick."""
+"""Largest brick file that is read. Bricks do not contain weights, so larger files are not bricks."""
 
 
 _SALT = "salt"
-"""Where a brick file keeps the salt of its key."""
+"""Metadata entry for the salt of a brick's key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +42,17 @@ class Brick:
     """A unique sequence: the same network modulo weight values.
 
     Attributes:
-        key: SHA-256 over its layers, its wiring and what it exposes, hexadecimal.
+        key: SHA-256 over its layers, wiring and exposed values, hexadecimal.
         model: Its ONNX file.
         operators: Its operators in order, ``Conv``, or ``com.microsoft.Gelu`` outside ONNX's own domain.
-        cost: Work and traffic of its layers together; None where that of any is unknown.
+        cost: Work and traffic of its layers together; None if unknown for any layer.
         layers: Number of layers.
         weight_bytes: Bytes of its weights.
-        read_bytes: Of these, what one execution reads: of the table of an embedding no more than is looked up.
+        read_bytes: Bytes of its weights that one execution reads; embedding tables count only the rows read.
         input_bytes: Bytes of the activations that it reads from outside.
         output_bytes: Bytes of the values that it exposes.
-        salt: As ``ModelGraph.salt``: not empty for a brick of a graph that a runtime executes, which is to run as it
-            is, without the runtime's optimisation.
+        salt: As in ``ModelGraph.salt``. A brick of an executed graph has a salt and runs without the runtime's
+            optimisation.
     """
 
     key: str
@@ -70,15 +70,15 @@ class Brick:
 def build_brick(graph: ModelGraph, sequence: LayerSequence) -> Brick:
     """Write the brick of a sequence.
 
-    Nodes are in canonical form at the canonical opset, at the first later one that all of them exist at, or at the last
-    earlier one where the meaning of some of them, or the kernel that runtimes have for it, is that of older opsets.
+    Nodes are in canonical form at the canonical opset. If a node exists only later, the first opset with all of them is
+    used. If a node has an older meaning or kernel, the last opset with these is used.
 
     Args:
         graph: The model.
         sequence: One of its sequences.
 
     Raises:
-        InvalidSequence: A layer of it is not live.
+        InvalidSequence: It contains a layer that is not live.
     """
     layers = [graph.layers[index] for index in sequence.layers]
     for layer in layers:
@@ -94,14 +94,14 @@ def build_brick(graph: ModelGraph, sequence: LayerSequence) -> Brick:
 
 
 def load_brick(data: bytes, *, expected: str | None = None) -> Brick:
-    """Read a brick from its file, which may come from anywhere, and recompute its key.
+    """Read a brick from an untrusted file and recompute its key.
 
     Args:
         data: The file.
         expected: The key that it must have: its name in a suite.
 
     Raises:
-        BrokenModel: It is too large, not ONNX, or not what ``build_brick`` writes.
+        BrokenModel: It is too large, not ONNX, or not written by ``build_brick``.
         TamperedBrick: Its key is not the expected one.
     """
     if len(data) > MAX_BRICK_BYTES:
@@ -119,7 +119,7 @@ def load_brick(data: bytes, *, expected: str | None = None) -> Brick:
     try:
         graph = build_graph(Skeleton(model), salt=_salt(model), dequantise=True)
     except ModelError as error:
-        raise BrokenModel(f"brick {expected or ''} is no valid network: {error.message}") from error
+        raise BrokenModel(f"brick {expected or ''} is not a valid network: {error.message}") from error
     if not graph.live or len(graph.live) != len(graph.layers):
         dead = next((layer for layer in graph.layers if layer.state is not LayerState.LIVE), None)
         reason = f"layer {dead.name} is {dead.state.value}: {dead.reason}" if dead else "it has no layers"
@@ -133,7 +133,7 @@ def load_brick(data: bytes, *, expected: str | None = None) -> Brick:
 
 
 def _salt(model: onnx.ModelProto) -> str:
-    """The salt that a brick file states; empty where there is none.
+    """Return the salt stated by a brick file, or an empty string.
 
     Raises:
         BrokenModel: It states several.
@@ -145,7 +145,7 @@ def _salt(model: onnx.ModelProto) -> str:
 
 
 def _is_sound(message: Message) -> bool:
-    """Whether all text of a message is UTF-8 (protobuf gives ``bytes`` where it is not) and all tensors are whole."""
+    """Return True if all text is UTF-8 (protobuf returns ``bytes`` otherwise) and all tensors are complete."""
     for field, value in message.ListFields():
         values = (value,) if isinstance(value, str | bytes | Message) else value
         if field.type == FieldDescriptor.TYPE_STRING and not all(isinstance(item, str) for item in values):
@@ -156,7 +156,7 @@ def _is_sound(message: Message) -> bool:
 
 
 def _is_whole(tensor: onnx.TensorProto) -> bool:
-    """Whether a tensor holds as many values as its shape says."""
+    """Return True if a tensor has as many values as its shape requires."""
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         return True  # refused by name, below
     try:
@@ -167,7 +167,7 @@ def _is_whole(tensor: onnx.TensorProto) -> bool:
 
 
 def _refuse_foreign_parts(model: onnx.ModelProto) -> None:
-    """Refuse what no brick has, so that nothing in the file escapes the key or leads out of it.
+    """Refuse parts that bricks never contain, because the key would not cover them or they refer to other files.
 
     Raises:
         BrokenModel: It has functions, training information, sparse or external constants.
@@ -180,7 +180,7 @@ def _refuse_foreign_parts(model: onnx.ModelProto) -> None:
 
 
 def _describe(graph: ModelGraph, sequence: LayerSequence, layers: list[Layer], data: bytes) -> Brick:
-    """The brick with its sums."""
+    """Return the brick with its sums."""
     cost: Cost | None = Cost()
     for layer in layers:
         cost = cost + layer.cost if cost is not None and layer.cost is not None else None
@@ -200,7 +200,7 @@ def _describe(graph: ModelGraph, sequence: LayerSequence, layers: list[Layer], d
 
 
 def _operand_types(layers: Iterable[Layer]) -> dict[str, TensorType]:
-    """The types of all values that layers read at run time or as weights."""
+    """Return the types of all activations and weights that layers read."""
     return {
         operand.value: operand.type
         for layer in layers
@@ -210,7 +210,7 @@ def _operand_types(layers: Iterable[Layer]) -> dict[str, TensorType]:
 
 
 class _Writer:
-    """Writes the ONNX file of one brick."""
+    """The ONNX file of one brick."""
 
     def __init__(self, layers: list[Layer], numbering: Numbering) -> None:
         self._layers = layers
@@ -246,18 +246,18 @@ class _Writer:
         return model
 
     def _opsets(self) -> dict[str, int]:
-        """The version of each domain that all nodes are written for."""
+        """Return the version of each domain for all nodes."""
         opsets: dict[str, int] = {}
         for layer in self._layers:
             for domain, version in layer.canonical_opsets:
                 opsets[domain] = max(version, opsets.get(domain, 1))
         valid = common_opsets(layer.valid_opsets for layer in self._layers)
-        # Every file imports ONNX's own domain: runtimes expect it, whether or not a node is of it.
+        # Every file imports ONNX's own domain, because runtimes expect it.
         opsets[""] = CANONICAL_OPSET if valid is None else min(opsets[""], valid[1] - 1)
         return opsets
 
     def _node(self, layer: Layer, opsets: Mapping[str, int]) -> onnx.NodeProto:
-        """A layer's node under canonical names, without attributes at their defaults that the opset does not know."""
+        """Return a layer's node under canonical names, without attributes that the opset does not know."""
         node = onnx.NodeProto(op_type=layer.op_type, domain=layer.domain)
         if layer.canonical is not None:
             node.op_type = layer.canonical.op_type
@@ -276,7 +276,7 @@ class _Writer:
         return node
 
     def _operand(self, operand: Operand) -> str:
-        """The name of an input in the brick; constants of equal value share one initializer."""
+        """Return the name of an input in the brick; constants of equal value share one initializer."""
         if operand.role is Role.ABSENT:
             return ""
         if operand.data is not None:
@@ -288,19 +288,19 @@ def _value_info(name: str, kind: TensorType) -> onnx.ValueInfoProto:
     return onnx.helper.make_tensor_value_info(name, element_number(kind.dtype), kind.shape)
 
 
-# What a brick reads and writes, in words: for people, and for tables.
+# Types of a brick's inputs and outputs as text, for tables.
 
 
 @dataclass(frozen=True, slots=True)
 class BrickTypes:
-    """Types and shapes of a brick, as ``float[1,64,56,56]``; several are joined with a blank.
+    """Types and shapes of a brick, as ``float[1,64,56,56]``, joined by blanks.
 
     Attributes:
-        inputs: Of activations.
-        weights: Of weights.
-        outputs: Of what it hands on.
-        strides: Of its operators that have strides, as ``2x2``; empty where none has.
-        kernel: Of its convolutions and poolings, as ``3x3``; likewise.
+        inputs: Types of activations.
+        weights: Types of weights.
+        outputs: Types of exposed values.
+        strides: Strides of its operators, as ``2x2``; empty without strides.
+        kernel: Kernels of its convolutions and poolings, as ``3x3``; empty without these.
     """
 
     inputs: str
@@ -311,7 +311,7 @@ class BrickTypes:
 
 
 def signature_of(brick: Brick) -> BrickTypes:
-    """Read the signature out of a brick's file."""
+    """Read the types from a brick's file."""
     graph = onnx.load_model_from_string(brick.model).graph
     types = {value.name: _type(value) for value in (*graph.input, *graph.value_info)}
     spatial = [_spatial(node, types.get(node.input[1]) if len(node.input) > 1 else None) for node in graph.node]
@@ -325,7 +325,7 @@ def signature_of(brick: Brick) -> BrickTypes:
 
 
 def signature_in(graph: ModelGraph, part: LayerSequence) -> BrickTypes:
-    """The signature of a sequence of a model: equal to that of its brick, but for constants that are no weights.
+    """Return the types of a sequence; equal to the brick's, except for constants that are not weights.
 
     Args:
         graph: The graph that was cut.
@@ -343,7 +343,7 @@ def signature_in(graph: ModelGraph, part: LayerSequence) -> BrickTypes:
 
 
 def _spatial(node: onnx.NodeProto, weight: TensorType | None) -> tuple[Sequence[int], Sequence[int]]:
-    """Kernel and strides of an operator; empty where it has none."""
+    """Return kernel and strides of an operator, or empty ones."""
     known = {
         attribute.name: attribute.ints for attribute in node.attribute if attribute.name in {"kernel_shape", "strides"}
     }

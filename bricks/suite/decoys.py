@@ -1,8 +1,7 @@
-"""Decoys: dummy bricks that look like the real ones, to hide which models a suite was made from.
+"""Decoys: dummy bricks similar to the real ones, to hide the models of a suite.
 
 A decoy is a real brick with other channel counts, lengths or planes. Dimensions of equal size change together, which
-keeps most networks valid; what the change breaks is drawn again. Only who knows the seed can distinguish decoys from
-bricks.
+keeps most networks valid; invalid ones are drawn again. Only the owner of the seed can distinguish decoys from bricks.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ _FACTORS = (0.5, 0.625, 0.75, 0.875, 1.125, 1.25, 1.5, 1.75, 2.0)
 _SIZED_ATTRIBUTES = frozenset({"group", "hidden_size"})
 """Attributes that hold a number of channels."""
 _ATTEMPTS = 40
-"""Draws per decoy before it is given up."""
+"""Maximum draws per decoy."""
 _GROWTH = 4
-"""A decoy does not exceed this multiple of its brick's work or bytes, so that it costs no more than its like."""
+"""Maximum ratio of a decoy's work or bytes to its brick's, to limit the cost of measuring it."""
 
 
 def decoys(bricks: Collection[Brick], n: int, seed: int | str) -> dict[str, Brick]:
@@ -40,16 +39,16 @@ def decoys(bricks: Collection[Brick], n: int, seed: int | str) -> dict[str, Bric
     Args:
         bricks: The real bricks.
         n: How many decoys.
-        seed: The secret; the same bricks, number and seed give the same decoys on every machine.
+        seed: The secret. The same bricks, number and seed give the same decoys on every machine.
 
     Returns:
-        Decoys by key; none has the key of a real brick.
+        Decoys by key; their keys differ from the real bricks' keys.
 
     Raises:
-        UsageError: ``n`` is negative, or so many different ones cannot be made from these bricks.
+        UsageError: ``n`` is negative, or more than these bricks allow.
     """
     if n < 0:
-        raise UsageError(f"{n} decoys cannot be made", remedy="give a number from 0")
+        raise UsageError(f"the number of decoys must be at least 0, got {n}", remedy="give another number")
     models = [brick for _, brick in sorted({brick.key: brick for brick in bricks}.items())]
     taken = {brick.key for brick in models}
     found: dict[str, Brick] = {}
@@ -67,13 +66,13 @@ def decoys(bricks: Collection[Brick], n: int, seed: int | str) -> dict[str, Bric
 
 
 class _Dice:
-    """Draws that depend on the seed alone, not on the Python version, and do not give the seed away."""
+    """Random draws from a seed, equal in every Python version; they do not reveal the seed."""
 
     def __init__(self, seed: int | str) -> None:
         self._numbers = self._draw(f"dlbricks decoys {seed}")
 
     def below(self, limit: int) -> int:
-        """A number from 0 to ``limit - 1``; the bias of the remainder is below 1e-12."""
+        """Return a number from 0 to ``limit - 1``; the bias of the remainder is below 1e-12."""
         return next(self._numbers) % limit
 
     @staticmethod
@@ -85,7 +84,7 @@ class _Dice:
 
 
 def _vary(brick: Brick, dice: _Dice) -> Brick | None:
-    """One draw: the brick with some dimensions changed; None where that is no valid network."""
+    """Return the brick with some dimensions changed; None if this is not a valid network."""
     model = onnx.ModelProto.FromString(brick.model)
     sizes = _draw_sizes(model, dice)
     if not sizes:
@@ -102,14 +101,14 @@ def _vary(brick: Brick, dice: _Dice) -> Brick | None:
 
 
 def _draw_sizes(model: onnx.ModelProto, dice: _Dice) -> dict[int, int]:
-    """Choose some of the sizes that occur in the inputs, and a new size for each."""
+    """Choose some of the sizes of the inputs, and a new size for each."""
     occurring = sorted(
         {dimension.dim_value for dimension in _resizable(model.graph) if dimension.dim_value >= _SMALLEST}
     )
     sizes = {}
     common = _FACTORS[dice.below(len(_FACTORS))]
     for size in occurring:
-        # Sizes that belong together (a plane and its half) fit again most often where they change by one factor.
+        # Related sizes (a plane and its half) most often match again if they change by one factor.
         choice = dice.below(3)
         if choice == 0:
             continue
@@ -122,7 +121,7 @@ def _draw_sizes(model: onnx.ModelProto, dice: _Dice) -> dict[int, int]:
 
 
 def _resizable(graph: onnx.GraphProto) -> Iterator[onnx.TensorShapeProto.Dimension]:
-    """The dimensions of the inputs that may change: all but the kernels of filters, which attributes repeat."""
+    """Yield the dimensions of the inputs that may change: all except filter kernels, which attributes repeat."""
     slots = {"Conv": 1, "ConvInteger": 1, "ConvTranspose": 1, "DeformConv": 1, "QLinearConv": 3}
     filters = {node.input[slots[node.op_type]] for node in graph.node if node.op_type in slots}
     for value in graph.input:
@@ -131,7 +130,7 @@ def _resizable(graph: onnx.GraphProto) -> Iterator[onnx.TensorShapeProto.Dimensi
 
 
 def _resize(graph: onnx.GraphProto, sizes: Mapping[int, int]) -> None:
-    """Change sizes in inputs, constants and attributes, and forget what followed from the old ones."""
+    """Change sizes in inputs, constants and attributes, and remove inferred shapes."""
     for dimension in _resizable(graph):
         dimension.dim_value = sizes.get(dimension.dim_value, dimension.dim_value)
     targets = {node.input[1] for node in graph.node if node.op_type == "Reshape" and len(node.input) > 1}
@@ -141,7 +140,7 @@ def _resize(graph: onnx.GraphProto, sizes: Mapping[int, int]) -> None:
             array = numpy_helper.to_array(tensor)
             changed = np.array([sizes.get(int(item), int(item)) for item in array.ravel()], np.int64)
             if name in targets and changed.size:
-                changed[changed.argmax()] = -1  # most often a product of other sizes: it follows from them
+                changed[changed.argmax()] = -1  # usually a product of other sizes, inferred from them
             tensor.CopyFrom(numpy_helper.from_array(changed.reshape(array.shape), name))
     for node in graph.node:
         for attribute in node.attribute:
@@ -153,7 +152,7 @@ def _resize(graph: onnx.GraphProto, sizes: Mapping[int, int]) -> None:
 
 
 def _consistent(layer: Layer) -> bool:
-    """Whether the operands of a layer fit each other where ONNX's shape inference does not look."""
+    """Return True if the operands of a layer match; covers cases that ONNX's shape inference does not check."""
     shapes = [operand.type.shape if operand.type else None for operand in layer.operands]
     data = shapes[0] if shapes else None
     if data is None:
@@ -183,7 +182,7 @@ def _consistent(layer: Layer) -> bool:
 
 
 def _whole_windows(node: onnx.NodeProto, data: tuple[int, ...]) -> bool:
-    """Whether pooling windows fill the plane: runtimes do not agree on what ``ceil_mode`` makes of a rest."""
+    """Return True if pooling windows fill the plane: runtimes disagree on ``ceil_mode`` for a remainder."""
     values = attributes_of(node)
     if not values.get("ceil_mode", 0):
         return True
@@ -198,7 +197,7 @@ def _whole_windows(node: onnx.NodeProto, data: tuple[int, ...]) -> bool:
 
 
 def _comparable(brick: Brick, decoy: Brick) -> bool:
-    """Whether a decoy is of about the same size as the brick that it imitates."""
+    """Return True if a decoy is about as large as its brick."""
     pairs = [
         (brick.weight_bytes, decoy.weight_bytes),
         (brick.input_bytes, decoy.input_bytes),

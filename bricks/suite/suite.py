@@ -25,7 +25,7 @@ from ..graph.boundary import BOUNDARY
 from ..graph.footprint import CORE_LEVEL, REPEAT_LEVELS, REUSE_LEVELS, level_of
 from .brick import MAX_BRICK_BYTES, Brick, load_brick
 
-# The manifest of a suite, and reading of untrusted files: every field and every size is checked.
+# The manifest, an untrusted file: every field and every size is checked.
 
 
 SCHEMA = 1
@@ -48,7 +48,9 @@ _Footprint = Annotated[int, msgspec.Meta(gt=0, le=1 << 62)]
 """Any positive size, since earlier versions had more footprint classes."""
 
 
-class _Entry(msgspec.Struct, frozen=True):
+class BrickEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A brick in a manifest, with its footprint classes and boundary variants."""
+
     key: _Digest
     sha256: _Digest
     bytes: int
@@ -56,17 +58,17 @@ class _Entry(msgspec.Struct, frozen=True):
     boundary: tuple[Literal[*BOUNDARY], ...] = ()  # type: ignore[valid-type]
 
 
-class SuiteManifest(msgspec.Struct, frozen=True):
-    """The fields of a manifest that are read; others are ignored."""
+class SuiteManifest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The fields of a manifest, in the order of the file; other fields are ignored."""
 
     granularity: Annotated[int, msgspec.Meta(ge=1)]
     overlap: bool
     connected: bool
-    bricks: list[_Entry]
+    bricks: list[BrickEntry]
     graph: Literal[*GRAPHS] = GRAPHS[0]  # type: ignore[valid-type]
     bound_to: str = ""
     annotations: dict[str, dict[str, int]] | None = None
-    levels: dict[str, _Footprint] = {}
+    levels: dict[str, _Footprint] | None = None
 
 
 def read_bounded(path: Path, limit: int) -> bytes:
@@ -140,7 +142,7 @@ class Suite:
     keys: tuple[str, ...]
     hash: str
     annotations: Mapping[str, Mapping[str, int]] | None
-    _entries: Mapping[str, _Entry] = field(repr=False, compare=False)
+    _entries: Mapping[str, BrickEntry] = field(repr=False, compare=False)
     graph: str = "source"
     bound_to: str | None = None
     levels: Mapping[str, int] = field(default_factory=dict)
@@ -170,13 +172,13 @@ class Suite:
             _entries={entry.key: entry for entry in manifest.bricks},
             graph=manifest.graph,
             bound_to=manifest.bound_to or None,
-            levels=manifest.levels,
+            levels=manifest.levels or {},
         )
 
     def footprints(self, key: str) -> tuple[int, ...]:
-        """Return the footprint classes, in bytes, to measure a brick in: of its models, and of their iterations.
+        """Return the footprint classes, in bytes, to measure a brick in: of its models and of their iterations.
 
-        If the suite does not note them, all classes of models.
+        All classes of models if the suite does not note them.
         """
         noted = self._entries[key].distances if key in self._entries else ()
         if not noted:
@@ -184,7 +186,7 @@ class Suite:
         return tuple(sorted({size if size in (CORE_LEVEL, *REPEAT_LEVELS) else level_of(size) for size in noted}))
 
     def boundary(self, key: str) -> tuple[str, ...]:
-        """Return additional variants to measure a brick in, if it begins or ends a model (``graph.boundary``)."""
+        """Return additional variants to measure a brick in, at the beginning or end of a model (``graph.boundary``)."""
         return self._entries[key].boundary if key in self._entries else ()
 
     def brick_path(self, key: str) -> Path:
@@ -198,7 +200,7 @@ class Suite:
         return self.path / FOLDER / f"{key}.onnx"
 
     def brick(self, key: str) -> Brick:
-        """Read a brick and verify it against the manifest and its own key; a brick just written is not read again.
+        """Read a brick and verify it against the manifest and its own key; bricks just written are cached.
 
         Raises:
             MissingBrick: The brick is not in the suite, or its file does not exist.

@@ -1,4 +1,4 @@
-"""Writing a suite: all of it appears at once, and nothing else in its folder is touched."""
+"""Writing a suite at once, without touching other files in its folder."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ import uuid
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from ...errors import SuiteError
 from .brick import Brick
-from .suite import FOLDER, MANIFEST, SCHEMA, Suite
+from .suite import FOLDER, MANIFEST, SCHEMA, BrickEntry, Suite, SuiteManifest
 
 _NO_LOCKS = {errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
-"""What network file systems answer that cannot lock a folder."""
+"""Errors of network file systems that cannot lock a folder."""
 
 
 def write_suite(
@@ -38,60 +39,51 @@ def write_suite(
     distances: Mapping[str, Collection[int]] | None = None,
     boundary: Mapping[str, Collection[str]] | None = None,
 ) -> Suite:
-    """Write a suite; all of it appears at once, or nothing.
+    """Write a suite completely, or leave the old state.
 
-    A new folder is written beside ``path`` and renamed into place. Where a suite stands already, only what a suite
-    owns is replaced: first the bricks that are new come in, then the manifest is renamed over the old one, then the
-    bricks that only the old one named go. Whatever else lies in the folder is not touched. A brick whose file differs
-    from the old one of the same key (another version of dlbricks wrote it) is exchanged just before the manifest: a
-    process that is killed between the two leaves a suite that says so when it is read, and that can be written again.
+    A new folder is written under another name and renamed. In an existing suite, new bricks are added first. Then the
+    new manifest replaces the old one by renaming, and bricks that only the old one named are removed. Other files are
+    not touched. A brick with the same key but another file (written by another version of dlbricks) is exchanged just
+    before the manifest. If the process is killed between the two, reading the suite reports the difference, and it can
+    be written again.
 
     Args:
-        path: The folder. It must not exist, or be empty, or be a suite (which is replaced).
+        path: The folder: new, empty, or an existing suite, which is replaced.
         bricks: The bricks by key.
-        granularity: G that they were cut with.
+        granularity: The G of the bricks.
         overlap: As given to ``split``.
         connected: As given to ``split``.
-        annotations: Model name to occurrences by brick key. Without it the suite shows nothing of its models but
-            the ``distances``.
-        levels: Model name to its footprint class, beside ``annotations``.
-        graph: Which graphs the bricks were cut from.
-        bound_to: Stack and instruction set that executed graphs belong to.
-        distances: Levels of reuse distance (``footprint``) to measure each brick at: those of the models that hold
-            it, and of their iterations.
-        boundary: Variants (``graph.boundary``) to measure bricks in besides, by key.
+        annotations: Model name to occurrences by brick key. Without it the suite contains nothing of its models except
+            ``distances``.
+        levels: Model name to its footprint class, added to ``annotations``.
+        graph: The graphs that the bricks were cut from.
+        bound_to: Stack and instruction set of executed graphs.
+        distances: Footprint classes (``footprint``) to measure each brick in: of its models, and of their iterations.
+        boundary: Additional variants (``graph.boundary``) to measure bricks in, by key.
 
     Raises:
-        SuiteError: Something else stands at ``path`` or has the name of a brick there, or it cannot be written
-            (read-only, disk full). What was there before is still there.
+        SuiteError: Something else exists at ``path`` or has the name of a brick there, or writing fails (read-only,
+            disk full). The old state is kept.
     """
     target = Path(path)
     refuse_foreign(target)
-    manifest: dict[str, Any] = {
-        "schema": SCHEMA,
-        "granularity": granularity,
-        "overlap": overlap,
-        "connected": connected,
-        "bricks": [
-            {
-                "key": key,
-                "sha256": hashlib.sha256(brick.model).hexdigest(),
-                "bytes": len(brick.model),
-                **({"distances": sorted(distances[key])} if distances and key in distances else {}),
-                **({"boundary": sorted(boundary[key])} if boundary and key in boundary else {}),
-            }
-            for key, brick in sorted(bricks.items())
-        ],
-    }
-    if graph != "source":
-        manifest["graph"] = graph
-    if bound_to is not None:
-        manifest["bound_to"] = bound_to
+    classes, variants = distances or {}, boundary or {}
+    entries = [
+        BrickEntry(
+            key,
+            hashlib.sha256(brick.model).hexdigest(),
+            len(brick.model),
+            tuple(sorted(classes.get(key, ()))),
+            tuple(sorted(variants.get(key, ()))),
+        )
+        for key, brick in sorted(bricks.items())
+    ]
+    counts = None
     if annotations is not None:
-        manifest["annotations"] = {model: dict(sorted(counts.items())) for model, counts in sorted(annotations.items())}
-    if levels is not None:
-        manifest["levels"] = dict(sorted(levels.items()))
-    data = json.dumps(manifest, indent=1).encode() + b"\n"
+        counts = {name: dict(sorted(annotations[name].items())) for name in sorted(annotations)}
+    sizes = None if levels is None else dict(sorted(levels.items()))
+    manifest = SuiteManifest(granularity, overlap, connected, entries, graph, bound_to or "", counts, sizes)
+    data = json.dumps({"schema": SCHEMA, **msgspec.to_builtins(manifest)}, indent=1).encode() + b"\n"
     try:
         new = not (target / MANIFEST).exists() and _created(target, bricks, data)
         suite = Suite.open(target) if new else _replaced(target, bricks, data)
@@ -103,10 +95,10 @@ def write_suite(
 
 
 def refuse_foreign(target: Path) -> None:
-    """Make sure that a suite may be written: nothing or a suite stands at ``target``, and its folder can be written.
+    """Check that a suite may be written: ``target`` is free or a suite, and its folder is writable.
 
     Raises:
-        SuiteError: Something else stands there, or the folder cannot be written.
+        SuiteError: Something else exists there, or the folder is not writable.
     """
     stands = (target / MANIFEST).is_file()
     try:
@@ -115,20 +107,20 @@ def refuse_foreign(target: Path) -> None:
         for place in places:
             if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
                 raise SuiteError(
-                    f"suite {target} cannot be written: {place} is no folder that can be written",
+                    f"suite {target} cannot be written: {place} is not a writable folder",
                     remedy="choose another place for it",
                 )
         if not target.exists() or (target.is_dir() and not any(target.iterdir())):
             return
     except OSError as error:
         raise SuiteError(f"suite {target} cannot be written: {error.strerror or error}") from error
-    if not (target / MANIFEST).is_file():  # asked again: another writer may have put it there since
+    if not (target / MANIFEST).is_file():  # again: another writer may have added it
         raise SuiteError(f"{target} exists and is not a suite", remedy="give a new folder for the suite")
     Suite.open(target)
 
 
 def _created(target: Path, bricks: Mapping[str, Brick], manifest: bytes) -> bool:
-    """Write a new suite; False where another process was first."""
+    """Write a new suite; return False if another process was first."""
     staging = target.parent / f".{target.name}.{uuid.uuid4().hex}.partial"
     try:
         _fill(staging, bricks, manifest)
@@ -144,7 +136,7 @@ def _created(target: Path, bricks: Mapping[str, Brick], manifest: bytes) -> bool
 
 
 def _replaced(target: Path, bricks: Mapping[str, Brick], manifest: bytes) -> Suite:
-    """Put a suite in the place of another, file by file; until its manifest is there, the old one holds."""
+    """Replace a suite file by file; the old one is valid until its manifest is replaced."""
     with _locked(target) as alone:
         if alone:
             for remains in filter(_is_staging, target.iterdir()):  # of a process that was killed
@@ -156,17 +148,17 @@ def _replaced(target: Path, bricks: Mapping[str, Brick], manifest: bytes) -> Sui
             _fill(staging, bricks, manifest)
             _exchange(staging, target, old, moved)
         except BaseException:
-            if (staging / MANIFEST).exists():  # so the old one holds
+            if (staging / MANIFEST).exists():  # the old one is still valid
                 for place, kept in reversed(moved):
                     if kept is None:
                         place.unlink(missing_ok=True)
                     else:
                         kept.replace(place)
-            shutil.rmtree(staging, ignore_errors=True)  # not where putting back failed: it holds the old bricks
+            shutil.rmtree(staging, ignore_errors=True)  # not reached if restoring failed: it contains the old bricks
             raise
         shutil.rmtree(staging, ignore_errors=True)
         for key in set(old.keys).difference(bricks):
-            with contextlib.suppress(OSError):  # the new suite stands; what cannot be removed does not belong to it
+            with contextlib.suppress(OSError):  # the new suite is complete without the removal
                 (target / FOLDER / f"{key}.onnx").unlink()
         return Suite.open(target)
 
@@ -176,21 +168,21 @@ def _exchange(staging: Path, target: Path, old: Suite, moved: list[tuple[Path, P
 
     Args:
         staging: The new suite.
-        target: The suite that stands there.
-        old: The same, as it was read.
-        moved: Takes each file before it is replaced, with a copy of what stood there; None: nothing did.
+        target: The existing suite's folder.
+        old: The existing suite.
+        moved: Receives each file before its replacement, with a copy of the old file, or None.
     """
     folder = target / FOLDER
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise SuiteError(f"{folder} is not the folder of a suite", remedy="move it away, or choose another place")
     folder.mkdir(exist_ok=True)
-    # Those that the old suite names last: until then it is whole.
+    # Files of the old suite last: until then it is complete.
     bricks = sorted((staging / FOLDER).iterdir(), key=lambda path: (path.stem in old.keys, path.name))
     incoming = [path for path in bricks if not _same(path, folder / path.name)]
     taken = [path.name for path in incoming if _is_foreign(folder / path.name, old)]
     if taken:
         raise SuiteError(
-            f"{len(taken)} file(s) in {folder} are not of the suite that stands there, such as {taken[0]}",
+            f"{len(taken)} file(s) in {folder} do not belong to the suite there, for example {taken[0]}",
             remedy="move them away",
         )
     for number, path in enumerate(incoming):
@@ -213,18 +205,18 @@ def _is_staging(path: Path) -> bool:
 
 
 def _is_foreign(place: Path, old: Suite) -> bool:
-    """Whether something has the name of a brick that the suite which stands there does not name."""
+    """Return True if something has the name of a brick that the existing suite does not name."""
     return os.path.lexists(place) and (place.stem not in old.keys or place.is_symlink() or not place.is_file())
 
 
 def _same(path: Path, place: Path) -> bool:
-    """Whether a file stands in its place already."""
+    """Return True if the same file is already in its place."""
     return place.is_file() and not place.is_symlink() and place.read_bytes() == path.read_bytes()
 
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[bool]:
-    """Let one process at a time replace what a folder holds; returns whether its file system has locks for folders."""
+    """Let one process at a time replace a folder's contents; yield True if its file system can lock folders."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         locked = True
@@ -240,7 +232,7 @@ def _locked(folder: Path) -> Iterator[bool]:
 
 
 def _write_durably(path: Path, data: bytes) -> None:
-    """Write the manifest through to the device: it is what makes the folder a suite."""
+    """Write the manifest through to the device, because it makes the folder a suite."""
     with path.open("wb") as file:
         file.write(data)
         file.flush()

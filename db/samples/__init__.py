@@ -1,1 +1,1 @@
-"""Arithmetic on what is stored, and on nothing else: statistics of samples, rates of what was timed."""
+"""Arithmetic on stored values: statistics of samples, rates of reference networks."""

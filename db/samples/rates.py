@@ -1,6 +1,6 @@
-"""What the networks that measure a machine's ceilings compute and move, and which rates their latencies mean.
+"""Work of the networks that measure a machine's ceilings, and the rates that follow from their latencies.
 
-The working sets are fixed sizes, so that what is stored of one machine can be looked up for it on any other.
+The working sets are fixed sizes, so that results of one machine can be looked up for any other.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from ...bricks.reference import CHAIN_NODES, COPY, GEMM, STREAM
 from ..values import NATIVE, Measurement, System
 
 GEMM_SIZES = (512, 1024, 2048)
-"""Sides of the squares: which of them suits a kernel and its caches best is for the measurement to say."""
+"""Sizes N of the products; the fastest size depends on kernel and caches."""
 
 GPU_GEMM_SIZES = (2048, 4096, 8192)
-"""The same on a GPU: smaller ones do not fill it."""
+"""The same for a GPU, which smaller products do not fill."""
 
 _GPU_STREAMS = (1 << 20, 512 << 20)
-"""The smallest and the largest working set there: from a part of its L2 to ten times as much."""
+"""Smallest and largest working set on a GPU: from a part of its L2 to ten times its L2."""
 
 STREAM_SIZES = tuple((32 << 10) << power for power in range(19))
-"""Working sets of the streams in bytes: powers of two from 32 KiB to 8 GiB, of which each machine has its share."""
+"""Working sets of the streams in bytes: powers of two from 32 KiB to 8 GiB; a machine uses some of them."""
 
 _BEYOND = 4
-"""The largest working set is so many times the last-level cache..."""
+"""The largest working set is this multiple of the last-level cache..."""
 _ENOUGH = 256 << 20
-"""...and at least so large..."""
+"""...and at least this many bytes..."""
 _MEMORY_SHARE = 16
-"""...but at most this part of the memory. All sizes together are loaded at once, and take about four times that."""
+"""...but at most this fraction of the memory. All sizes are loaded at once and need about four times as much."""
 
 _HIDDEN = 0.25
-"""A stream that takes less than this part of a call is hidden by it: there is no rate."""
+"""A stream below this fraction of a call's time is hidden by the call and does not give a rate."""
 
 _OVERLAPPED = 4.0
-"""On a GPU, which works while the next call is on its way: one that takes less than so many calls."""
+"""On a GPU, which works during the next call, a stream below this multiple of a call's time does not give a rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class Rate:
     """A rate per second.
 
     Attributes:
-        best: Of the fastest sample, as STREAM reports it (McCalpin): what disturbs a machine never makes it faster.
-        usual: Of the median.
+        best: Rate of the fastest sample, as in STREAM (McCalpin): disturbances never make a machine faster.
+        usual: Rate of the median.
         ci95: 95 % interval of ``usual``.
     """
 
@@ -54,15 +54,15 @@ class Rate:
 
 
 def gemm_sizes_on(device: str) -> tuple[int, ...]:
-    """Sides of the squares on a device."""
+    """Return the sizes of the products on a device."""
     return GEMM_SIZES if device == "cpu" else GPU_GEMM_SIZES
 
 
 def stream_sizes(system: System, device: str = "cpu") -> tuple[int, ...]:
-    """Working sets that show a system's bandwidths: from 32 KiB to well beyond the last-level cache.
+    """Return working sets that show a system's bandwidths: from 32 KiB to well beyond the last-level cache.
 
-    A virtual machine may report the last-level cache of a whole socket, of which it has a share only; four times that
-    is beyond it all the same, where there is enough memory.
+    A virtual machine may report the last-level cache of a whole socket but use only a share; four times the reported
+    size is beyond it in any case, if the memory suffices.
     """
     if device != "cpu":
         return tuple(size for size in STREAM_SIZES if _GPU_STREAMS[0] <= size <= _GPU_STREAMS[1])
@@ -72,7 +72,7 @@ def stream_sizes(system: System, device: str = "cpu") -> tuple[int, ...]:
 
 
 def ceiling_names(sizes: Sequence[int], *, dtype: str = NATIVE, gemm_sizes: Sequence[int] = GEMM_SIZES) -> list[str]:
-    """The networks to measure in a precision: a stream of bytes is one in all of them."""
+    """Return the networks to measure in a precision; streams of bytes are the same in all precisions."""
     products = [f"{GEMM}{size}" for size in gemm_sizes]
     if dtype != NATIVE:
         return products
@@ -80,7 +80,7 @@ def ceiling_names(sizes: Sequence[int], *, dtype: str = NATIVE, gemm_sizes: Sequ
 
 
 def ceiling_work(name: str) -> tuple[int, int]:
-    """FLOPs and bytes, read and written, of one execution of such a network; 0 FLOPs of a stream."""
+    """Return FLOPs and bytes (read and written) of one execution of a ceiling network; 0 FLOPs for a stream."""
     if name.startswith(GEMM):
         side = int(name.removeprefix(GEMM))
         return 2 * side**3, 3 * 4 * side**2
@@ -90,17 +90,17 @@ def ceiling_work(name: str) -> tuple[int, int]:
 
 
 def rate_of(name: str, measured: Measurement, call: Measurement | None, device: str = "cpu") -> Rate | None:
-    """The rate that a measurement of such a network means.
+    """Return the rate that a measurement of a ceiling network shows.
 
     Args:
         name: The network.
         measured: Its measurement.
-        call: That of a call that does nothing, in the same runtime; a product does without.
-        device: Where.
+        call: Measurement of an empty call in the same runtime; not needed for a product.
+        device: The device.
 
     Returns:
-        FLOP/s of a product; of a stream bytes/s, less the call, or None where the call is not known or hides it. A GPU
-        works while it is called: there nothing is taken off.
+        FLOP/s of a product. Bytes/s of a stream, without the time of the call; None if the call is unknown or hides it.
+        A GPU works during the call, so its time is not subtracted.
     """
     flops, moved = ceiling_work(name)
     offset, offset_min, offset_half = 0.0, 0.0, 0.0
@@ -114,29 +114,29 @@ def rate_of(name: str, measured: Measurement, call: Measurement | None, device: 
         return None
     half, work = math.hypot(measured.half_ns, offset_half), (flops or moved) * 1e9
     best = work / least
-    # On a disturbed machine the interval of the mean may reach below the fastest sample, where nothing was seen.
+    # On a disturbed machine the interval of the mean may reach below the fastest sample.
     usual = min(work / net, best)
     return Rate(best, usual, (work / (net + half), max(usual, min(best, work / max(net - half, least)))))
 
 
 def node_ns(chain: Measurement | None, call: Measurement | None) -> float | None:
-    """Time of a node that has next to nothing to do, from a chain of them; None where it is not known."""
+    """Return the time of a node with minimal work, from a chain of them; None if unknown."""
     if chain is None or call is None:
         return None
     return max(0.0, (chain.latency_ns - call.latency_ns) / (CHAIN_NODES - 1))
 
 
 def level_of_cache(working_set: int, system: System, threads: int, device: str = "cpu") -> str:
-    """The smallest cache that holds a working set, those of all cores that compute together; else ``memory``.
+    """Return the smallest cache that contains a working set, counting the caches of all used cores; else ``memory``.
 
     Args:
         working_set: Bytes.
         system: Caches as the system reports them; the last level is shared.
-        threads: Cores that compute.
-        device: Of a GPU the system does not report the caches: its working sets are distinguished by their size.
+        threads: Number of used cores.
+        device: The device. Systems do not report a GPU's caches: its working sets are named by size.
     """
     if device != "cpu":
-        return f"{max(1, round(working_set / (1 << 20)))} MiB"  # a stream is some bytes less than its name says
+        return f"{max(1, round(working_set / (1 << 20)))} MiB"  # streams are slightly smaller than their names say
     caches = sorted(system.cache_bytes, key=lambda entry: entry[1])
     for position, (name, size) in enumerate(caches):
         shared = position == len(caches) - 1

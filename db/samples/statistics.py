@@ -1,7 +1,7 @@
-"""Statistics of visits: means, their intervals, and what a measurement is on a quiet machine.
+"""Statistics of visits: means, their intervals, and latencies on a quiet machine.
 
-Bricks and models are visited in turn for the whole of a run, so that they meet the same disturbances, and the mean of a
-sum is the sum of means. Medians and trimmed means do not add up, and nothing is cut.
+Bricks and models are visited alternately for the whole run, so that they meet the same disturbances, and the mean of a
+sum is the sum of means. Medians and trimmed means do not add up, and no samples are removed.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from numpy.typing import NDArray
 from ..values import Block, Run, Summary, Verdict, Visit
 
 MIN_SAMPLES = 10
-"""Fewer samples are no measurement (PEERS: nvbench, DLBricks)."""
+"""Minimum samples of a measurement (nvbench, DLBricks)."""
 
 VISITS_PER_BLOCK = 3
-"""Visits of one session that follow each other make a time block: what disturbs a machine lasts longer than one."""
+"""Successive visits of one session in a time block: disturbances last longer than one visit."""
 
 BASELINE = "probes_ns"
-"""Under this name a run stores its baseline: arithmetic and memory, in nanoseconds."""
+"""Name under which a run stores its baseline: arithmetic and memory, in nanoseconds."""
 
 _NORMAL = 1.959963984540054
 _LARGE = 1e5
-"""With more degrees of freedom two terms of the series around the normal distribution are as exact."""
+"""Degrees of freedom above which two terms of the series around the normal distribution are equally exact."""
 
 _STEPS = 4096
-"""Steps of the integral of its density."""
+"""Steps of the integral of the density."""
 
 _TRIM = 0.2
 _STABLE = 0.02
@@ -38,24 +38,24 @@ _NOISY = 0.10
 
 _BASE = 0.01, 0.1
 _QUIET = 1.05, 2.5
-"""Quantiles of the probes of arithmetic and of memory that are their baselines, and up to how many times these they are
-quiet: reading memory scatters far more. With these the estimates of two runs over 60 models differed least of the means
-that were tried (docs/results/README.md)."""
+"""Baselines are quantiles (``_BASE``) of the probes of arithmetic and of memory. Visits are quiet up to these multiples
+of them: reading memory scatters far more. These values minimised the difference between the estimates of two runs
+over 60 models among the tried ones (docs/results/README.md)."""
 
 _FEWEST_QUIET = 3, 1 / 8
 _LOW = 0.1
-"""Where fewer visits than that were quiet, or a smaller share of them, this quantile of all of them stands for a quiet
-one: of 96 visits it repeats to 0.2 to 1 %, and the mean of three that happened to be quiet to 1 to 15 %."""
+"""If fewer visits than ``_FEWEST_QUIET`` were quiet, or a smaller share, this quantile of all visits replaces their
+mean. For 96 visits it repeats to 0.2 to 1 %, the mean of three quiet visits to 1 to 15 %."""
 
 _DRAWS = 200
-"""Of the bootstrap: its standard errors are good to a twentieth."""
+"""Draws of the bootstrap; standard errors are accurate to 5 %."""
 
 Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What the probes take on this machine when it is quiet.
+    """The probes' times on this machine when it is quiet.
 
     Attributes:
         compute_ns: The probe of arithmetic.
@@ -67,7 +67,7 @@ class Baseline:
 
     @classmethod
     def of(cls, visits: Iterable[Visit], known: Iterable[Baseline] = ()) -> Baseline | None:
-        """Low quantiles of all probes, or what earlier runs found where that is less; None without any probe."""
+        """Return low quantiles of all probes, or lower values of earlier runs; None without any probe."""
         probes = np.array([(visit.compute_ns, visit.memory_ns) for visit in visits], dtype=np.float64)
         found = [(visit.compute_ns, visit.memory_ns) for visit in known]
         if probes.size:
@@ -76,19 +76,19 @@ class Baseline:
 
     @classmethod
     def of_run(cls, run: Run) -> Baseline | None:
-        """What a run recorded at its end; None where it has none."""
+        """Return the baseline that a run recorded at its end; None if missing."""
         found = (run.after or {}).get(BASELINE)
         if not isinstance(found, list) or len(found) != 2 or not all(isinstance(probe, int | float) for probe in found):
             return None
         return cls(float(found[0]), float(found[1]))
 
     def quiet(self, visit: Visit) -> bool:
-        """Whether the machine was quiet around a visit."""
+        """Return True if the machine was quiet around a visit."""
         return visit.compute_ns <= _QUIET[0] * self.compute_ns and visit.memory_ns <= _QUIET[1] * self.memory_ns
 
 
 def block_values(blocks: Sequence[Block], unroll: int) -> list[Values]:
-    """Per block, the time of one execution of each sample: ``elapsed_ns / (loops * unroll)``."""
+    """Return per block the time of one execution for each sample: ``elapsed_ns / (loops * unroll)``."""
     values = []
     for block in blocks:
         raw = np.asarray(block.samples, dtype=np.float64).reshape(-1, 2)
@@ -97,9 +97,9 @@ def block_values(blocks: Sequence[Block], unroll: int) -> list[Values]:
 
 
 def time_blocks(values: Sequence[Values]) -> Values:
-    """Means of the time blocks of some sessions; a last one that is short belongs to the one before."""
+    """Return the means of the time blocks of some sessions; a short last one is part of the previous one."""
     sizes = {samples.size for samples in values}
-    if len(sizes) == 1 and sizes.pop() % VISITS_PER_BLOCK == 0:  # as a rule; one by one takes longer
+    if len(sizes) == 1 and sizes.pop() % VISITS_PER_BLOCK == 0:  # the usual case; faster than one by one
         whole: Values = np.concatenate(values).reshape(-1, VISITS_PER_BLOCK).mean(axis=1)
         return whole
     means: list[float] = []
@@ -113,21 +113,21 @@ def time_blocks(values: Sequence[Values]) -> Values:
 
 
 def half_width(means: Values) -> float:
-    """Half of the 95 % interval of the mean of time blocks; infinite for a single one."""
+    """Return half of the 95 % interval of the mean of time blocks; infinite for a single block."""
     if means.size < 2:
         return math.inf
     return student(means.size - 1) * float(means.std(ddof=1)) / math.sqrt(means.size)
 
 
 def summarise(blocks: Sequence[Block], unroll: int) -> Summary:
-    """Statistics over all samples of all blocks.
+    """Compute statistics over all samples of all blocks.
 
     Args:
         blocks: At least one with at least one sample; order (process, round).
         unroll: Copies of the subject per loop.
 
     Raises:
-        ValueError: There is no sample.
+        ValueError: There are no samples.
     """
     filled = [block for block in blocks if block.samples]
     if not filled:
@@ -156,7 +156,7 @@ def summarise(blocks: Sequence[Block], unroll: int) -> Summary:
 
 
 def _verdict(samples: int, half: float, blocks: Sequence[Block]) -> Verdict:
-    """How far a mean can be trusted, by the half-width of its interval in terms of it."""
+    """Return the reliability of a mean, from the relative half-width of its interval."""
     if samples < MIN_SAMPLES:
         return Verdict.TIMED_OUT
     if half <= _STABLE and len({block.process for block in blocks}) > 1:
@@ -165,7 +165,7 @@ def _verdict(samples: int, half: float, blocks: Sequence[Block]) -> Verdict:
 
 
 def quiet_visits(blocks: Sequence[Block], baseline: Baseline | None, *, threads: int = 1) -> list[NDArray[np.bool_]]:
-    """Per block, which of its visits were quiet; none where that is not known.
+    """Return per block a mask of quiet visits; all False if unknown.
 
     Args:
         blocks: Samples with their visits.
@@ -188,10 +188,10 @@ def quiet_visits(blocks: Sequence[Block], baseline: Baseline | None, *, threads:
 def undisturbed(
     blocks: Sequence[Block], unroll: int, baseline: Baseline | None, *, threads: int = 1
 ) -> tuple[float, float]:
-    """Latency on a quiet machine in nanoseconds, and the share of visits that were quiet.
+    """Return the latency on a quiet machine in nanoseconds, and the share of quiet visits.
 
-    The mean of the quiet visits; where there are too few of them, a low quantile of all, which is what a short brick
-    takes in the quiet moments that it finds.
+    The latency is the mean of the quiet visits. If these are too few, it is a low quantile of all visits: the time of a
+    short brick in quiet moments.
     """
     values = np.concatenate(block_values(blocks, unroll))
     quiet = np.concatenate(quiet_visits(blocks, baseline, threads=threads))
@@ -200,7 +200,7 @@ def undisturbed(
 
 
 def _undisturbed(values: Values, quiet: NDArray[np.bool_]) -> Values:
-    """Of each row the mean of its quiet visits, or the low quantile of all where these are too few."""
+    """Return for each row the mean of its quiet visits, or a low quantile of all if these are too few."""
     sizes, calm = np.isfinite(values).sum(axis=1), quiet.sum(axis=1)
     place = _LOW * (sizes - 1)
     below, rows = place.astype(np.intp), np.arange(len(values))
@@ -215,10 +215,10 @@ def _undisturbed(values: Values, quiet: NDArray[np.bool_]) -> Values:
 def undisturbed_error(
     blocks: Sequence[Block], unroll: int, baseline: Baseline | None, *, threads: int = 1
 ) -> tuple[float, float] | None:
-    """Standard error of the undisturbed latency in nanoseconds, and the degrees of freedom that it is known with.
+    """Return the standard error of the undisturbed latency in nanoseconds, and its degrees of freedom.
 
-    By the bootstrap over time blocks (Efron and Tibshirani 1993, section 8.5), for a mean of quiet visits as for a low
-    quantile. None where there is a single time block.
+    Computed by a bootstrap over time blocks (Efron and Tibshirani 1993, section 8.5), for a mean of quiet visits as
+    well as for a low quantile. None for a single time block.
     """
     values, quiet = block_values(blocks, unroll), quiet_visits(blocks, baseline, threads=threads)
     parts: list[tuple[Values, NDArray[np.bool_]]] = []
@@ -229,7 +229,7 @@ def undisturbed_error(
         return None
     widest = max(samples.size for samples, _ in parts)
     filled, known = np.full((len(parts), widest), np.inf), np.zeros((len(parts), widest), dtype=np.bool_)
-    for number, (samples, calm) in enumerate(parts):  # what is missing of a row counts as infinite, and is no visit
+    for number, (samples, calm) in enumerate(parts):  # missing values are infinite and do not count as visits
         filled[number, : samples.size], known[number, : samples.size] = samples, calm
     drawn = np.random.default_rng(0).integers(0, len(parts), (_DRAWS, len(parts)))
     draws = _undisturbed(filled[drawn].reshape(_DRAWS, -1), known[drawn].reshape(_DRAWS, -1))
@@ -237,7 +237,7 @@ def undisturbed_error(
 
 
 def low_probes(blocks: Iterable[Block]) -> tuple[float, float] | None:
-    """Low quantiles of the probes of arithmetic and of memory around some visits; None without any."""
+    """Return low quantiles of the probes of arithmetic and of memory around some visits; None without visits."""
     probes = [(visit.compute_ns, visit.memory_ns) for block in blocks for visit in block.visits]
     if not probes:
         return None
@@ -245,19 +245,20 @@ def low_probes(blocks: Iterable[Block]) -> tuple[float, float] | None:
     return float(compute_ns), float(memory_ns)
 
 
-def alike(one: tuple[float, float] | None, other: tuple[float, float] | None) -> bool:
-    """Whether two machines were the same by low quantiles of their probes, as closely as quiet visits are."""
-    if one is None or other is None:
+def alike(base: tuple[float, float] | None, other: tuple[float, float] | None) -> bool:
+    """Return True if two machines have similar low quantiles of probes, within the limits of quiet visits."""
+    if base is None or other is None:
         return False
-    pairs = zip(one, other, _QUIET, strict=True)
+    pairs = zip(base, other, _QUIET, strict=True)
     return all(max(ours, theirs) <= most * min(ours, theirs) for ours, theirs, most in pairs)
 
 
 @cache
 def student(degrees: float) -> float:
-    """Return the 97.5 % quantile of Student's t; below one degree of freedom, that of one.
+    """Return the 97.5 % quantile of Student's t; below one degree of freedom, the value for one.
 
-    Newton's method on the integral of the density. SciPy's takes 0.2 s to import, a quarter of what ``estimate`` takes.
+    Computed by Newton's method on the integral of the density, because importing SciPy takes 0.2 s, a quarter of
+    ``estimate``.
     """
     degrees = max(1.0, degrees)
     if degrees > _LARGE:

@@ -1,4 +1,4 @@
-"""What the zoo holds: one entry per name, the recipe behind it, and the cache of exported structures."""
+"""The entries of the zoo, their recipes, and the cache of exported structures."""
 
 from __future__ import annotations
 
@@ -26,13 +26,12 @@ from .writer import constant_bytes
 
 # Architectures exported from ``transformers`` on demand, kept as skeletons in the user's cache folder.
 #
-# A file's name carries a digest of everything that made
-# it: recipe, dimensions, the exporter's own source, and the versions of this tool, torch, transformers and onnxscript.
-# Files hold no weights (some hundred kilobytes each) and appear whole or not at all.
+# A file's name contains a digest of recipe, dimensions, the exporter's source, and the versions of this tool, torch,
+# transformers and onnxscript. Files do not contain weights (some hundred kilobytes each) and appear only when complete.
 
 
 _EXPORTER = Path(__file__).with_name("exports.py")
-"""What decides, beside the recipe, what an export is."""
+"""The exporter's source, which decides an export together with the recipe."""
 
 _NEEDED = ("torch", "transformers", "onnxscript")
 _CHILD = {
@@ -44,10 +43,10 @@ _REMEDY = "pip install 'dlbricks[zoo]'"
 
 
 def exported(recipe: Recipe, batch: int, dims: Mapping[str, int]) -> Skeleton:
-    """The skeleton of a recipe, from the cache or exported now (seconds to a minute, in a process of its own).
+    """Return the skeleton of a recipe, from the cache or exported now (seconds to a minute, in a separate process).
 
     Args:
-        recipe: What to build.
+        recipe: The recipe.
         batch: Inputs per execution.
         dims: A value for every dimension of the recipe.
 
@@ -60,14 +59,14 @@ def exported(recipe: Recipe, batch: int, dims: Mapping[str, int]) -> Skeleton:
 
 
 def exported_open(recipe: Recipe, batch: int) -> onnx.ModelProto:
-    """The same, but that the recipe's own dimensions stay open, under their names: what a loop of any length executes.
+    """Return the model of a recipe with its dimensions open under their names, for a loop of any length.
 
     Args:
-        recipe: What to build.
+        recipe: The recipe.
         batch: Inputs per execution.
 
     Raises:
-        ModelError: As for ``exported``.
+        ModelError: As in ``exported``.
     """
     dims = dict(recipe.entry.dims)
     path = cache_folder() / "zoo" / f"{recipe.entry.name}-open-{digest(recipe, batch, dims)}.onnx"
@@ -75,7 +74,7 @@ def exported_open(recipe: Recipe, batch: int) -> onnx.ModelProto:
 
 
 def _kept(recipe: Recipe, batch: int, dims: Sequence[str], path: Path) -> onnx.ModelProto:
-    """The file in the cache; where there is none that can be read, it is exported."""
+    """Return the file in the cache; export it if it is missing or unreadable."""
     model = _cached(path)
     if model is None:
         _export(recipe.entry.name, batch, dims, path)
@@ -84,7 +83,7 @@ def _kept(recipe: Recipe, batch: int, dims: Sequence[str], path: Path) -> onnx.M
 
 
 def digest(recipe: Recipe, batch: int, dims: Mapping[str, int]) -> str:
-    """Everything that makes an exported skeleton, in short.
+    """Return a digest of everything that decides an exported skeleton.
 
     Raises:
         ModelError: The ``zoo`` extra is not installed.
@@ -95,7 +94,7 @@ def digest(recipe: Recipe, batch: int, dims: Mapping[str, int]) -> str:
         raise ModelError(
             f"zoo model '{recipe.entry.name}' is exported with {error.name}, which is not installed", remedy=_REMEDY
         ) from error
-    build = replace(recipe, entry=_NAMELESS)  # what the list says about it makes no difference
+    build = replace(recipe, entry=_NAMELESS)  # the list's entry does not matter
     parts = (__version__, *versions, _exporter(), repr(build), str(batch), repr(sorted(dims.items())))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
@@ -173,7 +172,7 @@ _LIGHT = {name: ZooEntry(name, "image classification", "cnn", "light") for name 
 
 
 def names() -> list[ZooEntry]:
-    """Every entry of the zoo, whether or not its extra is installed: light, built-in, exported."""
+    """Return every entry of the zoo, with or without its extra installed: light, built-in, exported."""
     return [
         *_LIGHT.values(),
         *(built.entry for built in _BUILT_IN.values()),
@@ -182,13 +181,13 @@ def names() -> list[ZooEntry]:
 
 
 def structure(name: str, *, batch: int | None = None, dims: Mapping[str, int] | None = None) -> Skeleton:
-    """The skeleton of a zoo model, without weights.
+    """Return the skeleton of a zoo model, without weights.
 
     Args:
         name: A name of ``names()``.
-        batch: Inputs per execution; 1 where None.
-        dims: Values of named dimensions (``sequence_length``, ``image_size``); names that this model does not have are
-            ignored, because one choice serves all models of a command.
+        batch: Inputs per execution; None for 1.
+        dims: Values of named dimensions (``sequence_length``, ``image_size``). Names that this model lacks are ignored,
+            because one choice serves all models of a command.
 
     Raises:
         ModelNotFound: No entry has this name.
@@ -214,18 +213,18 @@ def structure(name: str, *, batch: int | None = None, dims: Mapping[str, int] | 
 
 
 def open_structure(name: str, *, batch: int | None = None) -> onnx.ModelProto:
-    """A decoder of the zoo whose lengths stay open under their names: what a loop of any length executes.
+    """Return a decoder of the zoo with lengths open under their names, for a loop of any length.
 
     Args:
         name: A name of ``names()`` that ends in ``_prompt`` or ``_step``.
-        batch: Inputs per execution; 1 where None.
+        batch: Inputs per execution; None for 1.
 
     Returns:
-        In skeleton form, but for the dimensions that are open.
+        Skeleton form with open dimensions.
 
     Raises:
         ModelNotFound: No entry has this name.
-        ModelError: It is no such decoder, or the entry's extra is not installed.
+        ModelError: The entry is another kind of model, or its extra is not installed.
     """
     if name not in {entry.name for entry in names()}:
         raise ModelNotFound(f"no model '{name}' in the zoo", remedy="see 'dlbricks models list'")
@@ -241,11 +240,11 @@ def open_structure(name: str, *, batch: int | None = None) -> onnx.ModelProto:
 
 
 def fingerprint(name: str, dims: Mapping[str, int]) -> str:
-    """What a zoo model is made of, in short, beside its batch and what is the same in one version of dlbricks and onnx.
+    """Return a digest of a zoo model, without its batch and anything constant in one version of dlbricks and onnx.
 
     Args:
         name: A name of ``names()``.
-        dims: As for ``structure``.
+        dims: As in ``structure``.
 
     Raises:
         ModelError: The entry's extra is not installed.

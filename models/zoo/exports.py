@@ -1,10 +1,10 @@
-"""The child process that turns a recipe into a skeleton: it alone, with ``calls``, imports torch and transformers.
+"""The child process that exports a recipe as a skeleton; only this module imports torch and transformers.
 
 Run as ``python -m dlbricks.models.zoo.exports NAME OUT BATCH [DIMENSION=VALUE...]``; a question mark behind a VALUE
-says that it is an example, and the dimension stays open. No weight is ever stored: each parameter is one "not a number"
-stretched over its shape (a view of four bytes). What the exporter folds out of parameters is then not a number either,
-and everything else is a true constant of the architecture: masks, positions, indices. Parameters carry different
-payload bits, so that the exporter does not merge equal-looking ones.
+marks an example of an open dimension. Weights are never stored: each parameter is one "not a number" stretched over its
+shape (a view of four bytes). Values that the exporter folds from parameters are then NaN too. All others are true
+constants of the architecture: masks, positions, indices. Parameters have different payload bits, so that the exporter
+does not merge them.
 """
 
 from __future__ import annotations
@@ -33,12 +33,11 @@ if TYPE_CHECKING:
 # ruff: noqa: TID251 - runs torch, in the process of ``exports``
 
 
-# How the model of a recipe is called: as a module that takes and returns tensors alone, as an exporter wants it.
+# The call of a recipe's model: exporters require a module that takes and returns tensors only.
 #
-# A decoder is called as a whole, or as a loop runs it: its *prompt* fills a cache of keys and values, which is
-# returned (``present``), and its *step* takes that of the past and returns it one position longer. The prompt of an
-# encoder-decoder encodes the source as well and returns a second cache, of the source (``cross``), which all steps
-# read.
+# A decoder is called as a whole, or as in a loop. Its *prompt* returns a new cache of keys and values (``present``);
+# its *step* takes the past cache and returns it one position longer. The prompt of an encoder-decoder also encodes the
+# source and returns a second cache, of the source (``cross``), which all steps read.
 
 
 _PAST = "past_length"
@@ -47,14 +46,14 @@ _SOURCE = "encoder_length"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExportCall:
-    """A model, and what it is called with.
+    """A model and the arguments of its call.
 
     Attributes:
-        module: Takes and returns tensors.
+        module: A module that takes and returns tensors.
         inputs: Names of its inputs, in order.
-        tensors: Inputs of the right types; the exporter looks at nothing else.
-        shapes: Of each input: sizes, or names of dimensions.
-        outputs: Names of what it returns.
+        tensors: Inputs of the right types; the exporter ignores their values.
+        shapes: Shape of each input: sizes, or names of dimensions.
+        outputs: Names of its outputs.
     """
 
     module: torch.nn.Module
@@ -65,12 +64,12 @@ class ExportCall:
 
 
 def call_of(model: torch.nn.Module, config: Any, recipe: Recipe, values: Mapping[str, int]) -> ExportCall:
-    """How a recipe calls its model.
+    """Return the call of a recipe's model.
 
     Args:
-        model: As built.
-        config: What it was built from.
-        recipe: Says what there is of caches; that of an encoder-decoder is a step where a dimension counts the past.
+        model: The built model.
+        config: Its configuration.
+        recipe: The recipe with its caches; for an encoder-decoder it is a step if a dimension counts the past.
         values: A value for every dimension, and the batch.
     """
     crossed = recipe.cache == "crossed"
@@ -92,14 +91,14 @@ def call_of(model: torch.nn.Module, config: Any, recipe: Recipe, values: Mapping
 
 
 def _layers(config: Any, recipe: Recipe) -> int:
-    """Layers that have keys and values in a cache."""
+    """Return the number of layers with keys and values in a cache."""
     if recipe.cache != "crossed":
         return int(config.num_hidden_layers) if recipe.cache else 0
     return int(getattr(config, "num_decoder_layers", None) or config.decoder_layers)
 
 
 def _as_function(model: torch.nn.Module, recipe: Recipe, parts: int) -> torch.nn.Module:
-    """The model as a module of tensors; behind the recipe's own inputs stand as many parts of each cache."""
+    """Return the model as a module of tensors; the parts of each cache follow the recipe's own inputs."""
     import torch
     from transformers import EncoderDecoderCache
     from transformers.modeling_outputs import BaseModelOutput
@@ -120,7 +119,7 @@ def _as_function(model: torch.nn.Module, recipe: Recipe, parts: int) -> torch.nn
             if past:
                 options["past_key_values"] = EncoderDecoderCache(*past) if crossed else past[0]
             if past and crossed:
-                # Of what the encoder gave nothing is read: its keys and values are in the cache.
+                # The encoder's output is not read: its keys and values are in the cache.
                 unread = torch.zeros(tensors[0].shape[0], tensors[own + parts].shape[2], self.model.config.d_model)
                 options["encoder_outputs"] = BaseModelOutput(last_hidden_state=unread)
             result = self.model(**options)
@@ -136,7 +135,7 @@ def _as_function(model: torch.nn.Module, recipe: Recipe, parts: int) -> torch.nn
 
 
 def _filled(config: Any, tensors: Sequence[torch.Tensor]) -> Any:
-    """A cache of keys and values, layer by layer."""
+    """Return a cache of keys and values, layer by layer."""
     from transformers import DynamicCache
 
     cache = DynamicCache(config=config)
@@ -166,7 +165,7 @@ def _size(dimension: int | str, values: Mapping[str, int]) -> int:
 
 
 def _empty(config: Any, batch: int, length: int, count: int) -> list[torch.Tensor]:
-    """Empty keys and values: (batch, heads of the cache, length, width of a head)."""
+    """Return empty keys and values: (batch, heads of the cache, length, width of a head)."""
     import torch
 
     heads = getattr(config, "decoder_attention_heads", None) or config.num_attention_heads
@@ -187,7 +186,7 @@ def export(recipe: Recipe, batch: int, dims: Mapping[str, int], opened: Collecti
     """Build the model of a recipe and export its structure.
 
     Args:
-        recipe: What to build.
+        recipe: The recipe.
         batch: Inputs per execution.
         dims: A value for every dimension of the recipe.
         opened: Dimensions that stay open under their names; their values are examples.
@@ -217,7 +216,7 @@ def export(recipe: Recipe, batch: int, dims: Mapping[str, int], opened: Collecti
 
 
 def _configuration(name: str, sizes: Mapping[str, Any], dims: Mapping[str, int]) -> Any:
-    """A configuration object; an image size of the recipe's dimensions becomes that of the configuration."""
+    """Return a configuration object with the recipe's image size."""
     import transformers
 
     arguments = {
@@ -234,7 +233,7 @@ def _configuration(name: str, sizes: Mapping[str, Any], dims: Mapping[str, int])
 
 
 def _forget(model: torch.nn.Module) -> None:
-    """Replace every learned number by not-a-number, without memory; computed buffers keep their values."""
+    """Replace every learned number by NaN, without memory; computed buffers keep their values."""
     import torch
 
     for module in model.modules():
@@ -251,8 +250,8 @@ def _forget(model: torch.nn.Module) -> None:
         tensor.data = unknown.to(tensor.dtype).expand(tensor.shape)
 
 
-def _open_axes(shapes: Iterable[Sequence[int | str]], opened: Collection[str]) -> dict[str, Any]:
-    """Which axes of which input stay open, as the exporter wants it said."""
+def _open_axes(shapes: Iterable[Sequence[int | str]], opened: Collection[str]) -> dict[str, tuple[dict[int, Any], ...]]:
+    """Return the open axes of each input, in the exporter's form."""
     import torch
 
     sizes = {name: torch.export.Dim(name, min=2) for name in opened}
@@ -270,7 +269,7 @@ def _open_axes(shapes: Iterable[Sequence[int | str]], opened: Collection[str]) -
 
 
 def _skeleton(program: Any) -> onnx.ModelProto:
-    """Skeleton form of an exported program: parameters become inputs in the order of their use, constants stay."""
+    """Return the skeleton form of an exported program: parameters become inputs in the order of their use."""
     graph = program.model.graph
     used = {value: None for node in graph for value in node.inputs if value is not None}
     constants = [value for value in used if value.name in graph.initializers]
@@ -292,7 +291,7 @@ def _skeleton(program: Any) -> onnx.ModelProto:
 
 
 def _merge_equal_constants(graph: onnx.GraphProto) -> None:
-    """Keep one of the tables (relative positions, masks) that every layer carries again."""
+    """Keep one of equal tables (relative positions, masks) that every layer repeats."""
     first: dict[tuple[int, tuple[int, ...], bytes], str] = {}
     renamed: dict[str, str] = {}
     kept = []
@@ -311,12 +310,12 @@ def _merge_equal_constants(graph: onnx.GraphProto) -> None:
 
 
 def _is_learned(array: npt.NDArray[Any]) -> bool:
-    """Whether a constant was made from parameters, which are not numbers."""
+    """Return True if a constant was computed from parameters, which are NaN."""
     return array.dtype.kind == "f" and bool(np.isnan(array.flat[:1]).any() or np.isnan(array).any())
 
 
 def _strip(model: onnx.ModelProto) -> None:
-    """Drop what only the exporter needed: stack traces, module names, documentation."""
+    """Drop information of the exporter only: stack traces, module names, documentation."""
     for holder in (
         model,
         model.graph,
@@ -338,9 +337,9 @@ def main(arguments: list[str]) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             model = export(RECIPES[name], int(batch), chosen, opened)
-    except Exception as error:  # models and the exporter raise anything; the parent reads the last line
+    except Exception as error:  # models and the exporter raise any error; the parent reads the last line
         cause: BaseException = error
-        while cause.__cause__ is not None:  # the exporter wraps what the model said in advice on the exporter
+        while cause.__cause__ is not None:  # the exporter wraps the model's error
             cause = cause.__cause__
         raise ModelError(f"{type(cause).__name__}: {cause}") from error
     Path(out).write_bytes(model.SerializeToString(deterministic=True))

@@ -1,18 +1,14 @@
-"""What to build from ``transformers``: classes, published sizes, inputs. Data only, without any heavy import."""
+"""Recipes for ``transformers``: classes, published sizes, inputs. Data only, without heavy imports."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-# How one architecture is built from ``transformers`` and called, and the kinds of recipe that tables are made of.
-#
-# ``sizes`` holds what differs from the configuration class's own defaults, which are themselves published sizes
-# (those of ``ResNetConfig`` are ResNet-50's). A nested ``{"class": NAME, ...}`` is a configuration of its own.
-
-
-# One line of the zoo's list.
+# Kinds of recipes. ``sizes`` contains differences from the defaults of the configuration class, which are published
+# sizes too (the defaults of ``ResNetConfig`` are ResNet-50's). A nested ``{"class": NAME, ...}`` is another
+# configuration.
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +16,13 @@ class ZooEntry:
     """One architecture of the zoo.
 
     Attributes:
-        name: What the user types.
-        task: What the model is for: ``image classification``, ``language modelling``.
-        family: Kind of architecture: ``cnn``, ``transformer``, ``mlp``, or ``hybrid`` where several carry the work.
+        name: The name for users.
+        task: The model's purpose: ``image classification``, ``language modelling``.
+        family: Kind of architecture: ``cnn``, ``transformer``, ``mlp``, or ``hybrid`` for several.
         origin: ``light`` (a file of the onnx wheel), ``built-in`` (written by code), ``export`` (from transformers).
-        extra: The optional dependencies that it needs, as in ``pip install 'dlbricks[zoo]'``; None for none.
-        dims: Named dimensions that can be chosen beside the batch, with their defaults.
-        denormals: Why the architecture itself makes denormal numbers; empty where it does not.
+        extra: Its optional dependencies, as in ``pip install 'dlbricks[zoo]'``; None for none.
+        dims: Named dimensions that can be chosen, in addition to the batch, with their defaults.
+        denormals: Why the architecture itself makes denormal numbers; empty if it does not.
     """
 
     name: str
@@ -49,7 +45,7 @@ class Input:
 
     Attributes:
         name: Argument of the model's ``forward``.
-        dtype: ``float32``; ``tokens`` for numbers of the vocabulary; ``mask`` for int64 ones.
+        dtype: ``float32``; ``tokens`` for vocabulary indices; ``mask`` for int64 ones.
         shape: Sizes, or names of dimensions; ``+`` adds two names.
     """
 
@@ -60,7 +56,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How one exported architecture is built and called.
+    """The construction and call of one exported architecture.
 
     Attributes:
         entry: Its line in the zoo's list.
@@ -70,9 +66,9 @@ class Recipe:
         inputs: Inputs, in order.
         outputs: Fields of the model's output that become graph outputs.
         part: Submodule to export instead of the whole; empty for the whole.
-        cache: What a decoder does with keys and values: ``filled``, they are outputs; ``extended``, those of past
-            tokens are inputs and outputs too; ``crossed``, those of an encoder-decoder, of its source as well, are
-            outputs, and inputs where a dimension counts the past; empty, neither.
+        cache: A decoder's use of keys and values. ``filled``: they are outputs. ``extended``: past ones are also
+            inputs. ``crossed``: an encoder-decoder's own and its source's are outputs, and inputs if a dimension counts
+            the past. Empty: none.
         options: Further arguments of ``forward``.
     """
 
@@ -101,17 +97,17 @@ _LANGUAGE = "language modelling"
 _TRANSLATION = (*TEXT, Input("decoder_input_ids", "tokens", ("batch", "decoder_length")))
 
 
-def _entry(name: str, task: str, family: Family, denormals: str, **dims: int) -> ZooEntry:
-    return ZooEntry(name, task, family, "export", "zoo", tuple(dims.items()), denormals)
+def _entry(name: str, task: str, family: Family, /, **dims: int) -> ZooEntry:
+    return ZooEntry(name, task, family, "export", "zoo", tuple(dims.items()))
 
 
 def vision(
     name: str, family: Family, architecture: str, config: str, *, task: str = "image classification",
     image_size: int = 224, outputs: tuple[str, ...] = ("logits",), denormals: str = "", **sizes: Any,
 ) -> Recipe:  # fmt: skip
-    """A model of square images."""
+    """Make a recipe of a model of square images."""
     pixels = Input("pixel_values", "float32", ("batch", 3, "image_size", "image_size"))
-    entry = _entry(name, task, family, denormals, image_size=image_size)
+    entry = replace(_entry(name, task, family, image_size=image_size), denormals=denormals)
     if task == "image classification":
         sizes = {"num_labels": 1000, **sizes}
     return Recipe(entry, architecture, config, sizes, (pixels,), outputs)
@@ -121,22 +117,22 @@ def encoder(
     name: str, architecture: str, config: str, *, sequence_length: int = 128,
     outputs: tuple[str, ...] = ("last_hidden_state",), **sizes: Any,
 ) -> Recipe:  # fmt: skip
-    """An encoder of text with a mask."""
-    entry = _entry(name, "text encoding", "transformer", "", sequence_length=sequence_length)
+    """Make a recipe of an encoder of text with a mask."""
+    entry = _entry(name, "text encoding", "transformer", sequence_length=sequence_length)
     return Recipe(entry, architecture, config, sizes, TEXT, outputs)
 
 
 def decoder(name: str, architecture: str, config: str, **sizes: Any) -> tuple[Recipe, Recipe, Recipe]:
-    """A language model over a whole prompt; and as a loop runs it: prompt into a cache, then one step at a time."""
-    whole = _entry(name, _LANGUAGE, "transformer", "", sequence_length=128)
+    """Make recipes of a language model: over a whole prompt, and as in a loop (prompt into a cache, then steps)."""
+    whole = _entry(name, _LANGUAGE, "transformer", sequence_length=128)
     alone = Recipe(whole, architecture, config, sizes, TEXT, ("logits",), options={"use_cache": False})
     return (alone, *generator(name, architecture, config, **sizes))
 
 
 def generator(name: str, architecture: str, config: str, **sizes: Any) -> tuple[Recipe, Recipe]:
-    """What generates text: a prompt that fills a cache of keys and values, and one step that extends it."""
-    prompt = _entry(f"{name}_prompt", f"{_LANGUAGE}, prompt into KV cache", "transformer", "", sequence_length=128)
-    step = _entry(f"{name}_step", f"{_LANGUAGE}, one step with KV cache", "transformer", "", past_length=128)
+    """Make recipes that generate text: a prompt that fills a cache of keys and values, and one step that extends it."""
+    prompt = _entry(f"{name}_prompt", f"{_LANGUAGE}, prompt into KV cache", "transformer", sequence_length=128)
+    step = _entry(f"{name}_step", f"{_LANGUAGE}, one step with KV cache", "transformer", past_length=128)
     return (
         Recipe(prompt, architecture, config, sizes, TEXT, ("logits",), cache="filled", options={"use_cache": True}),
         Recipe(step, architecture, config, sizes, _STEP, ("logits",), cache="extended"),
@@ -144,8 +140,8 @@ def generator(name: str, architecture: str, config: str, **sizes: Any) -> tuple[
 
 
 def translator(name: str, architecture: str, config: str, **sizes: Any) -> Recipe:
-    """An encoder and a decoder of text."""
-    entry = _entry(name, "encoder-decoder", "transformer", "", sequence_length=64, decoder_length=32)
+    """Make a recipe of an encoder and a decoder of text."""
+    entry = _entry(name, "encoder-decoder", "transformer", sequence_length=64, decoder_length=32)
     return Recipe(entry, architecture, config, sizes, _TRANSLATION, ("logits",), options={"use_cache": False})
 
 
@@ -153,11 +149,9 @@ def answering(
     name: str, task: str, architecture: str, config: str, *source: Input, dims: Mapping[str, int] | None = None,
     **sizes: Any,
 ) -> tuple[Recipe, Recipe]:  # fmt: skip
-    """An encoder-decoder as a loop runs it: the source and the first tokens into caches, then one step at a time."""
-    prompt = _entry(
-        f"{name}_prompt", f"{task}, prompt into KV cache", "transformer", "", sequence_length=4, **dims or {}
-    )
-    step = _entry(f"{name}_step", f"{task}, one step with KV cache", "transformer", "", past_length=128, **dims or {})
+    """Make recipes of an encoder-decoder as in a loop: source and first tokens into caches, then single steps."""
+    prompt = _entry(f"{name}_prompt", f"{task}, prompt into KV cache", "transformer", sequence_length=4, **dims or {})
+    step = _entry(f"{name}_step", f"{task}, one step with KV cache", "transformer", past_length=128, **dims or {})
     first, token = (Input("decoder_input_ids", "tokens", ("batch", length)) for length in ("sequence_length", 1))
     return (
         Recipe(prompt, architecture, config, sizes, (*source, first), ("logits",), cache="crossed"),
@@ -166,16 +160,14 @@ def answering(
 
 
 def general(
-    name: str, task: str, family: Family, architecture: str, config: str, *inputs: Input,
-    outputs: tuple[str, ...] = ("logits",), part: str = "", options: Mapping[str, Any] | None = None,
-    dims: Mapping[str, int] | None = None, denormals: str = "", **sizes: Any,
+    entry: ZooEntry, architecture: str, config: str, *inputs: Input, outputs: tuple[str, ...] = ("logits",),
+    part: str = "", options: Mapping[str, Any] | None = None, **sizes: Any,
 ) -> Recipe:  # fmt: skip
-    """A model with inputs of its own."""
-    entry = _entry(name, task, family, denormals, **(dims or {}))
+    """Make a recipe of a model with the given inputs."""
     return Recipe(entry, architecture, config, sizes, inputs, outputs, part=part, options=dict(options or {}))
 
 
-# Recipes of models that take images. Data only.
+# Recipes of models of images. Data only.
 
 
 _BASIC: dict[str, Any] = {"layer_type": "basic", "hidden_sizes": [64, 128, 256, 512]}
@@ -284,7 +276,7 @@ _VISION_NEWCOMERS = (
            decoder_ffn_dim=512, num_feature_levels=2, decoder_layers=3, decoder_n_points=[6, 6], num_labels=80,
            **_DETECTION),
     # UVDoc (Verhoeven et al. 2023; PaddlePaddle/UVDoc_safetensors): the defaults, at the only size that it is used at.
-    general("uvdoc", "document rectification", "cnn", "UVDocModel", "UVDocConfig",
+    general(_entry("uvdoc", "document rectification", "cnn"), "UVDocModel", "UVDocConfig",
             Input("pixel_values", "float32", ("batch", 3, 712, 488)), outputs=("last_hidden_state",),
             backbone_config={"class": "UVDocBackboneConfig",
                              "out_features": ["stage1", "stage2", "stage3", "stage4", "stage5", "stage6"]}),
@@ -292,9 +284,9 @@ _VISION_NEWCOMERS = (
     vision("pp_ocrv5_det", "cnn", "PPOCRV5MobileDetForObjectDetection", "PPOCRV5MobileDetConfig",
            task="text detection", outputs=("last_hidden_state",), image_size=640),
     # Its recogniser; strides of the backbone as PaddleOCR has them for lines of text (rec_lcnetv3.py, NET_CONFIG_rec).
-    general("pp_ocrv5_rec", "text recognition", "hybrid", "PPOCRV5MobileRecForTextRecognition",
+    general(_entry("pp_ocrv5_rec", "text recognition", "hybrid", width=320), "PPOCRV5MobileRecForTextRecognition",
             "PPOCRV5MobileRecConfig", Input("pixel_values", "float32", ("batch", 3, 48, "width")),
-            outputs=("last_hidden_state",), dims={"width": 320},
+            outputs=("last_hidden_state",),
             backbone_config={
                 "class": "PPLCNetV3Config", "scale": 0.95, "divisor": 16, "out_features": ["stage5"],
                 "block_configs": [
@@ -311,25 +303,26 @@ _VISION_NEWCOMERS = (
 VISION: tuple[Recipe, ...] = (*_CLASSIFIERS, *_DETECTORS, *_SEGMENTERS, *_VISION_NEWCOMERS)
 
 
-# Recipes of models that take sound or other series of measurements. Data only.
+# Recipes of models of sound or other series of measurements. Data only.
 
 
 _WAVE = Input("input_values", "float32", ("batch", "samples"))
 _SPEECH = (
-    general("whisper_tiny_encoder", "speech", "transformer", "WhisperModel", "WhisperConfig",
+    general(_entry("whisper_tiny_encoder", "speech", "transformer"), "WhisperModel", "WhisperConfig",
             Input("input_features", "float32", ("batch", 80, 3000)),
-            part="encoder", outputs=("last_hidden_state",), dims={}),
-    general("whisper_tiny_decoder", "speech", "transformer", "WhisperForCausalLM", "WhisperConfig",
+            part="encoder", outputs=("last_hidden_state",)),
+    general(_entry("whisper_tiny_decoder", "speech", "transformer", decoder_length=32),
+            "WhisperForCausalLM", "WhisperConfig",
             Input("input_ids", "tokens", ("batch", "decoder_length")),
             Input("encoder_hidden_states", "float32", ("batch", 1500, 384)),
-            options={"use_cache": False}, dims={"decoder_length": 32}),
+            options={"use_cache": False}),
     *answering("whisper_tiny", "speech", "WhisperForConditionalGeneration", "WhisperConfig",
                Input("input_features", "float32", ("batch", 80, 3000))),
-    general("wav2vec2_base", "speech", "hybrid", "Wav2Vec2ForCTC", "Wav2Vec2Config", _WAVE, dims={"samples": 32000}),
-    general("hubert_base", "speech", "hybrid", "HubertModel", "HubertConfig", _WAVE,
-            outputs=("last_hidden_state",), dims={"samples": 32000}),
-    general("ast_base", "speech", "transformer", "ASTForAudioClassification", "ASTConfig",
-            Input("input_values", "float32", ("batch", 1024, 128)), dims={}),
+    general(_entry("wav2vec2_base", "speech", "hybrid", samples=32000), "Wav2Vec2ForCTC", "Wav2Vec2Config", _WAVE),
+    general(_entry("hubert_base", "speech", "hybrid", samples=32000), "HubertModel", "HubertConfig", _WAVE,
+            outputs=("last_hidden_state",)),
+    general(_entry("ast_base", "speech", "transformer"), "ASTForAudioClassification", "ASTConfig",
+            Input("input_values", "float32", ("batch", 1024, 128))),
 )  # fmt: skip
 
 _DECODED = Input("decoder_input_ids", "tokens", ("batch", "decoder_length"))
@@ -337,40 +330,40 @@ _DECODED = Input("decoder_input_ids", "tokens", ("batch", "decoder_length"))
 # What earlier results have not seen; no family of theirs.
 _SIGNAL_NEWCOMERS = (
     # facebook/s2t-small-librispeech-asr, the defaults.
-    general("s2t_small", "speech", "transformer", "Speech2TextForConditionalGeneration", "Speech2TextConfig",
-            Input("input_features", "float32", ("batch", "frames", 80)), _DECODED, options={"use_cache": False},
-            dims={"frames": 400, "decoder_length": 32}),
+    general(_entry("s2t_small", "speech", "transformer", frames=400, decoder_length=32),
+            "Speech2TextForConditionalGeneration", "Speech2TextConfig",
+            Input("input_features", "float32", ("batch", "frames", 80)), _DECODED, options={"use_cache": False}),
     # UsefulSensors/moonshine-tiny, the defaults.
-    general("moonshine_tiny", "speech", "transformer", "MoonshineForConditionalGeneration", "MoonshineConfig",
-            _WAVE, _DECODED, options={"use_cache": False}, dims={"samples": 64000, "decoder_length": 32}),
+    general(_entry("moonshine_tiny", "speech", "transformer", samples=64000, decoder_length=32),
+            "MoonshineForConditionalGeneration", "MoonshineConfig",
+            _WAVE, _DECODED, options={"use_cache": False}),
     # SEW-tiny (Wu et al. 2021, table 2: width 512, 41 M parameters).
-    general("sew_tiny", "speech", "hybrid", "SEWForCTC", "SEWConfig", _WAVE, dims={"samples": 32000},
+    general(_entry("sew_tiny", "speech", "hybrid", samples=32000), "SEWForCTC", "SEWConfig", _WAVE,
             hidden_size=512, num_attention_heads=8, intermediate_size=2048),
     # google/medasr, the defaults: a conformer.
-    general("medasr", "speech", "hybrid", "LasrForCTC", "LasrCTCConfig",
-            Input("input_features", "float32", ("batch", "frames", 128)), dims={"frames": 200}),
+    general(_entry("medasr", "speech", "hybrid", frames=200), "LasrForCTC", "LasrCTCConfig",
+            Input("input_features", "float32", ("batch", "frames", 128))),
     # descript/dac_16khz, the defaults.
-    general("dac_16khz", "audio coding", "cnn", "DacModel", "DacConfig",
-            Input("input_values", "float32", ("batch", 1, "samples")), outputs=("audio_values",),
-            dims={"samples": 8000}),
+    general(_entry("dac_16khz", "audio coding", "cnn", samples=8000), "DacModel", "DacConfig",
+            Input("input_values", "float32", ("batch", 1, "samples")), outputs=("audio_values",)),
     # dg845/univnet-dev (UnivNet-c32, Jang et al. 2021), the defaults.
-    general("univnet", "speech synthesis", "cnn", "UnivNetModel", "UnivNetConfig",
+    general(_entry("univnet", "speech synthesis", "cnn", frames=32), "UnivNetModel", "UnivNetConfig",
             Input("input_features", "float32", ("batch", "frames", 100)),
-            Input("noise_sequence", "float32", ("batch", "frames", 64)), outputs=("waveforms",), dims={"frames": 32}),
+            Input("noise_sequence", "float32", ("batch", "frames", 64)), outputs=("waveforms",)),
     # PatchTST/64 (Nie et al. 2023, appendix A.1), the 21 channels of its data set Weather.
-    general("patchtst", "forecasting", "transformer", "PatchTSTForPrediction", "PatchTSTConfig",
+    general(_entry("patchtst", "forecasting", "transformer"), "PatchTSTForPrediction", "PatchTSTConfig",
             Input("past_values", "float32", ("batch", 512, 21)), outputs=("prediction_outputs",),
             context_length=512, patch_length=16, patch_stride=8, num_input_channels=21, num_attention_heads=16,
             ffn_dim=256, prediction_length=96),
     # As in IBM's notebook on transfer (github.com/ibm-granite/granite-tsfm), the 321 channels of its data set
     # Electricity.
-    general("patchtsmixer", "forecasting", "mlp", "PatchTSMixerForPrediction", "PatchTSMixerConfig",
+    general(_entry("patchtsmixer", "forecasting", "mlp"), "PatchTSMixerForPrediction", "PatchTSMixerConfig",
             Input("past_values", "float32", ("batch", 512, 321)), outputs=("prediction_outputs",),
             context_length=512, patch_length=8, patch_stride=8, num_input_channels=321, d_model=16, num_layers=8,
             prediction_length=96),
     # As in huggingface.co/blog/time-series-transformers: two years of months from four, with lags of up to three years,
     # of one of 366 series, by the month and its age.
-    general("time_series_transformer", "forecasting", "transformer", "TimeSeriesTransformerModel",
+    general(_entry("time_series_transformer", "forecasting", "transformer"), "TimeSeriesTransformerModel",
             "TimeSeriesTransformerConfig", Input("past_values", "float32", ("batch", 85)),
             Input("past_time_features", "float32", ("batch", 85, 2)),
             Input("past_observed_mask", "mask", ("batch", 85)),
@@ -385,7 +378,7 @@ _SIGNAL_NEWCOMERS = (
 SIGNALS: tuple[Recipe, ...] = (*_SPEECH, *_SIGNAL_NEWCOMERS)
 
 
-# Recipes of models that take text. Data only.
+# Recipes of models of text. Data only.
 
 
 _ENCODERS = (
@@ -449,8 +442,8 @@ _TEXT_NEWCOMERS = (
     # YituTech/conv-bert-base, the defaults.
     encoder("convbert_base", "ConvBertModel", "ConvBertConfig"),
     # google/fnet-base, the defaults; it takes no mask.
-    general("fnet_base", "text encoding", "transformer", "FNetModel", "FNetConfig", _TOKENS,
-            outputs=("last_hidden_state",), dims={"sequence_length": 128}),
+    general(_entry("fnet_base", "text encoding", "transformer", sequence_length=128), "FNetModel", "FNetConfig",
+            _TOKENS, outputs=("last_hidden_state",)),
 )  # fmt: skip
 
 TEXTS: tuple[Recipe, ...] = (*_ENCODERS, *_DECODERS, *_TRANSLATORS, *_ANSWERING, *_TEXT_NEWCOMERS)

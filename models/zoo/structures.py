@@ -1,4 +1,4 @@
-"""Structures that need no exporter: BERT-base, GPT-2 and ViT-B/16 as PyTorch exports them, and the CNNs of onnx."""
+"""Structures written without an exporter: BERT-base, GPT-2 and ViT-B/16 as from PyTorch, and the CNNs of onnx."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from ...errors import ModelNotFound
 from ..skeleton import Skeleton, mark_weight
 from .writer import GraphWriter, constant_bytes
 
-# The parts that the three built-in transformers share, written as PyTorch's ONNX exporter writes them.
-#
-# The forms matter: ONNX Runtime finds GELU, scaled products and residual normalisation by these chains of operators.
+# Common parts of the three built-in transformers, in the form of PyTorch's ONNX exporter. The forms matter: ONNX
+# Runtime finds GELU, scaled products and residual normalisation by these chains of operators.
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,25 +43,28 @@ class TransformerConfig:
 
 
 def dense(graph: GraphWriter, x: str, name: str, inputs: int, outputs: int) -> str:
-    """A linear layer over the last axis: MatMul with the weight of shape (inputs, outputs), then Add of the bias."""
+    """Append a linear layer over the last axis.
+
+    MatMul with the weight of shape (inputs, outputs), then Add of the bias.
+    """
     product = graph.node("MatMul", x, graph.weight(f"{name}.weight", inputs, outputs))
     return graph.node("Add", product, graph.weight(f"{name}.bias", outputs))
 
 
 def layer_norm(graph: GraphWriter, x: str, name: str, config: TransformerConfig) -> str:
-    """Layer normalisation over the last axis."""
+    """Append layer normalisation over the last axis."""
     scale, bias = (graph.weight(f"{name}.{part}", config.hidden) for part in ("weight", "bias"))
     return graph.node("LayerNormalization", x, scale, bias, axis=-1, epsilon=config.epsilon)
 
 
 def gelu(graph: GraphWriter, x: str) -> str:
-    """The exact GELU: x / 2 · (1 + erf(x / √2))."""
+    """Append the exact GELU: x / 2 · (1 + erf(x / √2))."""
     erf = graph.node("Erf", graph.node("Div", x, graph.constant(math.sqrt(2.0))))
     return graph.node("Mul", graph.node("Mul", x, graph.node("Add", erf, graph.constant(1.0))), graph.constant(0.5))
 
 
 def gelu_tanh(graph: GraphWriter, x: str) -> str:
-    """GPT-2's GELU: x / 2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))."""
+    """Append the GELU of GPT-2: x / 2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))."""
     cube = graph.node("Mul", graph.node("Pow", x, graph.constant(3.0)), graph.constant(0.044715))
     inner = graph.node("Mul", graph.node("Add", x, cube), graph.constant(math.sqrt(2.0 / math.pi)))
     gate = graph.node("Add", graph.node("Tanh", inner), graph.constant(1.0))
@@ -70,15 +72,15 @@ def gelu_tanh(graph: GraphWriter, x: str) -> str:
 
 
 def attend(graph: GraphWriter, query: str, key: str, value: str, *, config: TransformerConfig, mask: str | None) -> str:
-    """Multi-head attention from projected query, key and value, each (batch, tokens, hidden).
+    """Append multi-head attention from projected query, key and value, each (batch, tokens, hidden).
 
     Args:
-        graph: Where the operators are appended.
+        graph: The graph.
         query: Projected queries.
         key: Projected keys.
         value: Projected values.
         config: Sizes.
-        mask: Added to the scores, broadcast to (batch, heads, tokens, tokens); None for none.
+        mask: Added to the scores, broadcast to (batch, heads, tokens, tokens), or None.
 
     Returns:
         (batch, tokens, hidden), before the output projection.
@@ -108,11 +110,11 @@ _MASKED = float(np.finfo(np.float32).min)
 
 
 def bert_base(batch: int, *, sequence_length: int) -> Skeleton:
-    """The encoder: ``input_ids``, ``attention_mask``, ``token_type_ids`` to hidden states and pooled output.
+    """Make the encoder: ``input_ids``, ``attention_mask``, ``token_type_ids`` to hidden states and pooled output.
 
     Args:
-        batch: Sequences.
-        sequence_length: Tokens of each, at most 512.
+        batch: Number of sequences.
+        sequence_length: Tokens per sequence, at most 512.
     """
     config = TransformerConfig()
     graph = GraphWriter("bert_base")
@@ -147,7 +149,7 @@ def _embed(graph: GraphWriter, ids: str, segments: str, length: int, config: Tra
 
 
 def _additive_mask(graph: GraphWriter, mask: str) -> str:
-    """0 where a token counts, the lowest float where it is padding: (batch, 1, 1, tokens)."""
+    """Append 0 for tokens, the lowest float for padding: (batch, 1, 1, tokens)."""
     mask = graph.node("Unsqueeze", graph.node("Unsqueeze", mask, graph.indices(1)), graph.indices(2))
     padding = graph.node("Sub", graph.constant(1.0), graph.node("Cast", mask, to=TensorProto.FLOAT))
     return graph.node("Mul", padding, graph.constant(_MASKED))
@@ -171,11 +173,11 @@ _GPT2_POSITIONS = 1024
 
 
 def gpt2(batch: int, *, sequence_length: int) -> Skeleton:
-    """The decoder over a whole prompt: ``input_ids`` to ``logits``; the head shares the token embedding.
+    """Make the decoder over a whole prompt: ``input_ids`` to ``logits``; the head shares the token embedding.
 
     Args:
-        batch: Sequences.
-        sequence_length: Tokens of each, at most 1024.
+        batch: Number of sequences.
+        sequence_length: Tokens per sequence, at most 1024.
     """
     config = TransformerConfig(epsilon=1e-5)
     graph = GraphWriter("gpt2")
@@ -187,7 +189,7 @@ def gpt2(batch: int, *, sequence_length: int) -> Skeleton:
         graph.constant(np.arange(sequence_length)[None], np.int64),
     )
     x = graph.node("Add", graph.node("Gather", table, ids), positions)
-    # Later tokens are hidden by the lowest float, of which softmax makes exact zeros.
+    # Later tokens are hidden by the lowest float, which becomes exactly 0 in Softmax.
     mask = graph.constant(np.triu(np.full((1, 1, sequence_length, sequence_length), _MASKED), k=1))
     decoder = _Decoder(graph, config, (batch, sequence_length), mask)
     for index in range(config.layers):
@@ -202,7 +204,7 @@ def gpt2(batch: int, *, sequence_length: int) -> Skeleton:
 
 @dataclass(frozen=True, slots=True)
 class _Decoder:
-    """What all blocks share: the graph, the sizes, (batch, tokens) and the causal mask."""
+    """Common values of all blocks: the graph, the sizes, (batch, tokens) and the causal mask."""
 
     graph: GraphWriter
     config: TransformerConfig
@@ -210,7 +212,7 @@ class _Decoder:
     mask: str
 
     def block(self, x: str, name: str) -> str:
-        """Masked attention and feed-forward part, each behind its layer normalisation."""
+        """Append masked attention and a feed-forward part, each after its layer normalisation."""
         graph, config, width = self.graph, self.config, self.config.hidden
         inner = layer_norm(graph, x, f"{name}.ln_1", config)
         projected = self._linear(inner, f"{name}.attn.c_attn", width, 3 * width)
@@ -222,7 +224,7 @@ class _Decoder:
         return graph.node("Add", x, self._linear(wide, f"{name}.mlp.c_proj", config.intermediate, width))
 
     def _linear(self, x: str, name: str, inputs: int, outputs: int) -> str:
-        """GPT-2's linear layer, which the exporter writes as Gemm over flattened tokens."""
+        """Append GPT-2's linear layer, which the exporter writes as Gemm over flattened tokens."""
         graph = self.graph
         flat = graph.node("Reshape", x, graph.indices(-1, inputs))
         weight, bias = graph.weight(f"{name}.weight", inputs, outputs), graph.weight(f"{name}.bias", outputs)
@@ -237,10 +239,10 @@ _CLASSES = 1000
 
 
 def vit_b16(batch: int, *, image_size: int) -> Skeleton:
-    """The classifier: ``pixel_values`` (batch, 3, image_size, image_size) to ``logits`` (batch, 1000).
+    """Make the classifier: ``pixel_values`` (batch, 3, image_size, image_size) to ``logits`` (batch, 1000).
 
     Args:
-        batch: Images.
+        batch: Number of images.
         image_size: Height and width in pixels; a multiple of 16 uses every pixel.
     """
     config = TransformerConfig()
@@ -280,9 +282,9 @@ def _vit_block(graph: GraphWriter, x: str, name: str, config: TransformerConfig)
 
 # The nine classic CNNs that ship inside the onnx wheel, as skeletons.
 #
-# The files (``onnx/backend/test/data/light``) are real networks of the ONNX model zoo whose large weights were replaced
-# by ConstantOfShape nodes. Those, and the small float parameters that stayed, become weight inputs: trained statistics
-# beside synthetic filters would fit neither (ShuffleNet has variances of 1e-14).
+# The files (``onnx/backend/test/data/light``) are networks of the ONNX model zoo with ConstantOfShape nodes in place of
+# large weights. These, and the remaining small float parameters, become weight inputs: trained statistics do not match
+# synthetic filters (ShuffleNet has variances of 1e-14).
 
 
 LIGHT_FILES = {
@@ -303,10 +305,10 @@ _SHAPE_SLOTS = {("Reshape", 1), ("ConstantOfShape", 0)}  # operand slots of thes
 
 
 def light(name: str, batch: int) -> Skeleton:
-    """The skeleton of one light model, rebuilt for ``batch`` images (the files are written for one).
+    """Return the skeleton of one light model, rebuilt for ``batch`` images (the files are written for one).
 
     Raises:
-        ModelNotFound: The installed onnx package does not carry its test data.
+        ModelNotFound: The installed onnx package lacks its test data.
     """
     path = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / LIGHT_FILES[name]
     if not path.is_file():
@@ -353,7 +355,7 @@ def _with_batch(value: onnx.ValueInfoProto, batch: int) -> onnx.ValueInfoProto:
 
 
 def _target(tensor: TensorProto, batch: int) -> TensorProto:
-    """A Reshape target for ``batch`` images: the leading 1 that these files write is the batch."""
+    """Return a Reshape target for ``batch`` images: the leading 1 in these files is the batch."""
     sizes = numpy_helper.to_array(tensor).copy()
     if sizes[0] == 1:
         sizes[0] = batch

@@ -1,4 +1,4 @@
-"""Write an ONNX skeleton by code: nodes in order, weights as inputs marked ``role=weight``, constants by value."""
+"""Writing an ONNX skeleton by code: nodes in order, weights as inputs marked ``role=weight``, constants by value."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _IR_VERSION = 10  # the first with metadata on value infos, where the role of a 
 
 
 def constant_bytes(model: onnx.ModelProto) -> int:
-    """Bytes of every weight input and initializer of a skeleton."""
+    """Return the bytes of all weight inputs and initializers of a skeleton."""
     weights = (
         math.prod(declared_shape(value.type))
         * helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).itemsize
@@ -29,7 +29,7 @@ def constant_bytes(model: onnx.ModelProto) -> int:
 
 
 class GraphWriter:
-    """Append-only builder of one skeleton; every method returns the name of the value it makes.
+    """Append-only builder of one skeleton; every method returns the name of its value.
 
     Args:
         name: The graph's name.
@@ -56,13 +56,13 @@ class GraphWriter:
         return name
 
     def weight(self, name: str, *shape: int) -> str:
-        """Declare a float weight; asking twice for one name returns the same value (tied weights)."""
+        """Declare a float weight; repeating a name returns the same value (tied weights)."""
         if name not in self._weights:
             self._weights[name] = mark_weight(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
         return name
 
     def constant(self, values: object, dtype: type[np.generic] = np.float32) -> str:
-        """Add a constant whose values matter (a scale, a shape, an index, a mask); equal ones are shared."""
+        """Add a constant with relevant values (a scale, a shape, an index, a mask); equal ones are shared."""
         array = np.asarray(values, dtype=dtype)
         key = (array.dtype.name, array.shape, array.tobytes())
         if key not in self._constants:
@@ -91,8 +91,8 @@ class GraphWriter:
         """Close the graph.
 
         Args:
-            outputs: The public name of each float output, to the value that it is and its shape.
-            bound: The dimensions that were fixed, for the record.
+            outputs: Public name of each float output, to its value and shape.
+            bound: The fixed dimensions, for the record.
         """
         renamed = {value: name for name, (value, _) in outputs.items()}
         for node in self._nodes:

@@ -125,7 +125,7 @@ def test_what_is_no_database_of_ours_is_refused_and_stays(tmp_path, kind, read_o
     ("place", "options", "message"),
     [
         ("nowhere/a.db", {}, "folder of database"),
-        ("file/a.db", {}, "below something that is not a folder"),
+        ("file/a.db", {}, "a file in place of a folder"),
         ("a.db", {"create": False}, "no database"),
         ("a.db", {"read_only": True}, "no database"),
     ],

@@ -103,13 +103,13 @@ def test_what_was_changed_is_refused(stated, tmp_path):
     for change, message in [
         (lambda said: said["predicate"]["measurements"][0].update(mean_ns=1.0), "was changed"),
         (lambda said: said["predicate"]["model"].update(suite="0"), "was changed"),
-        (lambda said: said["predicate"].pop("model"), "is no manifest"),
+        (lambda said: said["predicate"].pop("model"), "not a dlbricks manifest"),
         (lambda said: said["predicate"]["reference_log"].pop("probes_ns"),
          "missing required field `probes_ns`"),
         (lambda said: said["predicate"]["settings"].update(visits=0), "visits cannot be 0"),
-        (lambda said: said["predicate"]["settings"].update(later=1), "is no manifest"),
+        (lambda said: said["predicate"]["settings"].update(later=1), "not a dlbricks manifest"),
         (lambda said: said.update(predicateType="urn:dlbricks:manifest:9"), "of another version"),
-        (dict.clear, "is no manifest"),
+        (dict.clear, "not a dlbricks manifest"),
     ]:  # fmt: skip
         said = copy.deepcopy(stated.manifest.statement())
         change(said)
@@ -118,9 +118,9 @@ def test_what_was_changed_is_refused(stated, tmp_path):
             read_manifest(path)
     for text in ("{", "[" * 100_000):
         path.write_text(text)
-        with pytest.raises(UsageError, match="is no manifest"):
+        with pytest.raises(UsageError, match="not a dlbricks manifest"):
             read_manifest(path)
-    with pytest.raises(UsageError, match="is no manifest"):
+    with pytest.raises(UsageError, match="not a dlbricks manifest"):
         read_manifest(tmp_path / "nothing.json")
 
 
@@ -158,7 +158,7 @@ def test_what_lacks_a_field_or_has_another_type_is_refused(stated, tmp_path, way
         said["subject"][0]["digest"]["sha256"] = content_key(said["predicate"]["measurements"])
         path.write_text(json.dumps(said))
 
-        with pytest.raises(UsageError, match="is no manifest"):
+        with pytest.raises(UsageError, match="not a dlbricks manifest"):
             read_manifest(path)
 
 

@@ -243,7 +243,7 @@ def test_a_brick_that_is_not_of_the_suite_is_refused_before_anything_is_measured
     base = dataclasses.replace(stated.manifest, measurements=(strange, *others))
 
     for how in ({"here": True}, {"dry_run": True}):
-        with pytest.raises(UsageError, match=f"has bricks that suite .* has not: {'0' * 64}"):
+        with pytest.raises(UsageError, match=f"has bricks that suite .* lacks: {'0' * 64}"):
             reproduce(base, suite=stated.suite, **how)
 
 

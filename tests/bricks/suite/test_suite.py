@@ -195,7 +195,7 @@ def test_a_name_that_is_taken_by_something_else_is_refused(tmp_path: Path, brick
         (target / "bricks").symlink_to(elsewhere)
     before = tree(tmp_path)
 
-    with pytest.raises(SuiteError, match=r"not (of the suite|the folder)"):
+    with pytest.raises(SuiteError, match=r"not (belong to the suite|the folder)"):
         write_suite(target, bricks, granularity=1)
 
     assert tree(tmp_path) == before
@@ -309,7 +309,7 @@ def test_a_suite_that_cannot_be_written_is_refused_before_anything_is_done(
     refuse_foreign(target)
     assert write_suite(target, bricks, granularity=2).granularity == 2
     target.chmod(0o555)
-    with pytest.raises(SuiteError, match="no folder that can be written"):
+    with pytest.raises(SuiteError, match="is not a writable folder"):
         refuse_foreign(target)
 
 
