@@ -1,22 +1,23 @@
-"""The error of the method, and the scatter of processes and runs, that intervals hold, from data that are committed.
+"""Fit the error of the method, and the scatter of processes and runs, to committed data, and validate the fit.
 
     python benchmarks/calibrate.py
 
-A ratio of estimate and measured latency differs from 1 by what the measurements differ by, which its interval says,
-and by the error of the method. Of the latter the relative standard deviation is given with which 95 % of the
-intervals hold 1. It is judged only by what it does not come from: families of the half ``new``, and
-other runs (``again``, other machines). Written are ``docs/results/calibration.json``, of each
-accuracy there, and ``constructor/uncertainty/calibration.json``, of those that ``estimate`` goes by: of machines as
-they are, and of ten models at least.
+A ratio of estimate and measured latency differs from 1 by the scatter of the measurements, which its interval contains,
+and by the error of the method. The fitted relative standard deviation of this error is the least with which 95 % of the
+intervals of one run contain 1. It is judged only by other data: families of the half ``new``, and other runs
+(``again``, other machines). ``docs/results/calibration.json`` has fit and validation of each accuracy there.
 
-What processes of one run differ by comes from ``docs/results/scatter-*.json`` (``scatter.py``): the least relative
-standard deviation with which 95 % of the models' differences between two processes are within what their time blocks
-and it allow. What runs differ by comes from the models that several runs measured, with the same stack, threads and
-batch on the same machine: accuracies, also those of ``again`` and of other machines, and ``repeat-*.json``, each of two
-runs with a neighbour. It is the least with which 95 % of the differences of their undisturbed latencies are within it.
-Two runs of which one alone had a neighbour of ours count only where there are no others. Both are told apart by
-threads, and for sums over bricks and whole models; written to ``constructor/uncertainty/scatter.json``. Where it has no
-row, nothing is known.
+``constructor/uncertainty/calibration.json`` has the rows that ``estimate`` uses: of machines as they are, from ten
+models at least. A row holds if at least 92 % of all intervals of its validation on the same CPU model contain 1.
+Without a validation there it does not. ``widest`` is the largest deviation that a fit to any of these data gives.
+
+The scatter of processes of one run comes from ``docs/results/scatter-*.json`` (``scatter.py``). It is the least
+relative standard deviation with which 95 % of the models' differences between two processes are explained by it and by
+the scatter of time blocks. The scatter of runs comes from models that several runs measured, with the same stack,
+threads and batch on the same machine: accuracies, also those of ``again`` and of other machines, and ``repeat-*.json``,
+each of two runs with a neighbour. It is the least with which 95 % of the differences of their undisturbed latencies are
+within it. Two runs of which only one had a neighbour count only if there are no others. Both have rows by threads, for
+sums of bricks and for whole models, in ``constructor/uncertainty/scatter.json``. Without a row, nothing is known.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from dlbricks.constructor.uncertainty.calibration import Method
-from dlbricks.constructor.uncertainty.interval import NORMAL
+from dlbricks.constructor.uncertainty.calibration import NORMAL, Method, fitted_sd, least_sd, share_held
 from dlbricks.db.values import PROTOCOL
 from dlbricks.generator.network.packed import PACKING
 
-_HELD = 0.95
 _FEWEST = 10
+_GOAL = 0.92
+"""Share of the validated intervals that must contain 1 in a row that holds."""
 
 _TOP = Path(__file__).parents[1]
 RESULTS, CONSTANTS = _TOP / "docs/results", _TOP / "constructor/uncertainty/calibration.json"
 SCATTER = CONSTANTS.with_name("scatter.json")
 
 Place = tuple[str, str, int, str]
-"""Backend, device, threads (2 stands for all above 1), and what is said: ``bricks`` or ``model``."""
+"""Backend, device, threads, and subject: ``bricks`` or ``model``."""
 
 _BESIDE = ("again", "xeon-2.5ghz")
 """Folders of runs that are no headline, and show what runs differ by as well as others."""
@@ -88,7 +89,7 @@ def _packing(one: Mapping[str, Any]) -> int:
 
 
 def constants(results: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The rows that ``estimate`` goes by."""
+    """Return the rows that ``estimate`` uses."""
     rows = []
     for name, one in results.items():
         known = [row for row in one["models"] if row["ratio"] is not None and row["half"] != "new"]
@@ -101,21 +102,34 @@ def constants(results: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
             dtype="float32",
             **{key: one[key] for key in ("graph", "granularity", "threads", "batch")},
         )
-        sd = calibrated(one["models"], one["method_sd"])["sd"]
-        rows.append({"method": asdict(method), "sd": round(sd, 4), "models": len(known), "source": name})
+        found = validated(name, one)
+        others, cpu = found["validation"].values(), one["system"]["cpu"]
+        here = [other for other in others if other["cpu"] == cpu]
+        held = math.fsum(other["hold_1"] * other["models"] for other in here)
+        rows.append(
+            {
+                "method": asdict(method),
+                "cpu": cpu,
+                "sd": round(found["sd"], 4),
+                "widest": round(max(found["sd"], *(other["sd"] for other in others), 0.0), 4),
+                "holds": bool(here) and held >= _GOAL * sum(other["models"] for other in here),
+                "models": len(known),
+                "source": name,
+            }
+        )
     return rows
 
 
 def calibrated(models: Sequence[Mapping[str, Any]], method_sd: float | None) -> dict[str, float]:
-    """The error of the method over some models.
+    """Return the error of the method over some models.
 
     Args:
         models: With their ratios; at least one is not of the half ``new``.
-        method_sd: The error of the method that is in the ratios' intervals; None where none is.
+        method_sd: The error of the method that is in the ratios' intervals; None for none.
     """
     rows = [row for row in models if row["ratio"] is not None and row["half"] != "new"]
     errors, sampling = _errors(rows, method_sd)
-    sd = _least(np.sqrt(np.maximum(0, errors**2 - sampling**2)) / NORMAL)
+    sd = fitted_sd(errors, sampling)
     return {
         "models": len(rows),
         "families": len({row["name"] if row["family"] == "-" else row["family"] for row in rows}),
@@ -127,21 +141,24 @@ def calibrated(models: Sequence[Mapping[str, Any]], method_sd: float | None) -> 
 
 
 def validated(name: str, fitted: Mapping[str, Any]) -> dict[str, Any]:
-    """The error of the method over one run, and how many intervals with it hold 1 in what it was not fitted to."""
+    """Return the error of the method over one run, and the share of intervals that contain 1 in other data."""
     made = calibrated(fitted["models"], fitted["method_sd"])
-    new = [row for row in fitted["models"] if row["half"] == "new"]
-    others: dict[str, tuple[Sequence[Mapping[str, Any]], float | None]] = {name: (new, fitted["method_sd"])}
+    others = {name: {**fitted, "models": [row for row in fitted["models"] if row["half"] == "new"]}}
     for path in (RESULTS / f"{name}-new.json", *(RESULTS / place / f"{name}.json" for place in _BESIDE)):
         one = json.loads(path.read_text()) if path.exists() else {}
         if one.get("protocol") == PROTOCOL:
-            others[path.relative_to(RESULTS).with_suffix("").as_posix()] = one["models"], one["method_sd"]
+            others[path.relative_to(RESULTS).with_suffix("").as_posix()] = one
     coverage = {}
-    for other, (models, method_sd) in others.items():
-        rows = [row for row in models if row["ratio"] is not None]
+    for other, one in others.items():
+        rows = [row for row in one["models"] if row["ratio"] is not None]
         if rows:
-            errors, sampling = _errors(rows, method_sd)
-            held = np.abs(errors) <= np.hypot(sampling, NORMAL * made["sd"])
-            coverage[other] = {"models": len(rows), "hold_1": float(held.mean())}
+            errors, sampling = _errors(rows, one["method_sd"])
+            coverage[other] = {
+                "cpu": one["system"]["cpu"],
+                "models": len(rows),
+                "hold_1": share_held(errors, sampling, made["sd"]),
+                "sd": fitted_sd(errors, sampling),
+            }
     return {**made, "validation": coverage}
 
 
@@ -181,7 +198,7 @@ def _of_processes(folder: Path) -> dict[Place, dict[str, Any]]:
                     rest = math.log(one / other) ** 2 - (NORMAL * math.hypot(error, doubt)) ** 2
                     lacking.setdefault(place, []).append(math.sqrt(max(0.0, rest / 2)) / NORMAL)
     return {
-        place: {"sd": round(_least(found), 4), "models": len(found), "sources": sources[place]}
+        place: {"sd": round(least_sd(found), 4), "models": len(found), "sources": sources[place]}
         for place, found in lacking.items()
     }
 
@@ -197,7 +214,7 @@ def _of_runs(folder: Path) -> dict[Place, dict[str, Any]]:
         pairs = found.get((place, True)) or found[place, False]
         lacking = [difference / math.sqrt(2) / NORMAL for *_, apart in pairs for difference in apart]
         rows[place] = {
-            "sd": round(_least(lacking), 4),
+            "sd": round(least_sd(lacking), 4),
             "models": len(lacking),
             "pairs": len(pairs),
             "alike": (place, True) in found,
@@ -246,13 +263,7 @@ def _differences(ours: Mapping[str, float | None], theirs: Mapping[str, float | 
 
 
 def _place(found: Mapping[str, Any], of: str) -> Place:
-    return found["stack"]["backend"], "cpu", min(found["threads"], 2), of
-
-
-def _least(lacking: Sequence[float]) -> float:
-    """The least deviation with which so many of the intervals hold 1."""
-    ordered = sorted(lacking)
-    return float(ordered[math.ceil(_HELD * len(ordered)) - 1])
+    return found["stack"]["backend"], "cpu", found["threads"], of
 
 
 if __name__ == "__main__":

@@ -31,13 +31,10 @@ from ...db.samples.statistics import (
     undisturbed_error,
 )
 from ...db.values import Block, Measurement, Stack, Subject
-from .calibration import scatters
+from .calibration import NORMAL, MethodError, scatters
 
 Weights = Mapping[str, float]
 """A linear combination of measurements: coefficient by the measurement's id."""
-
-NORMAL = 1.959964
-"""97.5 % quantile of the normal distribution."""
 
 _MANY = 1e9
 """Degrees of freedom of what counts as known."""
@@ -65,15 +62,15 @@ def combined(*terms: tuple[float, Weights]) -> dict[str, float]:
     return dict(total)
 
 
-def with_method(half: float, method_sd: float | None, *, value: float = 1.0) -> float:
-    """Half of an interval with the error of the method, where that is calibrated.
+def with_method(half: float, error: MethodError | None, *, value: float = 1.0) -> float:
+    """Return half of an interval, widened by the error of the method.
 
     Args:
-        half: Half of the 95 % interval of what was measured.
-        method_sd: Relative standard deviation (``calibration.method_error_sd``).
-        value: What the interval is of; 1 where it is relative.
+        half: Half of the 95 % interval of the measurements.
+        error: Error of the method; None if nothing is composed.
+        value: Centre of the interval; 1 if it is relative.
     """
-    return half if method_sd is None else math.hypot(half, NORMAL * method_sd * value)
+    return half if error is None else math.hypot(half, NORMAL * error.sd * value)
 
 
 @dataclass(frozen=True, slots=True)
