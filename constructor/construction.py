@@ -85,7 +85,7 @@ def truth_of(
             ratio_ci95 = _apart(ratio, measured, latency, evidence, prediction)
     incomplete = "not every brick is measured" if parts else "no layer of the model is executed"
     measured_ns = measured.latency_ns if both is None else both.measured_ns
-    quiet_ns, half_ns = measured.undisturbed_ns or None, measured.half_ns
+    quiet_ns, half_ns = measured.undisturbed_ns or None, evidence.uncertainty.half_ns({measured.id: 1.0})
     truth = GroundTruth(
         ms=measured_ns / 1e6,
         ci95_ms=(max(0.0, measured_ns - half_ns) / 1e6, (measured_ns + half_ns) / 1e6),

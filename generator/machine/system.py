@@ -41,7 +41,7 @@ _BUSY_SHARE = 0.05
 _STEAL_SHARE = 0.01
 _IDLE_SHARE = 0.2
 """Share of an idle core that other programs may use."""
-_TESTED_BYTES = 260 << 20
+_TESTED_BYTES = 480 << 20
 """Largest last-level cache of the machines in docs/results."""
 _WARM_C = 85.0
 
