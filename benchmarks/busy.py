@@ -8,7 +8,7 @@ of busy loops, seconds apart. The phase with the first priority and the first nu
 kind of phase has its own database, so that a busy phase knows nothing of a quiet one. A busy loop is a program that
 only computes, at the usual priority.
 
-Written under ``--out``: ``busy-<priorities>-t<threads>-r<rounds>.json`` (every figure) and ``.md``. Models that this
+Written under ``--out``: ``busy-<priorities>-t<threads>-r<rounds>.json`` (every figure). Models that this
 file already has are kept and not measured again, so that several short calls add up. For each kind of
 phase they compare the undisturbed latency of models, and the undisturbed sums of their bricks, with those of the quiet
 phase of the same round. The estimate is compared with the model of the same phase.

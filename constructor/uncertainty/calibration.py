@@ -87,7 +87,7 @@ class Method:
         device: Its device.
         graph: Graph that the bricks come from: ``source``, ``fused`` or ``runtime``.
         granularity: Most layers of a brick; 0 for overlapping sequences and connected windows.
-        cache: Cache state; ``model`` if each model has bricks of its own footprint class.
+        cache: Cache state; ``model`` for bricks of each model's footprint class.
         threads: Threads of the runtime.
         batch: Batch size of the model.
         dtype: Precision.
@@ -105,7 +105,7 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class MethodError:
-    """Error of an estimate whose bricks are measured exactly.
+    """Error of an estimate from exactly measured bricks.
 
     Attributes:
         method: The way to compose the estimate.

@@ -1,7 +1,7 @@
-"""Bricks and model side by side: the ratio of means over visits that alternated.
+"""Ratio of bricks and model, by means over visits that alternated.
 
-Whatever disturbed the machine met both within seconds, so that the ratio stands where neither latency does. Its
-interval is a bootstrap over time blocks, in which bricks and model are drawn together.
+A disturbance of the machine met both within seconds, so that their ratio holds even if neither latency does. Its
+interval is a bootstrap over time blocks; each draw takes bricks and model of the same blocks.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ...db.values import Measurement, Subject
 from .interval import Uncertainty, Weights
 
 FUSION = ("unfused", "extended")
-"""Algorithms without fusion and with it, neither in a layout of its own: their difference is what fusion saves, and may
-be measured apart from the model."""
+"""Algorithms without fusion and with it, in the same layout: their difference is the saving of fusion. It may be
+measured apart from the model."""
 
 _DRAWS = 2000
 _SEED = 0
@@ -34,14 +34,14 @@ Sessions = Mapping[tuple[int, int], Array]
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """What bricks and model took in the sessions that both were visited in.
+    """Latencies of bricks and model in the sessions that visited both.
 
     Attributes:
         estimate_ns: Mean of the combination of bricks.
         measured_ns: Mean of the model.
         spread: Standard error of the logarithm of their ratio.
-        degrees: Degrees of freedom that it is known with.
-        apart: Half of the 95 % interval of what was measured apart from the model, as a share of the estimate.
+        degrees: Degrees of freedom of ``spread``.
+        apart: Half of the 95 % interval of the parts that were measured apart from the model, relative to the estimate.
     """
 
     estimate_ns: float
@@ -62,14 +62,14 @@ def paired(
     """Follow a combination and a model through the sessions that they share.
 
     Args:
-        weights: The combination: bricks, and what is measured apart from any model (a call, what fusion saves), which
-            counts as constant.
+        weights: The combination: bricks, and constant parts that were measured apart from any model (a call, the saving
+            of fusion).
         truth: The model.
         known: Measurements of the combination by id.
-        uncertainty: Has the raw samples.
+        uncertainty: Holds the raw samples.
 
     Returns:
-        None where a brick was not visited in any session of the model.
+        None if a brick was not visited in any session of the model.
     """
     model = uncertainty.visited(truth.id)
     taken: list[tuple[float, Sessions]] = []
@@ -104,11 +104,10 @@ def paired(
 
 
 def without_stalls(bricks: Sequence[Array], models: Sequence[Array]) -> tuple[list[Array], list[Array]]:
-    """Both without the visits in which either took far longer than its median.
+    """Return both sides without the visits in which either took more than three times its median.
 
-    During such a visit the machine stood still, for a tenth of a second and more; it met the one or the other by
-    chance. The rule does not see their ratio. Where there are many such visits, that is how the machine is, and none is
-    left out.
+    In these visits the machine stopped for a tenth of a second or more, and by chance met one of both. The rule does
+    not see their ratio. If more than a tenth of the visits are slow, the machine is slow, and all visits are kept.
     """
     limits = [_STALL * float(np.median(np.concatenate(side))) for side in (bricks, models)]
     kept = [(ours <= limits[0]) & (theirs <= limits[1]) for ours, theirs in zip(bricks, models, strict=True)]
@@ -119,7 +118,7 @@ def without_stalls(bricks: Sequence[Array], models: Sequence[Array]) -> tuple[li
 
 
 def ratio_spread(ours: Array, theirs: Array) -> float:
-    """Standard deviation of the logarithm of the ratio of means over draws of time blocks."""
+    """Return the standard deviation of the logarithm of the ratio of means, over draws of time blocks."""
     count = ours.size
     if count < 2:
         return math.inf
@@ -130,12 +129,12 @@ def ratio_spread(ours: Array, theirs: Array) -> float:
 
 @lru_cache(maxsize=16)
 def _draws(count: int) -> NDArray[np.int64]:
-    """Which time blocks each replicate has: the same for all that have as many."""
+    """Return the time blocks of each replicate: equal for equal numbers of blocks."""
     return np.random.default_rng(_SEED).integers(0, count, size=(_DRAWS, count))
 
 
 def _shared(brick: Measurement, truth: Measurement, uncertainty: Uncertainty) -> Mapping[tuple[int, int], Array]:
-    """The sessions of a brick that its model was visited in, too."""
+    """Return the sessions of a brick that also visited its model."""
     own, model = uncertainty.visited(brick.id), uncertainty.visited(truth.id)
     if brick.run == truth.run and own.keys() <= model.keys():
         return own
@@ -143,7 +142,7 @@ def _shared(brick: Measurement, truth: Measurement, uncertainty: Uncertainty) ->
 
 
 def _at_once(brick: Measurement, other: Measurement, uncertainty: Uncertainty, place: tuple[int, int]) -> bool:
-    """Whether blocks of the same number were taken at the same time: runs count their processes anew."""
+    """Return True if blocks of the same number were taken at the same time: each run counts its processes anew."""
     if brick.run == other.run:
         return True
     ours, theirs = (

@@ -89,7 +89,7 @@ def _node(cpu: int, root: Path) -> str:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    """Return the numbers of a list as the kernel writes it, such as ``0-3,8``."""
+    """Return the numbers of a list in the kernel's notation (``0-3,8``)."""
     found: list[int] = []
     for part in filter(None, text.split(",")):
         low, _, high = part.partition("-")
@@ -98,7 +98,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Return ascending numbers as the kernel writes them, such as ``0-3,8``."""
+    """Return ascending numbers in the kernel's notation (``0-3,8``)."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][-1] + 1:
@@ -119,7 +119,7 @@ def last_level_bytes(root: Path = CPUS) -> int:
 
 
 def pin(cores: tuple[int, ...]) -> bool:
-    """Bind the calling thread to some cores; return False if the system does not allow it or has no affinities."""
+    """Bind the calling thread to some cores; return False if the system refuses or knows no affinities."""
     try:
         os.sched_setaffinity(0, cores)
     except (AttributeError, OSError):

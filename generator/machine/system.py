@@ -97,7 +97,7 @@ def machine_state() -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class Quietness:
-    """A judgement of whether the machine is quiet enough to measure.
+    """The causes of noise on a machine, and facts about it.
 
     Attributes:
         reasons: Causes of noise that can be removed; empty on a quiet machine.
@@ -147,7 +147,7 @@ def quietness(*, watch_s: float = 0.5) -> Quietness:
 
 
 def topology_notes(root: Path = CPUS) -> list[str]:
-    """Return what a user must know about the cores and caches of a machine that differ from the machines we tested.
+    """Return facts about cores and caches that differ from the tested machines.
 
     Args:
         root: The kernel's description of the processors.
