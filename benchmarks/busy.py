@@ -8,10 +8,10 @@ of busy loops, seconds apart. The phase with the first priority and the first nu
 kind of phase has its own database, so that a busy phase knows nothing of a quiet one. A busy loop is a program that
 only computes, at the usual priority.
 
-Written under ``--out``: ``busy-<priorities>-t<threads>-r<rounds>.json`` (every figure). Models that this
-file already has are kept and not measured again, so that several short calls add up. For each kind of
-phase they compare the undisturbed latency of models, and the undisturbed sums of their bricks, with those of the quiet
-phase of the same round. The estimate is compared with the model of the same phase.
+Written under ``--out``: ``busy-<priorities>-t<threads>-r<rounds>.json`` (every figure). Models that this file already
+has are kept and not measured again, so that several short calls add up. For each kind of phase they compare the
+undisturbed latency of models, and the undisturbed sums of their bricks, with the quiet phase of the same round. The
+estimate is compared with the model of the same phase.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _summary(rows: Sequence[dict[str, Any]], quiet: Sequence[dict[str, Any]]) ->
 
 
 def _ratios(rows: Sequence[dict[str, Any]], quiet: Sequence[dict[str, Any]], figure: str) -> list[float]:
-    """Return a figure relative to that of the quiet phase, by model: the geometric mean over the rounds."""
+    """Return a figure relative to the quiet phase, by model: the geometric mean over the rounds."""
     logs: dict[str, list[float]] = {}
     for row, calm in zip(rows, quiet, strict=True):
         if row[figure] is not None and calm[figure] is not None:

@@ -14,9 +14,9 @@ Without a validation there it does not. ``widest`` is the largest deviation that
 The scatter of processes of one run comes from ``docs/results/scatter-*.json`` (``scatter.py``). It is the least
 relative standard deviation with which 95 % of the models' differences between two processes are explained by it and by
 the scatter of time blocks. The scatter of runs comes from models that several runs measured, with the same stack,
-threads and batch on the same machine: accuracies, also those of ``again`` and of other machines, and ``repeat-*.json``,
-each of two runs with a neighbour. It is the least with which 95 % of the differences of their undisturbed latencies are
-within it. Two runs of which only one had a neighbour count only if there are no others. Both have rows by threads, for
+threads and batch on the same machine: accuracies, also of ``again`` and of other machines, and ``repeat-*.json``, each
+of two runs with a neighbour. It is the least with which 95 % of the differences of their undisturbed latencies are
+within it. Pairs in which one run alone had a neighbour count only without other pairs. Both have rows by threads, for
 sums of bricks and for whole models, in ``constructor/uncertainty/scatter.json``. Without a row, nothing is known.
 """
 
@@ -62,7 +62,7 @@ def main() -> None:
     for name, one in found.items():
         print(name, one)
     (RESULTS / "calibration.json").write_text(json.dumps(found, indent=1) + "\n")
-    CONSTANTS.write_text(json.dumps(constants(results), indent=1) + "\n")
+    CONSTANTS.write_text(json.dumps([*constants(results), *on_gpu(RESULTS)], indent=1) + "\n")
     rows = scatter(RESULTS)
     for row in rows:
         print(row)
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def accuracies(folder: Path) -> dict[str, Mapping[str, Any]]:
-    """Those of the whole zoo that the protocol of today measured as models run, by name."""
+    """Return the accuracies of the whole zoo under today's protocol, with models as they run, by name."""
     found = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("accuracy-*.json"))}
     return {
         name: one
@@ -83,7 +83,7 @@ def accuracies(folder: Path) -> dict[str, Mapping[str, Any]]:
 
 
 def _packing(one: Mapping[str, Any]) -> int:
-    """How packs were filled; what one thread runs is filled since the second way as it is now."""
+    """Return the version of filling packs; at one thread the second version equals the present one."""
     found = int(one.get("packing", 1))
     return PACKING if one["threads"] == 1 and found > 1 else found
 
@@ -118,6 +118,27 @@ def constants(results: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def on_gpu(folder: Path) -> list[dict[str, Any]]:
+    """Return rows of the visits of a GPU: widest errors, which hold nowhere, since their intervals are unknown."""
+    found = json.loads((folder / "gpu/results.json").read_text())
+    errors: dict[tuple[Method, str], list[float]] = {}
+    for stage in found["stages"]:
+        ratios = [row["ratio"] for row in stage["models"] if row["ratio"] is not None]
+        if len(ratios) >= _FEWEST:
+            method = Method(
+                stage["backend"], stage["device"], "source", 1, "model", 1, stage["batch"] or 1, stage["dtype"]
+            )
+            cpu = found["systems"][stage["system"]]["system"]["cpu"]
+            errors.setdefault((method, cpu), []).append(least_sd(np.abs(np.log(ratios)) / NORMAL))
+    return [
+        {
+            "method": asdict(method), "cpu": cpu, "sd": round(max(sds), 4), "widest": round(max(sds), 4),
+            "holds": False, "source": "gpu/results",
+        }
+        for (method, cpu), sds in errors.items()
+    ]  # fmt: skip
 
 
 def calibrated(models: Sequence[Mapping[str, Any]], method_sd: float | None) -> dict[str, float]:
@@ -163,14 +184,14 @@ def validated(name: str, fitted: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _errors(rows: Sequence[Mapping[str, Any]], method_sd: float | None) -> tuple[Any, Any]:
-    """Logarithms of the ratios, and half of their intervals without the error of the method."""
+    """Return the logarithms of the ratios, and half of their intervals without the error of the method."""
     errors = np.log([row["ratio"] for row in rows])
     halves = np.log([row["ratio_ci95"][1] / row["ratio"] for row in rows])
     return errors, np.sqrt(np.maximum(0, halves**2 - (NORMAL * (method_sd or 0.0)) ** 2))
 
 
 def scatter(folder: Path) -> list[dict[str, Any]]:
-    """What processes and runs differ by, of each place that either is known of."""
+    """Return the scatter of processes and runs of each known place."""
     processes, runs = _of_processes(folder), _of_runs(folder)
     return [
         {
@@ -183,7 +204,7 @@ def scatter(folder: Path) -> list[dict[str, Any]]:
 
 
 def _of_processes(folder: Path) -> dict[Place, dict[str, Any]]:
-    """What processes of one run differ by; models that one process visited are not in the data, and never count."""
+    """Return the scatter of processes of one run; the data contain only models that several processes visited."""
     lacking: dict[Place, list[float]] = {}
     sources: dict[Place, list[str]] = {}
     for path in sorted(folder.glob("scatter-*.json")):
@@ -204,7 +225,7 @@ def _of_processes(folder: Path) -> dict[Place, dict[str, Any]]:
 
 
 def _of_runs(folder: Path) -> dict[Place, dict[str, Any]]:
-    """What runs differ by, from pairs of them."""
+    """Return the scatter of runs, from pairs of runs."""
     found: dict[tuple[Place, bool], list[tuple[str, str, list[float]]]] = {}
     for place, alike, first, second, apart in (*_pairs(folder), *_repeated(folder)):
         if len(apart) >= _FEWEST:
@@ -224,7 +245,7 @@ def _of_runs(folder: Path) -> dict[Place, dict[str, Any]]:
 
 
 def _pairs(folder: Path) -> Iterator[tuple[Place, bool, str, str, list[float]]]:
-    """Accuracies that measured the same, by twos: whether both or neither had a neighbour, and what they differ by."""
+    """Yield pairs of accuracies of the same models and their differences; True if both or neither had a neighbour."""
     paths = [path for place in (folder, *(folder / name for name in _BESIDE)) for path in place.glob("accuracy-*.json")]
     results = {path.relative_to(folder).with_suffix("").as_posix(): json.loads(path.read_text()) for path in paths}
     known = {
@@ -248,7 +269,7 @@ def _pairs(folder: Path) -> Iterator[tuple[Place, bool, str, str, list[float]]]:
 
 
 def _repeated(folder: Path) -> Iterator[tuple[Place, bool, str, str, list[float]]]:
-    """What was measured twice, a neighbour beside both runs; of protocol 2 it stands in a folder of its own."""
+    """Yield the differences of models that were measured twice, with a neighbour in both runs."""
     for path in sorted(folder.glob("repeat-*.json")):
         found = json.loads(path.read_text())
         both = {name: pair for name, pair in found["figures_ms"].items() if None not in pair}

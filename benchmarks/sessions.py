@@ -1,13 +1,12 @@
-"""Test whether sessions of a run differ by more than their time blocks: the F-test of an analysis of variance.
+"""Test sessions of a run for an effect beyond their time blocks: the F-test of an analysis of variance.
 
     python benchmarks/sessions.py DB [--graph runtime] [-g 1] [--threads 1] [--models ...] [--out docs/results]
 
 For each model that was visited alternately with its bricks, the script takes the logarithms of three latencies by time
 block: of the model, of the sum of its bricks, and of their ratio. It divides the mean square between sessions (process
-and round) by the mean square between time blocks within sessions. This has an F distribution if sessions have no effect
-of their own; about 5 % of the models then exceed its 95 % point. Intervals of models and of sums of bricks also contain
-the scatter of processes (``constructor/uncertainty/scatter.json``), so that a second F allows for it. Nothing is
-measured.
+and round) by the mean square between time blocks within sessions. This has an F distribution without an effect of
+sessions; about 5 % of the models then exceed its 95 % point. Intervals of models and of sums of bricks also contain the
+scatter of processes (``constructor/uncertainty/scatter.json``), so that a second F allows for it. Nothing is measured.
 
 Written under ``--out``: ``sessions-<graph>-g<G>-t<threads>[-<name>].json``.
 """
@@ -64,7 +63,7 @@ def main() -> None:
 
 
 def tested(store: Store, options: argparse.Namespace) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return the tests of each model in a database, and what was measured where."""
+    """Return the tests of each model in a database, and their provenance."""
     sources = find_models(chosen(options.models, () if options.models else ("tune", "held")))
     cut = {"graph": options.graph, "granularity": options.granularity}
     estimates = estimate(sources, store=store, threads=options.threads, **cut)
@@ -109,7 +108,7 @@ def _tests(row: Estimate, truth: Measurement, store: Store) -> dict[str, Any]:
     allowed = {
         "model": scatter_of(stacks[truth.stack], truth.conditions.threads, Subject.MODEL).process_sd,
         "bricks": scatter_of(stacks[truth.stack], truth.conditions.threads, Subject.BRICK).process_sd,
-        "ratio": 0.0,  # what a process does to bricks and model alike cancels
+        "ratio": 0.0,  # its interval has the session as unit
     }
     return {of: f_test([*values.values()], allowed[of]) for of, values in logs.items()}
 
@@ -122,7 +121,7 @@ def _by_session(one: Measurement, store: Store) -> Sessions:
 
 
 def f_test(sessions: Sequence[Any], allowed_sd: float = 0.0) -> dict[str, float]:
-    """Return F and the probability of a larger one, if sessions have no effect; and both with an allowed effect.
+    """Return F, and the probability of a larger one without an effect of sessions and with an allowed effect.
 
     Args:
         sessions: Values by session, as logarithms.

@@ -264,7 +264,6 @@ def system(*, ceilings: bool, calibrate: bool, database: str, quiet: bool, form:
     \b
     Example:
         dlbricks system --ceilings --threads 2
-        dlbricks system --calibrate squeezenet resnet50 ... --graph runtime
     """
     if ceilings and calibrate:
         raise UsageError("--ceilings and --calibrate answer different questions", remedy="leave one out")

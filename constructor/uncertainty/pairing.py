@@ -1,7 +1,9 @@
 """Ratio of bricks and model, by means over visits that alternated.
 
 A disturbance of the machine met both within seconds, so that their ratio holds even if neither latency does. Its
-interval is a bootstrap over time blocks; each draw takes bricks and model of the same blocks.
+interval is a bootstrap over sessions: these differ by more than their time blocks (``benchmarks/sessions.py``), since
+each process places memory anew and each session orders the pack anew. Fewer than four sessions show too little, and
+time blocks stand for them. Each draw takes bricks and model of the same sessions or blocks.
 """
 
 from __future__ import annotations
@@ -27,6 +29,9 @@ _SEED = 0
 
 _STALL = 3.0
 _FEW = 0.1
+
+_SESSIONS = 4
+"""Sessions of a default run. Of fewer, Student's t makes an interval too wide to be of use."""
 
 Array = NDArray[np.float64]
 Sessions = Mapping[tuple[int, int], Array]
@@ -94,13 +99,20 @@ def paired(
     together = {place: factors @ np.stack([values[place] for _, values in taken]) for place in sorted(places)}
     bricks, models = without_stalls([*together.values()], [model[place] for place in together])
     constant_ns = uncertainty.value_ns(constant)
-    ours, theirs = time_blocks(bricks) + constant_ns, time_blocks(models)
+    ours, theirs = _units(bricks) + constant_ns, _units(models)
     estimate = float(np.concatenate(bricks).mean()) + constant_ns
     measured = float(np.concatenate(models).mean())
     if estimate <= 0 or measured <= 0:
         return None
     apart = uncertainty.half_ns(constant) / estimate
     return Paired(estimate, measured, ratio_spread(ours, theirs), max(1, ours.size - 1), apart)
+
+
+def _units(sessions: Sequence[Array]) -> Array:
+    """Return the values that are independent of each other: means of sessions, or of time blocks with few sessions."""
+    if len(sessions) < _SESSIONS:
+        return time_blocks(sessions)
+    return np.array([session.mean() for session in sessions])
 
 
 def without_stalls(bricks: Sequence[Array], models: Sequence[Array]) -> tuple[list[Array], list[Array]]:
@@ -118,7 +130,7 @@ def without_stalls(bricks: Sequence[Array], models: Sequence[Array]) -> tuple[li
 
 
 def ratio_spread(ours: Array, theirs: Array) -> float:
-    """Return the standard deviation of the logarithm of the ratio of means, over draws of time blocks."""
+    """Return the standard deviation of the logarithm of the ratio of means, over draws of sessions or time blocks."""
     count = ours.size
     if count < 2:
         return math.inf
@@ -129,7 +141,7 @@ def ratio_spread(ours: Array, theirs: Array) -> float:
 
 @lru_cache(maxsize=16)
 def _draws(count: int) -> NDArray[np.int64]:
-    """Return the time blocks of each replicate: equal for equal numbers of blocks."""
+    """Return the sessions or time blocks of each replicate: equal for equal counts."""
     return np.random.default_rng(_SEED).integers(0, count, size=(_DRAWS, count))
 
 

@@ -38,7 +38,7 @@ def test_an_error_that_held_is_known():
     assert 0 < found.sd < widest(backend="onnxruntime", device="cpu", graph="runtime", threads=1)
 
 
-@pytest.mark.parametrize("row", SHIPPED, ids=lambda row: row["source"])
+@pytest.mark.parametrize("row", SHIPPED, ids=lambda row: " ".join(map(str, row["method"].values())))
 def test_only_an_error_that_held_on_other_data_is_known(row):
     assert method_error(Method(**row["method"]), row["cpu"]).known is row["holds"]
 
@@ -53,7 +53,8 @@ def test_only_an_error_that_held_on_other_data_is_known(row):
         ({"threads": 2}, ("backend", "device", "graph", "threads")),
         ({"threads": 3}, ("backend", "device", "graph")),
         ({"backend": "another"}, ("device",)),
-        ({"device": "cuda"}, ()),
+        ({"device": "cuda"}, ("device",)),
+        ({"device": "npu"}, ()),
     ],
     ids=str,
 )
