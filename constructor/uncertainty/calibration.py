@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -147,17 +147,23 @@ class Calibration:
             system: Key of the system.
             cpu: Its CPU model.
         """
-        found = []
-        for run in runs:
-            rows = run.options.get(CALIBRATION) if run.system == system else None
-            for row in rows if isinstance(rows, list) else ():
-                sd = float(row["sd"])
-                found.append(cls(Method(**row["method"]), cpu, sd, widest=sd, holds=True))
-        return tuple(reversed(found))
+        rows = (run.options.get(CALIBRATION) for run in runs if run.system == system)
+        fits = [_read(row, cpu) for several in rows if isinstance(several, list) for row in several]
+        return tuple(fit for fit in reversed(fits) if fit is not None)
 
     def record(self) -> dict[str, Any]:
         """Return the fit as a run stores it."""
         return {"method": asdict(self.method), "sd": self.sd}
+
+
+def _read(row: object, cpu: str) -> Calibration | None:
+    """Return a stored fit; None for other contents, since a database may come from elsewhere."""
+    if not isinstance(row, Mapping) or not isinstance(row.get("method"), Mapping):
+        return None
+    method, sd = row["method"], row.get("sd")
+    if {*method} != {field.name for field in fields(Method)} or not isinstance(sd, float) or not 0 <= sd < math.inf:
+        return None
+    return Calibration(Method(**method), cpu, sd, widest=sd, holds=True)
 
 
 _ALIKE = (("backend", "device", "graph", "threads"), ("backend", "device", "graph"), ("device",), ())

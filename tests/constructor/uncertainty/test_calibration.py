@@ -104,6 +104,18 @@ def test_a_users_own_fit_on_the_system_goes_first_and_the_latest_counts():
     assert method_error(replace(EXECUTED, threads=4), "my CPU", own).sd == max(0.5, widest(graph="runtime"))
 
 
+@pytest.mark.parametrize(
+    "stored",
+    ["no list", [None], [{"sd": 0.1}], [{"method": {"backend": "x"}, "sd": 0.1}], [{"method": {}, "sd": "wide"}],
+     [{**Calibration(EXECUTED, "", 0.1, 0.1, holds=True).record(), "sd": math.nan}]],
+    ids=str,
+)  # fmt: skip
+def test_other_contents_of_a_foreign_database_are_no_fit(stored):
+    run = Run("r", "", "0", "run", None, "a", "s", {CALIBRATION: stored})
+
+    assert Calibration.of_runs([run], "a", CPU) == ()
+
+
 @given(st.integers(0, 2**32 - 1), st.integers(20, 200), st.floats(0.005, 0.3), st.floats(0.005, 0.3))
 def test_a_fit_to_normal_errors_finds_their_deviation(seed, count, sd, sampling):
     rng = np.random.default_rng(seed)
