@@ -9,12 +9,13 @@ with a minimum effect of 5 %. It fails if ``compare --fail-on slower`` would end
 ``--out``: ``gates-t<threads>.json``.
 
 With ``--proofs`` the model is compared with itself as often, like in the proof of a finding. At most 5 % of the
-intervals may exclude zero. Written: ``equal-t<threads>.json``.
+intervals may exclude zero. Written: ``equal-t<threads>.json``; a later call adds to it.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 import time
 from pathlib import Path
@@ -33,6 +34,7 @@ from facts import percent, write
 from onnx import helper, numpy_helper
 
 _SIDE = 192
+_BATCH = 10
 _MINIMUM = 0.05
 
 
@@ -49,7 +51,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="dlbricks-gates-") as name:
         if options.proofs:
-            write(options.out, f"equal-t{options.threads}", equal(options, Path(name)))
+            equal(options, Path(name))
             return
         result = experiment(options, Path(name))
     write(options.out, f"gates-t{options.threads}", result, report(result))
@@ -74,21 +76,28 @@ def experiment(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     return {"model": options.model, "threads": options.threads, "injected": injected, "tries": rows}
 
 
-def equal(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Return proofs of a model against itself, and the share of their intervals that exclude zero."""
+def equal(options: argparse.Namespace, folder: Path) -> None:
+    """Prove a model against itself until the file has so many proofs; it is written after each batch."""
     (source,) = find_models([options.model])
     runnable, how = source.runnable(folder), Proving()
     place = place_of(runtime_from({}), options.threads)
     pair = TrialPair(Contender(runnable, place), Contender(runnable, place))
-    trials = try_out([pair] * options.proofs, visits=how.visits, processes=how.processes)
-    proofs = [proof_of(trial) for trial in trials if isinstance(trial, Trial)]
-    rows = [
-        {"saving": proof.saving_ms / proof.before_ms, "ci95": [end / proof.before_ms for end in proof.ci95_ms]}
-        for proof in proofs
-    ]
-    excluding = sum(not row["ci95"][0] <= 0 <= row["ci95"][1] for row in rows)
+    name = f"equal-t{options.threads}"
+    path = options.out / f"{name}.json"
+    rows = json.loads(path.read_text())["rows"] if path.exists() else []
     settings = {"visits": how.visits, "processes": how.processes, "threads": options.threads}
-    return {"model": options.model, **settings, "proofs": len(rows), "exclude_zero": excluding, "rows": rows}
+    while len(rows) < options.proofs:
+        trials = try_out([pair] * min(_BATCH, options.proofs - len(rows)), visits=how.visits, processes=how.processes)
+        for trial in trials:
+            if not isinstance(trial, Trial):
+                raise trial
+            proof = proof_of(trial)
+            rows.append(
+                {"saving": proof.saving_ms / proof.before_ms, "ci95": [end / proof.before_ms for end in proof.ci95_ms]}
+            )
+        excluding = sum(not row["ci95"][0] <= 0 <= row["ci95"][1] for row in rows)
+        found = {"model": options.model, **settings, "proofs": len(rows), "exclude_zero": excluding, "rows": rows}
+        write(options.out, name, found, f"{excluding} of {len(rows)} proofs exclude zero")
 
 
 def _tried(before: ModelSource, after: ModelSource, options: argparse.Namespace) -> dict[str, Any]:
