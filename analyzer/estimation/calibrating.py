@@ -42,11 +42,11 @@ class FittedMethod:
 
     Attributes:
         method: How estimates are composed.
-        models: Number of models whose bricks and own latency were visited alternately.
+        models: Number of models that were visited alternately with their bricks.
         sd: Relative standard deviation of the error; None with too few models.
-        earlier_sd: That of the fit before; None if there was none.
-        later_models: Models that were measured after the fit before.
-        later_held: Share of these whose interval by the fit before contains the measured latency; None without any.
+        earlier_sd: The same of the earlier fit; None for a first fit.
+        later_models: Models that were measured after the earlier fit.
+        later_held: Share of them with the measured latency in the interval by the earlier fit; None without any.
         reason: Why nothing is fitted.
     """
 
