@@ -43,8 +43,8 @@ from dlbricks.bricks.suite.suite import Suite
 from dlbricks.constructor import Estimate
 from dlbricks.constructor.choice import Cutting
 from dlbricks.constructor.result import EstimatedModel
-from dlbricks.constructor.uncertainty.calibration import Method, method_error_sd
-from dlbricks.db import Measurement, Stack, Store, Subject
+from dlbricks.constructor.uncertainty.calibration import Method, method_error
+from dlbricks.db import Measurement, Store, Subject
 from dlbricks.db.values import PROTOCOL
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.machine.cores import physical_cores
@@ -193,7 +193,7 @@ def experiment(
         "protocol": PROTOCOL,
         "packing": PACKING,
         "half": [half for half in HALVES if half in options.half] or None,
-        "method_sd": method_error_sd(method_of(options, store.stacks()[done.stack], options.batch, options.cache)),
+        "method_sd": method_error(method_of(options, store, done), store.systems()[done.system].cpu).sd,
         "neighbour": neighbour.facts if options.neighbour else None,
         "generated_with": version("onnxruntime") if options.elsewhere else None,
         "bricks": {
@@ -236,10 +236,11 @@ def _run_here(suite: str, database: str, options: str, *names: str) -> None:
     sys.stdout.buffer.write(pickle.dumps(found))
 
 
-def method_of(options: argparse.Namespace, stack: Stack, batch: int, cache: str = "model") -> Method:
-    """How estimates are composed."""
-    cut = {name: getattr(options, name) for name in ("graph", "granularity", "threads")}
-    return Method(backend=stack.backend, device=stack.device, cache=cache, batch=batch, dtype="float32", **cut)
+def method_of(options: argparse.Namespace, store: Store, done: RunReport) -> Method:
+    """Return the way in which estimates are composed."""
+    stack, names = store.stacks()[done.stack], ("graph", "granularity", "threads", "batch", "cache")
+    how = {name: getattr(options, name) for name in names}
+    return Method(backend=stack.backend, device=stack.device, dtype="float32", **how)
 
 
 def _row(found: Estimate, earlier_ms: float | None = None) -> dict[str, Any]:

@@ -1,20 +1,25 @@
-"""The latency of bricks and models beside busy programs, held against the same on the quiet machine.
+"""Compare the latency of bricks and models beside busy programs with their latency on the quiet machine.
 
-    python benchmarks/busy.py [--loops 0 1 2 3] [--priority high off] [--threads 1] [--visits 12] [--models ...]
+    python benchmarks/busy.py [--loops 0 1 2 3] [--priority high off] [--threads 1] [--visits 12] [--rounds 1]
+        [--models ...]
 
-Suites are generated once. Then bricks and models are measured in one run for each priority and number of busy loops,
-each into a database of its own; the run without loops at the first priority is the quiet one. A busy loop is a program
-that only computes, in a session of its own and at the usual priority.
+For each model, quiet and busy phases alternate. A round runs the model and its bricks once for each priority and number
+of busy loops, seconds apart. The phase with the first priority and the first number of loops is the quiet one. Each
+kind of phase has its own database, so that a busy phase knows nothing of a quiet one. A busy loop is a program that
+only computes, at the usual priority.
 
-Written under ``--out``: ``busy-<priorities>-t<threads>.json`` (every figure): for each run the undisturbed
-latency of models and the undisturbed sums of their bricks against those of the quiet run, and the estimate against the
-model of the same run.
+Written under ``--out``: ``busy-<priorities>-t<threads>-r<rounds>.json`` (every figure). Models that this file already
+has are kept and not measured again, so that several short calls add up. For each kind of phase they compare the
+undisturbed latency of models, and the undisturbed sums of their bricks, with the quiet phase of the same round. The
+estimate is compared with the model of the same phase.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -26,6 +31,7 @@ from typing import Any
 import numpy as np
 from dlbricks import estimate
 from dlbricks.db import Store
+from dlbricks.db.samples.statistics import student
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.machine.priority import PRIORITIES
 from dlbricks.generator.measurement.run import run
@@ -45,7 +51,7 @@ MODELS = [
 
 @contextmanager
 def busy(loops: int) -> Iterator[None]:
-    """So many programs that only compute."""
+    """Run so many programs that only compute."""
     started = [subprocess.Popen([sys.executable, "-c", _LOOP], start_new_session=True) for _ in range(loops)]
     try:
         yield
@@ -56,80 +62,100 @@ def busy(loops: int) -> Iterator[None]:
 
 
 def main() -> None:
-    """Measure, print and write."""
+    """Measure the phases of each model, and write their figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=MODELS)
     parser.add_argument("--loops", type=int, nargs="+", default=[0, 1, 2, 3])
     parser.add_argument("--priority", nargs="+", choices=PRIORITIES, default=["high", "off"])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--visits", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="dlbricks-busy-") as name:
-        result = experiment(options, Path(name))
-    write(options.out, f"busy-{'-'.join(options.priority)}-t{options.threads}", result, report(result))
+    options.out.mkdir(parents=True, exist_ok=True)
+    name = f"busy-{'-'.join(options.priority)}-t{options.threads}-r{options.rounds}"
+    path = options.out / f"{name}.json"
+    result = json.loads(path.read_text()) if path.exists() else {"runs": []}
+    known = {row["name"] for entry in result["runs"] for row in entry["models"]}
+    with tempfile.TemporaryDirectory(prefix="dlbricks-busy-") as folder:
+        for source in find_models([model for model in options.models if model not in known]):
+            result = with_model(result, source, options, Path(folder))
+            path.write_text(json.dumps(result))  # what is done stays, should this call be ended
+    write(options.out, name, result, report(result))
 
 
-def experiment(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """All runs, the quiet one first."""
-    sources = find_models(options.models)
+def with_model(
+    result: dict[str, Any], source: ModelSource, options: argparse.Namespace, folder: Path
+) -> dict[str, Any]:
+    """Return the result with the phases of one more model."""
     made = generate(
-        sources, out=folder / "suite", granularity=1, graph="runtime", threads=options.threads, annotate=True
+        [source], out=folder / source.name, granularity=1, graph="runtime", threads=options.threads, annotate=True
     )
-    usable = [source for source, row in zip(sources, made.rows, strict=True) if row.error is None]
-    runs = []
-    facts: dict[str, Any] = {}
-    for priority in options.priority:
-        for loops in options.loops:
-            with Store.open(folder / f"{priority}-{loops}.db") as store:
-                with busy(loops):
-                    done = run(
-                        made.suite, store=store, models=usable, threads=options.threads, visits=options.visits,
-                        priority=priority,
-                    )  # fmt: skip
-                facts = facts or provenance(store, done.system, done.stack)
-                runs.append(
-                    {"priority": priority, "loops": loops, "wall_s": done.wall_s, "models": _rows(usable, store)}
-                )
-    quiet = {row["name"]: row for row in runs[0]["models"]}
-    for entry in runs:
-        entry["summary"] = _summary(entry["models"], quiet)
-    return {**facts, "threads": options.threads, "visits": options.visits, "runs": runs}
-
-
-def _rows(sources: Sequence[ModelSource], store: Store) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": found.name,
-            "measured_ms": found.truth.ms,
-            "estimate_ms": found.latency.ms,
-            "ratio": found.truth.ratio if found.truth.paired else None,
-            "undisturbed_ms": found.latency.undisturbed_ms,
-            "measured_undisturbed_ms": found.truth.undisturbed_ms,
-            "quiet": found.latency.quiet,
-        }
-        for found in estimate(sources, store=store, granularity=1, graph="runtime")
+    if made.suite is None:
+        raise SystemExit(f"{source.name} cannot be decomposed: {made.rows[0].error}")
+    rows = {(entry["priority"], entry["loops"]): entry["models"] for entry in result["runs"]}
+    phases = [(priority, loops) for priority in options.priority for loops in options.loops]
+    for number in range(options.rounds):
+        for priority, loops in phases:
+            with Store.open(folder / f"{priority}-{loops}.db") as store, busy(loops):
+                done = run(
+                    made.suite, store=store, models=[source], threads=options.threads, visits=options.visits,
+                    priority=priority, again=["all"],
+                )  # fmt: skip
+                facts = provenance(store, done.system, done.stack)
+                rows.setdefault((priority, loops), []).append({"round": number, **_row(source, store)})
+    runs = [
+        {"priority": priority, "loops": loops, "models": found, "summary": _summary(found, rows[phases[0]])}
+        for (priority, loops), found in rows.items()
     ]
+    settings = {name: getattr(options, name) for name in ("threads", "visits", "rounds")}
+    return {**facts, **settings, "runs": runs}
 
 
-def _summary(rows: Sequence[dict[str, Any]], quiet: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _row(source: ModelSource, store: Store) -> dict[str, Any]:
+    (found,) = estimate([source], store=store, granularity=1, graph="runtime")
     return {
-        "measured": _errors(row["measured_ms"] / quiet[row["name"]]["measured_ms"] for row in rows),
-        "measured_undisturbed": _errors(
-            row["measured_undisturbed_ms"] / quiet[row["name"]]["measured_undisturbed_ms"] for row in rows
-        ),
-        "undisturbed": _errors(row["undisturbed_ms"] / quiet[row["name"]]["undisturbed_ms"] for row in rows),
-        "estimate": _errors(row["ratio"] for row in rows if row["ratio"] is not None),
+        "name": found.name,
+        "measured_ms": found.truth.ms,
+        "estimate_ms": found.latency.ms,
+        "ratio": found.truth.ratio if found.truth.paired else None,
+        "undisturbed_ms": found.latency.undisturbed_ms,
+        "measured_undisturbed_ms": found.truth.undisturbed_ms,
+        "quiet": found.latency.quiet,
     }
 
 
-def _errors(ratios: Iterator[float]) -> dict[str, float]:
-    """Bias and errors of ratios that should be 1."""
-    values = np.array([*ratios])
-    errors = np.abs(values - 1)
+def _summary(rows: Sequence[dict[str, Any]], quiet: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    names = {
+        "measured": "measured_ms",
+        "measured_undisturbed": "measured_undisturbed_ms",
+        "undisturbed": "undisturbed_ms",
+    }
+    return {
+        **{name: _errors(_ratios(rows, quiet, figure)) for name, figure in names.items()},
+        "estimate": _errors([row["ratio"] for row in rows if row["ratio"] is not None]),
+    }
+
+
+def _ratios(rows: Sequence[dict[str, Any]], quiet: Sequence[dict[str, Any]], figure: str) -> list[float]:
+    """Return a figure relative to the quiet phase, by model: the geometric mean over the rounds."""
+    logs: dict[str, list[float]] = {}
+    for row, calm in zip(rows, quiet, strict=True):
+        if row[figure] is not None and calm[figure] is not None:
+            logs.setdefault(row["name"], []).append(math.log(row[figure] / calm[figure]))
+    return [math.exp(statistics.fmean(found)) for found in logs.values()]
+
+
+def _errors(ratios: Sequence[float]) -> dict[str, Any]:
+    """Return the bias of ratios that should be 1, with its 95 % interval over models, and their errors."""
+    values = np.array(ratios)
+    errors, logs = np.abs(values - 1), np.log(values)
+    half = student(len(logs) - 1) * float(np.std(logs, ddof=1)) / math.sqrt(len(logs)) if len(logs) > 1 else math.nan
+    centre = float(np.mean(logs))
     return {
         "count": len(values),
-        "bias": math.exp(float(np.mean(np.log(values)))) - 1,
+        "bias": math.expm1(centre),
+        "bias_ci95": [math.expm1(centre - half), math.expm1(centre + half)] if len(logs) > 1 else None,
         "median": float(np.median(errors)),
         "p95": float(np.quantile(errors, 0.95)),
         "worst": float(errors.max()),
@@ -138,23 +164,30 @@ def _errors(ratios: Iterator[float]) -> dict[str, float]:
 
 
 def report(result: dict[str, Any]) -> str:
-    """The table."""
+    """Return the table as Markdown."""
     titles = [
-        "priority", "busy loops", "mean of models: bias", "undisturbed models: bias, median, 95 % within",
-        "undisturbed sums of bricks: bias, median, 95 % within", "estimate against model: median, within 10 %",
+        "priority", "busy loops", "mean of models: bias", "undisturbed models: bias (95 % interval), median, p95",
+        "undisturbed sums of bricks: bias (95 % interval), median, p95",
+        "estimate against model: median, within 10 %",
     ]  # fmt: skip
     lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for entry in result["runs"]:
         found = entry["summary"]
         cells = [entry["priority"], str(entry["loops"]), percent(found["measured"]["bias"])]
         cells += [
-            ", ".join(percent(found[name][figure]) for figure in ("bias", "median", "p95"))
+            f"{_bias(found[name])}, " + ", ".join(percent(found[name][figure]) for figure in ("median", "p95"))
             for name in ("measured_undisturbed", "undisturbed")
         ]
         cells.append(", ".join(percent(found["estimate"][figure]) for figure in ("median", "within_10")))
         lines.append(f"| {' | '.join(cells)} |")
-    title = f"# {len(result['runs'][0]['models'])} models beside busy loops, {result['threads']} thread(s)"
+    count = len({row["name"] for row in result["runs"][0]["models"]})
+    title = f"# {count} models beside busy loops, {result['threads']} thread(s), {result.get('rounds', 1)} round(s)"
     return "\n".join([title, "", *lines, ""])
+
+
+def _bias(found: dict[str, Any]) -> str:
+    ends = found.get("bias_ci95")
+    return percent(found["bias"]) + (f" ({percent(ends[0])} to {percent(ends[1])})" if ends else "")
 
 
 if __name__ == "__main__":

@@ -1,22 +1,23 @@
-"""The error of the method, and the scatter of processes and runs, that intervals hold, from data that are committed.
+"""Fit the error of the method, and the scatter of processes and runs, to committed data, and validate the fit.
 
     python benchmarks/calibrate.py
 
-A ratio of estimate and measured latency differs from 1 by what the measurements differ by, which its interval says,
-and by the error of the method. Of the latter the relative standard deviation is given with which 95 % of the
-intervals hold 1. It is judged only by what it does not come from: families of the half ``new``, and
-other runs (``again``, other machines). Written are ``docs/results/calibration.json``, of each
-accuracy there, and ``constructor/uncertainty/calibration.json``, of those that ``estimate`` goes by: of machines as
-they are, and of ten models at least.
+A ratio of estimate and measured latency differs from 1 by the scatter of the measurements, which its interval contains,
+and by the error of the method. The fitted relative standard deviation of this error is the least with which 95 % of the
+intervals of one run contain 1. It is judged only by other data: families of the half ``new``, and other runs
+(``again``, other machines). ``docs/results/calibration.json`` has fit and validation of each accuracy there.
 
-What processes of one run differ by comes from ``docs/results/scatter-*.json`` (``scatter.py``): the least relative
-standard deviation with which 95 % of the models' differences between two processes are within what their time blocks
-and it allow. What runs differ by comes from the models that several runs measured, with the same stack, threads and
-batch on the same machine: accuracies, also those of ``again`` and of other machines, and ``repeat-*.json``, each of two
-runs with a neighbour. It is the least with which 95 % of the differences of their undisturbed latencies are within it.
-Two runs of which one alone had a neighbour of ours count only where there are no others. Both are told apart by
-threads, and for sums over bricks and whole models; written to ``constructor/uncertainty/scatter.json``. Where it has no
-row, nothing is known.
+``constructor/uncertainty/calibration.json`` has the rows that ``estimate`` uses: of machines as they are, from ten
+models at least. A row holds if at least 92 % of all intervals of its validation on the same CPU model contain 1.
+Without a validation there it does not. ``widest`` is the largest deviation that a fit to any of these data gives.
+
+The scatter of processes of one run comes from ``docs/results/scatter-*.json`` (``scatter.py``). It is the least
+relative standard deviation with which 95 % of the models' differences between two processes are explained by it and by
+the scatter of time blocks. The scatter of runs comes from models that several runs measured, with the same stack,
+threads and batch on the same machine: accuracies, also of ``again`` and of other machines, and ``repeat-*.json``, each
+of two runs with a neighbour. It is the least with which 95 % of the differences of their undisturbed latencies are
+within it. Pairs in which one run alone had a neighbour count only without other pairs. Both have rows by threads, for
+sums of bricks and for whole models, in ``constructor/uncertainty/scatter.json``. Without a row, nothing is known.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from dlbricks.constructor.uncertainty.calibration import Method
-from dlbricks.constructor.uncertainty.interval import NORMAL
+from dlbricks.constructor.uncertainty.calibration import NORMAL, Method, fitted_sd, least_sd, share_held
 from dlbricks.db.values import PROTOCOL
 from dlbricks.generator.network.packed import PACKING
 
-_HELD = 0.95
 _FEWEST = 10
+_GOAL = 0.92
+"""Share of the validated intervals that must contain 1 in a row that holds."""
 
 _TOP = Path(__file__).parents[1]
 RESULTS, CONSTANTS = _TOP / "docs/results", _TOP / "constructor/uncertainty/calibration.json"
 SCATTER = CONSTANTS.with_name("scatter.json")
 
 Place = tuple[str, str, int, str]
-"""Backend, device, threads (2 stands for all above 1), and what is said: ``bricks`` or ``model``."""
+"""Backend, device, threads, and subject: ``bricks`` or ``model``."""
 
 _BESIDE = ("again", "xeon-2.5ghz")
 """Folders of runs that are no headline, and show what runs differ by as well as others."""
@@ -61,7 +62,7 @@ def main() -> None:
     for name, one in found.items():
         print(name, one)
     (RESULTS / "calibration.json").write_text(json.dumps(found, indent=1) + "\n")
-    CONSTANTS.write_text(json.dumps(constants(results), indent=1) + "\n")
+    CONSTANTS.write_text(json.dumps([*constants(results), *on_gpu(RESULTS)], indent=1) + "\n")
     rows = scatter(RESULTS)
     for row in rows:
         print(row)
@@ -69,7 +70,7 @@ def main() -> None:
 
 
 def accuracies(folder: Path) -> dict[str, Mapping[str, Any]]:
-    """Those of the whole zoo that the protocol of today measured as models run, by name."""
+    """Return the accuracies of the whole zoo under today's protocol, with models as they run, by name."""
     found = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("accuracy-*.json"))}
     return {
         name: one
@@ -82,13 +83,13 @@ def accuracies(folder: Path) -> dict[str, Mapping[str, Any]]:
 
 
 def _packing(one: Mapping[str, Any]) -> int:
-    """How packs were filled; what one thread runs is filled since the second way as it is now."""
+    """Return the version of filling packs; at one thread the second version equals the present one."""
     found = int(one.get("packing", 1))
     return PACKING if one["threads"] == 1 and found > 1 else found
 
 
 def constants(results: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The rows that ``estimate`` goes by."""
+    """Return the rows that ``estimate`` uses."""
     rows = []
     for name, one in results.items():
         known = [row for row in one["models"] if row["ratio"] is not None and row["half"] != "new"]
@@ -101,21 +102,55 @@ def constants(results: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
             dtype="float32",
             **{key: one[key] for key in ("graph", "granularity", "threads", "batch")},
         )
-        sd = calibrated(one["models"], one["method_sd"])["sd"]
-        rows.append({"method": asdict(method), "sd": round(sd, 4), "models": len(known), "source": name})
+        found = validated(name, one)
+        others, cpu = found["validation"].values(), one["system"]["cpu"]
+        here = [other for other in others if other["cpu"] == cpu]
+        held = math.fsum(other["hold_1"] * other["models"] for other in here)
+        rows.append(
+            {
+                "method": asdict(method),
+                "cpu": cpu,
+                "sd": round(found["sd"], 4),
+                "widest": round(max(found["sd"], *(other["sd"] for other in others), 0.0), 4),
+                "holds": bool(here) and held >= _GOAL * sum(other["models"] for other in here),
+                "models": len(known),
+                "source": name,
+            }
+        )
     return rows
 
 
+def on_gpu(folder: Path) -> list[dict[str, Any]]:
+    """Return rows of the visits of a GPU: widest errors, which hold nowhere, since their intervals are unknown."""
+    found = json.loads((folder / "gpu/results.json").read_text())
+    errors: dict[tuple[Method, str], list[float]] = {}
+    for stage in found["stages"]:
+        ratios = [row["ratio"] for row in stage["models"] if row["ratio"] is not None]
+        if len(ratios) >= _FEWEST:
+            method = Method(
+                stage["backend"], stage["device"], "source", 1, "model", 1, stage["batch"] or 1, stage["dtype"]
+            )
+            cpu = found["systems"][stage["system"]]["system"]["cpu"]
+            errors.setdefault((method, cpu), []).append(least_sd(np.abs(np.log(ratios)) / NORMAL))
+    return [
+        {
+            "method": asdict(method), "cpu": cpu, "sd": round(max(sds), 4), "widest": round(max(sds), 4),
+            "holds": False, "source": "gpu/results",
+        }
+        for (method, cpu), sds in errors.items()
+    ]  # fmt: skip
+
+
 def calibrated(models: Sequence[Mapping[str, Any]], method_sd: float | None) -> dict[str, float]:
-    """The error of the method over some models.
+    """Return the error of the method over some models.
 
     Args:
         models: With their ratios; at least one is not of the half ``new``.
-        method_sd: The error of the method that is in the ratios' intervals; None where none is.
+        method_sd: The error of the method that is in the ratios' intervals; None for none.
     """
     rows = [row for row in models if row["ratio"] is not None and row["half"] != "new"]
     errors, sampling = _errors(rows, method_sd)
-    sd = _least(np.sqrt(np.maximum(0, errors**2 - sampling**2)) / NORMAL)
+    sd = fitted_sd(errors, sampling)
     return {
         "models": len(rows),
         "families": len({row["name"] if row["family"] == "-" else row["family"] for row in rows}),
@@ -127,33 +162,36 @@ def calibrated(models: Sequence[Mapping[str, Any]], method_sd: float | None) -> 
 
 
 def validated(name: str, fitted: Mapping[str, Any]) -> dict[str, Any]:
-    """The error of the method over one run, and how many intervals with it hold 1 in what it was not fitted to."""
+    """Return the error of the method over one run, and the share of intervals that contain 1 in other data."""
     made = calibrated(fitted["models"], fitted["method_sd"])
-    new = [row for row in fitted["models"] if row["half"] == "new"]
-    others: dict[str, tuple[Sequence[Mapping[str, Any]], float | None]] = {name: (new, fitted["method_sd"])}
+    others = {name: {**fitted, "models": [row for row in fitted["models"] if row["half"] == "new"]}}
     for path in (RESULTS / f"{name}-new.json", *(RESULTS / place / f"{name}.json" for place in _BESIDE)):
         one = json.loads(path.read_text()) if path.exists() else {}
         if one.get("protocol") == PROTOCOL:
-            others[path.relative_to(RESULTS).with_suffix("").as_posix()] = one["models"], one["method_sd"]
+            others[path.relative_to(RESULTS).with_suffix("").as_posix()] = one
     coverage = {}
-    for other, (models, method_sd) in others.items():
-        rows = [row for row in models if row["ratio"] is not None]
+    for other, one in others.items():
+        rows = [row for row in one["models"] if row["ratio"] is not None]
         if rows:
-            errors, sampling = _errors(rows, method_sd)
-            held = np.abs(errors) <= np.hypot(sampling, NORMAL * made["sd"])
-            coverage[other] = {"models": len(rows), "hold_1": float(held.mean())}
+            errors, sampling = _errors(rows, one["method_sd"])
+            coverage[other] = {
+                "cpu": one["system"]["cpu"],
+                "models": len(rows),
+                "hold_1": share_held(errors, sampling, made["sd"]),
+                "sd": fitted_sd(errors, sampling),
+            }
     return {**made, "validation": coverage}
 
 
 def _errors(rows: Sequence[Mapping[str, Any]], method_sd: float | None) -> tuple[Any, Any]:
-    """Logarithms of the ratios, and half of their intervals without the error of the method."""
+    """Return the logarithms of the ratios, and half of their intervals without the error of the method."""
     errors = np.log([row["ratio"] for row in rows])
     halves = np.log([row["ratio_ci95"][1] / row["ratio"] for row in rows])
     return errors, np.sqrt(np.maximum(0, halves**2 - (NORMAL * (method_sd or 0.0)) ** 2))
 
 
 def scatter(folder: Path) -> list[dict[str, Any]]:
-    """What processes and runs differ by, of each place that either is known of."""
+    """Return the scatter of processes and runs of each known place."""
     processes, runs = _of_processes(folder), _of_runs(folder)
     return [
         {
@@ -166,7 +204,7 @@ def scatter(folder: Path) -> list[dict[str, Any]]:
 
 
 def _of_processes(folder: Path) -> dict[Place, dict[str, Any]]:
-    """What processes of one run differ by; models that one process visited are not in the data, and never count."""
+    """Return the scatter of processes of one run; the data contain only models that several processes visited."""
     lacking: dict[Place, list[float]] = {}
     sources: dict[Place, list[str]] = {}
     for path in sorted(folder.glob("scatter-*.json")):
@@ -181,13 +219,13 @@ def _of_processes(folder: Path) -> dict[Place, dict[str, Any]]:
                     rest = math.log(one / other) ** 2 - (NORMAL * math.hypot(error, doubt)) ** 2
                     lacking.setdefault(place, []).append(math.sqrt(max(0.0, rest / 2)) / NORMAL)
     return {
-        place: {"sd": round(_least(found), 4), "models": len(found), "sources": sources[place]}
+        place: {"sd": round(least_sd(found), 4), "models": len(found), "sources": sources[place]}
         for place, found in lacking.items()
     }
 
 
 def _of_runs(folder: Path) -> dict[Place, dict[str, Any]]:
-    """What runs differ by, from pairs of them."""
+    """Return the scatter of runs, from pairs of runs."""
     found: dict[tuple[Place, bool], list[tuple[str, str, list[float]]]] = {}
     for place, alike, first, second, apart in (*_pairs(folder), *_repeated(folder)):
         if len(apart) >= _FEWEST:
@@ -197,7 +235,7 @@ def _of_runs(folder: Path) -> dict[Place, dict[str, Any]]:
         pairs = found.get((place, True)) or found[place, False]
         lacking = [difference / math.sqrt(2) / NORMAL for *_, apart in pairs for difference in apart]
         rows[place] = {
-            "sd": round(_least(lacking), 4),
+            "sd": round(least_sd(lacking), 4),
             "models": len(lacking),
             "pairs": len(pairs),
             "alike": (place, True) in found,
@@ -207,7 +245,7 @@ def _of_runs(folder: Path) -> dict[Place, dict[str, Any]]:
 
 
 def _pairs(folder: Path) -> Iterator[tuple[Place, bool, str, str, list[float]]]:
-    """Accuracies that measured the same, by twos: whether both or neither had a neighbour, and what they differ by."""
+    """Yield pairs of accuracies of the same models and their differences; True if both or neither had a neighbour."""
     paths = [path for place in (folder, *(folder / name for name in _BESIDE)) for path in place.glob("accuracy-*.json")]
     results = {path.relative_to(folder).with_suffix("").as_posix(): json.loads(path.read_text()) for path in paths}
     known = {
@@ -231,7 +269,7 @@ def _pairs(folder: Path) -> Iterator[tuple[Place, bool, str, str, list[float]]]:
 
 
 def _repeated(folder: Path) -> Iterator[tuple[Place, bool, str, str, list[float]]]:
-    """What was measured twice, a neighbour beside both runs; of protocol 2 it stands in a folder of its own."""
+    """Yield the differences of models that were measured twice, with a neighbour in both runs."""
     for path in sorted(folder.glob("repeat-*.json")):
         found = json.loads(path.read_text())
         both = {name: pair for name, pair in found["figures_ms"].items() if None not in pair}
@@ -246,13 +284,7 @@ def _differences(ours: Mapping[str, float | None], theirs: Mapping[str, float | 
 
 
 def _place(found: Mapping[str, Any], of: str) -> Place:
-    return found["stack"]["backend"], "cpu", min(found["threads"], 2), of
-
-
-def _least(lacking: Sequence[float]) -> float:
-    """The least deviation with which so many of the intervals hold 1."""
-    ordered = sorted(lacking)
-    return float(ordered[math.ceil(_HELD * len(ordered)) - 1])
+    return found["stack"]["backend"], "cpu", found["threads"], of
 
 
 if __name__ == "__main__":

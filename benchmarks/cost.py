@@ -30,11 +30,10 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from accuracy import method_of, protocol, shared
+from accuracy import protocol, shared
 from dlbricks import estimate
 from dlbricks.bricks.graph.graph import build_graph
-from dlbricks.constructor.uncertainty.calibration import method_error_sd
-from dlbricks.constructor.uncertainty.interval import NORMAL
+from dlbricks.constructor.uncertainty.calibration import NORMAL
 from dlbricks.db import Measurement, Store, Subject
 from dlbricks.db.samples.statistics import MIN_SAMPLES
 from dlbricks.errors import DlbricksError
@@ -309,10 +308,9 @@ def _half_width(sources: Sequence[ModelSource], store: Store, options: argparse.
     cut = {"granularity": options.granularity, "graph": options.graph}
     halves = []
     for row in estimate(sources, store=store, cache="model", threads=options.threads, **cut):
-        if row.latency.ci95_ms and row.latency.ms and row.place.stack:
+        if row.latency.ci95_ms and row.latency.ms and row.latency.method:
             half = (row.latency.ci95_ms[1] - row.latency.ci95_ms[0]) / 2 / row.latency.ms
-            sd = method_error_sd(method_of(options, store.stacks()[row.place.stack], row.model.source.batch or 1))
-            halves.append(half if sd is None else math.sqrt(max(0.0, half**2 - (NORMAL * sd) ** 2)))
+            halves.append(math.sqrt(max(0.0, half**2 - (NORMAL * row.latency.method.sd) ** 2)))
     return middle(halves)
 
 

@@ -1,16 +1,21 @@
-"""How often the gate is right: a model against its own copy, and against a copy that is slower by a known share.
+"""Count right decisions of the gate: a model against a copy, and against a copy that is slower by a known share.
 
     python benchmarks/gates.py [--model minilm_l6] [--tries 20] [--threads 1] [--loops 0 2] [--slower 0.12]
+    python benchmarks/gates.py --proofs 100 [--model squeezenet] [--threads 1]
 
-The slower copy computes a chain of products more, of its first input, until it takes at least ``--slower`` longer; how
-much it takes is measured by CPU time in one process before, and stands in the result. Each try is a call of
-``dlbricks.gate`` with a minimum effect of 5 %, and a failure is what ``compare --fail-on slower`` ends with exit code 4
-for. Written under ``--out``: ``gates-t<threads>.json``.
+The slower copy computes an additional chain of products of its first input, so long that it takes at least ``--slower``
+more. The result contains this share, by CPU time in one process before the tries. Each try calls ``dlbricks.gate``
+with a minimum effect of 5 %. It fails if ``compare --fail-on slower`` would end with exit code 4. Written under
+``--out``: ``gates-t<threads>.json``.
+
+With ``--proofs`` the model is compared with itself as often, like in the proof of a finding. At most 5 % of the
+intervals may exclude zero. Written: ``equal-t<threads>.json``; a later call adds to it.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 import time
 from pathlib import Path
@@ -21,11 +26,15 @@ import onnx
 import onnxruntime as ort
 from busy import busy
 from dlbricks import gate
+from dlbricks.analyzer.findings.proof import Proving, proof_of
+from dlbricks.db.values import runtime_from
+from dlbricks.generator.measurement.trial import Contender, Trial, TrialPair, place_of, try_out
 from dlbricks.models import ModelSource, find_models
 from facts import percent, write
 from onnx import helper, numpy_helper
 
 _SIDE = 192
+_BATCH = 10
 _MINIMUM = 0.05
 
 
@@ -37,15 +46,19 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--loops", type=int, nargs="+", default=[0, 2])
     parser.add_argument("--slower", type=float, default=0.12)
+    parser.add_argument("--proofs", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="dlbricks-gates-") as name:
+        if options.proofs:
+            equal(options, Path(name))
+            return
         result = experiment(options, Path(name))
     write(options.out, f"gates-t{options.threads}", result, report(result))
 
 
 def experiment(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """All tries, equal and slower ones in turn."""
+    """Return all tries; equal and slower ones alternate."""
     (source,) = find_models([options.model])
     old = folder / "old.onnx"
     runnable = source.runnable(folder)
@@ -63,6 +76,30 @@ def experiment(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     return {"model": options.model, "threads": options.threads, "injected": injected, "tries": rows}
 
 
+def equal(options: argparse.Namespace, folder: Path) -> None:
+    """Prove a model against itself until the file has so many proofs; it is written after each batch."""
+    (source,) = find_models([options.model])
+    runnable, how = source.runnable(folder), Proving()
+    place = place_of(runtime_from({}), options.threads)
+    pair = TrialPair(Contender(runnable, place), Contender(runnable, place))
+    name = f"equal-t{options.threads}"
+    path = options.out / f"{name}.json"
+    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    settings = {"visits": how.visits, "processes": how.processes, "threads": options.threads}
+    while len(rows) < options.proofs:
+        trials = try_out([pair] * min(_BATCH, options.proofs - len(rows)), visits=how.visits, processes=how.processes)
+        for trial in trials:
+            if not isinstance(trial, Trial):
+                raise trial
+            proof = proof_of(trial)
+            rows.append(
+                {"saving": proof.saving_ms / proof.before_ms, "ci95": [end / proof.before_ms for end in proof.ci95_ms]}
+            )
+        excluding = sum(not row["ci95"][0] <= 0 <= row["ci95"][1] for row in rows)
+        found = {"model": options.model, **settings, "proofs": len(rows), "exclude_zero": excluding, "rows": rows}
+        write(options.out, name, found, f"{excluding} of {len(rows)} proofs exclude zero")
+
+
 def _tried(before: ModelSource, after: ModelSource, options: argparse.Namespace) -> dict[str, Any]:
     begun = time.monotonic()
     found = gate(before, after, threads=options.threads, minimum_effect=_MINIMUM)
@@ -78,7 +115,7 @@ def _tried(before: ModelSource, after: ModelSource, options: argparse.Namespace)
 
 
 def slowed(source: Path, target: Path, share: float) -> float:
-    """Write a copy that takes so much longer at least; return by how much it does."""
+    """Write a copy that takes at least so much longer; return its additional share."""
     products = 1
     while True:
         model = onnx.load(source)
@@ -115,7 +152,7 @@ def _add_products(model: onnx.ModelProto, count: int) -> None:
 
 
 def _ratio(old: Path, new: Path) -> float:
-    """CPU time of one file against that of another, both run alternately in this process."""
+    """Return the CPU time of one file relative to another, both run alternately in this process."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     sessions = [ort.InferenceSession(path, options, providers=["CPUExecutionProvider"]) for path in (old, new)]
@@ -136,7 +173,7 @@ def _ratio(old: Path, new: Path) -> float:
 
 
 def report(result: dict[str, Any]) -> str:
-    """The table."""
+    """Return the table as Markdown."""
     lines = [
         f"# The gate: {result['model']}, {result['threads']} thread(s), minimum effect {percent(_MINIMUM)}",
         "",

@@ -1,16 +1,16 @@
-"""What findings predict against what trying their remedies saved, over models of the zoo; and the zoo page of them.
+"""Compare predictions of findings with the savings of their remedies, over models of the zoo, and write the zoo's page.
 
     python benchmarks/proofs.py [--models NAME ...] [--budget 600] [--visits 36] [--again]
 
-Each model is generated and measured as ``dlbricks report`` does it, then analysed with proofs, for at most ``--budget``
-seconds of proofs. Models are done one by one: what is in ``proofs.json`` under ``--out`` already is not done again, but
-with ``--again``, so that a call that was ended goes on where it was. The database and the page (``zoo.html``) are kept
-in ``--folder``; measurements there are not taken again.
+Each model is generated and measured like in ``dlbricks report``, then analysed with at most ``--budget`` seconds of
+proofs. Models are done one by one. Models in ``proofs.json`` under ``--out`` are not repeated without ``--again``, so
+that a call continues an earlier one. ``--folder`` keeps the database and the page (``zoo.html``); measurements there
+are reused.
 
-A prediction counts as right where it is within 25 % of what was proven, or within 2 % of the model. Findings that say
-what could be saved at most predict nothing, and neither does an idea, which is tried since nothing is known of it; both
-are listed. A remedy that saved nothing, although something was predicted, counts. Where a prediction is not right by
-that but both intervals overlap, the noise of this machine explains it: that is shown apart.
+A prediction is right if it differs from the proven saving by at most 25 %, or 2 % of the model. Findings with an upper
+bound predict nothing, nor do ideas, which only a trial can confirm; both are listed. A remedy that saved nothing counts
+as wrong if a saving was predicted. Wrong predictions whose interval overlaps the proven one are counted separately:
+noise can explain them.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def _earlier(path: Path) -> dict[str, dict[str, Any]]:
-    """The models that are done, by name."""
+    """Return the finished models by name."""
     return {one["model"]: one for one in json.loads(path.read_text())["models"]} if path.exists() else {}
 
 
@@ -84,7 +84,7 @@ def _keep(out: Path, done: Mapping[str, Any]) -> None:
 
 
 def _where(store: Store) -> dict[str, Any]:
-    """Where the last measurement of a model is from."""
+    """Return the provenance of the latest measurement of a model."""
     measured = [one for one in store.measurements(variant="") if one.subject == "model"]
     if not measured:
         raise SystemExit("no model was measured")
@@ -98,7 +98,7 @@ def _where(store: Store) -> dict[str, Any]:
 
 
 def proven(source: ModelSource, store: Store, options: argparse.Namespace) -> dict[str, Any]:
-    """One model: what is predicted of it, and what came of trying."""
+    """Return the predictions and proofs of one model."""
     begun = time.monotonic()
     made = report([source], store=store, setup=set_up(threads=options.threads), prove=False)
     (section,) = made.sections
@@ -126,7 +126,7 @@ def proven(source: ModelSource, store: Store, options: argparse.Namespace) -> di
 
 
 def _row(found: Finding) -> dict[str, Any]:
-    """A finding, predicted beside proven; both of the model's one latency."""
+    """Return a finding with its prediction and proof, both relative to the model's one latency."""
     proof, tried = found.proof, found.proven_share
     # An idea has no prediction: what it saves is what it saved.
     known = not found.at_most and math.isfinite(found.share) and (tried is None or abs(found.share - tried) > 1e-12)
@@ -158,13 +158,13 @@ def _overlap(one: Sequence[float], other: Sequence[float]) -> bool:
 
 
 def is_right(predicted: float, proven_share: float) -> bool:
-    """Whether a prediction is near enough to what was proven, both as shares of the model."""
+    """Return True if a prediction is near the proven saving, both as shares of the model."""
     apart = abs(predicted - proven_share)
     return apart <= _NEAR * abs(proven_share) or apart <= _SMALL
 
 
 def result(models: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """All models, with what they come to."""
+    """Return all models with their summary."""
     rows = [row for one in models for row in one["rows"]]
     compared = [row for row in rows if row["right"] is not None]
     saving = [row for row in rows if row["saves"]]
@@ -188,7 +188,7 @@ def result(models: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def text(found: Mapping[str, Any]) -> str:
-    """As Markdown."""
+    """Return the result as Markdown."""
     all_of = found["summary"]
     lines = [
         "# What findings predict, and what their remedies save",
@@ -225,7 +225,7 @@ def _near(row: Mapping[str, Any]) -> str:
 
 
 def _spelt(row: Mapping[str, Any], which: str) -> str:
-    """A share with its interval; nothing of what is not known."""
+    """Return a share with its interval; empty if unknown."""
     ends = row[f"{which}_ci"]
     if row[which] is None:
         return ""

@@ -1,10 +1,10 @@
-"""What the processes of one run differ by, from its database: the data behind ``calibrate.py``'s scatter of processes.
+"""Read the scatter between the processes of one run from its database: data for ``calibrate.py``.
 
     python benchmarks/scatter.py DB [--graph runtime] [-g 1] [--threads 1] [--models ...] [--out docs/results]
 
-Of every model whose bricks and own latency were visited by two processes or more: what the sum over its bricks, and the
-model itself, took in each process, and the standard error of that by the time blocks within the process. What was
-visited by one process says nothing of what processes differ by, and is left out. Nothing is measured.
+For each model that two processes or more visited together with its bricks, the result contains latencies by process:
+of the sum of its bricks, and of the model. Each has the standard error by time blocks within the process. Models that
+one process visited are left out. Nothing is measured.
 
 Written under ``--out``: ``scatter-[<backend>-]<graph>-g<G>-t<threads>[-<name>].json``.
 """
@@ -32,7 +32,7 @@ Scattered = list[tuple[float, float, int]]
 
 
 def main() -> None:
-    """Read a database and write what its processes differ by."""
+    """Read a database, and write the scatter of its processes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("db", type=Path)
     parser.add_argument("--models", nargs="+", help="instead of benchmarks/zoo.csv without the half new")
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def scatter(sources: Sequence[ModelSource], store: Store, options: argparse.Namespace) -> dict[str, Any]:
-    """What the processes took, model by model."""
+    """Return the latencies by process, model by model."""
     where: dict[str, Any] = {"backend": options.backend, "threads": options.threads, "cache": "model"}
     rows = estimate(sources, store=store, graph=options.graph, granularity=options.granularity, **where)
     truths = {one.key: one for one in store.measurements(subject=Subject.MODEL, **where)}
@@ -80,7 +80,7 @@ def scatter(sources: Sequence[ModelSource], store: Store, options: argparse.Name
 
 
 def _of_model(row: Estimate, truth: Measurement | None, store: Store) -> dict[str, Any] | None:
-    """One model; None where its bricks or itself were not all visited by the same number of processes, two or more."""
+    """Return one model; None unless its bricks and itself were visited by the same processes, two or more."""
     if row.parts.missing or not row.parts.sequences or truth is None or row.model.level is None:
         return None
     counts = Counter(part.key for part in row.parts.sequences)
@@ -105,7 +105,7 @@ def _of_model(row: Estimate, truth: Measurement | None, store: Store) -> dict[st
 
 
 def _by_process(members: Sequence[tuple[int, Measurement, Sequence[Block]]]) -> Scattered:
-    """What a sum took in each process, time block by time block."""
+    """Return the latency of a sum in each process, by time block."""
     sums: dict[int, list[float]] = {}
     for count, one, taken in members:
         for number, (mean, means) in enumerate(_means(one, taken).values()):
@@ -122,7 +122,7 @@ def _by_process(members: Sequence[tuple[int, Measurement, Sequence[Block]]]) -> 
 
 
 def _means(one: Measurement, taken: Sequence[Block]) -> Mapping[int, tuple[float, list[float]]]:
-    """By process: the mean of its visits, and of each of its time blocks."""
+    """Return the mean of the visits and of each time block, by process."""
     by_process: dict[int, list[Any]] = {}
     for block, values in zip(taken, block_values(taken, one.unroll), strict=True):
         by_process.setdefault(block.process, []).append(values)

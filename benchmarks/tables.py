@@ -1,4 +1,4 @@
-"""Write the figures of README.md and docs/results/README.md from the committed data.
+"""Write the figures of README.md, docs/explanation/trust.md and docs/results/README.md from the committed data.
 
     python benchmarks/tables.py [--check]
 
@@ -18,7 +18,7 @@ import blocks
 from dlbricks.db.values import PROTOCOL
 from facts import accuracy_name, number, percent, within
 
-PAGES = (Path("README.md"), Path("docs/results/README.md"))
+PAGES = (Path("README.md"), Path("docs/explanation/trust.md"), Path("docs/results/README.md"))
 """From the top of the project."""
 
 _RESULTS = Path("docs/results")
@@ -258,6 +258,84 @@ def _headline(folder: Path) -> str:
     )
 
 
+def _trust(folder: Path) -> str:
+    """Return the claims about estimates, intervals, busy machines and gates, each with its data and result."""
+
+    def read(name: str) -> tuple[Any, str]:
+        return json.loads((folder / f"{name}.json").read_text()), f"([data](../results/{name}.json))"
+
+    rows: list[Sequence[object]] = []
+    for name, claim, models in (
+        ("accuracy-runtime-g1-t1-b1-new", "Estimates from bricks of the executed graph, one thread", "of new families"),
+        ("accuracy-runtime-g1-t1-b1", "The same, models that were looked at during development", "of the zoo"),
+    ):
+        found, link = read(name)
+        summary = found["summary"]["all"]
+        error = f"median error {percent(summary['median_error'])}, {percent(summary['within_10'])} within 10 %"
+        worst = f"worst {percent(summary['worst'])} ({summary['worst_model']})"
+        rows.append(
+            [claim, f"{summary['models']} models {models}, {found['system']['cpu']} {link}", f"{error}, {worst}"]
+        )
+    fits, link = read("calibration")
+    for name, threads in (("accuracy-runtime-g1-t1-b1", "one thread"), ("accuracy-runtime-g1-t2-b1", "two threads")):
+        held = fits[name]["validation"].values()
+        seen = "; ".join(f"{percent(one['hold_1'])} of {one['models']} ({one['cpu']})" for one in held)
+        rows.append(
+            [f"Intervals that contain the measured latency, {threads}", f"other runs and families {link}", seen]
+        )
+    for name, phases in (
+        ("busy-high-t1-r3", "quiet and busy phases alternate"), ("busy-high-t1", "runs one after the other"),
+        ("busy-high-t2-r3", "quiet and busy phases alternate"), ("busy-high-t2", "runs one after the other"),
+    ):  # fmt: skip
+        found, link = read(name)
+        for run in found["runs"]:
+            if run["loops"]:
+                models, estimate = run["summary"]["measured_undisturbed"], run["summary"]["estimate"]
+                change = f"median {percent(models['median'])}, 95th percentile {percent(models['p95'])}"
+                rows.append([
+                    f"Latency beside {run['loops']} busy loop(s) on two cores, {found['threads']} thread(s)",
+                    f"{models['count']} models, {phases} {link}",
+                    f"undisturbed: {_bias(models)}, {change}; estimates: median error {percent(estimate['median'])}",
+                ])  # fmt: skip
+    for threads in (1, 2):
+        found, link = read(f"gates-t{threads}")
+        right = sum(row["failed"] == (row["kind"] == "slower") for row in found["tries"])
+        tested = f"{len(found['tries'])} tries, {percent(found['injected'])} slower or equal, quiet and busy {link}"
+        rows.append([f"`compare OLD NEW --fail-on slower` is right, {threads} thread(s)", tested, f"{right} right"])
+    found, link = read("sessions-runtime-g1-t1")
+    beyond, count = found["beyond_5_percent"], len(found["models"])
+    for of, what in (("model", "models"), ("bricks", "sums of bricks")):
+        plain, allowed = (percent(beyond[of][name]) for name in ("p", "p_allowed"))
+        rows.append([
+            f"Sessions of a run differ no more than intervals allow, {what}",
+            f"F-test of {count} models, 5 % point {link}",
+            f"{allowed} beyond it; {plain} without the scatter of processes",
+        ])  # fmt: skip
+    seen = f"{percent(beyond['ratio']['p'])} beyond it by time blocks, so that the session is the unit of this interval"
+    rows.append(["The same, ratio of estimate and model", f"F-test of {count} models, 5 % point {link}", seen])
+    return _table(("claim", "tested on", "result"), rows)
+
+
+def _bias(found: Result) -> str:
+    """Return a bias with its interval over models, if it has one."""
+    ends = found.get("bias_ci95")
+    return f"bias {percent(found['bias'])}" + (f" ({percent(ends[0])} to {percent(ends[1])})" if ends else "")
+
+
+def _held(folder: Path) -> str:
+    """Return the least share of intervals at one thread that held in another run or on other families."""
+    fits = json.loads((folder / "calibration.json").read_text())
+    held = [one["hold_1"] for one in fits["accuracy-runtime-g1-t1-b1"]["validation"].values()]
+    return f"{percent(min(held))} to {percent(max(held))}"
+
+
+def _busy_two(folder: Path) -> str:
+    """Return the change of latencies at two threads beside two busy loops: the 95th percentile."""
+    runs = json.loads((folder / "busy-high-t2.json").read_text())["runs"]
+    (p95,) = (run["summary"]["measured_undisturbed"]["p95"] for run in runs if run["loops"] == 2)
+    return percent(p95)
+
+
 def _calibration(folder: Path) -> str:
     rows = []
     for name, one in json.loads((folder / "calibration.json").read_text()).items():
@@ -355,6 +433,9 @@ _BLOCKS: Mapping[str, Callable[[Path], str]] = {
     "checks": _checks,
     "headline": _headline,
     "calibration": _calibration,
+    "trust": _trust,
+    "held": _held,
+    "busy-two": _busy_two,
     "scatter": _scatter,
     "cost": _cost,
     "gpu": _gpu,

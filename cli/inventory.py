@@ -240,28 +240,49 @@ def backends_plans(
 
 
 @click.command()
+@click.argument("models", nargs=-1, metavar="[MODEL...]")
 @click.option("--ceilings", is_flag=True, help="Measure what it does at most: arithmetic and bandwidths; stores them.")
-@click.option("--backend", metavar="NAME", help="With --ceilings: only in this runtime, not in all that run here.")
-@click.option("--threads", type=click.IntRange(min=0), metavar="N", help="With --ceilings: threads; 1 where not given.")
-@click.option("--dtype", metavar="NAME", help="With --ceilings: precision; float32 where not given, 'any' for all.")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="With --ceilings: cpu where not given.")
+@click.option(
+    "--calibrate",
+    is_flag=True,
+    help="Fit the error of estimates to ten models or more that were measured with their bricks; stores it.",
+)
+@click.option("-g", "--granularity", type=click.IntRange(min=1), metavar="N", help="With --calibrate: else 1.")
+@click.option("--graph", type=click.Choice(["source", "fused", "runtime"]), help="With --calibrate: else source.")
+@click.option("--backend", metavar="NAME", help="With either: only this runtime, not all that run here.")
+@click.option("--threads", type=click.IntRange(min=0), metavar="N", help="With either: threads; for ceilings else 1.")
+@click.option("--dtype", metavar="NAME", help="With either: precision; for ceilings float32 by default, 'any' for all.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="With either: for ceilings cpu by default.")
 @setting_option
 @database_option
 @quiet_option
 @wait_option
 @format_options
-def system(*, ceilings: bool, threads: int | None, database: str, quiet: bool, form: str, **options: Any) -> None:
-    """This machine as recorded, and whether it is quiet enough to measure; or what it does at most.
+def system(*, ceilings: bool, calibrate: bool, database: str, quiet: bool, form: str, **options: Any) -> None:
+    """This machine as recorded and whether it is quiet; what it does at most; or how far off its estimates are.
 
     \b
     Example:
         dlbricks system --ceilings --threads 2
     """
+    if ceilings and calibrate:
+        raise UsageError("--ceilings and --calibrate answer different questions", remedy="leave one out")
+    _refuse_unused(options, ceilings=ceilings, calibrate=calibrate)
+    cut = {name: options.pop(name) for name in ("granularity", "graph")}
+    models, threads = options.pop("models"), options.pop("threads")
+    if calibrate:
+        from ..analyzer.estimation.calibrating import calibrate as fit
+        from ..analyzer.report.answers.resources import calibration_answer
+        from ..db import Store
+        from ..models import find_models
+
+        del options["options"]
+        given = {name: value for name, value in {**cut, **options, "threads": threads}.items() if value is not None}
+        with Store.open(database) as store:
+            fitted = fit(find_models(models), store=store, **given)
+        answer(calibration_answer(fitted), form, complete=fitted.complete)
+        return
     if not ceilings:
-        asked = {**options, "option": options["options"] or None, "threads": threads, "options": None}
-        given = [f"--{name}" for name, value in asked.items() if value is not None]
-        if given:
-            raise UsageError(f"{given[0]} means nothing without --ceilings", remedy="add --ceilings")
         from ..analyzer.report.answers.resources import system_answer
 
         answer(system_answer(), form)
@@ -276,3 +297,16 @@ def system(*, ceilings: bool, threads: int | None, database: str, quiet: bool, f
     with open_for_results(database) as store, Reporter(quiet=quiet) as progress:
         report = measure_ceilings(store=store, progress=progress, **options)
     answer(ceilings_answer(report), form, complete=report.complete)
+
+
+def _refuse_unused(options: dict[str, Any], *, ceilings: bool, calibrate: bool) -> None:
+    """Refuse options of ``system`` that the requested answer does not use."""
+    only = {"models": "--calibrate", "graph": "--calibrate", "granularity": "--calibrate", "options": "--ceilings"}
+    for name, value in options.items():
+        flag = only.get(name, "--ceilings or --calibrate")
+        used = (ceilings and "ceilings" in flag) or (calibrate and "calibrate" in flag)
+        if value is not None and value not in ({}, ()) and not used:
+            written = {"models": "MODEL", "options": "--option"}.get(name, f"--{name}")
+            raise UsageError(f"{written} means nothing without {flag}", remedy=f"add {flag}")
+    if calibrate and not options["models"]:
+        raise UsageError("--calibrate needs the models that were measured", remedy="name ten models or more")

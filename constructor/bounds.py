@@ -20,8 +20,8 @@ from .decomposition import edges, state_of
 from .evidence import Evidence
 from .measurements import BrickMeasurements
 from .result import BenanzaBound, BenanzaBounds, GroundTruth
-from .uncertainty.calibration import scatters
-from .uncertainty.interval import NORMAL, Uncertainty, Weights
+from .uncertainty.calibration import NORMAL, scatters
+from .uncertainty.interval import Uncertainty, Weights
 from .uncertainty.pairing import Paired, paired
 
 _REPLICATES = 128

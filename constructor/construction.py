@@ -38,8 +38,8 @@ from .result import (
     Term,
 )
 from .roofline import roofline
-from .uncertainty.calibration import Method, scatters
-from .uncertainty.interval import NORMAL, with_method
+from .uncertainty.calibration import NORMAL, Method, scatters
+from .uncertainty.interval import with_method
 from .uncertainty.pairing import FUSION, Paired, paired
 
 
@@ -79,13 +79,13 @@ def truth_of(
         both = paired(weights, measured, evidence.members(weights), evidence.uncertainty)
         if both is not None:
             ratio = both.estimate_ns / both.measured_ns
-            ratio_ci95 = _around(ratio, with_method(both.half, prediction.method_sd))
+            ratio_ci95 = _around(ratio, with_method(both.half, prediction.method))
         else:
             ratio = latency.ms / measured.latency_ms
             ratio_ci95 = _apart(ratio, measured, latency, evidence, prediction)
     incomplete = "not every brick is measured" if parts else "no layer of the model is executed"
     measured_ns = measured.latency_ns if both is None else both.measured_ns
-    quiet_ns, half_ns = measured.undisturbed_ns or None, measured.half_ns
+    quiet_ns, half_ns = measured.undisturbed_ns or None, evidence.uncertainty.half_ns({measured.id: 1.0})
     truth = GroundTruth(
         ms=measured_ns / 1e6,
         ci95_ms=(max(0.0, measured_ns - half_ns) / 1e6, (measured_ns + half_ns) / 1e6),
@@ -308,7 +308,7 @@ def _latency(prediction: Prediction | None, evidence: Evidence, key: str) -> Lat
     return Latency(
         ms=prediction.ms,
         ci95_ms=None if low_ms is None or high_ms is None else (low_ms, high_ms),
-        calibrated=prediction.method_sd is not None,
+        method=prediction.method,
         scatter_calibrated=evidence.scatter_known,
         undisturbed_ms=undisturbed_ms,
         quiet=quiet,
@@ -376,7 +376,7 @@ def _method(model: Decomposition, cutting: Cutting, choice: Choice | None, state
         backend=choice.stack.backend,
         device=choice.stack.device,
         graph=cutting.graph,
-        granularity=2 if cutting.overlap or cutting.connected else cutting.granularity,
+        granularity=0 if cutting.overlap or cutting.connected else cutting.granularity,
         cache=MODEL if state == model.level else state,
         threads=choice.conditions.threads,
         batch=model.source.batch or 1,

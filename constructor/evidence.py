@@ -20,7 +20,7 @@ from .decomposition import Interventions, state_of
 from .measurements import BrickMeasurements
 from .remedies import Remedies
 from .roofline import Ceilings
-from .uncertainty.calibration import scatter_of
+from .uncertainty.calibration import Calibration, scatter_of
 from .uncertainty.interval import Uncertainty, Weights
 from .uncertainty.pairing import FUSION
 
@@ -107,6 +107,13 @@ class Evidence:
         if self.choice is None:
             return None
         return scatter_of(self.choice.stack, self.choice.conditions.threads, Subject.BRICK).known
+
+    @property
+    def calibrations(self) -> tuple[Calibration, ...]:
+        """The user's own fits of the error of estimates on this system, the latest first."""
+        if self.choice is None:
+            return ()
+        return Calibration.of_runs(self.runs.values(), self.choice.system_key, self.choice.system.cpu)
 
     def bricks_in(self, model: str, state: str) -> BrickMeasurements:
         """What is known of a model's bricks in a cache state.

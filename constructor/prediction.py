@@ -41,7 +41,7 @@ from .evidence import Evidence
 from .measurements import BrickMeasurements
 from .remedies import Task
 from .result import SIGNS, BenanzaBounds, GroundTruth, Term
-from .uncertainty.calibration import Method, method_error_sd
+from .uncertainty.calibration import Method, MethodError, method_error
 from .uncertainty.interval import Weights, combined, with_method
 
 _NS_PER_MS = 1e6
@@ -345,9 +345,9 @@ class Prediction:
 
     Attributes:
         ms: The prediction.
-        half_ms: Half of its 95 % interval, the method's own error included where that is known.
+        half_ms: Half of its 95 % interval, with the error of the method.
         weights: The measurements that it is composed of.
-        method_sd: Relative standard deviation of the method's own error; None where it is not calibrated.
+        method: Error of the method; None if nothing is stored.
         terms: The causes, but for what is left unexplained.
         explained_ms: What they come to together; None where one that is needed is not known.
         explained_half_ms: Half of its interval, without model error.
@@ -356,7 +356,7 @@ class Prediction:
     ms: float
     half_ms: float
     weights: Weights
-    method_sd: float | None
+    method: MethodError | None
     terms: Mapping[str, Term]
     explained_ms: float | None
     explained_half_ms: float
@@ -408,38 +408,39 @@ def predict(
         lacking = [*(minus({}, counted[name]) for name in ("overhead", "fusion", "layout")), counted["data"]]
     weights = combined((1, basis.weights), *((1, term) for term in lacking if not isinstance(term, Unknown)))
     ms, half_ms = value_ms(weights, evidence)
-    method_sd = _method_sd(asked, executed=basis is there, written=written)
+    method = _method_error(asked, evidence, executed=basis is there, written=written)
     explained_ms, explained_half_ms = None, 0.0
     if not any(isinstance(term, Unknown) for name, term in terms.items() if name not in _OPTIONAL):
         known = [(SIGNS[name], term) for name, term in counted.items() if not isinstance(term, Unknown)]
         explained_ms, explained_half_ms = value_ms(combined(*known), evidence)
     return Prediction(
         ms=ms,
-        half_ms=with_method(half_ms, method_sd, value=ms),
+        half_ms=with_method(half_ms, method, value=ms),
         weights=weights,
-        method_sd=method_sd,
+        method=method,
         terms={name: term_of(term, evidence, counted=term == counted[name]) for name, term in terms.items()},
         explained_ms=explained_ms,
         explained_half_ms=explained_half_ms,
     )
 
 
-def _method_sd(asked: Asked, *, executed: bool, written: bool) -> float | None:
-    """Error of the method, of the bricks that were asked for or of those of the graph that is executed.
+def _method_error(asked: Asked, evidence: Evidence, *, executed: bool, written: bool) -> MethodError | None:
+    """Return the error of composing from the requested bricks, or from bricks of the executed graph.
 
     Args:
-        asked: What was asked for.
-        executed: Whether the latter, in the state that the model is in.
-        written: Whether that is the model's own graph.
+        asked: The request.
+        evidence: Names the system, and holds the user's own fits.
+        executed: True for bricks of the executed graph, in the model's own cache state.
+        written: True if this is the model's own graph.
     """
     method = asked.method
-    if method is None:
+    if method is None or evidence.choice is None:
         return None
     if executed:
         method = replace(method, cache=COLD if asked.level == COLD else MODEL)
         if asked.kind != "runtime" and not written:  # layer by layer, whatever was asked for
             method = replace(method, graph="runtime", granularity=1)
-    return method_error_sd(method)
+    return method_error(method, evidence.choice.system.cpu, evidence.calibrations)
 
 
 def unexplained(prediction: Prediction, measured: tuple[float, float] | None, reason: str | None) -> Term:

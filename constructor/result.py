@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .predictor import Predicted
     from .remedies import Task
     from .roofline import Roofline
+    from .uncertainty.calibration import MethodError
 
 SIGNS = {
     "bricks": 1, "fusion": -1, "layout": -1, "overhead": -1, "cache": 1, "data": 1, "unexplained": 1,
@@ -239,10 +240,8 @@ class Latency:
 
     Attributes:
         ms: The prediction (``prediction``).
-        ci95_ms: Its interval: what time blocks and processes of the measurements differ by, and, where ``calibrated``,
-            the error of the method.
-        calibrated: Whether the error of this way to compose an estimate is known (``uncertainty.calibration``). Where
-            it is not, the intervals are too narrow by it. None where there is no estimate.
+        ci95_ms: Its 95 % interval: scatter of time blocks and processes of the measurements, and error of the method.
+        method: Error of this way to compose an estimate. None without an estimate.
         scatter_calibrated: Whether it is known by how much processes differ for such a backend, device and threads.
             Where it is not, the widest known value stands in. What runs differ by is not in the interval. None where
             there is no estimate.
@@ -253,11 +252,16 @@ class Latency:
 
     ms: float | None = None
     ci95_ms: tuple[float, float] | None = None
-    calibrated: bool | None = None
+    method: MethodError | None = None
     scatter_calibrated: bool | None = None
     undisturbed_ms: float | None = None
     quiet: float | None = None
     disturbance: float | None = None
+
+    @property
+    def calibrated(self) -> bool | None:
+        """True if the error of the method is known for this CPU model and number of threads; None without estimate."""
+        return None if self.method is None else self.method.known
 
 
 @dataclass(frozen=True, slots=True)

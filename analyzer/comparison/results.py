@@ -17,7 +17,8 @@ from ...constructor.coverage import form_of
 from ...constructor.decomposition import state_of
 from ...constructor.evidence import Evidence
 from ...constructor.result import Estimate, Form
-from ...constructor.uncertainty.interval import NORMAL, Uncertainty
+from ...constructor.uncertainty.calibration import NORMAL
+from ...constructor.uncertainty.interval import Uncertainty
 from ...db import Measurement, Store, Subject, Verdict
 from ...generator.decomposition.cut import Cut
 from ...generator.decomposition.decompose import decompose, readable

@@ -1,4 +1,1 @@
-"""How uncertain a composed latency is.
-
-Here stand intervals, the constants of the method's own error with their source, and ratios of what was visited in turn.
-"""
+"""The uncertainty of a composed latency: intervals, ratios of alternating visits, and fitted errors."""

@@ -1,34 +1,45 @@
-"""How far estimates are off for reasons that no repetition of a measurement shows.
+"""Errors of estimates that repeated measurements do not show.
 
-A composed latency differs from the model's by what the composition leaves out. By how much depends on how it was
-composed and where: it is known for the ways that were held against whole models, from data that stand in docs/results,
-and for no other. And what processes of one run have in common is seen only as often as there are processes, two as a
-rule: how far they differed in other runs shows what two cannot. Both are data (``calibration.json``, ``scatter.json``),
-each row with its source.
+A composed latency differs from the model's by the parts that the composition leaves out. The size of this error is
+known for the ways to compose that were compared with whole models. Likewise, two processes of one run say little about
+the scatter of processes; other runs show it. Both are data (``calibration.json``, ``scatter.json``), each row with its
+source. ``benchmarks/calibrate.py`` writes them. A user's own fits are stored as runs (``Calibration.of_runs``).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from ...db.values import Measurement, Stack, Subject
+import numpy as np
+
+from ...db.values import Measurement, Run, Stack, Subject
+
+NORMAL = 1.959964
+"""97.5 % quantile of the normal distribution."""
+
+CALIBRATION = "calibration"
+"""Name under which a run of ``system --calibrate`` stores its fits, among the run's options."""
+
+_HELD = 0.95
+"""Share of the fitted intervals that contain the measured latency."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scatter:
-    """What latencies differ by beyond what the time blocks of one process show.
+    """Scatter of latencies beyond the scatter between the time blocks of one process.
 
     Attributes:
-        process_sd: Relative standard deviation between processes of one run, of what all items of a process share
+        process_sd: Relative standard deviation between processes of one run, common to all items of a process
             (placement in memory, clock).
         run_sd: Relative standard deviation between runs, of undisturbed latencies.
-        known: Whether both were calibrated for such a backend, device and threads. Where not, the widest that is known
-            of others stands in, of as many threads if there are any: a guess, and to be called one.
+        known: True if both were calibrated for this backend, device and number of threads. Otherwise the widest known
+            value is used, of the same number of threads if there is one.
     """
 
     process_sd: float
@@ -37,19 +48,19 @@ class Scatter:
 
 
 def scatter_of(stack: Stack | None, threads: int, subject: Subject) -> Scatter:
-    """What processes and runs differ by, by ``benchmarks/calibrate.py`` from the data in docs/results.
+    """Return the scatter of processes and runs, from the data in docs/results.
 
     Args:
-        stack: The stack; None where it is not known.
-        threads: Of the runtime; all above 1 are one class.
-        subject: Whole models, or bricks; all that is no model counts as bricks.
+        stack: The stack; None if unknown.
+        threads: Threads of the runtime.
+        subject: Whole models, or bricks; every other subject counts as bricks.
     """
     place = (stack.backend, stack.device) if stack is not None else None
-    return _scatter(place, min(threads, 2), "model" if subject is Subject.MODEL else "bricks")
+    return _scatter(place, threads, "model" if subject is Subject.MODEL else "bricks")
 
 
 def scatters(stacks: Mapping[str, Stack], measurement: Measurement) -> Scatter:
-    """The same of a measurement, its stack by key."""
+    """Return the scatter for a measurement, given the stacks by key."""
     return scatter_of(stacks.get(measurement.stack), measurement.conditions.threads, measurement.subject)
 
 
@@ -69,16 +80,16 @@ def _widest(rows: list[dict[str, Any]], kind: str) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """How an estimate was composed, as far as its error depends on that.
+    """A way to compose an estimate, as far as the error depends on it.
 
     Attributes:
         backend: Name of the backend.
         device: Its device.
-        graph: Which graph it is composed from: ``source``, ``fused`` or ``runtime``.
-        granularity: Most layers of a brick; 2 stands for all above 1, and all that may overlap or be connected windows.
-        cache: Cache state; ``model`` where each model has bricks of its own footprint class.
-        threads: Of the runtime; 2 stands for all above 1.
-        batch: Of the model; 2 stands for all above 1.
+        graph: Graph that the bricks come from: ``source``, ``fused`` or ``runtime``.
+        granularity: Most layers of a brick; 0 for overlapping sequences and connected windows.
+        cache: Cache state; ``model`` for bricks of each model's footprint class.
+        threads: Threads of the runtime.
+        batch: Batch size of the model.
         dtype: Precision.
     """
 
@@ -91,24 +102,126 @@ class Method:
     batch: int
     dtype: str
 
-    def __post_init__(self) -> None:
-        for name in ("granularity", "threads", "batch"):
-            object.__setattr__(self, name, min(getattr(self, name), 2))
 
+@dataclass(frozen=True, slots=True)
+class MethodError:
+    """Error of an estimate from exactly measured bricks.
 
-def method_error_sd(method: Method) -> float | None:
-    """Relative standard deviation of the error of an estimate that measures itself exactly.
-
-    By ``benchmarks/calibrate.py`` from the accuracies in docs/results: the least with which the intervals of 95 % of
-    the models' ratios hold 1. None where a way to compose was held against no models: nothing is known of its error
-    then, and that of another way would say nothing.
+    Attributes:
+        method: The way to compose the estimate.
+        sd: Relative standard deviation.
+        known: True if it was fitted for this method, CPU model and number of threads, and held on other data or was
+            fitted by the user. Otherwise ``sd`` is the widest that is known of similar methods.
     """
-    return _known().get(method)
+
+    method: Method
+    sd: float
+    known: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """The fitted error of one method on one CPU model.
+
+    Attributes:
+        method: The method.
+        cpu: The CPU model.
+        sd: Relative standard deviation that was fitted.
+        widest: Largest deviation that a fit to any run or family of this method gives.
+        holds: True if intervals with ``sd`` contain the measured latency often enough, in data that ``sd`` was not
+            fitted to.
+    """
+
+    method: Method
+    cpu: str
+    sd: float
+    widest: float
+    holds: bool
+
+    @classmethod
+    def of_runs(cls, runs: Iterable[Run], system: str, cpu: str) -> tuple[Calibration, ...]:
+        """Return the fits that runs on a system stored, the latest first.
+
+        Args:
+            runs: Oldest first.
+            system: Key of the system.
+            cpu: Its CPU model.
+        """
+        rows = (run.options.get(CALIBRATION) for run in runs if run.system == system)
+        fits = [_read(row, cpu) for several in rows if isinstance(several, list) for row in several]
+        return tuple(fit for fit in reversed(fits) if fit is not None)
+
+    def record(self) -> dict[str, Any]:
+        """Return the fit as a run stores it."""
+        return {"method": asdict(self.method), "sd": self.sd}
+
+
+def _read(row: object, cpu: str) -> Calibration | None:
+    """Return a stored fit; None for other contents, since a database may come from elsewhere."""
+    if not isinstance(row, Mapping) or not isinstance(row.get("method"), Mapping):
+        return None
+    method, sd = row["method"], row.get("sd")
+    if {*method} != {field.name for field in fields(Method)} or not isinstance(sd, float) or not 0 <= sd < math.inf:
+        return None
+    return Calibration(Method(**method), cpu, sd, widest=sd, holds=True)
+
+
+_ALIKE = (("backend", "device", "graph", "threads"), ("backend", "device", "graph"), ("device",), ())
+"""Fields that similar methods have in common, the most similar first."""
+
+
+def method_error(method: Method, cpu: str, own: Sequence[Calibration] = ()) -> MethodError:
+    """Return the error of a method on a CPU model, or the widest error of similar methods.
+
+    Args:
+        method: The method.
+        cpu: The CPU model.
+        own: The user's own fits, the latest first.
+    """
+    known = [*own, *_shipped()]
+    for fit in known:
+        if fit.method == method and fit.cpu == cpu and fit.holds:
+            return MethodError(method, fit.sd, known=True)
+    for names in _ALIKE:
+        alike = [fit for fit in known if all(getattr(fit.method, name) == getattr(method, name) for name in names)]
+        if alike:
+            break
+    return MethodError(method, max(fit.widest for fit in alike), known=False)
+
+
+def fitted_sd(errors: Sequence[float], halves: Sequence[float]) -> float:
+    """Return the least standard deviation with which 95 % of the intervals contain the measured latency.
+
+    Args:
+        errors: Logarithm of estimate over measured latency, by model.
+        halves: Half of its 95 % interval without the error of the method.
+    """
+    return least_sd(np.sqrt(np.maximum(0, np.square(errors) - np.square(halves))) / NORMAL)
+
+
+def least_sd(lacking: Sequence[float]) -> float:
+    """Return the 95 % quantile of the deviations that single intervals lack."""
+    ordered = sorted(lacking)
+    return float(ordered[math.ceil(_HELD * len(ordered)) - 1])
+
+
+def share_held(errors: Sequence[float], halves: Sequence[float], sd: float) -> float:
+    """Return the share of intervals, widened by a deviation, that contain the measured latency.
+
+    Args:
+        errors: As for ``fitted_sd``.
+        halves: As for ``fitted_sd``.
+        sd: Relative standard deviation of the method.
+    """
+    return float(np.mean(np.abs(errors) <= np.hypot(halves, NORMAL * sd)))
 
 
 @cache
-def _known() -> dict[Method, float]:
-    return {Method(**row["method"]): row["sd"] for row in _data("calibration.json")}
+def _shipped() -> tuple[Calibration, ...]:
+    rows = _data("calibration.json")
+    return tuple(
+        Calibration(Method(**row["method"]), *(row[name] for name in ("cpu", "sd", "widest", "holds"))) for row in rows
+    )
 
 
 def _data(name: str) -> list[dict[str, Any]]:

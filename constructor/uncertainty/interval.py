@@ -1,15 +1,16 @@
-"""The uncertainty of a composed latency, from what its bricks were in each time block.
+"""The uncertainty of a composed latency, from the latencies of its bricks in each time block.
 
-Bricks and models of a group are visited in turn, so that in one time block all of them met the same machine: fast
-together or slow together. A combination of measurements is therefore followed block by block: what drives all together
-stays in a sum and cancels in a difference, what each has of its own averages out. Intervals of single bricks that are
-added up would do neither. Groups and runs do not share their time; what they leave in doubt is independent.
+Bricks and models of a group are visited alternately: in one time block all met the same machine, fast together or slow
+together. This module follows a combination of measurements block by block. A common disturbance stays in a sum and
+cancels in a difference; independent noise averages out. Adding the intervals of single bricks would do neither.
+Groups and runs share no time; their errors are independent.
 
-A mean over visits is linear in them: what a visit adds to the error of a combination is its distance from the mean of
-its measurement, times the coefficient, over the number of visits. The variance is that of the sums over time blocks,
-known with as many degrees of freedom as there are blocks less one. What all visits of a process share (where memory was
-placed) is seen only as often as there are processes; how much that was in other runs is added (``calibration``). It is
-shared within a run, and independent between runs. A single process shows nothing of it and averages nothing out.
+A mean over visits is linear in them. The error that a visit adds to a combination is its distance from the mean of its
+measurement, times the coefficient, over the number of visits. The variance is the sum over time blocks of the squared
+errors; its degrees of freedom are the number of blocks less one. Processes differ too (placement of memory), and a run
+shows this only as often as it has processes. The scatter of processes in other runs is therefore added
+(``calibration``). It contains the scatter of sessions (``benchmarks/sessions.py``), is common to a run, and is
+independent between runs. With a single process it averages nothing out.
 """
 
 from __future__ import annotations
@@ -31,16 +32,13 @@ from ...db.samples.statistics import (
     undisturbed_error,
 )
 from ...db.values import Block, Measurement, Stack, Subject
-from .calibration import scatters
+from .calibration import NORMAL, MethodError, scatters
 
 Weights = Mapping[str, float]
 """A linear combination of measurements: coefficient by the measurement's id."""
 
-NORMAL = 1.959964
-"""97.5 % quantile of the normal distribution."""
-
 _MANY = 1e9
-"""Degrees of freedom of what counts as known."""
+"""Degrees of freedom of a known value."""
 
 _SEED = 0
 
@@ -48,16 +46,16 @@ _FEW = 5
 """Time blocks of which fewer estimate their own scatter badly."""
 
 _CALIBRATED = 2
-"""Processes of the runs that show what runs differ by."""
+"""Processes of each run in the data of ``run_sd``."""
 
 _Session = tuple[str, int, int]
-"""Run, process and round: what blocks that were taken in turn have in common."""
+"""Run, process and round."""
 
 _Layout = tuple[tuple[_Session, int], ...]
 
 
 def combined(*terms: tuple[float, Weights]) -> dict[str, float]:
-    """The linear combination of linear combinations, each with its coefficient."""
+    """Return the linear combination of linear combinations, each with its coefficient."""
     total: defaultdict[str, float] = defaultdict(float)
     for coefficient, weights in terms:
         for id_, weight in weights.items():
@@ -65,26 +63,26 @@ def combined(*terms: tuple[float, Weights]) -> dict[str, float]:
     return dict(total)
 
 
-def with_method(half: float, method_sd: float | None, *, value: float = 1.0) -> float:
-    """Half of an interval with the error of the method, where that is calibrated.
+def with_method(half: float, error: MethodError | None, *, value: float = 1.0) -> float:
+    """Return half of an interval, widened by the error of the method.
 
     Args:
-        half: Half of the 95 % interval of what was measured.
-        method_sd: Relative standard deviation (``calibration.method_error_sd``).
-        value: What the interval is of; 1 where it is relative.
+        half: Half of the 95 % interval of the measurements.
+        error: Error of the method; None if nothing is composed.
+        value: Centre of the interval; 1 if it is relative.
     """
-    return half if method_sd is None else math.hypot(half, NORMAL * method_sd * value)
+    return half if error is None else math.hypot(half, NORMAL * error.sd * value)
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What the time blocks of a measurement differ by.
+    """Errors of a measurement by time block.
 
     Attributes:
         layout: Its sessions in order, each with the number of its time blocks.
-        residuals: What each of these adds to the error of the mean.
+        residuals: Error that each time block adds to the mean.
         processes: Number of its processes.
-        process_sd: What these differ by, relative.
+        process_sd: Relative standard deviation of processes.
     """
 
     layout: _Layout
@@ -97,10 +95,10 @@ class Uncertainty:
     """Values and intervals of linear combinations of measurements.
 
     Args:
-        measurements: Those that a combination may hold.
-        blocks: Their raw samples, by the measurement's id; one that is absent has its own interval, independent of
-            others.
-        stacks: By key: how far processes differ depends on them, and is not known of a stack that is absent.
+        measurements: Measurements that a combination may contain.
+        blocks: Raw samples by the measurement's id. A measurement without samples has its stored interval, independent
+            of others.
+        stacks: Stacks by key; they determine the scatter of processes. An absent stack has the widest known scatter.
     """
 
     def __init__(
@@ -117,15 +115,15 @@ class Uncertainty:
         self._visited: dict[str, Mapping[tuple[int, int], NDArray[np.float64]]] = {}
 
     def beside(self, others: Iterable[Measurement]) -> Uncertainty:
-        """The same with further measurements, of which no samples are known."""
+        """Return the same with further measurements, without samples."""
         return Uncertainty([*self.known.values(), *others], self._blocks, self.stacks)
 
     def blocks(self, id_: str) -> Sequence[Block]:
-        """Raw samples of a measurement."""
+        """Return the raw samples of a measurement."""
         return self._blocks.get(id_, ())
 
     def sessions(self, id_: str) -> Mapping[tuple[int, int], NDArray[np.float64]]:
-        """Latency of each visit, by process and round."""
+        """Return the latency of each visit, by process and round."""
         if id_ not in self._sessions:
             filled = [block for block in self.blocks(id_) if block.samples]
             values = block_values(filled, self.known[id_].unroll)
@@ -135,20 +133,21 @@ class Uncertainty:
         return self._sessions[id_]
 
     def visited(self, id_: str) -> Mapping[tuple[int, int], NDArray[np.float64]]:
-        """The same, of sessions that are known to be visits."""
+        """Return the latency of each visit, by process and round, of sessions that recorded visits."""
         if id_ not in self._visited:
             seen = {(block.process, block.round) for block in self.blocks(id_) if block.visits}
             self._visited[id_] = {place: values for place, values in self.sessions(id_).items() if place in seen}
         return self._visited[id_]
 
     def value_ns(self, weights: Weights) -> float:
-        """The combination of the means; rounded once."""
+        """Return the combination of the means; rounded once."""
         return math.fsum(weight * self.known[id_].latency_ns for id_, weight in weights.items())
 
     def undisturbed_ns(self, weights: Weights) -> float | None:
-        """The combination on a quiet machine; None where one of its bricks is not known there.
+        """Return the combination on a quiet machine; None if this is unknown for one of its bricks.
 
-        What is measured apart from any brick, such as what a model's values cost, may be a difference, and stands.
+        Parts that were measured apart from any brick (the cost of a model's values) may be differences, and count as
+        measured.
         """
         total: list[float] = []
         for id_, weight in weights.items():
@@ -160,12 +159,12 @@ class Uncertainty:
         return math.fsum(total)
 
     def half_ns(self, weights: Weights) -> float:
-        """Half of the 95 % interval of the combination."""
+        """Return half of the 95 % interval of the combination."""
         error, degrees = self.error_ns(weights)
         return student(degrees) * error
 
     def error_ns(self, weights: Weights) -> tuple[float, float]:
-        """Standard error of the combination, and the degrees of freedom that it is known with."""
+        """Return the standard error of the combination, and its degrees of freedom."""
         alone = 0.0
         alike: defaultdict[_Layout, list[tuple[float, NDArray[np.float64]]]] = defaultdict(list)
         shared: defaultdict[str, float] = defaultdict(float)
@@ -201,14 +200,14 @@ class Uncertainty:
         return math.sqrt(total), total**2 / doubt if doubt else _MANY
 
     def undisturbed_error(self, id_: str, baseline: Baseline | None) -> tuple[float, float] | None:
-        """Relative standard error of one undisturbed latency, and its degrees of freedom; None where it is not known.
+        """Return the relative standard error of one undisturbed latency, and its degrees of freedom; None if unknown.
 
-        It is what to add to ``Scatter.run_sd``, by which undisturbed latencies of runs of two processes differ: what a
-        single one leaves in doubt beyond that is in it.
+        Add it to ``Scatter.run_sd``, the scatter of undisturbed latencies between runs of two processes. It contains
+        the additional scatter of a single process.
 
         Args:
-            id_: Of the measurement.
-            baseline: That of its run: which visits were quiet.
+            id_: Id of the measurement.
+            baseline: Baseline of its run, which decides which visits were quiet.
         """
         measurement = self.known[id_]
         blocks = [block for block in self.blocks(id_) if block.samples]
@@ -223,11 +222,14 @@ class Uncertainty:
         return total, degrees * (total / sampled) ** 4 if sampled else _MANY
 
     def draws_ns(self, ids: Sequence[str], count: int) -> NDArray[np.float64]:
-        """Errors that some measurements may have, drawn together: one row each of ``count``, half of them mirrored.
+        """Draw possible errors of some measurements together: ``count`` for each, half of them mirrored.
 
-        What a time block did to all is drawn once for all, and so is what their processes share and, where they come
-        from several runs, what runs differ by. Fewer than five time blocks show little: draws of these are wider by as
-        much as Student's t is.
+        Each time block, process and (with several runs) run has one draw, common to all its measurements. Fewer than
+        five time blocks estimate their scatter badly: their draws are wider by the ratio of Student's t to the normal
+        quantile.
+
+        Returns:
+            One row per measurement, in nanoseconds.
         """
         rng = np.random.default_rng(_SEED)
         known = [self.known[id_] for id_ in ids]
@@ -257,7 +259,7 @@ class Uncertainty:
         return np.hstack([rows, -rows])
 
     def runs_ns(self, weights: Weights) -> float:
-        """Standard deviation of a combination by what runs differ by, each independent."""
+        """Return the standard deviation of a combination between runs, which are independent."""
         shared: defaultdict[str, float] = defaultdict(float)
         for id_, weight in weights.items():
             measurement = self.known[id_]
@@ -265,7 +267,7 @@ class Uncertainty:
         return math.hypot(*shared.values())
 
     def interval_ns(self, weights: Weights) -> tuple[float, float]:
-        """95 % interval of a latency; low is never negative."""
+        """Return the 95 % interval of a latency; low is never negative."""
         centre, half = self.value_ns(weights), self.half_ns(weights)
         return max(0.0, centre - half), centre + half
 
@@ -279,7 +281,7 @@ class Uncertainty:
 
 
 def _described(run: str, sessions: Mapping[tuple[int, int], NDArray[np.float64]], process_sd: float) -> _Seen | None:
-    """None where there are too few time blocks to show anything."""
+    """Return the errors by time block; None with fewer than two time blocks."""
     places = sorted(sessions)
     values = [sessions[place] for place in places]
     means, visits = time_blocks(values), sum(session.size for session in values)
@@ -297,7 +299,7 @@ def _described(run: str, sessions: Mapping[tuple[int, int], NDArray[np.float64]]
 
 
 def _clusters(layouts: Iterable[_Layout]) -> list[set[_Session]]:
-    """The sessions of some layouts, in sets that have none in common with each other."""
+    """Return the sessions of some layouts as sets without common members."""
     clusters: list[set[_Session]] = []
     for layout in layouts:
         joined = {session for session, _ in layout}
@@ -309,7 +311,7 @@ def _clusters(layouts: Iterable[_Layout]) -> list[set[_Session]]:
 
 
 def _split(layout: _Layout, residuals: NDArray[np.float64]) -> Iterator[tuple[_Session, NDArray[np.float64]]]:
-    """The part of each session."""
+    """Yield each session with its part of the residuals."""
     begin = 0
     for session, count in layout:
         yield session, residuals[begin : begin + count]

@@ -1,7 +1,9 @@
-"""Bricks and model side by side: the ratio of means over visits that alternated.
+"""Ratio of bricks and model, by means over visits that alternated.
 
-Whatever disturbed the machine met both within seconds, so that the ratio stands where neither latency does. Its
-interval is a bootstrap over time blocks, in which bricks and model are drawn together.
+A disturbance of the machine met both within seconds, so that their ratio holds even if neither latency does. Its
+interval is a bootstrap over sessions: these differ by more than their time blocks (``benchmarks/sessions.py``), since
+each process places memory anew and each session orders the pack anew. Fewer than four sessions show too little, and
+time blocks stand for them. Each draw takes bricks and model of the same sessions or blocks.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from ...db.values import Measurement, Subject
 from .interval import Uncertainty, Weights
 
 FUSION = ("unfused", "extended")
-"""Algorithms without fusion and with it, neither in a layout of its own: their difference is what fusion saves, and may
-be measured apart from the model."""
+"""Algorithms without fusion and with it, in the same layout: their difference is the saving of fusion. It may be
+measured apart from the model."""
 
 _DRAWS = 2000
 _SEED = 0
@@ -28,20 +30,23 @@ _SEED = 0
 _STALL = 3.0
 _FEW = 0.1
 
+_SESSIONS = 4
+"""Sessions of a default run. Of fewer, Student's t makes an interval too wide to be of use."""
+
 Array = NDArray[np.float64]
 Sessions = Mapping[tuple[int, int], Array]
 
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """What bricks and model took in the sessions that both were visited in.
+    """Latencies of bricks and model in the sessions that visited both.
 
     Attributes:
         estimate_ns: Mean of the combination of bricks.
         measured_ns: Mean of the model.
         spread: Standard error of the logarithm of their ratio.
-        degrees: Degrees of freedom that it is known with.
-        apart: Half of the 95 % interval of what was measured apart from the model, as a share of the estimate.
+        degrees: Degrees of freedom of ``spread``.
+        apart: Half of the 95 % interval of the parts that were measured apart from the model, relative to the estimate.
     """
 
     estimate_ns: float
@@ -62,14 +67,14 @@ def paired(
     """Follow a combination and a model through the sessions that they share.
 
     Args:
-        weights: The combination: bricks, and what is measured apart from any model (a call, what fusion saves), which
-            counts as constant.
+        weights: The combination: bricks, and constant parts that were measured apart from any model (a call, the saving
+            of fusion).
         truth: The model.
         known: Measurements of the combination by id.
-        uncertainty: Has the raw samples.
+        uncertainty: Holds the raw samples.
 
     Returns:
-        None where a brick was not visited in any session of the model.
+        None if a brick was not visited in any session of the model.
     """
     model = uncertainty.visited(truth.id)
     taken: list[tuple[float, Sessions]] = []
@@ -94,7 +99,7 @@ def paired(
     together = {place: factors @ np.stack([values[place] for _, values in taken]) for place in sorted(places)}
     bricks, models = without_stalls([*together.values()], [model[place] for place in together])
     constant_ns = uncertainty.value_ns(constant)
-    ours, theirs = time_blocks(bricks) + constant_ns, time_blocks(models)
+    ours, theirs = _units(bricks) + constant_ns, _units(models)
     estimate = float(np.concatenate(bricks).mean()) + constant_ns
     measured = float(np.concatenate(models).mean())
     if estimate <= 0 or measured <= 0:
@@ -103,12 +108,18 @@ def paired(
     return Paired(estimate, measured, ratio_spread(ours, theirs), max(1, ours.size - 1), apart)
 
 
-def without_stalls(bricks: Sequence[Array], models: Sequence[Array]) -> tuple[list[Array], list[Array]]:
-    """Both without the visits in which either took far longer than its median.
+def _units(sessions: Sequence[Array]) -> Array:
+    """Return the values that are independent of each other: means of sessions, or of time blocks with few sessions."""
+    if len(sessions) < _SESSIONS:
+        return time_blocks(sessions)
+    return np.array([session.mean() for session in sessions])
 
-    During such a visit the machine stood still, for a tenth of a second and more; it met the one or the other by
-    chance. The rule does not see their ratio. Where there are many such visits, that is how the machine is, and none is
-    left out.
+
+def without_stalls(bricks: Sequence[Array], models: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+    """Return both sides without the visits in which either took more than three times its median.
+
+    In these visits the machine stopped for a tenth of a second or more, and by chance met one of both. The rule does
+    not see their ratio. If more than a tenth of the visits are slow, the machine is slow, and all visits are kept.
     """
     limits = [_STALL * float(np.median(np.concatenate(side))) for side in (bricks, models)]
     kept = [(ours <= limits[0]) & (theirs <= limits[1]) for ours, theirs in zip(bricks, models, strict=True)]
@@ -119,7 +130,7 @@ def without_stalls(bricks: Sequence[Array], models: Sequence[Array]) -> tuple[li
 
 
 def ratio_spread(ours: Array, theirs: Array) -> float:
-    """Standard deviation of the logarithm of the ratio of means over draws of time blocks."""
+    """Return the standard deviation of the logarithm of the ratio of means, over draws of sessions or time blocks."""
     count = ours.size
     if count < 2:
         return math.inf
@@ -130,12 +141,12 @@ def ratio_spread(ours: Array, theirs: Array) -> float:
 
 @lru_cache(maxsize=16)
 def _draws(count: int) -> NDArray[np.int64]:
-    """Which time blocks each replicate has: the same for all that have as many."""
+    """Return the sessions or time blocks of each replicate: equal for equal counts."""
     return np.random.default_rng(_SEED).integers(0, count, size=(_DRAWS, count))
 
 
 def _shared(brick: Measurement, truth: Measurement, uncertainty: Uncertainty) -> Mapping[tuple[int, int], Array]:
-    """The sessions of a brick that its model was visited in, too."""
+    """Return the sessions of a brick that also visited its model."""
     own, model = uncertainty.visited(brick.id), uncertainty.visited(truth.id)
     if brick.run == truth.run and own.keys() <= model.keys():
         return own
@@ -143,7 +154,7 @@ def _shared(brick: Measurement, truth: Measurement, uncertainty: Uncertainty) ->
 
 
 def _at_once(brick: Measurement, other: Measurement, uncertainty: Uncertainty, place: tuple[int, int]) -> bool:
-    """Whether blocks of the same number were taken at the same time: runs count their processes anew."""
+    """Return True if blocks of the same number were taken at the same time: each run counts its processes anew."""
     if brick.run == other.run:
         return True
     ours, theirs = (

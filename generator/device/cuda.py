@@ -1,9 +1,9 @@
-"""An NVIDIA GPU through CuPy: a stream of its own, time stamps in it, graphs of it.
+"""An NVIDIA GPU through CuPy (for CUDA 12 or 13): a separate stream, time stamps in it, and graphs.
 
-CuPy is that of CUDA 12 or of CUDA 13. Time is measured by kernels of one thread that write the GPU's own clock (PTX,
-``%globaltimer``: on an H100 in steps of 32 ns), eagerly and inside of graphs alike. Events of CUDA measure it too, but
-hold up what comes after them: on an H100 the distance of two was 1.3 or 2.4 microseconds, by what stands around them,
-while that of two such kernels is what any two kernels in a row take (docs/gpu.md).
+Kernels of one thread measure time: they write the GPU's clock (PTX, ``%globaltimer``: on an H100 in steps of 32 ns),
+eagerly and inside graphs. Events of CUDA measure time too, but delay the work after them: on an H100 the distance of
+two events was 1.3 or 2.4 microseconds, depending on the work around them. The distance of two such kernels equals
+that of any two kernels in a row (docs/gpu.md).
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class _Page:
     """Memory for some stamps.
 
     Attributes:
-        places: On the GPU, an array of CuPy.
-        used: How many stamps have their place in it.
-        read: Its values after the last ``synchronize`` that they were asked for, and the number of that one.
+        places: Array of CuPy on the GPU.
+        used: Number of used places.
+        read: Number of the last ``synchronize`` after which the values were read, and these values.
     """
 
     places: Any
@@ -99,19 +99,19 @@ class CudaDevice:
         self._spin: Any = None
 
     def event(self) -> _Stamp:
-        """A place for a time stamp (see ``Device``)."""
+        """Return a place for a time stamp (see ``Device``)."""
         if self._page.used == _PAGE:
             self._page = self._blank()
         number, self._page.used = self._page.used, self._page.used + 1
         return _Stamp(self._page, number, self._page.places[number:])
 
     def record(self, event: _Stamp) -> None:
-        """A kernel that writes the time, in the stream or the graph that is captured of it (see ``Device``)."""
+        """Enqueue a kernel that writes the time, in the stream or its captured graph (see ``Device``)."""
         with self._stream:
             self._stamp((1,), (1,), (event.place,))
 
     def elapsed_ns(self, begin: _Stamp, end: _Stamp) -> float:
-        """As the GPU's clock has it (see ``Device``)."""
+        """Return the difference by the GPU's clock (see ``Device``)."""
         first, last = self._time(begin), self._time(end)
         if not (first and last):
             raise BackendError("a time was asked for that the GPU has not written")
@@ -126,7 +126,7 @@ class CudaDevice:
         self._waits += 1
 
     def timed_ns(self, run: Run, synchronize: Run) -> float:  # noqa: ARG002  # the end is a stamp as well
-        """Between two stamps (see ``Device``)."""
+        """Measure between two stamps (see ``Device``)."""
         self.record(self._ends[0])
         run()
         self.record(self._ends[1])
@@ -134,7 +134,7 @@ class CudaDevice:
         return self.elapsed_ns(*self._ends)
 
     def hold(self, ns: float) -> Over:
-        """One thread that counts cycles (see ``Device``)."""
+        """Enqueue one thread that counts cycles (see ``Device``)."""
         if self._spin is None:
             self._spin = self._cupy.RawKernel(_SPIN, "spin")
         cycles = int(ns * self._properties["clockRate"] / 1e6)
@@ -153,7 +153,7 @@ class CudaDevice:
             self._swept += 1
 
     def capture(self, run: Run) -> Run:
-        """A CUDA graph (see ``Device``)."""
+        """Capture a CUDA graph (see ``Device``)."""
         try:
             with self._stream:
                 self._stream.begin_capture()
@@ -172,7 +172,7 @@ class CudaDevice:
         return launch
 
     def limit(self, memory_bytes: int) -> None:
-        """Of CuPy's allocator, and of PyTorch's where it is loaded (see ``Device``)."""
+        """Limit CuPy's allocator, and PyTorch's if it is loaded (see ``Device``)."""
         self._cupy.get_default_memory_pool().set_limit(size=memory_bytes)
         torch = sys.modules.get("torch")
         if torch is not None:
@@ -184,7 +184,7 @@ class CudaDevice:
             return _Page(self._cupy.zeros(_PAGE, dtype=self._cupy.uint64))
 
     def _time(self, stamp: _Stamp) -> int:
-        """As it was written before the last ``synchronize``, in nanoseconds."""
+        """Return the stamp as written before the last ``synchronize``, in nanoseconds."""
         when, values = stamp.page.read
         if when != self._waits:
             with self._stream:
@@ -195,5 +195,5 @@ class CudaDevice:
 
 @cache
 def cuda_device() -> CudaDevice:
-    """The one device of this process."""
+    """Return the only device of this process."""
     return CudaDevice()

@@ -1,7 +1,7 @@
-"""What a device is: one ordered stream of work, and a clock in it.
+"""The interface of a device: one ordered stream of work, and a clock in it.
 
-Everything that is timed goes to one stream. What is enqueued there runs in order; events between show when the stream
-came to them, so that their distance is the time of what stands between, without the way from the caller to the device.
+All timed work goes to one stream and runs in order. Events between work record when the stream reached them. Their
+distance is the time of the work between them, without the way from the caller to the device.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Device(Protocol):
 
     Attributes:
         name: ``cpu`` or ``cuda``.
-        stream: Handle of the stream, for libraries that are to enqueue in it; 0 where there is none.
+        stream: Handle of the stream, for libraries that enqueue in it; 0 for the CPU.
         cache_bytes: Size of the last-level cache.
     """
 
@@ -31,54 +31,54 @@ class Device(Protocol):
     cache_bytes: int
 
     def event(self) -> Event:
-        """A new event; it can be recorded again and again."""
+        """Return a new event; it can be recorded again and again."""
 
     def record(self, event: Event) -> None:
-        """Enqueue an event; while a graph is captured, as part of it, to be recorded by each launch."""
+        """Enqueue an event. During the capture of a graph it becomes part of the graph, and each launch records it."""
 
     def elapsed_ns(self, begin: Event, end: Event) -> float:
-        """Nanoseconds between two events that the stream has passed.
+        """Return the nanoseconds between two events that the stream has passed.
 
         Raises:
             BackendError: One of them was not recorded.
         """
 
     def synchronize(self) -> None:
-        """Wait until everything that was enqueued is done.
+        """Wait until all enqueued work is done.
 
         Raises:
-            BackendError: Something that was enqueued failed; on a GPU nothing works any more in this process.
+            BackendError: Enqueued work failed; this process cannot use the GPU any more.
         """
 
     def timed_ns(self, run: Run, synchronize: Run) -> float:
-        """Nanoseconds of what ``run`` starts: on the CPU by its own clock, to the end of ``synchronize``.
+        """Return the duration of the work that ``run`` starts, in nanoseconds.
 
-        On a GPU between two events around it in the stream: as long as the GPU waits for its launches or works on
-        them, without the way back to the caller.
+        On the CPU it is measured by the CPU's clock until ``synchronize`` returns. On a GPU it is the time between two
+        events in the stream: it contains waiting for launches, but not the way back to the caller.
         """
 
     def hold(self, ns: float) -> Over:
-        """Enqueue what keeps a GPU waiting for so many nanoseconds, so that the caller gets ahead of it.
+        """Keep a GPU waiting for so many nanoseconds, so that the caller gets ahead of it.
 
         Returns:
-            A function that returns whether the wait is over.
+            A function that returns True when the wait is over.
         """
 
     def evict(self) -> None:
-        """Enqueue what takes everything out of the last-level cache."""
+        """Enqueue work that evicts all data from the last-level cache."""
 
     def capture(self, run: Run) -> Run:
-        """What ``run`` enqueues as one launch, by the device's own library; on the CPU ``run`` itself.
+        """Capture the work that ``run`` enqueues as one launch of the device's library; the CPU returns ``run`` itself.
 
         Args:
-            run: Enqueues only what needs neither new memory nor the host.
+            run: Enqueues work that needs neither new memory nor the host.
 
         Raises:
             BackendError: It cannot be captured.
         """
 
     def limit(self, memory_bytes: int) -> None:
-        """Let this process take at most so much memory beyond what it has; on a GPU, of the GPU's, by its allocators.
+        """Limit the further memory of this process; on a GPU, the memory of the GPU's allocators.
 
         A limit on the address space of a process would break CUDA.
         """

@@ -18,14 +18,14 @@ from .device import Device, Over, Run
 
 
 def open_device(name: str, cores: tuple[int, ...] = ()) -> Device:
-    """The device of a name, for this process.
+    """Return the device of a name, for this process.
 
     Args:
         name: ``cpu`` or ``cuda``.
-        cores: Processors whose private caches ``evict`` of the CPU sweeps; empty: only where the thread runs.
+        cores: Processors; ``evict`` of the CPU sweeps their private caches. Empty: those of the thread's own core.
 
     Raises:
-        UsageError: There is no such device.
+        UsageError: The name is unknown.
         BackendUnavailable: CuPy is not installed, or finds no GPU.
     """
     if name == "cpu":
@@ -38,7 +38,7 @@ def open_device(name: str, cores: tuple[int, ...] = ()) -> Device:
 
 
 def state_of(name: str) -> Mapping[str, Any]:
-    """Clocks, power, temperature and why clocks are held back, without opening the device; empty where none are known.
+    """Return clocks, power, temperature and reasons for held clocks, without opening the device; empty if unknown.
 
     Args:
         name: ``cpu`` or ``cuda``.
@@ -50,7 +50,7 @@ class HostDevice:
     """The calling thread (see ``Device``).
 
     Args:
-        cores: As of ``Evictor``.
+        cores: As for ``Evictor``.
     """
 
     name = "cpu"
@@ -62,7 +62,7 @@ class HostDevice:
         self._evictor: Evictor | None = None
 
     def event(self) -> list[int]:
-        """A place for a reading of the clock (see ``Device``)."""
+        """Return a place for a reading of the clock (see ``Device``)."""
         return []
 
     def record(self, event: list[int]) -> None:
@@ -70,23 +70,23 @@ class HostDevice:
         event[:] = [time.perf_counter_ns()]
 
     def elapsed_ns(self, begin: list[int], end: list[int]) -> float:
-        """Between two readings (see ``Device``)."""
+        """Return the time between two readings (see ``Device``)."""
         if not (begin and end):
             raise BackendError("an event was not recorded")
         return float(end[0] - begin[0])
 
     def synchronize(self) -> None:
-        """Everything is done already (see ``Device``)."""
+        """Do nothing: all work is done already (see ``Device``)."""
 
     def timed_ns(self, run: Run, synchronize: Run) -> float:
-        """By the clock, to the end (see ``Device``)."""
+        """Measure by the clock, until the end (see ``Device``)."""
         begin = time.perf_counter_ns()
         run()
         synchronize()
         return float(time.perf_counter_ns() - begin)
 
     def hold(self, ns: float) -> Over:  # noqa: ARG002
-        """Nothing: the caller is the device (see ``Device``)."""
+        """Do nothing: the caller is the device (see ``Device``)."""
         return _over
 
     def evict(self) -> None:
@@ -96,11 +96,11 @@ class HostDevice:
         self._evictor()
 
     def capture(self, run: Run) -> Run:
-        """``run`` itself: there is nothing to be saved (see ``Device``)."""
+        """Return ``run`` itself: a launch saves nothing here (see ``Device``)."""
         return run
 
     def limit(self, memory_bytes: int) -> None:
-        """Of private memory (see ``Device``)."""
+        """Limit the private memory (see ``Device``)."""
         limit_memory(memory_bytes)
 
 
@@ -109,15 +109,15 @@ def _over() -> bool:
 
 
 class Evictor:
-    """Evicts what the cores hold in their caches, by streaming through a buffer.
+    """A buffer that evicts the data in the caches of some cores, by streaming through it.
 
-    The buffer is twice the last-level cache where that is at most 64 MiB. Larger ones are shared: streaming
-    through 2 x 260 MiB would cost 100 ms a sample and evict the neighbours' data as well. There it is four times
-    the private cache, and 'cold' means: not in the core's own caches.
+    The buffer is twice the last-level cache if this has at most 64 MiB. Larger caches are shared: streaming through
+    2 x 260 MiB would take 100 ms per sample and evict the neighbours' data as well. Then the buffer is four times the
+    private cache, and 'cold' means: not in the core's private caches.
 
     Args:
-        cores: Logical processors whose private caches are evicted; the calling thread visits each and returns to
-            where it was allowed to run when this was made. Empty: only where the calling thread happens to be.
+        cores: Logical processors. The calling thread evicts the private caches of each, and returns to its earlier
+            processors. Empty: only the caches of its present core.
     """
 
     def __init__(self, cores: tuple[int, ...] = ()) -> None:

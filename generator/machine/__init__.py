@@ -1,4 +1,4 @@
-"""This machine: its hardware, drivers and state, where its workers run, and who may measure on it now.
+"""This machine: its hardware, drivers and state, the cores of workers, and the lock of measurements.
 
-Here stands what describes or reserves the machine itself. It knows nothing of networks, backends or samples.
+Nothing here knows of networks, backends or samples.
 """

@@ -1,31 +1,34 @@
-"""Where a worker runs: physical cores, pinning, the size of their private cache."""
+"""Cores and caches of this machine, their pinning, and the memory of this process."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import resource
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
-# The private memory of this process, a limit on it, and the pages that the system gives.
-
+# Private memory of this process, its limit, and the size of its pages.
 
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 def huge_pages() -> str | None:
-    """When memory is taken in large pages: ``always``, ``madvise`` or ``never``; None where the kernel does not say."""
+    """Return the kernel's mode of large pages: ``always``, ``madvise`` or ``never``; None if it does not report one."""
     with contextlib.suppress(OSError):
         return _HUGE_PAGES.read_text().partition("[")[2].partition("]")[0] or None
     return None
 
 
 def limit_memory(allowance: int | None) -> None:
-    """Let the process have so many bytes of private memory beyond what it has now.
+    """Limit the private memory of this process to its present size plus some bytes.
 
-    RLIMIT_DATA, not RLIMIT_AS: runtimes reserve address space that they never touch (arenas, thread stacks,
-    mapped files), and a limit on that would refuse networks that fit.
+    The limit is RLIMIT_DATA, not RLIMIT_AS: runtimes reserve address space that they never touch (arenas, thread
+    stacks, mapped files), and a limit on address space would refuse networks that fit.
+
+    Args:
+        allowance: Further bytes; None: no limit.
     """
     if allowance is None:
         return
@@ -35,7 +38,7 @@ def limit_memory(allowance: int | None) -> None:
 
 
 def private_bytes() -> int:
-    """What RLIMIT_DATA counts; the resident size where the system does not report it."""
+    """Return the bytes that RLIMIT_DATA counts; the resident size if the system does not report them."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmData:"):
@@ -43,33 +46,80 @@ def private_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-_CPUS = Path("/sys/devices/system/cpu")
+CPUS = Path("/sys/devices/system/cpu")
+"""The kernel's description of the processors."""
+
 _FALLBACK_L2 = 1 << 20
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
-def physical_cores(root: Path = _CPUS) -> tuple[int, ...]:
-    """One logical processor of each physical core that this process may use, ascending."""
-    cores: dict[str, int] = {}
-    for cpu in sorted(allowed()):
-        siblings = _read(root / f"cpu{cpu}/topology/thread_siblings_list") or str(cpu)
-        cores.setdefault(siblings, cpu)
-    return tuple(cores.values())
+def physical_cores(root: Path = CPUS) -> tuple[int, ...]:
+    """Return one logical processor of each physical core that threads are placed on, ascending.
+
+    Threads of one measurement run on cores of the same kind and the same socket, because others differ in speed and in
+    their distance to memory. These are the allowed cores that are like the fastest one, on its NUMA node.
+    """
+    places = {cpu: (-_speed(cpu, root), _node(cpu, root)) for cpu in all_cores(root)}
+    first = min(places, key=lambda cpu: (places[cpu][0], cpu))
+    return tuple(cpu for cpu, place in places.items() if place == places[first])
 
 
-def private_cache_bytes(root: Path = _CPUS) -> int:
-    """Bytes of one core's L2; 1 MiB where the system does not report it."""
-    return _caches(root).get(2, _FALLBACK_L2)
+def all_cores(root: Path = CPUS) -> tuple[int, ...]:
+    """Return one logical processor of each physical core that this process may use, ascending."""
+    lowest = {siblings(cpu, root)[0]: cpu for cpu in sorted(allowed(), reverse=True)}
+    return tuple(sorted(lowest.values()))
 
 
-def last_level_bytes(root: Path = _CPUS) -> int:
-    """Bytes of the last-level cache that the first core uses."""
-    caches = _caches(root)
-    return caches[max(caches)] if caches else _FALLBACK_L2
+def siblings(cpu: int, root: Path = CPUS) -> tuple[int, ...]:
+    """Return the logical processors that share the physical core of one, itself included, ascending."""
+    return _numbers(_read(root / f"cpu{cpu}/topology/thread_siblings_list")) or (cpu,)
+
+
+def _speed(cpu: int, root: Path) -> int:
+    """Return the relative speed of a processor: the kernel's capacity (Arm), or 0 for an efficiency core (Intel)."""
+    capacity = _read(root / f"cpu{cpu}/cpu_capacity")
+    if capacity.isdecimal():
+        return int(capacity)
+    return 0 if cpu in _numbers(_read(root.parents[1] / "cpu_atom/cpus")) else 1
+
+
+def _node(cpu: int, root: Path) -> str:
+    """Return the name of a processor's NUMA node; empty on a machine without nodes."""
+    return min((path.name for path in root.glob(f"cpu{cpu}/node*")), default="")
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """Return the numbers of a list in the kernel's notation (``0-3,8``)."""
+    found: list[int] = []
+    for part in filter(None, text.split(",")):
+        low, _, high = part.partition("-")
+        found += range(int(low), int(high or low) + 1)
+    return tuple(found)
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Return ascending numbers in the kernel's notation (``0-3,8``)."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ",".join("-".join(map(str, part)) for part in parts)
+
+
+def private_cache_bytes(root: Path = CPUS) -> int:
+    """Return the bytes of one core's L2; 1 MiB if the system does not report it."""
+    return caches(root).get("L2", _FALLBACK_L2)
+
+
+def last_level_bytes(root: Path = CPUS) -> int:
+    """Return the bytes of the last-level cache of one core; 1 MiB if the system does not report it."""
+    return max(caches(root).items(), default=("", _FALLBACK_L2))[1]
 
 
 def pin(cores: tuple[int, ...]) -> bool:
-    """Bind the calling thread to some cores; False where the system does not allow it (or has no affinities)."""
+    """Bind the calling thread to some cores; return False if the system refuses or knows no affinities."""
     try:
         os.sched_setaffinity(0, cores)
     except (AttributeError, OSError):
@@ -78,7 +128,7 @@ def pin(cores: tuple[int, ...]) -> bool:
 
 
 def allowed() -> set[int]:
-    """Logical processors that the calling thread may run on."""
+    """Return the logical processors that the calling thread may run on."""
     try:
         return os.sched_getaffinity(0)
     except AttributeError:  # systems without affinities
@@ -86,14 +136,16 @@ def allowed() -> set[int]:
 
 
 @cache
-def _caches(root: Path) -> dict[int, int]:
-    """Level to bytes of the data and unified caches."""
-    found: dict[int, int] = {}
-    for index in sorted(root.glob("cpu0/cache/index*")):
-        size, level = _read(index / "size"), _read(index / "level")
-        if size and level and _read(index / "type") != "Instruction":
-            found[int(level)] = int(size.rstrip("KMG")) * _UNITS.get(size[-1], 1)
-    return found
+def caches(root: Path = CPUS) -> Mapping[str, int]:
+    """Return the bytes of the data and unified caches of the fastest core, by name: ``L1d``, ``L2``, ``L3``."""
+    cpus = (int(path.name[3:]) for path in root.glob("cpu[0-9]*"))
+    first = min(cpus, key=lambda cpu: (-_speed(cpu, root), cpu), default=0)
+    found: dict[str, int] = {}
+    for index in root.glob(f"cpu{first}/cache/index*"):
+        size, level, kind = (_read(index / name) for name in ("size", "level", "type"))
+        if size and level and kind and kind != "Instruction":
+            found[f"L{level}" + ("d" if kind == "Data" else "")] = int(size.rstrip("KMG")) * _UNITS.get(size[-1], 1)
+    return dict(sorted(found.items()))
 
 
 def _read(path: Path) -> str:

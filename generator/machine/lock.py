@@ -35,7 +35,7 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 def lock_path() -> Path:
-    """The lock file, where there is no abstract socket, or a folder is named: one per folder."""
+    """Return the lock file, for systems without abstract sockets and for a named folder."""
     return Path(os.environ.get(LOCK_DIR_VARIABLE) or tempfile.gettempdir()) / "dlbricks.lock"
 
 
@@ -46,11 +46,11 @@ _PATIENCE: ContextVar[tuple[float | None, _Tell | None]] = ContextVar("patience"
 
 @contextlib.contextmanager
 def patience(wait_s: float | None = None, tell: _Tell | None = None) -> Iterator[None]:
-    """Set how long ``machine_lock`` waits within this context, and who is told that it waits.
+    """Set how long ``machine_lock`` waits within this context, and a function that reports the wait.
 
     Args:
         wait_s: Seconds to wait; None: as before.
-        tell: Called with one line as soon as there is something to wait for; None: as before.
+        tell: Called with one line when a wait begins; None: as before.
     """
     before = _PATIENCE.get()
     token = _PATIENCE.set((before[0] if wait_s is None else wait_s, tell or before[1]))
@@ -64,17 +64,17 @@ def patience(wait_s: float | None = None, tell: _Tell | None = None) -> Iterator
 def machine_lock(*, wait_s: float | None = None) -> Iterator[None]:
     """Hold the machine's measuring lock.
 
-    Two measurements at once would each see the other as noise. On Linux the lock is an abstract socket: whoever runs
-    on the machine meets there, whatever the user and the temporary folder. Elsewhere, where sockets are forbidden, and
-    with ``$DLBRICKS_LOCK_DIR`` it is a file, locked as a whole. Either belongs to its process and ends with it, however
-    that ends; a file stays, empty or with the last holder's process id.
+    Two measurements at once would each see the other as noise. On Linux the lock is an abstract socket, common to all
+    users and temporary folders of the machine. It is a file, locked as a whole, on other systems, if sockets are
+    forbidden, and with ``$DLBRICKS_LOCK_DIR``. Both end with their process; the file stays, empty or with the last
+    holder's process id.
 
     Args:
-        wait_s: Seconds to wait for another holder; default that of ``patience``, else ``$DLBRICKS_LOCK_WAIT``, else 0.
+        wait_s: Seconds to wait for another holder; default: ``patience``, else ``$DLBRICKS_LOCK_WAIT``, else 0.
 
     Raises:
-        MachineBusy: Another process holds it; the message names its process id.
-        UsageError: ``$DLBRICKS_LOCK_WAIT`` is not a number, or ``$DLBRICKS_LOCK_DIR`` no folder.
+        MachineBusy: Another process holds it; the message contains its process id.
+        UsageError: ``$DLBRICKS_LOCK_WAIT`` is not a number, or ``$DLBRICKS_LOCK_DIR`` is not a folder.
     """
     patient_s, tell = _PATIENCE.get()
     given_s = next((limit for limit in (wait_s, patient_s) if limit is not None), None)
@@ -99,7 +99,7 @@ def machine_lock(*, wait_s: float | None = None) -> Iterator[None]:
 
 
 def _described(holder: str) -> str:
-    """The holder's process id, and since when the process runs."""
+    """Return the process id of the holder, and its start time."""
     import psutil
 
     try:
@@ -118,7 +118,7 @@ def _wait_from_environment() -> float:
 
 
 def _way(held: contextlib.ExitStack) -> tuple[Callable[[], bool], Callable[[], str]]:
-    """How the lock is tried here, and how its holder is asked for; what is opened for it closes with ``held``."""
+    """Return a function that tries the lock, and one that asks for its holder; ``held`` closes their files."""
     folder = os.environ.get(LOCK_DIR_VARIABLE)
     if folder and not Path(folder).is_dir():
         raise UsageError(f"{LOCK_DIR_VARIABLE}={folder!r} is no folder", remedy="create it, or unset the variable")
@@ -148,7 +148,7 @@ def _bind(own: socket.socket) -> bool:
 
 
 def _listener() -> str:
-    """The process that holds the socket, by what the kernel says of the other end of a connection."""
+    """Return the process that holds the socket: the kernel reports the other end of a connection."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
         asking.settimeout(0)  # a full queue would block
         try:
@@ -160,7 +160,7 @@ def _listener() -> str:
 
 
 def _open(path: Path) -> int:
-    """Open the lock file for every user of the machine, creating it where it is missing."""
+    """Open the lock file for every user of the machine; create it if it is missing."""
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         try:

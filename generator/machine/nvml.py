@@ -1,4 +1,4 @@
-"""What NVIDIA's management library reports of a GPU: clocks, power, temperature, and why clocks are held back."""
+"""Clocks, power and temperature of a GPU, and reasons for held clocks, from NVIDIA's management library."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-# Whether NVIDIA's driver is on this machine, as far as that is known without loading a runtime.
-#
-# That it is there does not prove that a GPU can be used; but where it is missing, none can.
-
+# The search for NVIDIA's driver, without loading a runtime. A driver does not prove that a GPU can be used, but without
+# a driver none can.
 
 _SIGNS = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"))
 DRIVER_LIBRARY = "libcuda.so.1"
@@ -22,20 +20,20 @@ DRIVER_LIBRARY = "libcuda.so.1"
 
 
 def has_driver(signs: Iterable[Path] = _SIGNS, library: str = DRIVER_LIBRARY) -> bool:
-    """Whether NVIDIA's driver is found on this machine; True on systems where this module cannot find out.
+    """Return True if NVIDIA's driver is found, and on systems other than Linux, which this module cannot examine.
 
     Args:
-        signs: Files of which the kernel's part of it shows one.
-        library: The other part of it: all there is under WSL and on Tegra.
+        signs: Files; each shows the kernel's part of the driver.
+        library: The other part, which is alone under WSL and on Tegra.
     """
     return sys.platform != "linux" or any(sign.exists() for sign in signs) or can_load(library)
 
 
 def lacks_of_gpu(install: str = "") -> list[str]:
-    """What a GPU is used through and is not here, in words: CuPy, whose stream all libraries share, and the driver.
+    """Return the missing parts of GPU support as texts: CuPy, whose stream all libraries share, and the driver.
 
     Args:
-        install: What installs CuPy, where that is to be named.
+        install: Command that installs CuPy, for the text; empty: not named.
     """
     lacks = []
     if importlib.util.find_spec("cupy") is None:
@@ -46,7 +44,7 @@ def lacks_of_gpu(install: str = "") -> list[str]:
 
 
 def can_load(library: str) -> bool:
-    """Whether a shared library is found, and can be loaded."""
+    """Return True if a shared library is found and can be loaded."""
     try:
         ctypes.CDLL(library)
     except OSError:
@@ -70,9 +68,9 @@ and is held back there for moments (https://github.com/NVIDIA/DCGM/issues/285)."
 
 
 def gpu_state() -> Mapping[str, Any]:
-    """The state of the first GPU that this process may use, now; without what the driver does not report.
+    """Return the present state of the first GPU that this process may use, as far as the driver reports it.
 
-    Empty where nvidia-ml-py is not installed.
+    Without nvidia-ml-py it is empty.
 
     Returns:
         ``driver``, ``sm_mhz``, ``memory_mhz``, ``most_sm_mhz``, ``temperature_c``, ``power_w``, ``power_limit_w``,
@@ -116,13 +114,13 @@ def gpu_state() -> Mapping[str, Any]:
 
 
 def throttled(before: Mapping[str, Any], after: Mapping[str, Any], elapsed_s: float) -> bool:
-    """Whether power, temperature or the hardware held clocks back, at one of two moments or for long between them.
+    """Return True if clocks were held back at one of two moments, or for long between them.
 
-    Between them only power and temperature show it, where the GPU counts for how long.
+    Between the moments only power and temperature are known, on GPUs that count their time.
 
     Args:
         before: The state at the first moment.
-        after: At the second one.
+        after: The state at the second moment.
         elapsed_s: Time between them.
     """
     if any(not _HELD.isdisjoint(state.get("held_back", ())) for state in (before, after)):

@@ -1,4 +1,4 @@
-"""The software around a measurement: Python, the C library, packages and what is in them, and dlbricks itself."""
+"""The software around a measurement: Python, the C library, packages and their contents, and dlbricks itself."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ _SCHEMES = ("purelib/", "platlib/")
 
 @cache
 def software_state(needed: tuple[str, ...] = ()) -> Mapping[str, Any]:
-    """The software of this process, without anything that names a machine, a person or a path.
+    """Return the software of this process, without names of machines, persons or paths.
 
     Args:
-        needed: Packages of the runtime; what these and dlbricks require is listed with them. Where dlbricks is not
-            installed as a package, all of the environment is.
+        needed: Packages of the runtime. The result contains these, the requirements of dlbricks, and all packages that
+            both require. If dlbricks is not installed as a package, it contains all packages.
 
     Returns:
-        ``python``, ``implementation``, ``compiler``, ``libc``, ``image``, ``dlbricks`` (``version``, ``commit`` and
-        ``modified`` where it is a checkout, ``sources``: SHA-256 of its modules) and ``packages``: by name ``version``,
-        ``contents`` (SHA-256 of the list of its files with their hashes, as pip recorded them) and, where the
-        environment was made from a lock file or the package from a file, ``wheel`` and its ``sha256``; where not all of
-        what it requires can be read, ``requires`` is ``unknown``. None: not known.
+        ``python``, ``implementation``, ``compiler``, ``libc``, ``image``, ``dlbricks`` (``version``; ``commit`` and
+        ``modified`` of a checkout; ``sources``: SHA-256 of its modules) and ``packages``. A package has ``version``,
+        ``contents`` (SHA-256 of the list of its files with their hashes, as pip recorded them) and, if it came from a
+        lock file or a wheel, ``wheel`` and its ``sha256``. ``requires`` is ``unknown`` if a requirement of it cannot be
+        read. Unknown values are None.
     """
     return {
         "python": platform.python_version(),
@@ -63,9 +63,9 @@ def software_state(needed: tuple[str, ...] = ()) -> Mapping[str, Any]:
 
 
 def wheel_contents(record: str) -> str:
-    """SHA-256 over the files of a package and their hashes: the same of a wheel's RECORD and of the installed one.
+    """Return the SHA-256 of the files of a package and their hashes: equal for a wheel's RECORD and the installed one.
 
-    Scripts, headers and data are left out, since an installation moves them, and so is what it makes itself.
+    Scripts, headers and data are left out, since an installation moves them. So are files that the installation makes.
 
     Args:
         record: The text of the RECORD.
@@ -104,7 +104,7 @@ def _packages(needed: Iterable[str]) -> dict[str, dict[str, str | None]]:
 
 
 def _own_requirements() -> list[str] | None:
-    """What dlbricks requires: as its checkout says, whose installation may be older, else as its package does."""
+    """Return the requirements of dlbricks, from its checkout if there is one, since the installation may be older."""
     project = _PACKAGE / "pyproject.toml"
     if project.is_file():
         return list(tomllib.loads(project.read_text())["project"]["dependencies"])
@@ -115,9 +115,9 @@ def _own_requirements() -> list[str] | None:
 
 
 def _required(roots: Iterable[str], installed: Mapping[str, metadata.Distribution]) -> tuple[set[str], set[str]]:
-    """The installed packages that some requirements lead to; and those of whose own some cannot be read.
+    """Return the installed packages that requirements lead to, and the packages with an unreadable requirement.
 
-    Others wrote their metadata: an old package may hold what is no requirement.
+    An old package may contain text that cannot be read as a requirement.
     """
     from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
     from packaging.requirements import InvalidRequirement, Requirement
@@ -155,9 +155,9 @@ def _described(name: str, package: metadata.Distribution, locked: Mapping[str, P
 
 
 def _locked() -> dict[str, Package]:
-    """What the lock file says of each package that the environment of this process was made from.
+    """Return the packages of the lock file that the environment of this process was made from, by name.
 
-    A file of that name that is none was not what made it, and says nothing.
+    A file of this name with other contents is ignored.
     """
     from packaging.pylock import Pylock, PylockValidationError
 
@@ -169,7 +169,7 @@ def _locked() -> dict[str, Package]:
 
 
 def _wheel_of(package: Package) -> dict[str, str | None]:
-    """The wheel of a locked package; nothing where it has several, of which it is not known which one it was."""
+    """Return the wheel of a locked package; empty if it has several wheels, since the installed one is unknown."""
     wheels = package.wheels or ()
     if len(wheels) != 1 or "sha256" not in wheels[0].hashes:
         return {}
@@ -177,7 +177,7 @@ def _wheel_of(package: Package) -> dict[str, str | None]:
 
 
 def _checkout() -> dict[str, Any]:
-    """Commit of the checkout that dlbricks runs from, or of the one that it was installed from."""
+    """Return the commit of the checkout that dlbricks runs from, or was installed from."""
     git = shutil.which("git")
     if git and (_PACKAGE / ".git").exists():
         commit, changes = (_git(git, *words) for words in (("rev-parse", "HEAD"), ("status", "--porcelain")))
@@ -196,7 +196,7 @@ def _git(git: str, *words: str) -> str | None:
 
 
 def _sources() -> str:
-    """SHA-256 over the modules of dlbricks, those that are installed: tests and benchmarks are not."""
+    """Return the SHA-256 of the installed modules of dlbricks, without tests and benchmarks."""
     digest = hashlib.sha256()
     own = list(_PACKAGE.glob("*.py"))
     rooms = [path.parent for path in _PACKAGE.glob("*/__init__.py")]

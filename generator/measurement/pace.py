@@ -26,15 +26,19 @@ _SOON_S = 1.0
 """Before the first visit, a forecast with less than this time left is ignored."""
 
 
+def loop_ns(*, brief: bool = False) -> int:
+    """Return the duration of a visit of a short network: a tenth for one of many bricks of a small model (brief)."""
+    return LOOP_NS // 10 if brief else LOOP_NS
+
+
 def loops_of(run_ns: int, *, brief: bool = False) -> int:
     """Return the number of executions to time together.
 
     Args:
         run_ns: Duration of one; 0: unknown, try it once.
-        brief: True for one of many bricks of a small model: a visit takes a tenth of the usual time.
+        brief: As for ``loop_ns``.
     """
-    loop_ns = LOOP_NS / 10 if brief else LOOP_NS
-    return max(1, math.ceil(loop_ns / max(run_ns, 1_000))) if run_ns else 1
+    return max(1, math.ceil(loop_ns(brief=brief) / max(run_ns, 1_000))) if run_ns else 1
 
 
 def warmups_of(run_ns: int, footprint: int = 0) -> int:

@@ -19,7 +19,7 @@ from ...models.runnable import Runnable
 from ..halves import halves
 from ..worker.client import file_of
 from ..worker.messages import Load, PackMember, Place
-from .pace import LOOP_NS, loops_of, warmups_of
+from .pace import loop_ns, loops_of, warmups_of
 
 _MOST_MODELS = 8
 """Models of one group: with more, too much time would pass between a model's executions and its bricks' visits."""
@@ -319,7 +319,7 @@ class MeasurementPlan:
                 each = {member.id: _run_ns(member, known) for member in task.members}
                 run_ns = sum(ns * task.copies.get(name, 1) for name, ns in each.items())
                 runs = loops_of(int(run_ns), brief=task.brief) + warmups_of(int(run_ns), task.footprint)
-                visit_s = (runs * run_ns if run_ns >= 1 else LOOP_NS / (10 if task.brief else 1)) / 1e9 + _PROBES_S
+                visit_s = (runs * run_ns if run_ns >= 1 else loop_ns(brief=task.brief)) / 1e9 + _PROBES_S
                 loads = self.processes * (self.sessions_of(group) if task.packed else 1)
                 total += loads * sum(_load_s(member, known, task) for member in task.members)
                 total += loads * _READ_S if task.packed else 0.0

@@ -293,9 +293,8 @@ class Scheduler:
         """Make one visit; return None if the runtime failed over a single network."""
         self._tell(Stage.SAMPLE, task)
         run_ns = self._run_ns.get(task.id, 0)
-        loops = (
-            1 if task.cold else loops_of(run_ns, brief=task.brief)
-        )  # only the first of several executions would be cold
+        # Only the first of several executions would be cold.
+        loops = 1 if task.cold else loops_of(run_ns, brief=task.brief)
         warmups = 1 if task.cold else warmups_of(run_ns, task.footprint)
         if task.id in self._fresh:  # its memory was just written elsewhere, and its buffers were never used
             self._fresh.discard(task.id)

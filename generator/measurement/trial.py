@@ -17,10 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ...db.values import NATIVE, Conditions, Identity, Runtime, Stack, Subject
-from ...errors import BackendError, DlbricksError, WorkerError
+from ...errors import BackendError, DlbricksError, MachineBusy, WorkerError
 from ...models.runnable import Runnable
 from ..backends.registry import get, require_available
 from ..machine.lock import machine_lock
+from ..machine.system import free_cores
 from ..network.network import relative_difference
 from ..progress import ProgressCallback
 from ..worker.client import Timeouts, Workers, start_worker
@@ -87,6 +88,17 @@ class TrialPair:
     tolerance: float | None = None
     label: str = ""
 
+    @property
+    def cores(self) -> int:
+        """Cores that must be free: only if both ways use different numbers of them, since both must find them free."""
+        before, after = (_cores(way.place) for way in (self.before, self.after))
+        return max(before, after) if before != after else 0
+
+
+def _cores(place: Place) -> int:
+    """Return the number of cores that a place uses at once: threads of each branch, times branches."""
+    return place.threads * int(dict(place.runtime.options).get("inter_op", "1"))
+
 
 @dataclass(frozen=True, slots=True)
 class Trial:
@@ -131,13 +143,15 @@ def try_out(
         progress: Called between visits.
 
     Returns:
-        The result of each pair, in order; an error if a runtime cannot load or run one side, or a worker died.
+        The result of each pair, in order. An error if a runtime cannot load or run one side, a worker died, or the
+        two ways use different numbers of cores and too few cores are free.
 
     Raises:
         MachineBusy: Another process is measuring.
     """
     with machine_lock(), TemporaryDirectory(prefix="dlbricks-trial-") as name:
-        trials = [_Tried(pair, number, Path(name), settled) for number, pair in enumerate(pairs)]
+        free = free_cores() if any(pair.cores for pair in pairs) else 0
+        trials = [_Tried(pair, number, Path(name), settled, free) for number, pair in enumerate(pairs)]
         groups = {tried.group: tried for tried in trials}
         plan, recorder = MeasurementPlan(tuple(groups), processes, sessions=1, isolate=False), SampleRecorder()
         with Workers(start_worker) as workers:
@@ -155,8 +169,10 @@ def try_out(
 class _Tried:
     """State of a pair during a trial."""
 
-    def __init__(self, pair: TrialPair, number: int, folder: Path, settled: Callable[[Trial], bool] | None) -> None:
-        self._pair, self._settled = pair, settled
+    def __init__(
+        self, pair: TrialPair, number: int, folder: Path, settled: Callable[[Trial], bool] | None, free: int
+    ) -> None:
+        self._pair, self._settled, self._free = pair, settled, free
         self._first, self._second = folder / f"{number}-first.npz", folder / f"{number}-second.npz"
         before, after = (
             single(_member(way.runnable, f"{number}: {side}", side, way.place, pair.label), way.place)
@@ -176,6 +192,13 @@ class _Tried:
                 self._refuse(recorder, _TrialSettled("what was timed decides it"))
             return {}
         self._loaded = {}
+        if self._pair.cores > self._free:
+            text = (
+                f"only {self._free} of the {self._pair.cores} cores that it needs are free of other programs, and a "
+                "comparison of different numbers of cores would measure those"
+            )
+            self._refuse(recorder, MachineBusy(text, remedy="end the other programs"))
+            return {}
         try:
             for task, path in zip(self._tasks, (self._first, self._second), strict=True):
                 worker = workers.at(task.place)

@@ -1,5 +1,4 @@
-"""What a vendor's library would offer for the bricks of a suite, on a device that need not be here.
+"""Plans that a vendor's library offers for the bricks of a suite, for a device that need not be here.
 
-Here stands the process that asks the library (``planner``) and the one that asks for a suite (``library_plans``).
-Nothing is executed.
+``planner`` is the process that asks the library, and ``library_plans`` asks for a suite. Nothing is executed.
 """

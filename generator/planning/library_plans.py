@@ -1,4 +1,4 @@
-"""What a vendor's library offers for the bricks of a suite, on a GPU that need not be here."""
+"""Plans that a vendor's library offers for the bricks of a suite, for a GPU that need not be here."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class BrickPlans:
         key: Key of the brick.
         operators: Its operators.
         dtype: Precision of its tensors in memory; sums are of float32.
-        layout: Of images; None where the brick has none, or cannot be translated.
-        operations: Operations of the library's graph; empty where there is none.
-        plans: What is offered; mode A's first one is what the library suggests.
-        reason: Why nothing is offered; empty where something is.
-        failed: Whether the library broke, rather than answered.
-        planning_ns: What it took to ask; None where the library was not asked, or broke.
+        layout: Layout of its images; None for a brick without images, or an untranslatable one.
+        operations: Operations of the library's graph; empty without a graph.
+        plans: The offer; the first plan of mode A is the library's suggestion.
+        reason: Reason for an empty offer; empty with plans.
+        failed: True if the library broke instead of answering.
+        planning_ns: Duration of the question; None if the library was not asked, or broke.
     """
 
     key: str
@@ -66,7 +66,7 @@ class PlanReport(Tabular):
     """The plans of a suite.
 
     Attributes:
-        gpu: That they are for.
+        gpu: GPU of the plans.
         versions: Package to version of the library.
         rows: One per brick, precision and layout.
     """
@@ -77,19 +77,19 @@ class PlanReport(Tabular):
 
     @property
     def complete(self) -> bool:
-        """Whether the library answered for every brick."""
+        """True if the library answered for every brick."""
         return not any(row.failed for row in self.rows)
 
     @property
     def by_operators(self) -> list[dict[str, object]]:
-        """A row for all bricks of the same operators in one precision and layout."""
+        """One row for all bricks of the same operators in one precision and layout."""
         groups: dict[tuple[tuple[str, ...], str, str], list[BrickPlans]] = {}
         for row in self.rows:
             groups.setdefault((row.operators, row.dtype, str(row.layout or "")), []).append(row)
         return [_together(rows) for _, rows in sorted(groups.items())]
 
     def records(self) -> Records:
-        """One row per brick, precision and layout."""
+        """Return one row per brick, precision and layout."""
         totals = {
             "gpu": self.gpu.name,
             "versions": dict(self.versions),
@@ -119,7 +119,7 @@ def _plan(plan: EnginePlan) -> dict[str, object]:
 
 
 def _together(rows: Sequence[BrickPlans]) -> dict[str, object]:
-    """One row for bricks of the same operators in one precision and layout; medians are over those with plans."""
+    """Return one row for bricks of the same operators; medians are over bricks with plans."""
     offered = [row for row in rows if row.plans]
     reasons = Counter(row.reason for row in rows if not row.plans)
     return {
@@ -150,20 +150,20 @@ def library_plans(
 ) -> PlanReport:
     """Ask cuDNN for every execution plan of every brick.
 
-    Nothing is executed: neither latencies nor results come of it, only what there is to choose from.
+    Nothing is executed: the result has neither latencies nor outputs.
 
     Args:
-        suite: Of source or fused bricks.
+        suite: Suite of source or fused bricks.
         gpu: A known GPU, or the file of a description (``cudnn.device.find_gpu``).
         dtypes: Precisions of the tensors in memory (``lowering.DTYPES``).
-        layouts: Of images; a brick without images is asked for once.
-        timeout_s: For each brick.
+        layouts: Layouts of images; a brick without images is asked for once.
+        timeout_s: Limit for each brick.
         progress: Called after each brick.
 
     Raises:
-        UsageError: A precision or GPU is unknown, or the bricks are of one stack's making.
-        BackendUnavailable: The library is not usable here; the message says what is missing.
-        SuiteError: A brick is missing or not what its name says.
+        UsageError: A precision or GPU is unknown, or the suite belongs to one stack.
+        BackendUnavailable: The library is not usable here; the message names the missing part.
+        SuiteError: A brick is missing, or its file does not match its name.
     """
     dtypes, layouts = list(dict.fromkeys(dtypes)), list(dict.fromkeys(layouts))
     for dtype in dtypes:
@@ -190,7 +190,7 @@ def library_plans(
 def _plans(  # noqa: PLR0917
     workers: Workers[Gpu], gpu: Gpu, blank: BrickPlans, path: Path, layouts: Sequence[Layout], timeout_s: float
 ) -> list[BrickPlans]:
-    """One row per layout; one alone where the layout makes no difference."""
+    """Return one row per layout; a single row if the layout makes no difference."""
     rows = []
     for layout in layouts:
         row = replace(blank, layout=layout)

@@ -47,7 +47,7 @@ class AskPlans(Request, frozen=True):
 
 
 class OfferedPlans(Reply, frozen=True):
-    """Reply to ``AskPlans``: a ``plans.Offer``, and whether the brick has images, so that their layout matters."""
+    """Reply to ``AskPlans``: a ``plans.Offer``, and True for bricks with images, since their layout matters."""
 
     operations: tuple[str, ...]
     plans: tuple[EnginePlan, ...]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from ....bricks.graph.graph import build_graph
 from ....constructor.choice import narrows
 from ....constructor.sweep import optimal_batch
-from ....constructor.uncertainty.interval import NORMAL
+from ....constructor.uncertainty.calibration import NORMAL
 from ....db import Measurement, Stack, Store, Subject
 from ....errors import DlbricksError
 from ....generator.backends.base import TF32

@@ -68,9 +68,11 @@ def caveats(estimates: Sequence[Estimate]) -> list[str]:
         )
     loose = [entry.name for entry in estimates if entry.latency.calibrated is False]
     if loose:
+        widest = max(found.sd for entry in estimates if (found := entry.latency.method) and not found.known)
         lines.append(
-            f"not calibrated: how far such estimates are off is not known ({_listed(loose)}); intervals hold only what "
-            "the measurements differ by"
+            f"not calibrated for this CPU, number of threads and graph ({_listed(loose)}): intervals contain the "
+            f"widest known error of similar estimates, {percent(widest)} (sd); to calibrate, measure ten models with "
+            "their bricks (dlbricks run SUITE --with MODEL...), then dlbricks system --calibrate MODEL..."
         )
     guessed = [entry.name for entry in estimates if entry.latency.scatter_calibrated is False]
     if guessed:

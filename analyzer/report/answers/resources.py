@@ -16,7 +16,8 @@ from ....generator.backends.environments import Installed
 from ....generator.machine.system import machine_state, probe_system, quietness
 from ....generator.measurement.agreement import AgreementReport, Outcome
 from ....models.zoo import names
-from ....tabular import Field
+from ....tabular import Field, columns_of
+from ...estimation.calibrating import FIELDS, CalibrationReport
 from ..tables import Answer
 from ..units import counted, percent, short, size
 
@@ -232,3 +233,21 @@ def merge_answer(added: Transferred) -> Answer:
     """The answer of ``db merge``: what was new."""
     row = asdict(added)
     return Answer([row], summary=["new: " + ", ".join(f"{name} {count}" for name, count in row.items())])
+
+
+def calibration_answer(report: CalibrationReport) -> Answer:
+    """Return the answer of ``system --calibrate``."""
+    columns = columns_of(FIELDS, "backend", "graph", "threads", "batch", "models", "sd", "reason")
+    summary = []
+    for row in report.rows:
+        if row.half_width is not None:
+            summary.append(
+                f"{row.method.graph}, {counted(row.method.threads, 'thread')}, batch {row.method.batch}: estimates on "
+                f"this system now count as calibrated; the error of the method is ± {percent(row.half_width)}"
+            )
+        if row.later_held is not None:
+            summary.append(
+                f"of {counted(row.later_models, 'model')} measured after the earlier fit, {percent(row.later_held)} "
+                "were within its intervals (it intends 95 %)"
+            )
+    return Answer.of(report.records(), columns=columns, summary=summary)

@@ -8,6 +8,7 @@ import pytest
 from dlbricks import estimate
 from dlbricks.analyzer.estimation.estimates import estimate_record
 from dlbricks.analyzer.shell import shell_command
+from dlbricks.constructor.uncertainty.calibration import NORMAL
 from dlbricks.db import Conditions, Stack, Subject, System
 from dlbricks.errors import UsageError
 from dlbricks.models import find_models
@@ -37,8 +38,9 @@ def test_sums_and_path_of_a_fork(measured, fork):
     assert [row.on_path for row in answer.parts.sequences] == [True, False, False, True, True]
     assert [row.latency_ms for row in answer.parts.sequences] == list(MS)
     single = math.hypot(*(0.01 * ms for ms in MS))  # without blocks each has its own interval, of 1 %
-    assert answer.latency.ci95_ms == pytest.approx((31.0 - single, 31.0 + single), rel=1e-3)
-    assert answer.latency.calibrated is False, "hot bricks of the source were held against no models"
+    assert answer.latency.calibrated is False, "hot bricks of the source were compared with no models"
+    half = math.hypot(single, NORMAL * 31.0 * answer.latency.method.sd)
+    assert answer.latency.ci95_ms == pytest.approx((31.0 - half, 31.0 + half), rel=1e-3)
     assert (answer.parts.coverage.sequences, answer.parts.coverage.macs, answer.parts.missing) == (1.0, None, ())
     assert (answer.model.layers, answer.model.folded, answer.parts.unique) == (5, 0, 5)
     assert (answer.place.system, answer.place.stack, answer.place.backend, answer.place.device) == (

@@ -11,6 +11,7 @@ from dlbricks.analyzer.report.answers.estimates import estimates_answer
 from dlbricks.analyzer.report.answers.runs import run_answer
 from dlbricks.analyzer.report.tables import render
 from dlbricks.constructor.result import Coverage, Estimate, SequenceLatency
+from dlbricks.constructor.uncertainty.calibration import Method, MethodError
 from dlbricks.db import Conditions, Failure, Measurement, Stop, Subject
 from dlbricks.db.values import Circumstances, Identity
 from dlbricks.generator.measurement.execution import RunOutcome
@@ -121,6 +122,12 @@ def _beside(name: str, ratio: float | None = 1.09, **changes: object) -> Estimat
     return flat_estimate(name=name, granularity=1, **(known | changes))
 
 
+def _by(sd: float, *, known: bool) -> dict[str, Any]:
+    """An estimate composed by a method of such an error."""
+    method = Method("onnxruntime", "cpu", "runtime", 1, "model", 1, 1, "float32")
+    return {"latency.method": MethodError(method, sd, known=known)}
+
+
 def test_a_ratio_is_shown_with_its_interval_beside_the_undisturbed_latency() -> None:
     without = _beside("n", None, ratio_ci95=None, paired=None, measured_ms=None)
 
@@ -142,8 +149,9 @@ def test_a_ratio_is_shown_with_its_interval_beside_the_undisturbed_latency() -> 
         ([{}, *({"disturbance": 0.2 + n / 10} for n in range(6))],
          "disturbed: the machine slowed 6 of 7 models (m6 +70%, m5 +60%, m4 +50%, m3 +40%, and 2 more)",
          "undisturbed_ms"),
-        ([{"calibrated": False}, {"calibrated": True}, {"calibrated": False}],
-         "not calibrated: how far such estimates are off is not known (m0, m2)", ""),
+        ([_by(0.03, known=False), _by(0.5, known=True), _by(0.07, known=False)],
+         "not calibrated for this CPU, number of threads and graph (m0, m2): ",
+         "error of similar estimates, 7% (sd); to calibrate, measure ten models"),
         ([{}, {"paired": False}], "not paired: ", "dlbricks run SUITE --with MODEL --again all"),
     ],
     ids=["disturbed", "not calibrated", "not paired"],

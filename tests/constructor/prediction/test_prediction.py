@@ -16,7 +16,7 @@ from dlbricks.bricks.cutting.fused import edge_layouts, fused_sequences
 from dlbricks.bricks.graph.footprint import CORE_LEVEL, REUSE_LEVELS, level_name, level_of
 from dlbricks.bricks.reference import OVERHEAD, built_in_key
 from dlbricks.constructor.result import SIGNS
-from dlbricks.constructor.uncertainty.calibration import Method, method_error_sd
+from dlbricks.constructor.uncertainty.calibration import Method, method_error
 from dlbricks.db import Conditions, Run, Stack, Subject
 from dlbricks.db.values import DATA, INNER
 from dlbricks.errors import AmbiguousQuery
@@ -208,8 +208,9 @@ def test_the_executed_graph_at_the_models_own_level(home, model, executed):
     assert balance(answer) == pytest.approx(8.0)
     assert answer.truth.ratio == pytest.approx(expected / 8.0)
     half = (answer.latency.ci95_ms[1] - answer.latency.ci95_ms[0]) / 2
-    assert answer.latency.calibrated
-    assert half > 1.96 * method_error_sd(EXECUTED) * expected
+    error = method_error(EXECUTED, home.system.cpu)
+    assert answer.latency.method == error
+    assert half > 1.96 * error.sd * expected
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 import pytest
-from dlbricks.constructor.uncertainty.calibration import scatter_of
-from dlbricks.constructor.uncertainty.interval import NORMAL, Uncertainty
+from dlbricks.constructor.uncertainty.calibration import NORMAL, scatter_of
+from dlbricks.constructor.uncertainty.interval import Uncertainty
 from dlbricks.db import Block, Subject
 
 from ..conftest import taken

@@ -10,7 +10,7 @@ import sys
 import threading
 
 from dlbricks.db.values import content_key
-from dlbricks.generator.machine.system import machine_state, probe_system, quietness
+from dlbricks.generator.machine.system import free_cores, machine_state, probe_system, quietness
 
 
 def test_the_system_is_this_machine():
@@ -41,6 +41,7 @@ def test_load_is_noticed():
     spinners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in os.sched_getaffinity(0)]
     try:
         found = quietness(watch_s=1.0)
+        free = free_cores(watch_s=1.0)
     finally:
         for spinner in spinners:
             spinner.kill()
@@ -49,4 +50,5 @@ def test_load_is_noticed():
     assert threading.active_count() == before
     assert not found.quiet
     assert found.busy > 0.5
+    assert free == 0
     assert any("other processes use" in reason for reason in found.reasons)
