@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
@@ -39,10 +38,11 @@ from .findings.analyze import ANALYSES, analyze
 from .findings.finding import Finding
 from .findings.proof import LATE
 from .report.answers.estimates import estimates_answer
+from .report.page.overview import headline, operators
 from .report.page.page import render_page
-from .report.section import Section
+from .report.section import Section, layer_rows
 from .report.tables import Answer
-from .report.units import duration, half_of, margin, milliseconds, percent
+from .report.units import duration, margin, milliseconds, percent
 
 if TYPE_CHECKING:
     from ..generator.decomposition.generate import GenerateReport
@@ -461,21 +461,14 @@ _SHORT, _COSTLY = 3, 3
 
 def _in_short(section: Section) -> Iterator[str]:
     """How fast a model is, where its time goes, and what to change."""
-    estimate = section.estimate
-    latency_ms, what, ends = estimate.truth.ms, "measured", estimate.truth.ci95_ms
-    if latency_ms is None:
-        latency_ms, what, ends = estimate.latency.ms, "estimated", estimate.latency.ci95_ms
-    if not latency_ms:
+    rows = [*layer_rows(section)]
+    top, ranked = headline(section, rows), operators(rows)[:_COSTLY]
+    if not top.ms or top.basis == "known":
         return
-    half = "" if ends is None else f" ± {margin(half_of(latency_ms, ends))}"
-    yield f"{section.name}: {milliseconds(latency_ms)}{half} ms {what}."
-    taken: defaultdict[str, float] = defaultdict(float)
-    for part in estimate.parts.sequences:
-        taken["+".join(name.rpartition(".")[2] for name in part.op_types)] += part.latency_ms or 0.0
-    total_ms = math.fsum(taken.values())
-    if total_ms:
-        most = sorted(taken.items(), key=lambda pair: -pair[1])[:_COSTLY]
-        costly = (f"{name} {percent(ms / total_ms)}" for name, ms in most)
+    half = "" if top.half_ms is None else f" ± {margin(top.half_ms)}"
+    yield f"{section.name}: {milliseconds(top.ms)}{half} ms {top.basis}."
+    if any(operator.ms for operator in ranked):
+        costly = (f"{_undomained(operator.name)} {percent(operator.share)}" for operator in ranked)
         yield f"  Time goes to: {', '.join(costly)}."
     if section.joint is not None and section.findings is not None:
         titles = [section.findings[number].title.rstrip(".") for number in section.joint.findings]
@@ -485,6 +478,11 @@ def _in_short(section: Section) -> Iterator[str]:
         yield "  Change: nothing is proven to save enough."
     if section.model is not None and section.model.source.path is not None:
         yield f"  To write a faster file: dlbricks improve {section.model.source.path} -o FILE"
+
+
+def _undomained(operators: str) -> str:
+    """Operators without the domains that define them."""
+    return "+".join(name.rpartition(".")[2] for name in operators.split("+"))
 
 
 def notes_of(how: Setup) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ....constructor.result import Estimate
 from ....constructor.sweep import BATCH, swept
-from ..plots.sweep import Reading, Sweep
+from ..plots.sweep import Sweep
 from ..sweeping import drawn_sweep, how_of, said_of_batch
 from ..units import half_of, milliseconds
 from .payload import clipped
@@ -110,9 +110,9 @@ def shown_sweeps(estimates: Sequence[Estimate]) -> Iterator[Shown]:
 
 
 def _chart(sweep: Sweep, *, rate: bool) -> Chart:
-    heights = {reading.length: reading.per_s if rate else reading.ms for reading in sweep.between}
-    ends = {reading.length: _ends(reading, rate=rate) for reading in sweep.between if reading.ci95_ms is not None}
-    bounds = {reading.length: reading.per_s if rate else reading.ms for reading in sweep.bounds}
+    heights = {reading.length: reading.height(rate=rate) for reading in sweep.between}
+    ends = {reading.length: found for reading in sweep.between if (found := reading.ends(rate=rate)) is not None}
+    bounds = {reading.length: reading.height(rate=rate) for reading in sweep.bounds}
     highest = max((*heights.values(), *bounds.values()), default=1.0)
     reach = min(_TALLEST * highest, max((high for _, high in ends.values()), default=highest))
     step = _step(max(highest, reach) / _TICKS)
@@ -151,14 +151,6 @@ def _chart(sweep: Sweep, *, rate: bool) -> Chart:
             )
             for size, value in heights.items()
         ],
-    )
-
-
-def _ends(reading: Reading, *, rate: bool) -> tuple[float, float]:
-    """The interval of what is drawn; of a latency that may be nothing, a rate has no end."""
-    low, high = reading.ci95_ms or (reading.ms, reading.ms)
-    return (
-        (1000.0 * reading.items / high, 1000.0 * reading.items / low if low > 0 else math.inf) if rate else (low, high)
     )
 
 

@@ -98,10 +98,16 @@ class Reading:
     ci95_ms: tuple[float, float] | None
     items: int
 
-    @property
-    def per_s(self) -> float:
-        """Throughput."""
-        return 1000.0 * self.items / self.ms
+    def height(self, *, rate: bool) -> float:
+        """The latency in ms, or throughput per second."""
+        return 1000.0 * self.items / self.ms if rate else self.ms
+
+    def ends(self, *, rate: bool) -> tuple[float, float] | None:
+        """The interval of it; the rate of a latency that may be nothing is at most a thousand times as high."""
+        if self.ci95_ms is None or not rate:
+            return self.ci95_ms
+        low, high = self.ci95_ms
+        return 1000.0 * self.items / high, 1000.0 * self.items / max(low, self.ms * 1e-3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,33 +161,18 @@ def _draw(axes: Axes, sweep: Sweep, *, rate: bool) -> None:
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_locator(NullLocator())
-    line = [(reading.length, _height(reading, rate=rate)) for reading in sweep.between]
+    line = [(reading.length, reading.height(rate=rate)) for reading in sweep.between]
     axes.plot(*zip(*line, strict=True), color=BLUE, linewidth=1.2, label="_" if sweep.joined else "interpolated")
-    known = [
-        (reading.length, _bounds(reading, reading.ci95_ms, rate=rate))
-        for reading in sweep.between
-        if reading.ci95_ms is not None
-    ]
+    known = [(reading.length, ends) for reading in sweep.between if (ends := reading.ends(rate=rate)) is not None]
     if known:
         lengths, lows, highs = zip(*((length, *bounds) for length, bounds in known), strict=True)
         axes.fill_between(lengths, lows, highs, color=BLUE, alpha=0.15, linewidth=0, label="95 % interval")
     if sweep.bounds:
-        lowest = [(reading.length, _height(reading, rate=rate)) for reading in sweep.bounds]
+        lowest = [(reading.length, reading.height(rate=rate)) for reading in sweep.bounds]
         axes.plot(*zip(*lowest, strict=True), "_", color=GREY, markersize=13, markeredgewidth=2, label="fastest bricks")
     for some, filled, label in (sweep.measured, BLUE, "from measured bricks"), (sweep.read, "white", "interpolated"):
-        dots = [(reading.length, _height(reading, rate=rate)) for reading in some]
+        dots = [(reading.length, reading.height(rate=rate)) for reading in some]
         if dots:
             axes.plot(*zip(*dots, strict=True), "o", color=BLUE, markerfacecolor=filled, markersize=5, label=label)
-    highest = max(_height(reading, rate=rate) for reading in (*sweep.measured, *sweep.read))
+    highest = max(reading.height(rate=rate) for reading in (*sweep.measured, *sweep.read))
     axes.set_ylim(0, min(axes.get_ylim()[1], _TALLEST * highest))
-
-
-def _height(reading: Reading, *, rate: bool) -> float:
-    return reading.per_s if rate else reading.ms
-
-
-def _bounds(reading: Reading, ci95_ms: tuple[float, float], *, rate: bool) -> tuple[float, float]:
-    low, high = ci95_ms
-    if not rate:
-        return low, high
-    return 1000.0 * reading.items / high, 1000.0 * reading.items / max(low, reading.ms * 1e-3)
