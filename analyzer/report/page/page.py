@@ -80,7 +80,6 @@ def _shown(number: int, section: Section, rows: Sequence[LayerRow]) -> dict[str,
     return {
         "number": number,
         "name": clipped(section.name),
-        "entry": section.estimate,
         "section": section,
         "headline": headline(section, rows),
         "colours": _colours([rows]),
@@ -90,9 +89,7 @@ def _shown(number: int, section: Section, rows: Sequence[LayerRow]) -> dict[str,
         "facts": [*facts_of(section)],
         "digits": 2 if ranked and ranked[0].ms >= 100 else 3,
         "falls": [*_falls(section.estimate)],
-        "findings": section.findings,
         "top": [finding for finding in section.findings or () if not finding.at_most][:_TOP],
-        "joint": section.joint,
         "unbounded": why_unbounded(section.estimate),
     }
 
