@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -16,6 +17,7 @@ import msgspec
 
 from ..bricks.decomposition import Decomposition, Failed
 from ..constructor.evidence import Evidence
+from ..constructor.remedies import Task, TaskKind
 from ..constructor.result import Estimate
 from ..db import Measurement, Store
 from ..db.samples.rates import stream_sizes
@@ -42,7 +44,8 @@ from .report.page.overview import headline, operators
 from .report.page.page import render_page
 from .report.section import Section, layer_rows
 from .report.tables import Answer
-from .report.units import duration, margin, milliseconds, percent
+from .report.units import counted, duration, percent, within
+from .shell import shell_command
 
 if TYPE_CHECKING:
     from ..generator.decomposition.generate import GenerateReport
@@ -450,6 +453,8 @@ def report_answer(result: Report) -> Answer:
     summary = [*short.summary, *notes_of(result.setup), *result.unasked, *measured_lines(reports, result.wall_s)]
     for section in result.sections[:_SHORT]:
         summary += _in_short(section)
+    if len(result.sections) > _SHORT:
+        summary.append(f"{len(result.sections) - _SHORT} more models: see the page, or --json")
     if result.page is not None:
         summary.append(f"Page: {result.page}")
     return Answer.of(result.records(), columns=short.columns, summary=summary, table=short.table)
@@ -460,24 +465,46 @@ _SHORT, _COSTLY = 3, 3
 
 
 def _in_short(section: Section) -> Iterator[str]:
-    """How fast a model is, where its time goes, and what to change."""
+    """Yield four lines: the latency, where the time goes, what to change, what was not tried."""
     rows = [*layer_rows(section)]
-    top, ranked = headline(section, rows), operators(rows)[:_COSTLY]
-    if not top.ms or top.basis == "known":
+    top = headline(section, rows)
+    if section.estimate.error is not None or top.ms is None:
         return
-    half = "" if top.half_ms is None else f" ± {margin(top.half_ms)}"
-    yield f"{section.name}: {milliseconds(top.ms)}{half} ms {top.basis}."
-    if any(operator.ms for operator in ranked):
-        costly = (f"{_undomained(operator.name)} {percent(operator.share)}" for operator in ranked)
-        yield f"  Time goes to: {', '.join(costly)}."
+    if top.basis == "known":
+        yield f"{section.name}: {within(top.ms, None)} ms so far; {top.timed} of {counted(top.layers, 'layer')} measured."
+        return
+    yield f"{section.name}: {within(top.ms, top.half_ms)} ms {top.basis}."
+    costly = [f"{_undomained(operator.name)} {percent(operator.share)}" for operator in operators(rows)[:_COSTLY]]
+    yield f"  Where the time goes: {', '.join(costly) or 'not measured'}."
+    yield f"  What to change: {_changes(section)}."
+    yield f"  Not tried: {_untried(section)}"
+
+
+def _changes(section: Section) -> str:
+    """Name the proven savings, then the largest predicted one."""
+    parts = []
     if section.joint is not None and section.findings is not None:
         titles = [section.findings[number].title.rstrip(".") for number in section.joint.findings]
         together = " together" if len(titles) > 1 else ""
-        yield f"  Change: {', '.join(titles)}. This is proven to save {percent(section.joint.share)}{together}."
-    elif section.findings is not None:
-        yield "  Change: nothing is proven to save enough."
-    if section.model is not None and section.model.source.path is not None:
-        yield f"  To write a faster file: dlbricks improve {section.model.source.path} -o FILE"
+        parts.append(f"{', '.join(titles)}: proven to save {percent(section.joint.share)}{together}")
+    for _, found in section.predicted[:1]:
+        parts.append(f"{found.title.rstrip('.')}: predicted to save {percent(found.share)}")
+    return "; ".join(parts) or "no saving is proven or predicted"
+
+
+def _untried(section: Section) -> str:
+    """Name the remedies that were not tried, and the command that tries them."""
+    source = section.estimate.model.source
+    if section.findings is None:
+        return f"every remedy; run: {shell_command(Task(TaskKind.PROOFS, source=source))}"
+    parts = []
+    if count := len(section.predicted) + len(section.at_most):
+        command = shell_command(Task(TaskKind.PROOFS, source=source))
+        parts.append(f"{counted(count, 'finding')}; run: {command}")
+    if source.path is not None:
+        improve = shlex.join(["dlbricks", "improve", str(source.path), "-o", f"{source.path.stem}-faster.onnx"])
+        parts.append(f"rewrites of the file; run: {improve}")
+    return "; ".join(parts) or "nothing is left"
 
 
 def _undomained(operators: str) -> str:
@@ -487,13 +514,13 @@ def _undomained(operators: str) -> str:
 
 def notes_of(how: Setup) -> list[str]:
     """What was picked, as a sentence."""
-    return [f"Picked, since nothing else was asked for: {', '.join(how.picked)}."] if how.picked else []
+    return [f"Options by default: {' '.join(how.picked)}."] if how.picked else []
 
 
 def measured_lines(reports: Sequence[RunReport], wall_s: float) -> Iterator[str]:
     """What a command measured by the way, and whether it was all."""
     if any(took.remaining or took.models_remaining for took in reports):
-        yield "The time was up: the same command goes on from here, and so does one with more --budget."
+        yield "The budget is spent: the same command continues from here."
     if reports:
         measured, reused = sum(took.measured for took in reports), sum(took.reused for took in reports)
-        yield f"{measured} bricks measured, {reused} known before, in {duration(wall_s)}."
+        yield f"{measured} bricks measured, {reused} skipped (measured before), in {duration(wall_s)}."

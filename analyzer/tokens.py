@@ -25,7 +25,7 @@ from ..models.source import find_models
 from ..tabular import Field, Records, Row, Tabular
 from .estimation.estimate import estimates_in
 from .report.answers.estimates import caveats
-from .report.drawing import conditions_of, draw_sweeps
+from .report.drawing import Plots, conditions_of, plots, sweep_plots
 from .report.sweeping import sweep
 from .report.tables import Answer
 from .report.units import counted, milliseconds
@@ -353,13 +353,9 @@ def tokens_answer(found: Tokens) -> Answer:
     )
 
 
-def draw_tokens(found: Tokens, place: Path) -> list[Path]:
-    """Latency and throughput of prompt and step against their lengths, as one image; none where nothing is known.
-
-    Raises:
-        UsageError: The place is neither a folder nor an image file.
-        OSError: The file cannot be written.
-    """
+@plots.register
+def token_plots(found: Tokens) -> Plots:
+    """Return one plot: latency and throughput of prompt and step against their lengths."""
     estimates = [*found.prompt.estimates.values(), *found.step.estimates.values()]
     known = next((estimate for estimate in estimates if estimate.latency.ms is not None), None)
     prompts = "tokens of the prompt"
@@ -372,7 +368,7 @@ def draw_tokens(found: Tokens, place: Path) -> list[Path]:
     title = f"{found.prompt.model.source.name} and {found.step.model.source.name}"
     if known is not None:
         title += f", {known.model.cutting.graph} graph, {conditions_of(known)}"
-    return draw_sweeps(drawn, place, name="tokens", title=title)
+    return sweep_plots(drawn, name="tokens", title=title)
 
 
 def _summary(found: Tokens) -> Iterator[str]:

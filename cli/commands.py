@@ -23,7 +23,7 @@ from .console import Reporter, answer, drawn, note
 from .fleet import fleet
 from .inventory import backends, brick, models, system
 from .latencies import advise, compare, each_measured, estimate, history, kernels
-from .models import PLACE, binding_options, custom_ops_option, model_arguments, take_models
+from .models import NEW_FOLDER, PLACE, binding_options, custom_ops_option, model_arguments, open_suite, take_models
 from .options import (
     check_runtime_options,
     database_option,
@@ -99,7 +99,9 @@ def commands() -> None:
 
 
 @commands.command()
-@click.option("-o", "--out", type=PLACE, default=Path("demo"), show_default=True, help="Folder for results and plots.")
+@click.option(
+    "-o", "--out", type=NEW_FOLDER, default=Path("demo"), show_default=True, help="Folder for results and plots."
+)
 @quiet_option
 @wait_option
 @format_options
@@ -122,7 +124,7 @@ def demo(*, out: Path, quiet: bool, form: str) -> None:
 @model_arguments
 @split_options
 @runtime_options
-@click.option("-o", "--out", type=PLACE, required=True, metavar="SUITE", help="Folder for the suite.")
+@click.option("-o", "--out", type=NEW_FOLDER, required=True, metavar="SUITE", help="Folder for the suite.")
 @click.option(
     "--jobs", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Processes that decompose."
 )
@@ -146,9 +148,9 @@ def generate(*, plot: Path | None, quiet: bool, form: str, **options: Any) -> No
     with Reporter(quiet=quiet) as progress:
         report = generate_suite(take_models(options), progress=progress, **options)
     if plot is not None:
-        from ..analyzer.report.drawing import draw_generated
+        from ..analyzer.report.drawing import plots
 
-        drawn(draw_generated(report, plot))
+        drawn(plots(report).write(plot))
     answer(generate_answer(report), form, complete=report.complete)
 
 
@@ -212,10 +214,9 @@ def run(
     options["models"] += more
     options["algorithms"] = options["algorithms"] or named
     from ..analyzer.report.answers.runs import run_answer
-    from ..bricks.suite.suite import Suite
     from ..generator.measurement.run import run as run_suite
 
-    opened, sources = Suite.open(suite), take_models(options)
+    opened, sources = open_suite(suite), take_models(options)
     problems = [source.problem for source in sources if source.problem]
     if problems and len(problems) == len(sources):
         raise problems[0]  # a typing error, most likely: none of the models is there

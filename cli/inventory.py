@@ -10,7 +10,7 @@ import click
 from ..analyzer.report.tables import MOST
 from ..errors import UsageError
 from .console import Reporter, answer
-from .models import PLACE, binding_options, take_models
+from .models import NEW_FILE, NEW_FOLDER, PLACE, binding_options, open_suite, take_models
 from .options import (
     all_option,
     database_option,
@@ -46,7 +46,7 @@ def models_list(*, form: str) -> None:
 @models.command("export")
 @click.argument("models", nargs=-1, required=True, metavar="NAME...")
 @binding_options
-@click.option("-o", "--out", type=PLACE, required=True, metavar="DIR", help="Folder for the files.")
+@click.option("-o", "--out", type=NEW_FOLDER, required=True, metavar="DIR", help="Folder for the files.")
 @click.option("--force", is_flag=True, help="Replace other files of these names.")
 @click.option("--open", "opened", is_flag=True, help="Leave the lengths of a decoder open, for a loop to run it.")
 @click.option(
@@ -116,7 +116,7 @@ def brick_show(*, key: str, suite: Path | None, database: str, form: str) -> Non
 @brick.command("export")
 @click.argument("key")
 @click.option("--suite", type=PLACE, required=True, metavar="SUITE", help="Suite that holds the brick.")
-@click.option("-o", "--out", type=PLACE, metavar="FILE", help="ONNX file to write; <key>.onnx where not given.")
+@click.option("-o", "--out", type=NEW_FILE, metavar="FILE", help="ONNX file to write; <key>.onnx where not given.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the weights.")
 @click.option("--force", is_flag=True, help="Replace a file that is there.")
 @format_options
@@ -195,11 +195,10 @@ def backends_check(*, name: str, suite: Path, quiet: bool, form: str, **options:
         dlbricks backends check torch suite
     """
     from ..analyzer.report.answers.resources import agreement_answer
-    from ..bricks.suite.suite import Suite
     from ..generator.measurement.agreement import check_agreement
 
     with Reporter(quiet=quiet) as progress:
-        report = check_agreement(Suite.open(suite), name, progress=progress, **options)
+        report = check_agreement(open_suite(suite), name, progress=progress, **options)
     answer(agreement_answer(report), form, complete=report.complete)
 
 
@@ -228,13 +227,12 @@ def backends_plans(
         dlbricks backends plans suite --gpu h200 --dtype float16
     """
     from ..analyzer.report.answers.generation import plans_answer
-    from ..bricks.suite.suite import Suite
     from ..generator.planning.library_plans import Layout, library_plans
 
     chosen = tuple(Layout(layout) for layout in layouts) or tuple(Layout)
     with Reporter(quiet=quiet) as progress:
         report = library_plans(
-            Suite.open(suite), gpu=gpu, dtypes=dtypes or ("float32",), layouts=chosen, progress=progress
+            open_suite(suite), gpu=gpu, dtypes=dtypes or ("float32",), layouts=chosen, progress=progress
         )
     answer(plans_answer(report), form, complete=report.complete)
 

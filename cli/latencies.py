@@ -15,20 +15,20 @@ import click
 from ..analyzer.report.tables import MOST
 from ..analyzer.report.units import counted
 from ..errors import UsageError
-from .console import Reporter, answer, drawn
+from .console import Reporter, answer, drawn, note
 from .models import PLACE, model_arguments, moment, seconds, take_models
 from .options import (
     all_option,
     comparison_options,
     database_option,
     estimated_options,
+    estimated_split_options,
     format_options,
     history_options,
     interpolate_option,
     kernel_options,
     plot_option,
     quiet_option,
-    split_options,
     wait_option,
 )
 
@@ -113,7 +113,7 @@ def each_estimated(threads: Sequence[int], estimate: Callable[[int | None], Esti
 
 @click.command()
 @model_arguments
-@split_options
+@estimated_split_options
 @estimated_options
 @click.option("--explain", is_flag=True, help="Also show what lies between bricks and model, and where the time goes.")
 @interpolate_option
@@ -159,10 +159,13 @@ def estimate(
                 sources, store=store, threads=number, **options
             ),
         )
+    graphs = {entry.model.cutting.graph for entry in estimates} - {"source"}
+    if options["graph"] is None and graphs:
+        note(f"picked: --graph {' '.join(graphs)}, the graph of the stored bricks")
     if plot is not None:
-        from ..analyzer.report.drawing import draw_estimates
+        from ..analyzer.report.drawing import estimate_plots
 
-        drawn(draw_estimates(estimates.rows, plot, explain=explain))
+        drawn(estimate_plots(estimates, explain=explain).write(plot))
     result = estimates_answer(estimates, explain=explain, layers=layers, most=None if every else MOST)
     answer(result, form, complete=estimates.complete)
 
@@ -258,9 +261,9 @@ def compare(
     with Store.open(database, read_only=True) as store:
         comparison = compare_stored(take_models(options), store=store, by=by or "combination", **options)
     if plot is not None:
-        from ..analyzer.report.drawing import draw_comparison
+        from ..analyzer.report.drawing import plots
 
-        drawn(draw_comparison(comparison, plot))
+        drawn(plots(comparison).write(plot))
     crossed = any(str(row.verdict).lower() in fail_on for row in comparison.rows)
     answer(
         comparison_answer(comparison, layers=layers, most=None if every else MOST),
@@ -368,9 +371,9 @@ def history(
         with Reporter() as progress:
             found = confirm(found, sources, old=old, new=new, progress=progress, **cut)
     if plot is not None:
-        from ..analyzer.report.drawing import draw_history
+        from ..analyzer.report.drawing import plots
 
-        drawn(draw_history(found, plot))
+        drawn(plots(found).write(plot))
     crossed = any({"change", str(alarm.verdict).lower()} & {*fail_on} for alarm in found.alarms)
     answer(
         history_answer(found, runs=runs, most=None if every else MOST), form, complete=found.complete, crossed=crossed

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable
+import os
+import shlex
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ..errors import UsageError
+
 if TYPE_CHECKING:
+    from ..bricks.suite.suite import Suite
     from ..models import ModelSource
 
 
@@ -138,6 +144,43 @@ def saving(text: str) -> float:
 
 PLACE = click.Path(path_type=Path)
 
+
+class _Output(click.Path):
+    """A place to write to, checked before a command measures anything for it.
+
+    Args:
+        folder: Whether the place is a folder, which may be made with its parents; False: a file in a folder that
+            exists.
+    """
+
+    def __init__(self, *, folder: bool) -> None:
+        super().__init__(path_type=Path)
+        self._folder = folder
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path.
+
+        Raises:
+            click.BadParameter: The place cannot be written.
+        """
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if path.is_dir() and not self._folder:
+            self.fail(f"{path} is a folder; name a file in it", param, ctx)
+        if path.exists() and (self._folder or not path.is_file()):
+            return path  # a folder that is written into, or a device such as /dev/stdout
+        parent = path.absolute().parent
+        while self._folder and not parent.exists():
+            parent = parent.parent
+        if not parent.is_dir():
+            self.fail(f"the folder of {path} does not exist; make it first: mkdir -p {parent}", param, ctx)
+        if not os.access(parent, os.W_OK):
+            self.fail(f"the folder of {path} cannot be written; choose another place", param, ctx)
+        return path
+
+
+NEW_FILE, NEW_FOLDER = _Output(folder=False), _Output(folder=True)
+"""Values of options that name an output."""
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -205,13 +248,23 @@ model_arguments = stacked(
 )
 
 
-def take_models(options: dict[str, Any]) -> list[ModelSource]:
-    """Take what ``model_arguments`` added out of a command's options, and find the models."""
+def take_models(options: dict[str, Any], *, warn: bool = True) -> list[ModelSource]:
+    """Remove the options of ``model_arguments`` from a command's options, and find the models.
+
+    Args:
+        options: The options of the command.
+        warn: Write a warning for each file with a dimension that nobody gave.
+
+    Raises:
+        UsageError: An argument is the folder of a suite.
+    """
     from ..models import find_models
     from ..models.control import read_choices
 
     control, observed = read_choices(options.pop("branches"), options.pop("trips"))
     models, batch = options.pop("models"), options.pop("batch") or ()
+    for argument in models:
+        _refuse_suite(Path(argument))
     several: dict[str, tuple[int, ...]] = dict(options.pop("dims"))
     found: dict[str, ModelSource] = {}
     for sizes in itertools.product(*several.values()):
@@ -220,8 +273,77 @@ def take_models(options: dict[str, Any]) -> list[ModelSource]:
         for source in find_models(models, batches=batch, dims=dims, control=control):
             name = source.name if source.problem else f"{source.name}{ends}"
             found.setdefault(name, dataclasses.replace(source, name=name))
+    sources = list(found.values())
+    if warn:
+        _warn_of_assumed(sources)
     if observed:
         from ..generator.decomposition.observation import observe
 
-        return observe(list(found.values()))
-    return list(found.values())
+        return observe(sources)
+    return sources
+
+
+_MANIFEST = "manifest.json"
+"""File that makes a folder a suite."""
+
+
+def _refuse_suite(path: Path) -> None:
+    """Refuse a suite where models are expected: its bricks would count as models.
+
+    Raises:
+        UsageError: The path is a suite, or its folder of bricks.
+    """
+    for suite in (path, path.parent):
+        if (suite / _MANIFEST).is_file() and path.is_dir():
+            raise UsageError(
+                f"{path} holds the bricks of a suite, not models",
+                remedy=f"'dlbricks run {suite}' measures them; here, name the models that it was generated from",
+            )
+
+
+def open_suite(path: Path) -> Suite:
+    """Open the suite of a command.
+
+    Raises:
+        UsageError: The argument is a model.
+        SuiteError: The folder is not a suite.
+    """
+    from ..bricks.suite.suite import Suite
+    from ..models.zoo import names
+
+    if path.is_file() or (not path.exists() and str(path) in {entry.name for entry in names()}):
+        raise UsageError(
+            f"{path} is a model, not a suite",
+            remedy=f"'dlbricks measure {path}' measures it as a whole, 'dlbricks generate {path} -o suite' makes a "
+            "suite of its bricks",
+        )
+    return Suite.open(path)
+
+
+_WARNED = 5
+"""Models with a warning of their own."""
+
+
+def _warn_of_assumed(sources: Sequence[ModelSource]) -> None:
+    """Name the dimensions of files that nobody gave, with their values and the options that set them."""
+    from ..errors import DlbricksError
+    from ..models.dimensions import DimensionKind
+    from .console import note
+
+    derived = {DimensionKind.BATCH, DimensionKind.TOTAL}  # 1 by default, and the sum of others
+    lines = []
+    for source in sources:
+        if source.path is None or source.problem is not None:
+            continue
+        with contextlib.suppress(DlbricksError):  # the command itself reports a broken model
+            kinds, given = source.open_dimensions(), dict(source.dims)
+            names = [name for name, kind in kinds.items() if kind not in derived and name not in given]
+            if names:
+                bound = source.skeleton().bound
+                values = ", ".join(f"{name}={bound[name]}" for name in names if name in bound)
+                options = shlex.join(word for name in names for word in ("--dim", f"{name}=N"))
+                lines.append(f"warning: {source.name}: {values} assumed, since not given; set with {options}")
+    for line in lines[:_WARNED]:
+        note(line)
+    if len(lines) > _WARNED:
+        note(f"warning: {len(lines) - _WARNED} more models have dimensions that were not given")

@@ -10,7 +10,7 @@ from click.core import ParameterSource
 
 from ..errors import UsageError
 from ..generator.machine.priority import PRIORITIES
-from .models import PLACE, Command, moment, seconds, setting, share, stacked, threads
+from .models import NEW_FOLDER, PLACE, Command, moment, seconds, setting, share, stacked, threads
 
 _CUSTOM_OPS = "custom_ops"
 """The option of a stack that ``--custom-ops`` stands for."""
@@ -49,18 +49,26 @@ _granularity = click.option(
 
 _connected = click.option("--connected", is_flag=True, help="Sequences may be connected windows, not paths only.")
 
+_GRAPHS = click.Choice(["source", "fused", "runtime"])
+
 _graph = click.option(
     "--graph",
-    type=click.Choice(["source", "fused", "runtime"]),
+    type=_GRAPHS,
     default="source",
     show_default=True,
     help="Which graph is decomposed: the model's own, the same along the runtime's fusions, or what it executes.",
 )
 
-split_options = stacked(
+_overlap = click.option("--overlap", is_flag=True, help="Sequences may overlap (stride 1).")
+
+split_options = stacked(_granularity, _graph, _overlap, _connected)
+
+estimated_split_options = stacked(
     _granularity,
-    _graph,
-    click.option("--overlap", is_flag=True, help="Sequences may overlap (stride 1)."),
+    click.option(
+        "--graph", type=_GRAPHS, help="Which graph is decomposed, as for 'generate'; else the graph with stored bricks."
+    ),
+    _overlap,
     _connected,
 )
 
@@ -185,7 +193,7 @@ report_options = stacked(
     click.option("--no-measure", "stored", is_flag=True, help="Use only what is stored, of any system and stack."),
     click.option(
         "--graph",
-        type=click.Choice(["source", "fused", "runtime"]),
+        type=_GRAPHS,
         help="Which graph is cut into bricks; else what the runtime executes, or fuses, where that is known.",
     ),
     *(_option(name, text) for name, text in _REPORTED.items()),
@@ -318,7 +326,7 @@ suite_option = click.option("--suite", type=PLACE, metavar="SUITE", help="Suite 
 plot_option = click.option(
     "--plot",
     "plot",
-    type=PLACE,
+    type=NEW_FOLDER,
     metavar="FILE|DIR",
     help="Also draw: one file (.png or .svg), or a folder for every plot.",
 )

@@ -11,7 +11,18 @@ import click
 from ..analyzer.report.tables import MOST
 from ..errors import UsageError
 from .console import Reporter, answer, drawn, note
-from .models import PLACE, custom_ops_option, dimension, lengths, model_arguments, saving, seconds, share, take_models
+from .models import (
+    NEW_FILE,
+    NEW_FOLDER,
+    custom_ops_option,
+    dimension,
+    lengths,
+    model_arguments,
+    saving,
+    seconds,
+    share,
+    take_models,
+)
 from .options import (
     all_option,
     database_option,
@@ -32,21 +43,23 @@ if TYPE_CHECKING:
 @click.command()
 @model_arguments
 @click.option(
-    "-o", "--out", type=PLACE, default=Path("report.html"), show_default=True, metavar="FILE", help="The page."
+    "-o", "--out", type=NEW_FILE, default=Path("report.html"), show_default=True, metavar="FILE", help="The page."
 )
 @report_options
 @setting_option
-@click.option("--suite", type=PLACE, metavar="SUITE", help="Folder to keep the bricks in; else a temporary one.")
-@click.option("--trace", type=PLACE, metavar="FILE", help="Also write the constructed execution as a Chrome trace.")
+@click.option("--suite", type=NEW_FOLDER, metavar="SUITE", help="Folder to keep the bricks in; else a temporary one.")
+@click.option("--trace", type=NEW_FILE, metavar="FILE", help="Also write the constructed execution as a Chrome trace.")
 @click.option(
     "--annotated",
-    type=PLACE,
+    type=NEW_FILE,
     metavar="FILE",
     help="Also write the model, one only, with the cost of each node, for Netron.",
 )
 @click.option("--no-prove", is_flag=True, help="Try no remedies of what is found.")
 @interpolate_option
-@click.option("--write", type=PLACE, metavar="DIR", help="Folder for improved models that were proven to save time.")
+@click.option(
+    "--write", type=NEW_FOLDER, metavar="DIR", help="Folder for improved models that were proven to save time."
+)
 @database_option
 @quiet_option
 @wait_option
@@ -75,8 +88,6 @@ def report(
     from ..analyzer.reporting import report as write_report
     from ..analyzer.reporting import report_answer
 
-    if out.is_dir():
-        raise UsageError(f"{out} is a folder", remedy=f"name a file: -o {out / 'report.html'}")
     sources = take_models(options)
     problems = [source.problem for source in sources if source.problem]
     if problems and len(problems) == len(sources):
@@ -211,8 +222,8 @@ def predict(
 @custom_ops_option
 @report_options
 @setting_option
-@click.option("--suite", type=PLACE, metavar="SUITE", help="Folder to keep the bricks in; else a temporary one.")
-@click.option("--plot", type=PLACE, metavar="FILE|DIR", help="Also draw latency and throughput against length.")
+@click.option("--suite", type=NEW_FOLDER, metavar="SUITE", help="Folder to keep the bricks in; else a temporary one.")
+@click.option("--plot", type=NEW_FOLDER, metavar="FILE|DIR", help="Also draw latency and throughput against length.")
 @database_option
 @quiet_option
 @wait_option
@@ -238,7 +249,7 @@ def tokens(
     Example:
         dlbricks tokens distilgpt2 --prompt 32..512 --new 128
     """
-    from ..analyzer.tokens import draw_tokens, pair, tokens_answer
+    from ..analyzer.tokens import pair, token_plots, tokens_answer
     from ..analyzer.tokens import tokens as time_tokens
 
     if several := next((name for name, sizes in dims if len(sizes) > 1), None):
@@ -252,8 +263,8 @@ def tokens(
             prompt, step, store=store, lengths=lengths or (), setup=setup, measure=not stored, progress=progress,
             **options,
         )  # fmt: skip
-    if plot is not None:
-        drawn(draw_tokens(found, plot))
+    if plot is not None and (plots := token_plots(found)).drawn:
+        drawn(plots.write(plot))
     answer(tokens_answer(found), form, complete=found.complete)
 
 
@@ -272,7 +283,9 @@ def tokens(
     help="Findings that save less of the model are left out.",
 )
 @click.option("--prove", is_flag=True, help="Try every remedy, the model as it is and as it would be visited in turn.")
-@click.option("--write", type=PLACE, metavar="DIR", help="Folder for improved models that were proven to save time.")
+@click.option(
+    "--write", type=NEW_FOLDER, metavar="DIR", help="Folder for improved models that were proven to save time."
+)
 @click.option(
     "--visits", type=click.IntRange(min=6), default=36, show_default=True, metavar="N", help="Of each side in a proof."
 )
@@ -309,7 +322,7 @@ def analyze(*, fail_on: float | None, every: bool, database: str, quiet: bool, f
 
 @click.command()
 @model_arguments
-@click.option("-o", "--out", type=PLACE, metavar="FILE", help="The improved file; without it nothing is written.")
+@click.option("-o", "--out", type=NEW_FILE, metavar="FILE", help="The improved file; without it nothing is written.")
 @click.option(
     "--budget", "budget_s", type=seconds, default="30s", show_default=True, metavar="TIME", help="For search and proof."
 )

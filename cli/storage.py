@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import click
 
 from ..analyzer.report.tables import MOST, Answer
 from .console import Reporter, answer
-from .models import PLACE, binding_options, custom_ops_option, share, take_models
+from .models import NEW_FILE, PLACE, binding_options, custom_ops_option, share, take_models
 from .options import (
     all_option,
     database_option,
@@ -46,7 +45,7 @@ def db_info(*, database: str, form: str) -> None:
 
 
 @db.command("export")
-@click.argument("file", type=PLACE)
+@click.argument("file", type=NEW_FILE)
 @click.option(
     "--to", "kind", type=click.Choice(["csv", "parquet", "sqlite"]),
     help="What to write; where not given, by the file's ending.",
@@ -112,27 +111,12 @@ def db_upgrade(*, database: str, form: str) -> None:
     answer(Answer([{"before": done.before, "after": done.after}], summary=[f"{database}: {text}"]), form)
 
 
-_FILE = click.Path(path_type=Path, dir_okay=False, writable=True)
-
-
-def _can_be_made(_context: click.Context, _parameter: click.Parameter, path: Path | None) -> Path | None:
-    """Refuse a file that cannot be written before anything is measured for it."""
-    if path is not None and (path.is_file() or not path.exists()):
-        folder = path.resolve().parent
-        if not folder.is_dir():
-            raise click.BadParameter(f"the folder of {path} does not exist")
-        if not os.access(folder, os.W_OK):
-            raise click.BadParameter(f"the folder of {path} cannot be written")
-    return path
-
-
 @click.command()
 @suite_argument
 @click.option(
     "-o",
     "--out",
-    type=_FILE,
-    callback=_can_be_made,
+    type=NEW_FILE,
     required=True,
     metavar="FILE",
     help="The manifest; what is there is replaced.",
@@ -169,8 +153,7 @@ def manifest(*, suite: Path, out: Path, database: str, form: str, **options: Any
 @click.option(
     "-o",
     "--out",
-    type=_FILE,
-    callback=_can_be_made,
+    type=NEW_FILE,
     metavar="FILE",
     help="Also write a manifest of what was measured now.",
 )

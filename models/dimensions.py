@@ -64,6 +64,9 @@ _AUTOMATIC = re.compile(
 )
 """Names that exporters make up; they say nothing, so that the place decides."""
 
+NAMELESS = frozenset({"?", "-1", "None"})
+"""Texts that exporters write as the name of several dimensions, which need not be equal."""
+
 _AUDIO_INPUTS = frozenset({"input_values", "waveform", "audio", "audio_signal", "speech"})
 _STATES = re.compile(r"state|hidden|^[hc](_?0|_?n|_?in)?$", re.IGNORECASE)
 """Inputs that hold the state of a recurrent network: layers or directions, batch, width."""

@@ -98,6 +98,24 @@ class Section:
         return () if view is None else view.kernels
 
     @property
+    def proven(self) -> list[tuple[int, Finding]]:
+        """The findings that a trial proved, with their places among all findings."""
+        return [(place, found) for place, found in self._numbered() if found.proof is not None and not found.unproven]
+
+    @property
+    def predicted(self) -> list[tuple[int, Finding]]:
+        """The findings with a predicted saving that nobody tried, with their places."""
+        return [(place, found) for place, found in self._numbered() if found.proof is None and not found.at_most]
+
+    @property
+    def at_most(self) -> list[tuple[int, Finding]]:
+        """The findings with only a limit of their saving, with their places."""
+        return [(place, found) for place, found in self._numbered() if found.proof is None and found.at_most]
+
+    def _numbered(self) -> Iterator[tuple[int, Finding]]:
+        return enumerate(self.findings or (), 1)
+
+    @property
     def joint(self) -> Joint | None:
         """What all findings would give together; None where there are none."""
         return joint_of(self.findings or (), latency_of(self.estimate))

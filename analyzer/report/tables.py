@@ -268,7 +268,7 @@ def _written(row: Row, column: Field) -> str:
     text = printable(write(value))
     bounds = None if column.interval is None else finite(_reach(row, column.interval))
     if isinstance(bounds, list) and isinstance(value, int | float) and None not in bounds:
-        text += f" ± {margin(half_of(value, bounds))}"
+        text += f" ± {margin(half_of(value, bounds), value)}"
     return text
 
 

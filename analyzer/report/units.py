@@ -26,17 +26,39 @@ def counted(count: int, noun: str) -> str:
 
 
 def milliseconds(value: float) -> str:
-    """A latency in ms: three decimals, and three significant digits of what is shorter than 0.1 ms."""
-    if not 0 < abs(value) < 0.1:
-        return f"{value:,.3f}"
-    return f"{value:.{2 - math.floor(math.log10(abs(value)))}f}"
+    """Write a latency in ms with three significant digits: ``0.0234``, ``3.17``, ``401``, ``1,234``."""
+    return f"{value:,.{_decimals(value)}f}" if math.isfinite(value) else f"{value:.0f}"
 
 
-def margin(half: float) -> str:
-    """Half of an interval, behind what it is of: two significant digits."""
+def significant(value: float) -> str:
+    """Write a number with three significant digits: ``4.19``, ``12.3``, ``1,234``."""
+    return milliseconds(value)
+
+
+def margin(half: float, value: float | None = None) -> str:
+    """Write half of an interval with the decimals of its value; with one significant digit if it would be 0.
+
+    Args:
+        half: Half of the interval.
+        value: The value in the interval; None: two significant digits.
+    """
     if not 0 < half < math.inf:
         return f"{half:.0f}"
-    return f"{half:,.{max(0, 1 - math.floor(math.log10(half)))}f}"
+    decimals = max(0, 1 - math.floor(math.log10(half)))
+    if value is not None:
+        decimals = max(min(decimals, _decimals(value)), -math.floor(math.log10(half)))
+    return f"{half:,.{decimals}f}"
+
+
+def within(value: float, half: float | None) -> str:
+    """Write a latency in ms with half of its interval: ``401 ± 35``, ``3.17 ± 0.02``."""
+    return milliseconds(value) if half is None else f"{milliseconds(value)} ± {margin(half, value)}"
+
+
+def _decimals(value: float) -> int:
+    """Return the decimals that give three significant digits; two for zero."""
+    rounded = float(f"{value:.2e}")
+    return max(0, 2 - math.floor(math.log10(abs(rounded)))) if rounded else 2
 
 
 def half_of(value: float, bounds: Sequence[float]) -> float:

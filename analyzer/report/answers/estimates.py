@@ -14,7 +14,7 @@ from ..roofs import roofline_lines
 from ..sweeping import sweep_lines
 from ..tables import MOST, Answer, at_most, form_cells, form_columns, table_lines, unlisted
 from ..units import counted, listed, milliseconds, percent, ratio_within, short
-from .generation import bound_lines, control_lines, values_of
+from .generation import control_lines, dimension_lines, values_of
 
 if TYPE_CHECKING:
     from ....constructor.curve import Interpolation
@@ -31,7 +31,7 @@ _NAMED = 4
 
 
 def table_row(entry: Estimate, row: Row) -> Row:
-    """The row of an estimate as tables show it."""
+    """Return the row of an estimate for a table."""
     within = None if entry.truth.ratio is None else ratio_within(entry.truth.ratio, entry.truth.ratio_ci95)
     return {**row, "ratio_within": within, "lower_bound_sequential_ms": entry.lower_bound_ms}
 
@@ -108,7 +108,7 @@ def estimates_answer(
     """
     records = estimates.records(explain=explain, layers=layers)
     summary = [*(line for entry in estimates for line in _remarks(entry)), *caveats(estimates.rows)]
-    summary += bound_lines((entry.name, entry.model.bound) for entry in estimates)
+    summary += dimension_lines((entry.name, entry.model.bound) for entry in estimates)
     summary += sweep_lines(estimates.rows)
     summary += control_lines(
         ((entry.name, entry.model.control) for entry in estimates), [entry.parts.framing for entry in estimates]
@@ -156,7 +156,7 @@ def _remarks(entry: Estimate) -> list[str]:
             lines.append("  or read it between sizes that are measured: --interpolate")
         if model.bound and parts.coverage is not None and parts.coverage.sequences < _SAME_SHAPES:
             lines.append(
-                f"  or in other shapes: bound to {values_of(model.bound)}; give the --batch and --dim of the suite"
+                f"  or the suite has other dimensions than {values_of(model.bound)}: give its --batch and --dim"
             )
     elif entry.truth.ms is not None and entry.truth.ratio is None:
         lines.append(f"{entry.name}: no ratio, since {with_command(entry.truth.reason, entry)}")
@@ -164,8 +164,8 @@ def _remarks(entry: Estimate) -> list[str]:
         lines.append(f"{entry.name}: {entry.bounds.note}")
     elif above_estimate(entry):
         lines.append(
-            f"{entry.name}: its fastest known bricks take {milliseconds(entry.bounds.sequential.ms or 0.0)} ms in sum, "
-            "more than the model, which fuses some of them"
+            f"{entry.name}: the sum of its fastest known bricks is {milliseconds(entry.bounds.sequential.ms or 0.0)} ms, "
+            "above the estimate: not a lower bound (the model avoids costs between bricks)"
         )
     return lines
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ....tabular import Field
 from ...shell import shell_command
 from ..tables import MOST, Answer
-from ..units import counted, milliseconds, percent
+from ..units import counted, milliseconds, percent, significant
 
 if TYPE_CHECKING:
     from ...findings.analyze import AnalyzeReport, ModelFindings
@@ -119,9 +119,9 @@ def _lines(row: ModelFindings, most: int | None) -> Iterator[str]:
     if row.cold_start is not None:
         start = row.cold_start
         load, first = milliseconds(start.load_ms), milliseconds(start.first_run_ms)
-        yield f"  loading it took {load} ms and the first run {first} ms: as long as {start.runs:.3g} runs"
+        yield f"  loading it took {load} ms and the first run {first} ms: {significant(start.runs)} inferences"
     if not row.findings:
-        yield f"{row.name}: nothing is found that saves enough to report"
+        yield f"{row.name}: no saving of the minimum share was found; --minimum-share 0.1% lists smaller ones"
     shown = row.findings[:most]
     for found in shown:
         yield from _explained(found)

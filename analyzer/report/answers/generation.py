@@ -42,14 +42,14 @@ def values_of(bound: Mapping[str, int]) -> str:
     return " ".join(f"{name}={size}" for name, size in bound.items())
 
 
-def bound_lines(models: Iterable[tuple[str, Mapping[str, int]]]) -> list[str]:
+def dimension_lines(models: Iterable[tuple[str, Mapping[str, int]]]) -> list[str]:
     """One line per binding, with the models that it is of; none for models whose shapes are static."""
     alike: dict[str, list[str]] = {}
     for name, bound in models:
         if bound:
             alike.setdefault(values_of(bound), []).append(name)
-    lines = [f"bound: {values} ({listed(names, _NAMED)})" for values, names in alike.items()]
-    return at_most(lines, _LINES, of=" bindings", indent="")
+    lines = [f"dimensions: {values} ({listed(names, _NAMED)})" for values, names in alike.items()]
+    return at_most(lines, _LINES, of=" sets of dimensions", indent="")
 
 
 def control_lines(
@@ -212,7 +212,7 @@ def generate_answer(report: GenerateReport) -> Answer:
         if row.uncounted:
             operators = ", ".join(f"{count} {name}" for name, count in row.uncounted.items())
             summary.append(f"{row.name}: work unknown for {operators}")
-    summary += bound_lines((row.name, row.bound) for row in report.rows)
+    summary += dimension_lines((row.name, row.bound) for row in report.rows)
     summary += control_lines((row.name, row.control) for row in report.rows)
     return Answer.of(
         report.records(),

@@ -11,7 +11,7 @@ from ....generator.measurement.run import RunReport, run_records
 from ....tabular import Field, Row
 from ..tables import Answer
 from ..units import counted, duration, milliseconds, percent, short
-from .generation import bound_lines
+from .generation import dimension_lines
 
 if TYPE_CHECKING:
     from ....generator.measurement.data_effects import DataLayer
@@ -71,23 +71,26 @@ def _in_parts(reports: Sequence[Report], said: Callable[[Report], list[str]]) ->
 
 def _said(report: RunReport) -> list[str]:
     """What a run did, in lines."""
-    counts = f"{report.bricks} bricks: {report.reused} known, {report.failed} failed"
+    skipped = f"{report.reused} skipped (measured before)"
+    counts = f"{counted(report.bricks, 'brick')}: {skipped}, {report.failed} failed"
     if report.dry_run:
         summary = [f"{counts}, {_left(report)} to be measured in about {duration(report.forecast_s)}"]
         if report.budget_s is not None and report.forecast_s > report.budget_s:
-            summary.append(f"that is more than the {duration(report.budget_s)} of --budget: some would be left over")
+            summary.append(f"more than --budget ({duration(report.budget_s)}): some would not be measured")
     else:
         parts = f"{duration(report.timed_s)} timed, {duration(report.prepare_s)} loading"
         summary = [f"{counts}, {report.measured} measured in {duration(report.wall_s)} ({parts})"]
     if report.models:
         known, taken = report.models - report.models_measured, report.models_measured
-        done = [f"{count} {what}" for count, what in ((known, "known"), (taken, "measured")) if count]
+        done = [
+            f"{count} {what}" for count, what in ((known, "skipped (measured before)"), (taken, "measured")) if count
+        ]
         summary.append(f"{counted(report.models, 'whole model')}: {', '.join(done)}")
     summary += _verdict_lines(report.verdicts, _STEADIER)
     summary += [*_algorithms(report), *_watched(report.costs), *_held(report.costs), *_profiled(report.kernels)]
     if (report.remaining or report.models_remaining or report.algorithms_remaining) and not report.dry_run:
-        summary.append(f"{_left(report)} left over when the time was up; the same command goes on with them")
-    return summary + bound_lines(report.bound.items())
+        summary.append(f"{_left(report)} not measured when the budget was spent: the same command continues")
+    return summary + dimension_lines(report.bound.items())
 
 
 def _summed(failures: Sequence[Row]) -> list[Row]:
@@ -109,7 +112,7 @@ def _algorithms(report: RunReport) -> list[str]:
     if not (known or without or report.algorithms or report.algorithms_remaining):
         return []
     failed = sum(failure.kind != "unsupported" for failure in report.algorithm_failures)
-    counts = f"with other algorithms: {known} known, {without - failed} not offered, {failed} failed"
+    counts = f"other algorithms: {known} skipped (measured before), {without - failed} not offered, {failed} failed"
     return [counts if report.dry_run else f"{counts}, {report.algorithms} measured"]
 
 
@@ -193,7 +196,7 @@ def _remarks(report: MeasureReport) -> list[str]:
         *(f"{row.name}: its values: {row.data_error}" for row in report.rows if row.data_error),
         *_held(report.costs),
         *_profiled(report.kernels),
-        *bound_lines((row.name, row.bound) for row in report.rows),
+        *dimension_lines((row.name, row.bound) for row in report.rows),
     ]
 
 

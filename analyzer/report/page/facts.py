@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ....db import Stack, System
 from ...findings.analyze import cold_start_of
 from ..section import Section
-from ..units import counted, half_of, margin, milliseconds, percent, ratio, ratio_within, size
+from ..units import counted, half_of, milliseconds, percent, ratio, ratio_within, significant, size, within
 
 _NOTED = 0.02
 """By how much visits are slower than undisturbed ones before the page says so."""
@@ -78,7 +78,9 @@ def figures_of(section: Section) -> list[Fact]:
     if start is not None:
         both = start.load_ms + start.first_run_ms
         parts = f"{milliseconds(start.load_ms)} ms and {milliseconds(start.first_run_ms)} ms"
-        rows.append(Fact("Load and first run", _ms(both) or "", f"{parts}: as long as {start.runs:.3g} runs", found))
+        rows.append(
+            Fact("Load and first run", _ms(both) or "", f"{parts}: {significant(start.runs)} inferences", found)
+        )
     return rows
 
 
@@ -166,8 +168,7 @@ def _quietness(section: Section) -> tuple[str, str]:
 def _within(value: float | None, bounds: tuple[float, float] | None) -> str | None:
     if value is None:
         return None
-    half = "" if bounds is None else f" ± {margin(half_of(value, bounds))}"
-    return f"{milliseconds(value)}{half} ms"
+    return f"{within(value, None if bounds is None else half_of(value, bounds))} ms"
 
 
 def _ms(value: float | None) -> str | None:
