@@ -471,7 +471,8 @@ def _in_short(section: Section) -> Iterator[str]:
     if section.estimate.error is not None or top.ms is None:
         return
     if top.basis == "known":
-        yield f"{section.name}: {within(top.ms, None)} ms so far; {top.timed} of {counted(top.layers, 'layer')} measured."
+        timed = f"{top.timed} of {counted(top.layers, 'layer')} measured"
+        yield f"{section.name}: {within(top.ms, None)} ms so far, {timed}."
         return
     yield f"{section.name}: {within(top.ms, top.half_ms)} ms {top.basis}."
     costly = [f"{_undomained(operator.name)} {percent(operator.share)}" for operator in operators(rows)[:_COSTLY]]
@@ -501,10 +502,9 @@ def _untried(section: Section) -> str:
     if count := len(section.predicted) + len(section.at_most):
         command = shell_command(Task(TaskKind.PROOFS, source=source))
         parts.append(f"{counted(count, 'finding')}; run: {command}")
-    if source.path is not None:
-        improve = shlex.join(["dlbricks", "improve", str(source.path), "-o", f"{source.path.stem}-faster.onnx"])
-        parts.append(f"rewrites of the file; run: {improve}")
-    return "; ".join(parts) or "nothing is left"
+    model = source.zoo or str(source.path)
+    improve = shlex.join(["dlbricks", "improve", model, "-o", f"{Path(model).stem}-faster.onnx"])
+    return "; ".join([*parts, f"rewrites of the file; run: {improve}"])
 
 
 def _undomained(operators: str) -> str:

@@ -30,9 +30,10 @@ def models() -> None:
 
 
 @models.command("list")
+@click.option("--all", "every", is_flag=True, help="A row per model: task, dimensions, what it needs.")
 @format_options
-def models_list(*, form: str) -> None:
-    """Every model of the zoo, and what it needs.
+def models_list(*, every: bool, form: str) -> None:
+    """List the models of the zoo.
 
     \b
     Example:
@@ -40,7 +41,7 @@ def models_list(*, form: str) -> None:
     """
     from ..analyzer.report.answers.resources import zoo_answer
 
-    answer(zoo_answer(), form)
+    answer(zoo_answer(every=every), form)
 
 
 @models.command("export")

@@ -112,6 +112,17 @@ class Section:
         """The findings with only a limit of their saving, with their places."""
         return [(place, found) for place, found in self._numbered() if found.proof is None and found.at_most]
 
+    @property
+    def groups(self) -> tuple[tuple[str, list[tuple[int, Finding]]], ...]:
+        """All findings with their places, by what is known of their saving."""
+        tried = [(place, found) for place, found in self._numbered() if found.proof is not None and found.unproven]
+        return (
+            ("Proven", self.proven),
+            ("Predicted, not tried", self.predicted),
+            ("A limit only: nobody knows how much of it can be saved", self.at_most),
+            ("Tried, no saving proven", tried),
+        )
+
     def _numbered(self) -> Iterator[tuple[int, Finding]]:
         return enumerate(self.findings or (), 1)
 

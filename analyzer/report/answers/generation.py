@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -214,6 +215,8 @@ def generate_answer(report: GenerateReport) -> Answer:
             summary.append(f"{row.name}: work unknown for {operators}")
     summary += dimension_lines((row.name, row.bound) for row in report.rows)
     summary += control_lines((row.name, row.control) for row in report.rows)
+    if report.suite is not None:
+        summary.append(f"next: {shlex.join(['dlbricks', 'run', str(report.suite.path)])}")
     return Answer.of(
         report.records(),
         columns=[

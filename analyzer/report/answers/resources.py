@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -24,20 +25,33 @@ _EXTRA_NEEDS = {"zoo": ("torch", "transformers", "onnxscript")}
 """Modules that an extra installs."""
 
 
-def zoo_answer() -> Answer:
-    """The answer of ``models list``."""
-    rows = []
+def zoo_answer(*, every: bool = False) -> Answer:
+    """Return the answer of ``models list``: one result per model.
+
+    Args:
+        every: The table has a row per model; False: a row per family.
+    """
+    rows: list[dict[str, object]] = []
     for entry in names():
         missing = [module for module in _EXTRA_NEEDS.get(entry.extra or "", ()) if find_spec(module) is None]
         reason = f"needs pip install -e '.[{entry.extra}]' in a checkout" if missing else None
         rows.append(asdict(entry) | {"dims": dict(entry.dims), "available": not missing, "reason": reason})
+    if every:
+        dimensions = Field("dims", "dimensions", lambda dims: " ".join(f"{name}={size}" for name, size in dims.items()))
+        own = (Field("name", "model"), *map(Field, ("task", "family", "origin")), dimensions)
+        return Answer(rows, columns=[*own, Field("reason", "not available")])
+    families: dict[object, list[str]] = {}
+    for row in rows:
+        families.setdefault(row["family"], []).append(str(row["name"]))
+    unavailable = Counter(row["reason"] for row in rows if row["reason"])
     return Answer(
         rows,
-        columns=[
-            Field("name", "model"),
-            *map(Field, ("task", "family", "origin")),
-            Field("dims", "dimensions", lambda dims: " ".join(f"{name}={value}" for name, value in dims.items())),
-            Field("reason", "not available"),
+        columns=[Field("family"), Field("models", "models", "words")],
+        table=[{"family": family, "models": models} for family, models in families.items()],
+        summary=[
+            f"{counted(len(rows), 'model')}; --all shows the task and the dimensions of each",
+            *(f"{counted(count, 'model')} not available here: {reason}" for reason, count in unavailable.items()),
+            "next: dlbricks report NAME",
         ],
     )
 

@@ -90,7 +90,10 @@ def _said(report: RunReport) -> list[str]:
     summary += [*_algorithms(report), *_watched(report.costs), *_held(report.costs), *_profiled(report.kernels)]
     if (report.remaining or report.models_remaining or report.algorithms_remaining) and not report.dry_run:
         summary.append(f"{_left(report)} not measured when the budget was spent: the same command continues")
-    return summary + dimension_lines(report.bound.items())
+    summary += dimension_lines(report.bound.items())
+    if report.dry_run:
+        return [*summary, "next: the same command without --dry-run"]
+    return summary if report.remaining else [*summary, "next: dlbricks estimate MODEL, with the models of this suite"]
 
 
 def _summed(failures: Sequence[Row]) -> list[Row]:
@@ -197,6 +200,7 @@ def _remarks(report: MeasureReport) -> list[str]:
         *_held(report.costs),
         *_profiled(report.kernels),
         *dimension_lines((row.name, row.bound) for row in report.rows),
+        "next: dlbricks report MODEL shows where the time goes and what to change",
     ]
 
 

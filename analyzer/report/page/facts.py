@@ -65,15 +65,16 @@ def figures_of(section: Section) -> list[Fact]:
         Fact(
             "Critical path",
             _ms(entry.sums.critical_path_ms) or "not known",
-            "if branches ran at once and did not contend" if entry.sums.critical_path_ms is not None else "",
+            _noted("estimate if parallel branches ran at the same time", entry.sums.critical_path_ms, entry.truth.ms),
         ),
     ]
-    bound = entry.bounds.sequential.ms
-    if bound is not None and (entry.latency.ms is None or bound < 0.999 * entry.latency.ms):
-        rows.append(Fact("Fastest known bricks", _ms(bound) or "", "of all stacks; fusion may beat them"))
+    fastest = entry.bounds.sequential.ms
+    if fastest is not None and (entry.latency.ms is None or fastest < 0.999 * entry.latency.ms):
+        note = _noted("sum over all stacks; fusion may be faster", fastest, entry.truth.ms)
+        rows.append(Fact("Fastest known bricks", _ms(fastest) or "", note))
     if entry.roofline.ms is not None:
         headroom = f"headroom {ratio(entry.roofline.headroom)}×" if entry.roofline.headroom else ""  # noqa: RUF001
-        rows.append(Fact("Roofline", _ms(entry.roofline.ms) or "", headroom))
+        rows.append(Fact("Roofline", _ms(entry.roofline.ms) or "", _noted(headroom, entry.roofline.ms, entry.truth.ms)))
     start = cold_start_of(truth)
     if start is not None:
         both = start.load_ms + start.first_run_ms
@@ -82,6 +83,14 @@ def figures_of(section: Section) -> list[Fact]:
             Fact("Load and first run", _ms(both) or "", f"{parts}: {significant(start.runs)} inferences", found)
         )
     return rows
+
+
+def _noted(note: str, ms: float | None, measured_ms: float | None) -> str:
+    """Return the note of a computed latency, with a warning if it is above the measured one."""
+    if ms is None:
+        return ""
+    above = measured_ms is not None and ms > measured_ms
+    return f"{note}; above the measured latency, so no lower bound" if above else note
 
 
 def place_of(section: Section) -> list[Fact]:

@@ -122,16 +122,16 @@ class Recurring:
         title: Title of the largest of them.
         models: How many models have one.
         count: How many there are.
-        saving_ms: Their savings together; they may overlap.
-        proven_ms: Of that, what was proven.
+        proven_ms: Sum of the proven savings.
+        predicted_ms: Sum of the predicted savings of findings that were not tried; they may overlap.
     """
 
     kind: str
     title: str
     models: int
     count: int
-    saving_ms: float
     proven_ms: float
+    predicted_ms: float
 
 
 def recurring(sections: Sequence[Section]) -> list[Recurring]:
@@ -143,10 +143,10 @@ def recurring(sections: Sequence[Section]) -> list[Recurring]:
     found = []
     for kind, pairs in kinds.items():
         largest = max((finding for _, finding in pairs), key=lambda finding: finding.saving_ms)
-        proven = math.fsum(finding.proven_ms for _, finding in pairs if finding.proven_ms is not None)
-        saving = math.fsum(finding.saving_ms for _, finding in pairs)
-        found.append(Recurring(kind, largest.title, len({name for name, _ in pairs}), len(pairs), saving, proven))
-    return sorted(found, key=lambda row: -row.saving_ms)
+        proven = math.fsum(finding.proven_ms or 0.0 for _, finding in pairs if not finding.unproven)
+        predicted = math.fsum(finding.saving_ms for _, finding in pairs if finding.proof is None)
+        found.append(Recurring(kind, largest.title, len({name for name, _ in pairs}), len(pairs), proven, predicted))
+    return sorted(found, key=lambda row: (-row.proven_ms, -row.predicted_ms))
 
 
 def overview_data(sections: Sequence[Section], rows: Mapping[str, Sequence[LayerRow]]) -> dict[str, Any]:
@@ -168,8 +168,6 @@ def overview_data(sections: Sequence[Section], rows: Mapping[str, Sequence[Layer
 
 def _model(section: Section, rows: Sequence[LayerRow]) -> dict[str, Any]:
     entry, top = section.estimate, headline(section, rows)
-    largest = [finding.saving_ms for finding in section.findings or () if not finding.at_most][:3]
-    savings = None if section.findings is None else math.fsum(largest)
     return {
         "name": clipped(section.name),
         "layers": len(rows),
@@ -184,7 +182,7 @@ def _model(section: Section, rows: Sequence[LayerRow]) -> dict[str, Any]:
         "share": None if top.first is None or not top.whole else top.first.share,
         "timed": top.timed,
         "findings": None if section.findings is None else len(section.findings),
-        "saving": savings,
+        "saving": None if section.joint is None else section.joint.saving_ms,
         "model": None if section.model is None else section.model.own.key,
         "measurement": None if section.truth is None else section.truth.id,
         "error": None if entry.error is None else clipped(entry.error),

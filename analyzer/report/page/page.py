@@ -9,11 +9,11 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ....version import __version__
-from ...findings.finding import Finding, Joint
+from ...findings.finding import Finding
 from ...shell import why_unbounded
 from ..causes import CauseRow, placed, rows_of
 from ..section import LayerRow, Section, layer_rows
-from ..units import counted, margin, milliseconds, percent, short
+from ..units import counted, margin, milliseconds, percent, short, within
 from .facts import facts_of, figures_of, place_of, spelt_stack, spelt_system
 from .overview import Operator, headline, operators, overview_data, recurring
 from .payload import clipped, data_of
@@ -22,13 +22,16 @@ from .sweeps import shown_sweeps
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-    from ....constructor.result import Estimate
+    from ....constructor.result import Estimate, Term
 
 _COLOURS = 8
 """Operators that have a colour of their own on the page; all others share one."""
 
 _TOP = 3
-"""Savings that the first sentence names."""
+"""Proven savings, and predicted ones, that the first paragraphs name."""
+
+_UNEXPLAINED = 0.05
+"""Share of the latency above which the first paragraph names the unexplained part."""
 
 _LISTED = 10
 """Operators of a model that are listed one by one."""
@@ -89,7 +92,8 @@ def _shown(number: int, section: Section, rows: Sequence[LayerRow]) -> dict[str,
         "facts": [*facts_of(section)],
         "digits": 2 if ranked and ranked[0].ms >= 100 else 3,
         "falls": [*_falls(section.estimate)],
-        "top": [finding for finding in section.findings or () if not finding.at_most][:_TOP],
+        "top": _TOP,
+        "unexplained": _unexplained(section.estimate),
         "unbounded": why_unbounded(section.estimate),
     }
 
@@ -126,9 +130,25 @@ def _colours(models: Sequence[Sequence[LayerRow]]) -> dict[str, int]:
     return {clipped(name): number for number, name in enumerate(ranked[:_COLOURS])}
 
 
-def _saving(finding: Finding | Joint) -> str:
-    half = "" if finding.ci95_ms is None else f" ± {margin((finding.ci95_ms[1] - finding.ci95_ms[0]) / 2)}"
-    return f"{milliseconds(finding.saving_ms)}{half} ms"
+def _unexplained(entry: Estimate) -> Term | None:
+    """Return the unexplained part of the measured latency if it is large enough for the first paragraph."""
+    term = (entry.attribution or {}).get("unexplained")
+    large = term is not None and term.ms is not None and abs(term.ms) > _UNEXPLAINED * (entry.truth.ms or math.inf)
+    return term if large else None
+
+
+def _proven(finding: Finding) -> str:
+    """Write the proven saving with its interval, scaled to the latency that the page shows."""
+    proof, saved_ms = finding.proof, finding.proven_ms
+    if proof is None or saved_ms is None:
+        return ""
+    scale = saved_ms / proof.saving_ms if proof.saving_ms else 1.0
+    return _within(saved_ms, (proof.ci95_ms[0] * scale, proof.ci95_ms[1] * scale))
+
+
+def _within(value: float, bounds: tuple[float, float]) -> str:
+    """Write a latency with half of its interval."""
+    return f"{within(value, (bounds[1] - bounds[0]) / 2)} ms"
 
 
 def _percent(share: float) -> str:
@@ -161,6 +181,7 @@ def _environment() -> Environment:
         "short": short,
         "clipped": clipped,
         "counted": counted,
-        "saving": _saving,
+        "proven": _proven,
+        "within": _within,
     }
     return made

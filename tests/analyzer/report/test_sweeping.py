@@ -74,7 +74,7 @@ def test_estimates_of_one_sweep_are_drawn_as_one(tmp_path: Path) -> None:
     assert drawn.write(tmp_path / "one.png") == [tmp_path / "one.png"]
     assert drawn.main == "sweep-a-seq"
     assert "sweep-a-seq.png" in {path.name for path in drawn.write(tmp_path / "all")}
-    assert len(drawn.figure("estimates").axes) == 1
+    assert len(drawn.figure("sweep-a-seq").axes) == len(drawn.figure().axes) == 2
     with pytest.raises(UsageError, match="there is no plot 'other'; plots: estimates"):
         drawn.figure("other")
 
