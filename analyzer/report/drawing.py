@@ -39,7 +39,7 @@ def jaccard(first: AbstractSet[str], second: AbstractSet[str]) -> float:
 
     Args:
         first: Unique layer or brick keys of a model.
-        second: Those of another model.
+        second: Unique keys of another model.
     """
     union = len(first | second)
     return len(first & second) / union if union else 1.0
@@ -67,7 +67,7 @@ class Plots:
 
     Attributes:
         drawn: Functions that draw the figures, by name.
-        main: Name of the plot for a single image file; empty if no plot stands for all.
+        main: Name of the plot for a single image file; may be empty if there are several.
     """
 
     drawn: Mapping[str, Callable[[], Figure]]

@@ -9,7 +9,7 @@ _SHORT_KEY = 12
 
 
 def duration(seconds: float) -> str:
-    """A time span: ``0.4 s``, ``48 s``, ``3 min 20 s``, ``2 h 05 min``."""
+    """Write a time span: ``0.4 s``, ``48 s``, ``3 min 20 s``, ``2 h 05 min``."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -21,7 +21,7 @@ def duration(seconds: float) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """A number of things: ``1 sequence``, ``2 sequences``."""
+    """Write a number of things: ``1 sequence``, ``2 sequences``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
@@ -68,7 +68,7 @@ def half_of(value: float, bounds: Sequence[float]) -> float:
 
 
 def quantity(value: float) -> str:
-    """A count or a rate with a decimal prefix: ``4.09 G``, ``0.327``."""
+    """Write a count or a rate with a decimal prefix: ``4.09 G``, ``0.327``."""
     return _scaled(value, 1000.0, ("", "k", "M", "G", "T"))
 
 
@@ -78,38 +78,38 @@ def size(value: float) -> str:
 
 
 def percent(value: float) -> str:
-    """A share."""
+    """Write a share: ``46%``."""
     return f"{value:.0%}"
 
 
 def ratio(value: float) -> str:
-    """A ratio with two decimals."""
+    """Write a ratio with two decimals."""
     return f"{value:.2f}"
 
 
 def ratio_within(value: float, bounds: Sequence[float] | None) -> str:
-    """A ratio with its interval: ``0.98 [0.95, 1.02]``."""
+    """Write a ratio with its interval: ``0.98 [0.95, 1.02]``."""
     return ratio(value) if bounds is None else f"{ratio(value)} [{', '.join(map(_bound, bounds))}]"
 
 
 def _bound(value: float) -> str:
-    """An end of an interval, which may be far away."""
+    """Write an end of an interval, which may be far away."""
     return ratio(value) if value < 99.995 else f"{value:.0e}"
 
 
 def short(key: str) -> str:
-    """The beginning of a key; commands take any beginning that only one key has."""
+    """Return the beginning of a key; commands accept any unique beginning."""
     return key[:_SHORT_KEY]
 
 
 def listed(words: Sequence[str], most: int) -> str:
-    """The first words, and how many more there are: ``a, b, and 3 more``."""
+    """Write the first words and the number of the others: ``a, b, and 3 more``."""
     rest = len(words) - most
     return ", ".join([*words[:most], *([f"and {rest} more"] if rest > 0 else [])])
 
 
 def cut(text: str, most: int) -> str:
-    """The text in at most so many characters; what is cut off is its end."""
+    """Cut the end of a text that is too long."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 

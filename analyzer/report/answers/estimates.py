@@ -1,4 +1,4 @@
-"""What ``estimate`` answers."""
+"""The answer of ``estimate``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def table_row(entry: Estimate, row: Row) -> Row:
 
 
 def above_estimate(entry: Estimate) -> bool:
-    """Whether the cheapest bricks take longer than the model is estimated to: that is no bound of it."""
+    """Return true if the sum of the fastest bricks is above the estimate: it is not a lower bound."""
     return entry.bounds.sequential.ms is not None and entry.lower_bound_ms is None
 
 
@@ -47,10 +47,7 @@ def disturbance_of(entry: Estimate) -> str:
 
 
 def caveats(estimates: Sequence[Estimate]) -> list[str]:
-    """What to say of models that met a disturbed machine, were measured apart from their bricks, or are not calibrated.
-
-    At most one line each, whatever the number of models; nothing where there is nothing to say.
-    """
+    """Return at most one line each about disturbed, unpaired and uncalibrated estimates."""
     lines = []
     disturbed = sorted((entry for entry in estimates if entry.disturbed), key=lambda entry: -(entry.disturbance or 0.0))
     if disturbed:
@@ -98,13 +95,13 @@ _OPERATORS = 12
 def estimates_answer(
     estimates: Estimates, *, explain: bool = False, layers: bool = False, most: int | None = MOST
 ) -> Answer:
-    """The answer of ``estimate``: one row per model.
+    """Return the answer of ``estimate``: one row per model.
 
     Args:
         estimates: The estimates.
-        explain: As for ``Estimates.records``, and all of that below the table.
-        layers: Likewise.
-        most: Layers that the table lists; None: all.
+        explain: As for ``Estimates.records``; the summary explains each model.
+        layers: As for ``Estimates.records``; the summary lists the bricks of each model.
+        most: Number of listed layers; None: all.
     """
     records = estimates.records(explain=explain, layers=layers)
     summary = [*(line for entry in estimates for line in _remarks(entry)), *caveats(estimates.rows)]
@@ -169,7 +166,7 @@ def _remarks(entry: Estimate) -> list[str]:
 
 
 def _not_filled(entry: Estimate) -> list[str]:
-    """Why bricks that are missing were neither predicted nor read between sizes, where that was asked for."""
+    """Return the reasons for missing bricks without a prediction or interpolation, if one was requested."""
     between, guessed = entry.parts.interpolation_reason, entry.parts.prediction_reason
     lines = [] if guessed is None else [f"{entry.name}: not known, since {guessed}"]
     if between is not None:
@@ -178,7 +175,7 @@ def _not_filled(entry: Estimate) -> list[str]:
 
 
 def predicted_lines(entry: Estimate, found: Predicted) -> list[str]:
-    """What of an estimate is predicted, what of that nothing like it was measured for, and what would narrow it."""
+    """Return lines about the predicted part of an estimate: share, unknown operators, the most useful measurement."""
     text = f"{entry.name}: {percent(found.share)} of it is predicted, {counted(found.bricks, 'brick')}"
     learned = "" if found.familiar else ", learned from other systems or threads"
     lines = [f"{text}{learned}; \u00b1 {math.expm1(found.half):.1%} by that"]
@@ -208,7 +205,7 @@ def _read_between(entry: Estimate, found: Interpolation) -> str:
 
 
 def _explained(entry: Estimate, most: int | None) -> list[str]:
-    """What lies between bricks and model, where the time goes by operator, and the critical path, layer by layer."""
+    """Return causes, time by operator, and critical path of an estimate as lines."""
     totals: dict[str, float] = {}
     for part in entry.parts.sequences:
         if part.latency_ms is not None:
@@ -237,7 +234,7 @@ def _explained(entry: Estimate, most: int | None) -> list[str]:
 
 
 def _rivals(entry: Estimate) -> list[str]:
-    """What is faster than this stack in the way that it chooses, by stack and algorithm."""
+    """Return the faster stacks and algorithms, with their savings."""
     won: dict[tuple[str, str], list[float]] = {}
     for part in entry.parts.sequences:
         if part.lower_bound_ms is None or part.fastest_stack is None:
@@ -257,7 +254,7 @@ def _rivals(entry: Estimate) -> list[str]:
 
 
 def _unknown(entry: Estimate) -> list[str]:
-    """What an estimate misses, by operator and reason."""
+    """Return the missing bricks of an estimate by operator and reason."""
     counts: dict[tuple[str, str], int] = {}
     for missing in entry.parts.missing:
         name = "+".join(missing.op_types), missing.reason

@@ -1,4 +1,4 @@
-"""What ``analyze`` answers."""
+"""Answers of ``analyze`` and ``improve``."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _NAMED = 3
 
 
 def analyze_answer(report: AnalyzeReport, *, most: int | None = MOST) -> Answer:
-    """The answer of ``analyze``: one row per model, one line of the table per finding.
+    """Return the answer of ``analyze``: one row per model, one row of the table per finding.
 
     Args:
-        report: What models miss.
-        most: Findings that the table lists of each model; None: all.
+        report: The findings.
+        most: Listed findings of each model; None: all.
     """
     return Answer.of(
         report.records(),
@@ -43,7 +43,7 @@ def analyze_answer(report: AnalyzeReport, *, most: int | None = MOST) -> Answer:
 
 
 def improve_answer(found: Improvement) -> Answer:
-    """The answer of ``improve``: one result, one line of the table per change."""
+    """Return the answer of ``improve``: one result, one row of the table per change."""
     return Answer.of(
         found.records(),
         columns=(
@@ -68,7 +68,7 @@ def _cells(change: Change) -> dict[str, object]:
 
 
 def _improvement(found: Improvement) -> Iterator[str]:
-    """What is said of an improvement as a whole."""
+    """Yield lines about the whole improvement."""
     if found.proof is not None and found.changes:
         to = "not written (no -o)" if found.path is None else str(found.path)
         yield (
@@ -101,7 +101,7 @@ def _saving(proof: Proven) -> str:
 
 
 def _lines(row: ModelFindings, most: int | None) -> Iterator[str]:
-    """What is said of a model below the table."""
+    """Yield the lines of a model below the table."""
     if row.error is not None:
         yield f"{row.name}: {row.error}"
         return

@@ -1,4 +1,4 @@
-"""What there is: the zoo, the runtimes, this machine, the database."""
+"""Answers about the zoo, the runtimes, this machine and the database."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def zoo_answer(*, every: bool = False) -> Answer:
 
 
 def backends_answer() -> Answer:
-    """The answer of ``backends list``."""
+    """Return the answer of ``backends list``."""
     rows: list[dict[str, object]] = []
     table: list[dict[str, object]] = []
     summary: list[str] = []
@@ -105,7 +105,7 @@ def backends_answer() -> Answer:
 
 
 def installation_answer(done: Installed) -> Answer:
-    """The answer of ``backends install``: one result."""
+    """Return the answer of ``backends install``: one result."""
     row = {"name": done.backend, "installed": done.fresh, "folder": str(done.folder), "versions": dict(done.versions)}
     versions = " ".join(f"{name} {number}" for name, number in done.versions.items())
     text = "installed" if done.fresh else "there already; --again replaces it"
@@ -131,7 +131,7 @@ def _abilities(name: str) -> dict[str, Any]:
 
 
 def _precision_lines(name: str, dtypes: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """The precisions of a backend; by device where these differ."""
+    """Yield the precisions of a backend, by device if they differ."""
     if len({tuple(found) for found in dtypes.values()}) > 1:
         yield from (f"precisions of {name} on {device}: {', '.join(found)}" for device, found in dtypes.items())
     elif dtypes:
@@ -139,7 +139,7 @@ def _precision_lines(name: str, dtypes: Mapping[str, Sequence[str]]) -> Iterator
 
 
 def _option_lines(name: str, options: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
-    """The options of the first device, and how those of each other one differ."""
+    """Yield the options of the first device, and the differences of the others."""
     first: Mapping[str, str] = next(iter(options.values()), {})
     if first:
         yield f"options of {name}, with their defaults: {_assigned(first)}"
@@ -155,7 +155,7 @@ def _assigned(options: Mapping[str, str]) -> str:
 
 
 def system_answer() -> Answer:
-    """The answer of ``system``: one result."""
+    """Return the answer of ``system``: one result."""
     system, state, judged = probe_system(), machine_state(), quietness()
     row = {
         "key": system.key,
@@ -185,7 +185,7 @@ def system_answer() -> Answer:
 
 
 def agreement_answer(report: AgreementReport) -> Answer:
-    """The answer of ``backends check``: one result per brick that does not compute the same."""
+    """Return the answer of ``backends check``: one result per brick with different outputs."""
     verdicts = ", ".join(f"{report.count(verdict)} {verdict}" for verdict in Outcome)
     sides = f"{report.backend} in {report.dtype} beside {report.against}"
     return Answer.of(
@@ -202,7 +202,7 @@ def agreement_answer(report: AgreementReport) -> Answer:
 
 
 def database_answer(store: Store) -> Answer:
-    """The answer of ``db info``: one result per combination that something was measured under."""
+    """Return the answer of ``db info``: one result per combination with measurements."""
     info = store.info()
     systems, stacks = info["systems"], info["stacks"]
     rows = [
@@ -243,6 +243,6 @@ def database_answer(store: Store) -> Answer:
 
 
 def merge_answer(added: Transferred) -> Answer:
-    """The answer of ``db merge``: what was new."""
+    """Return the answer of ``db merge``: the number of new rows."""
     row = asdict(added)
     return Answer([row], summary=["new: " + ", ".join(f"{name} {count}" for name, count in row.items())])

@@ -1,4 +1,4 @@
-"""What a model was measured on and with, as rows of words; each with the keys that find it in the database."""
+"""System, stack and conditions of a model's measurements as rows of words, with their database keys."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Fact:
     """One row.
 
     Attributes:
-        term: What it is.
-        text: What it says.
-        note: What else is to be known of it; empty where nothing is.
+        term: Name of the fact.
+        text: The fact.
+        note: More about it; may be empty.
         keys: Kind of key (``system``, ``stack``, ``model``, ``measurement``, ``run``) to key.
     """
 
@@ -35,17 +35,17 @@ class Fact:
 
 
 def spelt_system(system: System) -> str:
-    """A machine in a few words."""
+    """Write a machine in a few words."""
     return f"{system.cpu}, {counted(system.physical_cores, 'core')}" + "".join(f", {gpu}" for gpu in system.gpus)
 
 
 def spelt_stack(stack: Stack) -> str:
-    """A runtime in a few words."""
+    """Write a runtime in a few words."""
     return " ".join(f"{name} {version}" for name, version in stack.versions) or stack.backend
 
 
 def figures_of(section: Section) -> list[Fact]:
-    """The latencies of a model, with their intervals; what is not known says why."""
+    """Return the latencies of a model with their intervals; unknown ones have a reason."""
     entry, truth = section.estimate, section.truth
     found = {} if truth is None else {"model": truth.key, "measurement": truth.id}
     whole = _within(entry.truth.ms, entry.truth.ci95_ms)
@@ -94,7 +94,7 @@ def _noted(note: str, ms: float | None, measured_ms: float | None) -> str:
 
 
 def place_of(section: Section) -> list[Fact]:
-    """The setup in a line: machine, runtime, conditions, dimensions, and how quiet it was."""
+    """Return machine, runtime, conditions, dimensions and quietness in a line."""
     entry, choice = section.estimate, section.choice
     if choice is None:
         return []
@@ -111,7 +111,7 @@ def place_of(section: Section) -> list[Fact]:
 
 
 def facts_of(section: Section) -> Iterator[Fact]:
-    """The setup of a model's measurements."""
+    """Yield system, stack and conditions of a model's measurements."""
     entry, model, choice = section.estimate, section.model, section.choice
     place, cutting = entry.place, entry.model.cutting
     if model is not None:
@@ -152,7 +152,7 @@ def facts_of(section: Section) -> Iterator[Fact]:
 
 
 def _undisturbed(ms: float, share: float | None) -> str:
-    """The undisturbed latency, and how many visits it is known from."""
+    """Write the undisturbed latency, and the share of undisturbed visits."""
     if share is None or share < _FEW:
         return f"fast visits {milliseconds(ms)} ms; too few visits were undisturbed"
     return f"undisturbed {milliseconds(ms)} ms, {percent(share)} of the visits"

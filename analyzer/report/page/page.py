@@ -1,4 +1,4 @@
-"""The page as text: templates filled with what the sections say."""
+"""The page as text: templates filled from sections."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _LISTED = 10
 
 
 def render_page(sections: Sequence[Section], *, notes: Sequence[str] = ()) -> str:
-    """One HTML file that shows models; it loads nothing, and no name in it is taken for markup.
+    """Return one HTML file about models; it loads nothing, and names cannot become markup.
 
     Args:
         sections: The models.
-        notes: What else is to be said of how they were measured, each a sentence.
+        notes: More sentences about the measurements.
     """
     rows = {section.name: tuple(layer_rows(section)) for section in sections}
     colours = _colours([*rows.values()])
@@ -78,7 +78,7 @@ def render_page(sections: Sequence[Section], *, notes: Sequence[str] = ()) -> st
 
 
 def _shown(number: int, section: Section, rows: Sequence[LayerRow]) -> dict[str, Any]:
-    """What the templates write of a model; its scripts draw the rest."""
+    """Return the values of a model for the templates; scripts draw the rest."""
     ranked = operators(rows)
     return {
         "number": number,
@@ -99,7 +99,7 @@ def _shown(number: int, section: Section, rows: Sequence[LayerRow]) -> dict[str,
 
 
 def _listed(ranked: Sequence[Operator]) -> Iterator[Operator]:
-    """The operators one by one, and what is left together."""
+    """Yield the costly operators one by one, and the rest as one."""
     yield from ranked[:_LISTED]
     rest = ranked[_LISTED:]
     if rest:
@@ -112,7 +112,7 @@ def _listed(ranked: Sequence[Operator]) -> Iterator[Operator]:
 
 
 def _falls(entry: Estimate) -> Iterator[tuple[CauseRow, float, float]]:
-    """Causes, each with where its bar begins and how wide it is, in percent of the widest sum."""
+    """Yield the causes with begin and width of their bars, in percent of the widest sum."""
     bars = [*placed(rows_of(entry))]
     ends = [sorted((bar.begin, bar.end)) for bar in bars]
     most = max((high for _, high in ends), default=0.0) or 1.0
@@ -121,7 +121,7 @@ def _falls(entry: Estimate) -> Iterator[tuple[CauseRow, float, float]]:
 
 
 def _colours(models: Sequence[Sequence[LayerRow]]) -> dict[str, int]:
-    """The operators that take most of the time of models, each with the number of its colour."""
+    """Return a colour number for each operator with much time."""
     totals: dict[str, float] = {}
     for some in models:
         for operator in operators(some):
@@ -152,12 +152,12 @@ def _within(value: float, bounds: tuple[float, float]) -> str:
 
 
 def _percent(share: float) -> str:
-    """A share; a little is not nothing."""
+    """Write a share; a small one is not written as zero."""
     return "<1%" if 0 < share < 0.005 else percent(share)
 
 
 def _fixed(value: float, digits: int) -> str:
-    """A number with the decimals of its column."""
+    """Write a number with the decimals of its column."""
     return f"<{10**-digits:.{digits}f}" if 0 < value < 0.5 * 10**-digits else f"{value:,.{digits}f}"
 
 

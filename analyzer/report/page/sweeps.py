@@ -1,4 +1,4 @@
-"""Models against one of their dimensions: a table, and two charts whose lines stand in the page as they are drawn."""
+"""Sweeps of models over one dimension: a table and two charts as SVG."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CLOSE = 0.07
 
 @dataclass(frozen=True, slots=True)
 class SweepDot:
-    """A size: where it stands, what it says, and whether bricks of it are interpolated."""
+    """One size: place, label, and true for interpolated bricks."""
 
     x: float
     y: float
@@ -46,7 +46,7 @@ class Chart:
         columns: Place and label of sizes.
         rows: Place and label of values.
         line: Corners of the line.
-        band: Corners of the intervals; empty where none is known.
+        band: Corners of the intervals; empty if none is known.
         bounds: Places of the lower bounds.
         dots: The sizes.
     """
@@ -63,16 +63,16 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A sweep as the page has it.
+    """A sweep on the page.
 
     Attributes:
         name: The model.
-        dimension: What varies.
-        unit: What throughput counts.
+        dimension: The dimension that varies.
+        unit: Unit of the throughput.
         points: One row per size.
-        batch: The best batch in words; empty where there is none.
-        read: Whether bricks of a size are interpolated.
-        bounded: Whether a lower bound of a size is known.
+        batch: The best batch in words; empty if it is unknown.
+        read: True if bricks of a size are interpolated.
+        bounded: True if a lower bound of a size is known.
         charts: Latency and throughput.
     """
 
@@ -87,7 +87,7 @@ class Shown:
 
 
 def shown_sweeps(estimates: Sequence[Estimate]) -> Iterator[Shown]:
-    """The sweeps that there are among some estimates (``constructor.sweep``)."""
+    """Yield the sweeps among estimates (``constructor.sweep``)."""
     for row in (sweep.record() for sweep in swept(estimates)):
         drawn = drawn_sweep(row)
         yield Shown(
@@ -155,7 +155,7 @@ def _chart(sweep: Sweep, *, rate: bool) -> Chart:
 
 
 def _apart(sizes: Sequence[int], octaves: float) -> list[int]:
-    """Those sizes whose labels do not overlap, the largest among them."""
+    """Return the sizes with labels that do not overlap; the largest is among them."""
     kept: list[int] = []
     for size in reversed(sizes):
         if not kept or math.log2(kept[-1] / size) / octaves >= _CLOSE:
@@ -164,6 +164,6 @@ def _apart(sizes: Sequence[int], octaves: float) -> list[int]:
 
 
 def _step(least: float) -> float:
-    """The next of 1, 2, 2.5 and 5 times a power of ten."""
+    """Return the next of 1, 2, 2.5 and 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(least))
     return next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= 0.999 * least)

@@ -50,12 +50,12 @@ def unique_share(models: Sequence[ModelShare], *, title: str) -> Figure:
 
 
 def similarity_grid(names: Sequence[str], matrix: Sequence[Sequence[float]], *, title: str) -> Figure:
-    """Jaccard similarity of every two models' sets of bricks (DLBricks, Fig. 7).
+    """Draw the Jaccard similarity of the brick sets of every two models (DLBricks, Fig. 7).
 
     Args:
         names: Names of the models.
         matrix: Similarities from 0 to 1, in the order of the names.
-        title: What is compared.
+        title: Title of the plot.
     """
     count = len(names)
     side = max(4.5, 2.6 + (0.42 if count <= _WRITTEN_CELLS else 0.24) * count)
@@ -89,8 +89,8 @@ class Reading:
     Attributes:
         length: The length.
         ms: Latency.
-        ci95_ms: Its interval; None where it is not known.
-        items: What one execution makes or takes, for throughput.
+        ci95_ms: Its interval; None if it is unknown.
+        items: Items of one execution, for the throughput.
     """
 
     length: int
@@ -99,11 +99,11 @@ class Reading:
     items: int
 
     def height(self, *, rate: bool) -> float:
-        """The latency in ms, or throughput per second."""
+        """Return the latency in ms, or throughput per second."""
         return 1000.0 * self.items / self.ms if rate else self.ms
 
     def ends(self, *, rate: bool) -> tuple[float, float] | None:
-        """The interval of it; the rate of a latency that may be nothing is at most a thousand times as high."""
+        """Return its interval; a rate is at most a thousand times its value, since a latency may be near zero."""
         if self.ci95_ms is None or not rate:
             return self.ci95_ms
         low, high = self.ci95_ms
@@ -115,14 +115,14 @@ class Sweep:
     """One model against one of its dimensions.
 
     Attributes:
-        title: What it is.
-        label: What the dimension counts.
-        unit: What throughput counts.
-        measured: Where it was measured, in order.
-        between: What is read between, the measured lengths among it, in order.
-        bounds: The lower bound where it is known, in order.
-        read: Lengths of which bricks were read between others; in order, and among ``between``.
-        joined: ``between`` holds nothing else: the line only joins them.
+        title: Title of its column.
+        label: Unit of the dimension.
+        unit: Unit of the throughput.
+        measured: Measured lengths, in order.
+        between: Measured and interpolated lengths, in order.
+        bounds: Known lower bounds, in order.
+        read: Lengths with interpolated bricks; in order, and part of ``between``.
+        joined: True if ``between`` has only measured lengths: the line only joins them.
     """
 
     title: str
@@ -136,11 +136,13 @@ class Sweep:
 
 
 def sweeps(found: Sequence[Sweep], *, title: str) -> Figure:
-    """Latency above and throughput below, one column per sweep; dots are measured, rings, lines and bands interpolated.
+    """Draw latency above and throughput below, one column per sweep.
+
+    Dots are measured; rings, lines and bands are interpolated.
 
     Args:
         found: The sweeps, each with at least one length.
-        title: What was measured.
+        title: Title of the plot.
     """
     figure = new_figure(5.2 * len(found), 6.4, title=title)
     for column, sweep in zip(figure.subplots(2, len(found), sharex="col", squeeze=False).T, found, strict=True):

@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 from dlbricks.analyzer.findings.finding import Finding
+from dlbricks.analyzer.report.units import milliseconds
 from dlbricks.db import Store
 
 from ..conftest import Reported
@@ -67,7 +68,7 @@ def test_the_first_sentence_says_where_the_time_goes(reported: Reported) -> None
     measured = section.estimate.truth.ms
     assert measured is not None
     assert text.index("One inference takes") < text.index("Savings:") < text.index("Measured")
-    assert f"One inference takes {measured:.3f} ms" in text or f"{measured:.3g}" in text
+    assert f"One inference takes {milliseconds(measured)} ±" in text
     assert f"of type {first}" in text
 
 
