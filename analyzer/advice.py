@@ -349,9 +349,7 @@ def _default(known: Sequence[Side], best: Side) -> Side | None:
     """Return the default combination, under the conditions of the best if possible."""
 
     def chosen(side: Side) -> int:
-        """Return the options with values other than the default; an option unknown to the other version does not
-        count.
-        """
+        """Return the options that differ from the default; unknown options do not count."""
         stack = side.choice.stack
         defaults = default_options(stack.backend, stack.device)
         return sum(defaults.get(name, value) != value for name, value in stack.options)

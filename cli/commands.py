@@ -1,8 +1,7 @@
 """The command line: each command calls one public function and writes its answer.
 
 Exit codes: 0 done, 1 a clear one-line error, 2 wrong usage, 3 done but incomplete, 4 a limit crossed. Answers go to
-stdout alone, everything else to stderr. What a command needs is imported when it runs, so that ``dlbricks --help`` is
-instant.
+stdout, everything else to stderr. Commands import their modules when they run, so that ``dlbricks --help`` is instant.
 """
 
 from __future__ import annotations
@@ -203,7 +202,7 @@ def run(
     form: str,
     **options: Any,
 ) -> None:
-    """Measure the bricks of a suite that are not measured yet; resumes by itself.
+    """Measure the unmeasured bricks of a suite. A repeated call continues an interrupted one.
 
     \b
     Example:
@@ -234,7 +233,7 @@ def run(
 
 
 def _store(database: str, *, dry_run: bool) -> AbstractContextManager[Store]:
-    """Where results go. A forecast leaves no trace: what is there is read, and where nothing is, nothing is made."""
+    """Open the database of the results. A forecast neither creates nor changes one."""
     from ..db import Store
     from ..db.merging import open_for_results
     from ..db.place import DatabasePlace

@@ -1,4 +1,4 @@
-"""Commands of a fleet: what a campaign measures on which machine, a machine's worker, how far all of it is."""
+"""Commands of a fleet: campaigns, workers, status."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def fleet() -> None:
 @database_option
 @format_options
 def fleet_plan(*, campaign: Path, dry_run: bool, database: str, form: str) -> None:
-    """Queue what a campaign asks for and no node has measured or is about to; doing it twice adds nothing.
+    """Queue the measurements of a campaign that are missing. A repeated call adds nothing.
 
     \b
     Example:
@@ -88,7 +88,7 @@ def fleet_plan(*, campaign: Path, dry_run: bool, database: str, form: str) -> No
 def fleet_work(
     *, node: str | None, state: Path | None, once: bool, drain: bool, quiet: bool, database: str, form: str, **how: Any
 ) -> None:
-    """Measure what is queued for this machine, until it is told to end (SIGTERM).
+    """Measure the queued jobs of this machine until SIGTERM.
 
     \b
     Example:
@@ -105,7 +105,7 @@ def fleet_work(
 
 
 def _state() -> Path:
-    """Where a service of systemd, or else a user, keeps what outlives a process."""
+    """Return the state folder of a systemd service, or of the user."""
     service = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
     home = os.environ.get("XDG_STATE_HOME")
     return Path(service or home or Path.home() / ".local" / "state") / "dlbricks"
@@ -116,7 +116,7 @@ def _state() -> Path:
 @database_option
 @format_options
 def fleet_status(*, campaign: str | None, database: str, form: str) -> None:
-    """How far campaigns are, what each node does, what failed, and when all may be done.
+    """Show the progress of campaigns, the nodes, the failures, and the expected end.
 
     \b
     Example:

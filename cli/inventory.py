@@ -1,4 +1,4 @@
-"""Commands that show what there is: models, bricks, runtimes, this machine."""
+"""Commands about models, bricks, runtimes and this machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .options import (
 
 @click.group()
 def models() -> None:
-    """The models of the built-in zoo."""
+    """List or export the models of the built-in zoo."""
 
 
 @models.command("list")
@@ -77,7 +77,7 @@ def models_export(*, out: Path, form: str, **options: Any) -> None:
 
 @click.group()
 def brick() -> None:
-    """The bricks of a suite, and what was measured of them."""
+    """Show the bricks of a suite and their measurements."""
 
 
 @brick.command("list")
@@ -122,7 +122,7 @@ def brick_show(*, key: str, suite: Path | None, database: str, form: str) -> Non
 @click.option("--force", is_flag=True, help="Replace a file that is there.")
 @format_options
 def brick_export(*, key: str, suite: Path, out: Path | None, seed: int, force: bool, form: str) -> None:
-    """A brick as self-contained ONNX with seeded weights, for any other tool.
+    """Write a brick as self-contained ONNX with seeded weights, for other tools.
 
     \b
     Example:
@@ -135,13 +135,13 @@ def brick_export(*, key: str, suite: Path, out: Path | None, seed: int, force: b
 
 @click.group()
 def backends() -> None:
-    """The runtimes that can execute bricks."""
+    """Show, install or check the runtimes that execute bricks."""
 
 
 @backends.command("list")
 @format_options
 def backends_list(*, form: str) -> None:
-    """What can run here, on which device, and what is missing.
+    """List the runtimes, their devices, and the reasons for missing ones.
 
     \b
     Example:
@@ -162,7 +162,7 @@ def backends_list(*, form: str) -> None:
 )
 @format_options
 def backends_install(*, name: str, again: bool, python: str | None, form: str) -> None:
-    """Install a runtime that needs an environment of its own; the one that dlbricks runs in stays as it is.
+    """Install a runtime in a separate environment; the environment of dlbricks stays unchanged.
 
     \b
     Example:
@@ -189,7 +189,7 @@ def backends_install(*, name: str, again: bool, python: str | None, form: str) -
 @quiet_option
 @format_options
 def backends_check(*, name: str, suite: Path, quiet: bool, form: str, **options: Any) -> None:
-    """Whether a runtime computes what another one does, brick by brick.
+    """Compare the outputs of two runtimes, brick by brick.
 
     \b
     Example:
@@ -250,7 +250,7 @@ def backends_plans(
 @wait_option
 @format_options
 def system(*, ceilings: bool, threads: int | None, database: str, quiet: bool, form: str, **options: Any) -> None:
-    """This machine as recorded, and whether it is quiet enough to measure; or what it does at most.
+    """Show this machine and its quietness, or measure its ceilings.
 
     \b
     Example:

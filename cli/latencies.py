@@ -1,6 +1,6 @@
-"""Commands that answer from what is stored: estimates, kernels, comparisons, history, advice.
+"""Commands that read stored results: estimates, kernels, comparisons, history, advice.
 
-Nothing is measured, but for what ``history --confirm`` asks for.
+Only ``history --confirm`` measures.
 """
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ def each_measured(
     measure: Callable[[int, list[ModelSource], float | None], Report],
     spent_s: Callable[[Report], float],
 ) -> list[Report]:
-    """One report per number of threads.
+    """Return one report per number of threads.
 
     Args:
         threads: The numbers; 0 means all physical cores.
-        models: Whole models; with several numbers the name of each ends in ``@t2``.
-        budget_s: Total time of all; None: as long as it takes.
-        progress: Shows which number is measured.
-        measure: Measures with one number, the models and seconds given.
-        spent_s: What of its share a report used up.
+        models: Whole models; for several numbers, each name ends in ``@t2``.
+        budget_s: Total time of all; None: unlimited.
+        progress: Shows the number of threads.
+        measure: Measures with one number of threads, the given models and seconds.
+        spent_s: Returns the spent part of the budget of a report.
     """
     if len(threads) > 1:
         from ..generator.machine.cores import physical_cores
@@ -91,10 +91,10 @@ def each_measured(
 
 
 def each_estimated(threads: Sequence[int], estimate: Callable[[int | None], Estimates]) -> Estimates:
-    """Estimates for several numbers of threads, those of a model side by side, its name with ``@t2`` at its end.
+    """Return estimates for several numbers of threads, grouped by model, with ``@t2`` at the end of each name.
 
     Args:
-        threads: The numbers, of which 0 may mean another one; one number, or none, for estimates as they are.
+        threads: The numbers, of which 0 may mean another one; at most one number: estimates without a suffix.
         estimate: Estimates every model with one number.
     """
     from ..analyzer.estimation.estimates import Estimates
@@ -180,7 +180,7 @@ def estimate(
 @database_option
 @format_options
 def kernels(*, every: bool, database: str, form: str, **options: Any) -> None:
-    """The kernels that ran for models, with their share of time, matrix units, and what fell back to another device.
+    """Show the executed kernels of models: share of time, matrix units, other devices.
 
     \b
     Example:
@@ -274,7 +274,7 @@ def compare(
 
 
 def _two_files(models: Sequence[str]) -> bool:
-    """Whether the arguments are two files."""
+    """Return true if the arguments are two files."""
     return len(models) == 2 and all(Path(model).is_file() for model in models)
 
 
@@ -350,7 +350,7 @@ def history(
     form: str,
     **options: Any,
 ) -> None:
-    """Every stored run of models over time, and where their latency changed: by versions or by the machine.
+    """Show the stored runs of models over time, and changes of latency by versions or by the machine.
 
     \b
     Example:
@@ -386,7 +386,7 @@ def history(
 @database_option
 @format_options
 def advise(*, database: str, form: str, **options: Any) -> None:
-    """The fastest stored framework and options for models on this system, and the layers that decide it.
+    """Show the fastest stored framework and options on this system, and the deciding layers.
 
     \b
     Example:

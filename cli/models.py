@@ -1,4 +1,4 @@
-"""How commands take models: which ones, and what of them is bound, chosen and loaded."""
+"""Model arguments of commands: models, dimensions, control flow, custom operators."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def seconds(text: str) -> float:
-    """A time: seconds, or a number with the unit s, m or h."""
+    """Return the seconds of a time: a number, or one with the unit s, m or h."""
     units = {"s": 1.0, "m": 60.0, "h": 3600.0}
     number, unit = (text[:-1], text[-1]) if text[-1:] in units else (text, "s")
     try:
@@ -38,7 +38,7 @@ def seconds(text: str) -> float:
 
 
 def moment(text: str) -> datetime:
-    """A point in time: ISO 8601, local where it names no time zone, or how long ago, with the unit s, m, h or d."""
+    """Return a point in time: ISO 8601 (local without a time zone), or an age with the unit s, m, h or d."""
     try:
         return datetime.fromisoformat(text).astimezone()
     except ValueError:
@@ -90,7 +90,7 @@ def lengths(text: str) -> tuple[int, ...]:
 
 
 def _positive(text: str, wrong: str, zero: str) -> tuple[int, ...]:
-    """Sizes of at least 1; else what to say of what is no list of sizes, and of one that holds a zero."""
+    """Return sizes of at least 1; other text gives an error that names the rule."""
     try:
         found = sizes(text)
     except ValueError as error:
@@ -121,7 +121,7 @@ def setting(text: str) -> tuple[str, str]:
 
 
 def share(text: str) -> float:
-    """A positive share: ``3%`` or ``0.03``."""
+    """Return a positive share: ``3%`` or ``0.03``."""
     number, unit = (text[:-1], 100.0) if text.endswith("%") else (text, 1.0)
     try:
         value = float(number) / unit
@@ -135,7 +135,7 @@ def share(text: str) -> float:
 
 
 def saving(text: str) -> float:
-    """A limit of what a finding may save: ``saving>10%``."""
+    """Return the limit in ``saving>10%``."""
     word, sign, number = text.replace(" ", "").partition(">")
     if word != "saving" or not sign:
         raise click.BadParameter(f"{text!r} is no limit; write 'saving>10%'")
@@ -146,11 +146,10 @@ PLACE = click.Path(path_type=Path)
 
 
 class _Output(click.Path):
-    """A place to write to, checked before a command measures anything for it.
+    """An output file or folder, checked before a command measures anything for it.
 
     Args:
-        folder: Whether the place is a folder, which may be made with its parents; False: a file in a folder that
-            exists.
+        folder: True for a folder, made with its parents; False for a file in an existing folder.
     """
 
     def __init__(self, *, folder: bool) -> None:
@@ -288,7 +287,7 @@ _MANIFEST = "manifest.json"
 
 
 def _refuse_suite(path: Path) -> None:
-    """Refuse a suite where models are expected: its bricks would count as models.
+    """Refuse a suite among models: its bricks would count as models.
 
     Raises:
         UsageError: The path is a suite, or its folder of bricks.

@@ -139,7 +139,7 @@ stack_options = stacked(
 
 
 def check_runtime_options(graph: str) -> None:
-    """Refuse options of a runtime where the graph is the model's own, which no runtime has a part in.
+    """Refuse options of a runtime with the model's own graph, which does not depend on one.
 
     Raises:
         UsageError: One of ``runtime_options`` was given.
@@ -226,7 +226,7 @@ history_options = stacked(
 
 
 def _without_visits(context: click.Context, _parameter: click.Parameter, budget_s: float | None) -> float | None:
-    """Refuse a number of visits beside a time that decides it; ``--visits`` is read first."""
+    """Refuse ``--visits`` together with ``--budget``; ``--visits`` is read first."""
     if budget_s is not None and context.get_parameter_source("visits") is not ParameterSource.DEFAULT:
         raise click.UsageError("--budget takes as many visits as fit into it; leave --visits out", context)
     return budget_s

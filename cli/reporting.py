@@ -76,10 +76,10 @@ def report(
     form: str,
     **options: Any,
 ) -> None:
-    """All of it in one call: decompose, measure, find what is missed, try the remedies, write one page to forward.
+    """Measure models, find and prove savings, and write one page with all of it.
 
-    What is stored is not measured again, and what was proven not tried again. Without options it measures with ONNX
-    Runtime and one thread. With --no-measure, the options of the runtime choose among what is stored.
+    Stored measurements and proofs are not repeated. The default is ONNX Runtime with one thread. With --no-measure, the
+    options of the runtime choose among stored results.
 
     \b
     Example:
@@ -115,7 +115,7 @@ def report(
 
 
 def take_setup(options: dict[str, Any], *, stored: bool) -> Setup:
-    """Take how to measure out of a command's options; what is missing is picked where something is to be measured."""
+    """Remove the options of a setup from a command's options; open ones get defaults if the command measures."""
     from ..analyzer.reporting import Setup, SetupFields, set_up
 
     how = {name: options.pop(name) for name in SetupFields.__annotations__}
@@ -127,12 +127,12 @@ def take_setup(options: dict[str, Any], *, stored: bool) -> Setup:
 
 
 def open_for_results(database: str) -> AbstractContextManager[Store]:
-    """The database, made where there is none."""
+    """Open the database; make it if it is missing."""
     return open_store(database, stored=False)
 
 
 def open_store(database: str, *, stored: bool) -> AbstractContextManager[Store]:
-    """The database: with what is stored alone, or for results too."""
+    """Open the database, read-only if the command only reads."""
     from ..db import Store
     from ..db.merging import open_for_results
 
@@ -158,10 +158,10 @@ def open_store(database: str, *, stored: bool) -> AbstractContextManager[Store]:
 def predict(
     *, target: float, budget_s: float | None, stored: bool, database: str, quiet: bool, form: str, **options: Any
 ) -> None:
-    """Latency of models in seconds: stored bricks, predictions of the rest, and measurements of what decides.
+    """Predict the latency of models in seconds: stored bricks, predictions, and a few measurements.
 
     Bricks are measured until every interval is as narrow as the target, or the budget (10s unless given) is spent. With
-    --no-measure nothing is. Bricks that ship with the package stand in for what is not stored.
+    --no-measure, none is measured. Bricks that ship with the package replace missing ones.
 
     \b
     Example:
@@ -240,10 +240,11 @@ def tokens(
     form: str,
     **options: Any,
 ) -> None:
-    """How fast a language model answers: time to first token, time per token, tokens per second.
+    """Estimate the speed of a language model: time to first token, time per token, tokens per second.
 
-    PROMPT is the model that fills a cache of keys and values, STEP the one that extends it by a token; or the name that
-    both begin with in the zoo. Bricks are measured at a few lengths; what lies between is interpolated, and marked.
+    PROMPT is the model that fills a cache of keys and values, STEP the one that extends it by a token. A common
+    beginning of
+    two zoo names also works. Bricks are measured at a few lengths; latencies between them are interpolated, and marked.
 
     \b
     Example:
@@ -304,7 +305,7 @@ def tokens(
 @wait_option
 @format_options
 def analyze(*, fail_on: float | None, every: bool, database: str, quiet: bool, form: str, **options: Any) -> None:
-    """What models miss: findings with their savings, what to do, and proofs.
+    """Find missed optimisations of models, with savings, remedies and proofs.
 
     \b
     Example:

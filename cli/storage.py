@@ -1,4 +1,4 @@
-"""Commands to keep results and hand them on: the database, and manifests to reproduce what was measured."""
+"""Commands about databases and manifests."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from .options import (
 
 @click.group()
 def db() -> None:
-    """The database of measurements."""
+    """Show, export, merge or upgrade a database of measurements."""
 
 
 @db.command("info")
 @database_option
 @format_options
 def db_info(*, database: str, form: str) -> None:
-    """What a database holds.
+    """Show the contents of a database.
 
     \b
     Example:
@@ -58,7 +58,7 @@ def db_info(*, database: str, form: str) -> None:
 @database_option
 @format_options
 def db_export(*, file: Path, kind: str | None, suite: Path | None, database: str, form: str, **options: Any) -> None:
-    """Write the measurements to a new file: a table (.csv, .parquet) or a database (.db) to hand on.
+    """Export measurements to a new file: a table (.csv, .parquet) or a database (.db).
 
     \b
     Example:
@@ -80,7 +80,7 @@ def db_export(*, file: Path, kind: str | None, suite: Path | None, database: str
 @database_option
 @format_options
 def db_merge(*, other: str, node: str | None, database: str, form: str) -> None:
-    """Add what another database holds; doing it twice adds nothing.
+    """Merge another database into this one. A repeated call adds nothing.
 
     \b
     Example:
@@ -127,7 +127,7 @@ def db_upgrade(*, database: str, form: str) -> None:
 @database_option
 @format_options
 def manifest(*, suite: Path, out: Path, database: str, form: str, **options: Any) -> None:
-    """Write down what a run of a suite measured, on and with what, for others to reproduce (docs/reproducing.md).
+    """Write a manifest of a measured suite, for others to reproduce.
 
     \b
     Example:
@@ -178,7 +178,7 @@ def manifest(*, suite: Path, out: Path, database: str, form: str, **options: Any
 def reproduce(
     *, file: Path, out: Path | None, fail_on: tuple[str, ...], every: bool, quiet: bool, form: str, **options: Any
 ) -> None:
-    """Measure what a manifest says once more, in its environment, and compare; name all that differs here.
+    """Repeat the measurements of a manifest in its environment, and compare; name all differences.
 
     \b
     Example:

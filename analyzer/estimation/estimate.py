@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Unpack
 
 from ...bricks.decomposition import Failed
@@ -21,7 +21,7 @@ from ...generator.decomposition.decompose import Model, decompose, readable, sou
 from ...models import ModelSource
 from .estimates import Estimates
 from .learning import Gaps, learn
-from .query import Query, QueryFields, asked, chosen_stack, matching
+from .query import Query, QueryFields, asked, chosen_stack
 from .reading import read_evidence, request_of
 
 # The decomposition of a model by the kind of graph that is asked for; the generator's ``cutter`` does the cutting.
@@ -134,28 +134,7 @@ def estimate(
         raise UsageError("settings are given, and a field of them beside", remedy="give all of it in one")
     if settings is None and graph is None and not predict:
         cut, models = stored_cut(store, models, wanted, cut, oracle)
-    found = Estimates(tuple(estimates_in(store, models, wanted, cut, oracle=oracle, predict=predict)))
-    if wanted != Query() and not predict and all(entry.place.system is None for entry in found):
-        _require_match(store, found, wanted)
-    return found
-
-
-def _require_match(store: Store, found: Estimates, query: Query) -> None:
-    """Refuse a query that excludes every stored measurement of the models.
-
-    Raises:
-        UsageError: The models are measured under other conditions; the message lists these.
-    """
-    keys = {part.key for entry in found for part in entry.parts.sequences}
-    others = matching(store, keys, Query()) if keys else []
-    if others:
-        given = " ".join(f"{name}={value}" for name, value in asdict(query).items() if value is not None)
-        stored = dict.fromkeys(
-            f"--backend {choice.stack.backend} --device {choice.stack.device} --threads {choice.conditions.threads} "
-            f"--cache {choice.conditions.cache} --dtype {choice.conditions.dtype}"
-            for choice in others
-        )
-        raise UsageError(f"nothing is measured with {given}", remedy=f"measured with: {', or '.join(stored)}")
+    return Estimates(tuple(estimates_in(store, models, wanted, cut, oracle=oracle, predict=predict)))
 
 
 def stored_cut(
