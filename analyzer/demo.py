@@ -122,7 +122,7 @@ def demo_answer(result: Demo) -> Answer:
         summary=[
             *answer.summary,
             f"{made.unique} of {made.sequences} layers are unique ({share}); {known}, in {duration(took.wall_s)}.",
-            "ratio = estimate / measured [95 % interval]. The critical path: if branches ran at once.",
+            "ratio = estimate / measured [95% interval]. Critical path: branches run at the same time.",
             f"Suite, database and {len(result.plots)} plots: {result.folder}/",
             *([] if result.page is None else [f"Where the time goes, and what would save some: {result.page}"]),
         ],

@@ -128,8 +128,8 @@ def demo(*, out: Path, quiet: bool, form: str) -> None:
     "--jobs", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Processes that decompose."
 )
 @click.option("--annotate", is_flag=True, help="Write the models' names and occurrences into the suite.")
-@click.option("--decoys", type=click.IntRange(min=0), default=0, metavar="N", help="Mix in N bricks of no model.")
-@click.option("--decoy-seed", metavar="S", help="Secret that decoys are drawn from; keep it to yourself.")
+@click.option("--decoys", type=click.IntRange(min=0), default=0, metavar="N", help="Mix in N random bricks.")
+@click.option("--decoy-seed", metavar="S", help="Secret seed of the decoys; keep it private.")
 @plot_option
 @quiet_option
 @format_options
@@ -160,7 +160,7 @@ def generate(*, plot: Path | None, quiet: bool, form: str, **options: Any) -> No
     "models",
     multiple=True,
     metavar="MODEL...",
-    help="Whole models, visited in turn with the bricks; after the suite, repeatable.",
+    help="Whole models to measure alternately with the bricks; after the suite, repeatable.",
 )
 @click.argument("more", nargs=-1, metavar="")
 @binding_options
@@ -174,14 +174,14 @@ def generate(*, plot: Path | None, quiet: bool, form: str, **options: Any) -> No
     metavar="NAME",
     help="Also measure each brick with this algorithm; repeatable.",
 )
-@click.option("--kernels", is_flag=True, help="Afterwards also record which kernels run, in a pass apart from timing.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be measured and how long it would take.")
+@click.option("--kernels", is_flag=True, help="Also record the kernels, in a separate pass after timing.")
+@click.option("--dry-run", is_flag=True, help="Only forecast the measurements and their duration.")
 @pace_options
 @click.option(
     "--again",
     type=click.Choice(["noisy", "failed", "all"]),
     multiple=True,
-    help="Measure these although stored; repeatable.",
+    help="Repeat these stored measurements; repeatable.",
 )
 @since_option
 @node_options
@@ -250,8 +250,8 @@ def _store(database: str, *, dry_run: bool) -> AbstractContextManager[Store]:
 @pace_options
 @since_option
 @node_options
-@click.option("--data", is_flag=True, help="Also measure what the values in a model cost it.")
-@click.option("--kernels", is_flag=True, help="Afterwards also record which kernels run, in a pass apart from timing.")
+@click.option("--data", is_flag=True, help="Also measure the effect of the model's own values.")
+@click.option("--kernels", is_flag=True, help="Also record the kernels, in a separate pass after timing.")
 @database_option
 @quiet_option
 @wait_option

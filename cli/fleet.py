@@ -44,14 +44,14 @@ def fleet_plan(*, campaign: Path, dry_run: bool, database: str, form: str) -> No
     envvar="DLBRICKS_NODE",
     metavar="NAME",
     show_default="$DLBRICKS_NODE",
-    help="What you call this machine; the campaign's file names it.",
+    help="Name of this machine in the campaign's file.",
 )
 @click.option(
     "--state",
     type=PLACE,
     metavar="DIR",
     show_default="dlbricks/NODE in $STATE_DIRECTORY, $XDG_STATE_HOME or ~/.local/state",
-    help="Folder on a local disk for what is not pushed yet; of this node alone.",
+    help="Local folder for results that are not pushed yet; for this node alone.",
 )
 @click.option("--once", is_flag=True, help="One job, then end.")
 @click.option("--drain", is_flag=True, help="End when the queue is empty.")
@@ -61,7 +61,7 @@ def fleet_plan(*, campaign: Path, dry_run: bool, database: str, form: str) -> No
     default="5%",
     show_default=True,
     metavar="SHARE",
-    help="Of its processors, what other processes may use when measuring begins.",
+    help="Largest share of the processors in use by other processes when measuring begins.",
 )
 @click.option(
     "--patience",
@@ -79,9 +79,9 @@ def fleet_plan(*, campaign: Path, dry_run: bool, database: str, form: str) -> No
     default="10s",
     show_default=True,
     metavar="TIME",
-    help="How often an empty queue is looked at.",
+    help="Time between two looks at an empty queue.",
 )
-@click.option("--take-over", is_flag=True, help="The name belonged to another machine, which is gone.")
+@click.option("--take-over", is_flag=True, help="Take the name over from a machine that is gone.")
 @quiet_option
 @database_option
 @format_options

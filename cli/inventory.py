@@ -49,17 +49,17 @@ def models_list(*, every: bool, form: str) -> None:
 @binding_options
 @click.option("-o", "--out", type=NEW_FOLDER, required=True, metavar="DIR", help="Folder for the files.")
 @click.option("--force", is_flag=True, help="Replace other files of these names.")
-@click.option("--open", "opened", is_flag=True, help="Leave the lengths of a decoder open, for a loop to run it.")
+@click.option("--open", "opened", is_flag=True, help="Leave the lengths of a decoder open.")
 @click.option(
     "--fuse-attention",
     "attention",
     is_flag=True,
-    help="Attention as one operator, ONNX Runtime's or ONNX's own.",
+    help="Write attention as one operator of ONNX Runtime or ONNX.",
 )
 @click.option(
     "--weights",
     type=click.Choice(["int4", "int8"]),
-    help="Weights of products in few bits, by ONNX Runtime's quantizer.",
+    help="Store weights of products in few bits, by ONNX Runtime's quantizer.",
 )
 @format_options
 def models_export(*, out: Path, form: str, **options: Any) -> None:
@@ -117,9 +117,9 @@ def brick_show(*, key: str, suite: Path | None, database: str, form: str) -> Non
 @brick.command("export")
 @click.argument("key")
 @click.option("--suite", type=PLACE, required=True, metavar="SUITE", help="Suite that holds the brick.")
-@click.option("-o", "--out", type=NEW_FILE, metavar="FILE", help="ONNX file to write; <key>.onnx where not given.")
+@click.option("-o", "--out", type=NEW_FILE, metavar="FILE", help="ONNX file to write; else <key>.onnx.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the weights.")
-@click.option("--force", is_flag=True, help="Replace a file that is there.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
 @format_options
 def brick_export(*, key: str, suite: Path, out: Path | None, seed: int, force: bool, form: str) -> None:
     """Write a brick as self-contained ONNX with seeded weights, for other tools.
@@ -154,7 +154,7 @@ def backends_list(*, form: str) -> None:
 
 @backends.command("install")
 @click.argument("name")
-@click.option("--again", is_flag=True, help="Replace an environment that is there.")
+@click.option("--again", is_flag=True, help="Replace an existing environment.")
 @click.option(
     "--python",
     metavar="PATH",
@@ -177,14 +177,14 @@ def backends_install(*, name: str, again: bool, python: str | None, form: str) -
 @backends.command("check")
 @click.argument("name")
 @suite_argument
-@click.option("--against", metavar="NAME", default="onnxruntime", show_default=True, help="Runtime that is right.")
+@click.option("--against", metavar="NAME", default="onnxruntime", show_default=True, help="Reference runtime.")
 @device_options
 @click.option(
     "--dtype",
     metavar="NAME",
     default="float32",
     show_default=True,
-    help="Precision that the runtime computes in; what is right is in that of each network itself.",
+    help="Precision of the tested runtime; the reference uses the network's own.",
 )
 @quiet_option
 @format_options
@@ -206,7 +206,7 @@ def backends_check(*, name: str, suite: Path, quiet: bool, form: str, **options:
 @backends.command("plans")
 @suite_argument
 @click.option(
-    "--gpu", metavar="NAME|FILE", default="h200", show_default=True, help="GPU that they are for; it need not be here."
+    "--gpu", metavar="NAME|FILE", default="h200", show_default=True, help="GPU of the plans; it need not be here."
 )
 @click.option("--dtype", "dtypes", metavar="NAME", multiple=True, help="Precision in memory; repeatable; else float32.")
 @click.option(
@@ -239,11 +239,11 @@ def backends_plans(
 
 
 @click.command()
-@click.option("--ceilings", is_flag=True, help="Measure what it does at most: arithmetic and bandwidths; stores them.")
-@click.option("--backend", metavar="NAME", help="With --ceilings: only in this runtime, not in all that run here.")
-@click.option("--threads", type=click.IntRange(min=0), metavar="N", help="With --ceilings: threads; 1 where not given.")
-@click.option("--dtype", metavar="NAME", help="With --ceilings: precision; float32 where not given, 'any' for all.")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="With --ceilings: cpu where not given.")
+@click.option("--ceilings", is_flag=True, help="Measure and store the highest arithmetic rates and bandwidths.")
+@click.option("--backend", metavar="NAME", help="With --ceilings: only this runtime; else all.")
+@click.option("--threads", type=click.IntRange(min=0), metavar="N", help="With --ceilings: threads; else 1.")
+@click.option("--dtype", metavar="NAME", help="With --ceilings: precision; else float32; 'any' for all.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="With --ceilings: device; else cpu.")
 @setting_option
 @database_option
 @quiet_option

@@ -115,10 +115,10 @@ def each_estimated(threads: Sequence[int], estimate: Callable[[int | None], Esti
 @model_arguments
 @estimated_split_options
 @estimated_options
-@click.option("--explain", is_flag=True, help="Also show what lies between bricks and model, and where the time goes.")
+@click.option("--explain", is_flag=True, help="Also show time by operator, and the causes between bricks and model.")
 @interpolate_option
-@click.option("--predict", is_flag=True, help="Predict bricks that are not measured from others.")
-@click.option("--layers", is_flag=True, help="Also show each brick's rate, its bound by the machine, and its headroom.")
+@click.option("--predict", is_flag=True, help="Predict unmeasured bricks from others.")
+@click.option("--layers", is_flag=True, help="Also show each brick's rate, roofline bound and headroom.")
 @all_option
 @plot_option
 @database_option
@@ -172,9 +172,7 @@ def estimate(
 
 @click.command()
 @model_arguments
-@click.option(
-    "--whole", is_flag=True, help="Of the whole model, as 'measure --kernels' profiled it; else of its bricks."
-)
+@click.option("--whole", is_flag=True, help="Kernels of the whole model ('measure --kernels'); else of its bricks.")
 @kernel_options
 @all_option
 @database_option
@@ -203,10 +201,12 @@ def kernels(*, every: bool, database: str, form: str, **options: Any) -> None:
     help="What is compared: stored frameworks, options and systems; runs of one; algorithms within one; or two files, "
     "which are run alternately now. Two files are compared so unless this says otherwise.",
 )
-@click.option("--base", metavar="ID|NAME", help="The side that others are compared with; else the first measured.")
-@click.option("--other", "others", multiple=True, metavar="ID|NAME", help="Compare only this side with it; repeatable.")
+@click.option("--base", metavar="ID|NAME", help="The base of the comparison; else the side that was measured first.")
+@click.option(
+    "--other", "others", multiple=True, metavar="ID|NAME", help="Compare only this side with the base; repeatable."
+)
 @comparison_options
-@click.option("--layers", is_flag=True, help="Also list bricks, and what the base would gain by each.")
+@click.option("--layers", is_flag=True, help="Also list bricks, with the base's gain from each.")
 @all_option
 @click.option(
     "--budget",
@@ -215,7 +215,7 @@ def kernels(*, every: bool, database: str, form: str, **options: Any) -> None:
     default="60s",
     show_default=True,
     metavar="TIME",
-    help="Of two files: when to stop, though the verdict is unclear.",
+    help="Two files: time limit, even with an unclear verdict.",
 )
 @quiet_option
 @wait_option
@@ -223,7 +223,7 @@ def kernels(*, every: bool, database: str, form: str, **options: Any) -> None:
     "--fail-on",
     type=click.Choice(["slower", "faster", "unclear"]),
     multiple=True,
-    help="End with exit code 4 where a model has this verdict; repeatable.",
+    help="End with exit code 4 if a model has this verdict; repeatable.",
 )
 @plot_option
 @database_option
@@ -317,7 +317,7 @@ def _gate(options: dict[str, Any], *, budget_s: float, quiet: bool, fail_on: tup
     "--since",
     type=moment,
     metavar="TIME",
-    help="Only changes from then on: ISO 8601 or how long ago, for example 2026-11-23 or 7d.",
+    help="Only changes after this time: ISO 8601 or an age, for example 2026-11-23 or 7d.",
 )
 @click.option("--runs", is_flag=True, help="Also list the runs.")
 @click.option(
@@ -326,14 +326,14 @@ def _gate(options: dict[str, Any], *, budget_s: float, quiet: bool, fail_on: tup
     type=PLACE,
     nargs=2,
     metavar="OLD NEW",
-    help="Measure the newest alarm again here, both environments in turn; each a lock file or a Python.",
+    help="Measure the newest alarm again here, alternating both environments; each a lock file or a Python.",
 )
 @all_option
 @click.option(
     "--fail-on",
     type=click.Choice(["change", "slower", "faster"]),
     multiple=True,
-    help="End with exit code 4 where a model changed so, unless the machine did; repeatable.",
+    help="End with exit code 4 for such a change, unless the machine changed; repeatable.",
 )
 @plot_option
 @database_option

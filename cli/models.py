@@ -211,14 +211,14 @@ binding_options = stacked(
         "branches",
         multiple=True,
         metavar="[NODE=]then|else",
-        help="Branch of an If whose condition is not constant; 'observed': as one execution takes it; repeatable.",
+        help="Branch of an If without a constant condition; 'observed': from one execution; repeatable.",
     ),
     click.option(
         "--trip",
         "trips",
         multiple=True,
         metavar="[NODE=]N",
-        help="Iterations of a Loop whose number is not constant; 'observed': as one execution does; repeatable.",
+        help="Iterations of a Loop without a constant number; 'observed': from one execution; repeatable.",
     ),
 )
 
@@ -238,7 +238,7 @@ custom_ops_option = click.option(
     expose_value=False,
     is_eager=True,
     callback=_register,
-    help="Shared library of custom operators for ONNX Runtime: its code runs in workers, as you; repeatable.",
+    help="Shared library of custom operators for ONNX Runtime. Its code runs in workers with your rights; repeatable.",
 )
 """Read before other options: what is measured with libraries is measured on a stack of theirs."""
 

@@ -44,7 +44,7 @@ _granularity = click.option(
     default=1,
     show_default=True,
     metavar="N",
-    help="Most layers per sequence.",
+    help="Largest number of layers per sequence.",
 )
 
 _connected = click.option("--connected", is_flag=True, help="Sequences may be connected windows, not paths only.")
@@ -56,7 +56,7 @@ _graph = click.option(
     type=_GRAPHS,
     default="source",
     show_default=True,
-    help="Which graph is decomposed: the model's own, the same along the runtime's fusions, or what it executes.",
+    help="Which graph is decomposed: the model's own, also along the runtime's fusions (fused), or the executed one.",
 )
 
 _overlap = click.option("--overlap", is_flag=True, help="Sequences may overlap (stride 1).")
@@ -112,7 +112,7 @@ setting_option = click.option(
     multiple=True,
     metavar="NAME=VALUE",
     callback=_settings,
-    help="Option of the runtime, part of what is measured ('dlbricks backends list' names them); repeatable.",
+    help="Option of the runtime ('dlbricks backends list' names them); repeatable.",
 )
 
 device_options = stacked(_backend_options[1], setting_option)
@@ -190,11 +190,11 @@ report_options = stacked(
         metavar="TIME",
         help="Total time, for example 90s, 5m or 1h: as many visits as fit.",
     ),
-    click.option("--no-measure", "stored", is_flag=True, help="Use only what is stored, of any system and stack."),
+    click.option("--no-measure", "stored", is_flag=True, help="Use only stored measurements, of any system and stack."),
     click.option(
         "--graph",
         type=_GRAPHS,
-        help="Which graph is cut into bricks; else what the runtime executes, or fuses, where that is known.",
+        help="Which graph is cut into bricks; else the executed or fused one, if it is known.",
     ),
     *(_option(name, text) for name, text in _REPORTED.items()),
 )
@@ -240,7 +240,7 @@ pace_options = stacked(
         show_default=True,
         metavar="N",
         is_eager=True,
-        help="How often each brick and model is visited; fewer than 10 are no measurement to rely on.",
+        help="Number of visits of each brick and model (at least 10 for reliable results).",
     ),
     click.option(
         "--budget",
@@ -264,14 +264,14 @@ pace_options = stacked(
         default=2,
         show_default=True,
         metavar="N",
-        help="Sessions of each process; each visits in orders of its own.",
+        help="Sessions of each process; each shuffles the order.",
     ),
     click.option(
         "--priority",
         type=click.Choice(PRIORITIES),
         default="high",
         show_default=True,
-        help="Of the workers while they time: as high as the system allows, real time, or as started.",
+        help="Priority of workers while they time: as high as allowed, real time, or unchanged.",
     ),
 )
 
@@ -279,7 +279,7 @@ since_option = click.option(
     "--since",
     type=moment,
     metavar="TIME",
-    help="Measure again only what was measured before: ISO 8601 or how long ago, for example 2026-11-23T08:00Z or 2h.",
+    help="Repeat only measurements from before: ISO 8601 or an age, for example 2026-11-23T08:00Z or 2h.",
 )
 
 node_options = stacked(
@@ -287,9 +287,9 @@ node_options = stacked(
         "--node",
         metavar="NAME",
         show_default="$DLBRICKS_NODE, else none",
-        help="What you call this machine, stored with the run: equal machines on one database are told apart by it.",
+        help="Name of this machine, stored with the run; distinguishes equal machines in one database.",
     ),
-    click.option("--campaign", default="", metavar="NAME", help="What the run is part of, stored with it."),
+    click.option("--campaign", default="", metavar="NAME", help="Name of the campaign, stored with the run."),
 )
 
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
@@ -309,16 +309,18 @@ wait_option = click.option(
     metavar="TIME",
     expose_value=False,
     callback=_patient,
-    help="How long to wait for another dlbricks process that is measuring on this machine; else $DLBRICKS_LOCK_WAIT.",
+    help="Longest wait for another measuring dlbricks process; else $DLBRICKS_LOCK_WAIT.",
 )
 """Of every command that measures."""
 
-all_option = click.option("--all", "every", is_flag=True, help="Every row of the table, not only the 15 of most time.")
+all_option = click.option(
+    "--all", "every", is_flag=True, help="Every row of the table, not only the 15 with the most time."
+)
 
 interpolate_option = click.option(
     "--interpolate",
     is_flag=True,
-    help="Read what is not measured between other sizes of --dim or --batch: those given, and powers of two.",
+    help="Interpolate unmeasured bricks between other sizes of --dim or --batch: given ones, and powers of two.",
 )
 
 suite_option = click.option("--suite", type=PLACE, metavar="SUITE", help="Suite that holds the bricks.")

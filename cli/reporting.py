@@ -53,13 +53,11 @@ if TYPE_CHECKING:
     "--annotated",
     type=NEW_FILE,
     metavar="FILE",
-    help="Also write the model, one only, with the cost of each node, for Netron.",
+    help="Also write the model with the cost of each node, for Netron; one model only.",
 )
-@click.option("--no-prove", is_flag=True, help="Try no remedies of what is found.")
+@click.option("--no-prove", is_flag=True, help="Do not try remedies.")
 @interpolate_option
-@click.option(
-    "--write", type=NEW_FOLDER, metavar="DIR", help="Folder for improved models that were proven to save time."
-)
+@click.option("--write", type=NEW_FOLDER, metavar="DIR", help="Folder for improved models with a proven saving.")
 @database_option
 @quiet_option
 @wait_option
@@ -203,7 +201,7 @@ def predict(
     type=lengths,
     default=None,
     metavar="N[,N...]|N..M",
-    help="Lengths to measure at; else the shortest and longest that is needed, and powers of two between.",
+    help="Lengths to measure; else the shortest and longest needed one, and powers of two between.",
 )
 @click.option(
     "--prompt-dim", "prompt_dimension", metavar="NAME", help="Dimension of PROMPT that counts its tokens; else found."
@@ -217,7 +215,7 @@ def predict(
     type=dimension,
     multiple=True,
     metavar="NAME=N",
-    help="Value of another dimension, such as the length of what an encoder reads; repeatable.",
+    help="Value of another dimension, such as an encoder's length; repeatable.",
 )
 @custom_ops_option
 @report_options
@@ -281,14 +279,17 @@ def tokens(
     default="1%",
     show_default=True,
     metavar="SHARE",
-    help="Findings that save less of the model are left out.",
+    help="Smallest share of the model that a finding must save.",
 )
-@click.option("--prove", is_flag=True, help="Try every remedy, the model as it is and as it would be visited in turn.")
+@click.option("--prove", is_flag=True, help="Try every remedy: the original and the changed model alternate.")
+@click.option("--write", type=NEW_FOLDER, metavar="DIR", help="Folder for improved models with a proven saving.")
 @click.option(
-    "--write", type=NEW_FOLDER, metavar="DIR", help="Folder for improved models that were proven to save time."
-)
-@click.option(
-    "--visits", type=click.IntRange(min=6), default=36, show_default=True, metavar="N", help="Of each side in a proof."
+    "--visits",
+    type=click.IntRange(min=6),
+    default=36,
+    show_default=True,
+    metavar="N",
+    help="Visits of each side in a proof.",
 )
 @click.option(
     "--processes", type=click.IntRange(min=1), default=4, show_default=True, metavar="N", help="Workers of a proof."
@@ -297,7 +298,7 @@ def tokens(
     "--fail-on",
     type=saving,
     metavar="LIMIT",
-    help="End with exit code 4 where one finding saves more, as proven, else as predicted: 'saving>10%'.",
+    help="End with exit code 4 if a finding saves more (proven, else predicted): 'saving>10%'.",
 )
 @all_option
 @database_option
@@ -325,10 +326,21 @@ def analyze(*, fail_on: float | None, every: bool, database: str, quiet: bool, f
 @model_arguments
 @click.option("-o", "--out", type=NEW_FILE, metavar="FILE", help="The improved file; without it nothing is written.")
 @click.option(
-    "--budget", "budget_s", type=seconds, default="30s", show_default=True, metavar="TIME", help="For search and proof."
+    "--budget",
+    "budget_s",
+    type=seconds,
+    default="30s",
+    show_default=True,
+    metavar="TIME",
+    help="Time for search and proof.",
 )
 @click.option(
-    "--threads", type=click.IntRange(min=0), default=1, show_default=True, metavar="N", help="0: one per physical core."
+    "--threads",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Threads; 0: one per physical core.",
 )
 @click.option(
     "--noise-ok",

@@ -48,10 +48,10 @@ def db_info(*, database: str, form: str) -> None:
 @click.argument("file", type=NEW_FILE)
 @click.option(
     "--to", "kind", type=click.Choice(["csv", "parquet", "sqlite"]),
-    help="What to write; where not given, by the file's ending.",
+    help="Format; else by the file's ending.",
 )  # fmt: skip
 @click.option("--measurements-only", is_flag=True, help="Nothing that names a model, a host or a path.")
-@click.option("--node", metavar="NAME", help="Only what was measured on this node.")
+@click.option("--node", metavar="NAME", help="Only measurements of this node.")
 @suite_option
 @click.option("--with", "models", multiple=True, metavar="MODEL", help="Name this model and its bricks; repeatable.")
 @binding_options
@@ -76,7 +76,7 @@ def db_export(*, file: Path, kind: str | None, suite: Path | None, database: str
 
 @db.command("merge")
 @click.argument("other", metavar="FILE|URL")
-@click.option("--node", metavar="NAME", help="Only what was measured on this node.")
+@click.option("--node", metavar="NAME", help="Only measurements of this node.")
 @database_option
 @format_options
 def db_merge(*, other: str, node: str | None, database: str, form: str) -> None:
@@ -119,10 +119,10 @@ def db_upgrade(*, database: str, form: str) -> None:
     type=NEW_FILE,
     required=True,
     metavar="FILE",
-    help="The manifest; what is there is replaced.",
+    help="The manifest; an existing file is replaced.",
 )
-@click.option("--run", metavar="ID", help="The run (an id or its beginning); else the newest that is finished.")
-@click.option("--hashes", is_flag=True, help="Ask pip for wheels whose hashes no record of the installation has.")
+@click.option("--run", metavar="ID", help="The run (an id or its beginning); else the newest finished one.")
+@click.option("--hashes", is_flag=True, help="Ask pip for missing hashes of wheels.")
 @measured_options
 @database_option
 @format_options
@@ -149,13 +149,13 @@ def manifest(*, suite: Path, out: Path, database: str, form: str, **options: Any
 @click.option("--here", is_flag=True, help="Measure in this environment, instead of one made from the lock file.")
 @click.option("--lock", type=PLACE, metavar="FILE", help="Make the environment from this pylock.toml instead.")
 @custom_ops_option
-@click.option("--dry-run", is_flag=True, help="Only name what differs here; nothing is installed or measured.")
+@click.option("--dry-run", is_flag=True, help="Only name differences; install and measure nothing.")
 @click.option(
     "-o",
     "--out",
     type=NEW_FILE,
     metavar="FILE",
-    help="Also write a manifest of what was measured now.",
+    help="Also write a manifest of the new measurements.",
 )
 @click.option(
     "--minimum-effect",
@@ -169,7 +169,7 @@ def manifest(*, suite: Path, out: Path, database: str, form: str, **options: Any
     "--fail-on",
     type=click.Choice(["slower", "faster", "unclear"]),
     multiple=True,
-    help="End with exit code 4 where a brick has this verdict; repeatable.",
+    help="End with exit code 4 if a brick has this verdict; repeatable.",
 )
 @all_option
 @quiet_option

@@ -6,7 +6,7 @@ error comes from the scatter of time blocks (``interval``) and possible changes 
 two tests, as in Lakens, Scheel and Isager (2018, "Equivalence testing for psychological research: a tutorial"):
 
 * *Is there a difference?* Student's t test at 5 %. For many differences, the procedure of Benjamini and Hochberg (1995,
-  "Controlling the false discovery rate"): at most 5 % of the verdicts FASTER and SLOWER are chance.
+  "Controlling the false discovery rate"): at most 5% of the verdicts FASTER and SLOWER are chance.
 * *Is the difference too small to matter?* Two one-sided tests (Schuirmann 1987, "A comparison of the two one-sided
   tests procedure..."): the 95 % interval of the ratio is within the minimum effect. (The procedure needs only the 90 %
   interval at 5 %; this is stricter, and equal to the displayed interval.)
@@ -41,7 +41,7 @@ _LEVEL = 0.05
 def check_minimum_effect(minimum_effect: float) -> None:
     """Raise ``UsageError`` for a relative difference that is not positive, or infinite."""
     if not 0 < minimum_effect < math.inf:
-        raise UsageError(f"a minimum effect of {minimum_effect} is not positive", remedy="write 0.03 for 3 %")
+        raise UsageError(f"a minimum effect of {minimum_effect} is not positive", remedy="write 0.03 for 3%")
 
 
 class Relation(StrEnum):
@@ -143,7 +143,7 @@ FEWEST_PROCESSES = 3
 _PROCESS_SD = 0.003
 """Least standard deviation of a process: few processes may agree by chance. Of 160 trials of models against themselves
 on one and two threads, the interval of four processes excluded no difference in 3.1 % without this least value, and in
-1.9 % with it; it was chosen on the same trials."""
+1.9% with it; it was chosen on the same trials."""
 
 _TRIM = 0.2
 """Share of a process's visits that is left out at each end: those that something else disturbed."""

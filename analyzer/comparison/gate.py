@@ -96,7 +96,7 @@ class Gate(Tabular):
         told = f"the time of {self.new} is that of {self.old} {change} ({low} to {high})"
         if self.blind:
             return (
-                f"{told}: unclear, since only differences of {self.detectable:.1%} and more would be found with 80 % "
+                f"{told}: unclear, since only differences of {self.detectable:.1%} and more would be found with 80% "
                 f"probability, and {self.minimum_effect:.1%} matters"
             )
         return told

@@ -85,7 +85,7 @@ def sweep_lines(estimates: Sequence[Estimate]) -> list[str]:
 def said_of_batch(row: Mapping[str, Any]) -> str:
     """Write the best batch of a sweep; empty if it is unknown."""
     best, more = row["best_batch"], row["doubling_gains"]
-    gains = "every doubling gains more than 5 %" if more is None else f"twice as many gain {percent(more)}"
+    gains = "every doubling gains more than 5%" if more is None else f"twice as many gain {percent(more)}"
     return "" if best is None else f"best batch: {best} ({gains})"
 
 

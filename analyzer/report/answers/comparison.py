@@ -72,7 +72,7 @@ def comparison_answer(comparison: Comparison, *, layers: bool = False, most: int
 
 def gate_answer(found: Gate) -> Answer:
     """Return the answer of ``compare`` with two files."""
-    power = f"differences of {found.detectable:.1%} and more are found with 80 % probability"
+    power = f"differences of {found.detectable:.1%} and more are found with 80% probability"
     made = f"{found.processes} processes, {counted(found.visits, 'visit')} of each model, {found.wall_s:.0f} s"
     summary = [found.reason, made if found.blind else f"{made}; {power}"]
     return Answer.of(

@@ -26,8 +26,8 @@ _LONGER = "quiet the machine, or measure for longer: --visits 96 or --budget"
 
 _WORST_FIRST = {
     "timed-out": "of too few visits",
-    "unstable": "unstable (their mean is known to no better than 10 %)",
-    "noisy": "noisy (2 to 10 %)",
+    "unstable": "unstable (their mean is known to no better than 10%)",
+    "noisy": "noisy (2 to 10%)",
 }
 """What makes latencies of such a verdict uncertain."""
 

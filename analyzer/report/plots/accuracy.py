@@ -67,7 +67,7 @@ def _draw_latencies(axes: Axes, models: Sequence[Estimate]) -> None:
 
 def _draw_ratios(axes: Axes, models: Sequence[Estimate]) -> None:
     plain_axes(axes, grid="x")
-    axes.set_xlabel("constructed / measured (±10 % shaded)")
+    axes.set_xlabel("constructed / measured (±10% shaded)")
     axes.axvspan(0.9, 1.1, color="#E8F5E9", zorder=0)
     axes.axvline(1, color=GREY, linewidth=1)
     ends = [_NARROWEST[0], _NARROWEST[1]]

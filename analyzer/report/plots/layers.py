@@ -184,7 +184,7 @@ def _draw_falls(axes: Axes, bars: Sequence[CauseBar]) -> None:
     if sure:
         ends, rows, halves = zip(*sure, strict=True)
         axes.errorbar(
-            ends, rows, xerr=halves, fmt="none", ecolor=_INK, elinewidth=1.1, capsize=2.5, label="95 % interval"
+            ends, rows, xerr=halves, fmt="none", ecolor=_INK, elinewidth=1.1, capsize=2.5, label="95% interval"
         )
     if bars:
         axes.axvline(0.0, color=_INK, linewidth=0.8)

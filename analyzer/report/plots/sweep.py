@@ -40,7 +40,7 @@ def unique_share(models: Sequence[ModelShare], *, title: str) -> Figure:
     longest = max((model.sequences for model in models), default=0) or 1
     for row, model in enumerate(models):
         if model.sequences:
-            text = f"{model.unique} of {model.sequences}  ({100 * model.unique / model.sequences:.0f} %)"
+            text = f"{model.unique} of {model.sequences}  ({100 * model.unique / model.sequences:.0f}%)"
             axes.text(model.sequences + longest * 0.01, row, text, va="center", fontsize=8, color="#37474F")
     name_rows(axes, [model.name for model in models])
     axes.set_xlim(0, longest * 1.25)
@@ -168,7 +168,7 @@ def _draw(axes: Axes, sweep: Sweep, *, rate: bool) -> None:
     known = [(reading.length, ends) for reading in sweep.between if (ends := reading.ends(rate=rate)) is not None]
     if known:
         lengths, lows, highs = zip(*((length, *bounds) for length, bounds in known), strict=True)
-        axes.fill_between(lengths, lows, highs, color=BLUE, alpha=0.15, linewidth=0, label="95 % interval")
+        axes.fill_between(lengths, lows, highs, color=BLUE, alpha=0.15, linewidth=0, label="95% interval")
     if sweep.bounds:
         lowest = [(reading.length, reading.height(rate=rate)) for reading in sweep.bounds]
         axes.plot(*zip(*lowest, strict=True), "_", color=GREY, markersize=13, markeredgewidth=2, label="fastest bricks")

@@ -318,7 +318,7 @@
       lead.append(el("strong", null, percent(first.reduce((total, one) => total + one.share, 0))), ` of the time of all layers${open ? " that are measured" : ""} goes into `, el("strong", null, counted(first.length, "brick")));
       lead.append(", the first of them ", bdi(`${first[0].op} ${first[0].reads} → ${first[0].writes}`), `, which ${counted(first[0].models, "model")} ${first[0].models === 1 ? "has" : "have"}.`);
     }
-    if (far.length) lead.append(" Farthest from what the machine allows is ", el("strong", null, bdi(far[0].name)), `: ${ratio(far[0].headroom)} times its bound.`);
+    if (far.length) lead.append(" Farthest from what the machine allows is ", el("strong", null, bdi(far[0].name)), `: ${ratio(far[0].headroom)} times its roofline.`);
     const analysed = models.some((one) => one.findings !== null), bounded = far.length > 0;
     const index = new Map(models.map((one, number) => [one, number]));
     table(document.getElementById("models"), [
@@ -337,7 +337,7 @@
       { id: "share", title: "Share", number: true, kind: "share", value: (row) => row.share, cell: (row) => (row.share === null ? "–" : meter(row.share, colour(row.first))) },
       ...(analysed ? [
         { id: "findings", title: "Findings", number: true, value: (row) => row.findings },
-        { id: "saving_ms", title: "Proven saving, ms", number: true, value: (row) => row.saving, cell: (row) => ms(row.saving), hint: "All proven findings together" },
+        { id: "saving_ms", title: "Proven, ms", number: true, value: (row) => row.saving, cell: (row) => ms(row.saving), hint: "All proven findings together" },
       ] : []),
     ], models, { label: "models", order: bounded ? "headroom" : "measured_ms", descending: true, first: 200, words: (row) => row.name.toLowerCase(), file: "models.csv", attributes: (row) => ({ "data-model": row.model, "data-measurement": row.measurement }) });
     table(document.getElementById("bricks"), [
