@@ -124,7 +124,7 @@ def demo_answer(result: Demo) -> Answer:
             f"{made.unique} of {made.sequences} layers are unique ({share}); {known}, in {duration(took.wall_s)}.",
             "ratio = estimate / measured [95% interval]. Critical path: branches run at the same time.",
             f"Suite, database and {len(result.plots)} plots: {result.folder}/",
-            *([] if result.page is None else [f"Where the time goes, and what would save some: {result.page}"]),
+            *([] if result.page is None else [f"Report with time by operator and savings: {result.page}"]),
         ],
         table=answer.table,
     )

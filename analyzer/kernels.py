@@ -408,7 +408,7 @@ def kernels(
     """
     query = asked(query, fields)
     if query.cache is not None:
-        raise UsageError("kernels run whatever the caches hold", remedy="leave the cache state out")
+        raise UsageError("kernels do not depend on the cache state", remedy="leave the cache state out")
     # Sequences that overlap would count layers twice.
     settled = settle(store, query, Cut(granularity, connected=connected, graph=graph))
     cut, query = settled.cut, settled.query

@@ -68,5 +68,7 @@ def to_markdown(report: Tabular) -> str:
     """
     made = _ANSWERS.get(type(report))
     if made is None:
-        raise UsageError(f"{type(report).__name__} is no report", remedy="hand on what a function of dlbricks returned")
+        raise UsageError(
+            f"{type(report).__name__} is not a result of dlbricks", remedy="give the result of a public function"
+        )
     return render(made(report), Format.MARKDOWN)

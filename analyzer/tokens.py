@@ -78,8 +78,8 @@ def pair(models: Sequence[str], dims: Mapping[str, int] | None = None) -> tuple[
     problem = next((source.problem for source in found if source.problem), None)
     if len(models) == 1 and problem is not None:
         raise UsageError(
-            f"'{models[0]}' is no decoder of the zoo",
-            remedy="give the model of the prompt and that of a step; "
+            f"'{models[0]}' is not a decoder of the zoo",
+            remedy="give the models of the prompt and of a step; "
             "'dlbricks models list' shows names that end in _prompt and _step",
         )
     if problem is not None:
@@ -393,7 +393,7 @@ def _beyond(found: Tokens) -> Iterator[str]:
         beyond = [length for length in needed if not low <= length <= high]
         if beyond:
             yield (
-                f"{part.model.source.name}: {part.model.dimension}={min(beyond)} to {max(beyond)} lies beyond {low} to "
+                f"{part.model.source.name}: {part.model.dimension}={min(beyond)} to {max(beyond)} is outside {low} to "
                 f"{high}, and is not extrapolated: give --at lengths that hold it"
             )
 

@@ -21,7 +21,7 @@ def fleet() -> None:
 
 @fleet.command("plan")
 @click.argument("campaign", type=PLACE, metavar="CAMPAIGN.toml")
-@click.option("--dry-run", is_flag=True, help="Only show what would be queued.")
+@click.option("--dry-run", is_flag=True, help="Only show the queue; change nothing.")
 @database_option
 @format_options
 def fleet_plan(*, campaign: Path, dry_run: bool, database: str, form: str) -> None:

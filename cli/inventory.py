@@ -30,7 +30,7 @@ def models() -> None:
 
 
 @models.command("list")
-@click.option("--all", "every", is_flag=True, help="A row per model: task, dimensions, what it needs.")
+@click.option("--all", "every", is_flag=True, help="A row per model: task, dimensions, requirements.")
 @format_options
 def models_list(*, every: bool, form: str) -> None:
     """List the models of the zoo.

@@ -198,8 +198,8 @@ def kernels(*, every: bool, database: str, form: str, **options: Any) -> None:
 @click.option(
     "--by",
     type=click.Choice(["combination", "run", "variant", "file"]),
-    help="What is compared: stored frameworks, options and systems; runs of one; algorithms within one; or two files, "
-    "which are run alternately now. Two files are compared so unless this says otherwise.",
+    help="Sides to compare: stored combinations; runs or variants (algorithms) of one combination; or two files, "
+    "which run alternately now. Two file arguments mean 'file'.",
 )
 @click.option("--base", metavar="ID|NAME", help="The base of the comparison; else the side that was measured first.")
 @click.option(
@@ -293,7 +293,7 @@ def _gate(options: dict[str, Any], *, budget_s: float, quiet: bool, fail_on: tup
     foreign = ("base", "others", "system", "stack", "cache", "layers", "all", "plot")
     given = [name.removesuffix("s") if name == "others" else name for name in foreign if options.get(name)]
     if given:
-        raise UsageError(f"--{given[0]} is about what is stored, and two files are run now", remedy="leave it out")
+        raise UsageError(f"--{given[0]} selects stored results, but two files run now", remedy="leave it out")
     with Reporter(quiet=quiet) as progress:
         found = gate(
             *sources,

@@ -31,7 +31,7 @@ def seconds(text: str) -> float:
     try:
         value = float(number) * units[unit]
     except ValueError as error:
-        raise click.BadParameter(f"{text!r} is no time; write 90, 90s, 5m or 1h") from error
+        raise click.BadParameter(f"{text!r} is not a time; write 90, 90s, 5m or 1h") from error
     if not 0 < value < float("inf"):
         raise click.BadParameter(f"{text!r} is not a positive time")
     return value
@@ -48,13 +48,13 @@ def moment(text: str) -> datetime:
         ago_s = seconds(long_ago.removesuffix("d")) * (86400 if text.endswith("d") else 1)
         return datetime.now(UTC) - timedelta(seconds=ago_s)
     except (click.BadParameter, OverflowError) as error:
-        message = f"{text!r} is no time in the past; write 2026-11-23T08:00, 2026-11-23T08:00Z, 90m, 2h or 3d"
+        message = f"{text!r} is not a time in the past; write 2026-11-23T08:00, 2026-11-23T08:00Z, 90m, 2h or 3d"
         raise click.BadParameter(message) from error
 
 
 def batches(text: str) -> tuple[int, ...]:
     """Batch sizes with commas between them, each once, and ranges."""
-    wrong = f"{text!r} is no list of batch sizes"
+    wrong = f"{text!r} is not a list of batch sizes"
     return _positive(text, f"{wrong}; write 1, 1,4,8 or 1..8", f"{wrong}: a batch has at least one sample")
 
 
@@ -62,7 +62,9 @@ def threads(text: str) -> tuple[int, ...]:
     """Numbers of threads with commas between them, each once; 0 means one per physical core."""
     parts = text.split(",")
     if not all(part.isdecimal() for part in parts):
-        raise click.BadParameter(f"{text!r} is no list of numbers of threads; write 1 or 1,2,4 (0: all physical cores)")
+        raise click.BadParameter(
+            f"{text!r} is not a list of numbers of threads; write 1 or 1,2,4 (0: all physical cores)"
+        )
     return tuple(dict.fromkeys(map(int, parts)))
 
 
@@ -85,7 +87,7 @@ def sizes(text: str) -> tuple[int, ...]:
 
 def lengths(text: str) -> tuple[int, ...]:
     """Lengths in tokens, at least one each: ``128``, ``32,500`` or ``32..512``."""
-    wrong = f"{text!r} is no list of lengths; write 128, 32,500 or 32..512"
+    wrong = f"{text!r} is not a list of lengths; write 128, 32,500 or 32..512"
     return _positive(text, wrong, f"{text!r}: a length is at least 1")
 
 
@@ -126,7 +128,7 @@ def share(text: str) -> float:
     try:
         value = float(number) / unit
     except ValueError as error:
-        raise click.BadParameter(f"{text!r} is no share; write 3% or 0.03") from error
+        raise click.BadParameter(f"{text!r} is not a share; write 3% or 0.03") from error
     if not 0 < value < float("inf"):
         raise click.BadParameter(f"{text!r} is not a positive share")
     if value > 1 and unit == 1:
@@ -138,7 +140,7 @@ def saving(text: str) -> float:
     """Return the limit in ``saving>10%``."""
     word, sign, number = text.replace(" ", "").partition(">")
     if word != "saving" or not sign:
-        raise click.BadParameter(f"{text!r} is no limit; write 'saving>10%'")
+        raise click.BadParameter(f"{text!r} is not a limit; write 'saving>10%'")
     return share(number)
 
 

@@ -132,7 +132,7 @@ stack_options = stacked(
         default="1",
         metavar="N[,N...]",
     ),
-    _option("dtype", "Precision to compute in; float32: that of each network itself.", default="float32"),
+    _option("dtype", "Precision to compute in; float32: the network's own.", default="float32"),
     _option("cache", "State of the processor's caches before each execution.", default="model"),
     setting_option,
 )
@@ -176,8 +176,8 @@ _REPORTED = {
     "backend": "Runtime that executes; else onnxruntime.",
     "device": "Device of the runtime; else cpu.",
     "threads": "Threads of the runtime; else 1; 0 means one per physical core.",
-    "cache": "State of the processor's caches before each execution; else model, or hot where it cannot be that.",
-    "dtype": "Precision to compute in; else that of each network itself.",
+    "cache": "State of the processor's caches before each execution; else model, or hot if model is impossible.",
+    "dtype": "Precision to compute in; else the network's own.",
     "system": "With --no-measure: only of this system (a key or its beginning).",
     "stack": "With --no-measure: only of this stack (a key or its beginning).",
 }
@@ -221,7 +221,7 @@ history_options = stacked(
     _granularity,
     _connected,
     *_measured.values(),
-    _minimum_effect("1%", "Change that matters, for example 3% or 0.03; a smaller one is no change."),
+    _minimum_effect("1%", "Change that matters, for example 3% or 0.03; smaller ones are ignored."),
 )
 
 

@@ -104,7 +104,7 @@ def report(
         from ..analyzer.report.viewers import write_trace
 
         if not write_trace(result.sections, trace):
-            note(f"{trace} is empty: there is no trace before every layer of a model is measured")
+            note(f"{trace} is empty: a trace needs measurements of every layer")
     if annotated is not None:
         from ..analyzer.report.viewers import annotate
 
@@ -120,7 +120,9 @@ def take_setup(options: dict[str, Any], *, stored: bool) -> Setup:
     if stored:
         return Setup(**how)
     if how["system"] is not None or how["stack"] is not None:
-        raise UsageError("what is measured here is of this system and stack", remedy="add --no-measure")
+        raise UsageError(
+            "--system and --stack select stored results, but this command measures here", remedy="add --no-measure"
+        )
     return set_up(**how)
 
 

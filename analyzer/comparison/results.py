@@ -250,7 +250,9 @@ def _why_unclear(pair: SidePair, discovered: bool, minimum_effect: float, looked
     if not low <= 1 <= high:
         return f"the difference could be chance among the {looked_at} that were looked at"
     noisy = "; the machine was not quiet: measure again" if pair.noisy else ""
-    guessed = "; what runs of such stacks differ by is not calibrated: that of others was taken" if pair.guessed else ""
+    guessed = (
+        "; the scatter between runs of such stacks is not calibrated: other stacks' was used" if pair.guessed else ""
+    )
     return f"the interval of the ratio reaches from {low:.3f} to {high:.3f}{guessed}{noisy}"
 
 

@@ -139,11 +139,11 @@ def _judged(alarm: Change, pair: TrialPair, plan: _Plan) -> Confirmation:
     least = max(plan.minimum_effect, (max(size, 1 / size) - 1) * _SHARE)
     trial = alternate(pair, least, progress=plan.progress)
     levels, _, verdict = judged(trial, least)
-    standing, reason = Standing.REFUTED, f"visited in turn, the new environment is {verdict}"
+    standing, reason = Standing.REFUTED, f"alternating, the new environment is {verdict}"
     if verdict is alarm.verdict:
-        standing, reason = Standing.CONFIRMED, "visited in turn, the new environment differs in the same way"
+        standing, reason = Standing.CONFIRMED, "alternating, the new environment differs in the same way"
     elif verdict is Relation.UNCLEAR:
-        standing, reason = Standing.UNCLEAR, "visits in turn do not decide it: give it more of them"
+        standing, reason = Standing.UNCLEAR, "alternating visits do not decide it: give more visits"
     old, new = (dict(stack.versions) for stack in trial.stacks)
     return Confirmation(standing, levels, old, new, reason=reason)
 

@@ -235,7 +235,7 @@ def _cause(versions: Sequence[VersionChange], machine: Sequence[MachineEvidence]
     if moving:
         return Cause.MACHINE, f"the machine and not the runtime: it moved as well ({names}), and no version changed"
     looked = any(witness.ratio is not None for witness in telling)
-    still = "the machine did not move with it" if looked else "whether the machine moved is not known"
+    still = "the machine did not move with it" if looked else "it is unknown if the machine changed"
     if versions:
         return Cause.VERSIONS, f"{changed}; {still}"
     return Cause.UNKNOWN, f"no recorded version changed, and {still}"

@@ -31,7 +31,7 @@ def advised_for(entry: Estimate, task: Task) -> str:
     *here, there = shell_steps(task, database=False)
     steps = [f"here, {step}" for step in here]
     steps.append(f"on system {short(entry.place.system)}, {there}")
-    return "; ".join([*steps, "then export and merge what it stores"])
+    return "; ".join([*steps, "then export and merge the database"])
 
 
 _ABSENT = "data"
@@ -137,7 +137,7 @@ def written(entry: Estimate) -> list[str]:
     found = entry.attribution or {}
     left, data = found.get("unexplained"), found.get(_ABSENT)
     if left is not None and left.ms is not None and data is not None and data.ms is None:
-        lines.append("  what the model's own values do is part of what is unexplained")
+        lines.append("  the effect of the model's own values is part of the unexplained")
     return lines
 
 

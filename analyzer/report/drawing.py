@@ -226,7 +226,7 @@ def _rivals(rows: Sequence[ModelComparison], comparison: Comparison) -> Figure:
         for row in rows
     ]
     base = next((row.base for row in rows if row.base), "")
-    title = f"{'Models' if several else rows[0].name}, beside {base}"
+    title = f"{'Models' if several else rows[0].name} against {base}"
     return forest(
         rivals, minimum_effect=comparison.minimum_effect, base=base, title=title, gain="gain by faster bricks"
     )
@@ -249,14 +249,14 @@ def _brick_rivals(row: ModelComparison, comparison: Comparison) -> Figure:
         for layer in layers
     ]
     rest = f", {len(layers)} of {len(row.layers)} bricks" if len(layers) < len(row.layers) else ""
-    title = f"{row.name}: {row.other} beside {row.base}{rest}"
+    title = f"{row.name}: {row.other} against {row.base}{rest}"
     base = row.base or ""
     gain = "gain if the base were as fast"
     return forest(rivals, minimum_effect=comparison.minimum_effect, base=base, title=title, gain=gain)
 
 
 def _beside(estimates: Sequence[Estimate]) -> Figure:
-    title = f"Estimates beside measured latency, {conditions_of(estimates[0])}"
+    title = f"Estimates against measured latency, {conditions_of(estimates[0])}"
     return estimate_beside_measured(estimates, title=title)
 
 

@@ -30,9 +30,9 @@ def milliseconds(value: float) -> str:
     return f"{value:,.{_decimals(value)}f}" if math.isfinite(value) else f"{value:.0f}"
 
 
-def significant(value: float) -> str:
-    """Write a number with three significant digits: ``4.19``, ``12.3``, ``1,234``."""
-    return milliseconds(value)
+def inferences(count: float) -> str:
+    """Write a time as a number of inferences: ``4.2 inferences``, ``26 inferences``."""
+    return f"{count:.1f} inferences" if count < 9.95 else f"{count:,.0f} inferences"
 
 
 def margin(half: float, value: float | None = None) -> str:

@@ -25,7 +25,7 @@ _APART = (
     "measure the base once more after the other side"
 )
 
-_UNDISTURBED = "of different runs, latencies and ratios are those while the machine was quiet (--json has the means)"
+_UNDISTURBED = "different runs: latencies and ratios on a quiet machine (--json has the means)"
 
 _REASONS = 5
 """Different reasons why bricks are missing that are listed per pair."""

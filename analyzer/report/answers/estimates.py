@@ -53,27 +53,27 @@ def caveats(estimates: Sequence[Estimate]) -> list[str]:
     if disturbed:
         names = _listed([f"{entry.name} {disturbance_of(entry)}" for entry in disturbed])
         counts = f"{len(disturbed)} of {counted(len(estimates), 'model')}" if len(estimates) > 1 else "the model"
-        kept = "ratios of visits in turn hold; " if any(entry.truth.paired for entry in disturbed) else ""
+        kept = "ratios of alternating visits hold; " if any(entry.truth.paired for entry in disturbed) else ""
         lines.append(
             f"disturbed: the machine slowed {counts} ({names}); {kept}to compare runs or machines, use undisturbed_ms"
         )
     apart = [entry.name for entry in estimates if entry.truth.paired is False]
     if apart:
         lines.append(
-            f"not paired: bricks and model come from different sessions ({_listed(apart)}), whose scatter the ratio's "
-            "interval holds; visit them in turn: dlbricks run SUITE --with MODEL --again all"
+            f"not paired: bricks and model come from different sessions ({_listed(apart)}); the ratio's "
+            "interval includes their scatter; to alternate them: dlbricks run SUITE --with MODEL --again all"
         )
     loose = [entry.name for entry in estimates if entry.latency.calibrated is False]
     if loose:
         lines.append(
-            f"not calibrated: how far such estimates are off is not known ({_listed(loose)}); intervals hold only what "
-            "the measurements differ by"
+            f"not calibrated: the error of such estimates is unknown ({_listed(loose)}); intervals include only "
+            "the scatter of measurements"
         )
     guessed = [entry.name for entry in estimates if entry.latency.scatter_calibrated is False]
     if guessed:
         lines.append(
-            f"scatter not calibrated: what processes and runs of such a backend differ by is not known "
-            f"({_listed(guessed)}); intervals hold that of others"
+            f"scatter not calibrated: the scatter between processes and runs of such a backend is unknown "
+            f"({_listed(guessed)}); intervals use other backends"
         )
     return lines
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ....tabular import Field
 from ...shell import shell_command
 from ..tables import MOST, Answer
-from ..units import counted, milliseconds, percent, significant
+from ..units import counted, inferences, milliseconds, percent
 
 if TYPE_CHECKING:
     from ...findings.analyze import AnalyzeReport, ModelFindings
@@ -119,7 +119,7 @@ def _lines(row: ModelFindings, most: int | None) -> Iterator[str]:
     if row.cold_start is not None:
         start = row.cold_start
         load, first = milliseconds(start.load_ms), milliseconds(start.first_run_ms)
-        yield f"  loading it took {load} ms and the first run {first} ms: {significant(start.runs)} inferences"
+        yield f"  loading takes {load} ms and the first run {first} ms: {inferences(start.runs)}"
     if not row.findings:
         yield f"{row.name}: no saving of the minimum share was found; --minimum-share 0.1% lists smaller ones"
     shown = row.findings[:most]
@@ -143,7 +143,7 @@ def _explained(found: Finding) -> Iterator[str]:
         proof = found.proof
         before, after, saving = (milliseconds(value) for value in (proof.before_ms, proof.after_ms, proof.saving_ms))
         low, high = map(milliseconds, proof.ci95_ms)
-        yield f"    proven, in turn: {before} ms before, {after} ms after; saves {saving} ms ({low} to {high})"
+        yield f"    proven by alternating visits: {before} ms before, {after} ms after; saves {saving} ms ({low} to {high})"
         yield f"    outputs differ by {proof.largest_error:.1g} of their largest value"
         if found.proof.artefact is not None:
             yield f"    written: {found.proof.artefact}"

@@ -142,9 +142,9 @@ def export_models(
     """
     for source in sources:
         if source.path is not None:
-            raise UsageError(f"{source.name} is no model of the zoo", remedy="'dlbricks models list' names them")
+            raise UsageError(f"{source.name} is not a model of the zoo", remedy="'dlbricks models list' names them")
     if opened and any(source.dims for source in sources):
-        raise UsageError("--dim gives what --open leaves open", remedy="leave one of them out")
+        raise UsageError("--dim sets a dimension that --open leaves open", remedy="leave one of them out")
     rows: list[dict[str, object]] = []
     for source in sources:
         path = folder / f"{source.name}.onnx"

@@ -43,8 +43,8 @@ def history_answer(report: History, *, runs: bool = False, most: int | None = MO
             lines += [*([""] if lines else []), *_by_run(row, report, most)]
         summary += [*([""] if summary and lines else []), *lines]
     if kinds := {row.basis for row in report.rows if row.basis}:
-        of_quiet = "latencies are those while the machine was quiet (undisturbed)"
-        of_means = "latencies are means: not every run knows what it takes on a quiet machine"
+        of_quiet = "latencies on a quiet machine (undisturbed)"
+        of_means = "latencies are means: not every run has a latency on a quiet machine"
         summary += [of_quiet if kinds == {UNDISTURBED} else of_means if kinds == {MEAN} else "basis: --json says which"]
     return Answer.of(
         records,

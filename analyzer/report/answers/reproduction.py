@@ -79,7 +79,7 @@ def reproduction_answer(found: Reproduction, *, most: int | None = MOST) -> Answ
             summary.append(f"all together take {found.ratio:.3f} times as long as the manifest says")
         if found.machine:
             moved = ", ".join(f"{_WITNESSES[name]} {ratio:.2f}" for name, ratio in found.machine.items())
-            summary.append(f"the machine itself, in times of what it took then: {moved}")
+            summary.append(f"the machine, relative to then: {moved}")
         summary += [f"{whole - most} more bricks; --all lists them"] if most is not None and whole > most else []
     if found.missing:
         listed = ", ".join(key[:_SHOWN] for key in found.missing[:_NAMED])

@@ -84,7 +84,7 @@ def backends_answer() -> Answer:
         summary += _precision_lines(name, found["dtypes_by_device"])
         summary += _option_lines(name, options)
         if algorithms:
-            summary.append(f"algorithms of {name}, beside its own choice: {', '.join(algorithms)}")
+            summary.append(f"algorithms of {name}, besides the default: {', '.join(algorithms)}")
     library = cudnn_availability()
     planner = "can be asked for" if library.ok else f"no: {library.reason}"
     summary.append(f"execution plans of cudnn (dlbricks backends plans): {planner}")
@@ -145,7 +145,7 @@ def _option_lines(name: str, options: Mapping[str, Mapping[str, str]]) -> Iterat
         yield f"options of {name}, with their defaults: {_assigned(first)}"
     for device, own in options.items():
         if more := {option: value for option, value in own.items() if first.get(option) != value}:
-            yield f"options of {name} on {device}, beside these: {_assigned(more)}"
+            yield f"options of {name} on {device}, other values: {_assigned(more)}"
         if less := [option for option in first if option not in own]:
             yield f"options that {name} has not on {device}: {' '.join(less)}"
 

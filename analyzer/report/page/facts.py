@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ....db import Stack, System
 from ...findings.analyze import cold_start_of
 from ..section import Section
-from ..units import counted, half_of, milliseconds, percent, ratio, ratio_within, significant, size, within
+from ..units import counted, half_of, inferences, milliseconds, percent, ratio, ratio_within, size, within
 
 _NOTED = 0.02
 """By how much visits are slower than undisturbed ones before the page says so."""
@@ -79,9 +79,7 @@ def figures_of(section: Section) -> list[Fact]:
     if start is not None:
         both = start.load_ms + start.first_run_ms
         parts = f"{milliseconds(start.load_ms)} ms and {milliseconds(start.first_run_ms)} ms"
-        rows.append(
-            Fact("Load and first run", _ms(both) or "", f"{parts}: {significant(start.runs)} inferences", found)
-        )
+        rows.append(Fact("Load and first run", _ms(both) or "", f"{parts}: {inferences(start.runs)}", found))
     return rows
 
 
@@ -169,7 +167,7 @@ def _quietness(section: Section) -> tuple[str, str]:
         text = "quiet" if share >= _QUIET else "undisturbed in part"
     text = "disturbed: " + text if entry.disturbed else text
     visits = "" if share is None else f"{percent(share)} of the visits were undisturbed"
-    paired = {True: "bricks and model were visited in turn", False: "bricks and model are of different sessions"}
+    paired = {True: "bricks and model alternated", False: "bricks and model are of different sessions"}
     in_turn = "" if entry.truth.paired is None else paired[entry.truth.paired]
     return text, "; ".join(filter(None, (visits, in_turn)))
 

@@ -60,7 +60,7 @@ def _draw_bars(axes: Axes, steps: Sequence[SequenceLatency]) -> None:
     plain_axes(axes, grid="y")
     axes.set_ylabel("latency (ms)")
     slowest = max((step.latency_ms or 0.0 for step in steps), default=0.0)
-    for critical, colour, label in ((True, ORANGE, "on the critical path"), (False, BLUE, "beside it")):
+    for critical, colour, label in ((True, ORANGE, "on the critical path"), (False, BLUE, "elsewhere")):
         drawn = [step for step in steps if step.on_path is critical and step.latency_ms is not None]
         if drawn:
             axes.bar(

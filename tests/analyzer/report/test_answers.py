@@ -145,7 +145,7 @@ def test_a_ratio_is_shown_with_its_interval_beside_the_undisturbed_latency() -> 
          "disturbed: the machine slowed 6 of 7 models (m6 +70%, m5 +60%, m4 +50%, m3 +40%, and 2 more)",
          "undisturbed_ms"),
         ([{"calibrated": False}, {"calibrated": True}, {"calibrated": False}],
-         "not calibrated: how far such estimates are off is not known (m0, m2)", ""),
+         "not calibrated: the error of such estimates is unknown (m0, m2)", ""),
         ([{}, {"paired": False}], "not paired: ", "dlbricks run SUITE --with MODEL --again all"),
     ],
     ids=["disturbed", "not calibrated", "not paired"],

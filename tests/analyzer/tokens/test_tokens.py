@@ -61,7 +61,7 @@ def test_the_answer_says_what_is_measured_and_what_is_not(
     assert not nothing.complete
     assert not token_plots(nothing).names
     assert not found.complete
-    assert "step: past_length=33 to 48 lies beyond 8 to 32, and is not extrapolated" in text
+    assert "step: past_length=33 to 48 is outside 8 to 32, and is not extrapolated" in text
     assert "1 length left out" in text
     assert record["results"][1]["total_ms"] is None
     assert record["results"][1]["ttft_interpolated"] is True
@@ -103,7 +103,7 @@ def test_dimensions_are_found_or_named(decoder: Decoder) -> None:
 
 def test_a_pair_is_two_models_or_a_name_of_the_zoo(decoder: Decoder) -> None:
     assert [source.name for source in pair(["distilgpt2"])] == ["distilgpt2_prompt", "distilgpt2_step"]
-    with pytest.raises(UsageError, match="'resnet50' is no decoder of the zoo"):
+    with pytest.raises(UsageError, match="'resnet50' is not a decoder of the zoo"):
         pair(["resnet50"])
     with pytest.raises(ModelNotFound):
         pair([decoder[0], "nosuch"])
