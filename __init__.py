@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from .analyzer.manifests.reproduce import Reproduction, reproduce
     from .analyzer.markdown import to_markdown
     from .analyzer.predicting import Predictions, predict
+    from .analyzer.report.drawing import Plots, plots
     from .analyzer.reporting import Report, report
     from .analyzer.shell import shell_command
     from .analyzer.tokens import Tokens, tokens
@@ -90,6 +91,7 @@ __all__ = [
     "ModelKernels",
     "ModelSource",
     "PlanReport",
+    "Plots",
     "Predictions",
     "Query",
     "Report",
@@ -124,6 +126,7 @@ __all__ = [
     "make_sequence",
     "manifest",
     "measure",
+    "plots",
     "predict",
     "read_manifest",
     "register_custom_ops",
@@ -169,6 +172,7 @@ __getattr__, __dir__ = lazy(
         "ModelSource": "models.source",
         "Predictions": "analyzer.predicting",
         "PlanReport": "generator.planning.library_plans",
+        "Plots": "analyzer.report.drawing",
         "Query": "analyzer.estimation.query",
         "Report": "analyzer.reporting",
         "Reproduction": "analyzer.manifests.reproduce",
@@ -210,6 +214,7 @@ __getattr__, __dir__ = lazy(
         "shell_command": "analyzer.shell",
         "split": "bricks.cutting.sequences",
         "to_markdown": "analyzer.markdown",
+        "plots": "analyzer.report.drawing",
         "predict": "analyzer.predicting",
         "tokens": "analyzer.tokens",
         "write_suite": "bricks.suite.writing",

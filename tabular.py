@@ -1,4 +1,4 @@
-"""What every report has: typed ``rows``, a frame for pandas, and the object that the command line prints as JSON."""
+"""Results of public functions: typed ``rows``, a frame for pandas, and the JSON of the command line."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ Row = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a result, declared once: its key in records, its column in tables, its place in the result.
+    """A field of a result: its key in records, its column in tables, its attribute.
 
     Attributes:
         key: Key in records (JSON, CSV, frames); ``a.b`` reaches into a nested mapping.
         title: Heading of its column; empty: the key.
-        unit: What tables write it by: ``ms``, ``s``, ``bytes``, ``count``, ``ratio``, ``share`` of 1, ``key`` of
-            something stored, ``yes`` or no, ``words``, ``operators``; empty: as it is; or a function.
-        interval: Key of the interval, half of which is written behind the value.
-        spare: Whether a table that is too wide leaves the column out.
-        path: The attribute of the result that has the value, such as ``latency.ms``; None: that of the key's name.
-        cell: Key of the cell in the row of a table, if that is another.
+        unit: Unit in tables: ``ms``, ``s``, ``bytes``, ``count``, ``ratio``, ``share`` of 1, ``key``, ``yes``,
+            ``words``,
+            ``operators``; empty: plain text; or a function.
+        interval: Key of the interval; half of it follows the value.
+        spare: True if a table without space leaves the column out.
+        path: Attribute of the result with the value, such as ``latency.ms``; None: the key.
+        cell: Other key of the cell in the row of a table.
     """
 
     key: str
@@ -42,32 +43,31 @@ class Field:
     cell: str | None = None
 
     def of(self, result: object) -> object:
-        """The value in a result; None where a part on its way is None."""
+        """Return the value in a result; None if a part of the path is None."""
         for name in (self.path or self.key).split("."):
             result = None if result is None else getattr(result, name)
         return result
 
 
 def record_of(result: object, fields: Iterable[Field]) -> dict[str, object]:
-    """A result as a JSON object."""
+    """Return a result as a JSON object."""
     return {field.key: field.of(result) for field in fields}
 
 
 def columns_of(fields: Iterable[Field], *keys: str) -> list[Field]:
-    """Some of the fields of a result, in the order of the keys."""
+    """Return some fields of a result, in the order of the keys."""
     known = {field.key: field for field in fields}
     return [known[key] for key in keys]
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """A report as plain data, with the keys that scripts rely on (docs/cli.md).
+    """A result as plain data, with the documented keys.
 
     Attributes:
         results: One row per result.
-        totals: What stands beside the results in JSON.
-        flat: Rows of CSV, where these are not the results: one per layer or kernel; or what makes them, where that
-            takes long and few ask for it.
+        totals: Other keys in JSON.
+        flat: Rows of CSV, for example one per layer or kernel; None: the results. A function makes them on demand.
     """
 
     results: Sequence[Row]
@@ -95,23 +95,25 @@ class Records:
 
 
 class Tabular(ABC):
-    """A report of a public function; beside what is here it has ``rows``, typed, and ``complete``."""
+    """A result of a public function; subclasses also have ``rows`` and ``complete``."""
 
     __slots__ = ()
 
     @abstractmethod
     def records(self) -> Records:
-        """The report as plain data."""
+        """Return the result as plain data."""
 
     def frame(self, *, inner: bool = False) -> pd.DataFrame:
-        """The report as a ``pandas.DataFrame``: a flat row per result, with the keys of JSON (docs/cli.md) as columns.
+        """Return a ``pandas.DataFrame`` with a flat row per result, and the keys of JSON as columns.
 
-        What is nested has columns of its own (``coverage.macs``), an interval has two (``ci95_ms_low``,
-        ``ci95_ms_high``), and a list stays a list, which ``.str.len()`` counts and ``explode`` unfolds.
+        Nested values have their own columns (``coverage.macs``). An interval has two (``ci95_ms_low``,
+        ``ci95_ms_high``). A list
+        stays a list: count it with ``.str.len()``, unfold it with ``explode``.
 
         Args:
-            inner: A row for each layer, brick, kernel, run or finding of each result instead, as ``--format csv`` has
-                them; a result that has nothing of this kind stays a row.
+            inner: A row for each layer, brick, kernel, run or finding, as in ``--format csv``; a result without any
+                stays a
+                row.
 
         Example:
             >>> estimate(models, store=store).frame().set_index("name")["estimate_ms"]  # doctest: +SKIP
@@ -119,7 +121,7 @@ class Tabular(ABC):
         return self.records().frame(inner=inner)
 
     def to_json(self) -> dict[str, Any]:
-        """The report as the object that ``--json`` prints: plain values, and null where a number is not known.
+        """Return the object of ``--json``: plain values, and null for unknown numbers.
 
         Example:
             >>> json.dumps(compare(models, store=store).to_json())  # doctest: +SKIP
@@ -128,20 +130,20 @@ class Tabular(ABC):
 
 
 def nested_rows(whole: Row, name: str, inner: Iterable[Row], *, without: Collection[str]) -> list[dict[str, object]]:
-    """Rows of CSV for what a result holds: each with the result, and with what it is itself as ``name.key``.
+    """Return rows of CSV for the parts of a result: each with the result, and with its own values as ``name.key``.
 
     Args:
-        whole: The result; it alone is the row where it holds nothing.
-        name: What it holds.
-        inner: These, one by one.
-        without: Keys of the result that have no place in such a row.
+        whole: The result; the only row if there are no parts.
+        name: Name of a part.
+        inner: The parts.
+        without: Keys of the result that these rows leave out.
     """
     kept = {key: value for key, value in whole.items() if key not in without}
     return [kept | {f"{name}.{key}": value for key, value in one.items()} for one in inner] or [kept]
 
 
 def flattened(row: Row, before: str = "") -> Iterator[tuple[str, object]]:
-    """A flat row: what is nested has columns of its own, and an interval has two."""
+    """Yield the keys of a flat row: nested values have their own columns, an interval has two."""
     for name, raw in row.items():
         key, value = f"{before}{name}", finite(raw)
         if isinstance(value, dict):
@@ -154,7 +156,7 @@ def flattened(row: Row, before: str = "") -> Iterator[tuple[str, object]]:
 
 
 def finite(value: object) -> object:
-    """The value with NaN and infinities as null: JSON has neither, and no number is known either way."""
+    """Return the value with null for NaN and infinities, which JSON does not have."""
     match value:
         case float():
             return value if math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""Which stored framework and options run a model fastest here, and what decides it."""
+"""The fastest stored framework and options for a model, and the bricks that decide it."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _DEFAULT_BACKEND = "onnxruntime"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedSide(Judged):
-    """A stored combination as one way to run a model, and how it differs from the best.
+    """A stored combination as one way to run a model, and its difference from the best.
 
     Attributes:
         side: The combination.
-        figure: What the model takes.
-        measured_by: Measures the model so; None where nothing here does.
+        figure: Latency of the model.
+        measured_by: The task that measures the model in this combination; None if this machine cannot.
     """
 
     side: Side
@@ -50,12 +50,12 @@ class RankedSide(Judged):
 
     @property
     def name(self) -> str:
-        """What distinguishes it from the others."""
+        """The distinguishing name of the combination."""
         return self.side.name
 
     @property
     def latency_ms(self) -> float | None:
-        """What the model takes; None where that is not known."""
+        """The latency of the model; None if it is unknown."""
         return None if self.figure.best is None else self.figure.best.ms
 
     def record(self) -> Row:
@@ -107,12 +107,12 @@ class Mixed:
 
 @dataclass(frozen=True, slots=True)
 class Mixing:
-    """What choosing a side for every brick could gain.
+    """The possible gain if each brick ran in its fastest combination.
 
     Attributes:
-        bricks_ms: Sum of the bricks on the best side.
-        lower_bound_ms: Cheapest way to make up the model of stored bricks of all stacks, under the same conditions.
-        bricks: The bricks that gain, the largest gain first.
+        bricks_ms: Sum of the bricks in the best combination.
+        lower_bound_ms: Cheapest composition of the model from stored bricks of all stacks, under the same conditions.
+        bricks: The bricks with a gain, the largest first.
     """
 
     bricks_ms: float
@@ -121,17 +121,17 @@ class Mixing:
 
     @property
     def gain_ms(self) -> float:
-        """What the model would gain beyond the best side."""
+        """The gain of the model over the best combination."""
         return self.bricks_ms - self.lower_bound_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A side that is not the best.
+    """A combination other than the best.
 
     Attributes:
         name: Its name.
-        layers: The bricks in which it and the best differ, what the best gains most by first.
+        layers: The bricks with a different latency, the largest gain of the best first.
     """
 
     name: str
@@ -140,17 +140,17 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class ModelAdvice:
-    """How to run one model; everything is None or empty that is not known.
+    """Advice for one model; unknown values are None or empty.
 
     Attributes:
         name: The model.
-        ranking: Every side, the fastest first; those that nothing is known of last.
-        runner_up: The fastest side that is slower than the best by more than chance; else the second.
-        default: The side that stands for the default: onnxruntime with its own options; without bricks where it is the
-            best or the runner-up.
-        mixing: What choosing a side for every brick could gain.
-        reason: Why there is no advice, or none worth the name.
-        remedies: What would help.
+        ranking: All combinations, the fastest first and unknown ones last.
+        runner_up: The fastest combination with a proven difference from the best; else the second.
+        default: The default combination: onnxruntime with its own options. Without bricks if it is the best or the
+            runner-up.
+        mixing: The possible gain of a combination per brick.
+        reason: Why there is no advice, or only weak advice.
+        remedies: Tasks that would improve the advice.
         error: Why the model could not be decomposed.
     """
 
@@ -180,7 +180,7 @@ class ModelAdvice:
 
     @property
     def complete(self) -> bool:
-        """Whether there is something to choose from, and all of it is known."""
+        """True if there are several combinations, all with a latency."""
         return len(self.ranking) > 1 and all(ranked.latency_ms is not None for ranked in self.ranking)
 
     def record(self) -> Row:
@@ -209,11 +209,11 @@ class ModelAdvice:
 
 @dataclass(frozen=True, slots=True)
 class Advice(Tabular):
-    """How to run some models.
+    """Advice for some models.
 
     Attributes:
         rows: One per model.
-        system: Key of the system that it is for; None where nothing is stored.
+        system: Key of the system; None without stored measurements.
     """
 
     rows: tuple[ModelAdvice, ...]
@@ -221,7 +221,7 @@ class Advice(Tabular):
 
     @property
     def complete(self) -> bool:
-        """Whether there is complete advice for every model."""
+        """True if there is complete advice for every model."""
         return all(row.complete for row in self.rows)
 
     def records(self) -> Records:
@@ -240,15 +240,15 @@ def advise(
     oracle: ShapeOracle | None = None,
     **fields: Unpack[QueryFields],
 ) -> Advice:
-    """The best stored way to run each model on one system, from what is measured, else from estimates.
+    """Find the best stored combination for each model on one system, from measurements, else from estimates.
 
     Args:
         models: The models, from ``find_models``.
         store: Where latencies are.
         minimum_effect: Relative difference that matters.
-        query: Which of the stored measurements. Where it leaves them open, the system is this machine, or the only one
-            that is stored; the cache state that of a model that is repeated, whatever its bricks are in; and the
-            precision float32, where ``any`` is all of them.
+        query: Which of the stored measurements. By default: this machine, or the only stored system; the cache state of
+            a
+            repeated model; precision float32 (``any``: all precisions).
         granularity: Most layers in a brick.
         connected: Bricks may be weakly connected windows.
         oracle: Finds shapes that inference does not.
@@ -256,7 +256,7 @@ def advise(
 
     Raises:
         UsageError: The minimum effect is not positive, there is no such system or stack, or several systems are stored
-            and this machine is none of them.
+            without this machine.
         StoreError: The database cannot be read.
 
     Example:
@@ -346,10 +346,10 @@ def _way(results: Results, model: Decomposition, side: Side, tasks: Tasks) -> Ra
 
 
 def _default(known: Sequence[Side], best: Side) -> Side | None:
-    """Return the side that stands for what one gets without choosing; under the conditions of the best where it can."""
+    """Return the default combination, under the conditions of the best if possible."""
 
     def chosen(side: Side) -> int:
-        """Options that are not as they come; one that another version does not know is none."""
+        """Return the options that differ from the default; unknown options do not count."""
         stack = side.choice.stack
         defaults = default_options(stack.backend, stack.device)
         return sum(defaults.get(name, value) != value for name, value in stack.options)
@@ -374,7 +374,7 @@ def _remedies(model: Decomposition, sides: Sequence[Side], store: Store, query: 
 
 
 def _mixing(results: Results, model: Decomposition, best: Side, others: Sequence[Side]) -> Mixing | None:
-    """Return what choosing a side for every brick could gain; None where the best or the bound is not known."""
+    """Return the possible gain of a combination per brick; None if the best or the bound is unknown."""
     entry = results.estimate(model, best)
     if entry.sums.sequential_ms is None or entry.bounds.sequential.ms is None:
         return None

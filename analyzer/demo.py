@@ -1,4 +1,4 @@
-"""The demo: the whole way, from real models to estimates beside their measured latency, on two cores in minutes."""
+"""The demo: from zoo models to estimates and measured latencies, on two cores in minutes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..tabular import Field, columns_of
 from .estimation.estimate import estimate
 from .estimation.estimates import FIELDS, Estimates
 from .report.answers.estimates import estimates_answer
-from .report.drawing import draw_estimates, draw_generated
+from .report.drawing import estimate_plots, generated_plots
 from .report.tables import Answer
 from .report.units import duration, percent
 from .reporting import report, set_up
@@ -28,15 +28,15 @@ _BUDGET_S = 100.0
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """What the demo did.
+    """The results of the demo.
 
     Attributes:
-        folder: Where the suite, the database and the plots are.
-        generated: How the models were decomposed.
-        measured: How the bricks were measured.
+        folder: Folder of the suite, the database and the plots.
+        generated: Result of ``generate``.
+        measured: Result of ``run``.
         estimates: One per model.
         plots: Files of the plots.
-        page: The report of the models, with what they miss; its remedies are not tried.
+        page: The report of the models; its remedies are not tried.
     """
 
     folder: Path
@@ -48,7 +48,7 @@ class Demo:
 
     @property
     def complete(self) -> bool:
-        """Whether every model has its estimate."""
+        """True if every model has its estimate."""
         return self.measured.complete and self.estimates.complete
 
 
@@ -61,10 +61,10 @@ def demo(
 ) -> Demo:
     """Decompose models of the built-in zoo at G=1, measure bricks and models together, estimate, draw and report.
 
-    What the folder holds from an earlier demo is not measured again.
+    A second call skips stored measurements.
 
     Args:
-        folder: Where everything goes; made where it is missing.
+        folder: Folder for all results; made if it is missing.
         models: Names in the zoo.
         budget_s: Time for measuring.
         progress: Called between requests to the worker.
@@ -89,12 +89,12 @@ def demo(
         estimates = estimate(sources, store=store, graph="runtime", threads=1, cache="model")
         how = set_up(threads=1)
         page = report(sources, store=store, out=folder / "report.html", setup=how, measure=False).page
-    plots = (*draw_generated(generated, folder), *draw_estimates(estimates.rows, folder))
+    plots = (*generated_plots(generated).write(folder), *estimate_plots(estimates).write(folder))
     return Demo(folder, generated, measured, estimates, plots, page)
 
 
 def demo_answer(result: Demo) -> Answer:
-    """The answer of ``demo``: one row per model, as ``estimate`` gives it."""
+    """Return the answer of ``demo``: one row per model, as for ``estimate``."""
     answer = estimates_answer(result.estimates)
     made, took = result.generated, result.measured
     share = percent(made.unique / made.sequences) if made.sequences else "0%"
@@ -122,9 +122,9 @@ def demo_answer(result: Demo) -> Answer:
         summary=[
             *answer.summary,
             f"{made.unique} of {made.sequences} layers are unique ({share}); {known}, in {duration(took.wall_s)}.",
-            "ratio = estimate / measured [95 % interval]. The critical path: if branches ran at once.",
+            "ratio = estimate / measured [95% interval]. Critical path: branches run at the same time.",
             f"Suite, database and {len(result.plots)} plots: {result.folder}/",
-            *([] if result.page is None else [f"Where the time goes, and what would save some: {result.page}"]),
+            *([] if result.page is None else [f"Report with time by operator and savings: {result.page}"]),
         ],
         table=answer.table,
     )

@@ -41,7 +41,7 @@ from .shell import shell_command
 
 
 class Use(StrEnum):
-    """Whether a kernel uses matrix units."""
+    """The use of matrix units by a kernel."""
 
     YES = "yes"
     NO = "no"
@@ -50,11 +50,12 @@ class Use(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KernelUnits:
-    """What a kernel computes with.
+    """The units of a kernel.
 
     Attributes:
         matrix: Whether it uses matrix units.
-        name: Of the units, such as ``Tensor Cores``, ``AMX`` or ``AVX-512``; empty where the name does not say.
+        name: Name of the units, such as ``Tensor Cores``, ``AMX`` or ``AVX-512``; empty if the kernel's name does not
+            say.
     """
 
     matrix: Use
@@ -115,11 +116,11 @@ _WHOLE = re.compile(
 
 
 def units_of(name: str, operator: str = "") -> KernelUnits:
-    """The units that a kernel uses, by its name.
+    """Return the units of a kernel, by its name.
 
     Args:
-        name: As the runtime prints it.
-        operator: The operator that launched it: whatever runs for one that computes no products uses no matrix units.
+        name: The name from the runtime.
+        operator: The operator that launched it; one without products uses no matrix units.
     """
     for pattern, units in _COMPILED:
         if pattern.search(name):
@@ -144,15 +145,14 @@ _DEVICES = {"tensorrt": "cuda", "nvtensorrtrtx": "cuda"}
 
 @dataclass(frozen=True, slots=True)
 class KernelShare:
-    """One kernel, with its part of a model or brick.
+    """One kernel and its part of a model or brick.
 
     Attributes:
-        kernel: The kernel; calls and time are those of one execution of the model or brick.
-        share: Of the time of all kernels; None where that is not known.
-        units: What it computes with, by its name.
-        elsewhere: Whether it ran on another device than its stack is about.
-        layers: The bricks that it ran for, the longest time in it first; empty where that is not known, as of a whole
-            model.
+        kernel: The kernel; calls and time are per execution of the model or brick.
+        share: Share of the time of all kernels; None if it is unknown.
+        units: Its units, by its name.
+        elsewhere: True if it ran on another device than the device of its stack.
+        layers: Its bricks, most time first; empty for a whole model.
     """
 
     kernel: Kernel
@@ -163,7 +163,7 @@ class KernelShare:
 
     @property
     def time_ms(self) -> float | None:
-        """Time of all calls together, under a profiler: no latency. None where it is not known."""
+        """Time of all calls together, under a profiler (not a latency); None if it is unknown."""
         return None if self.kernel.time_ns is None else self.kernel.time_ns / _NS_PER_MS
 
     def record(self) -> Row:
@@ -200,14 +200,14 @@ def _ran(kernel: Kernel) -> _Ran:
 
 
 def shares_of(views: Iterable[tuple[KernelView, int]], device: str) -> tuple[tuple[KernelShare, ...], float | None]:
-    """The kernels of several views together, and their time in ms.
+    """Return the kernels of several views together, and their time in ms.
 
     Args:
-        views: Each with how often it counts.
-        device: Of the stack.
+        views: The views, each with its number of occurrences.
+        device: Device of the stack.
 
     Returns:
-        The kernels, the longest first, and the time of all; None where that of one is not known.
+        The kernels, most time first, and the time of all; None if a time is unknown.
     """
     summed: dict[_Ran, Kernel] = {}
     for view, count in views:
@@ -233,20 +233,20 @@ def shares_of(views: Iterable[tuple[KernelView, int]], device: str) -> tuple[tup
 
 
 def device_of(place: str) -> str:
-    """The device behind a place that a runtime prints: ``CPUExecutionProvider`` is ``cpu``."""
+    """Return the device of an execution provider: ``cpu`` for ``CPUExecutionProvider``."""
     name = place.lower().removesuffix("executionprovider")
     return _DEVICES.get(name, name)
 
 
 def matrix_share(kernels: Iterable[KernelShare], use: Use) -> float | None:
-    """The share of time in kernels that use matrix units, that do not, or whose names do not say.
+    """Return the share of time in kernels with a given use of matrix units.
 
     Args:
-        kernels: All of a model or brick.
-        use: Which of them.
+        kernels: All kernels of a model or brick.
+        use: The use of matrix units.
 
     Returns:
-        None where there are none, or the time of one is not known.
+        None without kernels, or if a time is unknown.
     """
     found = list(kernels)
     shares = [kernel.share or 0.0 for kernel in found if kernel.units.matrix is use]
@@ -254,7 +254,7 @@ def matrix_share(kernels: Iterable[KernelShare], use: Use) -> float | None:
 
 
 def use_shares(kernels: Iterable[KernelShare]) -> dict[str, float | None]:
-    """The same for each of these uses, by name."""
+    """Return the share of time of each use, by name."""
     found = list(kernels)
     return {str(use): matrix_share(found, use) for use in Use}
 
@@ -284,15 +284,15 @@ class ModelKernels:
 
     Attributes:
         name: The model.
-        whole: Whether they are of the whole model as it was profiled, or summed over its bricks.
-        batch: Batch size that was asked for.
-        choice: Where and how they ran; None where nothing that matches is stored.
-        source: Which profiler; several where bricks differ in it.
-        kernels: The longest first; those whose time is not known last.
-        time_ms: Of all of them; None where one is not known.
-        missing: What is not known. The kernels are then those of the rest.
-        remedy: What would profile that; None where nothing here does.
-        error: Why nothing can be said.
+        whole: True for a profile of the whole model; false for the sum over its bricks.
+        batch: Requested batch size.
+        choice: System, stack and conditions; None if nothing matches.
+        source: The profiler; several if bricks differ.
+        kernels: Most time first; kernels without a time last.
+        time_ms: Time of all kernels; None if one is unknown.
+        missing: Bricks without a view; the kernels are those of the others.
+        remedy: The task that profiles them; None if this machine cannot.
+        error: Why there is no result.
     """
 
     name: str
@@ -308,16 +308,16 @@ class ModelKernels:
 
     @property
     def complete(self) -> bool:
-        """Whether every kernel is known."""
+        """True if every kernel is known."""
         return self.error is None and not self.missing and self.choice is not None
 
     @property
     def elsewhere(self) -> tuple[KernelShare, ...]:
-        """Kernels that ran on another device than the stack is about: what fell back."""
+        """Kernels that ran on another device than the device of the stack."""
         return tuple(kernel for kernel in self.kernels if kernel.elsewhere)
 
     def matrix_share(self, use: Use) -> float | None:
-        """The share of time in kernels that use matrix units or not; None where a time is not known."""
+        """Shares of time with and without matrix units; None if a time is unknown."""
         return matrix_share(self.kernels, use)
 
     def record(self) -> dict[str, Any]:
@@ -362,7 +362,7 @@ class Kernels(Tabular):
 
     @property
     def complete(self) -> bool:
-        """Whether every kernel of every model is known."""
+        """True if every kernel of every model is known."""
         return all(row.complete for row in self.rows)
 
     def records(self) -> Records:
@@ -384,13 +384,13 @@ def kernels(
     oracle: ShapeOracle | None = None,
     **fields: Unpack[QueryFields],
 ) -> Kernels:
-    """The kernels of models, from stored views (``run --kernels``, ``measure --kernels``).
+    """Return the kernels of models, from stored views (``run --kernels``, ``measure --kernels``).
 
     Args:
         models: The models, from ``find_models``.
         store: Where views are.
-        query: Which of the stored views; of no cache state, since kernels run whatever the caches hold.
-        whole: Those of whole models as they were profiled, instead of the sum over their bricks.
+        query: Which of the stored views; without a cache state, since kernels do not depend on it.
+        whole: Profiles of whole models, instead of the sum over their bricks.
         granularity: Most layers in a sequence; that of the suite that was profiled.
         connected: Sequences may be weakly connected windows.
         graph: Which graph is decomposed (as for ``estimate``).
@@ -408,7 +408,7 @@ def kernels(
     """
     query = asked(query, fields)
     if query.cache is not None:
-        raise UsageError("kernels run whatever the caches hold", remedy="leave the cache state out")
+        raise UsageError("kernels do not depend on the cache state", remedy="leave the cache state out")
     # Sequences that overlap would count layers twice.
     settled = settle(store, query, Cut(granularity, connected=connected, graph=graph))
     cut, query = settled.cut, settled.query
@@ -431,7 +431,7 @@ def kernels(
 
 
 def _parts(model: Decomposition, *, whole: bool) -> Counter[tuple[str | None, tuple[str, ...]]]:
-    """Count what views are looked for, by key and operators: bricks, or the whole model.
+    """Count the required views by key and operators: bricks, or the whole model.
 
     A layer that cannot be a brick has no key.
     """
@@ -447,7 +447,7 @@ def _parts(model: Decomposition, *, whole: bool) -> Counter[tuple[str | None, tu
 def _choose(
     store: Store, keys: set[str], query: Query, subject: Subject
 ) -> tuple[Choice | None, Mapping[str, KernelView]]:
-    """The one stored combination that matches, whatever the cache state, and its views; those with views first."""
+    """Return the only stored combination in any cache state, and its views; combinations with views first."""
     places: dict[Filter, Choice] = {}
     for choice in matching(store, keys, query, subject):
         places.setdefault(stored_under(choice), choice)

@@ -1,7 +1,7 @@
-"""Reports as Markdown: what the command line writes with ``--format markdown``, from Python.
+"""Results as Markdown: the same text as ``--format markdown``.
 
-What to say of a report below its rows is made here, far above ``generate``, ``run`` and ``measure``: hence this is a
-function, and no method as ``frame`` and ``to_json`` are (``tabular.py``).
+The lines below the rows need modules above ``generate``, ``run`` and ``measure``. Hence this is a function, in contrast
+to the methods ``frame`` and ``to_json`` (``tabular.py``).
 """
 
 from __future__ import annotations
@@ -55,18 +55,20 @@ _ANSWERS: Mapping[type[Tabular], Callable[[Any], Answer]] = {
 
 
 def to_markdown(report: Tabular) -> str:
-    """A report as the Markdown that ``--format markdown`` prints: a table, and what is to be said of it.
+    """Return a result as Markdown: a table and the lines below it.
 
     Args:
-        report: What a public function returned.
+        report: Result of a public function.
 
     Raises:
-        UsageError: It is no report.
+        UsageError: The value is not such a result.
 
     Example:
         >>> IPython.display.Markdown(to_markdown(analyze(models, store=store)))  # doctest: +SKIP
     """
     made = _ANSWERS.get(type(report))
     if made is None:
-        raise UsageError(f"{type(report).__name__} is no report", remedy="hand on what a function of dlbricks returned")
+        raise UsageError(
+            f"{type(report).__name__} is not a result of dlbricks", remedy="give the result of a public function"
+        )
     return render(made(report), Format.MARKDOWN)

@@ -153,7 +153,9 @@ def predict(
         raise UsageError("target and budget are positive numbers", remedy="for example target=0.1, budget_s=10")
     how = settled(setup or set_up())
     if measure and (how.system is not None or how.stack is not None):
-        raise UsageError("what is measured here is of this system and stack", remedy="give measure=False")
+        raise UsageError(
+            "--system and --stack select stored results, but this command measures here", remedy="give measure=False"
+        )
     decompositions = decompose(models, cut_of(how), progress=progress)
     known = readable(decompositions)
     choice = _choice(store, how, known, measure=measure)

@@ -1,11 +1,11 @@
-"""The report: from models to the page in one call; what is stored already is neither made nor measured again."""
+"""The report: from models to the page in one call; stored results are reused."""
 
 from __future__ import annotations
 
 import math
 import os
+import shlex
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
@@ -17,6 +17,7 @@ import msgspec
 
 from ..bricks.decomposition import Decomposition, Failed
 from ..constructor.evidence import Evidence
+from ..constructor.remedies import Task, TaskKind
 from ..constructor.result import Estimate
 from ..db import Measurement, Store
 from ..db.samples.rates import stream_sizes
@@ -39,10 +40,12 @@ from .findings.analyze import ANALYSES, analyze
 from .findings.finding import Finding
 from .findings.proof import LATE
 from .report.answers.estimates import estimates_answer
+from .report.page.overview import headline, operators
 from .report.page.page import render_page
-from .report.section import Section
+from .report.section import Section, layer_rows
 from .report.tables import Answer
-from .report.units import duration, half_of, margin, milliseconds, percent
+from .report.units import counted, duration, percent, within
+from .shell import shell_command
 
 if TYPE_CHECKING:
     from ..generator.decomposition.generate import GenerateReport
@@ -63,11 +66,11 @@ _FORMAT = 2
 
 
 def kept_findings(truth: Measurement, *, proven: bool) -> tuple[Finding, ...] | None:
-    """Return what was found in a model that was measured; None where that is not kept.
+    """Return the kept findings of a measured model; None without any.
 
     Args:
         truth: The measurement of the model.
-        proven: Only what was proven as far as it can be; else what was found without proofs will do.
+        proven: Only findings with all remedies tried; false: findings without proofs suffice.
     """
     for entry in (_entry(truth, proven=True), *(() if proven else (_entry(truth, proven=False),))):
         if (folder := kept(_KEPT, entry)) is None:
@@ -80,11 +83,11 @@ def kept_findings(truth: Measurement, *, proven: bool) -> tuple[Finding, ...] | 
 
 
 def keep_findings(truth: Measurement, findings: Sequence[Finding], *, proven: bool) -> None:
-    """Keep what was found in a model that was measured.
+    """Keep the findings of a measured model.
 
     Args:
         truth: The measurement of the model.
-        findings: What was found.
+        findings: The findings.
         proven: Whether remedies were tried.
     """
 
@@ -111,14 +114,14 @@ _FEW = 4
 
 @dataclass(frozen=True, slots=True)
 class Setup(Query):
-    """How models are measured and composed: a query, and what it takes to measure more.
+    """How models are measured and composed: a query, a graph and options of the backend.
 
-    To measure, ``report`` picks what is open, as ``set_up`` does.
+    Before measuring, ``report`` sets open fields to defaults, as ``set_up`` does.
 
     Attributes:
-        graph: Which graph is cut into bricks; None: where nothing is measured, the one that the runtime executes.
+        graph: Which graph is cut into bricks; None: the executed one, if nothing is measured.
         options: Options of the backend.
-        picked: What of this nobody asked for, as words.
+        picked: The fields with default values, as options of the command line.
     """
 
     graph: str | None = None
@@ -145,16 +148,16 @@ class SetupFields(QueryFields, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Report(Tabular):
-    """What a report was made from.
+    """The results of a report.
 
     Attributes:
         sections: The models.
         setup: How they were measured.
-        page: The page that was written; None where none was asked for.
-        generated: What was decomposed by this call; None where everything was stored.
-        measured: What was measured by it; likewise.
-        wall_s: The whole call.
-        unasked: Why models could not be analysed, or not by every analysis, and why nothing could be tried.
+        page: The written page; None without one.
+        generated: Result of the decomposition; None if everything was stored.
+        measured: Result of the measurement; None if everything was stored.
+        wall_s: Duration of the whole call.
+        unasked: Reasons for analyses and trials that were left out.
     """
 
     sections: tuple[Section, ...]
@@ -167,7 +170,7 @@ class Report(Tabular):
 
     @property
     def complete(self) -> bool:
-        """Whether every layer of every model is measured, or read between other sizes."""
+        """True if every layer of every model is measured or interpolated."""
         return all(section.estimate.complete or section.estimate.parts.interpolated for section in self.sections)
 
     @property
@@ -177,7 +180,7 @@ class Report(Tabular):
 
     @property
     def estimates(self) -> Estimates:
-        """Those of the models."""
+        """The estimates of the models."""
         return Estimates(tuple(section.estimate for section in self.sections))
 
     def records(self) -> Records:
@@ -194,10 +197,10 @@ class Report(Tabular):
 
 
 def set_up(**fields: Unpack[SetupFields]) -> Setup:
-    """Pick what nobody asked for: ONNX Runtime with one thread, the graph that it executes, caches as in a model.
+    """Return a setup with defaults: ONNX Runtime, one thread, the executed graph, caches as in a model.
 
     Args:
-        **fields: Fields of a ``Setup``: what is asked for.
+        **fields: Fields of a ``Setup`` with other values.
 
     Raises:
         UsageError: There is no such backend, or it has no such option.
@@ -221,29 +224,28 @@ def report(
     interpolate: bool = False,
     progress: ProgressCallback | None = None,
 ) -> Report:
-    """Decompose and measure what is not stored yet, models and bricks in turn, find what they miss, write the page.
+    """Measure what is not stored yet (models alternate with bricks), find savings, and write the page.
 
     Args:
-        models: What to report, from ``find_models``.
-        store: Where measurements are, and go to.
-        out: File of the page; None: none is written, nor is one of nothing but errors.
-        setup: How to measure; by default what ``set_up`` picks.
-        measure: Decompose and measure what is missing; False: only what is stored is used.
-        visits: How often each brick and model is visited.
-        budget_s: Total time instead: as many visits as fit into it. It ends analyses and proofs as well; the page is
-            written with what is known by then.
+        models: The models, from ``find_models``.
+        store: Database of the measurements.
+        out: File of the page; None: no page. Without a readable model there is no page either.
+        setup: How to measure; by default as ``set_up``.
+        measure: Decompose and measure missing models; False: use only stored measurements.
+        visits: Number of visits of each brick and model.
+        budget_s: Total time, instead of ``visits``. It also ends analyses and proofs; the page has the results until
+            then.
         suite: Folder for the bricks; None: a temporary one.
-        prove: Try the remedies of what is found, as far as there is time; never where nothing is to be measured. What
-            was proven before is not tried again.
-        write: Folder for improved models that were proven to save time.
-        interpolate: Read bricks that are missing in the end between other sizes of a model, as ``estimate_between``.
+        prove: Try the remedies, if there is time and ``measure`` is true. Proven findings are not tried again.
+        write: Folder for improved models with a proven saving.
+        interpolate: Interpolate missing bricks between sizes of a model, as ``estimate_between``.
         progress: Called between requests to the worker.
 
     Returns:
-        The models with what is known of each; one that cannot be read has an error, and the others go on.
+        One section per model; an unreadable model has an error.
 
     Raises:
-        AmbiguousQuery: Nothing is to be measured, and several stored combinations match; the message lists them.
+        AmbiguousQuery: With ``measure=False``, several stored combinations match; the message lists them.
         DlbricksError: The machine cannot measure now, or the suite's folder holds something else.
         OSError: The page cannot be written.
 
@@ -289,11 +291,11 @@ class MeasuringPlan:
 
     @property
     def room(self) -> bool:
-        """Whether there is time for ceilings."""
+        """True if there is time for ceilings."""
         return self.budget_s is None or self.budget_s >= _FEW * _CEILINGS_S
 
     def left_s(self, kept_s: float) -> float | None:
-        """Of the total time, what is left but for some; never nothing, which is no time that could be asked for."""
+        """Return the rest of the budget without some reserve, at least one second."""
         return None if self.budget_s is None else max(1.0, self.until - kept_s - time.monotonic())
 
 
@@ -303,7 +305,7 @@ def _measure_missing(
     plan: MeasuringPlan,
     suite: str | os.PathLike[str] | None,
 ) -> tuple[GenerateReport | None, RunReport | None]:
-    """Measure models and their bricks in turn; those that cannot be read are tried as well, so that they say why."""
+    """Measure models alternately with their bricks; unreadable models are included, so that they get an error."""
     if not models:
         return None, None
     from ..generator.decomposition.generate import generate  # what is stored is not measured again
@@ -328,11 +330,11 @@ def _measure_missing(
 def _analysed(
     estimates: Sequence[Estimate], plan: MeasuringPlan, write: str | os.PathLike[str] | None, *, prove: bool
 ) -> tuple[tuple[Section, ...], tuple[str, ...]]:
-    """The models with what they miss, and why some could not be analysed.
+    """Return the analysed models, and the reasons for models without an analysis.
 
     Args:
-        estimates: What is known of them.
-        plan: The database where findings are kept, and when analyses and proofs end.
+        estimates: Estimates of the models.
+        plan: The database of the findings, and the end of analyses and proofs.
         write: Folder for improved models.
         prove: Whether remedies are tried.
     """
@@ -366,12 +368,12 @@ def _analysed(
 
 
 def _shows_execution(entry: Estimate) -> bool:
-    """Whether a model was decomposed along what the runtime executes, which analyses read."""
+    """Return true for a model decomposed along its executed graph, which analyses need."""
     return entry.model.decomposition is not None and bool(entry.model.decomposition.graph.salt)
 
 
 def settled(how: Setup) -> Setup:
-    """A setup with which something can be measured: what is open is picked, as by ``set_up``."""
+    """Return a setup with defaults for open fields, ready to measure."""
     runtime, asked = get(how.runtime.backend), asdict(how)
     backend, device, dtype = how.runtime.backend, how.runtime.device, how.dtype or NATIVE
     require_available(runtime, backend, device)
@@ -388,12 +390,12 @@ def settled(how: Setup) -> Setup:
 
 
 def cut_of(how: Setup) -> Cut:
-    """How models are cut: along what the runtime that is asked for executes."""
+    """Return the cut along the graph of the setup's runtime."""
     return Cut(1, graph=how.graph or "runtime", runtime=how.runtime, threads=how.threads or 1)
 
 
 def _evidence_here(models: Sequence[Decomposition | Failed], store: Store, how: Setup) -> Evidence:
-    """What is measured of models on this machine, with the runtime that is installed."""
+    """Return the measurements of models on this machine, with the installed runtime."""
     here = _here(store, how)
     if here is None:
         return evidence_under(None, readable(models), store, how, cut_of(how))
@@ -401,19 +403,19 @@ def _evidence_here(models: Sequence[Decomposition | Failed], store: Store, how: 
 
 
 def estimates_here(models: Sequence[ModelSource], store: Store, how: Setup) -> list[Estimate]:
-    """Estimates of models from what is measured on this machine, with the runtime that is installed.
+    """Return estimates of models from measurements on this machine, with the installed runtime.
 
     Args:
         models: The models.
         store: The database.
-        how: How they are measured; nothing of it is open.
+        how: A complete setup.
     """
     decompositions = decompose(models, cut_of(how))
     return [*estimate(decompositions, _evidence_here(decompositions, store, how))]
 
 
 def _here(store: Store, how: Setup) -> Setup | None:
-    """A setup on this machine with the runtime that is installed; None where nothing is stored of either."""
+    """Return a setup with this system and the installed stack; None if the database has neither."""
     system, stack = probe_system().key, get(how.backend or "").stack(how.device or "", dict(how.options)).key
     if system not in store.systems() or stack not in store.stacks():
         return None
@@ -421,7 +423,7 @@ def _here(store: Store, how: Setup) -> Setup | None:
 
 
 def _with_ceilings(evidence: Evidence, plan: MeasuringPlan) -> Evidence:
-    """The same with the machine's ceilings, which are measured where they are missing and there is time."""
+    """Return the evidence with the machine's ceilings; missing ones are measured if there is time."""
     how, choice = plan.how, evidence.choice
     if choice is None or not plan.room or how.device != "cpu" or evidence.ceilings.known:
         return evidence
@@ -444,12 +446,14 @@ def _with_ceilings(evidence: Evidence, plan: MeasuringPlan) -> Evidence:
 
 
 def report_answer(result: Report) -> Answer:
-    """The answer of ``report``: one row per model, as ``estimate --explain`` gives it, with its findings."""
+    """Return the answer of ``report``: one row per model with its findings, and a short summary."""
     short = estimates_answer(result.estimates)
     reports = [] if result.measured is None else [result.measured]
     summary = [*short.summary, *notes_of(result.setup), *result.unasked, *measured_lines(reports, result.wall_s)]
     for section in result.sections[:_SHORT]:
         summary += _in_short(section)
+    if len(result.sections) > _SHORT:
+        summary.append(f"{len(result.sections) - _SHORT} more models: see the page, or --json")
     if result.page is not None:
         summary.append(f"Page: {result.page}")
     return Answer.of(result.records(), columns=short.columns, summary=summary, table=short.table)
@@ -460,42 +464,63 @@ _SHORT, _COSTLY = 3, 3
 
 
 def _in_short(section: Section) -> Iterator[str]:
-    """How fast a model is, where its time goes, and what to change."""
-    estimate = section.estimate
-    latency_ms, what, ends = estimate.truth.ms, "measured", estimate.truth.ci95_ms
-    if latency_ms is None:
-        latency_ms, what, ends = estimate.latency.ms, "estimated", estimate.latency.ci95_ms
-    if not latency_ms:
+    """Yield four lines: the latency, where the time goes, what to change, what was not tried."""
+    rows = [*layer_rows(section)]
+    top = headline(section, rows)
+    if section.estimate.error is not None or top.ms is None:
         return
-    half = "" if ends is None else f" ± {margin(half_of(latency_ms, ends))}"
-    yield f"{section.name}: {milliseconds(latency_ms)}{half} ms {what}."
-    taken: defaultdict[str, float] = defaultdict(float)
-    for part in estimate.parts.sequences:
-        taken["+".join(name.rpartition(".")[2] for name in part.op_types)] += part.latency_ms or 0.0
-    total_ms = math.fsum(taken.values())
-    if total_ms:
-        most = sorted(taken.items(), key=lambda pair: -pair[1])[:_COSTLY]
-        costly = (f"{name} {percent(ms / total_ms)}" for name, ms in most)
-        yield f"  Time goes to: {', '.join(costly)}."
+    if top.basis == "known":
+        timed = f"{top.timed} of {counted(top.layers, 'layer')} measured"
+        yield f"{section.name}: {within(top.ms, None)} ms so far, {timed}."
+        return
+    yield f"{section.name}: {within(top.ms, top.half_ms)} ms {top.basis}."
+    costly = [f"{_undomained(operator.name)} {percent(operator.share)}" for operator in operators(rows)[:_COSTLY]]
+    yield f"  Where the time goes: {', '.join(costly) or 'not measured'}."
+    yield f"  What to change: {_changes(section)}."
+    yield f"  Not tried: {_untried(section)}"
+
+
+def _changes(section: Section) -> str:
+    """Name the proven savings, then the largest predicted one."""
+    parts = []
     if section.joint is not None and section.findings is not None:
         titles = [section.findings[number].title.rstrip(".") for number in section.joint.findings]
         together = " together" if len(titles) > 1 else ""
-        yield f"  Change: {', '.join(titles)}. This is proven to save {percent(section.joint.share)}{together}."
-    elif section.findings is not None:
-        yield "  Change: nothing is proven to save enough."
-    if section.model is not None and section.model.source.path is not None:
-        yield f"  To write a faster file: dlbricks improve {section.model.source.path} -o FILE"
+        parts.append(f"{', '.join(titles)}: proven to save {percent(section.joint.share)}{together}")
+    for _, found in section.predicted[:1]:
+        parts.append(f"{found.title.rstrip('.')}: predicted to save {percent(found.share)}")
+    nothing = "not analysed" if section.findings is None else "no saving is proven or predicted"
+    return "; ".join(parts) or nothing
+
+
+def _untried(section: Section) -> str:
+    """Name the remedies that were not tried, and the command that tries them."""
+    source = section.estimate.model.source
+    if section.findings is None:
+        return f"every remedy; run: {shell_command(Task(TaskKind.PROOFS, source=source))}"
+    parts = []
+    if count := len(section.predicted) + len(section.at_most):
+        command = shell_command(Task(TaskKind.PROOFS, source=source))
+        parts.append(f"{counted(count, 'finding')}; run: {command}")
+    model = source.zoo or str(source.path)
+    improve = shlex.join(["dlbricks", "improve", model, "-o", f"{Path(model).stem}-faster.onnx"])
+    return "; ".join([*parts, f"rewrites of the file; run: {improve}"])
+
+
+def _undomained(operators: str) -> str:
+    """Operators without the domains that define them."""
+    return "+".join(name.rpartition(".")[2] for name in operators.split("+"))
 
 
 def notes_of(how: Setup) -> list[str]:
-    """What was picked, as a sentence."""
-    return [f"Picked, since nothing else was asked for: {', '.join(how.picked)}."] if how.picked else []
+    """Write the options with default values."""
+    return [f"Options by default: {' '.join(how.picked)}."] if how.picked else []
 
 
 def measured_lines(reports: Sequence[RunReport], wall_s: float) -> Iterator[str]:
-    """What a command measured by the way, and whether it was all."""
+    """Yield the numbers of measured and skipped bricks, and a line about a spent budget."""
     if any(took.remaining or took.models_remaining for took in reports):
-        yield "The time was up: the same command goes on from here, and so does one with more --budget."
+        yield "The budget is spent: the same command continues from here."
     if reports:
         measured, reused = sum(took.measured for took in reports), sum(took.reused for took in reports)
-        yield f"{measured} bricks measured, {reused} known before, in {duration(wall_s)}."
+        yield f"{measured} bricks measured, {reused} skipped (measured before), in {duration(wall_s)}."

@@ -19,7 +19,7 @@ _DEFAULT_RUNTIME = {("--backend", "onnxruntime"), ("--device", "cpu")}
 
 
 def shell_command(task: Task) -> str:
-    """The line that does a task in a shell.
+    """Return the shell command of a task.
 
     Example:
         >>> from dlbricks.constructor.remedies import Task, TaskKind
@@ -30,11 +30,11 @@ def shell_command(task: Task) -> str:
 
 
 def shell_steps(task: Task, *, database: bool = True) -> list[str]:
-    """The commands of a task, to be called one after the other.
+    """Return the commands of a task, in order.
 
     Args:
         task: The task.
-        database: Name the database that the results go to.
+        database: Name the database of the results.
     """
     model = [] if task.source is None else _model(task.source)
     runtime = [
@@ -69,7 +69,7 @@ def shell_steps(task: Task, *, database: bool = True) -> list[str]:
 
 
 def _model(source: ModelSource) -> list[str]:
-    """A model as it was asked for."""
+    """Return the arguments of a model."""
     words = [source.zoo or str(source.path or source.name), *_words(_given([("--batch", source.batch)]))]
     words += _words(("--dim", f"{name}={size}") for name, size in source.dims)
     observed = any(choice.how is How.OBSERVED for choice in source.control)
@@ -94,11 +94,11 @@ def _words(options: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def spelled(fields: Mapping[str, Any], **keys: str) -> dict[str, Any]:
-    """Fields of a result as JSON has them, as far as tasks are concerned: each is a command there.
+    """Return the fields of a result for JSON, with tasks as commands.
 
     Args:
         fields: Values by name.
-        keys: Key by name, where that is another.
+        keys: Other keys by name.
     """
     return {keys.get(name, name): _spelled(value) for name, value in fields.items()}
 
@@ -114,12 +114,12 @@ def _spelled(value: object) -> object:
 
 
 def with_command(reason: str | None, entry: Estimate) -> str | None:
-    """A reason why an estimate lacks something, with what to call where it is that the model is not measured."""
+    """Return a reason with a command if the model is not measured."""
     unmeasured = entry.truth.remedy is not None and reason is not None and reason == entry.truth.reason
     return f"{reason}; run `dlbricks measure MODEL`" if unmeasured else reason
 
 
 def why_unbounded(entry: Estimate) -> str | None:
-    """Why an estimate has no roofline, with the command that measures what is missing; None where it has one."""
+    """Return the reason why an estimate has no roofline, with the command that measures it; None if it has one."""
     task = entry.roofline.remedy
     return entry.roofline.reason if task is None else f"{entry.roofline.reason}: {shell_command(task)}"

@@ -25,7 +25,7 @@ from ..models.source import find_models
 from ..tabular import Field, Records, Row, Tabular
 from .estimation.estimate import estimates_in
 from .report.answers.estimates import caveats
-from .report.drawing import conditions_of, draw_sweeps
+from .report.drawing import Plots, conditions_of, plots, sweep_plots
 from .report.sweeping import sweep
 from .report.tables import Answer
 from .report.units import counted, milliseconds
@@ -51,7 +51,7 @@ class Lengthy:
     dimension: str
 
     def at(self, lengths: Iterable[int]) -> list[ModelSource]:
-        """The model at each of some lengths, its name with ``@dimension=length`` at its end."""
+        """Return the model at each length, with ``@dimension=length`` at the end of its name."""
         return [
             replace(
                 self.source,
@@ -64,22 +64,22 @@ class Lengthy:
 
 
 def pair(models: Sequence[str], dims: Mapping[str, int] | None = None) -> tuple[ModelSource, ModelSource]:
-    """The model of the prompt and that of a step: two models, or the name that two of the zoo begin with.
+    """Return the models of prompt and step, from two names, or from the common beginning of two zoo names.
 
     Args:
         models: Files or names.
-        dims: Values of dimensions that are not varied, such as the length of what an encoder reads.
+        dims: Values of the dimensions that do not vary, such as an encoder's length.
 
     Raises:
-        UsageError: There are more, or one that is no such name, or an argument is several models.
+        UsageError: There are more names, a single name without a pair in the zoo, or an argument with several models.
     """
     arguments = [f"{models[0]}{part}" for part in _LENGTH_PARTS] if len(models) == 1 else list(models)
     found = find_models(arguments, dims=dims)
     problem = next((source.problem for source in found if source.problem), None)
     if len(models) == 1 and problem is not None:
         raise UsageError(
-            f"'{models[0]}' is no decoder of the zoo",
-            remedy="give the model of the prompt and that of a step; "
+            f"'{models[0]}' is not a decoder of the zoo",
+            remedy="give the models of the prompt and of a step; "
             "'dlbricks models list' shows names that end in _prompt and _step",
         )
     if problem is not None:
@@ -90,13 +90,13 @@ def pair(models: Sequence[str], dims: Mapping[str, int] | None = None) -> tuple[
 
 
 def lengthy(source: ModelSource, kind: DimensionKind, dimension: str | None, option: str) -> Lengthy:
-    """A model with the dimension that counts its length.
+    """Return a model with the dimension that counts its length.
 
     Args:
         source: The model.
-        kind: What the dimension counts: ``SEQUENCE`` or ``PAST``.
-        dimension: Its name; None: it is found by what it is called and where it stands.
-        option: What gives the name, for the error.
+        kind: Kind of the dimension: ``SEQUENCE`` or ``PAST``.
+        dimension: Its name; None: found by name and place.
+        option: The option that gives the name, for the error.
 
     Raises:
         UnboundDimension: There is no such dimension.
@@ -119,9 +119,9 @@ class Part:
     """The prompt or the step of a model, against its length.
 
     Attributes:
-        model: The model, and the dimension that is varied.
+        model: The model, and the dimension that varies.
         estimates: One per length, by length.
-        curve: Those of them that are complete.
+        curve: The complete estimates.
         undisturbed: The same on a quiet machine.
     """
 
@@ -131,7 +131,7 @@ class Part:
     undisturbed: Curve
 
     def record(self) -> Row:
-        """What was measured, as a JSON object."""
+        """Return the estimates as a JSON object."""
         points = [
             {
                 "length": length,
@@ -156,17 +156,16 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Tokens(Tabular):
-    """What a language model takes to answer prompts of several lengths.
+    """The times of a language model for prompts of several lengths.
 
     Attributes:
         prompt: The model of the prompt.
         step: The model of a step.
         rows: One per length of the prompt.
-        undisturbed: The same on a quiet machine, without intervals: what to compare across runs and machines.
+        undisturbed: The same on a quiet machine, without intervals, for comparing runs and machines.
         setup: How it was measured.
-        measured: What was measured by this call, of the prompt and of the step; empty where everything was stored, or
-            nothing was to be measured.
-        wall_s: The whole call.
+        measured: Measurements of this call, of the prompt and of the step; may be empty.
+        wall_s: Duration of the whole call.
     """
 
     prompt: Part
@@ -179,11 +178,11 @@ class Tokens(Tabular):
 
     @property
     def complete(self) -> bool:
-        """Whether every answer is known, from start to end."""
+        """True if every answer is known, from start to end."""
         return all(row.total_ms is not None for row in self.rows)
 
     def records(self) -> Records:
-        """One row per length of the prompt; beside them what was measured, as ``curves``."""
+        """Return one row per length of the prompt; the measurements as ``curves``."""
         names = {"prompt_model": self.prompt.model.source.name, "step_model": self.step.model.source.name}
         rows = [
             names | asdict(row) | {"ttft_undisturbed_ms": still.ttft_ms, "token_undisturbed_ms": still.token_ms}
@@ -215,33 +214,32 @@ def tokens(
     suite: str | os.PathLike[str] | None = None,
     progress: ProgressCallback | None = None,
 ) -> Tokens:
-    """Time to the first token, time per token and tokens per second, from bricks measured at a few lengths.
+    """Estimate time to the first token, time per token and tokens per second, from bricks at a few lengths.
 
-    The latency of the prompt and of a step is estimated at these lengths, and read between them
-    (``constructor/curve.py``); beyond them nothing is said. No model is executed as a whole.
+    Latencies of prompt and step are estimated at these lengths and interpolated (``constructor/curve.py``). Nothing is
+    extrapolated. No model is executed as a whole.
 
     Args:
         prompt: The model that takes a prompt and fills a cache.
         step: The model that takes one token and extends the cache.
-        store: Where measurements are, and go to.
+        store: Database of the measurements.
         prompts: Lengths of the prompt.
         new: Tokens of every answer.
-        lengths: Where to measure, the prompt and the step alike; empty: the shortest and the longest that is needed,
-            and powers of two between.
+        lengths: Measured lengths of prompt and step; empty: the shortest and longest needed one, and powers of two.
         prompt_dimension: Dimension of ``prompt`` that counts its tokens; None: found by name and place.
         past_dimension: Dimension of ``step`` that counts positions in the cache; None: found by name and place.
-        setup: How to measure; by default what ``set_up`` picks.
-        measure: Decompose and measure what is missing; False: only what is stored is used.
-        visits: How often each brick is visited.
-        budget_s: Total time instead: as many visits as fit into it.
+        setup: How to measure; by default as ``set_up``.
+        measure: Decompose and measure missing bricks; False: use only stored measurements.
+        visits: Number of visits of each brick.
+        budget_s: Total time, instead of ``visits``.
         suite: Folder for the bricks; None: a temporary one.
         progress: Called between requests to the worker.
 
     Raises:
-        UsageError: A length is less than 1, or there is none of a prompt.
+        UsageError: A length is less than 1, or no prompt length is given.
         UnboundDimension: A model has no such dimension.
         ModelError: A model cannot be read.
-        AmbiguousQuery: Nothing is to be measured, and several stored combinations match.
+        AmbiguousQuery: With ``measure=False``, several stored combinations match.
         DlbricksError: The machine cannot measure now, or the suite's folder holds something else.
 
     Example:
@@ -283,10 +281,9 @@ def _of_steps(prompts: Sequence[int], new: int) -> tuple[int, ...]:
 def _measured(
     parts: Mapping[str, Sequence[ModelSource]], plan: MeasuringPlan, suite: str | os.PathLike[str] | None
 ) -> tuple[RunReport, ...]:
-    """Measure the bricks that are missing, those of the prompt and those of the step apart.
+    """Measure the missing bricks of the prompt and of the step in separate runs.
 
-    A step does little but read its weights, one after the other, and a prompt computes: each is visited in turn with
-    bricks of its own kind, as its layers stand in their model.
+    A step mostly reads weights, a prompt computes. Each brick alternates with bricks of its own kind, as in its model.
     """
     how, progress = plan.how, plan.progress
     reports = []
@@ -334,7 +331,7 @@ _MOST_REASONS = 3
 
 
 def tokens_answer(found: Tokens) -> Answer:
-    """The answer of ``tokens``: one row per length of the prompt; beside them what was measured, as ``curves``."""
+    """Return the answer of ``tokens``: one row per length of the prompt; the measurements as ``curves``."""
     records = found.records()
     return Answer.of(
         records,
@@ -353,13 +350,9 @@ def tokens_answer(found: Tokens) -> Answer:
     )
 
 
-def draw_tokens(found: Tokens, place: Path) -> list[Path]:
-    """Latency and throughput of prompt and step against their lengths, as one image; none where nothing is known.
-
-    Raises:
-        UsageError: The place is neither a folder nor an image file.
-        OSError: The file cannot be written.
-    """
+@plots.register
+def token_plots(found: Tokens) -> Plots:
+    """Return one plot: latency and throughput of prompt and step against their lengths."""
     estimates = [*found.prompt.estimates.values(), *found.step.estimates.values()]
     known = next((estimate for estimate in estimates if estimate.latency.ms is not None), None)
     prompts = "tokens of the prompt"
@@ -372,11 +365,11 @@ def draw_tokens(found: Tokens, place: Path) -> list[Path]:
     title = f"{found.prompt.model.source.name} and {found.step.model.source.name}"
     if known is not None:
         title += f", {known.model.cutting.graph} graph, {conditions_of(known)}"
-    return draw_sweeps(drawn, place, name="tokens", title=title)
+    return sweep_plots(drawn, name="tokens", title=title)
 
 
 def _summary(found: Tokens) -> Iterator[str]:
-    """What stands below the table: what was measured, how good reading between is, what is missing."""
+    """Yield lines about measured lengths, errors of interpolation, and missing lengths."""
     for name, part in (("first token", found.prompt), ("each further token", found.step)):
         points = part.curve.points
         if points:
@@ -391,7 +384,7 @@ def _summary(found: Tokens) -> Iterator[str]:
 
 
 def _beyond(found: Tokens) -> Iterator[str]:
-    """Lengths that are needed and lie beyond those that were asked for."""
+    """Return required lengths outside the measured ones."""
     for part, needed in (
         (found.prompt, [row.prompt for row in found.rows]),
         (found.step, [length for row in found.rows for length in steps_of(row.prompt, row.new)]),
@@ -400,7 +393,7 @@ def _beyond(found: Tokens) -> Iterator[str]:
         beyond = [length for length in needed if not low <= length <= high]
         if beyond:
             yield (
-                f"{part.model.source.name}: {part.model.dimension}={min(beyond)} to {max(beyond)} lies beyond {low} to "
+                f"{part.model.source.name}: {part.model.dimension}={min(beyond)} to {max(beyond)} is outside {low} to "
                 f"{high}, and is not extrapolated: give --at lengths that hold it"
             )
 
@@ -417,7 +410,7 @@ def _trust(curve: Curve) -> str:
 
 
 def _missing(part: Part) -> Iterator[str]:
-    """Lengths of which nothing is known, with the reason."""
+    """Return lengths without a latency, each with the reason."""
     reasons = {
         entry.error or f"{counted(len(missing), 'brick')} not measured ({missing[0].reason})": entry.name
         for entry in part.estimates.values()
@@ -428,7 +421,7 @@ def _missing(part: Part) -> Iterator[str]:
 
 
 def _read(row: Generation) -> str:
-    """What of an answer is interpolated."""
+    """Write the interpolated part of an answer."""
     parts = ["first token"] if row.ttft_interpolated else []
     if row.steps_interpolated:
         parts.append(f"{row.steps_interpolated} of {counted(row.steps, 'step')}")

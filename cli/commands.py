@@ -1,8 +1,7 @@
 """The command line: each command calls one public function and writes its answer.
 
 Exit codes: 0 done, 1 a clear one-line error, 2 wrong usage, 3 done but incomplete, 4 a limit crossed. Answers go to
-stdout alone, everything else to stderr. What a command needs is imported when it runs, so that ``dlbricks --help`` is
-instant.
+stdout, everything else to stderr. Commands import their modules when they run, so that ``dlbricks --help`` is instant.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from .console import Reporter, answer, drawn, note
 from .fleet import fleet
 from .inventory import backends, brick, models, system
 from .latencies import advise, compare, each_measured, estimate, history, kernels
-from .models import PLACE, binding_options, custom_ops_option, model_arguments, take_models
+from .models import NEW_FOLDER, PLACE, binding_options, custom_ops_option, model_arguments, open_suite, take_models
 from .options import (
     check_runtime_options,
     database_option,
@@ -99,7 +98,9 @@ def commands() -> None:
 
 
 @commands.command()
-@click.option("-o", "--out", type=PLACE, default=Path("demo"), show_default=True, help="Folder for results and plots.")
+@click.option(
+    "-o", "--out", type=NEW_FOLDER, default=Path("demo"), show_default=True, help="Folder for results and plots."
+)
 @quiet_option
 @wait_option
 @format_options
@@ -122,13 +123,13 @@ def demo(*, out: Path, quiet: bool, form: str) -> None:
 @model_arguments
 @split_options
 @runtime_options
-@click.option("-o", "--out", type=PLACE, required=True, metavar="SUITE", help="Folder for the suite.")
+@click.option("-o", "--out", type=NEW_FOLDER, required=True, metavar="SUITE", help="Folder for the suite.")
 @click.option(
     "--jobs", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Processes that decompose."
 )
 @click.option("--annotate", is_flag=True, help="Write the models' names and occurrences into the suite.")
-@click.option("--decoys", type=click.IntRange(min=0), default=0, metavar="N", help="Mix in N bricks of no model.")
-@click.option("--decoy-seed", metavar="S", help="Secret that decoys are drawn from; keep it to yourself.")
+@click.option("--decoys", type=click.IntRange(min=0), default=0, metavar="N", help="Mix in N random bricks.")
+@click.option("--decoy-seed", metavar="S", help="Secret seed of the decoys; keep it private.")
 @plot_option
 @quiet_option
 @format_options
@@ -146,9 +147,9 @@ def generate(*, plot: Path | None, quiet: bool, form: str, **options: Any) -> No
     with Reporter(quiet=quiet) as progress:
         report = generate_suite(take_models(options), progress=progress, **options)
     if plot is not None:
-        from ..analyzer.report.drawing import draw_generated
+        from ..analyzer.report.drawing import plots
 
-        drawn(draw_generated(report, plot))
+        drawn(plots(report).write(plot))
     answer(generate_answer(report), form, complete=report.complete)
 
 
@@ -159,7 +160,7 @@ def generate(*, plot: Path | None, quiet: bool, form: str, **options: Any) -> No
     "models",
     multiple=True,
     metavar="MODEL...",
-    help="Whole models, visited in turn with the bricks; after the suite, repeatable.",
+    help="Whole models to measure alternately with the bricks; after the suite, repeatable.",
 )
 @click.argument("more", nargs=-1, metavar="")
 @binding_options
@@ -173,14 +174,14 @@ def generate(*, plot: Path | None, quiet: bool, form: str, **options: Any) -> No
     metavar="NAME",
     help="Also measure each brick with this algorithm; repeatable.",
 )
-@click.option("--kernels", is_flag=True, help="Afterwards also record which kernels run, in a pass apart from timing.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be measured and how long it would take.")
+@click.option("--kernels", is_flag=True, help="Also record the kernels, in a separate pass after timing.")
+@click.option("--dry-run", is_flag=True, help="Only forecast the measurements and their duration.")
 @pace_options
 @click.option(
     "--again",
     type=click.Choice(["noisy", "failed", "all"]),
     multiple=True,
-    help="Measure these although stored; repeatable.",
+    help="Repeat these stored measurements; repeatable.",
 )
 @since_option
 @node_options
@@ -201,7 +202,7 @@ def run(
     form: str,
     **options: Any,
 ) -> None:
-    """Measure the bricks of a suite that are not measured yet; resumes by itself.
+    """Measure the unmeasured bricks of a suite. A repeated call continues an interrupted one.
 
     \b
     Example:
@@ -212,10 +213,9 @@ def run(
     options["models"] += more
     options["algorithms"] = options["algorithms"] or named
     from ..analyzer.report.answers.runs import run_answer
-    from ..bricks.suite.suite import Suite
     from ..generator.measurement.run import run as run_suite
 
-    opened, sources = Suite.open(suite), take_models(options)
+    opened, sources = open_suite(suite), take_models(options)
     problems = [source.problem for source in sources if source.problem]
     if problems and len(problems) == len(sources):
         raise problems[0]  # a typing error, most likely: none of the models is there
@@ -233,7 +233,7 @@ def run(
 
 
 def _store(database: str, *, dry_run: bool) -> AbstractContextManager[Store]:
-    """Where results go. A forecast leaves no trace: what is there is read, and where nothing is, nothing is made."""
+    """Open the database of the results. A forecast neither creates nor changes one."""
     from ..db import Store
     from ..db.merging import open_for_results
     from ..db.place import DatabasePlace
@@ -250,8 +250,8 @@ def _store(database: str, *, dry_run: bool) -> AbstractContextManager[Store]:
 @pace_options
 @since_option
 @node_options
-@click.option("--data", is_flag=True, help="Also measure what the values in a model cost it.")
-@click.option("--kernels", is_flag=True, help="Afterwards also record which kernels run, in a pass apart from timing.")
+@click.option("--data", is_flag=True, help="Also measure the effect of the model's own values.")
+@click.option("--kernels", is_flag=True, help="Also record the kernels, in a separate pass after timing.")
 @database_option
 @quiet_option
 @wait_option

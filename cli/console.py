@@ -1,7 +1,8 @@
-"""What commands share on the way out: the answer on stdout; messages and a progress bar on stderr.
+"""Output of commands: the answer on stdout; messages and a progress bar on stderr.
 
-The bar is redrawn by the caller's own thread only, between two requests to the worker, so that nothing moves on the
-machine while a sample is timed. Where stderr is no terminal, what takes longer writes a line now and then.
+Only the caller's thread redraws the bar, between two requests to the worker: nothing may run while a sample is timed.
+If
+stderr is not a terminal, long commands write a line now and then.
 """
 
 from __future__ import annotations
@@ -53,10 +54,9 @@ _VERBS = {
 
 
 def answer(result: Answer, form: str, *, complete: bool = True, crossed: bool = False) -> None:
-    """Write a command's answer to stdout; a table of nothing but errors is these errors alone, on stderr.
+    """Write a command's answer to stdout; if every result is an error, write the errors to stderr.
 
-    Where a limit is crossed the command ends with exit code 4; where the answer is incomplete with 3, or 1 where
-    nothing succeeded.
+    The exit code is 4 for a crossed limit, 3 for an incomplete answer, and 1 without any success.
     """
     if form == Format.TABLE and (errors := only_errors(result)):
         for error in errors:
@@ -71,7 +71,7 @@ def answer(result: Answer, form: str, *, complete: bool = True, crossed: bool = 
 
 
 def _width() -> int:
-    """Characters of a line of the answer: the terminal's, or what fits most windows."""
+    """Return the width of the terminal, or a default that fits most windows."""
     return shutil.get_terminal_size((WIDTH, 0)).columns if sys.stdout.isatty() else WIDTH
 
 
@@ -87,14 +87,14 @@ def drawn(paths: Iterable[Path]) -> None:
 
 
 class Reporter:
-    """Shows the progress of one command; a context manager and the callback itself.
+    """Progress of one command; a context manager and the callback itself.
 
     Args:
         quiet: Show nothing.
         clock: Seconds, of a clock that only goes forward.
 
     Attributes:
-        part: Which of several parts the steps are of, to be written behind what is done.
+        part: The part of the command that the steps belong to, for the text of the bar.
     """
 
     part = ""

@@ -1,4 +1,4 @@
-"""Commands of a fleet: what a campaign measures on which machine, a machine's worker, how far all of it is."""
+"""Commands of a fleet: campaigns, workers, status."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def fleet() -> None:
 
 @fleet.command("plan")
 @click.argument("campaign", type=PLACE, metavar="CAMPAIGN.toml")
-@click.option("--dry-run", is_flag=True, help="Only show what would be queued.")
+@click.option("--dry-run", is_flag=True, help="Only show the queue; change nothing.")
 @database_option
 @format_options
 def fleet_plan(*, campaign: Path, dry_run: bool, database: str, form: str) -> None:
-    """Queue what a campaign asks for and no node has measured or is about to; doing it twice adds nothing.
+    """Queue the measurements of a campaign that are missing. A repeated call adds nothing.
 
     \b
     Example:
@@ -44,14 +44,14 @@ def fleet_plan(*, campaign: Path, dry_run: bool, database: str, form: str) -> No
     envvar="DLBRICKS_NODE",
     metavar="NAME",
     show_default="$DLBRICKS_NODE",
-    help="What you call this machine; the campaign's file names it.",
+    help="Name of this machine in the campaign's file.",
 )
 @click.option(
     "--state",
     type=PLACE,
     metavar="DIR",
     show_default="dlbricks/NODE in $STATE_DIRECTORY, $XDG_STATE_HOME or ~/.local/state",
-    help="Folder on a local disk for what is not pushed yet; of this node alone.",
+    help="Local folder for results that are not pushed yet; for this node alone.",
 )
 @click.option("--once", is_flag=True, help="One job, then end.")
 @click.option("--drain", is_flag=True, help="End when the queue is empty.")
@@ -61,7 +61,7 @@ def fleet_plan(*, campaign: Path, dry_run: bool, database: str, form: str) -> No
     default="5%",
     show_default=True,
     metavar="SHARE",
-    help="Of its processors, what other processes may use when measuring begins.",
+    help="Largest share of the processors in use by other processes when measuring begins.",
 )
 @click.option(
     "--patience",
@@ -79,16 +79,16 @@ def fleet_plan(*, campaign: Path, dry_run: bool, database: str, form: str) -> No
     default="10s",
     show_default=True,
     metavar="TIME",
-    help="How often an empty queue is looked at.",
+    help="Time between two looks at an empty queue.",
 )
-@click.option("--take-over", is_flag=True, help="The name belonged to another machine, which is gone.")
+@click.option("--take-over", is_flag=True, help="Take the name over from a machine that is gone.")
 @quiet_option
 @database_option
 @format_options
 def fleet_work(
     *, node: str | None, state: Path | None, once: bool, drain: bool, quiet: bool, database: str, form: str, **how: Any
 ) -> None:
-    """Measure what is queued for this machine, until it is told to end (SIGTERM).
+    """Measure the queued jobs of this machine until SIGTERM.
 
     \b
     Example:
@@ -105,7 +105,7 @@ def fleet_work(
 
 
 def _state() -> Path:
-    """Where a service of systemd, or else a user, keeps what outlives a process."""
+    """Return the state folder of a systemd service, or of the user."""
     service = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
     home = os.environ.get("XDG_STATE_HOME")
     return Path(service or home or Path.home() / ".local" / "state") / "dlbricks"
@@ -116,7 +116,7 @@ def _state() -> Path:
 @database_option
 @format_options
 def fleet_status(*, campaign: str | None, database: str, form: str) -> None:
-    """How far campaigns are, what each node does, what failed, and when all may be done.
+    """Show the progress of campaigns, the nodes, the failures, and the expected end.
 
     \b
     Example:

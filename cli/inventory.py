@@ -1,4 +1,4 @@
-"""Commands that show what there is: models, bricks, runtimes, this machine."""
+"""Commands about models, bricks, runtimes and this machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 from ..analyzer.report.tables import MOST
 from ..errors import UsageError
 from .console import Reporter, answer
-from .models import PLACE, binding_options, take_models
+from .models import NEW_FILE, NEW_FOLDER, PLACE, binding_options, open_suite, take_models
 from .options import (
     all_option,
     database_option,
@@ -26,13 +26,14 @@ from .options import (
 
 @click.group()
 def models() -> None:
-    """The models of the built-in zoo."""
+    """List or export the models of the built-in zoo."""
 
 
 @models.command("list")
+@click.option("--all", "every", is_flag=True, help="A row per model: task, dimensions, requirements.")
 @format_options
-def models_list(*, form: str) -> None:
-    """Every model of the zoo, and what it needs.
+def models_list(*, every: bool, form: str) -> None:
+    """List the models of the zoo.
 
     \b
     Example:
@@ -40,25 +41,25 @@ def models_list(*, form: str) -> None:
     """
     from ..analyzer.report.answers.resources import zoo_answer
 
-    answer(zoo_answer(), form)
+    answer(zoo_answer(every=every), form)
 
 
 @models.command("export")
 @click.argument("models", nargs=-1, required=True, metavar="NAME...")
 @binding_options
-@click.option("-o", "--out", type=PLACE, required=True, metavar="DIR", help="Folder for the files.")
+@click.option("-o", "--out", type=NEW_FOLDER, required=True, metavar="DIR", help="Folder for the files.")
 @click.option("--force", is_flag=True, help="Replace other files of these names.")
-@click.option("--open", "opened", is_flag=True, help="Leave the lengths of a decoder open, for a loop to run it.")
+@click.option("--open", "opened", is_flag=True, help="Leave the lengths of a decoder open.")
 @click.option(
     "--fuse-attention",
     "attention",
     is_flag=True,
-    help="Attention as one operator, ONNX Runtime's or ONNX's own.",
+    help="Write attention as one operator of ONNX Runtime or ONNX.",
 )
 @click.option(
     "--weights",
     type=click.Choice(["int4", "int8"]),
-    help="Weights of products in few bits, by ONNX Runtime's quantizer.",
+    help="Store weights of products in few bits, by ONNX Runtime's quantizer.",
 )
 @format_options
 def models_export(*, out: Path, form: str, **options: Any) -> None:
@@ -76,7 +77,7 @@ def models_export(*, out: Path, form: str, **options: Any) -> None:
 
 @click.group()
 def brick() -> None:
-    """The bricks of a suite, and what was measured of them."""
+    """Show the bricks of a suite and their measurements."""
 
 
 @brick.command("list")
@@ -116,12 +117,12 @@ def brick_show(*, key: str, suite: Path | None, database: str, form: str) -> Non
 @brick.command("export")
 @click.argument("key")
 @click.option("--suite", type=PLACE, required=True, metavar="SUITE", help="Suite that holds the brick.")
-@click.option("-o", "--out", type=PLACE, metavar="FILE", help="ONNX file to write; <key>.onnx where not given.")
+@click.option("-o", "--out", type=NEW_FILE, metavar="FILE", help="ONNX file to write; else <key>.onnx.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the weights.")
-@click.option("--force", is_flag=True, help="Replace a file that is there.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
 @format_options
 def brick_export(*, key: str, suite: Path, out: Path | None, seed: int, force: bool, form: str) -> None:
-    """A brick as self-contained ONNX with seeded weights, for any other tool.
+    """Write a brick as self-contained ONNX with seeded weights, for other tools.
 
     \b
     Example:
@@ -134,13 +135,13 @@ def brick_export(*, key: str, suite: Path, out: Path | None, seed: int, force: b
 
 @click.group()
 def backends() -> None:
-    """The runtimes that can execute bricks."""
+    """Show, install or check the runtimes that execute bricks."""
 
 
 @backends.command("list")
 @format_options
 def backends_list(*, form: str) -> None:
-    """What can run here, on which device, and what is missing.
+    """List the runtimes, their devices, and the reasons for missing ones.
 
     \b
     Example:
@@ -153,7 +154,7 @@ def backends_list(*, form: str) -> None:
 
 @backends.command("install")
 @click.argument("name")
-@click.option("--again", is_flag=True, help="Replace an environment that is there.")
+@click.option("--again", is_flag=True, help="Replace an existing environment.")
 @click.option(
     "--python",
     metavar="PATH",
@@ -161,7 +162,7 @@ def backends_list(*, form: str) -> None:
 )
 @format_options
 def backends_install(*, name: str, again: bool, python: str | None, form: str) -> None:
-    """Install a runtime that needs an environment of its own; the one that dlbricks runs in stays as it is.
+    """Install a runtime in a separate environment; the environment of dlbricks stays unchanged.
 
     \b
     Example:
@@ -176,37 +177,36 @@ def backends_install(*, name: str, again: bool, python: str | None, form: str) -
 @backends.command("check")
 @click.argument("name")
 @suite_argument
-@click.option("--against", metavar="NAME", default="onnxruntime", show_default=True, help="Runtime that is right.")
+@click.option("--against", metavar="NAME", default="onnxruntime", show_default=True, help="Reference runtime.")
 @device_options
 @click.option(
     "--dtype",
     metavar="NAME",
     default="float32",
     show_default=True,
-    help="Precision that the runtime computes in; what is right is in that of each network itself.",
+    help="Precision of the tested runtime; the reference uses the network's own.",
 )
 @quiet_option
 @format_options
 def backends_check(*, name: str, suite: Path, quiet: bool, form: str, **options: Any) -> None:
-    """Whether a runtime computes what another one does, brick by brick.
+    """Compare the outputs of two runtimes, brick by brick.
 
     \b
     Example:
         dlbricks backends check torch suite
     """
     from ..analyzer.report.answers.resources import agreement_answer
-    from ..bricks.suite.suite import Suite
     from ..generator.measurement.agreement import check_agreement
 
     with Reporter(quiet=quiet) as progress:
-        report = check_agreement(Suite.open(suite), name, progress=progress, **options)
+        report = check_agreement(open_suite(suite), name, progress=progress, **options)
     answer(agreement_answer(report), form, complete=report.complete)
 
 
 @backends.command("plans")
 @suite_argument
 @click.option(
-    "--gpu", metavar="NAME|FILE", default="h200", show_default=True, help="GPU that they are for; it need not be here."
+    "--gpu", metavar="NAME|FILE", default="h200", show_default=True, help="GPU of the plans; it need not be here."
 )
 @click.option("--dtype", "dtypes", metavar="NAME", multiple=True, help="Precision in memory; repeatable; else float32.")
 @click.option(
@@ -228,38 +228,37 @@ def backends_plans(
         dlbricks backends plans suite --gpu h200 --dtype float16
     """
     from ..analyzer.report.answers.generation import plans_answer
-    from ..bricks.suite.suite import Suite
     from ..generator.planning.library_plans import Layout, library_plans
 
     chosen = tuple(Layout(layout) for layout in layouts) or tuple(Layout)
     with Reporter(quiet=quiet) as progress:
         report = library_plans(
-            Suite.open(suite), gpu=gpu, dtypes=dtypes or ("float32",), layouts=chosen, progress=progress
+            open_suite(suite), gpu=gpu, dtypes=dtypes or ("float32",), layouts=chosen, progress=progress
         )
     answer(plans_answer(report), form, complete=report.complete)
 
 
 @click.command()
 @click.argument("models", nargs=-1, metavar="[MODEL...]")
-@click.option("--ceilings", is_flag=True, help="Measure what it does at most: arithmetic and bandwidths; stores them.")
+@click.option("--ceilings", is_flag=True, help="Measure and store the highest arithmetic rates and bandwidths.")
 @click.option(
     "--calibrate",
     is_flag=True,
-    help="Fit the error of estimates to ten models or more that were measured with their bricks; stores it.",
+    help="Fit and store the error of estimates, from at least ten models that were measured with their bricks.",
 )
 @click.option("-g", "--granularity", type=click.IntRange(min=1), metavar="N", help="With --calibrate: else 1.")
 @click.option("--graph", type=click.Choice(["source", "fused", "runtime"]), help="With --calibrate: else source.")
-@click.option("--backend", metavar="NAME", help="With either: only this runtime, not all that run here.")
+@click.option("--backend", metavar="NAME", help="With either: only this runtime; else all.")
 @click.option("--threads", type=click.IntRange(min=0), metavar="N", help="With either: threads; for ceilings else 1.")
-@click.option("--dtype", metavar="NAME", help="With either: precision; for ceilings float32 by default, 'any' for all.")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="With either: for ceilings cpu by default.")
+@click.option("--dtype", metavar="NAME", help="With either: precision; for ceilings else float32; 'any' for all.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="With either: device; for ceilings else cpu.")
 @setting_option
 @database_option
 @quiet_option
 @wait_option
 @format_options
 def system(*, ceilings: bool, calibrate: bool, database: str, quiet: bool, form: str, **options: Any) -> None:
-    """This machine as recorded and whether it is quiet; what it does at most; or how far off its estimates are.
+    """Show this machine and its quietness, measure its ceilings, or calibrate its estimates.
 
     \b
     Example:

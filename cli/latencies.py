@@ -1,6 +1,6 @@
-"""Commands that answer from what is stored: estimates, kernels, comparisons, history, advice.
+"""Commands that read stored results: estimates, kernels, comparisons, history, advice.
 
-Nothing is measured, but for what ``history --confirm`` asks for.
+Only ``history --confirm`` measures.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import click
 from ..analyzer.report.tables import MOST
 from ..analyzer.report.units import counted
 from ..errors import UsageError
-from .console import Reporter, answer, drawn
+from .console import Reporter, answer, drawn, note
 from .models import PLACE, model_arguments, moment, seconds, take_models
 from .options import (
     all_option,
     comparison_options,
     database_option,
     estimated_options,
+    estimated_split_options,
     format_options,
     history_options,
     interpolate_option,
     kernel_options,
     plot_option,
     quiet_option,
-    split_options,
     wait_option,
 )
 
@@ -60,15 +60,15 @@ def each_measured(
     measure: Callable[[int, list[ModelSource], float | None], Report],
     spent_s: Callable[[Report], float],
 ) -> list[Report]:
-    """One report per number of threads.
+    """Return one report per number of threads.
 
     Args:
         threads: The numbers; 0 means all physical cores.
-        models: Whole models; with several numbers the name of each ends in ``@t2``.
-        budget_s: Total time of all; None: as long as it takes.
-        progress: Shows which number is measured.
-        measure: Measures with one number, the models and seconds given.
-        spent_s: What of its share a report used up.
+        models: Whole models; for several numbers, each name ends in ``@t2``.
+        budget_s: Total time of all; None: unlimited.
+        progress: Shows the number of threads.
+        measure: Measures with one number of threads, the given models and seconds.
+        spent_s: Returns the spent part of the budget of a report.
     """
     if len(threads) > 1:
         from ..generator.machine.cores import physical_cores
@@ -91,10 +91,10 @@ def each_measured(
 
 
 def each_estimated(threads: Sequence[int], estimate: Callable[[int | None], Estimates]) -> Estimates:
-    """Estimates for several numbers of threads, those of a model side by side, its name with ``@t2`` at its end.
+    """Return estimates for several numbers of threads, grouped by model, with ``@t2`` at the end of each name.
 
     Args:
-        threads: The numbers, of which 0 may mean another one; one number, or none, for estimates as they are.
+        threads: The numbers, of which 0 may mean another one; at most one number: estimates without a suffix.
         estimate: Estimates every model with one number.
     """
     from ..analyzer.estimation.estimates import Estimates
@@ -113,12 +113,12 @@ def each_estimated(threads: Sequence[int], estimate: Callable[[int | None], Esti
 
 @click.command()
 @model_arguments
-@split_options
+@estimated_split_options
 @estimated_options
-@click.option("--explain", is_flag=True, help="Also show what lies between bricks and model, and where the time goes.")
+@click.option("--explain", is_flag=True, help="Also show time by operator, and the causes between bricks and model.")
 @interpolate_option
-@click.option("--predict", is_flag=True, help="Predict bricks that are not measured from others.")
-@click.option("--layers", is_flag=True, help="Also show each brick's rate, its bound by the machine, and its headroom.")
+@click.option("--predict", is_flag=True, help="Predict unmeasured bricks from others.")
+@click.option("--layers", is_flag=True, help="Also show each brick's rate, roofline bound and headroom.")
 @all_option
 @plot_option
 @database_option
@@ -159,25 +159,26 @@ def estimate(
                 sources, store=store, threads=number, **options
             ),
         )
+    graphs = {entry.model.cutting.graph for entry in estimates} - {"source"}
+    if options["graph"] is None and graphs:
+        note(f"picked: --graph {' '.join(graphs)}, the graph of the stored bricks")
     if plot is not None:
-        from ..analyzer.report.drawing import draw_estimates
+        from ..analyzer.report.drawing import estimate_plots
 
-        drawn(draw_estimates(estimates.rows, plot, explain=explain))
+        drawn(estimate_plots(estimates, explain=explain).write(plot))
     result = estimates_answer(estimates, explain=explain, layers=layers, most=None if every else MOST)
     answer(result, form, complete=estimates.complete)
 
 
 @click.command()
 @model_arguments
-@click.option(
-    "--whole", is_flag=True, help="Of the whole model, as 'measure --kernels' profiled it; else of its bricks."
-)
+@click.option("--whole", is_flag=True, help="Kernels of the whole model ('measure --kernels'); else of its bricks.")
 @kernel_options
 @all_option
 @database_option
 @format_options
 def kernels(*, every: bool, database: str, form: str, **options: Any) -> None:
-    """The kernels that ran for models, with their share of time, matrix units, and what fell back to another device.
+    """Show the executed kernels of models: share of time, matrix units, other devices.
 
     \b
     Example:
@@ -197,13 +198,15 @@ def kernels(*, every: bool, database: str, form: str, **options: Any) -> None:
 @click.option(
     "--by",
     type=click.Choice(["combination", "run", "variant", "file"]),
-    help="What is compared: stored frameworks, options and systems; runs of one; algorithms within one; or two files, "
-    "which are run alternately now. Two files are compared so unless this says otherwise.",
+    help="Sides to compare: stored combinations; runs or variants (algorithms) of one combination; or two files, "
+    "which run alternately now. Two file arguments mean 'file'.",
 )
-@click.option("--base", metavar="ID|NAME", help="The side that others are compared with; else the first measured.")
-@click.option("--other", "others", multiple=True, metavar="ID|NAME", help="Compare only this side with it; repeatable.")
+@click.option("--base", metavar="ID|NAME", help="The base of the comparison; else the side that was measured first.")
+@click.option(
+    "--other", "others", multiple=True, metavar="ID|NAME", help="Compare only this side with the base; repeatable."
+)
 @comparison_options
-@click.option("--layers", is_flag=True, help="Also list bricks, and what the base would gain by each.")
+@click.option("--layers", is_flag=True, help="Also list bricks, with the base's gain from each.")
 @all_option
 @click.option(
     "--budget",
@@ -212,7 +215,7 @@ def kernels(*, every: bool, database: str, form: str, **options: Any) -> None:
     default="60s",
     show_default=True,
     metavar="TIME",
-    help="Of two files: when to stop, though the verdict is unclear.",
+    help="Two files: time limit, even with an unclear verdict.",
 )
 @quiet_option
 @wait_option
@@ -220,7 +223,7 @@ def kernels(*, every: bool, database: str, form: str, **options: Any) -> None:
     "--fail-on",
     type=click.Choice(["slower", "faster", "unclear"]),
     multiple=True,
-    help="End with exit code 4 where a model has this verdict; repeatable.",
+    help="End with exit code 4 if a model has this verdict; repeatable.",
 )
 @plot_option
 @database_option
@@ -258,9 +261,9 @@ def compare(
     with Store.open(database, read_only=True) as store:
         comparison = compare_stored(take_models(options), store=store, by=by or "combination", **options)
     if plot is not None:
-        from ..analyzer.report.drawing import draw_comparison
+        from ..analyzer.report.drawing import plots
 
-        drawn(draw_comparison(comparison, plot))
+        drawn(plots(comparison).write(plot))
     crossed = any(str(row.verdict).lower() in fail_on for row in comparison.rows)
     answer(
         comparison_answer(comparison, layers=layers, most=None if every else MOST),
@@ -271,7 +274,7 @@ def compare(
 
 
 def _two_files(models: Sequence[str]) -> bool:
-    """Whether the arguments are two files."""
+    """Return true if the arguments are two files."""
     return len(models) == 2 and all(Path(model).is_file() for model in models)
 
 
@@ -290,7 +293,7 @@ def _gate(options: dict[str, Any], *, budget_s: float, quiet: bool, fail_on: tup
     foreign = ("base", "others", "system", "stack", "cache", "layers", "all", "plot")
     given = [name.removesuffix("s") if name == "others" else name for name in foreign if options.get(name)]
     if given:
-        raise UsageError(f"--{given[0]} is about what is stored, and two files are run now", remedy="leave it out")
+        raise UsageError(f"--{given[0]} selects stored results, but two files run now", remedy="leave it out")
     with Reporter(quiet=quiet) as progress:
         found = gate(
             *sources,
@@ -314,7 +317,7 @@ def _gate(options: dict[str, Any], *, budget_s: float, quiet: bool, fail_on: tup
     "--since",
     type=moment,
     metavar="TIME",
-    help="Only changes from then on: ISO 8601 or how long ago, for example 2026-11-23 or 7d.",
+    help="Only changes after this time: ISO 8601 or an age, for example 2026-11-23 or 7d.",
 )
 @click.option("--runs", is_flag=True, help="Also list the runs.")
 @click.option(
@@ -323,14 +326,14 @@ def _gate(options: dict[str, Any], *, budget_s: float, quiet: bool, fail_on: tup
     type=PLACE,
     nargs=2,
     metavar="OLD NEW",
-    help="Measure the newest alarm again here, both environments in turn; each a lock file or a Python.",
+    help="Measure the newest alarm again here, alternating both environments; each a lock file or a Python.",
 )
 @all_option
 @click.option(
     "--fail-on",
     type=click.Choice(["change", "slower", "faster"]),
     multiple=True,
-    help="End with exit code 4 where a model changed so, unless the machine did; repeatable.",
+    help="End with exit code 4 for such a change, unless the machine changed; repeatable.",
 )
 @plot_option
 @database_option
@@ -347,7 +350,7 @@ def history(
     form: str,
     **options: Any,
 ) -> None:
-    """Every stored run of models over time, and where their latency changed: by versions or by the machine.
+    """Show the stored runs of models over time, and changes of latency by versions or by the machine.
 
     \b
     Example:
@@ -368,9 +371,9 @@ def history(
         with Reporter() as progress:
             found = confirm(found, sources, old=old, new=new, progress=progress, **cut)
     if plot is not None:
-        from ..analyzer.report.drawing import draw_history
+        from ..analyzer.report.drawing import plots
 
-        drawn(draw_history(found, plot))
+        drawn(plots(found).write(plot))
     crossed = any({"change", str(alarm.verdict).lower()} & {*fail_on} for alarm in found.alarms)
     answer(
         history_answer(found, runs=runs, most=None if every else MOST), form, complete=found.complete, crossed=crossed
@@ -383,7 +386,7 @@ def history(
 @database_option
 @format_options
 def advise(*, database: str, form: str, **options: Any) -> None:
-    """The fastest stored framework and options for models on this system, and the layers that decide it.
+    """Show the fastest stored framework and options on this system, and the deciding layers.
 
     \b
     Example:

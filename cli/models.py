@@ -1,17 +1,23 @@
-"""How commands take models: which ones, and what of them is bound, chosen and loaded."""
+"""Model arguments of commands: models, dimensions, control flow, custom operators."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable
+import os
+import shlex
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ..errors import UsageError
+
 if TYPE_CHECKING:
+    from ..bricks.suite.suite import Suite
     from ..models import ModelSource
 
 
@@ -19,20 +25,20 @@ if TYPE_CHECKING:
 
 
 def seconds(text: str) -> float:
-    """A time: seconds, or a number with the unit s, m or h."""
+    """Return the seconds of a time: a number, or one with the unit s, m or h."""
     units = {"s": 1.0, "m": 60.0, "h": 3600.0}
     number, unit = (text[:-1], text[-1]) if text[-1:] in units else (text, "s")
     try:
         value = float(number) * units[unit]
     except ValueError as error:
-        raise click.BadParameter(f"{text!r} is no time; write 90, 90s, 5m or 1h") from error
+        raise click.BadParameter(f"{text!r} is not a time; write 90, 90s, 5m or 1h") from error
     if not 0 < value < float("inf"):
         raise click.BadParameter(f"{text!r} is not a positive time")
     return value
 
 
 def moment(text: str) -> datetime:
-    """A point in time: ISO 8601, local where it names no time zone, or how long ago, with the unit s, m, h or d."""
+    """Return a point in time: ISO 8601 (local without a time zone), or an age with the unit s, m, h or d."""
     try:
         return datetime.fromisoformat(text).astimezone()
     except ValueError:
@@ -42,13 +48,13 @@ def moment(text: str) -> datetime:
         ago_s = seconds(long_ago.removesuffix("d")) * (86400 if text.endswith("d") else 1)
         return datetime.now(UTC) - timedelta(seconds=ago_s)
     except (click.BadParameter, OverflowError) as error:
-        message = f"{text!r} is no time in the past; write 2026-11-23T08:00, 2026-11-23T08:00Z, 90m, 2h or 3d"
+        message = f"{text!r} is not a time in the past; write 2026-11-23T08:00, 2026-11-23T08:00Z, 90m, 2h or 3d"
         raise click.BadParameter(message) from error
 
 
 def batches(text: str) -> tuple[int, ...]:
     """Batch sizes with commas between them, each once, and ranges."""
-    wrong = f"{text!r} is no list of batch sizes"
+    wrong = f"{text!r} is not a list of batch sizes"
     return _positive(text, f"{wrong}; write 1, 1,4,8 or 1..8", f"{wrong}: a batch has at least one sample")
 
 
@@ -56,7 +62,9 @@ def threads(text: str) -> tuple[int, ...]:
     """Numbers of threads with commas between them, each once; 0 means one per physical core."""
     parts = text.split(",")
     if not all(part.isdecimal() for part in parts):
-        raise click.BadParameter(f"{text!r} is no list of numbers of threads; write 1 or 1,2,4 (0: all physical cores)")
+        raise click.BadParameter(
+            f"{text!r} is not a list of numbers of threads; write 1 or 1,2,4 (0: all physical cores)"
+        )
     return tuple(dict.fromkeys(map(int, parts)))
 
 
@@ -79,12 +87,12 @@ def sizes(text: str) -> tuple[int, ...]:
 
 def lengths(text: str) -> tuple[int, ...]:
     """Lengths in tokens, at least one each: ``128``, ``32,500`` or ``32..512``."""
-    wrong = f"{text!r} is no list of lengths; write 128, 32,500 or 32..512"
+    wrong = f"{text!r} is not a list of lengths; write 128, 32,500 or 32..512"
     return _positive(text, wrong, f"{text!r}: a length is at least 1")
 
 
 def _positive(text: str, wrong: str, zero: str) -> tuple[int, ...]:
-    """Sizes of at least 1; else what to say of what is no list of sizes, and of one that holds a zero."""
+    """Return sizes of at least 1; other text gives an error that names the rule."""
     try:
         found = sizes(text)
     except ValueError as error:
@@ -115,12 +123,12 @@ def setting(text: str) -> tuple[str, str]:
 
 
 def share(text: str) -> float:
-    """A positive share: ``3%`` or ``0.03``."""
+    """Return a positive share: ``3%`` or ``0.03``."""
     number, unit = (text[:-1], 100.0) if text.endswith("%") else (text, 1.0)
     try:
         value = float(number) / unit
     except ValueError as error:
-        raise click.BadParameter(f"{text!r} is no share; write 3% or 0.03") from error
+        raise click.BadParameter(f"{text!r} is not a share; write 3% or 0.03") from error
     if not 0 < value < float("inf"):
         raise click.BadParameter(f"{text!r} is not a positive share")
     if value > 1 and unit == 1:
@@ -129,14 +137,50 @@ def share(text: str) -> float:
 
 
 def saving(text: str) -> float:
-    """A limit of what a finding may save: ``saving>10%``."""
+    """Return the limit in ``saving>10%``."""
     word, sign, number = text.replace(" ", "").partition(">")
     if word != "saving" or not sign:
-        raise click.BadParameter(f"{text!r} is no limit; write 'saving>10%'")
+        raise click.BadParameter(f"{text!r} is not a limit; write 'saving>10%'")
     return share(number)
 
 
 PLACE = click.Path(path_type=Path)
+
+
+class _Output(click.Path):
+    """An output file or folder, checked before a command measures anything for it.
+
+    Args:
+        folder: True for a folder, made with its parents; False for a file in an existing folder.
+    """
+
+    def __init__(self, *, folder: bool) -> None:
+        super().__init__(path_type=Path)
+        self._folder = folder
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path.
+
+        Raises:
+            click.BadParameter: The place cannot be written.
+        """
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if path.is_dir() and not self._folder:
+            self.fail(f"{path} is a folder; name a file in it", param, ctx)
+        if path.exists() and (self._folder or not path.is_file()):
+            return path  # a folder that is written into, or a device such as /dev/stdout
+        parent = path.absolute().parent
+        while self._folder and not parent.exists():
+            parent = parent.parent
+        if not parent.is_dir():
+            self.fail(f"the folder of {path} does not exist; make it first: mkdir -p {parent}", param, ctx)
+        if not os.access(parent, os.W_OK):
+            self.fail(f"the folder of {path} cannot be written; choose another place", param, ctx)
+        return path
+
+
+NEW_FILE, NEW_FOLDER = _Output(folder=False), _Output(folder=True)
+"""Values of options that name an output."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -169,14 +213,14 @@ binding_options = stacked(
         "branches",
         multiple=True,
         metavar="[NODE=]then|else",
-        help="Branch of an If whose condition is not constant; 'observed': as one execution takes it; repeatable.",
+        help="Branch of an If without a constant condition; 'observed': from one execution; repeatable.",
     ),
     click.option(
         "--trip",
         "trips",
         multiple=True,
         metavar="[NODE=]N",
-        help="Iterations of a Loop whose number is not constant; 'observed': as one execution does; repeatable.",
+        help="Iterations of a Loop without a constant number; 'observed': from one execution; repeatable.",
     ),
 )
 
@@ -196,7 +240,7 @@ custom_ops_option = click.option(
     expose_value=False,
     is_eager=True,
     callback=_register,
-    help="Shared library of custom operators for ONNX Runtime: its code runs in workers, as you; repeatable.",
+    help="Shared library of custom operators for ONNX Runtime. Its code runs in workers with your rights; repeatable.",
 )
 """Read before other options: what is measured with libraries is measured on a stack of theirs."""
 
@@ -205,13 +249,23 @@ model_arguments = stacked(
 )
 
 
-def take_models(options: dict[str, Any]) -> list[ModelSource]:
-    """Take what ``model_arguments`` added out of a command's options, and find the models."""
+def take_models(options: dict[str, Any], *, warn: bool = True) -> list[ModelSource]:
+    """Remove the options of ``model_arguments`` from a command's options, and find the models.
+
+    Args:
+        options: The options of the command.
+        warn: Write a warning for each file with a dimension that nobody gave.
+
+    Raises:
+        UsageError: An argument is the folder of a suite.
+    """
     from ..models import find_models
     from ..models.control import read_choices
 
     control, observed = read_choices(options.pop("branches"), options.pop("trips"))
     models, batch = options.pop("models"), options.pop("batch") or ()
+    for argument in models:
+        _refuse_suite(Path(argument))
     several: dict[str, tuple[int, ...]] = dict(options.pop("dims"))
     found: dict[str, ModelSource] = {}
     for sizes in itertools.product(*several.values()):
@@ -220,8 +274,77 @@ def take_models(options: dict[str, Any]) -> list[ModelSource]:
         for source in find_models(models, batches=batch, dims=dims, control=control):
             name = source.name if source.problem else f"{source.name}{ends}"
             found.setdefault(name, dataclasses.replace(source, name=name))
+    sources = list(found.values())
+    if warn:
+        _warn_of_assumed(sources)
     if observed:
         from ..generator.decomposition.observation import observe
 
-        return observe(list(found.values()))
-    return list(found.values())
+        return observe(sources)
+    return sources
+
+
+_MANIFEST = "manifest.json"
+"""File that makes a folder a suite."""
+
+
+def _refuse_suite(path: Path) -> None:
+    """Refuse a suite among models: its bricks would count as models.
+
+    Raises:
+        UsageError: The path is a suite, or its folder of bricks.
+    """
+    for suite in (path, path.parent):
+        if (suite / _MANIFEST).is_file() and path.is_dir():
+            raise UsageError(
+                f"{path} holds the bricks of a suite, not models",
+                remedy=f"'dlbricks run {suite}' measures them; here, name the models that it was generated from",
+            )
+
+
+def open_suite(path: Path) -> Suite:
+    """Open the suite of a command.
+
+    Raises:
+        UsageError: The argument is a model.
+        SuiteError: The folder is not a suite.
+    """
+    from ..bricks.suite.suite import Suite
+    from ..models.zoo import names
+
+    if path.is_file() or (not path.exists() and str(path) in {entry.name for entry in names()}):
+        raise UsageError(
+            f"{path} is a model, not a suite",
+            remedy=f"'dlbricks measure {path}' measures it as a whole, 'dlbricks generate {path} -o suite' makes a "
+            "suite of its bricks",
+        )
+    return Suite.open(path)
+
+
+_WARNED = 5
+"""Models with a warning of their own."""
+
+
+def _warn_of_assumed(sources: Sequence[ModelSource]) -> None:
+    """Name the dimensions of files that nobody gave, with their values and the options that set them."""
+    from ..errors import DlbricksError
+    from ..models.dimensions import DimensionKind
+    from .console import note
+
+    derived = {DimensionKind.BATCH, DimensionKind.TOTAL}  # 1 by default, and the sum of others
+    lines = []
+    for source in sources:
+        if source.path is None or source.problem is not None:
+            continue
+        with contextlib.suppress(DlbricksError):  # the command itself reports a broken model
+            kinds, given = source.open_dimensions(), dict(source.dims)
+            names = [name for name, kind in kinds.items() if kind not in derived and name not in given]
+            if names:
+                bound = source.skeleton().bound
+                values = ", ".join(f"{name}={bound[name]}" for name in names if name in bound)
+                options = shlex.join(word for name in names for word in ("--dim", f"{name}=N"))
+                lines.append(f"warning: {source.name}: {values} assumed, since not given; set with {options}")
+    for line in lines[:_WARNED]:
+        note(line)
+    if len(lines) > _WARNED:
+        note(f"warning: {len(lines) - _WARNED} more models have dimensions that were not given")

@@ -10,7 +10,7 @@ from click.core import ParameterSource
 
 from ..errors import UsageError
 from ..generator.machine.priority import PRIORITIES
-from .models import PLACE, Command, moment, seconds, setting, share, stacked, threads
+from .models import NEW_FOLDER, PLACE, Command, moment, seconds, setting, share, stacked, threads
 
 _CUSTOM_OPS = "custom_ops"
 """The option of a stack that ``--custom-ops`` stands for."""
@@ -44,23 +44,31 @@ _granularity = click.option(
     default=1,
     show_default=True,
     metavar="N",
-    help="Most layers per sequence.",
+    help="Largest number of layers per sequence.",
 )
 
 _connected = click.option("--connected", is_flag=True, help="Sequences may be connected windows, not paths only.")
 
+_GRAPHS = click.Choice(["source", "fused", "runtime"])
+
 _graph = click.option(
     "--graph",
-    type=click.Choice(["source", "fused", "runtime"]),
+    type=_GRAPHS,
     default="source",
     show_default=True,
-    help="Which graph is decomposed: the model's own, the same along the runtime's fusions, or what it executes.",
+    help="Which graph is decomposed: the model's own, also along the runtime's fusions (fused), or the executed one.",
 )
 
-split_options = stacked(
+_overlap = click.option("--overlap", is_flag=True, help="Sequences may overlap (stride 1).")
+
+split_options = stacked(_granularity, _graph, _overlap, _connected)
+
+estimated_split_options = stacked(
     _granularity,
-    _graph,
-    click.option("--overlap", is_flag=True, help="Sequences may overlap (stride 1)."),
+    click.option(
+        "--graph", type=_GRAPHS, help="Which graph is decomposed, as for 'generate'; else the graph with stored bricks."
+    ),
+    _overlap,
     _connected,
 )
 
@@ -104,7 +112,7 @@ setting_option = click.option(
     multiple=True,
     metavar="NAME=VALUE",
     callback=_settings,
-    help="Option of the runtime, part of what is measured ('dlbricks backends list' names them); repeatable.",
+    help="Option of the runtime ('dlbricks backends list' names them); repeatable.",
 )
 
 device_options = stacked(_backend_options[1], setting_option)
@@ -124,14 +132,14 @@ stack_options = stacked(
         default="1",
         metavar="N[,N...]",
     ),
-    _option("dtype", "Precision to compute in; float32: that of each network itself.", default="float32"),
+    _option("dtype", "Precision to compute in; float32: the network's own.", default="float32"),
     _option("cache", "State of the processor's caches before each execution.", default="model"),
     setting_option,
 )
 
 
 def check_runtime_options(graph: str) -> None:
-    """Refuse options of a runtime where the graph is the model's own, which no runtime has a part in.
+    """Refuse options of a runtime with the model's own graph, which does not depend on one.
 
     Raises:
         UsageError: One of ``runtime_options`` was given.
@@ -168,8 +176,8 @@ _REPORTED = {
     "backend": "Runtime that executes; else onnxruntime.",
     "device": "Device of the runtime; else cpu.",
     "threads": "Threads of the runtime; else 1; 0 means one per physical core.",
-    "cache": "State of the processor's caches before each execution; else model, or hot where it cannot be that.",
-    "dtype": "Precision to compute in; else that of each network itself.",
+    "cache": "State of the processor's caches before each execution; else model, or hot if model is impossible.",
+    "dtype": "Precision to compute in; else the network's own.",
     "system": "With --no-measure: only of this system (a key or its beginning).",
     "stack": "With --no-measure: only of this stack (a key or its beginning).",
 }
@@ -182,11 +190,11 @@ report_options = stacked(
         metavar="TIME",
         help="Total time, for example 90s, 5m or 1h: as many visits as fit.",
     ),
-    click.option("--no-measure", "stored", is_flag=True, help="Use only what is stored, of any system and stack."),
+    click.option("--no-measure", "stored", is_flag=True, help="Use only stored measurements, of any system and stack."),
     click.option(
         "--graph",
-        type=click.Choice(["source", "fused", "runtime"]),
-        help="Which graph is cut into bricks; else what the runtime executes, or fuses, where that is known.",
+        type=_GRAPHS,
+        help="Which graph is cut into bricks; else the executed or fused one, if it is known.",
     ),
     *(_option(name, text) for name, text in _REPORTED.items()),
 )
@@ -213,12 +221,12 @@ history_options = stacked(
     _granularity,
     _connected,
     *_measured.values(),
-    _minimum_effect("1%", "Change that matters, for example 3% or 0.03; a smaller one is no change."),
+    _minimum_effect("1%", "Change that matters, for example 3% or 0.03; smaller ones are ignored."),
 )
 
 
 def _without_visits(context: click.Context, _parameter: click.Parameter, budget_s: float | None) -> float | None:
-    """Refuse a number of visits beside a time that decides it; ``--visits`` is read first."""
+    """Refuse ``--visits`` together with ``--budget``; ``--visits`` is read first."""
     if budget_s is not None and context.get_parameter_source("visits") is not ParameterSource.DEFAULT:
         raise click.UsageError("--budget takes as many visits as fit into it; leave --visits out", context)
     return budget_s
@@ -232,7 +240,7 @@ pace_options = stacked(
         show_default=True,
         metavar="N",
         is_eager=True,
-        help="How often each brick and model is visited; fewer than 10 are no measurement to rely on.",
+        help="Number of visits of each brick and model (at least 10 for reliable results).",
     ),
     click.option(
         "--budget",
@@ -256,14 +264,14 @@ pace_options = stacked(
         default=2,
         show_default=True,
         metavar="N",
-        help="Sessions of each process; each visits in orders of its own.",
+        help="Sessions of each process; each shuffles the order.",
     ),
     click.option(
         "--priority",
         type=click.Choice(PRIORITIES),
         default="high",
         show_default=True,
-        help="Of the workers while they time: as high as the system allows, real time, or as started.",
+        help="Priority of workers while they time: as high as allowed, real time, or unchanged.",
     ),
 )
 
@@ -271,7 +279,7 @@ since_option = click.option(
     "--since",
     type=moment,
     metavar="TIME",
-    help="Measure again only what was measured before: ISO 8601 or how long ago, for example 2026-11-23T08:00Z or 2h.",
+    help="Repeat only measurements from before: ISO 8601 or an age, for example 2026-11-23T08:00Z or 2h.",
 )
 
 node_options = stacked(
@@ -279,9 +287,9 @@ node_options = stacked(
         "--node",
         metavar="NAME",
         show_default="$DLBRICKS_NODE, else none",
-        help="What you call this machine, stored with the run: equal machines on one database are told apart by it.",
+        help="Name of this machine, stored with the run; distinguishes equal machines in one database.",
     ),
-    click.option("--campaign", default="", metavar="NAME", help="What the run is part of, stored with it."),
+    click.option("--campaign", default="", metavar="NAME", help="Name of the campaign, stored with the run."),
 )
 
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
@@ -301,16 +309,18 @@ wait_option = click.option(
     metavar="TIME",
     expose_value=False,
     callback=_patient,
-    help="How long to wait for another dlbricks process that is measuring on this machine; else $DLBRICKS_LOCK_WAIT.",
+    help="Longest wait for another measuring dlbricks process; else $DLBRICKS_LOCK_WAIT.",
 )
 """Of every command that measures."""
 
-all_option = click.option("--all", "every", is_flag=True, help="Every row of the table, not only the 15 of most time.")
+all_option = click.option(
+    "--all", "every", is_flag=True, help="Every row of the table, not only the 15 with the most time."
+)
 
 interpolate_option = click.option(
     "--interpolate",
     is_flag=True,
-    help="Read what is not measured between other sizes of --dim or --batch: those given, and powers of two.",
+    help="Interpolate unmeasured bricks between other sizes of --dim or --batch: given ones, and powers of two.",
 )
 
 suite_option = click.option("--suite", type=PLACE, metavar="SUITE", help="Suite that holds the bricks.")
@@ -318,7 +328,7 @@ suite_option = click.option("--suite", type=PLACE, metavar="SUITE", help="Suite 
 plot_option = click.option(
     "--plot",
     "plot",
-    type=PLACE,
+    type=NEW_FOLDER,
     metavar="FILE|DIR",
     help="Also draw: one file (.png or .svg), or a folder for every plot.",
 )

@@ -11,7 +11,18 @@ import click
 from ..analyzer.report.tables import MOST
 from ..errors import UsageError
 from .console import Reporter, answer, drawn, note
-from .models import PLACE, custom_ops_option, dimension, lengths, model_arguments, saving, seconds, share, take_models
+from .models import (
+    NEW_FILE,
+    NEW_FOLDER,
+    custom_ops_option,
+    dimension,
+    lengths,
+    model_arguments,
+    saving,
+    seconds,
+    share,
+    take_models,
+)
 from .options import (
     all_option,
     database_option,
@@ -32,21 +43,21 @@ if TYPE_CHECKING:
 @click.command()
 @model_arguments
 @click.option(
-    "-o", "--out", type=PLACE, default=Path("report.html"), show_default=True, metavar="FILE", help="The page."
+    "-o", "--out", type=NEW_FILE, default=Path("report.html"), show_default=True, metavar="FILE", help="The page."
 )
 @report_options
 @setting_option
-@click.option("--suite", type=PLACE, metavar="SUITE", help="Folder to keep the bricks in; else a temporary one.")
-@click.option("--trace", type=PLACE, metavar="FILE", help="Also write the constructed execution as a Chrome trace.")
+@click.option("--suite", type=NEW_FOLDER, metavar="SUITE", help="Folder to keep the bricks in; else a temporary one.")
+@click.option("--trace", type=NEW_FILE, metavar="FILE", help="Also write the constructed execution as a Chrome trace.")
 @click.option(
     "--annotated",
-    type=PLACE,
+    type=NEW_FILE,
     metavar="FILE",
-    help="Also write the model, one only, with the cost of each node, for Netron.",
+    help="Also write the model with the cost of each node, for Netron; one model only.",
 )
-@click.option("--no-prove", is_flag=True, help="Try no remedies of what is found.")
+@click.option("--no-prove", is_flag=True, help="Do not try remedies.")
 @interpolate_option
-@click.option("--write", type=PLACE, metavar="DIR", help="Folder for improved models that were proven to save time.")
+@click.option("--write", type=NEW_FOLDER, metavar="DIR", help="Folder for improved models with a proven saving.")
 @database_option
 @quiet_option
 @wait_option
@@ -63,10 +74,10 @@ def report(
     form: str,
     **options: Any,
 ) -> None:
-    """All of it in one call: decompose, measure, find what is missed, try the remedies, write one page to forward.
+    """Measure models, find and prove savings, and write one page with all of it.
 
-    What is stored is not measured again, and what was proven not tried again. Without options it measures with ONNX
-    Runtime and one thread. With --no-measure, the options of the runtime choose among what is stored.
+    Stored measurements and proofs are not repeated. The default is ONNX Runtime with one thread. With --no-measure, the
+    options of the runtime choose among stored results.
 
     \b
     Example:
@@ -75,8 +86,6 @@ def report(
     from ..analyzer.reporting import report as write_report
     from ..analyzer.reporting import report_answer
 
-    if out.is_dir():
-        raise UsageError(f"{out} is a folder", remedy=f"name a file: -o {out / 'report.html'}")
     sources = take_models(options)
     problems = [source.problem for source in sources if source.problem]
     if problems and len(problems) == len(sources):
@@ -95,7 +104,7 @@ def report(
         from ..analyzer.report.viewers import write_trace
 
         if not write_trace(result.sections, trace):
-            note(f"{trace} is empty: there is no trace before every layer of a model is measured")
+            note(f"{trace} is empty: a trace needs measurements of every layer")
     if annotated is not None:
         from ..analyzer.report.viewers import annotate
 
@@ -104,24 +113,26 @@ def report(
 
 
 def take_setup(options: dict[str, Any], *, stored: bool) -> Setup:
-    """Take how to measure out of a command's options; what is missing is picked where something is to be measured."""
+    """Remove the options of a setup from a command's options; open ones get defaults if the command measures."""
     from ..analyzer.reporting import Setup, SetupFields, set_up
 
     how = {name: options.pop(name) for name in SetupFields.__annotations__}
     if stored:
         return Setup(**how)
     if how["system"] is not None or how["stack"] is not None:
-        raise UsageError("what is measured here is of this system and stack", remedy="add --no-measure")
+        raise UsageError(
+            "--system and --stack select stored results, but this command measures here", remedy="add --no-measure"
+        )
     return set_up(**how)
 
 
 def open_for_results(database: str) -> AbstractContextManager[Store]:
-    """The database, made where there is none."""
+    """Open the database; make it if it is missing."""
     return open_store(database, stored=False)
 
 
 def open_store(database: str, *, stored: bool) -> AbstractContextManager[Store]:
-    """The database: with what is stored alone, or for results too."""
+    """Open the database, read-only if the command only reads."""
     from ..db import Store
     from ..db.merging import open_for_results
 
@@ -147,10 +158,10 @@ def open_store(database: str, *, stored: bool) -> AbstractContextManager[Store]:
 def predict(
     *, target: float, budget_s: float | None, stored: bool, database: str, quiet: bool, form: str, **options: Any
 ) -> None:
-    """Latency of models in seconds: stored bricks, predictions of the rest, and measurements of what decides.
+    """Predict the latency of models in seconds: stored bricks, predictions, and a few measurements.
 
     Bricks are measured until every interval is as narrow as the target, or the budget (10s unless given) is spent. With
-    --no-measure nothing is. Bricks that ship with the package stand in for what is not stored.
+    --no-measure, none is measured. Bricks that ship with the package replace missing ones.
 
     \b
     Example:
@@ -192,7 +203,7 @@ def predict(
     type=lengths,
     default=None,
     metavar="N[,N...]|N..M",
-    help="Lengths to measure at; else the shortest and longest that is needed, and powers of two between.",
+    help="Lengths to measure; else the shortest and longest needed one, and powers of two between.",
 )
 @click.option(
     "--prompt-dim", "prompt_dimension", metavar="NAME", help="Dimension of PROMPT that counts its tokens; else found."
@@ -206,13 +217,13 @@ def predict(
     type=dimension,
     multiple=True,
     metavar="NAME=N",
-    help="Value of another dimension, such as the length of what an encoder reads; repeatable.",
+    help="Value of another dimension, such as an encoder's length; repeatable.",
 )
 @custom_ops_option
 @report_options
 @setting_option
-@click.option("--suite", type=PLACE, metavar="SUITE", help="Folder to keep the bricks in; else a temporary one.")
-@click.option("--plot", type=PLACE, metavar="FILE|DIR", help="Also draw latency and throughput against length.")
+@click.option("--suite", type=NEW_FOLDER, metavar="SUITE", help="Folder to keep the bricks in; else a temporary one.")
+@click.option("--plot", type=NEW_FOLDER, metavar="FILE|DIR", help="Also draw latency and throughput against length.")
 @database_option
 @quiet_option
 @wait_option
@@ -229,16 +240,17 @@ def tokens(
     form: str,
     **options: Any,
 ) -> None:
-    """How fast a language model answers: time to first token, time per token, tokens per second.
+    """Estimate the speed of a language model: time to first token, time per token, tokens per second.
 
-    PROMPT is the model that fills a cache of keys and values, STEP the one that extends it by a token; or the name that
-    both begin with in the zoo. Bricks are measured at a few lengths; what lies between is interpolated, and marked.
+    PROMPT is the model that fills a cache of keys and values, STEP the one that extends it by a token. A common
+    beginning of
+    two zoo names also works. Bricks are measured at a few lengths; latencies between them are interpolated, and marked.
 
     \b
     Example:
         dlbricks tokens distilgpt2 --prompt 32..512 --new 128
     """
-    from ..analyzer.tokens import draw_tokens, pair, tokens_answer
+    from ..analyzer.tokens import pair, token_plots, tokens_answer
     from ..analyzer.tokens import tokens as time_tokens
 
     if several := next((name for name, sizes in dims if len(sizes) > 1), None):
@@ -252,8 +264,8 @@ def tokens(
             prompt, step, store=store, lengths=lengths or (), setup=setup, measure=not stored, progress=progress,
             **options,
         )  # fmt: skip
-    if plot is not None:
-        drawn(draw_tokens(found, plot))
+    if plot is not None and (plots := token_plots(found)).drawn:
+        drawn(plots.write(plot))
     answer(tokens_answer(found), form, complete=found.complete)
 
 
@@ -269,12 +281,17 @@ def tokens(
     default="1%",
     show_default=True,
     metavar="SHARE",
-    help="Findings that save less of the model are left out.",
+    help="Smallest share of the model that a finding must save.",
 )
-@click.option("--prove", is_flag=True, help="Try every remedy, the model as it is and as it would be visited in turn.")
-@click.option("--write", type=PLACE, metavar="DIR", help="Folder for improved models that were proven to save time.")
+@click.option("--prove", is_flag=True, help="Try every remedy: the original and the changed model alternate.")
+@click.option("--write", type=NEW_FOLDER, metavar="DIR", help="Folder for improved models with a proven saving.")
 @click.option(
-    "--visits", type=click.IntRange(min=6), default=36, show_default=True, metavar="N", help="Of each side in a proof."
+    "--visits",
+    type=click.IntRange(min=6),
+    default=36,
+    show_default=True,
+    metavar="N",
+    help="Visits of each side in a proof.",
 )
 @click.option(
     "--processes", type=click.IntRange(min=1), default=4, show_default=True, metavar="N", help="Workers of a proof."
@@ -283,7 +300,7 @@ def tokens(
     "--fail-on",
     type=saving,
     metavar="LIMIT",
-    help="End with exit code 4 where one finding saves more, as proven, else as predicted: 'saving>10%'.",
+    help="End with exit code 4 if a finding saves more (proven, else predicted): 'saving>10%'.",
 )
 @all_option
 @database_option
@@ -291,7 +308,7 @@ def tokens(
 @wait_option
 @format_options
 def analyze(*, fail_on: float | None, every: bool, database: str, quiet: bool, form: str, **options: Any) -> None:
-    """What models miss: findings with their savings, what to do, and proofs.
+    """Find missed optimisations of models, with savings, remedies and proofs.
 
     \b
     Example:
@@ -309,12 +326,23 @@ def analyze(*, fail_on: float | None, every: bool, database: str, quiet: bool, f
 
 @click.command()
 @model_arguments
-@click.option("-o", "--out", type=PLACE, metavar="FILE", help="The improved file; without it nothing is written.")
+@click.option("-o", "--out", type=NEW_FILE, metavar="FILE", help="The improved file; without it nothing is written.")
 @click.option(
-    "--budget", "budget_s", type=seconds, default="30s", show_default=True, metavar="TIME", help="For search and proof."
+    "--budget",
+    "budget_s",
+    type=seconds,
+    default="30s",
+    show_default=True,
+    metavar="TIME",
+    help="Time for search and proof.",
 )
 @click.option(
-    "--threads", type=click.IntRange(min=0), default=1, show_default=True, metavar="N", help="0: one per physical core."
+    "--threads",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Threads; 0: one per physical core.",
 )
 @click.option(
     "--noise-ok",

@@ -1,8 +1,7 @@
-"""Commands to keep results and hand them on: the database, and manifests to reproduce what was measured."""
+"""Commands about databases and manifests."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import click
 
 from ..analyzer.report.tables import MOST, Answer
 from .console import Reporter, answer
-from .models import PLACE, binding_options, custom_ops_option, share, take_models
+from .models import NEW_FILE, PLACE, binding_options, custom_ops_option, share, take_models
 from .options import (
     all_option,
     database_option,
@@ -25,14 +24,14 @@ from .options import (
 
 @click.group()
 def db() -> None:
-    """The database of measurements."""
+    """Show, export, merge or upgrade a database of measurements."""
 
 
 @db.command("info")
 @database_option
 @format_options
 def db_info(*, database: str, form: str) -> None:
-    """What a database holds.
+    """Show the contents of a database.
 
     \b
     Example:
@@ -46,20 +45,20 @@ def db_info(*, database: str, form: str) -> None:
 
 
 @db.command("export")
-@click.argument("file", type=PLACE)
+@click.argument("file", type=NEW_FILE)
 @click.option(
     "--to", "kind", type=click.Choice(["csv", "parquet", "sqlite"]),
-    help="What to write; where not given, by the file's ending.",
+    help="Format; else by the file's ending.",
 )  # fmt: skip
 @click.option("--measurements-only", is_flag=True, help="Nothing that names a model, a host or a path.")
-@click.option("--node", metavar="NAME", help="Only what was measured on this node.")
+@click.option("--node", metavar="NAME", help="Only measurements of this node.")
 @suite_option
 @click.option("--with", "models", multiple=True, metavar="MODEL", help="Name this model and its bricks; repeatable.")
 @binding_options
 @database_option
 @format_options
 def db_export(*, file: Path, kind: str | None, suite: Path | None, database: str, form: str, **options: Any) -> None:
-    """Write the measurements to a new file: a table (.csv, .parquet) or a database (.db) to hand on.
+    """Export measurements to a new file: a table (.csv, .parquet) or a database (.db).
 
     \b
     Example:
@@ -77,11 +76,11 @@ def db_export(*, file: Path, kind: str | None, suite: Path | None, database: str
 
 @db.command("merge")
 @click.argument("other", metavar="FILE|URL")
-@click.option("--node", metavar="NAME", help="Only what was measured on this node.")
+@click.option("--node", metavar="NAME", help="Only measurements of this node.")
 @database_option
 @format_options
 def db_merge(*, other: str, node: str | None, database: str, form: str) -> None:
-    """Add what another database holds; doing it twice adds nothing.
+    """Merge another database into this one. A repeated call adds nothing.
 
     \b
     Example:
@@ -112,38 +111,23 @@ def db_upgrade(*, database: str, form: str) -> None:
     answer(Answer([{"before": done.before, "after": done.after}], summary=[f"{database}: {text}"]), form)
 
 
-_FILE = click.Path(path_type=Path, dir_okay=False, writable=True)
-
-
-def _can_be_made(_context: click.Context, _parameter: click.Parameter, path: Path | None) -> Path | None:
-    """Refuse a file that cannot be written before anything is measured for it."""
-    if path is not None and (path.is_file() or not path.exists()):
-        folder = path.resolve().parent
-        if not folder.is_dir():
-            raise click.BadParameter(f"the folder of {path} does not exist")
-        if not os.access(folder, os.W_OK):
-            raise click.BadParameter(f"the folder of {path} cannot be written")
-    return path
-
-
 @click.command()
 @suite_argument
 @click.option(
     "-o",
     "--out",
-    type=_FILE,
-    callback=_can_be_made,
+    type=NEW_FILE,
     required=True,
     metavar="FILE",
-    help="The manifest; what is there is replaced.",
+    help="The manifest; an existing file is replaced.",
 )
-@click.option("--run", metavar="ID", help="The run (an id or its beginning); else the newest that is finished.")
-@click.option("--hashes", is_flag=True, help="Ask pip for wheels whose hashes no record of the installation has.")
+@click.option("--run", metavar="ID", help="The run (an id or its beginning); else the newest finished one.")
+@click.option("--hashes", is_flag=True, help="Ask pip for missing hashes of wheels.")
 @measured_options
 @database_option
 @format_options
 def manifest(*, suite: Path, out: Path, database: str, form: str, **options: Any) -> None:
-    """Write down what a run of a suite measured, on and with what, for others to reproduce (docs/reproducing.md).
+    """Write a manifest of a measured suite, for others to reproduce.
 
     \b
     Example:
@@ -165,14 +149,13 @@ def manifest(*, suite: Path, out: Path, database: str, form: str, **options: Any
 @click.option("--here", is_flag=True, help="Measure in this environment, instead of one made from the lock file.")
 @click.option("--lock", type=PLACE, metavar="FILE", help="Make the environment from this pylock.toml instead.")
 @custom_ops_option
-@click.option("--dry-run", is_flag=True, help="Only name what differs here; nothing is installed or measured.")
+@click.option("--dry-run", is_flag=True, help="Only name differences; install and measure nothing.")
 @click.option(
     "-o",
     "--out",
-    type=_FILE,
-    callback=_can_be_made,
+    type=NEW_FILE,
     metavar="FILE",
-    help="Also write a manifest of what was measured now.",
+    help="Also write a manifest of the new measurements.",
 )
 @click.option(
     "--minimum-effect",
@@ -186,7 +169,7 @@ def manifest(*, suite: Path, out: Path, database: str, form: str, **options: Any
     "--fail-on",
     type=click.Choice(["slower", "faster", "unclear"]),
     multiple=True,
-    help="End with exit code 4 where a brick has this verdict; repeatable.",
+    help="End with exit code 4 if a brick has this verdict; repeatable.",
 )
 @all_option
 @quiet_option
@@ -195,7 +178,7 @@ def manifest(*, suite: Path, out: Path, database: str, form: str, **options: Any
 def reproduce(
     *, file: Path, out: Path | None, fail_on: tuple[str, ...], every: bool, quiet: bool, form: str, **options: Any
 ) -> None:
-    """Measure what a manifest says once more, in its environment, and compare; name all that differs here.
+    """Repeat the measurements of a manifest in its environment, and compare; name all differences.
 
     \b
     Example:

@@ -275,9 +275,9 @@ def benanza_note(
     bound, measured = bounds.sequential.ms, truth.ms
     if bound is None or measured is None:
         return None
-    less = f"the model takes {bound - measured:.3g} ms less than the cheapest bricks that make it up"
+    less = f"lower bound {bound:.3g} ms, measured {measured:.3g} ms"
     if truth.ci95_ms is not None and bound <= truth.ci95_ms[1]:
-        return f"{less}, within the interval of its own measurement"
+        return f"{less}: equal within the interval of the measurement"
     reasons = []
     if parallel and not (ratios[1] is not None and ratios[1] > 1):
         reasons.append("independent branches run at once")
@@ -290,7 +290,7 @@ def benanza_note(
     reasons += [f"{_CAUSES[name]} ({gain:.3g} ms)" for name, gain in ordered]
     if reasons:
         return f"{less}: {', '.join(reasons)}"
-    return f"{less}; why is unknown: {_unknown(attribution)}"
+    return f"{less}; cause unknown: {_unknown(attribution)}"
 
 
 def _unknown(attribution: Mapping[str, Term] | None) -> str:

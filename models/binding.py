@@ -15,7 +15,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from ..errors import BrokenModel, UnboundDimension, UnsupportedModel, UsageError
-from .dimensions import Dimension, DimensionKind, classify, classify_name, default_value, expression
+from .dimensions import NAMELESS, Dimension, DimensionKind, classify, classify_name, default_value, expression
 from .external import count_elements
 from .skeleton import is_weight
 from .subgraphs import Shape, infer_shapes, require_text, static_shape, static_shapes
@@ -324,6 +324,7 @@ def _dynamic_dimensions(model: ModelProto) -> Iterable[Dimension]:
             if size is None:
                 name = tensor.shape.dim[axis].dim_param
                 require_text(name)
+                name = "" if name in NAMELESS else name
                 yield Dimension(value.name, axis, name, tensor.elem_type, shape)
 
 

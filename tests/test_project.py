@@ -61,7 +61,7 @@ def test_every_extra_is_used_somewhere() -> None:
     )
 
     assert extras == {"zoo", "torch", "openvino", "cuda", "parquet", "postgres", "fleet", "dev"}
-    ways = ("dlbricks[{}]", "-e '.[{}]'", "`{}` extra")
+    ways = ("dlbricks[{}]", "-e '.[{}]'", "`{}` extra", "`{}`,", "`{}`.")
     assert all(any(way.format(extra) in text for way in ways) for extra in extras - {"dev"})
 
 

@@ -37,8 +37,7 @@ class LayerComparison(Judged):
 
     Attributes:
         brick: The brick.
-        mixed: Whether one side alone is eager and the brick ends in a view: what it leaves out, whoever reads the
-            result pays.
+        mixed: True if only one side is eager and the brick ends in a view: the reader of the result then pays for it.
     """
 
     brick: ModelBrick
@@ -46,7 +45,7 @@ class LayerComparison(Judged):
 
     @property
     def base_ms(self) -> float:
-        """Its latency on the base; where both come from different runs, that on a quiet machine."""
+        """Its latency on the base; for different runs, on a quiet machine."""
         return self._compared_ms[0]
 
     @property
@@ -63,9 +62,9 @@ class LayerComparison(Judged):
 
     @property
     def gain_ms(self) -> float:
-        """What the model would gain if the base ran this brick as fast as the other side does.
+        """Gain of the model if the base ran this brick as fast as the other side.
 
-        Occurrences times the difference; negative where the base is faster, 0 where ``mixed``.
+        Occurrences times the difference; negative if the base is faster, 0 if ``mixed``.
         """
         return 0.0 if self.mixed else self.brick.occurrences * (self.base_ms - self.other_ms)
 
@@ -84,14 +83,14 @@ class LayerComparison(Judged):
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """A brick that one side has no latency of.
+    """A brick without a latency on some side.
 
     Attributes:
-        key: Key of the brick; None for a layer that cannot be one.
+        key: Key of the brick; None for a layer that cannot be a brick.
         operators: Its operators.
-        occurrences: How often the model holds it.
-        sides: Names of the sides that lack it.
-        reason: Why.
+        occurrences: Number of occurrences in the model.
+        sides: Names of the sides without it.
+        reason: The reason.
     """
 
     key: str | None
@@ -103,14 +102,14 @@ class Absent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelComparison(Judged):
-    """One model on two sides; everything is None that is not known.
+    """One model on two sides; unknown values are None.
 
     Attributes:
         name: The model.
         base: Name of the base.
-        other: Name of the other side; None where there is none.
-        layers: Every brick that is measured on both sides, the largest gain first.
-        missing: Those that are not.
+        other: Name of the other side; None without one.
+        layers: Bricks with measurements on both sides, the largest gain first.
+        missing: The other bricks.
         error: Why the model could not be decomposed.
     """
 
@@ -123,9 +122,9 @@ class ModelComparison(Judged):
 
     @property
     def gain_ms(self) -> float | None:
-        """What the model would gain if the base ran every brick that is FASTER on the other side as that does.
+        """Gain of the model if the base ran every FASTER brick as fast as the other side.
 
-        None where no brick is measured on both.
+        None if no brick is measured on both sides.
         """
         gains = [layer.gain_ms for layer in self.layers if layer.verdict is Relation.FASTER]
         return sum(gains) if self.layers else None
@@ -156,9 +155,9 @@ class Comparison(Tabular):
     """Models on all sides, each against the base.
 
     Attributes:
-        rows: One per model and other side; one per model where there is no other side.
+        rows: One per model and other side; one per model without another side.
         sides: All sides, the base first.
-        by: What a side is.
+        by: Kind of side.
         minimum_effect: Relative difference that matters.
     """
 
@@ -169,11 +168,11 @@ class Comparison(Tabular):
 
     @property
     def complete(self) -> bool:
-        """Whether every model has a verdict on every side."""
+        """True if every model has a verdict on every side."""
         return all(row.verdict is not None for row in self.rows)
 
     def records(self) -> Records:
-        """One row per model and other side, the sides beside them."""
+        """Return one row per model and other side; the sides as totals."""
         rows = [row.record() for row in self.rows]
         totals = {
             "base": self.sides[0].name if self.sides else None,
@@ -226,25 +225,24 @@ def compare(
     oracle: ShapeOracle | None = None,
     **fields: Unpack[QueryFields],
 ) -> Comparison:
-    """Compare stored results with each other, per model and per brick; nothing is measured.
+    """Compare stored results, per model and per brick; nothing is measured.
 
     Args:
         models: The models, from ``find_models``.
         store: Where latencies are.
-        by: What is compared: ``combination`` (everything stored under different systems, stacks or conditions), ``run``
-            (runs of one combination) or ``variant`` (algorithms within one).
-        base: The side that others are compared with: its name or the beginning of a key; None for the one that was
-            measured first.
-        others: The sides to compare with it, named in the same way; none for all.
+        by: Kind of side: ``combination`` (stored systems, stacks and conditions), ``run`` (runs of one combination) or
+            ``variant`` (algorithms within one).
+        base: The base: its name or the beginning of a key; None: the side that was measured first.
+        others: The sides to compare with it, named in the same way; empty: all.
         minimum_effect: Relative difference that matters.
-        query: Narrows what is compared.
+        query: Narrows the comparison.
         granularity: Most layers in a brick; bricks are those of the models' own graphs.
         connected: Bricks may be weakly connected windows.
         oracle: Finds shapes that inference does not.
         **fields: Fields of a ``Query``, in place of those of ``query``.
 
     Raises:
-        AmbiguousQuery: Runs or variants of several combinations match, or a name is that of several sides.
+        AmbiguousQuery: Runs or variants of several combinations match, or several sides have the given name.
         UsageError: The minimum effect is not positive, or there is no such system, stack or side.
         StoreError: The database cannot be read.
 
@@ -298,10 +296,10 @@ def _rows(results: Results, sides: Sequence[Side], minimum_effect: float, runs: 
 def layers_of(
     results: Results, model: Decomposition, base: Side, other: Side, minimum_effect: float
 ) -> tuple[tuple[LayerComparison, ...], tuple[Absent, ...]]:
-    """Return every brick of a model on both sides, the largest gain first; and those that a side lacks.
+    """Return every brick of a model on both sides, the largest gain first, and the bricks that a side lacks.
 
     Args:
-        results: What is stored.
+        results: The stored results.
         model: The model.
         base: The base.
         other: The other side.

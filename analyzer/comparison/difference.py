@@ -1,18 +1,19 @@
-"""Whether one latency differs from another: their ratio, its interval, and a verdict.
+"""Ratio of two latencies, its interval, and a verdict.
 
-Latencies are compared by the difference of their logarithms, so that to swap both sides swaps the verdict. Its standard
-error comes from what time blocks differ by (``interval``); what the machine may have done in between is
-added (``timeline``). The verdict knows two questions, as in Lakens, Scheel and Isager (2018, "Equivalence testing
-for psychological research: a tutorial"):
+Latencies are compared by the difference of their logarithms, so that swapping both sides swaps the verdict. Its
+standard
+error comes from the scatter of time blocks (``interval``) and possible changes of the machine (``timeline``). There are
+two tests, as in Lakens, Scheel and Isager (2018, "Equivalence testing for psychological research: a tutorial"):
 
-* *Is there a difference?* Student's t test at 5 %. Of many differences at once, those that Benjamini and Hochberg
-  (1995, "Controlling the false discovery rate") let pass: of what is called FASTER or SLOWER at most 5 % is chance.
-* *Is there none that matters?* Two one-sided tests (Schuirmann 1987, "A comparison of the two one-sided tests
-  procedure..."): the 95 % interval of the ratio lies within the minimum effect, either way. (The procedure asks for the
-  90 % interval at 5 %; this one is stricter, and the same that is shown.)
+* *Is there a difference?* Student's t test at 5 %. For many differences, the procedure of Benjamini and Hochberg (1995,
+  "Controlling the false discovery rate"): at most 5% of the verdicts FASTER and SLOWER are chance.
+* *Is the difference too small to matter?* Two one-sided tests (Schuirmann 1987, "A comparison of the two one-sided
+  tests procedure..."): the 95 % interval of the ratio is within the minimum effect. (The procedure needs only the 90 %
+  interval at 5 %; this is stricter, and equal to the displayed interval.)
 
-SAME is the second; FASTER and SLOWER are the first, of a ratio that is itself beyond the minimum effect (the noise
-threshold of criterion.rs); anything else is UNCLEAR, which is about the measurements and not the latencies.
+The second test gives SAME. The first one gives FASTER or SLOWER if the ratio is also beyond the minimum effect (the
+noise
+threshold of criterion.rs). Otherwise the verdict is UNCLEAR: better measurements are needed.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ _LEVEL = 0.05
 def check_minimum_effect(minimum_effect: float) -> None:
     """Raise ``UsageError`` for a relative difference that is not positive, or infinite."""
     if not 0 < minimum_effect < math.inf:
-        raise UsageError(f"a minimum effect of {minimum_effect} is not positive", remedy="write 0.03 for 3 %")
+        raise UsageError(f"a minimum effect of {minimum_effect} is not positive", remedy="write 0.03 for 3%")
 
 
 class Relation(StrEnum):
-    """What the other side is, as seen from the base."""
+    """The other side in relation to the base."""
 
     SAME = "SAME"
     """Any difference is smaller than the minimum effect."""
@@ -77,8 +78,8 @@ def difference(base: float, other: float, error: tuple[float, float], *, apart: 
     Args:
         base: Positive latency, in any unit.
         other: Positive latency in the same unit.
-        error: Standard error of the difference of their logarithms, by what was sampled, and its degrees of freedom.
-        apart: Standard deviation of what the machine may have done between both.
+        error: Standard error of the difference of their logarithms from sampling, and its degrees of freedom.
+        apart: Standard deviation of changes of the machine between both.
     """
     centre = math.log(other) - math.log(base)
     sampled, known = error
@@ -99,12 +100,12 @@ def discoveries(ps: Sequence[float]) -> list[bool]:
 
 
 def relation(seen: Difference, *, minimum_effect: float, discovered: bool) -> Relation:
-    """The verdict.
+    """Return the verdict.
 
     Args:
         seen: The difference.
         minimum_effect: Relative difference that matters, either way: 0.03 is a ratio between 1 / 1.03 and 1.03.
-        discovered: Whether it is more than chance, all differences that were looked at considered.
+        discovered: True if it is more than chance among all differences.
     """
     largest = 1 + minimum_effect
     low, high = seen.ci95
@@ -116,7 +117,7 @@ def relation(seen: Difference, *, minimum_effect: float, discovered: bool) -> Re
 
 
 def welch(base: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
-    """Standard error of a difference, and its degrees of freedom, by those of both sides (Welch and Satterthwaite)."""
+    """Return the standard error of a difference and its degrees of freedom (Welch and Satterthwaite)."""
     error = math.hypot(base[0], other[0])
     known = math.fsum(own**4 / degrees for own, degrees in (base, other))
     return error, error**4 / known if known > 0 else max(base[1], other[1])
@@ -142,7 +143,7 @@ FEWEST_PROCESSES = 3
 _PROCESS_SD = 0.003
 """Least standard deviation of a process: few processes may agree by chance. Of 160 trials of models against themselves
 on one and two threads, the interval of four processes excluded no difference in 3.1 % without this least value, and in
-1.9 % with it; it was chosen on the same trials."""
+1.9% with it; it was chosen on the same trials."""
 
 _TRIM = 0.2
 """Share of a process's visits that is left out at each end: those that something else disturbed."""
@@ -190,7 +191,7 @@ def paired(before_ns: Sequence[Array], after_ns: Sequence[Array], *, looks: floa
 
 
 def _by_block(ours: float, before: Sequence[Array], after: Sequence[Array]) -> Levels:
-    """The ratio of means; its interval is a bootstrap over time blocks, in which both sides are drawn together."""
+    """Return the ratio of means with a bootstrap interval over time blocks of both sides."""
     base, other = (float(np.concatenate(side).mean()) for side in (before, after))
     blocks = time_blocks(before)
     degrees = max(1, blocks.size - 1)

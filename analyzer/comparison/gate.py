@@ -1,8 +1,8 @@
-"""Whether a new model is slower than an old one: a gate for continuous integration.
+"""A gate for continuous integration: is a new model slower than an old one?
 
-Both models run alternately in several fresh processes, one after the other. The process is the unit: its memory layout
-is the same for all of its visits. Of each process one number counts, the mean logarithm of the ratio of both latencies
-over its visits. Processes are added until the verdict is clear, or the budget is spent.
+Both models alternate in several fresh processes, one after the other. The process is the unit, since its memory layout
+is the same for all of its visits. Each process gives one number: the mean logarithm of the ratio of both latencies.
+Processes are added until the verdict is clear, or the budget is spent.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ class Gate(Tabular):
     Attributes:
         old: Name of the old model.
         new: Name of the new model.
-        levels: Latencies and their ratio, whose interval is over processes; NaN without any process.
+        levels: Latencies and their ratio, with an interval over processes; NaN without any process.
         detectable: Smallest relative difference that would be found with 80 % probability.
         minimum_effect: Relative difference that matters.
-        verdict: What the new model is, as seen from the old one.
+        verdict: The new model in relation to the old one.
         processes: Number of processes.
-        visits: Visits of each model in all of them.
-        wall_s: Seconds it took.
+        visits: Visits of each model in all processes.
+        wall_s: Wall time in seconds.
         largest_error: Largest difference of the outputs, relative to the largest value of the old output.
-        stack: The runtime that ran both.
+        stack: The runtime of both.
         threads: Its threads.
     """
 
@@ -78,12 +78,12 @@ class Gate(Tabular):
 
     @property
     def complete(self) -> bool:
-        """Whether the verdict is clear."""
+        """True if the verdict is clear."""
         return self.verdict is not Relation.UNCLEAR
 
     @property
     def blind(self) -> bool:
-        """Whether a difference that matters could have been missed."""
+        """True if a difference that matters could have been missed."""
         return self.verdict is Relation.UNCLEAR and self.detectable > self.minimum_effect
 
     @property
@@ -96,7 +96,7 @@ class Gate(Tabular):
         told = f"the time of {self.new} is that of {self.old} {change} ({low} to {high})"
         if self.blind:
             return (
-                f"{told}: unclear, since only differences of {self.detectable:.1%} and more would be found with 80 % "
+                f"{told}: unclear, since only differences of {self.detectable:.1%} and more would be found with 80% "
                 f"probability, and {self.minimum_effect:.1%} matters"
             )
         return told
@@ -138,11 +138,11 @@ def gate(
     progress: ProgressCallback | None = None,
     **fields: Unpack[RuntimeFields],
 ) -> Gate:
-    """Run two models alternately on this machine, until it is clear whether the new one is slower.
+    """Run two models alternately on this machine until the verdict is clear.
 
     Args:
         old: The old model.
-        new: The new model; inputs that have the same name as one of the old model get the same values.
+        new: The new model; inputs with the same name get the same values.
         threads: Threads of the runtime; 0 means one per physical core.
         dtype: Precision.
         minimum_effect: Relative difference that matters.
@@ -155,7 +155,7 @@ def gate(
         BackendError: The runtime cannot run one of the models, or inputs of the same name differ in their shapes.
         BackendUnavailable: The runtime cannot be used here.
         MachineBusy: Another process is measuring.
-        ModelError: A file is no model.
+        ModelError: A file is not a model.
 
     Example:
         >>> old, new = find_models(["old.onnx", "new.onnx"])  # doctest: +SKIP
@@ -196,7 +196,7 @@ def alternate(
     """Run two models alternately in one process after the other, until the verdict is clear.
 
     Args:
-        pair: The models and where they run.
+        pair: The models, each at its place.
         minimum_effect: Relative difference that matters.
         until: Time on the monotonic clock at which visiting ends.
         progress: Called between visits.

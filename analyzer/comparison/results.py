@@ -1,4 +1,4 @@
-"""The latencies of models and bricks on several sides, and how far those of two sides differ."""
+"""Latencies of models and bricks on several sides, and their differences."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class ModelBrick:
         key: Its key.
         operators: Its operators.
         names: Names of the layers of its first occurrence.
-        occurrences: How often the model holds it.
-        form: What its first occurrence looks like.
+        occurrences: Number of occurrences in the model.
+        form: Shapes of its first occurrence.
     """
 
     key: str
@@ -58,7 +58,7 @@ class ModelBrick:
     form: Form
 
     def record(self) -> Row:
-        """Return the keys of a JSON object that say which brick it is; ``form`` is a key of its own."""
+        """Return the identifying keys of a brick in JSON, except ``form``."""
         return {"key": self.key, "operators": self.operators, "names": self.names, "occurrences": self.occurrences}
 
 
@@ -82,7 +82,7 @@ class SideLatency:
 
     Attributes:
         ms: Milliseconds.
-        ci95_ms: Its interval; None where it is not known.
+        ci95_ms: Its interval; None if it is unknown.
     """
 
     ms: float
@@ -90,19 +90,18 @@ class SideLatency:
 
     @property
     def error(self) -> float:
-        """Relative standard error; 0 where it is not known."""
+        """Relative standard error; 0 if it is unknown."""
         return 0.0 if not self.ms or self.ci95_ms is None else (self.ci95_ms[1] - self.ms) / NORMAL / self.ms
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """The latency of a model or brick on one side; None where it is not known.
+    """The latency of a model or brick on one side; None if it is unknown.
 
     Attributes:
-        measured: The mean of its measurement.
-        estimate: From bricks; not looked up where both sides are measured.
-        undisturbed: The latency on a quiet machine, where that is compared; its interval is relatively as wide as that
-            of the mean.
+        measured: Mean of its measurement.
+        estimate: Estimate from bricks; only made if a measurement is missing.
+        undisturbed: Latency on a quiet machine, if this is compared; its relative interval is the one of the mean.
     """
 
     measured: SideLatency | None = None
@@ -116,7 +115,7 @@ class Figure:
 
     @property
     def basis(self) -> str | None:
-        """What ``best`` is."""
+        """The source of ``best``."""
         return "measured" if self.measured else "estimate" if self.estimate else None
 
 
@@ -125,15 +124,15 @@ class SidePair:
     """One model or brick on two sides.
 
     Attributes:
-        base: On the base.
-        other: On the other side.
-        basis: What the difference is of: ``measured`` (ground truth), ``estimate``, ``bricks`` (the sum of them), or
-            ``measured and estimate`` where neither is known of both. None where there is no difference.
-        difference: How far both differ; None where that is not known.
-        reason: Why it is not known, or why it says nothing.
-        apart: Whether both come from different runs: the interval holds what the machine may have done between them.
-        guessed: Whether how much it may have is not known for such stacks, and taken from others.
-        noisy: Whether a measurement scatters by more than 10 %.
+        base: Latency on the base.
+        other: Latency on the other side.
+        basis: Source of the compared latencies: ``measured`` (ground truth), ``estimate``, ``bricks`` (their sum), or
+            ``measured and estimate`` if the sides have no common source. None without a difference.
+        difference: The difference; None if it is unknown.
+        reason: Why it is unknown, or not reliable.
+        apart: True for different runs: the interval includes changes of the machine.
+        guessed: True if these changes are not calibrated for the stacks, and taken from others.
+        noisy: True if a measurement scatters by more than 10 %.
     """
 
     base: Figure = Figure()
@@ -159,7 +158,7 @@ class Judged:
 
     Attributes:
         pair: The model or brick on both sides.
-        verdict: What the other side is, as seen from the base; None where nothing is known.
+        verdict: The other side in relation to the base; None if nothing is known.
         reason: Why there is no verdict, or why it is UNCLEAR.
     """
 
@@ -188,7 +187,7 @@ class Judged:
 
 
 def figure_of(measurement: Measurement, *, undisturbed: bool = False) -> Figure:
-    """Return the figure of a measurement, where ``undisturbed`` with its latency on a quiet machine."""
+    """Return the figure of a measurement; with ``undisturbed``, also its latency on a quiet machine."""
     figure = Figure(SideLatency(measurement.latency_ms, measurement.ci95_ms))
     if not undisturbed or measurement.undisturbed_ns is None:
         return figure
@@ -198,7 +197,7 @@ def figure_of(measurement: Measurement, *, undisturbed: bool = False) -> Figure:
 
 
 def pair_without_time(base: Measurement, other: Measurement) -> SidePair | None:
-    """Return the pair of two measurements where one takes no time; else None."""
+    """Return the pair of two measurements if one is zero; else None."""
     if base.latency_ns > 0 and other.latency_ns > 0:
         return None
     return SidePair(figure_of(base), figure_of(other), reason=_NO_TIME)
@@ -207,14 +206,14 @@ def pair_without_time(base: Measurement, other: Measurement) -> SidePair | None:
 def measured_pair(
     base: Measurement, other: Measurement, compared: Compared, error: tuple[float, float], *, calibrated: bool
 ) -> SidePair:
-    """Return the pair of two measurements that take some time.
+    """Return the pair of two positive measurements.
 
     Args:
-        base: On the base.
-        other: On the other side.
-        compared: Their latencies as they are compared.
-        error: Standard error of the difference of these latencies' logarithms, and its degrees of freedom.
-        calibrated: Whether it is known what runs of both stacks differ by.
+        base: Measurement on the base.
+        other: Measurement on the other side.
+        compared: The compared latencies.
+        error: Standard error of the difference of their logarithms, and its degrees of freedom.
+        calibrated: True if the scatter between runs is calibrated for both stacks.
     """
     ours, theirs = (figure_of(side, undisturbed=compared.undisturbed) for side in (base, other))
     return SidePair(
@@ -252,7 +251,9 @@ def _why_unclear(pair: SidePair, discovered: bool, minimum_effect: float, looked
     if not low <= 1 <= high:
         return f"the difference could be chance among the {looked_at} that were looked at"
     noisy = "; the machine was not quiet: measure again" if pair.noisy else ""
-    guessed = "; what runs of such stacks differ by is not calibrated: that of others was taken" if pair.guessed else ""
+    guessed = (
+        "; the scatter between runs of such stacks is not calibrated: other stacks' was used" if pair.guessed else ""
+    )
     return f"the interval of the ratio reaches from {low:.3f} to {high:.3f}{guessed}{noisy}"
 
 
@@ -260,14 +261,14 @@ def _why_unclear(pair: SidePair, discovered: bool, minimum_effect: float, looked
 
 
 class Results:
-    """What is stored of some models on all sides; estimates are made when they are first asked for.
+    """The stored results of some models on all sides; estimates are made on first use.
 
     Args:
         store: The database.
-        models: The models, decomposed, as far as they can be.
+        models: The models that could be decomposed.
         sides: The sides.
-        evidence: Reads what is stored of models under a combination.
-        by: What a side is.
+        evidence: Reads the stored results of models under a combination.
+        by: Kind of side.
     """
 
     def __init__(
@@ -302,22 +303,22 @@ class Results:
     # Bricks -------------------------------------------------------------------------------------------------------
 
     def brick(self, model: Decomposition, side: Side, key: str) -> Measurement | None:
-        """A brick's measurement in the cache state of a model."""
+        """Return a brick's measurement in the cache state of a model."""
         return self._by_side[side.name].bricks.get((state_of(model, side.choice), key))
 
     def lacks(self, model: Decomposition, side: Side, key: str) -> str | None:
-        """Why a side has no latency of a brick; None where it has."""
+        """Return the reason why a side lacks the latency of a brick; None if it has one."""
         if self.brick(model, side, key) is not None:
             return None
         failure = self._by_side[side.name].failures.get((state_of(model, side.choice), key))
         return "not measured" if failure is None else f"{failure.kind}: {failure.reason}"
 
     def skipped(self, model: Decomposition) -> list[Layer]:
-        """The layers of a model that cannot be bricks."""
+        """Return the layers of a model that cannot be bricks."""
         return [layer for layer in model.graph.layers if layer.state is LayerState.SKIPPED]
 
     def brick_pair(self, model: Decomposition, base: Side, other: Side, key: str) -> SidePair:
-        """A brick on two sides that both have it."""
+        """Return a brick on two sides with measurements."""
         ours, theirs = self.brick(model, base, key), self.brick(model, other, key)
         assert ours is not None  # noqa: S101  # the caller asked ``lacks``
         assert theirs is not None  # noqa: S101
@@ -326,19 +327,19 @@ class Results:
     # Models -------------------------------------------------------------------------------------------------------
 
     def estimate(self, model: Decomposition, side: Side) -> Estimate:
-        """The estimate of a model under the combination of a side."""
+        """Return the estimate of a model under the combination of a side."""
         asked = side.name, model.own.key
         if asked not in self._estimates:
             self._estimates[asked] = construct(model, self._evidence(side.choice, [model]))
         return self._estimates[asked]
 
     def measured(self, model: Decomposition, side: Side) -> Figure:
-        """The latency of a model on a side as measured."""
+        """Return the measured latency of a model on a side."""
         truth = self._by_side[side.name].truths.get(model.own.key)
         return Figure() if truth is None else figure_of(truth)
 
     def figure(self, model: Decomposition, side: Side) -> Figure:
-        """The latency of a model on a side, as measured and from bricks; nothing is made of no bricks."""
+        """Return the measured and the estimated latency of a model on a side; no estimate without bricks."""
         found = self.measured(model, side)
         if not model.sequences:
             return found
@@ -354,7 +355,7 @@ class Results:
         return replace(found, estimate=SideLatency(value_ms, (low / _NS_PER_MS, high / _NS_PER_MS)))
 
     def pair(self, model: Decomposition, base: Side, other: Side) -> SidePair:
-        """A model on two sides: as measured, else as estimated, else the one so and the other so."""
+        """Return a model on two sides: both measured, else both estimated, else one of each."""
         ours, theirs = (self._by_side[side.name].truths.get(model.own.key) for side in (base, other))
         if ours is not None and theirs is not None:
             return self._measured_pair(ours, theirs, self._model_uncertainty)
@@ -393,7 +394,7 @@ class Results:
         )
 
     def _all_in_turn(self, model: Decomposition, base: Side, other: Side) -> bool:
-        """Whether each brick of a model was visited in turn with itself on the other side."""
+        """Return true if each brick of a model alternated with itself on the other side."""
         for key in {part.key for part in model.sequences}:
             ours, theirs = self.brick(model, base, key), self.brick(model, other, key)
             if ours is None or theirs is None or not self._in_turn(ours, theirs):
@@ -408,7 +409,7 @@ class Results:
         return visited_in_turn(base, other, *taken)
 
     def _not_calibrated(self, model: Decomposition, sides: Sequence[Side]) -> str | None:
-        """Why estimates on some sides say nothing of a difference; None where the error of all is known."""
+        """Return the reason why estimates on some sides cannot be compared; None if all errors are known."""
         names = [side.name for side in sides if not self.estimate(model, side).latency.calibrated]
         if not names:
             return None
@@ -425,7 +426,7 @@ class Results:
         return measured_pair(base, other, compared, error, calibrated=self._timeline.known(base, other))
 
     def _weights(self, model: Decomposition, side: Side) -> dict[str, float] | None:
-        """The sum of a model's bricks; None where some are not measured."""
+        """Return the sum of a model's bricks; None if some are not measured."""
         weights: dict[str, float] = {}
         for key, count in Counter(part.key for part in model.sequences).items():
             measured = self.brick(model, side, key)
@@ -445,7 +446,7 @@ class Results:
         return self._brick_uncertainty.error_ns(together)
 
     def _representative(self, model: Decomposition, side: Side, figure: Figure) -> Measurement:
-        """A measurement that stands for a model's latency in place and time."""
+        """Return a measurement with the place and time of a model's latency."""
         if figure.measured is not None:
             return self._by_side[side.name].truths[model.own.key]
         counts = Counter(part.key for part in model.sequences)
@@ -490,15 +491,15 @@ def open_results(
     by: By = By.COMBINATION,
     merged: bool = False,
 ) -> Results:
-    """Find what is stored of models.
+    """Find the stored results of models.
 
     Args:
         models: The models, decomposed.
         store: The database.
         query: What the caller asked for.
         cut: How the models were decomposed.
-        by: What a side is.
-        merged: Whether sides that differ only in the cache state of bricks are one.
+        by: Kind of side.
+        merged: Merge sides that differ only in the cache state of bricks.
 
     Raises:
         UsageError: There is no such system or stack.

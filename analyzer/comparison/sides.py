@@ -1,4 +1,4 @@
-"""What can be compared: stored combinations, runs of one of them, or variants within one; and what each holds."""
+"""The sides of comparisons: stored combinations, runs of one combination, or variants, and their results."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from .difference import welch
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Two measurements as they are compared.
+    """Two compared measurements.
 
     Attributes:
-        base_ns: The first.
-        other_ns: The second.
-        apart: Relative standard deviation of what the machine may have done between both.
-        undisturbed: Whether the latencies are those on a quiet machine, and no means.
+        base_ns: Latency of the first.
+        other_ns: Latency of the second.
+        apart: Relative standard deviation of changes of the machine between both.
+        undisturbed: True for latencies on a quiet machine, false for means.
     """
 
     base_ns: float
@@ -70,7 +70,7 @@ class Timeline:
         return compare_across_runs(base, other, self._stacks, same=same)
 
     def apart(self, base: Measurement, other: Measurement, *, in_turn: bool) -> float:
-        """What two means may differ by because of the machine; nothing where they were visited in turn."""
+        """Return the standard deviation between two means because of the machine; 0 for alternating visits."""
         if in_turn:
             return 0.0
         return _apart(base, other, self._stacks)
@@ -78,9 +78,9 @@ class Timeline:
     def undisturbed_error(
         self, base: Measurement, other: Measurement, uncertainty: Uncertainty
     ) -> tuple[float, float] | None:
-        """Standard error of the difference of the logarithms of two undisturbed latencies, and its degrees of freedom.
+        """Return the standard error of the log ratio of two undisturbed latencies, and its degrees of freedom.
 
-        None where one of them is not known.
+        None if one of them is unknown.
         """
         first, second = (
             uncertainty.undisturbed_error(side.id, Baseline.of_run(self._runs[side.run])) for side in (base, other)
@@ -88,18 +88,18 @@ class Timeline:
         return None if first is None or second is None else welch(first, second)
 
     def known(self, *measurements: Measurement) -> bool:
-        """Whether what runs differ by was calibrated for the stacks and threads of some measurements."""
+        """Return true if the scatter of runs is calibrated for the stacks and threads of some measurements."""
         return all(scatters(self._stacks, measurement).known for measurement in measurements)
 
 
 def compare_across_runs(base: Measurement, other: Measurement, stacks: Mapping[str, Stack], *, same: bool) -> Compared:
-    """Two measurements that were not visited in turn, of one database or of two.
+    """Return two measurements that did not alternate, from one database or two.
 
     Args:
         base: The first.
         other: The second.
-        stacks: Those of both, by key.
-        same: Whether the machine was the same at its best moments, by probes.
+        stacks: Stacks of both, by key.
+        same: True if probes show the same machine at its best moments.
     """
     if base.undisturbed_ns and other.undisturbed_ns and (same or (base.quiet and other.quiet)):
         return Compared(base.undisturbed_ns, other.undisturbed_ns, _of_runs(base, other, stacks), undisturbed=True)
@@ -107,16 +107,15 @@ def compare_across_runs(base: Measurement, other: Measurement, stacks: Mapping[s
 
 
 def visited_in_turn(base: Measurement, other: Measurement, ours: Sequence[Block], theirs: Sequence[Block]) -> bool:
-    """Whether one run visited both in the same minutes, in all sessions of either.
+    """Return true if one run visited both in the same minutes, in all sessions of either.
 
-    What it did one after the other met a machine that may have changed in between, and so may have what does not know
-    when it was visited: neither counts as visited in turn.
+    Successive sessions may meet a different machine, as may visits without a time: neither counts as alternating.
 
     Args:
         base: One measurement.
         other: Another one.
         ours: Raw samples of the first.
-        theirs: Of the other one.
+        theirs: Raw samples of the other.
     """
     if base.run != other.run or not ours:
         return False
@@ -147,7 +146,7 @@ _NO_LATENCIES = {*PARTS, *BOUNDARY, DATA}
 
 
 class By(StrEnum):
-    """What the sides of a comparison are."""
+    """Kinds of sides."""
 
     COMBINATION = "combination"
     """Stored combinations of system, stack and conditions."""
@@ -162,7 +161,7 @@ class Side:
     """One side of a comparison.
 
     Attributes:
-        name: What distinguishes it from the others.
+        name: Its distinguishing name.
         choice: System, stack and conditions.
         run: The run; None for the latest measurement of everything.
         variant: The algorithm; empty for the runtime's own choice.
@@ -175,19 +174,19 @@ class Side:
 
     @property
     def cold(self) -> bool:
-        """Whether everything is evicted before each execution."""
+        """True if all caches are evicted before each execution."""
         return self.choice.conditions.cache == COLD
 
 
 @dataclass(frozen=True, slots=True)
 class SideResults:
-    """What is stored of one side.
+    """The stored results of one side.
 
     Attributes:
         truths: Measurement of each whole model, by its key.
         bricks: Measurement of each brick, by cache state and key.
         model_failures: Why a model could not be measured, by its key.
-        failures: Why a brick could not be, by cache state and key.
+        failures: Why a brick could not be measured, by cache state and key.
     """
 
     truths: Mapping[str, Measurement] = field(default_factory=dict)
@@ -199,19 +198,19 @@ class SideResults:
 def find_sides(
     store: Store, query: Query, *, bricks: Collection[str], models: Collection[str], by: By, merged: bool = False
 ) -> list[Side]:
-    """The sides that hold anything of some models, in the order in which they were first measured.
+    """Return the sides with results of some models, in the order of their first measurement.
 
     Args:
         store: The database.
         query: What the caller asked for.
         bricks: Keys of the models' bricks.
         models: Keys of the models.
-        by: What a side is.
-        merged: Whether combinations that differ only in where bricks read from (``hot`` or ``model``) are one side.
+        by: Kind of side.
+        merged: Merge combinations that differ only in the cache state of bricks (``hot`` or ``model``).
 
     Raises:
         AmbiguousQuery: Runs or variants are asked for, and several combinations match.
-        UsageError: No stored system, or stack, has a key that begins as asked.
+        UsageError: No stored system, or stack, has a key with this beginning.
     """
     places = _places(store, query, bricks, models)
     if by is By.COMBINATION:
@@ -238,9 +237,9 @@ def find_sides(
 
 
 def _places(store: Store, query: Query, bricks: Collection[str], models: Collection[str]) -> list[Choice]:
-    """Combinations that hold bricks, and those that hold whole models only.
+    """Return combinations with bricks, and combinations with whole models only.
 
-    A model that is repeated is in its own cache state: ``hot`` and ``model`` are the same of it.
+    For a repeated model, ``hot`` and ``model`` are the same cache state.
     """
     places = matching(store, bricks, query)
     known = {_apart_from_cache(place) for place in places}
@@ -253,10 +252,9 @@ def _places(store: Store, query: Query, bricks: Collection[str], models: Collect
 
 
 def _merged(places: Sequence[Choice]) -> list[Choice]:
-    """One combination of those that differ in ``hot`` and ``model`` only: they are one way to run a model.
+    """Choose one of the combinations that differ in ``hot`` and ``model`` only.
 
-    That with most of the bricks is taken; else in the cache state that most ways have, so that like is seen beside
-    like; else as a model runs them.
+    First choice: most bricks; then the cache state of most combinations, to compare like with like; then ``model``.
     """
     ways: defaultdict[tuple[object, ...], list[Choice]] = defaultdict(list)
     for place in places:
@@ -278,14 +276,14 @@ def _apart_from_cache(place: Choice) -> tuple[str, str, int, str, bool]:
 def read_side(
     store: Store, timeline: Timeline, side: Side, *, bricks: Mapping[str, Collection[str]], models: Collection[str]
 ) -> SideResults:
-    """What is stored of a side.
+    """Return the stored results of a side.
 
     Args:
         store: The database.
-        timeline: Of the same database.
+        timeline: Timeline of the same database.
         side: The side.
-        bricks: Keys of the bricks that are wanted, by cache state.
-        models: Keys of the models that are.
+        bricks: Keys of the wanted bricks, by cache state.
+        models: Keys of the wanted models.
     """
     latest, conditions = side.run is None, side.choice.conditions
 
@@ -314,11 +312,11 @@ def read_side(
 
 
 def find_side(sides: Sequence[Side], text: str) -> Side:
-    """The side that a user means: by its name, by anything that only it has, or by the beginning of a key.
+    """Return the side with a name, a unique property, or the beginning of a key.
 
     Raises:
-        UsageError: No side is meant.
-        AmbiguousQuery: Several are.
+        UsageError: No side matches.
+        AmbiguousQuery: Several sides match.
     """
     exact = [side for side in sides if side.name == text]
     found = exact or [
@@ -365,7 +363,7 @@ def _counted(threads: int) -> str:
 
 
 def _named(sides: Sequence[Side]) -> list[Side]:
-    """The sides, each named by what the others do not all share; by the backend where there is nothing of the kind."""
+    """Return the sides, each named by the properties that differ between sides; else by the backend."""
     differing = [name for name, value in _PROPERTIES.items() if len({value(side) for side in sides}) > 1]
     names = [" ".join([_PROPERTIES[name](side) for name in differing] + _own_options(side, sides)) for side in sides]
     names = [name or side.choice.stack.backend for name, side in zip(names, sides, strict=True)]

@@ -15,7 +15,7 @@ from ...constructor.result import Estimate
 from ...constructor.sweep import BATCH, sizes_of, stem_of
 from ...db import Store
 from ...db.values import NATIVE
-from ...errors import UsageError
+from ...errors import AmbiguousQuery, BackendUnavailable, UsageError
 from ...generator.decomposition.cut import Cut
 from ...generator.decomposition.decompose import Model, decompose, readable, source_of
 from ...models import ModelSource
@@ -77,10 +77,11 @@ def estimate(
     *,
     store: Store | None = None,
     query: Query | None = None,
+    settings: Cut | None = None,
     granularity: int = 1,
     overlap: bool = False,
     connected: bool = False,
-    graph: str = "source",
+    graph: str | None = None,
     oracle: ShapeOracle | None = None,
     predict: bool = False,
     **fields: Unpack[QueryFields],
@@ -93,12 +94,15 @@ def estimate(
         evidence: What is stored of them, from ``read_evidence``; then nothing else is needed.
         store: Without evidence: where brick latencies are.
         query: Which of the stored measurements.
+        settings: How models are cut, as for ``generate``; its runtime is that of the measurements. In place of the next
+            four.
         granularity: Most layers in a sequence; that of the suite that was measured.
         overlap: Sequences begin at every layer; the cheapest way to cut the model with them is composed.
         connected: Sequences may be weakly connected windows.
         graph: Which graph is decomposed: the model's own (``source``); the one that the runtime executes
             (``runtime``), which is known only of the stack that is installed here; or the model's own, cut along the
-            fusions that are learnt from that stack, or another one here (``fused``).
+            fusions that are learnt from that stack, or another one here (``fused``). None: the first of these with a
+            stored brick.
         oracle: Finds shapes that inference does not; by default a worker that starts when it is needed.
         predict: Predict bricks that are not measured from others (docs/prediction.md); not with evidence.
         **fields: Fields of a ``Query``, in place of those of ``query``.
@@ -125,8 +129,49 @@ def estimate(
         return Estimates(tuple(_estimated(model, evidence) for model in models))
     if store is None:
         raise UsageError("estimates need evidence, or a store to read it from", remedy="give store=Store.open(PATH)")
-    cut = Cut(granularity, overlap, connected, graph)
-    return Estimates(tuple(estimates_in(store, models, asked(query, fields), cut, oracle=oracle, predict=predict)))
+    wanted, cut = asked(query, fields), settings or Cut(granularity, overlap, connected, graph or "source")
+    if settings is not None and (granularity, overlap, connected, graph) != (1, False, False, None):
+        raise UsageError("settings are given, and a field of them beside", remedy="give all of it in one")
+    if settings is None and graph is None and not predict:
+        cut, models = stored_cut(store, models, wanted, cut, oracle)
+    return Estimates(tuple(estimates_in(store, models, wanted, cut, oracle=oracle, predict=predict)))
+
+
+def stored_cut(
+    store: Store, models: Sequence[Model], query: Query, cut: Cut, oracle: ShapeOracle | None = None
+) -> tuple[Cut, Sequence[Model]]:
+    """Find the graph whose bricks are stored: the models' own, else one that a runtime executes or fuses.
+
+    Args:
+        store: Where brick latencies are.
+        models: The models.
+        query: Which of the stored measurements.
+        cut: How wide sequences are.
+        oracle: Finds shapes that inference does not.
+
+    Returns:
+        The cut along that graph, and the models decomposed by it; the models' own graph if no brick is stored.
+
+    Raises:
+        AmbiguousQuery: Several stored combinations match.
+    """
+    cut = cut.of("source")
+    own = decompose(models, cut, oracle=oracle)
+    if read_evidence(store, own, query, cut).choice is not None or not store.combinations():
+        return cut, own
+    for graph in ("runtime", "fused"):
+        try:
+            settled = settle(store, query, cut.of(graph))
+            if settled.why_not is not None:
+                continue
+            found = decompose(models, settled.cut, oracle=oracle)
+            if read_evidence(store, found, settled.query, settled.cut).choice is not None:
+                return settled.cut, found
+        except AmbiguousQuery:
+            raise
+        except (BackendUnavailable, UsageError):
+            continue  # this graph is unknown here, or in this precision
+    return cut, own
 
 
 def _estimated(model: Model, evidence: Evidence) -> Estimate:
@@ -201,7 +246,7 @@ def estimate_between(
     granularity: int = 1,
     overlap: bool = False,
     connected: bool = False,
-    graph: str = "source",
+    graph: str | None = None,
     **fields: Unpack[QueryFields],
 ) -> Estimates:
     """Estimates, bricks that are missing read between other sizes of the same model (``constructor.interpolation``).
@@ -217,11 +262,13 @@ def estimate_between(
         granularity: Most layers in a sequence.
         overlap: Sequences begin at every layer.
         connected: Sequences may be weakly connected windows.
-        graph: Which graph is decomposed.
+        graph: Which graph is decomposed; None: as for ``estimate``.
         **fields: Fields of a ``Query``, in place of those of ``query``.
     """
-    cut = Cut(granularity, overlap, connected, graph)
-    return Estimates(tuple(estimates_between(store, models, asked(query, fields), cut)))
+    wanted, cut = asked(query, fields), Cut(granularity, overlap, connected, graph or "source")
+    if graph is None:
+        cut, _ = stored_cut(store, models, wanted, cut)
+    return Estimates(tuple(estimates_between(store, models, wanted, cut)))
 
 
 def estimates_between(store: Store, models: Sequence[ModelSource], query: Query, cut: Cut) -> list[Estimate]:

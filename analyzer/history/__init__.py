@@ -1,1 +1,1 @@
-"""Latencies over time: series of runs, where they changed, and whether the runtime or the machine did."""
+"""Latencies over time: series of runs, changes of level, and their causes."""

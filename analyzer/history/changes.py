@@ -1,14 +1,11 @@
-"""Where a series of runs changed its level: a sequential two-sample test.
+"""Changes of level in a series of runs: a sequential two-sample test.
 
-Runs are taken in the order in which they came. After each one, the newest runs are held against those before, for every
-place where the series may have been cut: Student's t test with the scatter of both sides pooled, of logarithms, so
-that up and down are alike. Where the least of these probabilities is below ``LEVEL``, the series changed there, and
-what came before it is no longer looked at. One slow run does not make a change: there have to be some, and their median
-has to have moved as well as their mean.
+After each run, the newest runs are compared with the earlier ones, for every possible cut. The test is Student's t on
+logarithms, with the pooled scatter of both sides. If the smallest probability is below ``LEVEL``, the level changed at
+this cut, and earlier runs no longer count. A single slow run is not a change: the median must move as well as the mean.
 
-The scatter is that of the series itself, and Student's t pays for how few runs it is known from: the rate of false
-alarms holds for short series too. That is where this does better than the libraries that it was held against
-(docs/history.md).
+The scatter is estimated from the series. Student's t accounts for a small number of runs, so that the rate of false
+alarms also holds for short series. In this it is better than the libraries that were compared.
 """
 
 from __future__ import annotations
@@ -40,14 +37,14 @@ _NS_PER_MS = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """Where the runs of a series were made: all that is part of what is measured, but for versions.
+    """The place of a series: everything that is part of a measurement, except versions.
 
     Attributes:
         system: Key of the system.
         runtime: The backend, its device and options.
         threads: Its threads.
         dtype: Precision.
-        cold: Whether everything is evicted before each execution; else a model is in its own cache state.
+        cold: True if all caches are evicted before each execution; else a model's own cache state.
     """
 
     system: str
@@ -65,17 +62,17 @@ class Track:
 
     @property
     def cache(self) -> str:
-        """``cold``, or ``model``: whatever a model that is repeated leaves in the caches."""
+        """``cold``, or ``model`` for a repeated model."""
         return COLD if self.cold else MODEL
 
     @property
     def filter(self) -> Filter:
-        """What else was measured there, in whatever precision and with whatever options."""
+        """Return true for the same place with any precision and options."""
         runtime = self.runtime
         return Filter(system=self.system, threads=self.threads, backend=runtime.backend, device=runtime.device)
 
     def record(self) -> Row:
-        """Return the keys of a JSON object that say where it was."""
+        """Return the keys of the place in JSON."""
         return {
             "system": self.system,
             "backend": self.runtime.backend,
@@ -93,13 +90,13 @@ class RunPoint:
 
     Attributes:
         run: Its id.
-        started: When it began, ISO 8601, UTC.
-        latency_ms: Undisturbed, or the mean; which, the series says.
-        ci95_ms: Interval of it, relatively as wide as that of the mean; it holds nothing that runs differ by.
-        quiet: Share of the visits during which the machine was quiet; None where that is not known.
+        started: Its begin, ISO 8601, UTC.
+        latency_ms: Undisturbed latency or mean, by the basis of the series.
+        ci95_ms: Its interval, relatively as wide as that of the mean; without the scatter between runs.
+        quiet: Share of quiet visits; None if it is unknown.
         stack: Key of the stack.
-        versions: Of the runtime's packages, of dlbricks, and of the operating system's kernel; and the node, where the
-            run has one: equal machines are one system, and so is a series.
+        versions: Versions of the runtime's packages, dlbricks and the kernel; and the node, if the run has one. Equal
+            machines are one system, and thus one series.
     """
 
     run: str
@@ -112,7 +109,7 @@ class RunPoint:
 
 
 def measured_by_track(store: Store, query: Query, models: Collection[str]) -> dict[str, dict[Track, list[Measurement]]]:
-    """What was measured of whole models, by model and track; one measurement of each run, oldest run first.
+    """Return the measurements of whole models by model and track: one per run, oldest first.
 
     Args:
         store: The database.
@@ -120,7 +117,7 @@ def measured_by_track(store: Store, query: Query, models: Collection[str]) -> di
         models: Keys of the models.
 
     Raises:
-        UsageError: No stored system, or stack, has a key that begins as asked.
+        UsageError: No stored system, or stack, has a key with this beginning.
     """
     stacks, order = store.stacks(), {run.id: number for number, run in enumerate(store.runs())}
     # A model that is repeated is in its own cache state: hot and model are the same of it.
@@ -139,25 +136,25 @@ def measured_by_track(store: Store, query: Query, models: Collection[str]) -> di
 
 
 def basis_of(measurements: Iterable[Measurement]) -> str:
-    """What a series is made of: undisturbed latencies where all runs have one, else means; never some of both."""
+    """Return the basis of a series: undisturbed latencies if all runs have one, else means."""
     return UNDISTURBED if all(measurement.undisturbed_ns for measurement in measurements) else MEAN
 
 
 def value_ns(measurement: Measurement, basis: str) -> float:
-    """The latency of a measurement."""
+    """Return the latency of a measurement."""
     return measurement.latency_ns if basis == MEAN else measurement.undisturbed_ns or 0.0
 
 
 def points_of(
     measurements: Sequence[Measurement], basis: str, runs: Mapping[str, Run], stacks: Mapping[str, Stack]
 ) -> tuple[RunPoint, ...]:
-    """The points of a series.
+    """Return the points of a series.
 
     Args:
-        measurements: Of each run one, oldest first.
-        basis: What their latencies are.
-        runs: By id.
-        stacks: By key.
+        measurements: One per run, oldest first.
+        basis: Basis of the latencies.
+        runs: Runs by id.
+        stacks: Stacks by key.
     """
     points = []
     for taken in measurements:
@@ -208,11 +205,11 @@ class Shift:
 
     Attributes:
         at: Index of the first run at the new level.
-        found: Index of the run at which it was found.
+        found: Index of the run that showed it.
         begin: Index of the first run at the old level.
-        end: Index behind the last run at the new level, as far as it is known.
-        seen: How far both levels differ.
-        places: Where else the cut may be: those that explain the series as well, in order, ``at`` among them.
+        end: Index behind the last known run at the new level.
+        seen: Difference of both levels.
+        places: All cuts that explain the series equally well, in order, ``at`` among them.
     """
 
     at: int
@@ -224,10 +221,10 @@ class Shift:
 
 
 def shifts(latencies: Sequence[float], *, minimum_effect: float = MINIMUM_EFFECT) -> list[Shift]:
-    """The changes of level of a series, oldest first: each alarm that was raised run by run, whatever came later.
+    """Return the changes of level of a series, oldest first: each alarm that was raised run by run.
 
     Args:
-        latencies: Of each run, oldest first; positive, in any unit.
+        latencies: Latency of each run, oldest first; positive, in any unit.
         minimum_effect: Relative change that matters.
 
     Example:
@@ -247,10 +244,10 @@ def shifts(latencies: Sequence[float], *, minimum_effect: float = MINIMUM_EFFECT
 
 
 def confirmed_shifts(latencies: Sequence[float], *, minimum_effect: float = MINIMUM_EFFECT) -> list[Shift]:
-    """The same without alarms that later runs did not bear out: whose levels, over all their runs, hardly differ.
+    """Return the changes without alarms that later runs contradict: their levels, over all runs, hardly differ.
 
     Args:
-        latencies: As of ``shifts``.
+        latencies: As for ``shifts``.
         minimum_effect: Relative change that matters.
     """
     logs, least = np.log(np.asarray(latencies, dtype=np.float64)), math.log1p(minimum_effect)
@@ -268,7 +265,7 @@ def _size(shift: Shift) -> float:
 
 
 def _described(logs: Values, found: Sequence[tuple[int, int]]) -> list[Shift]:
-    """The changes at some cuts that were found with some runs, with what all runs say of them."""
+    """Return the changes at some cuts, with levels from all runs."""
     cuts = [at for at, _ in found]
     places = [
         _places(logs, begin, at, end) for begin, at, end in zip([0, *cuts], cuts, [*cuts[1:], logs.size], strict=False)
@@ -288,7 +285,7 @@ def _described(logs: Values, found: Sequence[tuple[int, int]]) -> list[Shift]:
 
 
 def level_difference(before: Sequence[float], after: Sequence[float]) -> Difference | None:
-    """How far the levels of two groups of runs differ; None where either has fewer than two.
+    """Return the difference of two groups of runs; None if either has fewer than two.
 
     Args:
         before: Positive values, in any unit.
@@ -300,7 +297,7 @@ def level_difference(before: Sequence[float], after: Sequence[float]) -> Differe
 
 
 def _cut(logs: Values, least: float) -> int | None:
-    """Where the newest runs are at another level than those before, most clearly; None where they are at none."""
+    """Return the clearest cut between the newest runs and the earlier ones; None if no level differs."""
     size = logs.size
     cuts = np.arange(max(_BEFORE, size - _NEWEST), size - _AFTER + 1)
     if not cuts.size:
@@ -325,7 +322,7 @@ def _cut(logs: Values, least: float) -> int | None:
 
 
 def _places(logs: Values, begin: int, at: int, end: int) -> list[int]:
-    """The cuts near one that explain all runs of both levels as well as the best of them, which is the first."""
+    """Return the cuts near the best one that explain all runs of both levels equally well, the best first."""
     cuts = sorted({at, *range(max(begin + _BEFORE, at - _NEAR), min(end - _AFTER, at + _NEAR) + 1)})
     rest = {cut: max(_rest(logs[begin:cut]) + _rest(logs[cut:end]), (end - begin) * _EXACT**2) for cut in cuts}
     best = min(rest.values())

@@ -1,7 +1,7 @@
-"""Whether an alarm is a regression: the old environment and the new one, visited in turn, on this machine, now.
+"""Confirm an alarm: the old and the new environment alternate on this machine, now.
 
-A history compares nights, between which machine and neighbours change. Here both environments run the model within
-seconds of each other, again and again, so that what is left of a difference is theirs.
+A history compares nights, and the machine may change between them. Here both environments run the model within seconds
+of each other, so that a remaining difference is their own.
 """
 
 from __future__ import annotations
@@ -58,25 +58,23 @@ def confirm(
     connected: bool = False,
     progress: ProgressCallback | None = None,
 ) -> History:
-    """Measure the newest alarm of each series of a history again, in the old environment and in the new one in turn.
+    """Measure the newest alarm of each series again, alternating between the old and the new environment.
 
-    Alarms of another system, and of caches that were evicted, stay as they are: this machine cannot tell of the one,
-    and a model that is visited in turn is in its own cache state.
+    Alarms of another system, or with evicted caches, stay unchanged: this machine cannot repeat them.
 
     Args:
-        found: What ``history`` returned.
-        models: The models that it is about.
-        old: Lock file (``pylock.toml``) of the old environment, or its interpreter, which has dlbricks.
-        new: Of the new one.
-        visits: Of each brick in each environment; models are visited until the verdict is clear.
+        found: Result of ``history``.
+        models: Its models.
+        old: Lock file (``pylock.toml``) of the old environment, or its interpreter with dlbricks.
+        new: The same for the new environment.
+        visits: Visits of each brick in each environment; models are visited until the verdict is clear.
         processes: Fresh pairs of workers for the bricks, one after the other.
-        granularity: Most layers in the bricks that are held to account.
+        granularity: Most layers in the bricks.
         connected: Bricks may be weakly connected windows.
         progress: Called between visits.
 
     Returns:
-        The history, with a ``confirmation`` at each change that was measured; ``alarms`` leaves out those that were
-        not confirmed.
+        The history, with a ``confirmation`` for each repeated change; ``alarms`` excludes unconfirmed ones.
 
     Raises:
         UsageError: There is neither a lock file nor an interpreter, or both environments are one.
@@ -93,7 +91,7 @@ def confirm(
 
 
 def _python(given: Path) -> Path:
-    """The interpreter of an environment."""
+    """Return the interpreter of an environment."""
     if given.suffix == ".toml":
         return locked_environment(given)
     if not given.is_file():
@@ -102,7 +100,7 @@ def _python(given: Path) -> Path:
 
 
 def _confirmed(row: ModelHistory, source: ModelSource, plan: _Plan) -> ModelHistory:
-    """Return a series with its newest alarm confirmed, where it has one that can be measured here."""
+    """Return a series with its newest alarm confirmed, if this machine can repeat it."""
     if row.track is None or row.track.system != probe_system().key or row.track.cold:
         return row
     alarm = next((change for change in reversed(row.changes) if change.cause is not Cause.MACHINE), None)
@@ -136,22 +134,22 @@ def _measured(track: Track, alarm: Change, source: ModelSource, plan: _Plan) -> 
 
 
 def _judged(alarm: Change, pair: TrialPair, plan: _Plan) -> Confirmation:
-    """Return what the gate says of both environments."""
+    """Return the gate's comparison of both environments."""
     size = alarm.levels.difference.ratio
     least = max(plan.minimum_effect, (max(size, 1 / size) - 1) * _SHARE)
     trial = alternate(pair, least, progress=plan.progress)
     levels, _, verdict = judged(trial, least)
-    standing, reason = Standing.REFUTED, f"visited in turn, the new environment is {verdict}"
+    standing, reason = Standing.REFUTED, f"alternating, the new environment is {verdict}"
     if verdict is alarm.verdict:
-        standing, reason = Standing.CONFIRMED, "visited in turn, the new environment differs in the same way"
+        standing, reason = Standing.CONFIRMED, "alternating, the new environment differs in the same way"
     elif verdict is Relation.UNCLEAR:
-        standing, reason = Standing.UNCLEAR, "visits in turn do not decide it: give it more of them"
+        standing, reason = Standing.UNCLEAR, "alternating visits do not decide it: give more visits"
     old, new = (dict(stack.versions) for stack in trial.stacks)
     return Confirmation(standing, levels, old, new, reason=reason)
 
 
 def _bricks(source: ModelSource, folder: Path, places: tuple[Place, Place], plan: _Plan) -> tuple[BrickChange, ...]:
-    """What each brick contributes, those first that moved the model most."""
+    """Return the contribution of each brick, the largest first."""
     (model,) = decompose([source], plan.cut)
     made = generate([model], out=folder / "suite", settings=plan.cut).suite
     if made is None or isinstance(model, Failed):

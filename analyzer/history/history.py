@@ -1,8 +1,8 @@
-"""The latencies of models over time: every run that is stored, and where the level changed, by what.
+"""Latencies of models over time: stored runs, changes of level, and their causes.
 
-Whether the machine moved, the probes around every visit and our own reference networks say, as series of the same runs.
-A probe is code of ours outside the runtime: no version of a runtime makes it slower, and what does makes everything so.
-A reference network runs in the runtime: where a version changed as well, that it moved says nothing of the machine.
+Witnesses show changes of the machine: probes around every visit, and reference networks, as series of the same runs. A
+probe is our own code: versions of the runtime cannot slow it, and a slow machine slows it too. A reference network runs
+in the runtime: if a version changed as well, it says nothing about the machine.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _BrickRuns = Mapping[str, Mapping[str, Measurement]]
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What all rows are made from."""
+    """Common data of all rows."""
 
     store: Store
     runs: Mapping[str, Run]
@@ -76,7 +76,7 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class _Series:
-    """What the changes of one row are made from."""
+    """Common data of the changes of one row."""
 
     model: Decomposition
     points: Sequence[RunPoint]
@@ -98,19 +98,19 @@ def history(
     oracle: ShapeOracle | None = None,
     **fields: Unpack[QueryFields],
 ) -> History:
-    """Show every stored run of models, and where their latency changed; nothing is measured.
+    """Return every stored run of models, and the changes of their latency; nothing is measured.
 
-    A series holds what was measured under the same conditions on the same system, whatever the versions. Its level
-    changes where a test says so that raises less than one false alarm in 1,000 runs (``changes``).
+    A series has the same system and conditions, and any versions. The test for changes raises less than one false alarm
+    in 1,000 runs (``changes``).
 
     Args:
         models: The models, from ``find_models``.
         store: Where latencies are.
         minimum_effect: Relative change that matters.
-        since: List only changes from then on; runs before still say what was usual. Local time where it has no time
+        since: List only changes after this time; earlier runs still define the old level. Local time without a time
             zone.
-        query: Narrows what is shown.
-        granularity: Most layers in the bricks that are held to account; they are those of the models' own graphs.
+        query: Narrows the result.
+        granularity: Most layers in the bricks; they are cut from the models' own graphs.
         connected: Bricks may be weakly connected windows.
         oracle: Finds shapes that inference does not.
         **fields: Fields of a ``Query``, in place of those of ``query``.
@@ -176,7 +176,7 @@ def _row(known: _Known, model: Decomposition, track: Track, measurements: Sequen
 
 
 def _scatter(latencies: Sequence[float], cuts: Sequence[int]) -> float | None:
-    """Relative standard deviation within levels; None where no level has a second run."""
+    """Return the relative standard deviation within levels; None if no level has a second run."""
     logs = [math.log(latency) for latency in latencies]
     parts = [logs[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(logs)], strict=True)]
     degrees = len(logs) - len(parts)
@@ -215,14 +215,14 @@ def _level(points: Sequence[RunPoint]) -> float:
 
 
 def _versions(points: Sequence[RunPoint], at: int) -> tuple[VersionChange, ...]:
-    """What changed between a run and the one before it."""
+    """Return the version changes between a run and the previous one."""
     old, new = points[at - 1].versions, points[at].versions
     names = dict.fromkeys([*old, *new])
     return tuple(VersionChange(name, old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name))
 
 
 def _cause(versions: Sequence[VersionChange], machine: Sequence[MachineEvidence]) -> tuple[Cause, str]:
-    """What a change goes with, and how that is known."""
+    """Return the cause of a change, and the reason for it."""
     changed = ", ".join(
         f"{version.package} {version.before or 'absent'} → {version.after or 'absent'}" for version in versions
     )
@@ -235,7 +235,7 @@ def _cause(versions: Sequence[VersionChange], machine: Sequence[MachineEvidence]
     if moving:
         return Cause.MACHINE, f"the machine and not the runtime: it moved as well ({names}), and no version changed"
     looked = any(witness.ratio is not None for witness in telling)
-    still = "the machine did not move with it" if looked else "whether the machine moved is not known"
+    still = "the machine did not move with it" if looked else "it is unknown if the machine changed"
     if versions:
         return Cause.VERSIONS, f"{changed}; {still}"
     return Cause.UNKNOWN, f"no recorded version changed, and {still}"
@@ -245,7 +245,7 @@ def _cause(versions: Sequence[VersionChange], machine: Sequence[MachineEvidence]
 
 
 def _brick_runs(known: _Known, track: Track, model: Decomposition) -> _BrickRuns:
-    """Return what runs measured of a model's bricks where a series was made, in the cache state that most have."""
+    """Return the measurements of a model's bricks at the place of a series, in their most common cache state."""
     found: defaultdict[str, defaultdict[str, dict[str, Measurement]]] = defaultdict(lambda: defaultdict(dict))
     states = (COLD,) if track.cold else (model.level, _HOT)
     where = track.filter.but(subject=Subject.BRICK, keys={part.key for part in model.sequences}, dtype=track.dtype)
@@ -296,14 +296,14 @@ def _blamed(
 
 
 def _evidence(witness: Witness, seen: Difference, begin: int, at: int, end: int) -> MachineEvidence:
-    """Return what a witness did where the model changed.
+    """Return the behaviour of a witness at a change of the model.
 
     Args:
         witness: The witness.
-        seen: How the model changed.
+        seen: The change of the model.
         begin: Index of the first run at the old level.
-        at: Of the first at the new one.
-        end: Behind the last.
+        at: Index of the first run at the new level.
+        end: Index behind its last run.
     """
     values = witness.latencies_us
     found = level_difference(
@@ -329,7 +329,7 @@ def _probes(store: Store, measurements: Sequence[Measurement], basis: str) -> li
 
 
 def _probe_levels(visits: Sequence[Visit], basis: str) -> tuple[float, float] | tuple[None, None]:
-    """Return microseconds of the probes of arithmetic and of memory around some visits; None where there are none."""
+    """Return the times of the probes of arithmetic and of memory, in microseconds; None without visits."""
     quietest = Baseline.of(visits)
     if quietest is None:
         return None, None
@@ -340,7 +340,7 @@ def _probe_levels(visits: Sequence[Visit], basis: str) -> tuple[float, float] | 
 
 
 def _references(known: _Known, track: Track, order: Sequence[str]) -> list[Witness]:
-    """Return our own networks, where a run of the series measured them beside the model."""
+    """Return the reference networks measured by a run of the series."""
     found: defaultdict[str, dict[str, Measurement]] = defaultdict(dict)
     for measurement in known.store.measurements(track.filter, subject=Subject.REFERENCE, latest=False):
         if measurement.run in order and known.stacks[measurement.stack].options == track.runtime.options:

@@ -1,4 +1,4 @@
-"""What ``history`` returns: models over time, where their level changed, and what that goes with."""
+"""Result of ``history``: models over time, changes of level, and their causes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHOWN = 8
 
 
 class Cause(StrEnum):
-    """What a change goes with, as far as it is recorded."""
+    """The recorded cause of a change."""
 
     MACHINE = "machine"
     """The machine moved as well, and no version changed."""
@@ -28,7 +28,7 @@ class Cause(StrEnum):
 
 
 class Standing(StrEnum):
-    """What visits in turn say of an alarm."""
+    """The result of repeating an alarm."""
 
     CONFIRMED = "confirmed"
     """The new environment differs from the old one in the same way."""
@@ -40,14 +40,14 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BrickChange:
-    """What a brick contributes to the change of its model.
+    """The contribution of a brick to the change of its model.
 
     Attributes:
         brick: The brick.
-        before_ms: Its latency over the runs before the change.
-        after_ms: Over those after it.
-        ratio: ``after_ms / before_ms``; None where either is 0.
-        ratio_ci95: Its interval; None where either side is a single run.
+        before_ms: Latency over the runs before the change.
+        after_ms: Latency over the runs after it.
+        ratio: ``after_ms / before_ms``; None if either is 0.
+        ratio_ci95: Its interval; None if either side is a single run.
     """
 
     brick: ModelBrick
@@ -58,7 +58,7 @@ class BrickChange:
 
     @property
     def contribution_ms(self) -> float:
-        """Occurrences times the difference: what the model gained or lost by it."""
+        """Occurrences times the difference."""
         return self.brick.occurrences * (self.after_ms - self.before_ms)
 
     def record(self) -> Row:
@@ -76,12 +76,12 @@ class BrickChange:
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """Something that the runs of a series measured beside the model.
+    """A series that runs measured along with the model.
 
     Attributes:
-        name: What it is.
+        name: Its name.
         kind: ``probe`` or ``reference``.
-        latencies_us: Of each run of the series; None where a run did not measure it.
+        latencies_us: One per run of the series; None for a run without it.
     """
 
     name: str
@@ -91,14 +91,14 @@ class Witness:
 
 @dataclass(frozen=True, slots=True)
 class MachineEvidence:
-    """What a witness did where the model changed.
+    """A witness at a change of the model.
 
     Attributes:
         name: The witness.
         kind: ``probe`` or ``reference``.
-        ratio: After / before; None where too few runs measured it.
+        ratio: After / before; None if too few runs measured it.
         ratio_ci95: Its interval.
-        moved: Whether it moved with the model, by half as much at least, beyond chance.
+        moved: True if it changed with the model, by at least half as much, beyond chance.
     """
 
     name: str
@@ -110,16 +110,15 @@ class MachineEvidence:
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """An alarm measured again, in the old environment and in the new one in turn; None is what is not known.
+    """An alarm measured again in both environments; unknown values are None.
 
     Attributes:
-        standing: What came of it.
-        levels: Means in the old environment and in the new one, of visits in turn.
+        standing: The result.
+        levels: Means in the old and the new environment, from alternating visits.
         old: Versions of the runtime's packages in the old environment.
-        new: In the new one.
-        bricks: What each brick contributes, by itself with hot caches, the one to blame first; only of what is
-            confirmed.
-        reason: What it rests on, or why it is unclear.
+        new: Versions in the new one.
+        bricks: Contribution of each brick, measured alone with hot caches, the largest first; only if confirmed.
+        reason: Reason of the result.
     """
 
     standing: Standing
@@ -152,12 +151,12 @@ def _levels(levels: Levels | None) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class VersionChange:
-    """A package of another version than in the run before; None where it was not there.
+    """A package with another version than in the previous run; None if it was missing.
 
     Attributes:
-        package: Its name: a package of the runtime, ``dlbricks``, or the operating system's ``kernel``.
-        before: Its version in the run before.
-        after: In this one.
+        package: A package of the runtime, ``dlbricks``, or the ``kernel``.
+        before: Version in the previous run.
+        after: Version in this run.
     """
 
     package: str
@@ -171,17 +170,17 @@ class Change:
 
     Attributes:
         first: The first run at the new level.
-        found: Id of the run with which it became known.
-        levels: Both levels, the geometric means of their runs; how far they differ, by what runs scatter.
+        found: Id of the run that showed it.
+        levels: Both levels (geometric means of their runs) and their difference, by the scatter of runs.
         runs_before: Runs at the old level.
-        runs_after: Runs at the new one, until the next change.
-        cause: What it goes with.
-        reason: What that rests on, in words.
-        versions: What changed with that run.
-        machine: What the probes and our own networks did meanwhile.
-        bricks: What each brick that is measured on both sides contributes, the one to blame first.
-        bricks_missing: Number of unique bricks that are not.
-        confirmation: What came of measuring it again in both environments; None where that was not asked for.
+        runs_after: Runs at the new level, until the next change.
+        cause: The cause.
+        reason: Reason for the cause, in words.
+        versions: Version changes of the first run.
+        machine: Behaviour of probes and reference networks.
+        bricks: Contribution of each brick with measurements on both sides, the largest first.
+        bricks_missing: Number of unique bricks without them.
+        confirmation: Result of measuring it again in both environments; None if it was not requested.
     """
 
     first: RunPoint
@@ -204,7 +203,7 @@ class Change:
 
     @property
     def alarm(self) -> bool:
-        """Whether nothing explains it but the runtime: neither the machine, nor that visits in turn do not show it."""
+        """True unless the machine explains the change, or alternating visits do not show it."""
         refuted = self.confirmation is not None and self.confirmation.standing is Standing.REFUTED
         return self.cause is not Cause.MACHINE and not refuted
 
@@ -230,16 +229,16 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class ModelHistory:
-    """One model in one place; None is what is not known.
+    """One model in one place; unknown values are None.
 
     Attributes:
         name: The model.
-        track: Where its runs were made.
-        basis: What latencies are: ``undisturbed`` where all runs know that, else ``mean``.
-        scatter: Relative standard deviation of runs around the level they are at.
+        track: Place of its runs.
+        basis: ``undisturbed`` if all runs have this latency, else ``mean``.
+        scatter: Relative standard deviation of runs around their level.
         points: The runs, oldest first.
-        changes: Where the level changed, oldest first; since when, was asked for.
-        machine: The probes and our own networks over the same runs.
+        changes: Changes of level since the requested time, oldest first.
+        machine: Probes and reference networks over the same runs.
         reason: Why no change can be found.
         error: Why the model could not be decomposed.
     """
@@ -296,7 +295,7 @@ class History(Tabular):
 
     @property
     def complete(self) -> bool:
-        """Whether something is stored of every model."""
+        """True if every model has stored runs."""
         return all(row.runs for row in self.rows)
 
     def records(self) -> Records:
@@ -311,7 +310,7 @@ class History(Tabular):
         return tuple(change for row in self.rows for change in row.changes if change.alarm)
 
     def place_of(self, row: ModelHistory) -> str:
-        """The backend, and what else distinguishes where a row was measured from other places of its model."""
+        """Return the backend and the properties that distinguish a row from other places of its model."""
         if row.track is None:
             return ""
         alike = [other.track for other in self.rows if other.name == row.name and other.track is not None]
@@ -328,6 +327,6 @@ class History(Tabular):
 
 
 def _words(track: Track) -> tuple[str, ...]:
-    """Return what a track is called by, but for the backend and its options."""
+    """Return the name of a track without backend and options."""
     threads = "1 thread" if track.threads == 1 else f"{track.threads} threads"
     return track.runtime.device, threads, track.cache, track.dtype, track.system[:_SHOWN]

@@ -1,4 +1,4 @@
-"""What lies between the bricks of a model and its latency, as rows from the one to the other."""
+"""Causes of the difference between the sum of the bricks and the latency of the model, as rows."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def advised_for(entry: Estimate, task: Task) -> str:
-    """The command of a task where it measures the system that the estimate is of; else what to do on which machine.
+    """Return the command of a task; for an estimate of another system, the steps on both machines.
 
-    Run here, it would put a second system into the database, and the estimate would have two answers.
+    The same command here would store a second system, and the estimate would become ambiguous.
     """
     from ...generator.machine.system import probe_system
 
@@ -31,7 +31,7 @@ def advised_for(entry: Estimate, task: Task) -> str:
     *here, there = shell_steps(task, database=False)
     steps = [f"here, {step}" for step in here]
     steps.append(f"on system {short(entry.place.system)}, {there}")
-    return "; ".join([*steps, "then export and merge what it stores"])
+    return "; ".join([*steps, "then export and merge the database"])
 
 
 _ABSENT = "data"
@@ -43,13 +43,13 @@ class CauseRow:
     """One row: a total, or a cause with its sign.
 
     Attributes:
-        label: What it is.
-        ms: The total, or what the cause adds (negative: takes off); None where it is not known.
-        half_ms: Half of its 95 % interval; None likewise.
-        total: Whether it is a total.
-        reason: Why it is not known, or not counted.
-        remedy: What would measure it.
-        counted: Whether it is part of the sums.
+        label: Name of the total or cause.
+        ms: The total, or the contribution of the cause (negative: it saves); None if unknown.
+        half_ms: Half of the 95 % interval; None if unknown.
+        total: True for a total.
+        reason: Why the row is unknown or not counted.
+        remedy: The task that measures it.
+        counted: True if the sums contain it.
     """
 
     label: str
@@ -62,18 +62,18 @@ class CauseRow:
 
     @property
     def step(self) -> float | None:
-        """The total, or what the cause adds, as far as it is known and counted."""
+        """The total or contribution; None if it is unknown or not counted."""
         return self.ms if self.counted else None
 
 
 @dataclass(frozen=True, slots=True)
 class CauseBar:
-    """A row of a waterfall, from where the row before ended; a total stands on zero.
+    """A row of a waterfall: it begins at the end of the previous row, or at zero for a total.
 
     Attributes:
         cause: The row.
-        begin: Where its bar begins, in ms.
-        end: Where it ends; where it begins if it is not known or not counted.
+        begin: Begin of its bar, in ms.
+        end: End of its bar; equal to the begin if the row is unknown or not counted.
     """
 
     cause: CauseRow
@@ -82,7 +82,7 @@ class CauseBar:
 
 
 def placed(causes: Iterable[CauseRow]) -> Iterator[CauseBar]:
-    """The bars between the running sums."""
+    """Yield the bars between the running sums."""
     at = 0.0
     for cause in causes:
         begin = 0.0 if cause.total else at
@@ -92,7 +92,7 @@ def placed(causes: Iterable[CauseRow]) -> Iterator[CauseBar]:
 
 
 def rows_of(entry: Estimate) -> Iterator[CauseRow]:
-    """From the sum of bricks by way of the estimate to the measured latency; nothing where there is no attribution."""
+    """Yield the rows from the sum of bricks to the estimate and the measured latency, if causes are known."""
     for name, sign in SIGNS.items():
         term = (entry.attribution or {}).get(name)
         if term is None:
@@ -107,7 +107,7 @@ def rows_of(entry: Estimate) -> Iterator[CauseRow]:
 
 
 def _explained(entry: Estimate, left_ms: float | None) -> CauseRow:
-    """What bricks and causes come to: the estimate, unless that has bricks of its own."""
+    """Return the row of bricks and causes together: the estimate, or ``explained`` if the two differ."""
     estimate_ms = entry.latency.ms
     explained_ms = None if left_ms is None or entry.truth.ms is None else entry.truth.ms - left_ms
     if explained_ms is None or (estimate_ms is not None and math.isclose(estimate_ms, explained_ms, rel_tol=1e-3)):
@@ -116,7 +116,7 @@ def _explained(entry: Estimate, left_ms: float | None) -> CauseRow:
 
 
 def written(entry: Estimate) -> list[str]:
-    """The rows as lines of text, with what would measure the unknown ones below."""
+    """Return the rows as lines of text, and the commands that measure the unknown ones."""
     rows = list(rows_of(entry))
     if not rows:
         return []
@@ -137,12 +137,12 @@ def written(entry: Estimate) -> list[str]:
     found = entry.attribution or {}
     left, data = found.get("unexplained"), found.get(_ABSENT)
     if left is not None and left.ms is not None and data is not None and data.ms is None:
-        lines.append("  what the model's own values do is part of what is unexplained")
+        lines.append("  the effect of the model's own values is part of the unexplained")
     return lines
 
 
 def _digits(rows: list[CauseRow]) -> int:
-    """Decimals of every number, so that those of the largest are four significant digits or more, and all align."""
+    """Return the decimals that give the largest number four significant digits; all numbers use them."""
     largest = max((abs(row.ms) for row in rows if row.ms), default=1.0)
     return max(2, 3 - math.floor(math.log10(largest)))
 

@@ -1,15 +1,21 @@
-"""Which plots a report or a list of estimates gives, and where they are written."""
+"""The plots of each result, as matplotlib figures and as files."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from functools import partial
+from dataclasses import dataclass
+from functools import partial, singledispatch
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...constructor.result import Estimate
 from ...errors import UsageError
+from ...generator.decomposition.generate import GenerateReport
+from ..comparison.compare import Comparison, ModelComparison
+from ..estimation.estimates import Estimates
+from ..history.result import History, ModelHistory
 from .causes import rows_of
 from .plots.accuracy import estimate_beside_measured
 from .plots.figure import save
@@ -24,175 +30,186 @@ from .units import counted
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from ...constructor.result import Estimate
-    from ...generator.decomposition.generate import GenerateReport
-    from ..comparison.compare import Comparison, ModelComparison
-    from ..history.result import History, ModelHistory
+
+# The similarity of two models (DLBricks, section 2.2).
 
 
-# How much models share: the similarity of each pair (DLBricks, section 2.2).
-
-
-def jaccard(one: AbstractSet[str], other: AbstractSet[str]) -> float:
-    """Shared share of two sets of keys, ``|A & B| / |A | B|``; two empty sets are equal, 1.
+def jaccard(first: AbstractSet[str], second: AbstractSet[str]) -> float:
+    """Return ``|A & B| / |A | B|``; 1 for two empty sets.
 
     Args:
-        one: Unique layer or brick keys of a model.
-        other: Those of another.
+        first: Unique layer or brick keys of a model.
+        second: Unique keys of another model.
     """
-    union = len(one | other)
-    return len(one & other) / union if union else 1.0
+    union = len(first | second)
+    return len(first & second) / union if union else 1.0
 
 
 def similarity_matrix(models: Sequence[Iterable[str]]) -> list[list[float]]:
-    """Jaccard similarity of every pair of models; symmetric, with 1 on the diagonal.
+    """Return the Jaccard similarity of every pair of models: symmetric, with 1 on the diagonal.
 
     Args:
-        models: Layer or brick keys of each; repetitions do not count.
+        models: Layer or brick keys of each model; repetitions do not count.
     """
     unique = [frozenset(keys) for keys in models]
-    return [[jaccard(one, other) for other in unique] for one in unique]
+    return [[jaccard(first, second) for second in unique] for first in unique]
 
 
 _MOST_BRICKS = 25
-"""Bricks that a comparison of one model shows, those that differ most."""
+"""Bricks in the comparison of one model: those with the largest difference."""
 
 _SUFFIXES = (".png", ".svg", ".pdf")
 
 
-def draw_estimates(estimates: Sequence[Estimate], place: Path, *, explain: bool = False) -> list[Path]:
-    """Estimates beside measured latencies, and of every model the latency by layer and, where known, the roofline.
+@dataclass(frozen=True, slots=True)
+class Plots:
+    """The plots of a result.
 
-    A model at several sizes of one dimension, or of its batch, also gets latency and throughput against that.
+    Attributes:
+        drawn: Functions that draw the figures, by name.
+        main: Name of the plot for a single image file; may be empty if there are several.
+    """
+
+    drawn: Mapping[str, Callable[[], Figure]]
+    main: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the plots."""
+        return tuple(self.drawn)
+
+    def figure(self, name: str = "") -> Figure:
+        """Draw one plot.
+
+        Args:
+            name: One of ``names``; empty: the main plot.
+
+        Raises:
+            UsageError: There is no such plot, no main plot, or nothing to draw.
+        """
+        try:
+            return self.drawn[name or self.main]()
+        except KeyError:
+            there = ", ".join(self.names) or "none: nothing is known yet"
+            raise UsageError(f"there is no plot '{name or self.main}'", remedy=f"plots: {there}") from None
+
+    def write(self, place: Path) -> list[Path]:
+        """Write an image file with the main plot, or a folder with all plots.
+
+        Returns:
+            The files.
+
+        Raises:
+            UsageError: The place is neither a folder nor an image file, or there is nothing to draw.
+            OSError: A file cannot be written.
+        """
+        if not self.drawn:
+            raise UsageError("there is nothing to draw", remedy="leave --plot out")
+        if place.suffix.lower() in _SUFFIXES and not place.is_dir():
+            if not self.main:
+                raise UsageError(f"{len(self.drawn)} plots do not fit into {place}", remedy="give --plot a folder")
+            return [save(self.figure(), place)]
+        if place.suffix and not place.is_dir():
+            raise UsageError(f"{place} is not an image file", remedy=f"use {', '.join(_SUFFIXES)}, or a folder")
+        place.mkdir(parents=True, exist_ok=True)
+        return [save(draw(), place / f"{name}.png") for name, draw in self.drawn.items()]
+
+
+@singledispatch
+def plots(result: object) -> Plots:
+    """Return the plots of a result of ``estimate``, ``generate``, ``compare``, ``history`` or ``tokens``.
+
+    Raises:
+        UsageError: The result has no plots.
+
+    Example:
+        >>> plots(estimate(models, store=store)).figure().savefig("layers.png")  # doctest: +SKIP
+    """
+    raise UsageError(f"{type(result).__name__} has no plots", remedy="see docs: 'dlbricks COMMAND --plot'")
+
+
+@plots.register
+def estimate_plots(estimates: Estimates, *, explain: bool = False) -> Plots:
+    """Return the plots of estimates.
+
+    All models: estimates against measured latencies. Each model: latency by layer, and the roofline if it is known.
+    A model at several sizes of a dimension, or of its batch: latency and throughput against the size.
+
+    The main plot is the sweep if all estimates belong to it, else latency by layer for a single model, else the
+    estimates.
 
     Args:
         estimates: The estimates.
-        place: A folder for all plots; or one image file, which gets the latency by layer of a single model, that
-            against the dimension where there is nothing else, and estimates beside measured of several models.
-        explain: Also what lies between the bricks of every model and its latency; an image file of a single model
-            gets that.
-
-    Returns:
-        The files written.
-
-    Raises:
-        UsageError: The place is neither a folder nor an image file, or there is nothing to draw.
-        OSError: A file cannot be written.
+        explain: Also the waterfall from the bricks to the model, the main plot of a single model.
     """
     drawable = [entry for entry in estimates if entry.error is None]
     if not drawable:
-        raise UsageError("there is nothing to draw", remedy="leave --plot out")
-    plots: dict[str, Callable[[], Figure]] = {"estimates": lambda: _beside(drawable)}
-    plots |= {f"layers-{_slug(entry.name)}": partial(_along, entry) for entry in drawable}
-    plots |= {f"roofline-{_slug(entry.name)}": partial(_under, entry) for entry in drawable if has_roof(entry)}
-    swept = {f"sweep-{_slug(name)}": one for name, one in sweeps_of(drawable).items()}
-    plots |= {name: partial(sweeps, [one], title=conditions_of(drawable[0])) for name, one in swept.items()}
-    alone = "estimates" if len(drawable) > 1 else f"layers-{_slug(drawable[0].name)}"
-    alone = next((name for name, one in swept.items() if len(one.between) == len(drawable)), alone)
+        return Plots({}, "")
+    drawn: dict[str, Callable[[], Figure]] = {"estimates": partial(_beside, drawable)}
+    drawn |= {f"layers-{_slug(entry.name)}": partial(_along, entry) for entry in drawable}
+    drawn |= {f"roofline-{_slug(entry.name)}": partial(_under, entry) for entry in drawable if has_roof(entry)}
+    swept = {f"sweep-{_slug(name)}": found for name, found in sweeps_of(drawable).items()}
+    drawn |= {name: partial(sweeps, [found], title=conditions_of(drawable[0])) for name, found in swept.items()}
+    main = "estimates" if len(drawable) > 1 else f"layers-{_slug(drawable[0].name)}"
+    main = next((name for name, found in swept.items() if len(found.between) == len(drawable)), main)
     if explain:
         causes = {f"waterfall-{_slug(entry.name)}": partial(_between, entry) for entry in drawable if entry.attribution}
-        plots |= causes
-        alone = next(iter(causes)) if len(drawable) == 1 and causes else alone
-    return _draw(plots, place, alone=alone)
+        drawn |= causes
+        main = next(iter(causes)) if len(drawable) == 1 and causes else main
+    return Plots(drawn, main)
 
 
-def draw_generated(report: GenerateReport, place: Path) -> list[Path]:
-    """Unique share of every model, and the similarity of models where there are several.
-
-    Args:
-        report: What was generated.
-        place: A folder for both plots; or one image file, which gets the unique share.
-
-    Returns:
-        The files written.
-
-    Raises:
-        UsageError: The place is neither a folder nor an image file, or there is nothing to draw.
-        OSError: A file cannot be written.
-    """
+@plots.register
+def generated_plots(report: GenerateReport) -> Plots:
+    """Return the unique share of every model, and the similarity of models if there are several."""
     rows = [row for row in report.rows if row.error is None]
     if not rows:
-        raise UsageError("there is nothing to draw", remedy="leave --plot out")
+        return Plots({}, "")
     shares = [ModelShare(row.name, row.sequences or 0, row.unique or 0) for row in rows]
     if len(rows) > 1:
         shares.append(ModelShare("all together", report.sequences, report.unique))
     title = f"Unique sequences at G={report.granularity}"
-    plots: dict[str, Callable[[], Figure]] = {"unique": lambda: unique_share(shares, title=title)}
+    drawn: dict[str, Callable[[], Figure]] = {"unique": partial(unique_share, shares, title=title)}
     if len(rows) > 1:
-        plots["similarity"] = lambda: _alike({row.name: row.keys for row in rows}, report.granularity)
-    return _draw(plots, place, alone="unique")
+        drawn["similarity"] = partial(_alike, {row.name: row.keys for row in rows}, report.granularity)
+    return Plots(drawn, "unique")
 
 
-def draw_comparison(comparison: Comparison, place: Path) -> list[Path]:
-    """Ratios of models with their intervals, and of the bricks of every model.
-
-    Args:
-        comparison: The comparison.
-        place: A folder for all plots; or one image file, which gets the models, or the bricks of a single one.
-
-    Returns:
-        The files written.
-
-    Raises:
-        UsageError: The place is neither a folder nor an image file, or there is nothing to draw.
-        OSError: A file cannot be written.
-    """
+@plots.register
+def comparison_plots(comparison: Comparison) -> Plots:
+    """Return the ratios of models with their intervals, and of the bricks of every model."""
     rows = comparison.rows
     if not any(row.ratio is not None or row.layers for row in rows):
-        raise UsageError("there is nothing to draw", remedy="leave --plot out")
-    plots: dict[str, Callable[[], Figure]] = {"models": lambda: _rivals(rows, comparison)}
+        return Plots({}, "")
+    drawn: dict[str, Callable[[], Figure]] = {"models": partial(_rivals, rows, comparison)}
     named = {f"bricks-{_slug(row.name)}-{_slug(row.other or '')}": row for row in rows if row.layers}
-    plots |= {name: partial(_brick_rivals, row, comparison) for name, row in named.items()}
-    alone = next(iter(named)) if len(rows) == 1 and named else "models"
-    return _draw(plots, place, alone=alone)
+    drawn |= {name: partial(_brick_rivals, row, comparison) for name, row in named.items()}
+    return Plots(drawn, next(iter(named)) if len(rows) == 1 and named else "models")
 
 
-def draw_history(report: History, place: Path) -> list[Path]:
-    """The runs of every model over time, with versions and changes.
-
-    Args:
-        report: The history.
-        place: A folder for all plots; or one image file, for a single series.
-
-    Returns:
-        The files written.
-
-    Raises:
-        UsageError: The place is neither a folder nor an image file, several series are for one file, or there is none.
-        OSError: A file cannot be written.
-    """
+@plots.register
+def history_plots(report: History) -> Plots:
+    """Return the runs of every model over time, with versions and changes; the main plot is that of a single series."""
     rows = [row for row in report.rows if row.points]
-    if not rows:
-        raise UsageError("there is nothing to draw", remedy="leave --plot out")
-    named = {_slug(f"{row.name}-{report.place_of(row)}"): row for row in rows}
-    if len(rows) > 1 and place.suffix and not place.is_dir():
-        raise UsageError(f"{len(rows)} series do not fit into {place}", remedy="give --plot a folder")
-    plots = {f"history-{name}": partial(_past, row, report) for name, row in named.items()}
-    return _draw(plots, place, alone=next(iter(plots)))
+    named = {f"history-{_slug(f'{row.name}-{report.place_of(row)}')}": row for row in rows}
+    drawn = {name: partial(_past, row, report) for name, row in named.items()}
+    return Plots(drawn, next(iter(drawn)) if len(drawn) == 1 else "")
 
 
 def _past(row: ModelHistory, report: History) -> Figure:
     return over_time(row, title=f"{row.name}, {report.place_of(row)}: {counted(row.runs, 'run')}")
 
 
-def draw_sweeps(found: Sequence[Sweep], place: Path, *, name: str, title: str) -> list[Path]:
-    """Latency and throughput against a length.
+def sweep_plots(found: Sequence[Sweep], *, name: str, title: str) -> Plots:
+    """Return one plot of latency and throughput against a length.
 
     Args:
-        found: What was swept; without a measured length it is left out.
-        place: A folder, or one image file.
-        name: What the plot is called in a folder.
-        title: What was measured.
-
-    Returns:
-        The files written; none where nothing is known.
-
-    Raises:
-        UsageError: The place is neither a folder nor an image file.
-        OSError: A file cannot be written.
+        found: The sweeps; one without a measured length is left out.
+        name: Name of the plot.
+        title: Title of the plot.
     """
-    known = [one for one in found if one.measured]
-    return _draw({name: lambda: sweeps(known, title=title)}, place, alone=name) if known else []
+    known = [entry for entry in found if entry.measured]
+    return Plots({name: partial(sweeps, known, title=title)}, name) if known else Plots({}, name)
 
 
 def _rivals(rows: Sequence[ModelComparison], comparison: Comparison) -> Figure:
@@ -209,7 +226,7 @@ def _rivals(rows: Sequence[ModelComparison], comparison: Comparison) -> Figure:
         for row in rows
     ]
     base = next((row.base for row in rows if row.base), "")
-    title = f"{'Models' if several else rows[0].name}, beside {base}"
+    title = f"{'Models' if several else rows[0].name} against {base}"
     return forest(
         rivals, minimum_effect=comparison.minimum_effect, base=base, title=title, gain="gain by faster bricks"
     )
@@ -232,25 +249,14 @@ def _brick_rivals(row: ModelComparison, comparison: Comparison) -> Figure:
         for layer in layers
     ]
     rest = f", {len(layers)} of {len(row.layers)} bricks" if len(layers) < len(row.layers) else ""
-    title = f"{row.name}: {row.other} beside {row.base}{rest}"
+    title = f"{row.name}: {row.other} against {row.base}{rest}"
     base = row.base or ""
     gain = "gain if the base were as fast"
     return forest(rivals, minimum_effect=comparison.minimum_effect, base=base, title=title, gain=gain)
 
 
-def _draw(plots: Mapping[str, Callable[[], Figure]], place: Path, *, alone: str) -> list[Path]:
-    if place.suffix.lower() in _SUFFIXES and not place.is_dir():
-        return [save(plots[alone](), place)]
-    if place.suffix and not place.is_dir():
-        raise UsageError(
-            f"{place} is no image file that can be drawn", remedy=f"use {', '.join(_SUFFIXES)}, or a folder"
-        )
-    place.mkdir(parents=True, exist_ok=True)
-    return [save(figure(), place / f"{name}.png") for name, figure in plots.items()]
-
-
 def _beside(estimates: Sequence[Estimate]) -> Figure:
-    title = f"Estimates beside measured latency, {conditions_of(estimates[0])}"
+    title = f"Estimates against measured latency, {conditions_of(estimates[0])}"
     return estimate_beside_measured(estimates, title=title)
 
 
@@ -273,7 +279,7 @@ def _alike(keys: Mapping[str, frozenset[str]], granularity: int) -> Figure:
 
 
 def conditions_of(entry: Estimate) -> str:
-    """Under what a model was measured, for a title."""
+    """Return the conditions of an estimate, for a title."""
     threads = "" if entry.place.threads is None else f", {counted(entry.place.threads, 'thread')}"
     known = [entry.place.backend, entry.place.device]
     stack = " ".join(name for name in known if name)
@@ -283,5 +289,5 @@ def conditions_of(entry: Estimate) -> str:
 
 
 def _slug(name: str) -> str:
-    """A model's name as part of a file name."""
+    """Return a model's name as part of a file name."""
     return re.sub(r"[^\w.@-]+", "-", name).strip("-.") or "model"

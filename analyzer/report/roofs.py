@@ -27,7 +27,7 @@ _RATES = "rates are of the fastest sample, 'usual' is the median"
 
 
 def ceilings_answer(report: CeilingReport) -> Answer:
-    """The answer of ``system --ceilings``: one result per runtime, precision and network."""
+    """Return the answer of ``system --ceilings``: one result per runtime, precision and network."""
     rows = [_row(row) for row in report.rows]
     best = [_row(row) for row in _best(report.rows)]
     columns = [
@@ -62,7 +62,7 @@ def ceilings_answer(report: CeilingReport) -> Answer:
 
 
 def _best(rows: Iterable[CeilingRow]) -> list[CeilingRow]:
-    """The highest rate of arithmetic in each precision, and the highest bandwidth of each level."""
+    """Return the highest arithmetic rate of each precision, and the highest bandwidth of each level."""
     found: dict[str, CeilingRow] = {}
     for row in rows:
         rate, known = row.flops_s or row.bytes_s, found.get(_ceiling(row))
@@ -104,7 +104,7 @@ def _interval(rate: Rate) -> str:
 
 
 def roofline_lines(entry: Estimate, *, most: int | None = MOST) -> list[str]:
-    """The bricks of an estimate under the roofline, one line each, most time first; ``most`` None: all of them."""
+    """Return the bricks of an estimate under the roofline, most time first; ``most`` None: all bricks."""
     if entry.roofline.bricks is None:
         return [f"{entry.name}: no layers, since {entry.error or why_unbounded(entry)}"]
     intervals, forms = {part.key: part.ci95_ms for part in entry.parts.sequences}, forms_of(entry)
@@ -158,13 +158,13 @@ def _drawable(row: LayerRoof) -> bool:
 
 
 def has_roof(entry: Estimate) -> bool:
-    """Whether there is a roofline to draw: ceilings, and bricks that are measured."""
+    """Return true if ceilings and measured bricks are known."""
     found = entry.roofline.bricks
     return found is not None and found.ceilings.known and any(_drawable(row) for row in found.layers)
 
 
 def chart(entry: Estimate, *, title: str) -> Figure:
-    """The roofline of a model that has one."""
+    """Draw the roofline of a model."""
     assert entry.roofline.bricks is not None  # noqa: S101  # ``has_roof``
     ceilings = entry.roofline.bricks.ceilings
     assert ceilings.compute is not None  # noqa: S101

@@ -22,11 +22,11 @@ from ..findings.subject import latency_of
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One model of a report: all of it is read from the estimate, and nothing from the database.
+    """One model of a report, read from its estimate; the database is not read.
 
     Attributes:
-        estimate: Its latency, composed.
-        findings: What it misses, most saving first; None where it was not analysed.
+        estimate: The estimate.
+        findings: Missed optimisations, largest saving first; None if the model was not analysed.
     """
 
     estimate: Estimate
@@ -39,23 +39,23 @@ class Section:
 
     @property
     def model(self) -> Decomposition | None:
-        """What it was decomposed into; None where it could not be."""
+        """The decomposition; None if the model could not be decomposed."""
         return self.estimate.model.decomposition
 
     @property
     def quotient(self) -> Quotient | None:
-        """Its sequences as a DAG; None where it could not be decomposed."""
+        """The sequences as a DAG; None if the model could not be decomposed."""
         return None if self.model is None else quotient_of(self.model.graph, self.model.sequences)
 
     @property
     def evidence(self) -> Evidence | None:
-        """What is stored of it; None where nothing is."""
+        """The stored measurements; None without any."""
         found = self.estimate.evidence
         return None if found is None or found.choice is None else found
 
     @property
     def choice(self) -> Choice | None:
-        """System, stack and conditions; None where nothing is stored."""
+        """System, stack and conditions; None without measurements."""
         return None if self.evidence is None else self.evidence.choice
 
     @property
@@ -65,7 +65,7 @@ class Section:
 
     @property
     def truth(self) -> Measurement | None:
-        """The whole model as measured; None where it is not."""
+        """The measurement of the whole model; None without one."""
         return self.estimate.truth.measurement
 
     @property
@@ -88,22 +88,51 @@ class Section:
 
     @property
     def views(self) -> Mapping[str, KernelView]:
-        """The kernels of the model and of its bricks, by key; empty where none were profiled."""
+        """The kernels of the model and its bricks, by key; empty without a profile."""
         return {} if self.evidence is None else self.evidence.views
 
     @property
     def profile(self) -> tuple[Kernel, ...]:
-        """The kernels of the whole model; empty where it was not profiled."""
+        """The kernels of the whole model; empty without a profile."""
         view = None if self.model is None else self.views.get(self.model.own.key)
         return () if view is None else view.kernels
 
     @property
+    def proven(self) -> list[tuple[int, Finding]]:
+        """The findings that a trial proved, with their places among all findings."""
+        return [(place, found) for place, found in self._numbered() if found.proof is not None and not found.unproven]
+
+    @property
+    def predicted(self) -> list[tuple[int, Finding]]:
+        """The findings with a predicted saving that nobody tried, with their places."""
+        return [(place, found) for place, found in self._numbered() if found.proof is None and not found.at_most]
+
+    @property
+    def at_most(self) -> list[tuple[int, Finding]]:
+        """The findings with only a limit of their saving, with their places."""
+        return [(place, found) for place, found in self._numbered() if found.proof is None and found.at_most]
+
+    @property
+    def groups(self) -> tuple[tuple[str, list[tuple[int, Finding]]], ...]:
+        """All findings with their places, grouped by the evidence of their saving."""
+        tried = [(place, found) for place, found in self._numbered() if found.proof is not None and found.unproven]
+        return (
+            ("Proven", self.proven),
+            ("Predicted, not tried", self.predicted),
+            ("A limit only: nobody knows how much of it can be saved", self.at_most),
+            ("Tried, no saving proven", tried),
+        )
+
+    def _numbered(self) -> Iterator[tuple[int, Finding]]:
+        return enumerate(self.findings or (), 1)
+
+    @property
     def joint(self) -> Joint | None:
-        """What all findings would give together; None where there are none."""
+        """The saving of all proven findings together; None without any."""
         return joint_of(self.findings or (), latency_of(self.estimate))
 
     def missed(self) -> Row:
-        """Its findings, and what they give together, as a JSON object."""
+        """Return the findings, and their joint saving, as a JSON object."""
         return {
             "findings": None if self.findings is None else [found.record() for found in self.findings],
             "joint": None if self.joint is None else self.joint.record(),
@@ -115,17 +144,17 @@ class LayerRow:
     """One sequence of a model.
 
     Attributes:
-        sequence: Its latency and place.
-        origins: The model's own layers that it computes; none for what a runtime put in.
-        name: Names of the model's own layers that it computes; its own where it computes none.
-        executed: Its name in the graph that is executed; empty where that is the model's own.
-        operator: Its operators.
-        fused: Operators of the model's own layers, where these are others.
+        sequence: Latency and place.
+        origins: Layers of the model that it computes; empty for a node that the runtime added.
+        name: Names of these layers; the name of the node if it computes none.
+        executed: Name in the executed graph; empty for the model's own graph.
+        operator: Operators.
+        fused: Operators of the model's own layers, if they differ.
         reads: Types of the activations that it reads, and of its largest weight.
-        writes: Types of what it writes.
-        count: How often its brick occurs in the model.
-        roof: Its brick under the machine's ceilings; None where there is none.
-        measurement: Of its brick; None where it is not measured.
+        writes: Types of its outputs.
+        count: Number of occurrences of its brick in the model.
+        roof: Roofline of its brick; None if it is unknown.
+        measurement: Measurement of its brick; None without one.
     """
 
     sequence: SequenceLatency
@@ -142,7 +171,7 @@ class LayerRow:
 
 
 def layer_rows(section: Section) -> Iterator[LayerRow]:
-    """The sequences of a model, in its order; none where it could not be decomposed."""
+    """Yield the sequences of a model in order; nothing if it could not be decomposed."""
     model, entry = section.model, section.estimate
     if model is None:
         return
@@ -176,7 +205,7 @@ def layer_rows(section: Section) -> Iterator[LayerRow]:
 
 
 def _origins(model: Decomposition, part: LayerSequence) -> list[Layer]:
-    """The model's own layers that a sequence computes."""
+    """Return the model's own layers that a sequence computes."""
     if model.executed is None or model.graph is not model.executed.graph:
         return [model.graph.layers[index] for index in part.layers]
     indices = {origin for layer in part.layers for origin in model.executed.origins[layer]}

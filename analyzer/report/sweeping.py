@@ -19,14 +19,14 @@ _DENSE = 60
 
 
 def sweep(curve: Curve, *, title: str, label: str, unit: str, items: Callable[[int], int]) -> Sweep:
-    """A curve as it is drawn.
+    """Return a curve ready to draw.
 
     Args:
         curve: The curve.
-        title: What it is of.
-        label: What the dimension counts.
-        unit: What throughput counts.
-        items: How many of these one execution makes or takes, by length.
+        title: Title of the plot.
+        label: Unit of the dimension.
+        unit: Unit of the throughput.
+        items: Number of these units per execution, by length.
     """
     at = [point.length for point in curve.points]
     lengths = sorted({*at, *(round(length) for length in _spaced(at))})
@@ -36,7 +36,7 @@ def sweep(curve: Curve, *, title: str, label: str, unit: str, items: Callable[[i
 
 
 def sweeps_of(estimates: Sequence[Estimate]) -> dict[str, Sweep]:
-    """A sweep as it is drawn for each that there is (``constructor.sweep``), by name."""
+    """Return the sweeps among estimates (``constructor.sweep``) ready to draw, by name."""
     return {
         f"{model_sweep.stem}-{model_sweep.dimension}": drawn_sweep(model_sweep.record())
         for model_sweep in swept(estimates)
@@ -44,7 +44,7 @@ def sweeps_of(estimates: Sequence[Estimate]) -> dict[str, Sweep]:
 
 
 def drawn_sweep(row: Mapping[str, Any]) -> Sweep:
-    """A sweep as it is drawn, from its row (``ModelSweep.record``)."""
+    """Return a sweep ready to draw, from its row (``ModelSweep.record``)."""
     batched = row["dimension"] == BATCH
     points = [
         (Reading(point["size"], point["latency_ms"], point["ci95_ms"], point["size"] if batched else 1), point)
@@ -64,7 +64,7 @@ def drawn_sweep(row: Mapping[str, Any]) -> Sweep:
 
 
 def sweep_lines(estimates: Sequence[Estimate]) -> list[str]:
-    """Latency, throughput and lower bound against what varies, as a table of each sweep, and the best batch."""
+    """Return a table of latency, throughput and lower bound for each sweep, and the best batch."""
     lines: list[str] = []
     for row in (model_sweep.record() for model_sweep in swept(estimates)):
         unit = "inputs/s" if row["dimension"] == BATCH else "executions/s"
@@ -83,14 +83,14 @@ def sweep_lines(estimates: Sequence[Estimate]) -> list[str]:
 
 
 def said_of_batch(row: Mapping[str, Any]) -> str:
-    """The best batch of a sweep, in words; empty where there is none."""
+    """Write the best batch of a sweep; empty if it is unknown."""
     best, more = row["best_batch"], row["doubling_gains"]
-    gains = "every doubling gains more than 5 %" if more is None else f"twice as many gain {percent(more)}"
+    gains = "every doubling gains more than 5%" if more is None else f"twice as many gain {percent(more)}"
     return "" if best is None else f"best batch: {best} ({gains})"
 
 
 def how_of(point: Mapping[str, Any]) -> str:
-    """What of a point of a sweep is interpolated; empty where nothing is."""
+    """Write the interpolated part of a point of a sweep; empty for a measured point."""
     return f"{percent(point['share'])} interpolated" if point["interpolated"] else ""
 
 

@@ -1,4 +1,4 @@
-"""Answers as text: the one place where results become a table, Markdown, CSV or JSON."""
+"""Text of answers: table, Markdown, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ _WRITTEN: Mapping[str, Callable[[Any], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Answer(Records):
-    """What a command answers: records, and how they are shown.
+    """The answer of a command: records, and their display.
 
     Attributes:
-        columns: Those that the table shows; JSON and CSV hold every key.
+        columns: Columns of the table; JSON and CSV hold every key.
         summary: Lines below the table.
-        table: Rows of the table, where these are not the results.
+        table: Rows of the table; None: the results.
     """
 
     columns: Sequence[Field] = ()
@@ -79,12 +79,12 @@ class Answer(Records):
         summary: Sequence[str] = (),
         table: Sequence[Row] | None = None,
     ) -> Self:
-        """The answer of a report: its records, and how they are shown."""
+        """Return the answer of a report."""
         return cls(records.results, records.totals, records.flat, columns, summary, table)
 
 
 def render(answer: Answer, form: Format | str = Format.TABLE, *, width: int = WIDTH) -> str:
-    """The answer as text that ends with a newline; a table fits the width where its words can be wrapped."""
+    """Return the answer as text with a final newline; a table fits the width if its words can be wrapped."""
     match Format(form):
         case Format.JSON:
             return _json(answer)
@@ -97,20 +97,20 @@ def render(answer: Answer, form: Format | str = Format.TABLE, *, width: int = WI
 
 
 def table_lines(rows: Sequence[Row], columns: Sequence[Field]) -> list[str]:
-    """A table below the table, as lines."""
+    """Return the lines of a table within the summary."""
     return _table(Answer(rows, columns=columns), WIDTH).splitlines()
 
 
 def printable(text: str) -> str:
-    """The text with control characters written as escapes: a model's name must not drive the terminal.
+    """Return the text with control characters, line breaks and invalid Unicode as escapes.
 
-    So is what is no Unicode (a file's name need not be), and line breaks: a name cannot forge a line either.
+    The name of a model or file cannot control the terminal or forge a line.
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def only_errors(answer: Answer) -> list[str]:
-    """Where there is no result but errors, these, each with the name of what it is of."""
+    """Return the named errors if every result is an error; else nothing."""
     errors = [_error_of(row) for row in answer.results]
     if not all(errors):
         return []
@@ -119,19 +119,19 @@ def only_errors(answer: Answer) -> list[str]:
 
 
 def _error_of(row: Row) -> str:
-    """Why there is no result, which is said below the table; empty where there is one."""
+    """Return the error of a row; empty for a result."""
     error = row.get("error")
     return error if isinstance(error, str) else ""
 
 
 def unlisted(rows: Sequence[object], most: int | None) -> list[str]:
-    """What to say below a table of the first rows alone; nothing where they are all."""
+    """Return the line that counts the rows after the first ones; nothing for a full list."""
     rest = 0 if most is None else len(rows) - most
     return [f"and {rest} more (--all lists them)"] if rest > 0 else []
 
 
 def at_most(lines: Sequence[str], most: int, *, of: str = "", indent: str = "  ") -> list[str]:
-    """The first lines, and how many more there are."""
+    """Return the first lines, and a line that counts the rest."""
     rest = len(lines) - most
     return [*lines[:most], *([f"{indent}and {rest} more{of} (--json lists all)"] if rest > 0 else [])]
 
@@ -157,7 +157,7 @@ def _csv(rows: Sequence[Row]) -> str:
 
 
 def _cell(value: object) -> object:
-    """A cell of CSV, which has no escapes of its own and is read on terminals too."""
+    """Return a cell of CSV; a list becomes its length or its words, and text its printable form."""
     if isinstance(value, list):
         records = any(isinstance(item, dict | list) for item in value)
         return len(value) if records else ";".join(printable(str(item)) for item in value)
@@ -176,12 +176,12 @@ def _table(answer: Answer, width: int) -> str:
 
 
 def _tabled(answer: Answer) -> list[Row]:
-    """Rows of the table: errors stand below it."""
+    """Return the rows of the table; errors are in the summary."""
     return [row for row in (answer.results if answer.table is None else answer.table) if not _error_of(row)]
 
 
 def _markdown(answer: Answer) -> str:
-    """A table of GitHub's Markdown with every column; the lines below it as they are, since many stand in columns."""
+    """Return a table of GitHub's Markdown with every column, and the summary as a block of text."""
     lines: list[str] = []
     rows = _tabled(answer)
     if answer.columns and rows:
@@ -202,12 +202,12 @@ def _bars(cells: Iterable[str]) -> str:
 
 
 def _unmarked(text: str) -> str:
-    """The text with the signs of Markdown escaped: a model's name must not write into somebody's page."""
+    """Return the text with escaped signs of Markdown: a model's name cannot become markup."""
     return re.sub(r"([\\`*_\[\]<>|~#!&$])", r"\\\1", text)
 
 
 def _fitted(rows: Sequence[Row], columns: list[Field], width: int) -> list[str]:
-    """Heading and rows; where they are wider than that, titles are wrapped, columns left out, and words wrapped."""
+    """Return heading and rows. If they are too wide, wrap titles, leave out spare columns, and wrap words."""
     cells = [[_written(row, column) for row in rows] for column in columns]
     needed = [max(map(len, column), default=0) for column in cells]
     whole = [max(len(column.title or column.key), need) for column, need in zip(columns, needed, strict=True)]
@@ -241,7 +241,7 @@ def _sum(widths: Sequence[int]) -> int:
 
 
 def _wrapped(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool], *, bottom: bool = False) -> list[str]:
-    """A row as lines: one, unless a cell is longer than its column."""
+    """Return a row as lines: one, or more if a cell is longer than its column."""
     parts = [
         [cell] if len(cell) <= width else textwrap.wrap(cell, width, break_on_hyphens=False) or [""]
         for cell, width in zip(cells, widths, strict=True)
@@ -268,7 +268,7 @@ def _written(row: Row, column: Field) -> str:
     text = printable(write(value))
     bounds = None if column.interval is None else finite(_reach(row, column.interval))
     if isinstance(bounds, list) and isinstance(value, int | float) and None not in bounds:
-        text += f" ± {margin(half_of(value, bounds))}"
+        text += f" ± {margin(half_of(value, bounds), value)}"
     return text
 
 
@@ -284,7 +284,7 @@ def _reach(row: Row, key: str) -> object:
 
 
 def _is_right(values: Sequence[object]) -> bool:
-    """Whether a column holds figures, or nothing at all."""
+    """Return true for a column of numbers, or an empty one."""
     return any(map(_is_number, values)) or all(value is None for value in values)
 
 
@@ -311,12 +311,12 @@ _INPUTS = 2
 
 
 def form_cells(op_types: Sequence[str], names: Sequence[str], form: Form | None) -> dict[str, object]:
-    """Cells of a brick.
+    """Return the cells of a brick.
 
     Args:
-        op_types: Its operators.
+        op_types: Operators.
         names: Names of its layers in the graph that was cut.
-        form: Their names in the model's own graph, and shapes; None where these are not known.
+        form: Names in the model's own graph, and shapes; None if they are unknown.
     """
     layers = tuple(names) if form is None else form.source_layers
     cells = {
@@ -335,7 +335,7 @@ def form_cells(op_types: Sequence[str], names: Sequence[str], form: Form | None)
 
 
 def form_columns(rows: Iterable[Mapping[str, object]]) -> list[Field]:
-    """Columns of these cells, but for those that are empty in every one of these rows."""
+    """Return the columns of these cells; columns without any value are left out."""
     known = {name for row in rows for name, value in row.items() if value is not None}
     titles = {"node": "runtime's node", "ran": "ran by"}
     names = ("operators", "kernel", "shapes", "layer", "node", "ran")
@@ -343,18 +343,18 @@ def form_columns(rows: Iterable[Mapping[str, object]]) -> list[Field]:
 
 
 def kernel_of(kernel: str, strides: str) -> str:
-    """Kernels and strides: ``3x3/2``, and ``3x3`` where the stride is 1; of several operators with a plus."""
+    """Write kernel sizes and strides: ``3x3/2``, ``3x3`` for stride 1, ``3x3+1x1`` for two operators."""
     pairs = zip(kernel.split(), [_stride(steps) for steps in strides.split()], strict=False)
     return "+".join(f"{sizes}/{steps}" if steps != "1" else sizes for sizes, steps in pairs)
 
 
 def shapes_of(inputs: str, outputs: str) -> str:
-    """What a brick reads and writes: ``1x24x56x56 → 1x61x56x56``; float where nothing else is said."""
+    """Write the shapes of a brick: ``1x24x56x56 → 1x61x56x56``; types other than float are named."""
     return " → ".join(listed([_shape(word) for word in side.split()] or ["-"], _INPUTS) for side in (inputs, outputs))
 
 
 def _stride(steps: str) -> str:
-    """One number where all are the same."""
+    """Return a single number if all strides are equal."""
     different = set(steps.split("x"))
     return different.pop() if len(different) == 1 else steps
 

@@ -9,7 +9,7 @@ _SHORT_KEY = 12
 
 
 def duration(seconds: float) -> str:
-    """A time span: ``0.4 s``, ``48 s``, ``3 min 20 s``, ``2 h 05 min``."""
+    """Write a time span: ``0.4 s``, ``48 s``, ``3 min 20 s``, ``2 h 05 min``."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -21,22 +21,44 @@ def duration(seconds: float) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """A number of things: ``1 sequence``, ``2 sequences``."""
+    """Write a number of things: ``1 sequence``, ``2 sequences``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def milliseconds(value: float) -> str:
-    """A latency in ms: three decimals, and three significant digits of what is shorter than 0.1 ms."""
-    if not 0 < abs(value) < 0.1:
-        return f"{value:,.3f}"
-    return f"{value:.{2 - math.floor(math.log10(abs(value)))}f}"
+    """Write a latency in ms with three significant digits: ``0.0234``, ``3.17``, ``401``, ``1,234``."""
+    return f"{value:,.{_decimals(value)}f}" if math.isfinite(value) else f"{value:.0f}"
 
 
-def margin(half: float) -> str:
-    """Half of an interval, behind what it is of: two significant digits."""
+def inferences(count: float) -> str:
+    """Write a time as a number of inferences: ``4.2 inferences``, ``26 inferences``."""
+    return f"{count:.1f} inferences" if count < 9.95 else f"{count:,.0f} inferences"
+
+
+def margin(half: float, value: float | None = None) -> str:
+    """Write half of an interval with the decimals of its value; with one significant digit if it would be 0.
+
+    Args:
+        half: Half of the interval.
+        value: The value in the interval; None: two significant digits.
+    """
     if not 0 < half < math.inf:
         return f"{half:.0f}"
-    return f"{half:,.{max(0, 1 - math.floor(math.log10(half)))}f}"
+    decimals = max(0, 1 - math.floor(math.log10(half)))
+    if value is not None:
+        decimals = max(min(decimals, _decimals(value)), -math.floor(math.log10(half)))
+    return f"{half:,.{decimals}f}"
+
+
+def within(value: float, half: float | None) -> str:
+    """Write a latency in ms with half of its interval: ``401 ± 35``, ``3.17 ± 0.02``."""
+    return milliseconds(value) if half is None else f"{milliseconds(value)} ± {margin(half, value)}"
+
+
+def _decimals(value: float) -> int:
+    """Return the decimals that give three significant digits; two for zero."""
+    rounded = float(f"{value:.2e}")
+    return max(0, 2 - math.floor(math.log10(abs(rounded)))) if rounded else 2
 
 
 def half_of(value: float, bounds: Sequence[float]) -> float:
@@ -46,7 +68,7 @@ def half_of(value: float, bounds: Sequence[float]) -> float:
 
 
 def quantity(value: float) -> str:
-    """A count or a rate with a decimal prefix: ``4.09 G``, ``0.327``."""
+    """Write a count or a rate with a decimal prefix: ``4.09 G``, ``0.327``."""
     return _scaled(value, 1000.0, ("", "k", "M", "G", "T"))
 
 
@@ -56,38 +78,38 @@ def size(value: float) -> str:
 
 
 def percent(value: float) -> str:
-    """A share."""
+    """Write a share: ``46%``."""
     return f"{value:.0%}"
 
 
 def ratio(value: float) -> str:
-    """A ratio with two decimals."""
+    """Write a ratio with two decimals."""
     return f"{value:.2f}"
 
 
 def ratio_within(value: float, bounds: Sequence[float] | None) -> str:
-    """A ratio with its interval: ``0.98 [0.95, 1.02]``."""
+    """Write a ratio with its interval: ``0.98 [0.95, 1.02]``."""
     return ratio(value) if bounds is None else f"{ratio(value)} [{', '.join(map(_bound, bounds))}]"
 
 
 def _bound(value: float) -> str:
-    """An end of an interval, which may be far away."""
+    """Write an end of an interval, which may be far away."""
     return ratio(value) if value < 99.995 else f"{value:.0e}"
 
 
 def short(key: str) -> str:
-    """The beginning of a key; commands take any beginning that only one key has."""
+    """Return the beginning of a key; commands accept any unique beginning."""
     return key[:_SHORT_KEY]
 
 
 def listed(words: Sequence[str], most: int) -> str:
-    """The first words, and how many more there are: ``a, b, and 3 more``."""
+    """Write the first words and the number of the others: ``a, b, and 3 more``."""
     rest = len(words) - most
     return ", ".join([*words[:most], *([f"and {rest} more"] if rest > 0 else [])])
 
 
 def cut(text: str, most: int) -> str:
-    """The text in at most so many characters; what is cut off is its end."""
+    """Cut the end of a text that is too long."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 

@@ -49,11 +49,11 @@ def write_trace(sections: Sequence[Section], path: Path) -> int:
 
 
 def trace_events(section: Section, process: int) -> Iterator[Event]:
-    """The events of one model; nothing before every layer of it is measured.
+    """Yield the events of one model; nothing until every layer is measured.
 
     Args:
         section: The model.
-        process: Its number in the trace.
+        process: Number of the model in the trace.
     """
     rows = list(layer_rows(section))
     lengths = [max(0.0, row.sequence.latency_ms) for row in rows if row.sequence.latency_ms is not None]
@@ -112,7 +112,7 @@ def _layer(track: Track, row: LayerRow, begin: float, end: float) -> Event:
 
 
 def _kernels(process: int, view: KernelView, begin: float, last: float) -> Iterator[Event]:
-    """The kernels of a brick within it: their shares, since a profiler adds to what it watches."""
+    """Yield the kernels of a brick within its time: by shares, since profiling slows execution."""
     timed = [(kernel, kernel.time_ns / 1e6) for kernel in view.kernels if kernel.time_ns is not None]
     whole = math.fsum(time for _, time in timed)
     scale = min(1.0, (last - begin) / whole) if whole > 0 else 0.0
@@ -163,9 +163,9 @@ def annotate(sections: Sequence[Section], path: Path) -> int:
 
 
 def notes_of(section: Section) -> dict[str, Mapping[str, str]]:
-    """Notes by the first output of each node of the model's own graph.
+    """Return notes by the first output of each node of the model's own graph.
 
-    A node that the runtime computes together with others has the latency of all of them, and their names.
+    If the runtime computes several nodes as one, each of them has the latency and names of all.
     """
     model = section.model
     if model is None:

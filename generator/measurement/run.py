@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from ...bricks.suite.suite import Suite
 from ...db.store import Store
@@ -18,6 +18,9 @@ from ..decomposition.decompose import Model
 from ..progress import ProgressCallback
 from .execution import MeasuredReport, RunOutcome, all_kernels, execute_run
 from .settings import MeasurementFields, MeasurementSettings, Order, settings_from
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +186,28 @@ class RunReport(MeasuredReport):
     def records(self) -> Records:
         """Return one row per failure, and counts and durations as totals."""
         return run_records([self], self.budget_s)
+
+    def frame(self, *, inner: bool = False) -> pd.DataFrame:
+        """Return a row per brick and model: its latency, or the reason why it has none.
+
+        Args:
+            inner: A row per failure, as JSON has them.
+        """
+        if inner:
+            return self.records().frame()
+        chosen = self.outcome.chosen
+        known = [
+            {
+                "key": measurement.key, "variant": measurement.identity.variant, "state": state,
+                "latency_ms": measurement.latency_ms, "ci95_ms": measurement.ci95_ms,
+                "verdict": str(measurement.summary.verdict),
+            }
+            for part in (chosen.bricks, chosen.algorithms, chosen.models)
+            for state, some in (("measured", part.measured), ("reused", part.reused))
+            for measurement in some
+        ]  # fmt: skip
+        failed = [{**asdict(failure), "state": "failed"} for failure in self.rows]
+        return Records([{**row, "threads": self.threads} for row in (*known, *failed)]).frame()
 
 
 def run_records(reports: Sequence[RunReport], budget_s: float | None) -> Records:

@@ -87,7 +87,7 @@ def test_without_measuring_what_is_missing_is_said(branches: Path, here: Path) -
     assert made.sections[0].estimate.truth.ms is None
     page = (here / "r.html").read_text()
     assert "Nothing of this model is measured yet" in page
-    assert "are not measured. Totals are left out" in page
+    assert "are not measured. Totals need every sequence and are therefore missing." in page
 
 
 def test_where_the_time_goes_is_not_shown_of_a_part(bench: Bench, tmp_path: Path) -> None:

@@ -142,7 +142,9 @@ def test_run_reuses_what_is_stored(cli: Cli, work: Path) -> None:
     }  # fmt: skip
     assert all(isinstance(answer[name], float) for name in ("wall_s", "timed_s", "prepare_s"))
     assert [part["threads"] for part in answer["by_threads"]] == [1]
-    assert cli("run", "suite", "--threads", "1").out.startswith("4 bricks: 4 known, 0 failed, 0 measured")
+    assert cli("run", "suite", "--threads", "1").out.startswith(
+        "4 bricks: 4 skipped (measured before), 0 failed, 0 measured"
+    )
 
 
 def test_a_dry_run_forecasts_and_stores_nothing(cli: Cli, work: Path) -> None:
@@ -155,9 +157,9 @@ def test_a_dry_run_forecasts_and_stores_nothing(cli: Cli, work: Path) -> None:
     assert [fresh.json[name] for name in counts] == [4, 0, 0, 4, 0, 1]
     assert not Path("fresh.db").exists()
     assert short.code == 0
-    assert "4 bricks: 0 known, 0 failed, 4 to be measured in about" in short.out
-    assert "more than the 0.1 s of --budget" in short.out
-    assert "left over when" not in short.out
+    assert "4 bricks: 0 skipped (measured before), 0 failed, 4 to be measured in about" in short.out
+    assert "more than --budget (0.1 s)" in short.out
+    assert "not measured when" not in short.out
     assert Path("dlbricks.db").read_bytes() == before
 
 
@@ -194,7 +196,7 @@ def test_algorithms_are_measured_counted_and_compete(cli: Cli, work: Path) -> No
     assert (forecast.code, done.code, again.code) == (0, 0, 0)
     assert {row["variant"] for row in done.json["results"]} == {"padded-8", "padded-16"}  # of what has no channels
     assert done.json["algorithms_failed"] == len(done.json["results"]) == 6
-    assert "with other algorithms: 18 known, 6 not offered, 0 failed, 0 measured" in again.out
+    assert "other algorithms: 18 skipped (measured before), 6 not offered, 0 failed, 0 measured" in again.out
     (row,) = cli("estimate", "branches.onnx", "--explain", "--json").json["results"]
     assert {part["fastest_variant"] for part in row["parts"]} <= {"", *ALGORITHMS}
     assert all(part["lower_bound_ms"] <= part["latency_ms"] for part in row["parts"])
@@ -257,7 +259,7 @@ def test_several_numbers_of_threads_are_measured_in_turn_into_one_database(cli: 
     assert len({part["run"] for part in parts} - {None}) == 2
     assert done.json["wall_s"] == pytest.approx(sum(part["wall_s"] for part in parts))
     assert [line for line in again.out.splitlines() if not line.startswith(" ")] == ["2 threads:", "1 thread:"]
-    assert again.out.count("  4 bricks: 4 known, 0 failed, 0 measured") == 2
+    assert again.out.count("  4 bricks: 4 skipped (measured before), 0 failed, 0 measured") == 2
     ask = ("estimate", "branches.onnx", "--db", "threads.db", "--threads")
     one, two = cli(*ask, "1,2,1", "--json").json["results"]
     assert [(row["name"], row["threads"]) for row in (one, two)] == [("branches@t1", 1), ("branches@t2", 2)]
@@ -497,8 +499,8 @@ def test_every_format_holds_the_same_results(cli: Cli, work: Path, command: str)
         (["generate", "-o", "s"], "Missing argument 'MODEL...'"),
         (["generate", "squeezenet"], "Missing option '-o' / '--out'"),
         (["generate", "squeezenet", "-o", "s", "-g", "0"], "0 is not in the range x>=1"),
-        (["generate", "squeezenet", "-o", "s", "--batch", "1,x"], "'1,x' is no list of batch sizes"),
-        (["generate", "squeezenet", "-o", "s", "--batch", "0"], "'0' is no list of batch sizes"),
+        (["generate", "squeezenet", "-o", "s", "--batch", "1,x"], "'1,x' is not a list of batch sizes"),
+        (["generate", "squeezenet", "-o", "s", "--batch", "0"], "'0' is not a list of batch sizes"),
         (["generate", "squeezenet", "-o", "s", "--dim", "a"], "'a' is not NAME=N"),
         (["generate", "squeezenet", "-o", "s", "--decoys", "3"], "decoys are drawn from a secret"),
         (["generate", "squeezenet", "-o", "s", "--graph", "compiled"], "'compiled' is not one of"),
@@ -506,7 +508,7 @@ def test_every_format_holds_the_same_results(cli: Cli, work: Path, command: str)
         (["generate", "squeezenet", "-o", "s", "--option", "a=b"], "--option means nothing for the model's own graph"),
         (["run", "s", "--threads", "1,x"], "'1,x' is no list of numbers of threads"),
         (["estimate", "squeezenet", "--threads", ""], "'' is no list of numbers of threads"),
-        (["run", "s", "--budget", "soon"], "'soon' is no time; write 90, 90s, 5m or 1h"),
+        (["run", "s", "--budget", "soon"], "'soon' is not a time; write 90, 90s, 5m or 1h"),
         (["run", "s", "--budget", "-1"], "'-1' is not a positive time"),
         (["run", "s", "--cache", "warm"], "'warm' is not one of 'model', 'hot', 'cold'"),
         (["run", "s", "--option", "x"], "'x' is not NAME=VALUE"),

@@ -8,7 +8,7 @@ import pty
 import threading
 
 import pytest
-from dlbricks.analyzer.report.units import duration, milliseconds, quantity, size
+from dlbricks.analyzer.report.units import duration, milliseconds, quantity, size, within
 from dlbricks.cli import console
 from dlbricks.cli.console import Reporter
 from dlbricks.generator.progress import Progress, Stage
@@ -112,4 +112,6 @@ def test_numbers_have_prefixes() -> None:
     assert [quantity(n) for n in (0, 999, 1000, 4.09e9, 999.7e6)] == ["0", "999", "1 k", "4.09 G", "1 G"]
     assert [size(n) for n in (12, 1 << 20, 102_230_000)] == ["12 B", "1 MiB", "97.5 MiB"]
     latencies = [milliseconds(n) for n in (1234.5678, 12.5, 0.1, 0.0999, 0.00023456, 0.0)]
-    assert latencies == ["1,234.568", "12.500", "0.100", "0.0999", "0.000235", "0.000"]
+    assert latencies == ["1,235", "12.5", "0.100", "0.0999", "0.000235", "0.00"]
+    pairs = [(401.4, 35.2), (3.1742, 0.016), (3.1742, 0.002), (0.0234, 0.0029), (1.0, None)]
+    assert [within(*pair) for pair in pairs] == ["401 ± 35", "3.17 ± 0.02", "3.17 ± 0.002", "0.0234 ± 0.0029", "1.00"]

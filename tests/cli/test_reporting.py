@@ -22,11 +22,12 @@ def test_report_writes_a_page_and_answers(cli: Cli, branches: Path, here: Path) 
     again = cli("report", branches, "--no-measure", "-o", "b.html", "--trace", "t.json", "--annotated", "a.onnx", "-q")
 
     assert (again.code, again.err) == (0, "")
-    *_, fast, costly, change, _faster, page = again.out.splitlines()
+    *_, fast, costly, change, untried, page = again.out.splitlines()
     assert fast.startswith("branches: ")
     assert fast.endswith(" ms measured.")
-    assert "Time goes to: Conv" in costly
-    assert change.startswith("  Change: ")
+    assert costly.startswith("  Where the time goes: Conv")
+    assert change.startswith("  What to change: ")
+    assert "rewrites of the file; run: dlbricks improve " in untried
     assert page == "Page: b.html"
     assert {path.name for path in here.iterdir()} >= {"b.html", "t.json", "a.onnx"}
 

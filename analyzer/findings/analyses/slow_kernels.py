@@ -17,6 +17,7 @@ Where another stored runtime or algorithm runs the same brick faster, that is sa
 from __future__ import annotations
 
 import math
+import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -87,11 +88,22 @@ def _remedy(subject: AnalysedModel, nodes: Sequence[Node]) -> Remedy:
     operator, choice = nodes[0].layer.op_type, subject.choice
     until = _FASTER_UNTIL.get(operator)
     if until is None or choice is None or (choice.stack.backend, choice.stack.device) != ("onnxruntime", "cpu"):
-        return Remedy("manual", f"Replace {operator}, or give it another shape: this runtime's kernel is slow.")
+        return _slow(subject, operator)
     if any(dict(node.layer.opsets).get("", 0) <= until for node in nodes):
-        return Remedy("manual", f"Give {operator} another shape: this runtime's kernel is slow.")
+        return _slow(subject, operator)
     text = f"Write the model for opset {until}, if it can be: the runtime has a faster kernel for its {operator}."
     return Remedy("manual", text, {"opset": str(until)})
+
+
+def _slow(subject: AnalysedModel, operator: str) -> Remedy:
+    """Return the remedy for a slow kernel without a known faster form: other runtimes, or an edit of the file."""
+    model = str(subject.source.zoo or subject.source.path or subject.source.name)
+    return Remedy(
+        "manual",
+        f"Time the model in another runtime; or write {operator} with other operators in the file, and compare both.",
+        code=f"{shlex.join(['dlbricks', 'measure', model, '--backend', 'openvino'])}\n"
+        f"{shlex.join(['dlbricks', 'compare', model, 'edited.onnx'])}",
+    )
 
 
 def _expected(subject: AnalysedModel, node: Node) -> float | None:

@@ -1,1 +1,1 @@
-"""What commands answer: one module per subject, rows with the documented keys (docs/cli.md), and tables."""
+"""Answers of commands: a module per subject, with the keys and tables of the command line's reference."""

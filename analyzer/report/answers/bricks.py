@@ -21,9 +21,9 @@ from .kernels import view_lines, view_records
 
 
 def bricks_answer(suite: Path | None, database: str, *, most: int | None = MOST) -> Answer:
-    """The answer of ``brick list``: the bricks of a suite with their latencies, or every brick that was measured.
+    """Return the answer of ``brick list``: the bricks of a suite with their latencies, or all measured bricks.
 
-    The table lists ``most`` of them, the slowest first; None: all.
+    The table lists ``most`` bricks, the slowest first; None: all.
 
     Raises:
         SuiteError: The suite or a brick of it cannot be read.
@@ -64,15 +64,17 @@ def bricks_answer(suite: Path | None, database: str, *, most: int | None = MOST)
 
 
 def _slowest(rows: list[dict[str, object]]) -> list[dict[str, object]]:
-    """The rows, the slowest first; what is not measured last."""
+    """Return the rows, the slowest first and unmeasured bricks last."""
     return sorted(rows, key=lambda row: -value if isinstance(value := row["latency_ms"], float) else 0.0)
 
 
 def brick_answer(beginning: str, suite: Path | None, database: str) -> Answer:
-    """The answer of ``brick show``: one result per measurement or failure of it; the brick and its kernels beside them.
+    """Return the answer of ``brick show``: one result per measurement or failure.
+
+    The brick and its kernels are totals.
 
     Raises:
-        UsageError: No key begins so, or several do.
+        UsageError: No key, or several keys, have this beginning.
         SuiteError: The suite or the brick cannot be read.
         StoreError: There is neither a suite nor a database, or the database cannot be read.
     """
@@ -143,11 +145,11 @@ def _row(entry: Measurement | Failure, stacks: Mapping[str, Stack]) -> dict[str,
 
 
 def find_key(beginning: str, keys: Iterable[str], where: str) -> str:
-    """The only key that begins so.
+    """Return the only key with this beginning.
 
     Raises:
-        UsageError: Several do.
-        MissingBrick: None does.
+        UsageError: Several keys match.
+        MissingBrick: No key matches.
     """
     matches = sorted(key for key in keys if key.startswith(beginning.lower()))
     if not matches:
@@ -172,7 +174,7 @@ def _described(brick: Brick) -> dict[str, object]:
 
 
 def _latencies(store: Store, keys: Iterable[str]) -> dict[str, Measurement]:
-    """The fastest measurement of each brick over everything stored, algorithms included."""
+    """Return the fastest stored measurement of each brick, algorithms included."""
     fastest: dict[str, Measurement] = {}
     for entry in store.measurements(subject=Subject.BRICK, keys=list(keys), variant=None):
         if entry.variant in {*PARTS, *BOUNDARY}:  # a part of the brick, not a way to run it

@@ -1,4 +1,4 @@
-"""What ``compare`` and ``advise`` answer: rows with the documented keys (docs/cli.md), and tables."""
+"""Answers of ``compare`` and ``advise``."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _APART = (
     "measure the base once more after the other side"
 )
 
-_UNDISTURBED = "of different runs, latencies and ratios are those while the machine was quiet (--json has the means)"
+_UNDISTURBED = "different runs: latencies and ratios on a quiet machine (--json has the means)"
 
 _REASONS = 5
 """Different reasons why bricks are missing that are listed per pair."""
 
 
 def comparison_answer(comparison: Comparison, *, layers: bool = False, most: int | None = MOST) -> Answer:
-    """The answer of ``compare``: one row per model and other side.
+    """Return the answer of ``compare``: one row per model and other side.
 
     Args:
         comparison: The comparison.
-        layers: List bricks below the table; JSON holds them anyway.
-        most: Bricks that are listed; None: all.
+        layers: List bricks below the table; JSON always has them.
+        most: Number of listed bricks; None: all.
     """
     base = comparison.sides[0].name if comparison.sides else None
     summary: list[str] = []
@@ -71,8 +71,8 @@ def comparison_answer(comparison: Comparison, *, layers: bool = False, most: int
 
 
 def gate_answer(found: Gate) -> Answer:
-    """The answer of ``compare`` with two files."""
-    power = f"differences of {found.detectable:.1%} and more are found with 80 % probability"
+    """Return the answer of ``compare`` with two files."""
+    power = f"differences of {found.detectable:.1%} and more are found with 80% probability"
     made = f"{found.processes} processes, {counted(found.visits, 'visit')} of each model, {found.wall_s:.0f} s"
     summary = [found.reason, made if found.blind else f"{made}; {power}"]
     return Answer.of(
@@ -90,7 +90,7 @@ def gate_answer(found: Gate) -> Answer:
 
 
 def advice_answer(advice: Advice) -> Answer:
-    """The answer of ``advise``: one result per model; the table has a row per model and stored combination."""
+    """Return the answer of ``advise``: one result per model; the table has a row per model and stored combination."""
     several = len(advice.rows) > 1
     table = [
         {"model": row.name, **ranked.record(), "rank": place if ranked.latency_ms is not None else None}
@@ -188,13 +188,13 @@ def _advice(row: ModelAdvice) -> list[str]:
 
 
 def _deciding(layers: Sequence[LayerComparison]) -> list[str]:
-    """Bricks, by what the best gains with them."""
+    """Return the bricks, by their saving with the best combination."""
     rows = [{**_both(layer), "gain_ms": -layer.gain_ms, "verdict": _seen(layer)} for layer in layers]
     return table_lines(rows, _columns("saves ms", "ms", "instead of ms"))
 
 
 def _both(layer: LayerComparison) -> Row:
-    """Cells of a brick on both sides, but for what is made of them."""
+    """Return the given cells of a brick on both sides."""
     return {"base_ms": layer.base_ms, "other_ms": layer.other_ms, **_brick(layer.brick)}
 
 
@@ -216,6 +216,6 @@ def _mixed(bricks: Sequence[Mixed]) -> list[str]:
 
 
 def _seen(layer: LayerComparison) -> str:
-    """The verdict on the brick as the best has it."""
+    """Return the verdict on the brick with the best combination."""
     turned = {"FASTER": "SLOWER", "SLOWER": "FASTER"}
     return turned.get(str(layer.verdict), str(layer.verdict))

@@ -1,4 +1,4 @@
-"""What ``estimate`` answers."""
+"""The answer of ``estimate``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..roofs import roofline_lines
 from ..sweeping import sweep_lines
 from ..tables import MOST, Answer, at_most, form_cells, form_columns, table_lines, unlisted
 from ..units import counted, listed, milliseconds, percent, ratio_within, short
-from .generation import bound_lines, control_lines, values_of
+from .generation import control_lines, dimension_lines, values_of
 
 if TYPE_CHECKING:
     from ....constructor.curve import Interpolation
@@ -31,13 +31,13 @@ _NAMED = 4
 
 
 def table_row(entry: Estimate, row: Row) -> Row:
-    """The row of an estimate as tables show it."""
+    """Return the row of an estimate for a table."""
     within = None if entry.truth.ratio is None else ratio_within(entry.truth.ratio, entry.truth.ratio_ci95)
     return {**row, "ratio_within": within, "lower_bound_sequential_ms": entry.lower_bound_ms}
 
 
 def above_estimate(entry: Estimate) -> bool:
-    """Whether the cheapest bricks take longer than the model is estimated to: that is no bound of it."""
+    """Return true if the sum of the fastest bricks is above the estimate: it is not a lower bound."""
     return entry.bounds.sequential.ms is not None and entry.lower_bound_ms is None
 
 
@@ -47,24 +47,21 @@ def disturbance_of(entry: Estimate) -> str:
 
 
 def caveats(estimates: Sequence[Estimate]) -> list[str]:
-    """What to say of models that met a disturbed machine, were measured apart from their bricks, or are not calibrated.
-
-    At most one line each, whatever the number of models; nothing where there is nothing to say.
-    """
+    """Return at most one line each about disturbed, unpaired and uncalibrated estimates."""
     lines = []
     disturbed = sorted((entry for entry in estimates if entry.disturbed), key=lambda entry: -(entry.disturbance or 0.0))
     if disturbed:
         names = _listed([f"{entry.name} {disturbance_of(entry)}" for entry in disturbed])
         counts = f"{len(disturbed)} of {counted(len(estimates), 'model')}" if len(estimates) > 1 else "the model"
-        kept = "ratios of visits in turn hold; " if any(entry.truth.paired for entry in disturbed) else ""
+        kept = "ratios of alternating visits hold; " if any(entry.truth.paired for entry in disturbed) else ""
         lines.append(
             f"disturbed: the machine slowed {counts} ({names}); {kept}to compare runs or machines, use undisturbed_ms"
         )
     apart = [entry.name for entry in estimates if entry.truth.paired is False]
     if apart:
         lines.append(
-            f"not paired: bricks and model come from different sessions ({_listed(apart)}), whose scatter the ratio's "
-            "interval holds; visit them in turn: dlbricks run SUITE --with MODEL --again all"
+            f"not paired: bricks and model come from different sessions ({_listed(apart)}); the ratio's "
+            "interval includes their scatter; to alternate them: dlbricks run SUITE --with MODEL --again all"
         )
     loose = [entry.name for entry in estimates if entry.latency.calibrated is False]
     if loose:
@@ -77,8 +74,8 @@ def caveats(estimates: Sequence[Estimate]) -> list[str]:
     guessed = [entry.name for entry in estimates if entry.latency.scatter_calibrated is False]
     if guessed:
         lines.append(
-            f"scatter not calibrated: what processes and runs of such a backend differ by is not known "
-            f"({_listed(guessed)}); intervals hold that of others"
+            f"scatter not calibrated: the scatter between processes and runs of such a backend is unknown "
+            f"({_listed(guessed)}); intervals use other backends"
         )
     return lines
 
@@ -100,17 +97,17 @@ _OPERATORS = 12
 def estimates_answer(
     estimates: Estimates, *, explain: bool = False, layers: bool = False, most: int | None = MOST
 ) -> Answer:
-    """The answer of ``estimate``: one row per model.
+    """Return the answer of ``estimate``: one row per model.
 
     Args:
         estimates: The estimates.
-        explain: As for ``Estimates.records``, and all of that below the table.
-        layers: Likewise.
-        most: Layers that the table lists; None: all.
+        explain: As for ``Estimates.records``; the summary explains each model.
+        layers: As for ``Estimates.records``; the summary lists the bricks of each model.
+        most: Number of listed layers; None: all.
     """
     records = estimates.records(explain=explain, layers=layers)
     summary = [*(line for entry in estimates for line in _remarks(entry)), *caveats(estimates.rows)]
-    summary += bound_lines((entry.name, entry.model.bound) for entry in estimates)
+    summary += dimension_lines((entry.name, entry.model.bound) for entry in estimates)
     summary += sweep_lines(estimates.rows)
     summary += control_lines(
         ((entry.name, entry.model.control) for entry in estimates), [entry.parts.framing for entry in estimates]
@@ -158,22 +155,20 @@ def _remarks(entry: Estimate) -> list[str]:
             lines.append("  or read it between sizes that are measured: --interpolate")
         if model.bound and parts.coverage is not None and parts.coverage.sequences < _SAME_SHAPES:
             lines.append(
-                f"  or in other shapes: bound to {values_of(model.bound)}; give the --batch and --dim of the suite"
+                f"  or the suite has other dimensions than {values_of(model.bound)}: give its --batch and --dim"
             )
     elif entry.truth.ms is not None and entry.truth.ratio is None:
         lines.append(f"{entry.name}: no ratio, since {with_command(entry.truth.reason, entry)}")
     if entry.bounds.note is not None:
         lines.append(f"{entry.name}: {entry.bounds.note}")
     elif above_estimate(entry):
-        lines.append(
-            f"{entry.name}: its fastest known bricks take {milliseconds(entry.bounds.sequential.ms or 0.0)} ms in sum, "
-            "more than the model, which fuses some of them"
-        )
+        fastest = f"the sum of its fastest known bricks is {milliseconds(entry.bounds.sequential.ms or 0.0)} ms"
+        lines.append(f"{entry.name}: {fastest}, above the estimate: no lower bound (fusion saves more)")
     return lines
 
 
 def _not_filled(entry: Estimate) -> list[str]:
-    """Why bricks that are missing were neither predicted nor read between sizes, where that was asked for."""
+    """Return the reasons for missing bricks without a prediction or interpolation, if one was requested."""
     between, guessed = entry.parts.interpolation_reason, entry.parts.prediction_reason
     lines = [] if guessed is None else [f"{entry.name}: not known, since {guessed}"]
     if between is not None:
@@ -182,7 +177,7 @@ def _not_filled(entry: Estimate) -> list[str]:
 
 
 def predicted_lines(entry: Estimate, found: Predicted) -> list[str]:
-    """What of an estimate is predicted, what of that nothing like it was measured for, and what would narrow it."""
+    """Return lines about the predicted part of an estimate: share, unknown operators, the most useful measurement."""
     text = f"{entry.name}: {percent(found.share)} of it is predicted, {counted(found.bricks, 'brick')}"
     learned = "" if found.familiar else ", learned from other systems or threads"
     lines = [f"{text}{learned}; \u00b1 {math.expm1(found.half):.1%} by that"]
@@ -212,7 +207,7 @@ def _read_between(entry: Estimate, found: Interpolation) -> str:
 
 
 def _explained(entry: Estimate, most: int | None) -> list[str]:
-    """What lies between bricks and model, where the time goes by operator, and the critical path, layer by layer."""
+    """Return causes, time by operator, and critical path of an estimate as lines."""
     totals: dict[str, float] = {}
     for part in entry.parts.sequences:
         if part.latency_ms is not None:
@@ -241,7 +236,7 @@ def _explained(entry: Estimate, most: int | None) -> list[str]:
 
 
 def _rivals(entry: Estimate) -> list[str]:
-    """What is faster than this stack in the way that it chooses, by stack and algorithm."""
+    """Return the faster stacks and algorithms, with their savings."""
     won: dict[tuple[str, str], list[float]] = {}
     for part in entry.parts.sequences:
         if part.lower_bound_ms is None or part.fastest_stack is None:
@@ -261,7 +256,7 @@ def _rivals(entry: Estimate) -> list[str]:
 
 
 def _unknown(entry: Estimate) -> list[str]:
-    """What an estimate misses, by operator and reason."""
+    """Return the missing bricks of an estimate by operator and reason."""
     counts: dict[tuple[str, str], int] = {}
     for missing in entry.parts.missing:
         name = "+".join(missing.op_types), missing.reason

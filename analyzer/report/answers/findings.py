@@ -1,4 +1,4 @@
-"""What ``analyze`` answers."""
+"""Answers of ``analyze`` and ``improve``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ....tabular import Field
 from ...shell import shell_command
 from ..tables import MOST, Answer
-from ..units import counted, milliseconds, percent
+from ..units import counted, inferences, milliseconds, percent
 
 if TYPE_CHECKING:
     from ...findings.analyze import AnalyzeReport, ModelFindings
@@ -20,11 +20,11 @@ _NAMED = 3
 
 
 def analyze_answer(report: AnalyzeReport, *, most: int | None = MOST) -> Answer:
-    """The answer of ``analyze``: one row per model, one line of the table per finding.
+    """Return the answer of ``analyze``: one row per model, one row of the table per finding.
 
     Args:
-        report: What models miss.
-        most: Findings that the table lists of each model; None: all.
+        report: The findings.
+        most: Listed findings of each model; None: all.
     """
     return Answer.of(
         report.records(),
@@ -43,7 +43,7 @@ def analyze_answer(report: AnalyzeReport, *, most: int | None = MOST) -> Answer:
 
 
 def improve_answer(found: Improvement) -> Answer:
-    """The answer of ``improve``: one result, one line of the table per change."""
+    """Return the answer of ``improve``: one result, one row of the table per change."""
     return Answer.of(
         found.records(),
         columns=(
@@ -68,7 +68,7 @@ def _cells(change: Change) -> dict[str, object]:
 
 
 def _improvement(found: Improvement) -> Iterator[str]:
-    """What is said of an improvement as a whole."""
+    """Yield lines about the whole improvement."""
     if found.proof is not None and found.changes:
         to = "not written (no -o)" if found.path is None else str(found.path)
         yield (
@@ -101,7 +101,7 @@ def _saving(proof: Proven) -> str:
 
 
 def _lines(row: ModelFindings, most: int | None) -> Iterator[str]:
-    """What is said of a model below the table."""
+    """Yield the lines of a model below the table."""
     if row.error is not None:
         yield f"{row.name}: {row.error}"
         return
@@ -119,9 +119,9 @@ def _lines(row: ModelFindings, most: int | None) -> Iterator[str]:
     if row.cold_start is not None:
         start = row.cold_start
         load, first = milliseconds(start.load_ms), milliseconds(start.first_run_ms)
-        yield f"  loading it took {load} ms and the first run {first} ms: as long as {start.runs:.3g} runs"
+        yield f"  loading takes {load} ms and the first run {first} ms: {inferences(start.runs)}"
     if not row.findings:
-        yield f"{row.name}: nothing is found that saves enough to report"
+        yield f"{row.name}: no saving of the minimum share was found; --minimum-share 0.1% lists smaller ones"
     shown = row.findings[:most]
     for found in shown:
         yield from _explained(found)
@@ -143,7 +143,7 @@ def _explained(found: Finding) -> Iterator[str]:
         proof = found.proof
         before, after, saving = (milliseconds(value) for value in (proof.before_ms, proof.after_ms, proof.saving_ms))
         low, high = map(milliseconds, proof.ci95_ms)
-        yield f"    proven, in turn: {before} ms before, {after} ms after; saves {saving} ms ({low} to {high})"
+        yield f"    proven by alternating visits: {before} ms becomes {after} ms, {saving} ms less ({low} to {high})"
         yield f"    outputs differ by {proof.largest_error:.1g} of their largest value"
         if found.proof.artefact is not None:
             yield f"    written: {found.proof.artefact}"

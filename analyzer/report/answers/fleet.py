@@ -1,4 +1,4 @@
-"""What the commands of a fleet answer."""
+"""Answers of the fleet commands."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SAID = {
 
 
 def plan_answer(report: QueueReport) -> Answer:
-    """The answer of ``fleet plan``: one row per cell."""
+    """Return the answer of ``fleet plan``: one row per cell."""
     rows = [
         {"key": cell.key, **cell.record(), "options": dict(cell.stack.runtime.options), "state": what}
         for cell, what in report.cells
@@ -47,7 +47,7 @@ def _counts(report: QueueReport) -> dict[str, int]:
 
 
 def work_answer(done: Sequence[EndedJob]) -> Answer:
-    """The answer of ``fleet work``: one row per job that was ended."""
+    """Return the answer of ``fleet work``: one row per finished job."""
     complete = sum(job.complete for job in done)
     text = (
         f"{counted(len(done), 'job')}: {complete} complete, {len(done) - complete} failed" if done else "nothing to do"
@@ -67,7 +67,7 @@ def work_answer(done: Sequence[EndedJob]) -> Answer:
 
 
 def status_answer(status: FleetStatus) -> Answer:
-    """The answer of ``fleet status``: one row per campaign; nodes and failures beside them."""
+    """Return the answer of ``fleet status``: one row per campaign; nodes and failures as totals."""
     nodes = [asdict(node) | {"seen": _moment(node.seen)} for node in status.nodes]
     failures = [asdict(failure) for failure in status.failures]
     columns = [

@@ -1,7 +1,8 @@
-"""What ``generate``, ``export`` and ``backends plans`` answer, and the lines on dimensions and control flow."""
+"""Answers of ``generate``, ``export`` and ``backends plans``, and lines about dimensions and control flow."""
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -42,24 +43,24 @@ def values_of(bound: Mapping[str, int]) -> str:
     return " ".join(f"{name}={size}" for name, size in bound.items())
 
 
-def bound_lines(models: Iterable[tuple[str, Mapping[str, int]]]) -> list[str]:
-    """One line per binding, with the models that it is of; none for models whose shapes are static."""
+def dimension_lines(models: Iterable[tuple[str, Mapping[str, int]]]) -> list[str]:
+    """Return one line per set of dimensions, with its models; nothing for static shapes."""
     alike: dict[str, list[str]] = {}
     for name, bound in models:
         if bound:
             alike.setdefault(values_of(bound), []).append(name)
-    lines = [f"bound: {values} ({listed(names, _NAMED)})" for values, names in alike.items()]
-    return at_most(lines, _LINES, of=" bindings", indent="")
+    lines = [f"dimensions: {values} ({listed(names, _NAMED)})" for values, names in alike.items()]
+    return at_most(lines, _LINES, of=" sets of dimensions", indent="")
 
 
 def control_lines(
     models: Iterable[tuple[str, Sequence[ControlFlow]]], framing: Iterable[Sequence[Framing]] = ()
 ) -> list[str]:
-    """One line per operator of control flow: its course, where that is known from, and what it became.
+    """Return one line per control-flow operator: its course, the source of this knowledge, the result.
 
     Args:
-        models: Name and control flow of each.
-        framing: What each of these operators takes beyond its body, model by model; nothing where that is not known.
+        models: Name and control flow of each model.
+        framing: Time of each operator outside its body, model by model; may be empty.
     """
     known = iter(framing)
     lines = []
@@ -70,7 +71,7 @@ def control_lines(
 
 
 def _taking(own: Framing | None) -> str:
-    """What control flow takes by itself, as far as that is measured apart."""
+    """Write the measured time of a control-flow operator outside its body."""
     if own is None or (own.own_ms is None and own.moved_ms is None):
         return ""
     parts = (("beyond its body", own.own_ms), ("slices and stacks", own.moved_ms))
@@ -92,15 +93,15 @@ def export_brick(beginning: str, suite: Path, out: Path | None, *, seed: int, fo
     """Write one brick.
 
     Args:
-        beginning: Of its key.
-        suite: Folder of the suite that holds it.
+        beginning: Beginning of its key.
+        suite: Folder of its suite.
         out: File to write; None: ``<key>.onnx`` in the working folder.
-        seed: Of the weights.
-        force: Replace a file that is there.
+        seed: Seed of the weights.
+        force: Replace an existing file.
 
     Raises:
         UsageError: The key is ambiguous, or the file exists.
-        SuiteError: The suite or the brick is not there or not what it says.
+        SuiteError: The suite or the brick is missing or invalid.
         OSError: The file cannot be written.
     """
     opened = Suite.open(suite)
@@ -126,24 +127,24 @@ def export_models(
 
     Args:
         sources: Models of the zoo.
-        folder: Where to; made where it is missing.
-        force: Replace files that are there and hold something else: a model's own weights, say.
+        folder: The folder; made if it is missing.
+        force: Replace existing files with other content, for example with trained weights.
         opened: Leave lengths of decoders with a cache open.
         attention: Make attention one operator.
-        weights: What weights of products are stored in; None: as they are.
+        weights: Type of the stored weights of products; None: unchanged.
 
     Returns:
-        One row per model, and whether all of them were written.
+        One row per model, and true if all were written.
 
     Raises:
-        UsageError: A name is that of a file: it is ONNX already; or dimensions are both given and left open.
+        UsageError: A model is a file already, or dimensions are both given and left open.
         OSError: A file cannot be written.
     """
     for source in sources:
         if source.path is not None:
-            raise UsageError(f"{source.name} is no model of the zoo", remedy="'dlbricks models list' names them")
+            raise UsageError(f"{source.name} is not a model of the zoo", remedy="'dlbricks models list' names them")
     if opened and any(source.dims for source in sources):
-        raise UsageError("--dim gives what --open leaves open", remedy="leave one of them out")
+        raise UsageError("--dim sets a dimension that --open leaves open", remedy="leave one of them out")
     rows: list[dict[str, object]] = []
     for source in sources:
         path = folder / f"{source.name}.onnx"
@@ -199,7 +200,7 @@ def _whole(value: object) -> str:
 
 
 def generate_answer(report: GenerateReport) -> Answer:
-    """The answer of ``generate``: one row per model, the suite beside them."""
+    """Return the answer of ``generate``: one row per model, the suite as totals."""
     suite = None if report.suite is None else str(report.suite.path)
     unique_share = report.unique / report.sequences if report.sequences else 0.0
     decoys = f", and {report.decoys} decoys" if report.decoys else ""
@@ -212,8 +213,10 @@ def generate_answer(report: GenerateReport) -> Answer:
         if row.uncounted:
             operators = ", ".join(f"{count} {name}" for name, count in row.uncounted.items())
             summary.append(f"{row.name}: work unknown for {operators}")
-    summary += bound_lines((row.name, row.bound) for row in report.rows)
+    summary += dimension_lines((row.name, row.bound) for row in report.rows)
     summary += control_lines((row.name, row.control) for row in report.rows)
+    if report.suite is not None:
+        summary.append(f"next: {shlex.join(['dlbricks', 'run', str(report.suite.path)])}")
     return Answer.of(
         report.records(),
         columns=[
@@ -227,16 +230,15 @@ def generate_answer(report: GenerateReport) -> Answer:
 
 
 def names_of(suite: Path | None, models: Sequence[ModelSource]) -> dict[str, dict[str, str | int | None]]:
-    """Columns by key, for tables that stay in the house.
+    """Return more columns by key, for private tables.
 
     Args:
-        suite: Whose bricks are described by operators, shapes, strides and work; None: none are.
-        models: Those that are described by name, batch and dimensions, and, at the granularity of the suite, which
-            brick is in which of them.
+        suite: Describe its bricks by operators, shapes, strides and work; None: no brick.
+        models: Describe these models by name, batch, dimensions and bricks (at the suite's granularity).
 
     Raises:
         SuiteError: The suite or a brick of it cannot be read.
-        ModelError: A model cannot be read or bound.
+        ModelError: A model cannot be read, or a dimension has no value.
     """
     opened = None if suite is None else Suite.open(suite)
     found: dict[str, dict[str, str | int | None]] = {}

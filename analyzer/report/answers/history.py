@@ -1,4 +1,4 @@
-"""What ``history`` answers: rows with the documented keys (docs/cli.md), and tables."""
+"""The answer of ``history``."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _MOMENT = 16
 
 
 def history_answer(report: History, *, runs: bool = False, most: int | None = MOST) -> Answer:
-    """The answer of ``history``: one row per model and place.
+    """Return the answer of ``history``: one row per model and place.
 
     Args:
-        report: What was found.
-        runs: List every run below the table; JSON and CSV hold them anyway.
-        most: Runs and bricks that are listed, the newest and those to blame; None: all.
+        report: The history.
+        runs: List every run below the table; JSON and CSV always have them.
+        most: Listed runs (the newest) and bricks (the largest changes); None: all.
     """
     records = report.records()
     places = {row.name: sum(other.name == row.name for other in report.rows) for row in report.rows}
@@ -43,8 +43,8 @@ def history_answer(report: History, *, runs: bool = False, most: int | None = MO
             lines += [*([""] if lines else []), *_by_run(row, report, most)]
         summary += [*([""] if summary and lines else []), *lines]
     if kinds := {row.basis for row in report.rows if row.basis}:
-        of_quiet = "latencies are those while the machine was quiet (undisturbed)"
-        of_means = "latencies are means: not every run knows what it takes on a quiet machine"
+        of_quiet = "latencies on a quiet machine (undisturbed)"
+        of_means = "latencies are means: not every run has a latency on a quiet machine"
         summary += [of_quiet if kinds == {UNDISTURBED} else of_means if kinds == {MEAN} else "basis: --json says which"]
     return Answer.of(
         records,
@@ -95,7 +95,7 @@ def _remarks(row: ModelHistory, report: History, most: int | None) -> list[str]:
 
 
 def _confirmation(change: Change, most: int | None) -> list[str]:
-    """What came of measuring it again, in both environments in turn."""
+    """Return the result of the repeated measurement in both environments."""
     made = change.confirmation
     if made is None:
         return []
@@ -110,7 +110,7 @@ def _confirmation(change: Change, most: int | None) -> list[str]:
 
 
 def _to_blame(change: Change, most: int | None) -> list[str]:
-    """The bricks that moved most, with what they explain."""
+    """Yield the bricks with the largest changes, and the share that they explain."""
     if not change.bricks:
         return ["no brick is measured on both sides"]
     total = change.levels.after_ms - change.levels.before_ms
@@ -119,7 +119,7 @@ def _to_blame(change: Change, most: int | None) -> list[str]:
 
 
 def _table_of(bricks: Sequence[BrickChange], total: float, most: int | None, how: str, missing: int = 0) -> list[str]:
-    """What bricks explain of a change, together and each; where ``most`` is 0 together only."""
+    """Write the part of a change that bricks explain, together and for each; together only if ``most`` is 0."""
     shown = bricks if most is None else bricks[:_TO_BLAME]
     whole = sum(brick.contribution_ms for brick in bricks)
     unknown = f"; {counted(missing, 'brick')} not on both sides" if missing else ""
@@ -149,7 +149,7 @@ def _table_of(bricks: Sequence[BrickChange], total: float, most: int | None, how
 
 
 def _by_run(row: ModelHistory, report: History, most: int | None) -> list[str]:
-    """The runs, the newest last, with what changed at each."""
+    """Return the runs, the newest last, with the differences between successive runs."""
     marks = {change.first.run: _mark(change) for change in row.changes}
     before = [None, *row.points[:-1]]
     rows = [

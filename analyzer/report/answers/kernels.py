@@ -29,7 +29,7 @@ _MISSING = 5
 
 
 def kernels_answer(found: Kernels, *, most: int | None = MOST) -> Answer:
-    """The answer of ``kernels``: one result per model, one row of the table per kernel, ``most`` of each model."""
+    """Return the answer of ``kernels``: one result per model, one row of the table per kernel, ``most`` per model."""
     layered = any(kernel.layers for row in found for kernel in row.kernels)
     fell_back = any(row.elsewhere for row in found)
     return Answer.of(
@@ -56,7 +56,7 @@ def kernels_answer(found: Kernels, *, most: int | None = MOST) -> Answer:
 
 
 def _layers(kernel: KernelShare) -> str | None:
-    """The brick that a kernel spent most time for, and the number of the others."""
+    """Write the brick with the most time of a kernel, and the number of other bricks."""
     if not kernel.layers:
         return None
     first, rest = kernel.layers[0], len(kernel.layers) - 1
@@ -98,7 +98,7 @@ def _remarks(row: ModelKernels, most: int | None) -> list[str]:
 
 
 def _in_words(kernels: Sequence[KernelShare]) -> str:
-    """The shares of time by what the names say of matrix units."""
+    """Write the shares of time with and without matrix units, known from kernel names."""
     if not kernels:
         return "no kernels"
     shares = use_shares(kernels)
@@ -110,7 +110,7 @@ def _in_words(kernels: Sequence[KernelShare]) -> str:
 
 
 def view_records(views: Mapping[Identity, KernelView], stacks: Mapping[str, Stack]) -> list[dict[str, object]]:
-    """The views of one brick as records, each with the place where it was taken."""
+    """Return the kernel views of one brick as records, each with its system, stack and conditions."""
     records: list[dict[str, object]] = []
     for identity, view in _sorted(views):
         stack = stacks[identity.stack]
@@ -135,7 +135,7 @@ def view_records(views: Mapping[Identity, KernelView], stacks: Mapping[str, Stac
 
 
 def view_lines(views: Mapping[Identity, KernelView], stacks: Mapping[str, Stack]) -> list[str]:
-    """The same as lines."""
+    """Return the kernel views of one brick as lines."""
     lines = []
     for identity, view in _sorted(views):
         stack, conditions = stacks[identity.stack], identity.conditions

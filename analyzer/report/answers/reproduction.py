@@ -1,4 +1,4 @@
-"""What ``manifest`` and ``reproduce`` answer: rows with the documented keys (docs/cli.md), and tables."""
+"""Answers of ``manifest`` and ``reproduce``."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _LONGEST = 40
 
 
 def manifest_answer(made: Manifest, file: Path) -> Answer:
-    """The answer of ``manifest``: one row.
+    """Return the answer of ``manifest``: one row.
 
     Args:
         made: The manifest.
-        file: Where it was written.
+        file: Its file.
     """
     lacking, missing = made.software["without_hash"], made.log["missing"]
     row = {
@@ -60,11 +60,11 @@ def manifest_answer(made: Manifest, file: Path) -> Answer:
 
 
 def reproduction_answer(found: Reproduction, *, most: int | None = MOST) -> Answer:
-    """The answer of ``reproduce``: one row per brick of the manifest, and beside them every difference.
+    """Return the answer of ``reproduce``: one row per brick of the manifest; differences as totals.
 
     Args:
         found: The reproduction.
-        most: Bricks that are listed, those that are farthest off first; None: all.
+        most: Listed bricks, the largest differences first; None: all.
     """
     shares = {str(verdict): found.verdicts.get(verdict, 0) for verdict in Relation}
     ranked = sorted(found.rows, key=_distance, reverse=True)
@@ -79,7 +79,7 @@ def reproduction_answer(found: Reproduction, *, most: int | None = MOST) -> Answ
             summary.append(f"all together take {found.ratio:.3f} times as long as the manifest says")
         if found.machine:
             moved = ", ".join(f"{_WITNESSES[name]} {ratio:.2f}" for name, ratio in found.machine.items())
-            summary.append(f"the machine itself, in times of what it took then: {moved}")
+            summary.append(f"the machine, relative to then: {moved}")
         summary += [f"{whole - most} more bricks; --all lists them"] if most is not None and whole > most else []
     if found.missing:
         listed = ", ".join(key[:_SHOWN] for key in found.missing[:_NAMED])

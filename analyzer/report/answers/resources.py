@@ -1,7 +1,8 @@
-"""What there is: the zoo, the runtimes, this machine, the database."""
+"""Answers about the zoo, the runtimes, this machine and the database."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -25,26 +26,39 @@ _EXTRA_NEEDS = {"zoo": ("torch", "transformers", "onnxscript")}
 """Modules that an extra installs."""
 
 
-def zoo_answer() -> Answer:
-    """The answer of ``models list``."""
-    rows = []
+def zoo_answer(*, every: bool = False) -> Answer:
+    """Return the answer of ``models list``: one result per model.
+
+    Args:
+        every: The table has a row per model; False: a row per family.
+    """
+    rows: list[dict[str, object]] = []
     for entry in names():
         missing = [module for module in _EXTRA_NEEDS.get(entry.extra or "", ()) if find_spec(module) is None]
         reason = f"needs pip install -e '.[{entry.extra}]' in a checkout" if missing else None
         rows.append(asdict(entry) | {"dims": dict(entry.dims), "available": not missing, "reason": reason})
+    if every:
+        dimensions = Field("dims", "dimensions", lambda dims: " ".join(f"{name}={size}" for name, size in dims.items()))
+        own = (Field("name", "model"), *map(Field, ("task", "family", "origin")), dimensions)
+        return Answer(rows, columns=[*own, Field("reason", "not available")])
+    families: dict[object, list[str]] = {}
+    for row in rows:
+        families.setdefault(row["family"], []).append(str(row["name"]))
+    unavailable = Counter(row["reason"] for row in rows if row["reason"])
     return Answer(
         rows,
-        columns=[
-            Field("name", "model"),
-            *map(Field, ("task", "family", "origin")),
-            Field("dims", "dimensions", lambda dims: " ".join(f"{name}={value}" for name, value in dims.items())),
-            Field("reason", "not available"),
+        columns=[Field("family"), Field("models", "models", "words")],
+        table=[{"family": family, "models": models} for family, models in families.items()],
+        summary=[
+            f"{counted(len(rows), 'model')}; --all shows the task and the dimensions of each",
+            *(f"{counted(count, 'model')} not available here: {reason}" for reason, count in unavailable.items()),
+            "next: dlbricks report NAME",
         ],
     )
 
 
 def backends_answer() -> Answer:
-    """The answer of ``backends list``."""
+    """Return the answer of ``backends list``."""
     rows: list[dict[str, object]] = []
     table: list[dict[str, object]] = []
     summary: list[str] = []
@@ -71,7 +85,7 @@ def backends_answer() -> Answer:
         summary += _precision_lines(name, found["dtypes_by_device"])
         summary += _option_lines(name, options)
         if algorithms:
-            summary.append(f"algorithms of {name}, beside its own choice: {', '.join(algorithms)}")
+            summary.append(f"algorithms of {name}, besides the default: {', '.join(algorithms)}")
     library = cudnn_availability()
     planner = "can be asked for" if library.ok else f"no: {library.reason}"
     summary.append(f"execution plans of cudnn (dlbricks backends plans): {planner}")
@@ -92,7 +106,7 @@ def backends_answer() -> Answer:
 
 
 def installation_answer(done: Installed) -> Answer:
-    """The answer of ``backends install``: one result."""
+    """Return the answer of ``backends install``: one result."""
     row = {"name": done.backend, "installed": done.fresh, "folder": str(done.folder), "versions": dict(done.versions)}
     versions = " ".join(f"{name} {number}" for name, number in done.versions.items())
     text = "installed" if done.fresh else "there already; --again replaces it"
@@ -118,7 +132,7 @@ def _abilities(name: str) -> dict[str, Any]:
 
 
 def _precision_lines(name: str, dtypes: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """The precisions of a backend; by device where these differ."""
+    """Yield the precisions of a backend, by device if they differ."""
     if len({tuple(found) for found in dtypes.values()}) > 1:
         yield from (f"precisions of {name} on {device}: {', '.join(found)}" for device, found in dtypes.items())
     elif dtypes:
@@ -126,13 +140,13 @@ def _precision_lines(name: str, dtypes: Mapping[str, Sequence[str]]) -> Iterator
 
 
 def _option_lines(name: str, options: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
-    """The options of the first device, and how those of each other one differ."""
+    """Yield the options of the first device, and the differences of the others."""
     first: Mapping[str, str] = next(iter(options.values()), {})
     if first:
         yield f"options of {name}, with their defaults: {_assigned(first)}"
     for device, own in options.items():
         if more := {option: value for option, value in own.items() if first.get(option) != value}:
-            yield f"options of {name} on {device}, beside these: {_assigned(more)}"
+            yield f"options of {name} on {device}, other values: {_assigned(more)}"
         if less := [option for option in first if option not in own]:
             yield f"options that {name} has not on {device}: {' '.join(less)}"
 
@@ -142,7 +156,7 @@ def _assigned(options: Mapping[str, str]) -> str:
 
 
 def system_answer() -> Answer:
-    """The answer of ``system``: one result."""
+    """Return the answer of ``system``: one result."""
     system, state, judged = probe_system(), machine_state(), quietness()
     row = {
         "key": system.key,
@@ -172,7 +186,7 @@ def system_answer() -> Answer:
 
 
 def agreement_answer(report: AgreementReport) -> Answer:
-    """The answer of ``backends check``: one result per brick that does not compute the same."""
+    """Return the answer of ``backends check``: one result per brick with different outputs."""
     verdicts = ", ".join(f"{report.count(verdict)} {verdict}" for verdict in Outcome)
     sides = f"{report.backend} in {report.dtype} beside {report.against}"
     return Answer.of(
@@ -189,7 +203,7 @@ def agreement_answer(report: AgreementReport) -> Answer:
 
 
 def database_answer(store: Store) -> Answer:
-    """The answer of ``db info``: one result per combination that something was measured under."""
+    """Return the answer of ``db info``: one result per combination with measurements."""
     info = store.info()
     systems, stacks = info["systems"], info["stacks"]
     rows = [
@@ -230,7 +244,7 @@ def database_answer(store: Store) -> Answer:
 
 
 def merge_answer(added: Transferred) -> Answer:
-    """The answer of ``db merge``: what was new."""
+    """Return the answer of ``db merge``: the number of new rows."""
     row = asdict(added)
     return Answer([row], summary=["new: " + ", ".join(f"{name} {count}" for name, count in row.items())])
 

@@ -1,4 +1,4 @@
-"""What ``run`` and ``measure`` answer."""
+"""Answers of ``run`` and ``measure``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ....generator.measurement.run import RunReport, run_records
 from ....tabular import Field, Row
 from ..tables import Answer
 from ..units import counted, duration, milliseconds, percent, short
-from .generation import bound_lines
+from .generation import dimension_lines
 
 if TYPE_CHECKING:
     from ....generator.measurement.data_effects import DataLayer
@@ -26,8 +26,8 @@ _LONGER = "quiet the machine, or measure for longer: --visits 96 or --budget"
 
 _WORST_FIRST = {
     "timed-out": "of too few visits",
-    "unstable": "unstable (their mean is known to no better than 10 %)",
-    "noisy": "noisy (2 to 10 %)",
+    "unstable": "unstable (their mean is known to no better than 10%)",
+    "noisy": "noisy (2 to 10%)",
 }
 """What makes latencies of such a verdict uncertain."""
 
@@ -36,7 +36,7 @@ _UNWATCHED = 0.05
 
 
 def run_answer(*reports: RunReport, budget_s: float | None = None) -> Answer:
-    """The answer of ``run``: one row per failure, what was done beside them.
+    """Return the answer of ``run``: one row per failure; counts as totals.
 
     Args:
         reports: One per number of threads.
@@ -59,7 +59,7 @@ def run_answer(*reports: RunReport, budget_s: float | None = None) -> Answer:
 
 
 def _in_parts(reports: Sequence[Report], said: Callable[[Report], list[str]]) -> list[str]:
-    """Lines about each report, under its number of threads where there are several."""
+    """Return lines about each report, under its number of threads if there are several."""
     if len(reports) == 1:
         return said(reports[0])
     lines = []
@@ -70,28 +70,34 @@ def _in_parts(reports: Sequence[Report], said: Callable[[Report], list[str]]) ->
 
 
 def _said(report: RunReport) -> list[str]:
-    """What a run did, in lines."""
-    counts = f"{report.bricks} bricks: {report.reused} known, {report.failed} failed"
+    """Return lines about the results of a run."""
+    skipped = f"{report.reused} skipped (measured before)"
+    counts = f"{counted(report.bricks, 'brick')}: {skipped}, {report.failed} failed"
     if report.dry_run:
         summary = [f"{counts}, {_left(report)} to be measured in about {duration(report.forecast_s)}"]
         if report.budget_s is not None and report.forecast_s > report.budget_s:
-            summary.append(f"that is more than the {duration(report.budget_s)} of --budget: some would be left over")
+            summary.append(f"more than --budget ({duration(report.budget_s)}): some would not be measured")
     else:
         parts = f"{duration(report.timed_s)} timed, {duration(report.prepare_s)} loading"
         summary = [f"{counts}, {report.measured} measured in {duration(report.wall_s)} ({parts})"]
     if report.models:
         known, taken = report.models - report.models_measured, report.models_measured
-        done = [f"{count} {what}" for count, what in ((known, "known"), (taken, "measured")) if count]
+        done = [
+            f"{count} {what}" for count, what in ((known, "skipped (measured before)"), (taken, "measured")) if count
+        ]
         summary.append(f"{counted(report.models, 'whole model')}: {', '.join(done)}")
     summary += _verdict_lines(report.verdicts, _STEADIER)
     summary += [*_algorithms(report), *_watched(report.costs), *_held(report.costs), *_profiled(report.kernels)]
     if (report.remaining or report.models_remaining or report.algorithms_remaining) and not report.dry_run:
-        summary.append(f"{_left(report)} left over when the time was up; the same command goes on with them")
-    return summary + bound_lines(report.bound.items())
+        summary.append(f"{_left(report)} not measured when the budget was spent: the same command continues")
+    summary += dimension_lines(report.bound.items())
+    if report.dry_run:
+        return [*summary, "next: the same command without --dry-run"]
+    return summary if report.remaining else [*summary, "next: dlbricks estimate MODEL, with the models of this suite"]
 
 
 def _summed(failures: Sequence[Row]) -> list[Row]:
-    """Rows of failures, those of an algorithm for one reason as a single row: it may not be for most bricks."""
+    """Return rows of failures. Failures of one algorithm for the same reason share a row: most bricks may have them."""
     alike = Counter((row["threads"], row["variant"], row["reason"]) for row in failures)
     rows: dict[tuple[object, ...], Row] = {}
     for row in failures:
@@ -104,17 +110,17 @@ def _summed(failures: Sequence[Row]) -> list[Row]:
 
 
 def _algorithms(report: RunReport) -> list[str]:
-    """What was done with the runtime's other algorithms, if anything."""
+    """Return the counts of the runtime's other algorithms, if any were requested."""
     known, without = report.algorithms_reused, len(report.algorithm_failures)
     if not (known or without or report.algorithms or report.algorithms_remaining):
         return []
     failed = sum(failure.kind != "unsupported" for failure in report.algorithm_failures)
-    counts = f"with other algorithms: {known} known, {without - failed} not offered, {failed} failed"
+    counts = f"other algorithms: {known} skipped (measured before), {without - failed} not offered, {failed} failed"
     return [counts if report.dry_run else f"{counts}, {report.algorithms} measured"]
 
 
 def _watched(costs: RunCosts) -> list[str]:
-    """Whether packs take longer, or less, while the runtime records the times of their nodes."""
+    """Return a line if profiling changes the time of packs."""
     if not costs.watched_s or not costs.unwatched_s:
         return []
     change = costs.watched_s / costs.unwatched_s - 1
@@ -125,7 +131,7 @@ def _watched(costs: RunCosts) -> list[str]:
 
 
 def _held(costs: RunCosts) -> list[str]:
-    """Whether the device held its clocks back in some sessions."""
+    """Return a line if the device throttled its clocks in some sessions."""
     if not costs.again and not costs.throttled:
         return []
     again, kept = counted(costs.again, "session"), counted(costs.throttled, "session")
@@ -133,7 +139,7 @@ def _held(costs: RunCosts) -> list[str]:
 
 
 def _profiled(report: ProfileReport | None) -> list[str]:
-    """What the profiled pass did."""
+    """Return lines about the profiled pass."""
     if report is None:
         return []
     counts = f"kernels: {report.taken} recorded, {report.known} known, {len(report.failures)} failed"
@@ -147,7 +153,7 @@ def _profiled(report: ProfileReport | None) -> list[str]:
 
 
 def _left(report: RunReport) -> str:
-    """The bricks, and the whole models and algorithms if there are any, that are still to be measured."""
+    """Write the number of bricks, models and algorithms that are not measured yet."""
     left = [str(report.remaining)]
     if report.models_remaining:
         left.append(counted(report.models_remaining, "whole model"))
@@ -157,13 +163,13 @@ def _left(report: RunReport) -> str:
 
 
 def _brick_or_model(name: str) -> str:
-    """A brick's key is shortened, a model's name is not."""
+    """Shorten the key of a brick; a model's name stays."""
     is_key = len(name) == 64 and all(digit in "0123456789abcdef" for digit in name)
     return short(name) if is_key else name
 
 
 def measure_answer(*reports: MeasureReport) -> Answer:
-    """The answer of ``measure``: one row per model, of several numbers of threads side by side."""
+    """Return the answer of ``measure``: one row per model and number of threads."""
     examined = any(row.data_effect_ms is not None for report in reports for row in report.rows)
     data = [Field("data_effect_ms", "data ms ±95%", "ms", interval="data_ci95_ms")]
     records = measure_records(reports)
@@ -193,12 +199,13 @@ def _remarks(report: MeasureReport) -> list[str]:
         *(f"{row.name}: its values: {row.data_error}" for row in report.rows if row.data_error),
         *_held(report.costs),
         *_profiled(report.kernels),
-        *bound_lines((row.name, row.bound) for row in report.rows),
+        *dimension_lines((row.name, row.bound) for row in report.rows),
+        "next: dlbricks report MODEL shows where the time goes and what to change",
     ]
 
 
 def _data_layers(layers: Sequence[DataLayer]) -> str:
-    """The layers whose latency depends on their values, by operator."""
+    """Write the layers with a latency that depends on their values, by operator."""
     effects: dict[str, list[DataLayer]] = {}
     for layer in layers:
         effects.setdefault(layer.op_type, []).append(layer)
@@ -212,11 +219,11 @@ def _data_layers(layers: Sequence[DataLayer]) -> str:
 
 
 def _verdict_lines(verdicts: Mapping[str, int], remedy: str) -> list[str]:
-    """Count the latencies that are not stable, and say what makes them so; nothing where all are.
+    """Count unstable latencies and name the remedy; nothing if all are stable.
 
     Args:
         verdicts: Number of measurements by verdict.
-        remedy: What measures them better.
+        remedy: How to measure them better.
     """
     doubtful = [f"{verdicts[name]} {text}" for name, text in _WORST_FIRST.items() if verdicts.get(name)]
     if not doubtful:

@@ -1,1 +1,1 @@
-"""The page: one HTML file with everything in it. What it says is put together here; templates, CSS and JS show it."""
+"""The page: one HTML file with its data, templates, CSS and JS."""

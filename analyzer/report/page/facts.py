@@ -1,4 +1,4 @@
-"""What a model was measured on and with, as rows of words; each with the keys that find it in the database."""
+"""System, stack and conditions of a model's measurements as rows of words, with their database keys."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ....db import Stack, System
 from ...findings.analyze import cold_start_of
 from ..section import Section
-from ..units import counted, half_of, margin, milliseconds, percent, ratio, ratio_within, size
+from ..units import counted, half_of, inferences, milliseconds, percent, ratio, ratio_within, size, within
 
 _NOTED = 0.02
 """By how much visits are slower than undisturbed ones before the page says so."""
@@ -22,9 +22,9 @@ class Fact:
     """One row.
 
     Attributes:
-        term: What it is.
-        text: What it says.
-        note: What else is to be known of it; empty where nothing is.
+        term: Name of the fact.
+        text: The fact.
+        note: More about it; may be empty.
         keys: Kind of key (``system``, ``stack``, ``model``, ``measurement``, ``run``) to key.
     """
 
@@ -35,17 +35,17 @@ class Fact:
 
 
 def spelt_system(system: System) -> str:
-    """A machine in a few words."""
+    """Write a machine in a few words."""
     return f"{system.cpu}, {counted(system.physical_cores, 'core')}" + "".join(f", {gpu}" for gpu in system.gpus)
 
 
 def spelt_stack(stack: Stack) -> str:
-    """A runtime in a few words."""
+    """Write a runtime in a few words."""
     return " ".join(f"{name} {version}" for name, version in stack.versions) or stack.backend
 
 
 def figures_of(section: Section) -> list[Fact]:
-    """The latencies of a model, with their intervals; what is not known says why."""
+    """Return the latencies of a model with their intervals; unknown ones have a reason."""
     entry, truth = section.estimate, section.truth
     found = {} if truth is None else {"model": truth.key, "measurement": truth.id}
     whole = _within(entry.truth.ms, entry.truth.ci95_ms)
@@ -65,25 +65,34 @@ def figures_of(section: Section) -> list[Fact]:
         Fact(
             "Critical path",
             _ms(entry.sums.critical_path_ms) or "not known",
-            "if branches ran at once and did not contend" if entry.sums.critical_path_ms is not None else "",
+            _noted("estimate if parallel branches ran at the same time", entry.sums.critical_path_ms, entry.truth.ms),
         ),
     ]
-    bound = entry.bounds.sequential.ms
-    if bound is not None and (entry.latency.ms is None or bound < 0.999 * entry.latency.ms):
-        rows.append(Fact("Fastest known bricks", _ms(bound) or "", "of all stacks; fusion may beat them"))
+    fastest = entry.bounds.sequential.ms
+    if fastest is not None and (entry.latency.ms is None or fastest < 0.999 * entry.latency.ms):
+        note = _noted("sum over all stacks; fusion may be faster", fastest, entry.truth.ms)
+        rows.append(Fact("Fastest known bricks", _ms(fastest) or "", note))
     if entry.roofline.ms is not None:
         headroom = f"headroom {ratio(entry.roofline.headroom)}×" if entry.roofline.headroom else ""  # noqa: RUF001
-        rows.append(Fact("Roofline", _ms(entry.roofline.ms) or "", headroom))
+        rows.append(Fact("Roofline", _ms(entry.roofline.ms) or "", _noted(headroom, entry.roofline.ms, entry.truth.ms)))
     start = cold_start_of(truth)
     if start is not None:
         both = start.load_ms + start.first_run_ms
         parts = f"{milliseconds(start.load_ms)} ms and {milliseconds(start.first_run_ms)} ms"
-        rows.append(Fact("Load and first run", _ms(both) or "", f"{parts}: as long as {start.runs:.3g} runs", found))
+        rows.append(Fact("Load and first run", _ms(both) or "", f"{parts}: {inferences(start.runs)}", found))
     return rows
 
 
+def _noted(note: str, ms: float | None, measured_ms: float | None) -> str:
+    """Return the note of a computed latency, with a warning if it is above the measured one."""
+    if ms is None:
+        return ""
+    above = measured_ms is not None and ms > measured_ms
+    return f"{note}; above the measured latency, so no lower bound" if above else note
+
+
 def place_of(section: Section) -> list[Fact]:
-    """The setup in a line: machine, runtime, conditions, dimensions, and how quiet it was."""
+    """Return machine, runtime, conditions, dimensions and quietness in a line."""
     entry, choice = section.estimate, section.choice
     if choice is None:
         return []
@@ -100,7 +109,7 @@ def place_of(section: Section) -> list[Fact]:
 
 
 def facts_of(section: Section) -> Iterator[Fact]:
-    """The setup of a model's measurements."""
+    """Yield system, stack and conditions of a model's measurements."""
     entry, model, choice = section.estimate, section.model, section.choice
     place, cutting = entry.place, entry.model.cutting
     if model is not None:
@@ -141,7 +150,7 @@ def facts_of(section: Section) -> Iterator[Fact]:
 
 
 def _undisturbed(ms: float, share: float | None) -> str:
-    """The undisturbed latency, and how many visits it is known from."""
+    """Write the undisturbed latency, and the share of undisturbed visits."""
     if share is None or share < _FEW:
         return f"fast visits {milliseconds(ms)} ms; too few visits were undisturbed"
     return f"undisturbed {milliseconds(ms)} ms, {percent(share)} of the visits"
@@ -158,7 +167,7 @@ def _quietness(section: Section) -> tuple[str, str]:
         text = "quiet" if share >= _QUIET else "undisturbed in part"
     text = "disturbed: " + text if entry.disturbed else text
     visits = "" if share is None else f"{percent(share)} of the visits were undisturbed"
-    paired = {True: "bricks and model were visited in turn", False: "bricks and model are of different sessions"}
+    paired = {True: "bricks and model alternated", False: "bricks and model are of different sessions"}
     in_turn = "" if entry.truth.paired is None else paired[entry.truth.paired]
     return text, "; ".join(filter(None, (visits, in_turn)))
 
@@ -166,8 +175,7 @@ def _quietness(section: Section) -> tuple[str, str]:
 def _within(value: float | None, bounds: tuple[float, float] | None) -> str | None:
     if value is None:
         return None
-    half = "" if bounds is None else f" ± {margin(half_of(value, bounds))}"
-    return f"{milliseconds(value)}{half} ms"
+    return f"{within(value, None if bounds is None else half_of(value, bounds))} ms"
 
 
 def _ms(value: float | None) -> str | None:

@@ -1,4 +1,4 @@
-"""What many models have in common: who is far from its bound, which findings recur, which bricks matter most."""
+"""Facts about many models: headroom, recurring findings, bricks with the most time."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .payload import clipped
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """An operator's part of a model.
+    """One operator of a model.
 
     Attributes:
         name: The operator.
-        ms: Of all its layers that are measured.
-        share: Of all bricks that are measured, 0 to 1.
-        count: How many layers that is; those that are not measured are left out.
+        ms: Time of all its measured layers.
+        share: Share of the time of all measured bricks, 0 to 1.
+        count: Number of its measured layers.
     """
 
     name: str
@@ -34,18 +34,18 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """How long a model takes, and where that goes.
+    """The latency of a model, and its largest parts.
 
     Attributes:
-        ms: Its latency: as measured, else as estimated, else the sum of what is measured of it; None where nothing is.
-        half_ms: Half of its interval; None where that is not known.
-        basis: ``measured``, ``estimated`` or ``known``: which of the three.
-        first: The operator that takes most; None where nothing is measured.
-        layer: The layer that takes most; likewise.
-        layer_share: Its share of all bricks.
-        fewest: How many layers it takes to make up half of the time.
-        layers: How many there are.
-        timed: How many of them are measured: where not all are, where the time goes is not known.
+        ms: The measured latency, else the estimate, else the sum of the measured bricks; None without any.
+        half_ms: Half of its interval; None if unknown.
+        basis: ``measured``, ``estimated`` or ``known``, in the same order.
+        first: The operator with the most time; None without measurements.
+        layer: The layer with the most time; None without measurements.
+        layer_share: Its share of the time of all bricks.
+        fewest: Smallest number of layers with half of the time.
+        layers: Number of layers.
+        timed: Number of measured layers; shares are known only if all are measured.
     """
 
     ms: float | None
@@ -60,7 +60,7 @@ class Headline:
 
     @property
     def whole(self) -> bool:
-        """Whether every layer is measured."""
+        """True if every layer is measured."""
         return self.timed == self.layers
 
 
@@ -79,7 +79,7 @@ def operators(rows: Sequence[LayerRow]) -> list[Operator]:
 
 
 def headline(section: Section, rows: Sequence[LayerRow]) -> Headline:
-    """What the first sentence says of a model."""
+    """Return the content of a model's first sentence."""
     entry = section.estimate
     ms, bounds, basis = entry.sums.known_ms, None, "known"
     if entry.truth.ms is not None:
@@ -122,20 +122,20 @@ class Recurring:
         title: Title of the largest of them.
         models: How many models have one.
         count: How many there are.
-        saving_ms: Their savings together; they may overlap.
-        proven_ms: Of that, what was proven.
+        proven_ms: Sum of the proven savings.
+        predicted_ms: Sum of the predicted savings of findings that were not tried; they may overlap.
     """
 
     kind: str
     title: str
     models: int
     count: int
-    saving_ms: float
     proven_ms: float
+    predicted_ms: float
 
 
 def recurring(sections: Sequence[Section]) -> list[Recurring]:
-    """Findings by kind, those of most saving first."""
+    """Return findings by kind, largest saving first."""
     kinds: dict[str, list[tuple[str, Any]]] = {}
     for section in sections:
         for finding in (finding for finding in section.findings or () if not finding.at_most):
@@ -143,10 +143,10 @@ def recurring(sections: Sequence[Section]) -> list[Recurring]:
     found = []
     for kind, pairs in kinds.items():
         largest = max((finding for _, finding in pairs), key=lambda finding: finding.saving_ms)
-        proven = math.fsum(finding.proven_ms for _, finding in pairs if finding.proven_ms is not None)
-        saving = math.fsum(finding.saving_ms for _, finding in pairs)
-        found.append(Recurring(kind, largest.title, len({name for name, _ in pairs}), len(pairs), saving, proven))
-    return sorted(found, key=lambda row: -row.saving_ms)
+        proven = math.fsum(finding.proven_ms or 0.0 for _, finding in pairs if not finding.unproven)
+        predicted = math.fsum(finding.saving_ms for _, finding in pairs if finding.proof is None)
+        found.append(Recurring(kind, largest.title, len({name for name, _ in pairs}), len(pairs), proven, predicted))
+    return sorted(found, key=lambda row: (-row.proven_ms, -row.predicted_ms))
 
 
 def overview_data(sections: Sequence[Section], rows: Mapping[str, Sequence[LayerRow]]) -> dict[str, Any]:
@@ -168,8 +168,6 @@ def overview_data(sections: Sequence[Section], rows: Mapping[str, Sequence[Layer
 
 def _model(section: Section, rows: Sequence[LayerRow]) -> dict[str, Any]:
     entry, top = section.estimate, headline(section, rows)
-    largest = [finding.saving_ms for finding in section.findings or () if not finding.at_most][:3]
-    savings = None if section.findings is None else math.fsum(largest)
     return {
         "name": clipped(section.name),
         "layers": len(rows),
@@ -184,7 +182,7 @@ def _model(section: Section, rows: Sequence[LayerRow]) -> dict[str, Any]:
         "share": None if top.first is None or not top.whole else top.first.share,
         "timed": top.timed,
         "findings": None if section.findings is None else len(section.findings),
-        "saving": savings,
+        "saving": None if section.joint is None else section.joint.saving_ms,
         "model": None if section.model is None else section.model.own.key,
         "measurement": None if section.truth is None else section.truth.id,
         "error": None if entry.error is None else clipped(entry.error),

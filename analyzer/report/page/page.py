@@ -1,4 +1,4 @@
-"""The page as text: templates filled with what the sections say."""
+"""The page as text: templates filled from sections."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ....version import __version__
-from ...findings.finding import Finding, Joint
+from ...findings.finding import Finding
 from ...shell import why_unbounded
 from ..causes import CauseRow, placed, rows_of
 from ..section import LayerRow, Section, layer_rows
-from ..units import counted, margin, milliseconds, percent, short
+from ..units import counted, margin, milliseconds, percent, short, within
 from .facts import facts_of, figures_of, place_of, spelt_stack, spelt_system
 from .overview import Operator, headline, operators, overview_data, recurring
 from .payload import clipped, data_of
@@ -22,24 +22,27 @@ from .sweeps import shown_sweeps
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-    from ....constructor.result import Estimate
+    from ....constructor.result import Estimate, Term
 
 _COLOURS = 8
 """Operators that have a colour of their own on the page; all others share one."""
 
 _TOP = 3
-"""Savings that the first sentence names."""
+"""Proven savings, and predicted ones, that the first paragraphs name."""
+
+_UNEXPLAINED = 0.05
+"""Share of the latency above which the first paragraph names the unexplained part."""
 
 _LISTED = 10
 """Operators of a model that are listed one by one."""
 
 
 def render_page(sections: Sequence[Section], *, notes: Sequence[str] = ()) -> str:
-    """One HTML file that shows models; it loads nothing, and no name in it is taken for markup.
+    """Return one HTML file about models; it loads nothing, and names cannot become markup.
 
     Args:
         sections: The models.
-        notes: What else is to be said of how they were measured, each a sentence.
+        notes: More sentences about the measurements.
     """
     rows = {section.name: tuple(layer_rows(section)) for section in sections}
     colours = _colours([*rows.values()])
@@ -75,12 +78,11 @@ def render_page(sections: Sequence[Section], *, notes: Sequence[str] = ()) -> st
 
 
 def _shown(number: int, section: Section, rows: Sequence[LayerRow]) -> dict[str, Any]:
-    """What the templates write of a model; its scripts draw the rest."""
+    """Return the values of a model for the templates; scripts draw the rest."""
     ranked = operators(rows)
     return {
         "number": number,
         "name": clipped(section.name),
-        "entry": section.estimate,
         "section": section,
         "headline": headline(section, rows),
         "colours": _colours([rows]),
@@ -90,15 +92,14 @@ def _shown(number: int, section: Section, rows: Sequence[LayerRow]) -> dict[str,
         "facts": [*facts_of(section)],
         "digits": 2 if ranked and ranked[0].ms >= 100 else 3,
         "falls": [*_falls(section.estimate)],
-        "findings": section.findings,
-        "top": [finding for finding in section.findings or () if not finding.at_most][:_TOP],
-        "joint": section.joint,
+        "top": _TOP,
+        "unexplained": _unexplained(section.estimate),
         "unbounded": why_unbounded(section.estimate),
     }
 
 
 def _listed(ranked: Sequence[Operator]) -> Iterator[Operator]:
-    """The operators one by one, and what is left together."""
+    """Yield the costly operators one by one, and the rest as one."""
     yield from ranked[:_LISTED]
     rest = ranked[_LISTED:]
     if rest:
@@ -111,7 +112,7 @@ def _listed(ranked: Sequence[Operator]) -> Iterator[Operator]:
 
 
 def _falls(entry: Estimate) -> Iterator[tuple[CauseRow, float, float]]:
-    """Causes, each with where its bar begins and how wide it is, in percent of the widest sum."""
+    """Yield the causes with begin and width of their bars, in percent of the widest sum."""
     bars = [*placed(rows_of(entry))]
     ends = [sorted((bar.begin, bar.end)) for bar in bars]
     most = max((high for _, high in ends), default=0.0) or 1.0
@@ -120,7 +121,7 @@ def _falls(entry: Estimate) -> Iterator[tuple[CauseRow, float, float]]:
 
 
 def _colours(models: Sequence[Sequence[LayerRow]]) -> dict[str, int]:
-    """The operators that take most of the time of models, each with the number of its colour."""
+    """Return a colour number for each operator with much time."""
     totals: dict[str, float] = {}
     for some in models:
         for operator in operators(some):
@@ -129,18 +130,34 @@ def _colours(models: Sequence[Sequence[LayerRow]]) -> dict[str, int]:
     return {clipped(name): number for number, name in enumerate(ranked[:_COLOURS])}
 
 
-def _saving(finding: Finding | Joint) -> str:
-    half = "" if finding.ci95_ms is None else f" ± {margin((finding.ci95_ms[1] - finding.ci95_ms[0]) / 2)}"
-    return f"{milliseconds(finding.saving_ms)}{half} ms"
+def _unexplained(entry: Estimate) -> Term | None:
+    """Return the unexplained part of the measured latency if it is large enough for the first paragraph."""
+    term = (entry.attribution or {}).get("unexplained")
+    large = term is not None and term.ms is not None and abs(term.ms) > _UNEXPLAINED * (entry.truth.ms or math.inf)
+    return term if large else None
+
+
+def _proven(finding: Finding) -> str:
+    """Write the proven saving with its interval, scaled to the latency that the page shows."""
+    proof, saved_ms = finding.proof, finding.proven_ms
+    if proof is None or saved_ms is None:
+        return ""
+    scale = saved_ms / proof.saving_ms if proof.saving_ms else 1.0
+    return _within(saved_ms, (proof.ci95_ms[0] * scale, proof.ci95_ms[1] * scale))
+
+
+def _within(value: float, bounds: tuple[float, float]) -> str:
+    """Write a latency with half of its interval."""
+    return f"{within(value, (bounds[1] - bounds[0]) / 2)} ms"
 
 
 def _percent(share: float) -> str:
-    """A share; a little is not nothing."""
+    """Write a share; a small one is not written as zero."""
     return "<1%" if 0 < share < 0.005 else percent(share)
 
 
 def _fixed(value: float, digits: int) -> str:
-    """A number with the decimals of its column."""
+    """Write a number with the decimals of its column."""
     return f"<{10**-digits:.{digits}f}" if 0 < value < 0.5 * 10**-digits else f"{value:,.{digits}f}"
 
 
@@ -164,6 +181,7 @@ def _environment() -> Environment:
         "short": short,
         "clipped": clipped,
         "counted": counted,
-        "saving": _saving,
+        "proven": _proven,
+        "within": _within,
     }
     return made

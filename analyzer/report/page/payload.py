@@ -1,7 +1,7 @@
-"""What the page's scripts draw from: a model's bricks and layers as columns of plain data.
+"""Data for the page's scripts: bricks and layers of a model as columns.
 
-Names are untrusted text of any length: control characters are written as escapes, and what is long is cut. Whatever is
-shown can be found again: each brick has its key and the UUID of its measurement.
+Names are untrusted text of any length: control characters become escapes, and long names are cut. Each brick has its
+key and the UUID of its measurement.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class OutlineBlock:
 
     Attributes:
         begin: Position of its first sequence.
-        width: Sequences that each repetition has.
-        count: How often it repeats; 1 for what stands alone.
-        inside: What one repetition is made of; empty for a single sequence.
+        width: Number of sequences in each repetition.
+        count: Number of repetitions; 1 for a single sequence.
+        inside: Blocks of one repetition; empty for a single sequence.
     """
 
     begin: int
@@ -42,13 +42,13 @@ class OutlineBlock:
 
 
 def outline(keys: Sequence[Hashable]) -> tuple[OutlineBlock, ...]:
-    """Fold what repeats without a gap, from left to right, that which covers most first (O(n * ``_LONGEST``)).
+    """Fold adjacent repetitions, from left to right, the widest first (O(n * ``_LONGEST``)).
 
     Args:
-        keys: What each sequence is; equal ones are the same.
+        keys: Identity of each sequence.
 
     Returns:
-        Blocks that together are all positions, in order.
+        Blocks that cover all positions, in order.
 
     Example:
         >>> [(block.begin, block.width, block.count) for block in outline("xababababy")]
@@ -85,16 +85,16 @@ def _folded(keys: Sequence[Hashable], offset: int) -> tuple[OutlineBlock, ...]:
 
 
 def at_once(quotient: Quotient, latencies: Sequence[float]) -> list[tuple[float, int]]:
-    """Start and lane of each sequence, each as soon as what it waits for is done (O(sequences x lanes)).
+    """Return the earliest start and the lane of each sequence (O(sequences x lanes)).
 
-    The end of the last is the critical path. Lanes are filled greedily: they are places in a picture, not cores.
+    The last end is the critical path. Lanes are filled greedily: they are places in a picture, not cores.
 
     Args:
         quotient: The sequences as a DAG.
         latencies: One per sequence, not negative, in any unit.
 
     Returns:
-        Per sequence its start, in the unit that was given, and the number of its lane from 0.
+        Start of each sequence, in the given unit, and its lane from 0.
     """
     starts = [0.0] * len(latencies)
     for position in quotient.order:
@@ -121,12 +121,12 @@ _GIGA = 1e9
 
 
 def clipped(text: str) -> str:
-    """A name that may be shown: printable, and not longer than a line or two."""
+    """Return a printable name of at most a line or two."""
     return cut(printable(text), _LONGEST)
 
 
 def data_of(section: Section, rows: Sequence[LayerRow]) -> dict[str, Any]:
-    """A model's bricks, layers, ceilings, schedule and outline.
+    """Return bricks, layers, ceilings, schedule and outline of a model.
 
     Args:
         section: The model.
@@ -179,7 +179,7 @@ def _brick(row: LayerRow) -> dict[str, Any]:
 
 
 def _under(roof: LayerRoof | None) -> dict[str, Any]:
-    """A brick's work, and its bound where it has one that holds."""
+    """Return the work of a brick, and its roofline if that is a lower bound."""
     if roof is None:
         return {"flops": None, "bytes": None, "bound": None, "headroom": None, "by": None, "note": None}
     holds = roof.headroom is None or roof.headroom >= 1
@@ -194,7 +194,7 @@ def _under(roof: LayerRoof | None) -> dict[str, Any]:
 
 
 def _roofs(section: Section) -> Mapping[str, Any] | None:
-    """The ceilings, in 10^9 per second; None where they are not known."""
+    """Return the ceilings, in 10^9 per second; None if they are unknown."""
     found = section.estimate.roofline.bricks
     if found is None or not found.ceilings.known or found.ceilings.compute is None:
         return None
@@ -209,5 +209,5 @@ def _nested(blocks: Sequence[OutlineBlock]) -> list[Any]:
 
 
 def _rounded(value: float | None) -> float | None:
-    """Six significant digits: more than any latency is known to; what is not finite says nothing."""
+    """Round to six significant digits, more than the precision of any latency; None for infinities."""
     return None if value is None or not math.isfinite(value) else float(f"{value:.6g}")

@@ -1,4 +1,4 @@
-"""Models against one of their dimensions: a table, and two charts whose lines stand in the page as they are drawn."""
+"""Sweeps of models over one dimension: a table and two charts as SVG."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from ....constructor.result import Estimate
 from ....constructor.sweep import BATCH, swept
-from ..plots.sweep import Reading, Sweep
+from ..plots.sweep import Sweep
 from ..sweeping import drawn_sweep, how_of, said_of_batch
 from ..units import half_of, milliseconds
 from .payload import clipped
@@ -28,7 +28,7 @@ _CLOSE = 0.07
 
 @dataclass(frozen=True, slots=True)
 class SweepDot:
-    """A size: where it stands, what it says, and whether bricks of it are interpolated."""
+    """One size: place, label, and true for interpolated bricks."""
 
     x: float
     y: float
@@ -46,7 +46,7 @@ class Chart:
         columns: Place and label of sizes.
         rows: Place and label of values.
         line: Corners of the line.
-        band: Corners of the intervals; empty where none is known.
+        band: Corners of the intervals; empty if none is known.
         bounds: Places of the lower bounds.
         dots: The sizes.
     """
@@ -63,16 +63,16 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A sweep as the page has it.
+    """A sweep on the page.
 
     Attributes:
         name: The model.
-        dimension: What varies.
-        unit: What throughput counts.
+        dimension: The dimension that varies.
+        unit: Unit of the throughput.
         points: One row per size.
-        batch: The best batch in words; empty where there is none.
-        read: Whether bricks of a size are interpolated.
-        bounded: Whether a lower bound of a size is known.
+        batch: The best batch in words; empty if it is unknown.
+        read: True if bricks of a size are interpolated.
+        bounded: True if a lower bound of a size is known.
         charts: Latency and throughput.
     """
 
@@ -87,7 +87,7 @@ class Shown:
 
 
 def shown_sweeps(estimates: Sequence[Estimate]) -> Iterator[Shown]:
-    """The sweeps that there are among some estimates (``constructor.sweep``)."""
+    """Yield the sweeps among estimates (``constructor.sweep``)."""
     for row in (sweep.record() for sweep in swept(estimates)):
         drawn = drawn_sweep(row)
         yield Shown(
@@ -110,9 +110,9 @@ def shown_sweeps(estimates: Sequence[Estimate]) -> Iterator[Shown]:
 
 
 def _chart(sweep: Sweep, *, rate: bool) -> Chart:
-    heights = {reading.length: reading.per_s if rate else reading.ms for reading in sweep.between}
-    ends = {reading.length: _ends(reading, rate=rate) for reading in sweep.between if reading.ci95_ms is not None}
-    bounds = {reading.length: reading.per_s if rate else reading.ms for reading in sweep.bounds}
+    heights = {reading.length: reading.height(rate=rate) for reading in sweep.between}
+    ends = {reading.length: found for reading in sweep.between if (found := reading.ends(rate=rate)) is not None}
+    bounds = {reading.length: reading.height(rate=rate) for reading in sweep.bounds}
     highest = max((*heights.values(), *bounds.values()), default=1.0)
     reach = min(_TALLEST * highest, max((high for _, high in ends.values()), default=highest))
     step = _step(max(highest, reach) / _TICKS)
@@ -154,16 +154,8 @@ def _chart(sweep: Sweep, *, rate: bool) -> Chart:
     )
 
 
-def _ends(reading: Reading, *, rate: bool) -> tuple[float, float]:
-    """The interval of what is drawn; of a latency that may be nothing, a rate has no end."""
-    low, high = reading.ci95_ms or (reading.ms, reading.ms)
-    return (
-        (1000.0 * reading.items / high, 1000.0 * reading.items / low if low > 0 else math.inf) if rate else (low, high)
-    )
-
-
 def _apart(sizes: Sequence[int], octaves: float) -> list[int]:
-    """Those sizes whose labels do not overlap, the largest among them."""
+    """Return the sizes with labels that do not overlap; the largest is among them."""
     kept: list[int] = []
     for size in reversed(sizes):
         if not kept or math.log2(kept[-1] / size) / octaves >= _CLOSE:
@@ -172,6 +164,6 @@ def _apart(sizes: Sequence[int], octaves: float) -> list[int]:
 
 
 def _step(least: float) -> float:
-    """The next of 1, 2, 2.5 and 5 times a power of ten."""
+    """Return the next of 1, 2, 2.5 and 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(least))
     return next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= 0.999 * least)

@@ -1,4 +1,4 @@
-"""Estimates beside ground truth, for a zoo of models."""
+"""Estimates against measured latencies, for many models."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _draw_latencies(axes: Axes, models: Sequence[Estimate]) -> None:
 
 def _draw_ratios(axes: Axes, models: Sequence[Estimate]) -> None:
     plain_axes(axes, grid="x")
-    axes.set_xlabel("constructed / measured (±10 % shaded)")
+    axes.set_xlabel("constructed / measured (±10% shaded)")
     axes.axvspan(0.9, 1.1, color="#E8F5E9", zorder=0)
     axes.axvline(1, color=GREY, linewidth=1)
     ends = [_NARROWEST[0], _NARROWEST[1]]
@@ -97,7 +97,7 @@ def _draw_ratios(axes: Axes, models: Sequence[Estimate]) -> None:
 
 
 def _explain_ratios(axes: Axes, models: Sequence[Estimate]) -> None:
-    """A legend of what is drawn: colours for what the machine did, a hollow square for two sessions."""
+    """Draw the legend: colours for a quiet or disturbed machine, a hollow square for separate sessions."""
     kinds = (
         ("quiet", GREEN, GREEN, any(not model.disturbed for model in models)),
         ("disturbed, by how much", RED, RED, any(model.disturbed for model in models)),
@@ -120,7 +120,7 @@ def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[f
 
 
 def _log_where_wide(axes: Axes, values: Sequence[float]) -> None:
-    """A logarithmic axis where values differ by more than a factor of ten, else one that starts at zero."""
+    """Make an axis logarithmic if values differ by more than a factor of ten; else it starts at zero."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     positive = [value for value in values if value > 0]

@@ -23,7 +23,7 @@ GREY = "#9AA0A6"
 
 
 def new_figure(width: float, height: float, *, title: str = "") -> Figure:
-    """An empty figure of the given size in inches; text is laid out so that nothing overlaps or is cut."""
+    """Return an empty figure of the given size in inches; text neither overlaps nor is cut."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -36,7 +36,7 @@ def new_figure(width: float, height: float, *, title: str = "") -> Figure:
 
 
 def plain_axes(axes: Axes, *, grid: str) -> None:
-    """Take away what carries no value: the frame, and the grid lines but those along ``grid`` (``x`` or ``y``)."""
+    """Remove the frame, and all grid lines except along ``grid`` (``x`` or ``y``)."""
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     axes.set_axisbelow(True)
@@ -44,7 +44,7 @@ def plain_axes(axes: Axes, *, grid: str) -> None:
 
 
 def shorten(text: str, width: int) -> str:
-    """The text in at most ``width`` characters; the middle goes, since names differ at their ends."""
+    """Cut the middle of a text to at most ``width`` characters, since names differ at their ends."""
     if len(text) <= width:
         return text
     head = (width - 1) // 2
@@ -52,11 +52,11 @@ def shorten(text: str, width: int) -> str:
 
 
 def save(figure: Figure, path: Path | str) -> Path:
-    """Write a figure as PNG or SVG (or whatever else the suffix names); the same figure gives the same bytes.
+    """Write a figure as PNG, SVG or another format of matplotlib; equal figures give equal bytes.
 
     Raises:
         OSError: The file cannot be written.
-        ValueError: The suffix names no format that matplotlib writes.
+        ValueError: The suffix is not a format of matplotlib.
     """
     from matplotlib import rc_context
 

@@ -1,7 +1,7 @@
-"""Ratios of latencies with their intervals, and what they are worth: one row per model or brick (a forest plot).
+"""Forest plot: ratios of latencies with their intervals, and gains, one row per model or brick.
 
-What is less certain is drawn with less ink: hollow where both sides were measured apart, hatched where there is no
-ratio, or where a gain may be chance.
+Less certain rows have less ink: hollow if both sides were measured separately, hatched without a ratio or if a gain may
+be chance.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class Rival:
     """One row.
 
     Attributes:
-        label: What is compared.
-        ratio: Other latency / base latency; None where it is not known.
+        label: Name of the row.
+        ratio: Other latency / base latency; None if it is unknown.
         ci95: Its interval.
-        verdict: ``SAME``, ``FASTER``, ``SLOWER`` or ``UNCLEAR``; None where there is none.
-        gain_ms: What the base would gain if it were as fast; None where that is not known.
-        apart: Whether both sides were measured in different runs.
-        doubtful: Whether the gain may be chance.
+        verdict: ``SAME``, ``FASTER``, ``SLOWER`` or ``UNCLEAR``; None without one.
+        gain_ms: Saving of the base if it were as fast; None if it is unknown.
+        apart: True if both sides were measured in different runs.
+        doubtful: True if the gain may be chance.
     """
 
     label: str
@@ -56,14 +56,14 @@ class Rival:
 
 
 def forest(rivals: Sequence[Rival], *, minimum_effect: float, base: str, title: str, gain: str) -> Figure:
-    """Ratios on the left, on a logarithmic axis; gains on the right.
+    """Draw ratios on the left, on a logarithmic axis, and gains on the right.
 
     Args:
         rivals: The rows, the first on top.
         minimum_effect: Relative difference that matters; shaded.
         base: Name of the base.
-        title: What is compared.
-        gain: What the gains are of.
+        title: Title of the plot.
+        gain: Label of the gains.
     """
     figure = new_figure(11, row_height(len(rivals)) + 0.3, title=title)
     ratios, gains = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
@@ -114,7 +114,7 @@ def _draw_ratios(axes: Axes, rivals: Sequence[Rival], minimum_effect: float) -> 
 
 
 def _explain(figure: Figure, rivals: Sequence[Rival]) -> None:
-    """The legend: of what is drawn, and of nothing else."""
+    """Draw the legend of the marks in the plot."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -144,7 +144,7 @@ def _explain(figure: Figure, rivals: Sequence[Rival]) -> None:
 
 
 def _mark(axes: Axes, reach: float) -> None:
-    """Marks at ratios that people think in, few enough to be read."""
+    """Return a few round ratios as ticks."""
     shown = [step for step in _STEPS if step <= reach][-3:]
     axes.set_xticks([1.0, *shown, *(1 / step for step in shown)])
     axes.set_xticklabels(["1", *(f"{step:g}" for step in shown), *(f"1/{step:g}" for step in shown)])
@@ -175,7 +175,7 @@ def _draw_gains(axes: Axes, rivals: Sequence[Rival]) -> None:
 
 
 def _reach(gains: Sequence[float]) -> float:
-    """The longest bar: of the longest gain, unless that is much longer than the usual one."""
+    """Return the length of the axis of gains; a single very long bar is cut."""
     lengths = sorted(map(abs, gains))
     return min(lengths[-1], _LONGEST * lengths[len(lengths) // 2])
 

@@ -1,6 +1,6 @@
-"""The runs of a model over time: latencies with their levels and changes, versions, and what the machine did meanwhile.
+"""The runs of a model over time: latencies, levels, changes, versions, and the state of the machine.
 
-Runs stand at equal distances, whatever the time between them: nights and weeks without a run would squeeze the rest.
+Runs have equal distances: nights and weeks without a run would squeeze the others.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _LABELS = 8
 
 
 def over_time(row: ModelHistory, *, title: str) -> Figure:
-    """Latencies above, the machine below, run by run.
+    """Draw latencies above and the machine below, run by run.
 
     Args:
         row: A model with runs.
-        title: What they are of.
+        title: Title of the plot.
     """
     figure = new_figure(11, 6.2 if row.machine else 4.2, title=title)
     if row.machine:
@@ -96,7 +96,7 @@ def _draw_latencies(axes: Axes, row: ModelHistory, versions: Sequence[tuple[int,
 
 
 def _write(axes: Axes, at: float, height: float, text: str, colour: str, *, hollow: bool = False) -> None:
-    """Text beside a run; to its left where the plot would end."""
+    """Write text to the right of a run, or to its left near the end of the plot."""
     low, high = axes.get_xlim()
     left = at > (low + high) / 2
     axes.text(

@@ -20,11 +20,11 @@ _NAMED_STEPS = 6
 
 
 def latency_by_layer(steps: Sequence[SequenceLatency], *, title: str) -> Figure:
-    """Latency of every sequence in the model's order; a strip below marks the critical path.
+    """Draw the latency of every sequence in the model's order; a strip below marks the critical path.
 
     Args:
         steps: The model's sequences, in order.
-        title: Name of the model and what was measured.
+        title: Title of the plot.
 
     Returns:
         A figure with two axes that share the layer index: latencies above, the critical path below.
@@ -60,7 +60,7 @@ def _draw_bars(axes: Axes, steps: Sequence[SequenceLatency]) -> None:
     plain_axes(axes, grid="y")
     axes.set_ylabel("latency (ms)")
     slowest = max((step.latency_ms or 0.0 for step in steps), default=0.0)
-    for critical, colour, label in ((True, ORANGE, "on the critical path"), (False, BLUE, "beside it")):
+    for critical, colour, label in ((True, ORANGE, "on the critical path"), (False, BLUE, "elsewhere")):
         drawn = [step for step in steps if step.on_path is critical and step.latency_ms is not None]
         if drawn:
             axes.bar(
@@ -95,7 +95,7 @@ def _draw_strip(axes: Axes, steps: Sequence[SequenceLatency]) -> None:
 
 
 def _name_slowest(axes: Axes, steps: Sequence[SequenceLatency]) -> None:
-    """Write the names of the slowest steps above their bars, where no taller bar stands in the label's way."""
+    """Write the names of the slowest steps above their bars, unless a taller bar covers the label."""
     heights = [(_centre(step), step.latency_ms, "+".join(step.op_types)) for step in steps]
     measured = [(centre, height, label) for centre, height, label in heights if height is not None]
     if not measured:
@@ -133,11 +133,11 @@ _BROAD = 0.62
 
 
 def waterfall(causes: Sequence[CauseRow], *, title: str) -> Figure:
-    """Totals, and between them what each cause adds or takes off; whiskers are 95 % intervals.
+    """Draw totals, and between them the contribution of each cause; whiskers are 95 % intervals.
 
     Args:
-        causes: The rows, from the top. Those that are not known, or not counted, have no row: they are named below.
-        title: Name of the model and what was measured.
+        causes: The rows, from the top; unknown or uncounted ones are only named below.
+        title: Title of the plot.
 
     Returns:
         A figure with one axes.
@@ -184,7 +184,7 @@ def _draw_falls(axes: Axes, bars: Sequence[CauseBar]) -> None:
     if sure:
         ends, rows, halves = zip(*sure, strict=True)
         axes.errorbar(
-            ends, rows, xerr=halves, fmt="none", ecolor=_INK, elinewidth=1.1, capsize=2.5, label="95 % interval"
+            ends, rows, xerr=halves, fmt="none", ecolor=_INK, elinewidth=1.1, capsize=2.5, label="95% interval"
         )
     if bars:
         axes.axvline(0.0, color=_INK, linewidth=0.8)
@@ -192,7 +192,7 @@ def _draw_falls(axes: Axes, bars: Sequence[CauseBar]) -> None:
 
 
 def _write_values(axes: Axes, bars: Sequence[CauseBar]) -> None:
-    """The numbers in a column of their own, right of the axes."""
+    """Write the numbers in a column, right of the axes."""
     right = max((max(bar.begin, bar.end + (bar.cause.half_ms or 0.0)) for bar in bars), default=1.0) or 1.0
     left = min((min(bar.begin, bar.end - (bar.cause.half_ms or 0.0)) for bar in bars), default=0.0)
     axes.set_xlim(min(0.0, left * 1.05), right * 1.03)

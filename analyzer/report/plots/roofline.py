@@ -30,10 +30,10 @@ class RooflineDot:
 
     Attributes:
         kind: Its operators, which decide the colour.
-        flops: Of one execution; 0 where it only moves or compares.
-        bytes: Of one execution; positive.
-        latency_ms: Of one execution; positive.
-        share: Of the model's time, 0 to 1.
+        flops: Arithmetic of one execution; 0 for copies and comparisons.
+        bytes: Bytes of one execution; positive.
+        latency_ms: Latency of one execution; positive.
+        share: Share of the model's time, 0 to 1.
     """
 
     kind: str
@@ -72,12 +72,12 @@ class Roof:
 
 
 def roofline_chart(dots: Sequence[RooflineDot], roof: Roof, *, title: str) -> Figure:
-    """Arithmetic against its intensity on the right; on the left the bandwidth of bricks without arithmetic.
+    """Draw arithmetic against its intensity on the right, and the bandwidth of bricks without arithmetic on the left.
 
     Args:
-        dots: One per brick; none may be empty of bytes or time.
+        dots: One per brick, each with bytes and time.
         roof: The ceilings, as lines.
-        title: Name of the model and what was measured.
+        title: Title of the plot.
 
     Returns:
         A figure with two axes, both logarithmic.
@@ -92,7 +92,7 @@ def roofline_chart(dots: Sequence[RooflineDot], roof: Roof, *, title: str) -> Fi
 
 
 def _colours(dots: Sequence[RooflineDot]) -> dict[str, str]:
-    """Colour by kind; those that take most time have one of their own, the others are grey."""
+    """Return the colour of each kind; kinds with little time are grey."""
     shares: dict[str, float] = {}
     for dot in dots:
         shares[dot.kind] = shares.get(dot.kind, 0.0) + dot.share
@@ -131,7 +131,7 @@ def _draw_computing(axes: Axes, dots: Sequence[RooflineDot], roof: Roof, colours
 
 
 def _label_slope(axes: Axes, name: str, bandwidth: float, begin: float, *, below: bool) -> None:
-    """The name and value of a bandwidth along its line, where the line begins; that of the lowest line below it."""
+    """Write name and value of a bandwidth along the begin of its line; for the lowest line, below it."""
     axes.annotate(
         f"{name} {bandwidth:.3g} GB/s", (begin, begin * bandwidth), xytext=(20, -6) if below else (6, 8),
         textcoords="offset points", rotation=45, rotation_mode="anchor", transform_rotates_text=True, ha="left",
@@ -140,7 +140,7 @@ def _label_slope(axes: Axes, name: str, bandwidth: float, begin: float, *, below
 
 
 def _draw_moving(axes: Axes, dots: Sequence[RooflineDot], roof: Roof, colours: Mapping[str, str]) -> None:
-    """GB/s of what computes nothing that counts, side by side by its kind."""
+    """Draw the GB/s of bricks without arithmetic, in columns by kind."""
     plain_axes(axes, grid="y")
     axes.set_yscale("log")
     axes.set_ylabel("GB/s")

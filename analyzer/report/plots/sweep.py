@@ -40,7 +40,7 @@ def unique_share(models: Sequence[ModelShare], *, title: str) -> Figure:
     longest = max((model.sequences for model in models), default=0) or 1
     for row, model in enumerate(models):
         if model.sequences:
-            text = f"{model.unique} of {model.sequences}  ({100 * model.unique / model.sequences:.0f} %)"
+            text = f"{model.unique} of {model.sequences}  ({100 * model.unique / model.sequences:.0f}%)"
             axes.text(model.sequences + longest * 0.01, row, text, va="center", fontsize=8, color="#37474F")
     name_rows(axes, [model.name for model in models])
     axes.set_xlim(0, longest * 1.25)
@@ -50,12 +50,12 @@ def unique_share(models: Sequence[ModelShare], *, title: str) -> Figure:
 
 
 def similarity_grid(names: Sequence[str], matrix: Sequence[Sequence[float]], *, title: str) -> Figure:
-    """Jaccard similarity of every two models' sets of bricks (DLBricks, Fig. 7).
+    """Draw the Jaccard similarity of the brick sets of every two models (DLBricks, Fig. 7).
 
     Args:
         names: Names of the models.
         matrix: Similarities from 0 to 1, in the order of the names.
-        title: What is compared.
+        title: Title of the plot.
     """
     count = len(names)
     side = max(4.5, 2.6 + (0.42 if count <= _WRITTEN_CELLS else 0.24) * count)
@@ -89,8 +89,8 @@ class Reading:
     Attributes:
         length: The length.
         ms: Latency.
-        ci95_ms: Its interval; None where it is not known.
-        items: What one execution makes or takes, for throughput.
+        ci95_ms: Its interval; None if it is unknown.
+        items: Items of one execution, for the throughput.
     """
 
     length: int
@@ -98,10 +98,16 @@ class Reading:
     ci95_ms: tuple[float, float] | None
     items: int
 
-    @property
-    def per_s(self) -> float:
-        """Throughput."""
-        return 1000.0 * self.items / self.ms
+    def height(self, *, rate: bool) -> float:
+        """Return the latency in ms, or throughput per second."""
+        return 1000.0 * self.items / self.ms if rate else self.ms
+
+    def ends(self, *, rate: bool) -> tuple[float, float] | None:
+        """Return its interval; a rate is at most a thousand times its value, since a latency may be near zero."""
+        if self.ci95_ms is None or not rate:
+            return self.ci95_ms
+        low, high = self.ci95_ms
+        return 1000.0 * self.items / high, 1000.0 * self.items / max(low, self.ms * 1e-3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +115,14 @@ class Sweep:
     """One model against one of its dimensions.
 
     Attributes:
-        title: What it is.
-        label: What the dimension counts.
-        unit: What throughput counts.
-        measured: Where it was measured, in order.
-        between: What is read between, the measured lengths among it, in order.
-        bounds: The lower bound where it is known, in order.
-        read: Lengths of which bricks were read between others; in order, and among ``between``.
-        joined: ``between`` holds nothing else: the line only joins them.
+        title: Title of its column.
+        label: Unit of the dimension.
+        unit: Unit of the throughput.
+        measured: Measured lengths, in order.
+        between: Measured and interpolated lengths, in order.
+        bounds: Known lower bounds, in order.
+        read: Lengths with interpolated bricks; in order, and part of ``between``.
+        joined: True if ``between`` has only measured lengths: the line only joins them.
     """
 
     title: str
@@ -130,11 +136,13 @@ class Sweep:
 
 
 def sweeps(found: Sequence[Sweep], *, title: str) -> Figure:
-    """Latency above and throughput below, one column per sweep; dots are measured, rings, lines and bands interpolated.
+    """Draw latency above and throughput below, one column per sweep.
+
+    Dots are measured; rings, lines and bands are interpolated.
 
     Args:
         found: The sweeps, each with at least one length.
-        title: What was measured.
+        title: Title of the plot.
     """
     figure = new_figure(5.2 * len(found), 6.4, title=title)
     for column, sweep in zip(figure.subplots(2, len(found), sharex="col", squeeze=False).T, found, strict=True):
@@ -155,33 +163,18 @@ def _draw(axes: Axes, sweep: Sweep, *, rate: bool) -> None:
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_locator(NullLocator())
-    line = [(reading.length, _height(reading, rate=rate)) for reading in sweep.between]
+    line = [(reading.length, reading.height(rate=rate)) for reading in sweep.between]
     axes.plot(*zip(*line, strict=True), color=BLUE, linewidth=1.2, label="_" if sweep.joined else "interpolated")
-    known = [
-        (reading.length, _bounds(reading, reading.ci95_ms, rate=rate))
-        for reading in sweep.between
-        if reading.ci95_ms is not None
-    ]
+    known = [(reading.length, ends) for reading in sweep.between if (ends := reading.ends(rate=rate)) is not None]
     if known:
         lengths, lows, highs = zip(*((length, *bounds) for length, bounds in known), strict=True)
-        axes.fill_between(lengths, lows, highs, color=BLUE, alpha=0.15, linewidth=0, label="95 % interval")
+        axes.fill_between(lengths, lows, highs, color=BLUE, alpha=0.15, linewidth=0, label="95% interval")
     if sweep.bounds:
-        lowest = [(reading.length, _height(reading, rate=rate)) for reading in sweep.bounds]
+        lowest = [(reading.length, reading.height(rate=rate)) for reading in sweep.bounds]
         axes.plot(*zip(*lowest, strict=True), "_", color=GREY, markersize=13, markeredgewidth=2, label="fastest bricks")
     for some, filled, label in (sweep.measured, BLUE, "from measured bricks"), (sweep.read, "white", "interpolated"):
-        dots = [(reading.length, _height(reading, rate=rate)) for reading in some]
+        dots = [(reading.length, reading.height(rate=rate)) for reading in some]
         if dots:
             axes.plot(*zip(*dots, strict=True), "o", color=BLUE, markerfacecolor=filled, markersize=5, label=label)
-    highest = max(_height(reading, rate=rate) for reading in (*sweep.measured, *sweep.read))
+    highest = max(reading.height(rate=rate) for reading in (*sweep.measured, *sweep.read))
     axes.set_ylim(0, min(axes.get_ylim()[1], _TALLEST * highest))
-
-
-def _height(reading: Reading, *, rate: bool) -> float:
-    return reading.per_s if rate else reading.ms
-
-
-def _bounds(reading: Reading, ci95_ms: tuple[float, float], *, rate: bool) -> tuple[float, float]:
-    low, high = ci95_ms
-    if not rate:
-        return low, high
-    return 1000.0 * reading.items / high, 1000.0 * reading.items / max(low, reading.ms * 1e-3)

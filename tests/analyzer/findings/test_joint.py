@@ -55,10 +55,8 @@ def test_the_answer_states_what_findings_give_together() -> None:
 
     lines = "\n".join(analyze_answer(AnalyzeReport((row,))).summary)
 
-    assert lines.startswith(
-        "model: all proven rewrites together save 20.000 ms (18.000 to 22.000), 20%: planted, planted"
-    )
-    assert "as long as 4 runs" in lines
+    assert lines.startswith("model: all proven rewrites together save 20.0 ms (18.0 to 22.0), 20%: planted, planted")
+    assert "4.0 inferences" in lines
     assert lines.count("the most that there could be") == 1
     assert row.largest_share == pytest.approx(0.05)
     assert row.record()["joint"]["saving_ms"] == pytest.approx(20)

@@ -57,7 +57,7 @@ def test_where_the_probes_moved_too_it_is_the_machine(nights):
         # Our own networks alone show the machine too; of a new runtime they are no witness, for they run in it.
         ({"probe": False}, {"ms": 1.08, "reference_us": 2.16}, Cause.MACHINE, "the machine and not the runtime"),
         ({"probe": False}, {"ms": 1.08, "reference_us": 2.16, "version": "1.31.0"}, Cause.VERSIONS,
-         "whether the machine moved is not known"),
+         "it is unknown if the machine changed"),
         ({}, {"version": "1.31.0", "machine": 1.08}, Cause.UNKNOWN, "both may be"),
         ({}, {"ms": 0.93}, Cause.UNKNOWN, "no recorded version changed, and the machine did not move with it"),
         ({}, {"ms": 1.06, "kernel": "6.2"}, Cause.VERSIONS, "kernel 6.1 → 6.2"),  # of the system

@@ -282,7 +282,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(st
     for command in (("reproduce", file, "--suite", stated.suite.path, "--here"), ("manifest", stated.suite.path)):
         for out, message in [
             ("nowhere/again.json", "the folder of nowhere/again.json does not exist"),
-            (here, "is a dir"),
+            (here, " is a folder"),
         ]:
             done = cli(*command, "-o", out)
             assert done.code == 2

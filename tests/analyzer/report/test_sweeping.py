@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from dlbricks.analyzer.estimation.estimates import Estimates
-from dlbricks.analyzer.report.drawing import draw_estimates, draw_sweeps
+from dlbricks.analyzer.report.drawing import plots, sweep_plots
 from dlbricks.analyzer.report.plots.sweep import sweeps
 from dlbricks.analyzer.report.sweeping import sweep, sweep_lines, sweeps_of
 from dlbricks.constructor import Estimate
@@ -31,7 +31,7 @@ def test_a_dimension_or_a_batch_that_varies_is_a_sweep() -> None:
     assert list(found) == ["a-seq", "b-batch"]
     lengths, batches = found.values()
     assert [(one.length, one.ms, one.items) for one in lengths.measured] == [(8, 8.0, 1), (16, 16.0, 1), (32, 32.0, 1)]
-    assert [(one.length, one.per_s) for one in batches.measured] == [(1, 1000 / 11), (4, 4000 / 14)]
+    assert [(one.length, one.height(rate=True)) for one in batches.measured] == [(1, 1000 / 11), (4, 4000 / 14)]
     assert lengths.between == lengths.measured
 
 
@@ -69,8 +69,14 @@ def test_a_table_and_a_plot_show_no_bound_above_the_estimate_beside_it() -> None
 def test_estimates_of_one_sweep_are_drawn_as_one(tmp_path: Path) -> None:
     known = [estimate("a", 1.0 * n, seq=n) for n in (8, 16)]
 
-    assert draw_estimates(known, tmp_path / "one.png") == [tmp_path / "one.png"]
-    assert "sweep-a-seq.png" in {path.name for path in draw_estimates(known, tmp_path / "all")}
+    drawn = plots(Estimates(tuple(known)))
+
+    assert drawn.write(tmp_path / "one.png") == [tmp_path / "one.png"]
+    assert drawn.main == "sweep-a-seq"
+    assert "sweep-a-seq.png" in {path.name for path in drawn.write(tmp_path / "all")}
+    assert len(drawn.figure("sweep-a-seq").axes) == len(drawn.figure().axes) == 2
+    with pytest.raises(UsageError, match="there is no plot 'other'; plots: estimates"):
+        drawn.figure("other")
 
 
 def test_a_plot_shows_latency_and_throughput_with_their_intervals(tmp_path: Path) -> None:
@@ -85,6 +91,6 @@ def test_a_plot_shows_latency_and_throughput_with_their_intervals(tmp_path: Path
     assert list(rate.lines[1].get_ydata()) == pytest.approx([100.0] * 3)
     assert latency.collections  # the band
     nothing = sweep(Curve(()), title="", label="", unit="", items=lambda _: 1)
-    assert not draw_sweeps([nothing], tmp_path / "none.png", name="a", title="")
+    assert not sweep_plots([nothing], name="a", title="").names
     with pytest.raises(UsageError):
-        draw_sweeps([made], tmp_path / "a.txt", name="a", title="")
+        sweep_plots([made], name="a", title="").write(tmp_path / "a.txt")

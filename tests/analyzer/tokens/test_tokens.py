@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from dlbricks.analyzer.report.tables import render
-from dlbricks.analyzer.tokens import Tokens, draw_tokens, lengthy, pair, tokens, tokens_answer
+from dlbricks.analyzer.tokens import Tokens, lengthy, pair, token_plots, tokens, tokens_answer
 from dlbricks.db import Store
 from dlbricks.errors import ModelNotFound, UnboundDimension, UsageError
 from dlbricks.models.dimensions import DimensionKind
@@ -59,18 +59,18 @@ def test_the_answer_says_what_is_measured_and_what_is_not(
 
     assert "not measured" in render(tokens_answer(nothing))
     assert not nothing.complete
-    assert not draw_tokens(nothing, here / "nothing.png")
+    assert not token_plots(nothing).names
     assert not found.complete
-    assert "step: past_length=33 to 48 lies beyond 8 to 32, and is not extrapolated" in text
+    assert "step: past_length=33 to 48 is outside 8 to 32, and is not extrapolated" in text
     assert "1 length left out" in text
     assert record["results"][1]["total_ms"] is None
     assert record["results"][1]["ttft_interpolated"] is True
     assert [point["length"] for point in record["curves"]["step"]["points"]] == [8, 16, 32]
     assert [one["length"] for one in record["curves"]["step"]["left_out"]] == [16]
     assert list(found.frame()["prompt"]) == [8, 20]
-    assert draw_tokens(found, here / "tokens.png") == [here / "tokens.png"]
-    with pytest.raises(UsageError, match="no image file"):
-        draw_tokens(found, here / "tokens.txt")
+    assert token_plots(found).write(here / "tokens.png") == [here / "tokens.png"]
+    with pytest.raises(UsageError, match="not an image file"):
+        token_plots(found).write(here / "tokens.txt")
 
 
 def test_without_lengths_they_are_doubled_from_the_shortest_that_is_needed(decoder: Decoder) -> None:
@@ -103,7 +103,7 @@ def test_dimensions_are_found_or_named(decoder: Decoder) -> None:
 
 def test_a_pair_is_two_models_or_a_name_of_the_zoo(decoder: Decoder) -> None:
     assert [source.name for source in pair(["distilgpt2"])] == ["distilgpt2_prompt", "distilgpt2_step"]
-    with pytest.raises(UsageError, match="'resnet50' is no decoder of the zoo"):
+    with pytest.raises(UsageError, match="'resnet50' is not a decoder of the zoo"):
         pair(["resnet50"])
     with pytest.raises(ModelNotFound):
         pair([decoder[0], "nosuch"])

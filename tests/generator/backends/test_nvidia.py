@@ -160,7 +160,7 @@ def test_the_list_has_a_row_for_each_device(cli, lack, monkeypatch):
     assert row["reasons"] == {"cpu": None, "cuda": lack}
     on_gpu = {name: value for name, value in row["options"].items() if name != "onednn"}
     assert row["options_by_device"] == {"cpu": row["options"], "cuda": on_gpu | {"tf32": "off", "benchmark": "off"}}
-    assert "options of torch on cuda, beside these: tf32=off benchmark=off" in cli("backends", "list").out.splitlines()
+    assert "options of torch on cuda, other values: tf32=off benchmark=off" in cli("backends", "list").out.splitlines()
     assert [[cell.strip() for cell in line if cell.strip()] for line in table] == [
         ["torch", "cpu", "yes", "-", f"torch {version('torch')}"],
         ["torch", "cuda", "no", lack, f"torch {version('torch')}"],

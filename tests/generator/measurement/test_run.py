@@ -57,6 +57,10 @@ def test_every_brick_is_measured_and_then_reused(ran, small_suite, small_models)
     again = run(small_suite, store=store, models=small_models, **{**QUICK, "cache": cache})
     assert (again.bricks, again.measured, again.reused, again.models) == (10, 0, 10, 1)
     assert again.run is None
+    assert list(report.frame().state) == ["measured"] * 11  # ten bricks, one model
+    assert list(again.frame().state) == ["reused"] * 11
+    assert set(report.frame().key) > set(small_suite.keys)
+    assert report.frame(inner=True).empty
 
 
 def test_a_measurement_says_how_it_came_about(ran, small_suite):

@@ -143,7 +143,7 @@
         { id: "operator", title: "Operator", value: (row) => row.brick.op, cell: (row) => [el("span", { class: "op" }, el("i", { class: `dot ${colour(row.brick.op, model)}` }), bdi(row.brick.op), row.path && branched ? el("span", { class: "path", title: "on the critical path" }, " ●") : null), row.brick.fused ? el("small", null, bdi(row.brick.fused)) : null].filter(Boolean) },
         { id: "shapes", title: "Reads [weight] → writes", kind: "shapes", value: (row) => `${row.brick.reads} → ${row.brick.writes}`, cell: (row) => bdi(`${row.brick.reads} → ${row.brick.writes}`) },
         { id: "ms", title: bricks ? "Each, ms" : "Time, ms", number: true, value: (row) => row.brick.ms, cell: (row) => fixed(row.brick.ms, digits) },
-        { id: "half_ms", title: "±95 %", number: true, kind: "pm", value: (row) => row.brick.half, cell: (row) => (row.brick.half === null ? "" : fixed(row.brick.half, digits)) },
+        { id: "half_ms", title: "±95%", number: true, kind: "pm", value: (row) => row.brick.half, cell: (row) => (row.brick.half === null ? "" : fixed(row.brick.half, digits)) },
         { id: "count", title: "×", number: true, value: (row) => row.brick.count, hint: "How often the brick occurs in the model" },
         ...(bricks ? [{ id: "total_ms", title: "All, ms", number: true, value: (row) => row.sum, cell: (row) => fixed(row.sum, broad) }] : []),
         { id: "share", title: "Share", number: true, kind: "share", value: (row) => (row.sum === null || !whole ? null : row.sum / total), cell: (row) => (row.sum === null || !whole ? "–" : meter(row.sum / total, colour(row.brick.op, model), most)), hint: "Of the sum of all layers" },
@@ -318,13 +318,13 @@
       lead.append(el("strong", null, percent(first.reduce((total, one) => total + one.share, 0))), ` of the time of all layers${open ? " that are measured" : ""} goes into `, el("strong", null, counted(first.length, "brick")));
       lead.append(", the first of them ", bdi(`${first[0].op} ${first[0].reads} → ${first[0].writes}`), `, which ${counted(first[0].models, "model")} ${first[0].models === 1 ? "has" : "have"}.`);
     }
-    if (far.length) lead.append(" Farthest from what the machine allows is ", el("strong", null, bdi(far[0].name)), `: ${ratio(far[0].headroom)} times its bound.`);
+    if (far.length) lead.append(" Farthest from what the machine allows is ", el("strong", null, bdi(far[0].name)), `: ${ratio(far[0].headroom)} times its roofline.`);
     const analysed = models.some((one) => one.findings !== null), bounded = far.length > 0;
     const index = new Map(models.map((one, number) => [one, number]));
     table(document.getElementById("models"), [
       { id: "model", title: "Model", kind: "layer", value: (row) => row.name, cell: (row) => [el("a", { href: `#m${index.get(row)}` }, bdi(row.name)), row.error ? el("small", null, bdi(row.error)) : null].filter(Boolean) },
       { id: "measured_ms", title: "Measured, ms", number: true, value: (row) => row.measured, cell: (row) => fixed(row.measured, 3) },
-      { id: "half_ms", title: "±95 %", number: true, kind: "pm", value: (row) => row.half, cell: (row) => (row.half === null ? "" : fixed(row.half, 3)) },
+      { id: "half_ms", title: "±95%", number: true, kind: "pm", value: (row) => row.half, cell: (row) => (row.half === null ? "" : fixed(row.half, 3)) },
       { id: "estimate_ms", title: "Estimate, ms", number: true, value: (row) => row.estimate, cell: (row) => fixed(row.estimate, 3) },
       { id: "ratio", title: "Ratio", number: true, value: (row) => row.ratio, cell: (row) => ratio(row.ratio), hint: "Estimate / measured" },
       ...(bounded ? [
@@ -337,7 +337,7 @@
       { id: "share", title: "Share", number: true, kind: "share", value: (row) => row.share, cell: (row) => (row.share === null ? "–" : meter(row.share, colour(row.first))) },
       ...(analysed ? [
         { id: "findings", title: "Findings", number: true, value: (row) => row.findings },
-        { id: "saving_ms", title: "Three largest, ms", number: true, value: (row) => row.saving, cell: (row) => ms(row.saving) },
+        { id: "saving_ms", title: "Proven, ms", number: true, value: (row) => row.saving, cell: (row) => ms(row.saving), hint: "All proven findings together" },
       ] : []),
     ], models, { label: "models", order: bounded ? "headroom" : "measured_ms", descending: true, first: 200, words: (row) => row.name.toLowerCase(), file: "models.csv", attributes: (row) => ({ "data-model": row.model, "data-measurement": row.measurement }) });
     table(document.getElementById("bricks"), [

@@ -25,7 +25,7 @@ def test_it_opens_without_a_word_on_the_console(reported: Reported, tmp_path: Pa
 
     rows, dots, jobs, leaves, fits = seen.value
     assert seen.console == []
-    assert rows == leaves == len(reported.sections[0].estimate.sequences)
+    assert rows == leaves == len(reported.sections[0].estimate.parts.sequences)
     assert dots > 0
     assert jobs >= rows
     assert fits
@@ -77,7 +77,7 @@ def test_bricks_are_the_layers_that_are_the_same(reported: Reported, tmp_path: P
     keys = visit(reported.page("branches"), script, tmp_path).value
 
     assert len(keys) == len(set(keys))
-    assert set(keys) == {part.key for part in reported.sections[0].estimate.sequences}
+    assert set(keys) == {part.key for part in reported.sections[0].estimate.parts.sequences}
 
 
 @pytest.mark.parametrize("dark", [False, True])

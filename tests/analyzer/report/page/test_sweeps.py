@@ -62,7 +62,7 @@ def test_the_page_has_a_sweep_with_its_table_and_charts(reported: Reported) -> N
     assert "branches against batch" in found.text
     assert "75% interpolated" in found.text
     assert "3 of " in found.text
-    assert "are not measured: they are read between batch = 1 and 4" in found.text
+    assert "are not measured but interpolated between batch = 1 and 4" in found.text
     dots = [attrs for tag, attrs in found.elements if tag == "circle"]
     assert [one["class"] for one in dots] == ["point", "ring", "point"] * 2
     assert found.text.count("Fastest bricks, ms") == 1
