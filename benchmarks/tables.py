@@ -285,10 +285,11 @@ def _trust(folder: Path) -> str:
         )
     found, link = read("calibrated-own")
     first, second = found["first"], found["second"]
+    held = f"{percent(second['later_held'])} of {second['later_models']}"
     rows.append([
         "Intervals after `system --calibrate`, one thread",
         f"{first['models']} models, {found['system']['cpu']}: fitted to one run, judged by the next {link}",
-        f"{percent(second['later_held'])} of {second['later_models']}, error of the method ± {percent(first['half_width'])}",
+        f"{held}, error of the method ± {percent(first['half_width'])}",
     ])  # fmt: skip
     for name, phases in (
         ("busy-high-t1-r3", "quiet and busy phases alternate"), ("busy-high-t1", "runs one after the other"),
