@@ -283,6 +283,14 @@ def _trust(folder: Path) -> str:
         rows.append(
             [f"Intervals that contain the measured latency, {threads}", f"other runs and families {link}", seen]
         )
+    found, link = read("calibrated-own")
+    first, second = found["first"], found["second"]
+    held = f"{percent(second['later_held'])} of {second['later_models']}"
+    rows.append([
+        "Intervals after `system --calibrate`, one thread",
+        f"{first['models']} models, {found['system']['cpu']}: fitted to one run, judged by the next {link}",
+        f"{held}, error of the method ± {percent(first['half_width'])}",
+    ])  # fmt: skip
     for name, phases in (
         ("busy-high-t1-r3", "quiet and busy phases alternate"), ("busy-high-t1", "runs one after the other"),
         ("busy-high-t2-r3", "quiet and busy phases alternate"), ("busy-high-t2", "runs one after the other"),
@@ -302,17 +310,23 @@ def _trust(folder: Path) -> str:
         right = sum(row["failed"] == (row["kind"] == "slower") for row in found["tries"])
         tested = f"{len(found['tries'])} tries, {percent(found['injected'])} slower or equal, quiet and busy {link}"
         rows.append([f"`compare OLD NEW --fail-on slower` is right, {threads} thread(s)", tested, f"{right} right"])
+    for path in sorted(folder.glob("equal-t*.json")):
+        found, link = read(path.stem)
+        claim = f"Proofs of a model against itself exclude zero in at most 5 %, {found['threads']} thread(s)"
+        rows.append(
+            [claim, f"{found['model']}, beside other programs {link}", f"{found['exclude_zero']} of {found['proofs']}"]
+        )
     found, link = read("sessions-runtime-g1-t1")
     beyond, count = found["beyond_5_percent"], len(found["models"])
     for of, what in (("model", "models"), ("bricks", "sums of bricks")):
         plain, allowed = (percent(beyond[of][name]) for name in ("p", "p_allowed"))
         rows.append([
             f"Sessions of a run differ no more than intervals allow, {what}",
-            f"F-test of {count} models, 5 % point {link}",
+            f"F-test of {count} models and runs, 5 % point {link}",
             f"{allowed} beyond it; {plain} without the scatter of processes",
         ])  # fmt: skip
     seen = f"{percent(beyond['ratio']['p'])} beyond it by time blocks, so that the session is the unit of this interval"
-    rows.append(["The same, ratio of estimate and model", f"F-test of {count} models, 5 % point {link}", seen])
+    rows.append(["The same, ratio of estimate and model", f"F-test of {count} models and runs, 5 % point {link}", seen])
     return _table(("claim", "tested on", "result"), rows)
 
 
