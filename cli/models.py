@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import os
@@ -325,25 +324,34 @@ _WARNED = 5
 """Models with a warning of their own."""
 
 
-def _warn_of_assumed(sources: Sequence[ModelSource]) -> None:
-    """Name the dimensions of files that nobody gave, with their values and the options that set them."""
+def assumed_dimensions(source: ModelSource) -> str:
+    """Return the dimensions of a file that nobody gave, with their values and the options that set them.
+
+    Empty for a model of the zoo, a complete file, and a broken one, which the command reports.
+    """
     from ..errors import DlbricksError
     from ..models.dimensions import DimensionKind
+
+    if source.path is None or source.problem is not None:
+        return ""
+    derived = {DimensionKind.BATCH, DimensionKind.TOTAL}  # 1 by default, and the sum of others
+    try:
+        kinds, given = source.open_dimensions(), dict(source.dims)
+        names = [name for name, kind in kinds.items() if kind not in derived and name not in given]
+        bound = source.skeleton().bound if names else {}
+    except DlbricksError:
+        return ""
+    values = ", ".join(f"{name}={bound[name]}" for name in names if name in bound)
+    options = shlex.join(word for name in names for word in ("--dim", f"{name}=N"))
+    return f"{values} assumed, since not given; set with {options}" if values else ""
+
+
+def _warn_of_assumed(sources: Sequence[ModelSource]) -> None:
+    """Write a warning for each file with assumed dimensions."""
     from .console import note
 
-    derived = {DimensionKind.BATCH, DimensionKind.TOTAL}  # 1 by default, and the sum of others
-    lines = []
-    for source in sources:
-        if source.path is None or source.problem is not None:
-            continue
-        with contextlib.suppress(DlbricksError):  # the command itself reports a broken model
-            kinds, given = source.open_dimensions(), dict(source.dims)
-            names = [name for name, kind in kinds.items() if kind not in derived and name not in given]
-            if names:
-                bound = source.skeleton().bound
-                values = ", ".join(f"{name}={bound[name]}" for name in names if name in bound)
-                options = shlex.join(word for name in names for word in ("--dim", f"{name}=N"))
-                lines.append(f"warning: {source.name}: {values} assumed, since not given; set with {options}")
+    assumed = ((source.name, assumed_dimensions(source)) for source in sources)
+    lines = [f"warning: {name}: {text}" for name, text in assumed if text]
     for line in lines[:_WARNED]:
         note(line)
     if len(lines) > _WARNED:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..analyzer.report.tables import MOST
-from ..errors import UsageError
+from ..errors import BackendError, ModelError, UsageError, WorkerError
 from .console import Reporter, answer, drawn, note
 from .models import (
     NEW_FILE,
     NEW_FOLDER,
+    assumed_dimensions,
     custom_ops_option,
     dimension,
     lengths,
@@ -368,6 +369,11 @@ def improve(*, out: Path | None, quiet: bool, form: str, **options: Any) -> None
     if sources[0].problem is not None:
         raise sources[0].problem
     wanted = {name: options[name] for name in ("budget_s", "threads", "noise_ok")}
-    with Reporter(quiet=quiet) as progress:
-        found = improve_model(sources[0], out, progress=progress, **wanted)
+    try:
+        with Reporter(quiet=quiet) as progress:
+            found = improve_model(sources[0], out, progress=progress, **wanted)
+    except (BackendError, ModelError, WorkerError) as error:
+        if assumed := assumed_dimensions(sources[0]):
+            raise ModelError(f"{sources[0].name} does not run with {assumed} ({error.message})") from error
+        raise
     answer(improve_answer(found), form, complete=found.complete)

@@ -143,7 +143,7 @@ def _explained(found: Finding) -> Iterator[str]:
         proof = found.proof
         before, after, saving = (milliseconds(value) for value in (proof.before_ms, proof.after_ms, proof.saving_ms))
         low, high = map(milliseconds, proof.ci95_ms)
-        yield f"    proven by alternating visits: {before} ms becomes {after} ms, {saving} ms less ({low} to {high})"
+        yield f"    proven, alternating: {before} ms before, {after} ms after, saves {saving} ms ({low} to {high})"
         yield f"    outputs differ by {proof.largest_error:.1g} of their largest value"
         if found.proof.artefact is not None:
             yield f"    written: {found.proof.artefact}"
