@@ -18,7 +18,7 @@ from ...models.skeleton import Skeleton
 from ...models.subgraphs import all_nodes, captures, is_standard
 from ..constants import element_number, tensor_array
 from ..inference.shapes import Inference, infer_types
-from .expansion import Carried, Expansion, ExpansionStep
+from .expansion import Expansion, ExpansionStep
 
 # The size of control flow after expansion, checked in advance.
 
@@ -315,7 +315,7 @@ class _Decisions:
             return False
         return all(name in inference.types for name in (*node.input, *node.output) if name)
 
-    def _carried(self, node: onnx.NodeProto) -> Carried | None:
+    def _carried(self, node: onnx.NodeProto) -> onnx.ValueInfoProto | None:
         """Return the input of the bare operator: the condition, or the smallest computed value."""
         inference = self._inference
         names = node.input[:1] if node.op_type == "If" else (*node.input, *captures(node))
@@ -328,7 +328,7 @@ class _Decisions:
             return None
         _, _, name = min(found)
         kind = inference.types[name]
-        return Carried(name, element_number(kind.dtype), kind.shape)
+        return onnx.helper.make_tensor_value_info(name, element_number(kind.dtype), kind.shape)
 
 
 def _spelled(course: Course) -> str:

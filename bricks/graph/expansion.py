@@ -29,21 +29,6 @@ _AXES_ARE_INPUTS = 13
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
-    """A value that a bare operator reads.
-
-    Attributes:
-        name: The value.
-        dtype: ONNX's number of its element type.
-        shape: Its static shape.
-    """
-
-    name: str
-    dtype: int
-    shape: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class ExpansionStep:
     """The expansion of one operator.
 
@@ -56,7 +41,7 @@ class ExpansionStep:
 
     output: str
     course: Course
-    bare: Carried | None = None
+    bare: ValueInfoProto | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +251,7 @@ class _ExpandedOperator:
         for slot, (values, output) in enumerate(zip(made, outputs[carried:], strict=True)):
             self._stack(values[::-1] if backward["output"][slot] else values, output, axes["output"][slot])
 
-    def _bare(self, course: Course, carried: Carried) -> None:
+    def _bare(self, course: Course, carried: ValueInfoProto) -> None:
         """Add the operator with empty bodies."""
         output = self.bare = self._expansion.fresh(f"{self._at}{BARE}")
         name = f"{label_of(self._node)}{BARE}"
@@ -279,13 +264,13 @@ class _ExpandedOperator:
             self.nodes.append(helper.make_node("If", [carried.name], [output], name=name, **branches))
             self._expansion.hand_out(helper.make_tensor_value_info(output, TensorProto.FLOAT, [1]))
             return
-        kept = helper.make_tensor_value_info("kept", carried.dtype, carried.shape)
+        kept = ValueInfoProto(name="kept", type=carried.type)
         goes_on = helper.make_tensor_value_info("goes_on", TensorProto.BOOL, [])
         trip = helper.make_tensor_value_info("trip", TensorProto.INT64, [])
         body = helper.make_graph([], "body", [trip, goes_on, kept], [goes_on, kept])
         trips = self._constant(np.array(course, np.int64), "trips")
         self.nodes.append(helper.make_node("Loop", [trips, "", carried.name], [output], name=name, body=body))
-        self._expansion.hand_out(helper.make_tensor_value_info(output, carried.dtype, carried.shape))
+        self._expansion.hand_out(ValueInfoProto(name=output, type=carried.type))
 
     # ------------------------------------------------------------------ bodies
 

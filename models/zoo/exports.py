@@ -174,11 +174,8 @@ def _empty(config: Any, batch: int, length: int, count: int) -> list[torch.Tenso
     return [torch.zeros(shape) for _ in range(count)]
 
 
-# ruff: noqa: TID251 - runs torch, in a process of its own
-
-
 _OPSET = 18  # the newest that the exporter writes without converting
-_IR_VERSION = 10  # the first with metadata on value infos, where the role of a weight stands
+_IR_VERSION = 10  # the first with metadata on value infos, for the role of a weight
 _QUIET_NAN = 0x7FC00000
 
 

@@ -256,7 +256,7 @@ _SEGMENTERS = (
            reassemble_hidden_size=384, neck_hidden_sizes=[48, 96, 192, 384], fusion_hidden_size=64),
 )  # fmt: skip
 
-# What earlier results have not seen; no family of theirs.
+# Families that earlier results do not include.
 _VISION_NEWCOMERS = (
     # Hiera-Tiny (Ryali et al. 2023, table 9; facebook/hiera-tiny-224-hf).
     vision("hiera_tiny", "transformer", "HieraForImageClassification", "HieraConfig", depths=[1, 2, 7, 2]),
@@ -327,7 +327,7 @@ _SPEECH = (
 
 _DECODED = Input("decoder_input_ids", "tokens", ("batch", "decoder_length"))
 
-# What earlier results have not seen; no family of theirs.
+# Families that earlier results do not include.
 _SIGNAL_NEWCOMERS = (
     # facebook/s2t-small-librispeech-asr, the defaults.
     general(_entry("s2t_small", "speech", "transformer", frames=400, decoder_length=32),
@@ -437,7 +437,7 @@ _ANSWERING = answering(
 
 _TOKENS = Input("input_ids", "tokens", ("batch", "sequence_length"))
 
-# What earlier results have not seen; no family of theirs.
+# Families that earlier results do not include.
 _TEXT_NEWCOMERS = (
     # YituTech/conv-bert-base, the defaults.
     encoder("convbert_base", "ConvBertModel", "ConvBertConfig"),

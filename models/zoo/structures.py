@@ -300,7 +300,7 @@ LIGHT_FILES = {
 }
 """Zoo name to the file's name in the onnx wheel."""
 
-_IR_VERSION = 10  # the first with metadata on value infos, where the role of a weight stands
+_IR_VERSION = 10  # the first with metadata on value infos, for the role of a weight
 _SHAPE_SLOTS = {("Reshape", 1), ("ConstantOfShape", 0)}  # operand slots of these files that want values, not weights
 
 

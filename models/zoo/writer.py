@@ -13,8 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 from ..skeleton import Skeleton, mark_weight
 from ..subgraphs import declared_shape, rename
 
-_OPSET = 17  # the first with LayerNormalization; what the exporters of the built-in architectures write
-_IR_VERSION = 10  # the first with metadata on value infos, where the role of a weight stands
+_OPSET = 17  # the first with LayerNormalization, as written by the exporters of the built-in architectures
+_IR_VERSION = 10  # the first with metadata on value infos, for the role of a weight
 
 
 def constant_bytes(model: onnx.ModelProto) -> int:

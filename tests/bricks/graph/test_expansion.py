@@ -9,7 +9,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from dlbricks.bricks.graph.control import size_of
-from dlbricks.bricks.graph.expansion import Carried, Expansion, ExpansionStep
+from dlbricks.bricks.graph.expansion import Expansion, ExpansionStep
 from dlbricks.models.control import Course
 from dlbricks.models.normal import normalise
 from speech import generation, speech_detector
@@ -24,7 +24,12 @@ def run(model: onnx.ModelProto, feeds: Feeds, count: int) -> list[np.ndarray]:
     return [np.asarray(value) for value in session.run(None, dict(feeds))][:count]
 
 
-def written_out(model: onnx.ModelProto, *rounds: Mapping[str, Course], bare: Carried | None = None) -> onnx.ModelProto:
+value = onnx.helper.make_tensor_value_info
+
+
+def written_out(
+    model: onnx.ModelProto, *rounds: Mapping[str, Course], bare: onnx.ValueInfoProto | None = None
+) -> onnx.ModelProto:
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     normal = normalise(copy, keep_weights=True).model
@@ -35,7 +40,9 @@ def written_out(model: onnx.ModelProto, *rounds: Mapping[str, Course], bare: Car
     return normal
 
 
-def same(model: onnx.ModelProto, feeds: Feeds, *rounds: Mapping[str, Course], bare: Carried | None = None) -> None:
+def same(
+    model: onnx.ModelProto, feeds: Feeds, *rounds: Mapping[str, Course], bare: onnx.ValueInfoProto | None = None
+) -> None:
     out = written_out(model, *rounds, bare=bare)
     left = {node.op_type for node in out.graph.node} & {"If", "Loop", "Scan"}
     assert not left or bare is not None
@@ -65,14 +72,14 @@ def audio(rate: int) -> Feeds:
 @pytest.mark.parametrize(("rate", "branch"), [(16000, "then"), (8000, "else")])
 def test_branches_of_a_speech_detector(rate: int, branch: str) -> None:
     same(speech_detector(), audio(rate), {"output": branch})
-    same(speech_detector(), audio(rate), {"output": branch}, bare=Carried("is_wide", onnx.TensorProto.BOOL, ()))
+    same(speech_detector(), audio(rate), {"output": branch}, bare=value("is_wide", onnx.TensorProto.BOOL, ()))
 
 
 @pytest.mark.parametrize("trips", [1, 7])
 def test_iterations_of_a_loop(trips: int) -> None:
     feeds = {name: RNG.standard_normal((1, 256), np.float32) for name in ("start", "bias")}
     same(generation(), feeds | {"steps": np.array(trips)}, {"end": trips})
-    same(generation(trips=trips), feeds, {"end": trips}, bare=Carried("start", onnx.TensorProto.FLOAT, (1, 256)))
+    same(generation(trips=trips), feeds, {"end": trips}, bare=value("start", onnx.TensorProto.FLOAT, (1, 256)))
 
 
 @pytest.mark.parametrize("trips", [1, 2, 50])
