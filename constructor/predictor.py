@@ -32,8 +32,8 @@ Weighted = Mapping[int, float]
 """Occurrences of bricks in a model."""
 
 _TREES = 100
-_NODE_NS = 500.0
-"""Latency of a minimal node in ns."""
+_NODE_NS, _KERNEL_NS = 500.0, 1500.0
+"""Latency in ns of a minimal node on a CPU, and of a minimal kernel on a GPU."""
 
 _FORK_NS = 4000.0
 """Time to hand work to the other threads of a pool and to wait for them."""
@@ -41,7 +41,7 @@ _FORK_NS = 4000.0
 _LEAST_NS = 100.0
 """Least latency in ns, for finite logarithms."""
 
-_TWIN_REACH = 0.1
+_EQUAL = 0.1
 """Distance of features, in logarithms, up to which bricks count as equal but for wiring and footprint class."""
 
 _USUAL = math.log(1e5)
@@ -59,19 +59,23 @@ class Machine:
         near: Bytes per nanosecond from caches.
         far: Bytes per nanosecond from memory.
         threads: Threads of the runtime.
+        node_ns: Latency of a minimal node.
     """
 
     compute: float
     near: float
     far: float
     threads: int
+    node_ns: float = _NODE_NS
 
     @classmethod
-    def of(cls, system: System, threads: int) -> Self:
+    def of(cls, system: System, device: str, threads: int) -> Self:
         """Return the rates of the instruction sets at 2.5 GHz, with usual bandwidths; the forest learns the rest.
 
         Measured ceilings vary between equal systems, and predictions would vary with them.
         """
+        if device != "cpu":
+            return cls(*_GPU, 1, _KERNEL_NS)
         wide = next((flops for name, flops in _FLOPS if any(isa.startswith(name) for isa in system.isa)), 16.0)
         return cls(2.5 * wide * threads, 20.0 * threads, 10.0 * math.sqrt(threads), threads)
 
@@ -86,8 +90,11 @@ class Machine:
         weights = features.weight_bytes / (self.far if level > 8 * _MIB else self.near)
         split = max((features.flops or 0) / self.compute, near, weights)
         # Work is split only if that pays: the pool then forks and joins.
-        return min(split * self.threads, split + _FORK_NS * (self.threads > 1)) + _NODE_NS
+        return min(split * self.threads, split + _FORK_NS * (self.threads > 1)) + self.node_ns
 
+
+_GPU = 3e4, 4e3, 2e3
+"""FLOPs and bytes per ns of a GPU: half of an H100's rates; the forest learns the rest."""
 
 _FLOPS = (("amx", 64.0), ("avx512", 64.0), ("avx2", 32.0), ("asimd", 16.0), ("neon", 16.0))
 """FLOPs of one core in one cycle by the widest instructions."""
@@ -140,7 +147,7 @@ def prior() -> tuple[Example, ...]:
         fields: dict[str, Any] = {name: _frozen(value) for name, value in place["system"].items()}
         system = System(**fields)
         origin = Origin(system.key, place["backend"], place["device"], place["threads"], place["dtype"])
-        places.append((origin, Machine.of(system, origin.threads)))
+        places.append((origin, Machine.of(system, origin.device, origin.threads)))
     examples = []
     for number, level, latency_ns, operator, flops, weights, read, written, *extents in record["rows"]:
         origin, machine = places[number]
@@ -345,22 +352,26 @@ class Belief:
     def __init__(self, guess: Guess, how: Calibration, *, familiar: bool) -> None:
         self._how = how
         self.log_ns = guess.log_ns.copy()
-        operators = np.unique(guess.operators, return_inverse=True)[1] if guess.operators else np.zeros(0)
         factors = np.array([how.operators.get(operator, 1.0) for operator in guess.operators])
         usual = np.exp(how.offset + how.slope * np.log(guess.spread + 0.02) + how.size * guess.log_ns) * factors
         sd = np.where(guess.seen, usual, np.maximum(usual, how.unseen))
-        same = operators[:, None] == operators[None, :]
-        numbers = guess.numbers.astype(np.float64)
-        squares = (numbers**2).sum(axis=1)
-        distances = np.maximum(squares[:, None] + squares[None, :] - 2 * numbers @ numbers.T, 0.0)
-        near = same * np.exp(-distances / (2 * how.reach**2))
-        twins = same * np.exp(-distances / (2 * _TWIN_REACH**2))
-        shared = how.alike * same + how.near * near + (1.0 - how.alike - how.near) * twins
-        self.covariance: Floats = shared * sd[:, None] * sd[None, :]
+        scale = np.exp(how.size * (guess.log_ns - _USUAL))
+        self.covariance: Floats = np.zeros((len(sd), len(sd)))
         if not familiar:
-            scale = np.exp(how.size * (guess.log_ns - _USUAL))
-            shared = how.system**2 + same * how.shift**2 + near * how.local**2 + twins * how.single**2
-            self.covariance += shared * scale[:, None] * scale[None, :]
+            self.covariance += how.system**2 * np.outer(scale, scale)
+        operators = np.array(guess.operators)
+        for operator in dict.fromkeys(guess.operators):
+            members = np.flatnonzero(operators == operator)
+            numbers = guess.numbers[members].astype(np.float64)
+            squares = (numbers**2).sum(axis=1)
+            distances = np.maximum(squares[:, None] + squares[None, :] - 2 * numbers @ numbers.T, 0.0)
+            near, equal = (np.exp(-distances / (2 * reach**2)) for reach in (how.reach, _EQUAL))
+            shared = how.alike + how.near * near + (1.0 - how.alike - how.near) * equal
+            block = shared * np.outer(sd[members], sd[members])
+            if not familiar:
+                local = how.shift**2 + how.local**2 * near + how.single**2 * equal
+                block += local * np.outer(scale[members], scale[members])
+            self.covariance[np.ix_(members, members)] += block
 
     @property
     def latencies_ns(self) -> Floats:
@@ -369,10 +380,11 @@ class Belief:
 
     def learn(self, place: int, latency_ns: float) -> None:
         """Add a measurement: it corrects and narrows correlated bricks."""
-        shared = self.covariance[:, place]
-        gain = shared / (shared[place] + self._how.measured**2)
-        self.log_ns = self.log_ns + gain * (math.log(max(latency_ns, _LEAST_NS)) - self.log_ns[place])
-        self.covariance = self.covariance - np.outer(gain, shared)
+        touched = np.flatnonzero(self.covariance[:, place])  # bricks of its operator, or all of an unknown system
+        shared = self.covariance[touched, place]
+        gain = shared / (self.covariance[place, place] + self._how.measured**2)
+        self.log_ns[touched] += gain * (math.log(max(latency_ns, _LEAST_NS)) - self.log_ns[place])
+        self.covariance[np.ix_(touched, touched)] -= np.outer(gain, shared)
 
     def total(self, bricks: Weighted, known_ns: float = 0.0) -> Total:
         """Return the latency of a model.
@@ -416,7 +428,8 @@ class Belief:
             target: Wanted half-width of the logarithm.
             left_s: Available seconds.
         """
-        imagined = copy(self)  # ``learn`` makes new arrays
+        imagined = copy(self)
+        imagined.log_ns, imagined.covariance = self.log_ns.copy(), self.covariance.copy()
         chosen: list[int] = []
         while True:
             totals = [imagined.total(bricks, known_ns) for bricks, known_ns in models]

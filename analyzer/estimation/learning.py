@@ -79,6 +79,7 @@ def learn(store: Store, choice: Choice) -> Learned | None:
     """
     threads, stack = choice.conditions.threads, choice.stack
     origin = Origin(choice.system_key, stack.backend, stack.device, threads, choice.conditions.dtype)
+    machine = Machine.of(choice.system, stack.device, threads)
     shipped, stored = prior(), _stored(store, stack.device)
     for same in _TIERS:
         ours, theirs = _alike(shipped, origin, same), _alike(stored, origin, same)
@@ -87,7 +88,7 @@ def learn(store: Store, choice: Choice) -> Learned | None:
             taken = [*ours, *theirs[:kept_to]]
             familiar = len(_alike(taken, origin, _TIERS[0])) >= _ENOUGH
             own = _alike(theirs[kept_to:] if familiar else stored, origin, _TIERS[0])
-            return Learned(_forest(taken), origin, Machine.of(choice.system, threads), familiar, tuple(own[-_ENOUGH:]))
+            return Learned(_forest(taken), origin, machine, familiar, tuple(own[-_ENOUGH:]))
     return None
 
 
@@ -101,7 +102,7 @@ def _stored(store: Store, device: str) -> list[Example]:
         Example(
             forms[brick.key],
             parse_level(brick.conditions.cache) or 0,
-            Machine.of(systems[brick.system], brick.conditions.threads),
+            Machine.of(systems[brick.system], device, brick.conditions.threads),
             brick.latency_ns if brick.undisturbed_ns is None else brick.undisturbed_ns,
             Origin(brick.system, stacks[brick.stack].backend, device, brick.conditions.threads, brick.conditions.dtype),
         )
