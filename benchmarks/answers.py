@@ -40,7 +40,7 @@ from facts import chosen
 from prediction import MORE, family_of
 
 _TARGETS = (0.2, 0.1, 0.05, 0.03)
-_VISITS = (1, 2, 3, 6, 12, 24)
+_VISITS = (2, 3, 6, 12, 24)
 _BUDGET_S = 600.0
 _LEAST = 0.01
 """Target if the budget decides."""
@@ -80,7 +80,7 @@ def answered(options: argparse.Namespace) -> dict[str, Any]:
     whole = options.models or options.prior_threads
     excluded = set() if whole else forms_of(names, setup)
     with without(excluded, options.prior_threads) as kept, tempfile.TemporaryDirectory() as folder:
-        result: dict[str, Any] = {"models": names, "prior": kept, "fit_s": fit_s(setup)}
+        result: dict[str, Any] = {"models": [Path(name).stem for name in names], "prior": kept, "fit_s": fit_s(setup)}
         for visits in options.visits:
             result[f"measure {visits}"] = measured(names, setup, visits, Path(folder, f"m{visits}.db"))
             print(visits, shown(result[f"measure {visits}"]), flush=True)

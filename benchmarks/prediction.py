@@ -388,12 +388,24 @@ def shipped(data: Data, guesses: Mapping[str, LeftOut]) -> Calibration:
     return replace(how, quantile=max(quantiles))
 
 
+def first_of_families(data: Data) -> Data:
+    """Return the first model of each family and the bricks of these models."""
+    models = [*{model.family: model for model in reversed(data.models)}.values()]
+    used = sorted({place for model in models for place in model.counts})
+    places = {place: number for number, place in enumerate(used)}
+    models = [
+        replace(model, counts={places[place]: count for place, count in model.counts.items()}) for model in models
+    ]
+    return Data(models, [data.examples[place] for place in used], data.system)
+
+
 def transferred(here: Data, there: Data, how: Calibration) -> list[dict[str, Any]]:
-    """Predict all models at another number of threads; choose, measure and learn bricks as ``predict`` does.
+    """Predict a model of each family at another number of threads; choose and learn bricks as ``predict`` does.
 
     The seconds are those that ``predict`` expects, with the start of its worker.
     """
     forest = Forest.fitted(here.examples)
+    there = first_of_families(there)
     guess = guessed(forest, there.examples, range(len(there.examples)))
     rows = []
     for budget_s in _BUDGETS_S:

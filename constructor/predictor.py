@@ -384,7 +384,8 @@ class Belief:
         shared = self.covariance[touched, place]
         gain = shared / (self.covariance[place, place] + self._how.measured**2)
         self.log_ns[touched] += gain * (math.log(max(latency_ns, _LEAST_NS)) - self.log_ns[place])
-        self.covariance[np.ix_(touched, touched)] -= np.outer(gain, shared)
+        block = np.ix_(touched, touched) if len(touched) < len(self.log_ns) else slice(None)
+        self.covariance[block] -= np.outer(gain, shared)
 
     def total(self, bricks: Weighted, known_ns: float = 0.0) -> Total:
         """Return the latency of a model.
