@@ -136,8 +136,8 @@ def predict(
         progress: Called between requests to the worker.
 
     Returns:
-        One row per model in their order; a model that cannot be decomposed has an error. If too little is known, the
-        latency is None, and ``parts.prediction_reason`` has the reason.
+        One row per model in their order; a model that cannot be decomposed has an error.
+        ``parts.prediction_reason`` has the reason for an unknown latency.
 
     Raises:
         AmbiguousQuery: ``measure`` is false and several stored combinations match.

@@ -74,7 +74,7 @@ class Sweep(NamedTuple):
         return self.sizes[1:-1:2]
 
     def sources(self) -> list[ModelSource]:
-        """The model at each size."""
+        """Return the model at each size."""
         if self.dimension == BATCH:
             return find_models([self.model], batches=self.sizes)
         return Lengthy(find_models([self.model])[0], self.dimension).at(self.sizes)
@@ -113,7 +113,7 @@ def _options() -> argparse.Namespace:
 
 
 def sweep_of(text: str) -> Sweep:
-    """A sweep as it is spelled: ``MODEL:DIMENSION=N,N,...``."""
+    """Parse a sweep: ``MODEL:DIMENSION=N,N,...``."""
     model, _, rest = text.rpartition(":")
     dimension, _, sizes = rest.partition("=")
     try:
@@ -264,7 +264,7 @@ def _spread(errors: Iterable[float | None]) -> dict[str, Any]:
 
 
 def report(result: Mapping[str, Any]) -> str:
-    """The figures as Markdown."""
+    """Return the figures as Markdown."""
     total, stack = result["summary"], result["stack"]
     taken = (
         result["date"][:10], result["system"]["cpu"], " ".join((stack["backend"], *stack["versions"].values())),

@@ -1,12 +1,13 @@
 """How well bricks predict bricks: whole families of models left out, and one number of threads from another.
 
-    python benchmarks/prediction.py DB [--threads 1] [--to DB --to-threads 2] [--models NAME...] [--ship]
+    python benchmarks/prediction.py [DB] [--threads 1] [--to DB --to-threads 2] [--models NAME...] [--ship]
 
-The database holds the bricks of the models (``dlbricks generate --graph runtime``, ``dlbricks run``). Of each
-model that is left out with its family, 0, 1, 3 and 10 bricks are measured, which the predictor chooses. What is held
-against is the sum of all its bricks as measured. Errors of bricks and the quantile of the interval of a family come
-from the other families. Written under ``--out``: ``prediction.json``. With ``--ship`` also what ships with the package:
-the bricks (``prior.json.xz``) and what their predictions are off by (``prediction.json``), of all families.
+The database has the bricks of the models (``dlbricks generate --graph runtime``, ``dlbricks run``). The default is the
+bricks that ship with the package, without whole models. Each model is left out with its family. The predictor then
+chooses 0, 1, 3 and 10 of its bricks to measure. The total is compared with the sum of all its measured
+bricks. Errors of bricks and the quantile of a family come from the other families. Written under ``--out``:
+``prediction.json``. ``--ship`` also writes the files of the package for all families: the errors of predictions
+(``prediction.json``) and, with a database, the bricks (``prior.json.xz``).
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class Model:
     measured_ms: float | None
 
     def total_ns(self, examples: Sequence[Example]) -> float:
-        """The sum of its bricks."""
+        """Return the sum of its bricks in ns."""
         return sum(count * examples[place].latency_ns for place, count in self.counts.items())
 
 
@@ -247,7 +248,7 @@ def left_out(data: Data) -> dict[str, LeftOut]:
 
 
 def guessed(forest: Forest, examples: Sequence[Example], places: Sequence[int]) -> Guess:
-    """What a forest says of some bricks."""
+    """Return the predictions of a forest for some bricks."""
     some = [examples[place] for place in places]
     return forest.guess(
         [(example.features, example.level) for example in some], some[0].machine if some else examples[0].machine
@@ -255,7 +256,7 @@ def guessed(forest: Forest, examples: Sequence[Example], places: Sequence[int]) 
 
 
 def fitted(guesses: Mapping[str, LeftOut], families: Collection[str]) -> Calibration:
-    """What bricks of some families are off by, each predicted from all other families."""
+    """Fit the errors of bricks of some families, each predicted from all other families."""
     known = [guesses[family] for family in sorted(families) if len(guesses[family].places)]
     errors = np.concatenate([one.errors for one in known])
     seen = np.concatenate([one.guess.seen for one in known])
@@ -334,7 +335,7 @@ def outcomes(data: Data, guesses: Mapping[str, LeftOut], count: int) -> dict[str
 
 
 def quantile(scores: Sequence[float]) -> float:
-    """The conformal 95 % quantile."""
+    """Return the conformal 95 % quantile."""
     return sorted(scores)[min(len(scores) - 1, math.ceil(0.95 * (len(scores) + 1)) - 1)]
 
 
@@ -378,7 +379,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def shipped(data: Data, guesses: Mapping[str, LeftOut]) -> Calibration:
-    """What predictions are off by, from all families; the widest quantile of the numbers of bricks measured."""
+    """Return the errors of predictions over all families, with the widest quantile of all numbers of bricks."""
     how = fitted(guesses, guesses.keys())
     quantiles = []
     for count in _MEASURED:
