@@ -1,4 +1,4 @@
-"""``predict``: an answer in seconds. Stored bricks are looked up, others predicted, and only what decides measured."""
+"""``predict``: stored bricks are looked up, others are predicted, and the most informative ones are measured."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ if TYPE_CHECKING:
     from ..generator.progress import ProgressCallback
 
 VISITS = 12
-"""Visits of what is measured: enough for a quiet moment of most bricks."""
+"""Visits of each measured brick: enough for a quiet moment of most bricks."""
 
-_START_S = 1.5
-"""What a run takes beyond its bricks: a worker, its probes and the clock's cost."""
+START_S = 1.5
+"""Seconds of a run beyond its bricks: starting a worker, its probes and the clock's cost."""
 
-_ROUNDS = 4
+ROUNDS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Predictions(Tabular):
-    """Latencies of models, of bricks that were measured now, were stored before, and are predicted.
+    """Latencies of models from bricks measured now, stored before, or predicted.
 
     Attributes:
-        rows: One per model, its latency and interval those of a quiet machine.
-        measured: Keys of the bricks that were measured for this answer.
-        target: Half of the interval that was wanted, relative.
-        wall_s: The whole call.
+        rows: One per model; latency and interval are for a quiet machine.
+        measured: Keys of the bricks measured for this answer.
+        target: Wanted relative half-width.
+        wall_s: Duration of the whole call.
     """
 
     rows: tuple[Estimate, ...]
@@ -63,21 +63,21 @@ class Predictions(Tabular):
 
     @property
     def complete(self) -> bool:
-        """Whether every model's latency is known."""
+        """True if every model's latency is known."""
         return all(entry.latency.ms is not None for entry in self.rows)
 
     def records(self) -> Records:
-        """One row per model."""
+        """Return one row per model."""
         rows = [prediction_record(entry, self.measured) for entry in self.rows]
         return Records(rows, {"measured": len(self.measured), "target": self.target, "wall_s": self.wall_s})
 
 
 def prediction_record(entry: Estimate, measured: frozenset[str] = frozenset()) -> Row:
-    """A prediction as a JSON object.
+    """Return a prediction as a JSON object.
 
     Args:
-        entry: The model.
-        measured: Keys of the bricks that were measured for it.
+        entry: The estimate.
+        measured: Keys of the bricks measured for it.
     """
     record = estimate_record(entry, explained=False)
     kept = ("name", "granularity", "graph", "batch", "dims", "bound", "system", "stack", "backend", "device", "threads",
@@ -95,7 +95,7 @@ def prediction_record(entry: Estimate, measured: frozenset[str] = frozenset()) -
 
 
 def quiet_ms(entry: Estimate) -> tuple[float | None, tuple[float, float] | None]:
-    """The latency on a quiet machine with its interval, as wide as that of the estimate."""
+    """Return the latency on a quiet machine in ms, with the estimate's relative interval."""
     ms, quiet, bounds = entry.latency.ms, entry.latency.undisturbed_ms, entry.latency.ci95_ms
     if ms is None or quiet is None or bounds is None or ms <= 0:
         return ms, bounds
@@ -103,7 +103,7 @@ def quiet_ms(entry: Estimate) -> tuple[float | None, tuple[float, float] | None]
 
 
 def shares_of(entry: Estimate, measured: frozenset[str]) -> Mapping[str, float] | None:
-    """Shares of the latency by what is known of bricks: measured now, stored before, predicted."""
+    """Return the shares of bricks measured now, stored before and predicted in the latency."""
     sums = {"measured": 0.0, "stored": 0.0, "predicted": 0.0}
     for part in entry.parts.sequences:
         kind = "predicted" if part.predicted else "measured" if part.key in measured else "stored"
@@ -128,20 +128,20 @@ def predict(
 
     Args:
         models: The models, from ``find_models``.
-        store: Where measurements are, and go to.
-        setup: Where the models are to run; by default what ``set_up`` picks.
-        target: Half of the interval that is wanted, relative: measuring ends where all are as narrow.
-        budget_s: Time of the whole call; measuring ends before it is over. A step that has begun is finished.
-        measure: Whether bricks may be measured; False: what is stored has to do.
+        store: Open database for measurements.
+        setup: System, runtime and conditions; default: the choice of ``set_up``.
+        target: Wanted relative half-width; measuring ends when all intervals reach it.
+        budget_s: Seconds for the whole call; measuring ends earlier. A begun step is finished.
+        measure: False to use stored measurements only.
         progress: Called between requests to the worker.
 
     Returns:
-        One row per model, in their order; one that cannot be decomposed has an error. Where too little is known, the
-        latency is None, and ``parts.prediction_reason`` says why.
+        One row per model in their order; a model that cannot be decomposed has an error.
+        ``parts.prediction_reason`` has the reason for an unknown latency.
 
     Raises:
-        AmbiguousQuery: Nothing is to be measured, and several stored combinations match.
-        UsageError: Target or budget is no positive number, or a system is given of which something is to be measured.
+        AmbiguousQuery: ``measure`` is false and several stored combinations match.
+        UsageError: Target or budget is not positive, or a system or stack is given although bricks may be measured.
         DlbricksError: The machine cannot measure now, or the database cannot be read or written.
 
     Example:
@@ -158,17 +158,17 @@ def predict(
         )
     decompositions = decompose(models, cut_of(how), progress=progress)
     known = readable(decompositions)
-    choice = _choice(store, how, known, measure=measure)
+    choice = choice_of(store, how, known, measure=measure)
     evidence, taken = evidence_under(choice, known, store, how, cut_of(how)), set[str]()
     learned = learn(store, choice)
     gaps = Gaps(known, evidence, learned)
-    for _ in range(_ROUNDS if measure else 0):
-        left_s = budget_s - (time.monotonic() - begun) - _START_S
+    for _ in range(ROUNDS if measure else 0):
+        left_s = budget_s - (time.monotonic() - begun) - START_S
         keys = gaps.choose(math.log1p(target), VISITS, left_s) - taken
         if not keys:
             break
         _measure(known, keys, store, how, progress)
-        taken |= keys  # also what failed: it is not tried again
+        taken |= keys  # failed bricks too: they are not tried again
         evidence = evidence_under(choice, known, store, how, cut_of(how))
         gaps = Gaps(known, evidence, learned, taken)
     evidence = gaps.filled(evidence)
@@ -176,8 +176,8 @@ def predict(
     return Predictions(rows, frozenset(taken), target, time.monotonic() - begun)
 
 
-def _choice(store: Store, how: Setup, models: Sequence[Decomposition], *, measure: bool) -> Choice:
-    """The combination that is stored, else the one that a run here would store."""
+def choice_of(store: Store, how: Setup, models: Sequence[Decomposition], *, measure: bool) -> Choice:
+    """Return the stored combination, else the combination of a run here."""
     stack = get(how.backend or "").stack(how.device or "", dict(how.options))
     if not measure:
         keys = {part.key for model in models for part in model.sequences}
@@ -192,8 +192,8 @@ def _choice(store: Store, how: Setup, models: Sequence[Decomposition], *, measur
 def _measure(
     models: Sequence[Decomposition], keys: AbstractSet[str], store: Store, how: Setup, progress: ProgressCallback | None
 ) -> None:
-    """Measure some bricks of models."""
-    from ..generator.decomposition.generate import generate  # what is stored is not measured again
+    """Generate and measure some bricks of models."""
+    from ..generator.decomposition.generate import generate  # stored bricks are not measured again
     from ..generator.measurement.run import run
 
     some = [replace(model, sequences=tuple(part for part in model.sequences if part.key in keys)) for model in models]
@@ -216,7 +216,7 @@ _COLUMNS: Sequence[Field] = (
 
 
 def predictions_answer(found: Predictions) -> Answer:
-    """The answer of ``predict``: one row per model."""
+    """Return the answer of ``predict``: one row per model."""
     summary = []
     for entry in found.rows:
         if entry.error is not None:

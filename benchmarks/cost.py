@@ -205,7 +205,7 @@ def main() -> None:
 
 
 def catalogue(options: argparse.Namespace) -> tuple[list[ModelSource], dict[str, str]]:
-    """The zoo, then the zoo at each other batch and dimension; without what cannot be had or is there already."""
+    """Return the zoo, then the zoo at other batches and dimensions, and the reasons for models that are left out."""
     names = chosen(options.models, options.half)
     shapes: list[tuple[str, int | None, dict[str, int]]] = [("", None, {})]
     shapes += [(f"@b{batch}", batch, {}) for batch in options.batches]
@@ -268,7 +268,7 @@ def equal_interval(ledger: Ledger, suite_half: float | None, *, visits: int) -> 
 
 
 def _curve(accounts: Sequence[Account]) -> list[dict[str, Any]]:
-    """Sums over the first models."""
+    """Return the sums over the first models."""
     curve: list[dict[str, Any]] = []
     generate_s = suite_s = models_s = 0.0
     for number, one in enumerate(accounts, start=1):
@@ -296,7 +296,7 @@ def _break_even(curve: Sequence[Mapping[str, Any]], ratio: str) -> int | None:
 
 
 def _executed(store: Store, measured: Sequence[Measurement]) -> list[tuple[Measurement, float]]:
-    """What each measurement's samples took, in seconds."""
+    """Return the seconds of each measurement's samples."""
     blocks = store.blocks_of([one.id for one in measured])
     return [
         (one, sum(elapsed_ns for block in blocks[one.id] for elapsed_ns, _ in block.samples) / 1e9) for one in measured

@@ -7,8 +7,8 @@ Each sweep takes one model at several sizes of a dimension, or of its ``batch``:
 1. Bricks of all sizes, and the model itself at each of them, are visited in turn in one run.
 2. In a copy of the database every second size but the last is left out: what was measured of bricks that no other size
    has is deleted there.
-3. There these sizes are estimated with ``--interpolate``, and held against the estimate from all bricks and against the
-   model as measured.
+3. There these sizes are estimated with ``--interpolate`` and with ``--predict``, and compared with the estimate from
+   all bricks and with the model as measured.
 
 Whether an interval holds the estimate from all bricks is asked of that part of it which comes from reading between
 sizes: how bricks add up is in both. Whether it holds the measured model is asked of all of it.
@@ -74,7 +74,7 @@ class Sweep(NamedTuple):
         return self.sizes[1:-1:2]
 
     def sources(self) -> list[ModelSource]:
-        """The model at each size."""
+        """Return the model at each size."""
         if self.dimension == BATCH:
             return find_models([self.model], batches=self.sizes)
         return Lengthy(find_models([self.model])[0], self.dimension).at(self.sizes)
@@ -113,7 +113,7 @@ def _options() -> argparse.Namespace:
 
 
 def sweep_of(text: str) -> Sweep:
-    """A sweep as it is spelled: ``MODEL:DIMENSION=N,N,...``."""
+    """Parse a sweep: ``MODEL:DIMENSION=N,N,...``."""
     model, _, rest = text.rpartition(":")
     dimension, _, sizes = rest.partition("=")
     try:
@@ -152,6 +152,8 @@ def _swept(sweep: Sweep, database: Path, folder: Path, options: argparse.Namespa
     begun = time.monotonic()
     with Store.open(halved) as store:
         read = _by_size(sweep, estimate_between(sources, store=store, **_where(done, options)))
+        interpolate_s = time.monotonic() - begun
+        guessed = _by_size(sweep, estimate(sources, store=store, predict=True, **_where(done, options)))
     return {
         "model": sweep.model,
         "dimension": sweep.dimension,
@@ -160,8 +162,8 @@ def _swept(sweep: Sweep, database: Path, folder: Path, options: argparse.Namespa
         "stack": done.stack,
         "bricks": {"unique": made.unique, "failed": done.failed, "hidden": len(hidden)},
         "quiet": quiet,
-        "cost": {"run": spent(done.wall_s, done.costs), "interpolate_s": time.monotonic() - begun},
-        "points": [point(sweep, size, known[size], read[size]) for size in sweep.sizes],
+        "cost": {"run": spent(done.wall_s, done.costs), "interpolate_s": interpolate_s},
+        "points": [point(sweep, size, known[size], read[size], guessed[size]) for size in sweep.sizes],
     }
 
 
@@ -183,7 +185,7 @@ def forget(database: Path, keys: Iterable[str]) -> None:
             connection.execute(f"DELETE FROM measurement WHERE id IN ({measured})", (key,))
 
 
-def point(sweep: Sweep, size: int, known: Estimate, read: Estimate) -> dict[str, Any]:
+def point(sweep: Sweep, size: int, known: Estimate, read: Estimate, guessed: Estimate) -> dict[str, Any]:
     """One size: what all bricks say, what is read where it was left out, and the model itself."""
     row: dict[str, Any] = {
         "size": size,
@@ -195,6 +197,9 @@ def point(sweep: Sweep, size: int, known: Estimate, read: Estimate) -> dict[str,
     }
     if size not in sweep.left_out:
         return row
+    if guessed.parts.predicted and guessed.latency.undisturbed_ms and known.latency.undisturbed_ms:
+        row["predicted_undisturbed_error"] = guessed.latency.undisturbed_ms / known.latency.undisturbed_ms - 1
+        row["predicted_half"] = math.expm1(guessed.parts.predicted.half)
     row |= {
         "interpolated_ms": read.latency.ms if read.parts.interpolated else None,
         "reason": read.parts.interpolation_reason,
@@ -237,6 +242,8 @@ def summary(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "read": len(read),
         "against_estimate": _spread(one.get("error") for one in read),
         "against_estimate_undisturbed": _spread(one.get("undisturbed_error") for one in read),
+        "predicted_undisturbed": _spread(one.get("predicted_undisturbed_error") for one in left),
+        "predicted_half": middle([one["predicted_half"] for one in left if "predicted_half" in one]),
         "inside": share(sum(inside), len(inside)),
         "half": middle([one["half"] for one in read if one.get("half") is not None]),
         "against_measured": _spread(one.get("measured_error") for one in read),
@@ -257,7 +264,7 @@ def _spread(errors: Iterable[float | None]) -> dict[str, Any]:
 
 
 def report(result: Mapping[str, Any]) -> str:
-    """The figures as Markdown."""
+    """Return the figures as Markdown."""
     total, stack = result["summary"], result["stack"]
     taken = (
         result["date"][:10], result["system"]["cpu"], " ".join((stack["backend"], *stack["versions"].values())),
@@ -277,6 +284,8 @@ def report(result: Mapping[str, Any]) -> str:
         f"- {total['read']} of {total['left_out']} sizes that were left out could be read.",
         f"- Against the estimate from all bricks: {'; '.join(known)}, ± {percent(total['half'])} at the median.",
         f"- The same of undisturbed latencies: {_said(total['against_estimate_undisturbed'])}.",
+        f"- Predicted from other sizes and the prior, undisturbed: {_said(total['predicted_undisturbed'])},",
+        f"  ± {percent(total['predicted_half'])} at the median.",
         f"- Against the model as measured: {'; '.join(whole)}.",
         f"- Estimates from all bricks against the model at these sizes: {_said(total['estimate_against_measured'])}.",
         f"- Target: {percent(_LIMIT)} at the median, {percent(_LEVEL)} inside: {_verdict(total)}.",

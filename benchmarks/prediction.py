@@ -1,12 +1,13 @@
 """How well bricks predict bricks: whole families of models left out, and one number of threads from another.
 
-    python benchmarks/prediction.py DB [--threads 1] [--to DB --to-threads 2] [--models NAME...] [--ship]
+    python benchmarks/prediction.py [DB] [--threads 1] [--to DB --to-threads 2] [--models NAME...] [--ship]
 
-The database holds the bricks of the models (``dlbricks generate --graph runtime``, ``dlbricks run``). Of each
-model that is left out with its family, 0, 1, 3 and 10 bricks are measured, which the predictor chooses. What is held
-against is the sum of all its bricks as measured. Errors of bricks and the quantile of the interval of a family come
-from the other families. Written under ``--out``: ``prediction.json``. With ``--ship`` also what ships with the package:
-the bricks (``prior.json.xz``) and what their predictions are off by (``prediction.json``), of all families.
+The database has the bricks of the models (``dlbricks generate --graph runtime``, ``dlbricks run``). The default is the
+bricks that ship with the package, without whole models. Each model is left out with its family. The predictor then
+chooses 0, 1, 3 and 10 of its bricks to measure. The total is compared with the sum of all its measured
+bricks. Errors of bricks and the quantile of a family come from the other families. Written under ``--out``:
+``prediction.json``. ``--ship`` also writes the files of the package for all families: the errors of predictions
+(``prediction.json``) and, with a database, the bricks (``prior.json.xz``).
 """
 
 from __future__ import annotations
@@ -17,25 +18,32 @@ import lzma
 import math
 import statistics
 import time
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from dlbricks.analyzer.estimation.estimate import settle
+from dlbricks.analyzer.estimation.learning import cost_s
 from dlbricks.analyzer.estimation.query import Query
 from dlbricks.analyzer.estimation.reading import read_evidence
+from dlbricks.analyzer.predicting import ROUNDS, START_S, VISITS, choice_of
+from dlbricks.analyzer.reporting import cut_of, set_up
+from dlbricks.bricks.decomposition import Decomposition, Failed
 from dlbricks.bricks.features import Features, features_of
 from dlbricks.bricks.graph.footprint import parse_level
+from dlbricks.bricks.layer import LayerSequence
+from dlbricks.constructor.choice import Choice
 from dlbricks.constructor.construction import construct
 from dlbricks.constructor.decomposition import state_of
-from dlbricks.constructor.predictor import Belief, Calibration, Example, Forest, Guess, Machine, Origin
+from dlbricks.constructor.evidence import Evidence
+from dlbricks.constructor.predictor import Belief, Calibration, Example, Forest, Guess, Machine, Origin, prior
 from dlbricks.db import Store, System
 from dlbricks.generator.decomposition.cut import Cut
 from dlbricks.generator.decomposition.decompose import decompose, readable
-from dlbricks.models import find_models
+from dlbricks.models import ModelSource, find_models
 from facts import chosen
 
 _FAMILIES = {
@@ -59,18 +67,27 @@ _FAMILIES = {
 }
 """Models that have parts in common, or come from one hand; every other model is a family of its own."""
 
-_FAMILY = {name: family for family, names in _FAMILIES.items() for name in names.split()}
-_MORE = (
+
+def family_of(name: str) -> str:
+    """Return the family of a model: its own name, unless other models belong to it."""
+    return next((family for family, names in _FAMILIES.items() if name in names.split()), name)
+
+
+MORE = (
     "detr_resnet50", "conditional_detr", "table_transformer", "rt_detr_r18", "segformer_b0", "upernet_convnext_tiny",
     "mobilenet_v2_deeplab", "mobilevit_deeplab", "depth_anything_small",
 )  # fmt: skip
 _MEASURED = (0, 1, 3, 10)
-_TRANSFERRED = (0, 10, 40)
+_BUDGETS_S = (0, 2, 5, 10)
 _START = Calibration(
     slope=0.0, size=0.0, offset=0.0, operators={}, unseen=1.0, alike=0.3, near=0.3, reach=1.5, measured=0.03,
-    system=0.3, shift=0.15, local=0.25, single=0.1, least=0.01, quantile=1.0,
+    system=0.3, shift=0.2, local=0.3, single=0.2, least=0.01, quantile=1.0,
 )  # fmt: skip
 """Shares and distances were chosen by hand on 34 of the models; what is fitted is fitted with families left out."""
+
+
+Measured = Callable[[Decomposition, LayerSequence], tuple[int, float] | None]
+"""Footprint class in bytes and latency in ns of a brick of a model."""
 
 
 @dataclass(frozen=True)
@@ -81,10 +98,9 @@ class Model:
     family: str
     counts: Mapping[int, int]
     measured_ms: float | None
-    composed_ms: float | None
 
     def total_ns(self, examples: Sequence[Example]) -> float:
-        """The sum of its bricks."""
+        """Return the sum of its bricks in ns."""
         return sum(count * examples[place].latency_ns for place, count in self.counts.items())
 
 
@@ -100,16 +116,20 @@ class Data:
 def main() -> None:
     """Gather, leave out, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("db", type=Path)
+    parser.add_argument("db", type=Path, nargs="?", help="default: the bricks that ship with the package")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--to", type=Path, help="database of the same bricks at another number of threads")
     parser.add_argument("--to-threads", type=int, default=2)
     parser.add_argument("--models", nargs="+", help="instead of benchmarks/zoo.csv and nine more")
+    parser.add_argument("--graph", default="runtime")
+    parser.add_argument("--stack", help="beginning of its key, if the database has several")
+    parser.add_argument("--dtype")
+    parser.add_argument("--batch", type=int, help="of each model")
     parser.add_argument("--ship", action="store_true")
+    parser.add_argument("--name", default="prediction", help="of the file")
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
     options = parser.parse_args()
-    names = options.models or [*chosen(None, []), *_MORE]
-    data = gathered(options.db, options.threads, names)
+    data = gathered(options, options.db, options.threads)
     begun = time.monotonic()
     guesses = left_out(data)
     result: dict[str, Any] = {
@@ -123,49 +143,85 @@ def main() -> None:
     result["fit_s"] = time.monotonic() - begun
     calibration = shipped(data, guesses)
     sources = [data]
-    if options.to is not None:
-        there = gathered(options.to, options.to_threads, names)
+    if options.db is None or options.to is not None:
+        there = gathered(options, options.to, options.to_threads)
         sources.append(there)
-    if options.ship:
-        ship(sources, calibration)
-    if options.to is not None:
         result["threads_to"] = options.to_threads
         result["transfer"] = transferred(data, there, calibration)
+    if options.ship:
+        ship(sources if options.db is not None else [], calibration)
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "prediction.json").write_text(json.dumps(result, indent=1) + "\n")
+    (options.out / f"{options.name}.json").write_text(json.dumps(result, indent=1) + "\n")
 
 
-def gathered(db: Path, threads: int, names: Sequence[str]) -> Data:
-    """The models that are measured completely."""
+def gathered(options: argparse.Namespace, db: Path | None, threads: int) -> Data:
+    """Return the models whose bricks are all measured, in a database or in the prior."""
+    batches = [options.batch] if options.batch else []
+    sources = find_models(options.models or [*chosen(None, []), *MORE], batches=batches)
+    if db is None:
+        return from_prior(sources, threads)
+    query = Query(threads=threads, stack=options.stack, dtype=options.dtype)
     with Store.open(db, read_only=True) as store:
-        settled = settle(store, Query(threads=threads), Cut(1, graph="runtime"))
-        decompositions = decompose(find_models(names), settled.cut)
+        settled = settle(store, query, Cut(1, graph=options.graph))
+        decompositions = decompose(sources, settled.cut)
         evidence = read_evidence(store, decompositions, settled.query, settled.cut)
     choice = evidence.choice
     assert choice is not None
-    origin = Origin(choice.system_key, choice.stack.backend, choice.stack.device, threads, choice.conditions.dtype)
-    machine = Machine.of(choice.system, threads)
-    places: dict[tuple[str, str], int] = {}
+
+    def measured(model: Decomposition, part: LayerSequence) -> tuple[int, float] | None:
+        found = evidence.bricks_in(model.own.key, state_of(model, choice)).of(part)
+        if found is None:
+            return None
+        ns = found.latency_ns if found.undisturbed_ns is None else found.undisturbed_ns
+        return parse_level(found.conditions.cache) or 0, ns
+
+    return collected(decompositions, choice, measured, evidence)
+
+
+def from_prior(sources: Sequence[ModelSource], threads: int) -> Data:
+    """Return the models whose bricks ship with the package; bricks of equal features have their mean latency."""
+    setup = set_up(threads=threads)
+    decompositions = decompose(sources, cut_of(setup))
+    with Store.open("sqlite://") as store:
+        choice = choice_of(store, setup, (), measure=True)
+    latencies: defaultdict[Features, defaultdict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for example in prior():
+        if example.origin.threads == threads:
+            latencies[example.features][example.level].append(example.latency_ns)
+
+    def measured(model: Decomposition, part: LayerSequence) -> tuple[int, float] | None:
+        levels = latencies.get(features_of(model.graph, part), {})
+        wanted = parse_level(state_of(model, choice)) or 0
+        level = min(levels, key=lambda level: abs(math.log1p(level) - math.log1p(wanted)), default=None)
+        return None if level is None else (level, statistics.fmean(levels[level]))
+
+    return collected(decompositions, choice, measured, None)
+
+
+def collected(
+    decompositions: Sequence[Decomposition | Failed], choice: Choice, measured: Measured, evidence: Evidence | None
+) -> Data:
+    """Return models and examples; models with a brick that is not measured are left out."""
+    conditions = choice.conditions
+    origin = Origin(choice.system_key, choice.stack.backend, choice.stack.device, conditions.threads, conditions.dtype)
+    machine = Machine.of(choice.system, choice.stack.device, conditions.threads)
+    places: dict[tuple[str, int], int] = {}
     examples: list[Example] = []
     models = []
     for model in readable(decompositions):
-        bricks = evidence.bricks_in(model.own.key, state_of(model, choice))
-        found = [bricks.of(part) for part in model.sequences]
+        found = [measured(model, part) for part in model.sequences]
         if None in found:
-            print(f"left out: {model.name} is not measured completely")
+            print(f"left out: {model.name} is not measured completely ({found.count(None)} of {len(found)})")
             continue
         counts: Counter[int] = Counter()
-        for part, measured in zip(model.sequences, found, strict=True):
-            cache = measured.conditions.cache
-            if (part.key, cache) not in places:
-                places[part.key, cache] = len(examples)
-                ns = measured.latency_ns if measured.undisturbed_ns is None else measured.undisturbed_ns
-                features = features_of(model.graph, part)
-                examples.append(Example(features, parse_level(cache) or 0, machine, max(ns, 100.0), origin))
-            counts[places[part.key, cache]] += 1
-        entry = construct(model, evidence)
-        family = _FAMILY.get(model.name, model.name)
-        models.append(Model(model.name, family, counts, entry.truth.ms, entry.latency.ms))
+        for part, (level, ns) in zip(model.sequences, filter(None, found), strict=True):
+            if (part.key, level) not in places:
+                places[part.key, level] = len(examples)
+                examples.append(Example(features_of(model.graph, part), level, machine, max(ns, 100.0), origin))
+            counts[places[part.key, level]] += 1
+        entry = construct(model, evidence) if evidence is not None else None
+        family = family_of(model.name.partition("@")[0])
+        models.append(Model(model.name, family, counts, entry.truth.ms if entry else None))
     return Data(models, examples, choice.system)
 
 
@@ -192,7 +248,7 @@ def left_out(data: Data) -> dict[str, LeftOut]:
 
 
 def guessed(forest: Forest, examples: Sequence[Example], places: Sequence[int]) -> Guess:
-    """What a forest says of some bricks."""
+    """Return the predictions of a forest for some bricks."""
     some = [examples[place] for place in places]
     return forest.guess(
         [(example.features, example.level) for example in some], some[0].machine if some else examples[0].machine
@@ -200,7 +256,7 @@ def guessed(forest: Forest, examples: Sequence[Example], places: Sequence[int]) 
 
 
 def fitted(guesses: Mapping[str, LeftOut], families: Collection[str]) -> Calibration:
-    """What bricks of some families are off by, each predicted from all other families."""
+    """Fit the errors of bricks of some families, each predicted from all other families."""
     known = [guesses[family] for family in sorted(families) if len(guesses[family].places)]
     errors = np.concatenate([one.errors for one in known])
     seen = np.concatenate([one.guess.seen for one in known])
@@ -279,7 +335,7 @@ def outcomes(data: Data, guesses: Mapping[str, LeftOut], count: int) -> dict[str
 
 
 def quantile(scores: Sequence[float]) -> float:
-    """The conformal 95 % quantile."""
+    """Return the conformal 95 % quantile."""
     return sorted(scores)[min(len(scores) - 1, math.ceil(0.95 * (len(scores) + 1)) - 1)]
 
 
@@ -323,7 +379,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def shipped(data: Data, guesses: Mapping[str, LeftOut]) -> Calibration:
-    """What predictions are off by, from all families; the widest quantile of the numbers of bricks measured."""
+    """Return the errors of predictions over all families, with the widest quantile of all numbers of bricks."""
     how = fitted(guesses, guesses.keys())
     quantiles = []
     for count in _MEASURED:
@@ -333,29 +389,48 @@ def shipped(data: Data, guesses: Mapping[str, LeftOut]) -> Calibration:
     return replace(how, quantile=max(quantiles))
 
 
+def first_of_families(data: Data) -> Data:
+    """Return the first model of each family and the bricks of these models."""
+    models = [*{model.family: model for model in reversed(data.models)}.values()]
+    used = sorted({place for model in models for place in model.counts})
+    places = {place: number for number, place in enumerate(used)}
+    models = [
+        replace(model, counts={places[place]: count for place, count in model.counts.items()}) for model in models
+    ]
+    return Data(models, [data.examples[place] for place in used], data.system)
+
+
 def transferred(here: Data, there: Data, how: Calibration) -> list[dict[str, Any]]:
-    """From one number of threads to another: all models at once, the bricks that narrow their totals most measured."""
+    """Predict a model of each family at another number of threads; choose and learn bricks as ``predict`` does.
+
+    The seconds are those that ``predict`` expects, with the start of its worker.
+    """
     forest = Forest.fitted(here.examples)
+    there = first_of_families(there)
     guess = guessed(forest, there.examples, range(len(there.examples)))
-    belief = Belief(guess, how, familiar=False)
     rows = []
-    measured: set[int] = set()
-    for count in _TRANSFERRED:
-        while len(measured) < count:
-            totals = [belief.total(*_split(model, there, measured)) for model in there.models]
-            gains = belief.gains(totals)
-            gains[list(measured)] = 0.0
-            place = int(gains.argmax())
-            belief.learn(place, there.examples[place].latency_ns)
-            measured.add(place)
+    for budget_s in _BUDGETS_S:
+        belief, measured, left_s = Belief(guess, how, familiar=False), set[int](), float(budget_s)
+        for _ in range(ROUNDS):
+            left_s -= START_S
+            costs = [cost_s(example.features, VISITS, ns)
+                     for example, ns in zip(there.examples, belief.latencies_ns, strict=True)]  # fmt: skip
+            costs_s = np.array(costs)
+            costs_s[list(measured)] = np.inf
+            chosen = belief.choose([_split(model, there, measured) for model in there.models], costs_s, 0.01, left_s)
+            if not chosen:
+                break
+            for place in chosen:
+                belief.learn(place, there.examples[place].latency_ns)
+                left_s -= cost_s(there.examples[place].features, VISITS, there.examples[place].latency_ns)
+            measured.update(chosen)
         found = []
-        measured_ms = sum(there.examples[place].latency_ns for place in measured) / 1e6
         for model in there.models:
             true, total = model.total_ns(there.examples), belief.total(*_split(model, there, measured))
             inside = abs(math.log(true / total.ns)) <= total.half
             row = {"name": model.name, "error": total.ns / true - 1, "half": total.half, "inside": inside}
             found.append(row)
-        rows.append({"bricks": count, **summary(found), "measured_ms": measured_ms, "models": found})
+        rows.append({"budget_s": budget_s, "bricks": len(measured), **summary(found), "models": found})
     return rows
 
 
@@ -366,9 +441,11 @@ def _split(model: Model, data: Data, measured: Collection[int]) -> tuple[dict[in
 
 
 def ship(sources: Sequence[Data], calibration: Calibration) -> None:
-    """Write what ships with the package."""
+    """Write the calibration and the bricks of some databases into the package."""
     folder = Path(__file__).resolve().parents[1] / "constructor"
     (folder / "prediction.json").write_text(json.dumps({"calibration": asdict(calibration)}, indent=1) + "\n")
+    if not sources:  # the prior itself
+        return
     operators = sorted({example.features.operator for data in sources for example in data.examples})
     places = {operator: place for place, operator in enumerate(operators)}
     origins, rows = [], []

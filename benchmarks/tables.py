@@ -172,7 +172,7 @@ def _prediction(folder: Path) -> str:
     found = json.loads((folder / "prediction.json").read_text())
     rows = [
         [place, row["bricks"], *(percent(row[name]) for name in ("median", "within_10", "inside", "half"))]
-        for place, key in (("same machine and threads", "left_out"), ("one thread to two", "transfer"))
+        for place, key in (("one thread", "left_out"), ("one to two threads", "transfer"))
         for row in found[key]
     ]
     return _table(("", "measured bricks", "median error", "within 10 %", "interval holds", "half-width"), rows)

@@ -1,4 +1,4 @@
-"""What of a brick decides its latency, as numbers that any system has: what a latency can be predicted from."""
+"""Features of bricks: numbers, independent of the system, for the prediction of latencies."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from .graph.graph import ModelGraph
 from .layer import ELEMENT_BITS, PRODUCTS, Layer, LayerSequence, TensorType, weights_read
 
 EXTENTS = 8
-"""Numbers of an operator's own."""
+"""Number of operator-specific numbers."""
 
 _ACTIVATIONS = ("Relu", "Clip", "HardSigmoid", "HardSwish", "Sigmoid", "Tanh", "LeakyRelu", "QuickGelu", "Gelu")
-"""What convolutions and products may have at their end."""
+"""Activations that can be fused into convolutions and products."""
 
 _BY_ROWS = ("Softmax", "LogSoftmax", "LayerNorm", "RMSNorm", "Reduce", "ArgM", "TopK", "CumSum")
-"""Beginnings of operators that work on one axis at a time; ``Simplified`` and ``Skip`` may stand before them."""
+"""Prefixes of operators that work along one axis; ``Simplified`` and ``Skip`` may precede them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What decides a brick's latency.
+    """Features of a brick.
 
     Attributes:
-        operator: Operator of the layer that has most to do, in the variant that kernels are written for, such as
-            ``Conv.1`` for a convolution of 1 x 1; ``+`` behind it where the brick has other layers.
-        flops: Of all layers; None where that of a layer is not known.
-        weight_bytes: Weights that one execution reads.
-        read_bytes: Activations that it reads.
-        written_bytes: Activations that it writes.
-        extents: Inputs, outputs, last extent of the result, bits of an element, and the operator's own numbers.
+        operator: Operator of the layer with most work, with a suffix for its kernel variant (``Conv.1`` is a 1 x 1
+            convolution); a final ``+`` means that the brick has other layers.
+        flops: FLOPs of all layers; None if one layer's are unknown.
+        weight_bytes: Weights read by one execution.
+        read_bytes: Activations read.
+        written_bytes: Activations written.
+        extents: Inputs, outputs, last extent of the result, bits of an element, and operator-specific numbers.
     """
 
     operator: str
@@ -50,15 +50,15 @@ class Features:
 
     @property
     def bytes(self) -> int:
-        """All bytes, each once."""
+        """Sum of all bytes."""
         return self.weight_bytes + self.read_bytes + self.written_bytes
 
 
 def features_of(graph: ModelGraph, part: LayerSequence) -> Features:
-    """Read the features of a sequence.
+    """Return the features of a sequence.
 
     Args:
-        graph: The graph that was cut.
+        graph: The decomposed graph.
         part: The sequence.
     """
     layers = [graph.layers[index] for index in part.layers]
@@ -85,13 +85,13 @@ def features_of(graph: ModelGraph, part: LayerSequence) -> Features:
     )
 
 
-# Features by key in the user's cache folder: a database holds keys and latencies, and what is learned from needs both.
+# Features by key in the user's cache folder. A database has keys and latencies only; learning needs features as well.
 
 
 _KEPT, _FILE = "features", "features.json"
 
 _FORMAT = 1
-"""Changes whenever features do."""
+"""Version of the features."""
 
 
 def keep_features(model: Decomposition) -> dict[str, Features]:
@@ -110,7 +110,7 @@ def keep_features(model: Decomposition) -> dict[str, Features]:
 
 
 def kept_features() -> dict[str, Features]:
-    """Return the features of all bricks that are kept, by key; what is damaged is passed over."""
+    """Return all kept features by key; damaged files are skipped."""
     found: dict[str, Features] = {}
     for path in sorted((cache_folder() / _KEPT).glob(f"*/{_FILE}")):
         try:
@@ -119,12 +119,12 @@ def kept_features() -> dict[str, Features]:
                 for key, (operator, flops, weights, read, written, extents) in record["bricks"].items():
                     found[key] = Features(operator, flops, weights, read, written, tuple(extents))
         except (OSError, ValueError, KeyError, TypeError):
-            continue  # it is made again with the model
+            continue  # it is written again with the model
     return found
 
 
 def _made(layer: Layer) -> TensorType:
-    """The first result of a layer whose type is known."""
+    """Return the type of a layer's first output with a known type."""
     return next((kind for kind in layer.output_types if kind is not None), TensorType("float", ()))
 
 
@@ -133,7 +133,7 @@ def _elements(layer: Layer) -> int:
 
 
 def _described(layer: Layer) -> tuple[str, tuple[int, ...]]:
-    """The operator of a layer in its variant, and its own numbers."""
+    """Return the operator of a layer in its variant, and its specific numbers."""
     node = layer.canonical or layer.node
     known = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
     shapes = [operand.type.shape if operand.type is not None else () for operand in layer.operands]
@@ -172,7 +172,7 @@ def _described(layer: Layer) -> tuple[str, tuple[int, ...]]:
 
 
 def _run(shape: tuple[int, ...], made: tuple[int, ...]) -> int:
-    """Elements of the result that lie together in a value as well: up to the last extent in which they differ."""
+    """Return the number of result elements that are contiguous in an input too."""
     run, padded = 1, (1,) * (len(made) - len(shape)) + shape
     for ours, theirs in zip(reversed(padded), reversed(made), strict=False):
         if ours != theirs:
@@ -182,12 +182,12 @@ def _run(shape: tuple[int, ...], made: tuple[int, ...]) -> int:
 
 
 def _pooled(layer: Layer, own: tuple[int, ...]) -> int:
-    """Arithmetic of a pooling, without what a kernel larger than its input has outside."""
+    """Return the FLOPs of a pooling without the part of the kernel outside its input."""
     return 2 * own[0] * _elements(layer)
 
 
 def _activation(known: Mapping[str, Any]) -> int:
-    """Number of the activation that is part of an operator; 0 for none."""
+    """Return the number of the activation fused into an operator; 0 for none."""
     named = known.get("activation", b"")
     name = named.decode(errors="replace") if isinstance(named, bytes) else str(named)
     return _ACTIVATIONS.index(name) + 2 if name in _ACTIVATIONS else int(bool(name))
@@ -207,7 +207,7 @@ def _convolution(
 
 
 def _weights(name: str) -> int:
-    """The input slot of a convolution's weights."""
+    """Return the input slot of a convolution's weights."""
     return 3 if "QLinearConv" in name else 1
 
 

@@ -127,11 +127,6 @@ def take_setup(options: dict[str, Any], *, stored: bool) -> Setup:
     return set_up(**how)
 
 
-def open_for_results(database: str) -> AbstractContextManager[Store]:
-    """Open the database; make it if it is missing."""
-    return open_store(database, stored=False)
-
-
 def open_store(database: str, *, stored: bool) -> AbstractContextManager[Store]:
     """Open the database, read-only if the command only reads."""
     from ..db import Store
@@ -170,10 +165,14 @@ def predict(
     """
     from ..analyzer.predicting import predict as predict_models
     from ..analyzer.predicting import predictions_answer
+    from ..db.place import DatabasePlace
 
     sources = take_models(options)
     setup = take_setup(options, stored=stored)
-    with open_for_results(database) as store, Reporter(quiet=quiet) as progress:
+    # Without a database the bricks that ship with the package answer: --no-measure then needs no file and makes none.
+    absent = stored and not DatabasePlace.of(database).inspect()
+    opened = open_store("sqlite://" if absent else database, stored=stored and not absent)
+    with opened as store, Reporter(quiet=quiet) as progress:
         found = predict_models(
             sources, store=store, setup=setup, target=target, budget_s=budget_s or 10.0, measure=not stored,
             progress=progress,

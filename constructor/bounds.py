@@ -1,4 +1,4 @@
-"""The lower bound of a model with its interval: what is stored of its bricks, over all stacks."""
+"""The lower bound of a model and its interval, from its bricks' measurements on all stacks."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Bound:
 
     Attributes:
         latency_ns: The least sum.
-        ci95_ns: Its interval; holds ``latency_ns``.
-        weights: The measurements that it is of.
-        bias_ns: By how much it is too low for having been chosen, at least and at most; part of the interval.
+        ci95_ns: Its interval; contains ``latency_ns``.
+        weights: Its measurements.
+        bias_ns: Least and greatest selection bias; part of the interval.
     """
 
     latency_ns: float
@@ -49,8 +49,8 @@ class Bounds:
     """The lower bounds of a model.
 
     Attributes:
-        sequential: Of the sum.
-        critical_path: Of the critical path; at most that, at either end of its interval too.
+        sequential: Bound of the sum.
+        critical_path: Bound of the critical path; neither end of its interval exceeds the sequential bound's.
     """
 
     sequential: Bound
@@ -64,18 +64,17 @@ def bounds_of(
     uncertainty: Uncertainty,
     path: CriticalPath | None,
 ) -> Bounds | None:
-    """The lower bounds; None where no cover is measured, as where a layer cannot be a brick.
+    """Return the lower bounds; None if no cover is measured, for example because a layer cannot be a brick.
 
-    An interval holds what the measurements of the bricks that were taken are off by, with what runs differ by where
-    those that compete come from several, and by how much the lowest may be too low for having been chosen
-    (``composition.selection_bias``).
+    An interval has the errors of the selected measurements, the scatter between runs if measurements of several runs
+    compete, and the bias of selecting the lowest (``composition.selection_bias``).
 
     Args:
-        model: As decomposed.
-        asked: The sequences that it was asked to be composed of.
-        bricks: What is known of the bricks.
-        uncertainty: Has their raw samples.
-        path: The critical path of the sequences on the stack that was asked for, where they are all measured.
+        model: The decomposed model.
+        asked: The requested sequences.
+        bricks: Measurements of the bricks.
+        uncertainty: Their raw samples.
+        path: Critical path of the sequences on the requested stack; None unless all are measured.
     """
     graph = model.graph
     if cannot_be_bricks(graph):
@@ -84,7 +83,7 @@ def bounds_of(
     rivals = {key: bricks.rivals[key] for key in sorted(competing) if key in bricks.rivals}
     lowest = {key: some[0].latency_ns for key, some in rivals.items()}
     further = further_covers(edges(graph), graph.live, model.windows, lowest) if model.windows else []
-    # The asked sequences are one of the covers; where rounding chose another path through them, that one counts too.
+    # The requested sequences are one of the covers. Rounding may choose another path through them: it counts too.
     most_ns = math.inf if path is None else path.latency
     return bounded([asked, *further], model.windows, len(graph.live), rivals, uncertainty, most_ns=most_ns)
 
@@ -98,18 +97,18 @@ def bounded(
     *,
     most_ns: float = math.inf,
 ) -> Bounds | None:
-    """The least sums and paths of some covers, with their intervals.
+    """Return the least sum and path of some covers, with their intervals.
 
     Args:
         covers: Candidates.
-        windows: What further covers may be made of.
-        size: Number of layers that are covered.
-        rivals: By key, what competes to be the latency of a brick, the lowest first.
-        uncertainty: Has their raw samples.
-        most_ns: A critical path that is known already.
+        windows: Parts of further covers.
+        size: Number of covered layers.
+        rivals: Competing measurements of each brick by key, lowest first.
+        uncertainty: Their raw samples.
+        most_ns: A known critical path.
 
     Returns:
-        None where every cover has a brick that is not measured.
+        None if every cover has an unmeasured brick.
     """
     lowest = {key: some[0].latency_ns for key, some in rivals.items()}
     measured = [cover for cover in covers if all(key in lowest for key in cover.keys)]
@@ -149,7 +148,7 @@ def _bound(
 
 
 def _ordered(whole: Bound, path: Bound) -> Bounds:
-    """A path takes no longer than the sum: what is known of either limits the other."""
+    """Make the interval of the path end no higher, and the interval of the sum begin no lower, than the other."""
     low, high = max(whole.ci95_ns[0], path.ci95_ns[0]), min(whole.ci95_ns[1], path.ci95_ns[1])
     return Bounds(
         replace(whole, ci95_ns=(low, whole.ci95_ns[1])),
@@ -158,15 +157,15 @@ def _ordered(whole: Bound, path: Bound) -> Bounds:
 
 
 def not_of_one_state(state: str, own: Collection[str], truth: Measurement) -> str | None:
-    """Why a bound says nothing of a model as it was measured; None where both are of one cache state.
+    """Return why a bound is not comparable with the measured model; None if both have one cache state.
 
-    A model that is repeated is in a state of its own: that of bricks in its footprint class. Hot bricks stand beside a
-    model only where it was measured hot as well, which is to say repeated: their weights are warmer than the model's.
+    A repeated model has the cache state of bricks in its footprint class. Hot bricks are comparable only with a model
+    that was measured hot, because their weights are warmer than the model's.
 
     Args:
-        state: Of the bricks.
-        own: Footprint classes of the model, as it is given and as it is executed.
-        truth: The model.
+        state: Cache state of the bricks.
+        own: Footprint classes of the model as written and as executed.
+        truth: Measurement of the model.
     """
     measured = truth.conditions.cache
     if state == measured or (state in own and measured != COLD):
@@ -185,14 +184,14 @@ def benanza_bounds(
     both: Paired | None,
     evidence: Evidence,
 ) -> BenanzaBounds:
-    """The lower bounds as a result, beside the model as measured.
+    """Return the lower bounds in milliseconds and their ratios to the measured model.
 
     Args:
-        model: As decomposed.
-        bounds: The bounds; None where there are none.
-        truth: The model as measured.
-        both: Means of the visits that bricks and model had in turn; None where they had none.
-        evidence: What is known.
+        model: The decomposed model.
+        bounds: The bounds, if any.
+        truth: The measured latency.
+        both: Means over alternating visits of bricks and model, if any.
+        evidence: All measurements.
     """
     measured, state = truth.measurement, state_of(model, evidence.choice)
     reason, comparable = truth.reason, False
@@ -218,13 +217,13 @@ def benanza_bounds(
 def benanza_ratio(
     bound: Bound, truth: Measurement, measured_ns: float, evidence: Evidence
 ) -> tuple[float, tuple[float, float] | None]:
-    """A bound divided by the measured latency, and its interval: of visits in turn where both had such.
+    """Return a bound divided by the measured latency, and its interval, over alternating visits if there are any.
 
     Args:
         bound: The bound.
-        truth: The model.
+        truth: Measurement of the model.
         measured_ns: Its latency; positive.
-        evidence: What is known.
+        evidence: All measurements.
     """
     uncertainty, (least, most) = evidence.uncertainty, bound.bias_ns
     ratio = bound.latency_ns / measured_ns

@@ -1,4 +1,4 @@
-"""The stored combination of system, stack and conditions that an estimate is made from."""
+"""The stored combination of system, stack and conditions of an estimate."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from dataclasses import dataclass
 from ..db import Conditions, Stack, System
 
 MODEL = "model"
-"""The cache state that stands for all levels of reuse distance together: of each model its own is looked up."""
+"""The cache state of all levels of reuse distance; each model's own level is looked up."""
 
 COLD = "cold"
-"""The cache state in which everything is evicted before each execution, of bricks and of whole models."""
+"""The cache state with everything evicted before each execution of a brick or model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One stored combination, with what its keys stand for.
+    """One stored combination.
 
     Attributes:
         system_key: Key of the system.
         stack_key: Key of the stack.
         system: The system.
         stack: The stack.
-        conditions: Threads, cache state, precision; ``model`` as cache state stands for all levels that are stored.
-        count: Bricks, of those asked for, that are measured there.
+        conditions: Threads, cache state, precision; cache state ``model`` means all stored levels.
+        count: Number of requested bricks with a measurement.
     """
 
     system_key: str
@@ -36,13 +36,13 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Cutting:
-    """How a model was decomposed.
+    """The settings of a decomposition.
 
     Attributes:
         granularity: Most layers in a sequence.
-        graph: Which graph was decomposed: ``source``, ``runtime`` or ``fused``.
-        overlap: Whether sequences could begin at every layer.
-        connected: Whether sequences could be connected windows.
+        graph: Decomposed graph: ``source``, ``runtime`` or ``fused``.
+        overlap: True if sequences may begin at every layer.
+        connected: True if sequences may be connected windows.
     """
 
     granularity: int
@@ -53,11 +53,11 @@ class Cutting:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPlace:
-    """Where the bricks of an estimate were measured; where nothing is stored, what was asked for.
+    """System, stack and conditions of an estimate's measurements; the request, if no measurement matches.
 
     Attributes:
-        system: Key of the system; None where nothing that matches is stored.
-        stack: Key of the stack; None likewise.
+        system: Key of the system; None if no measurement matches.
+        stack: Key of the stack; None if no measurement matches.
         backend: Backend.
         device: Device.
         threads: Threads.
@@ -75,11 +75,11 @@ class MeasuredPlace:
 
 
 def narrows(stack: Stack) -> bool:
-    """Whether products and convolutions of float32 are computed in TF32: another function than the exact one."""
+    """Return True if the stack computes float32 products and convolutions in TF32, which is a different function."""
     return dict(stack.options).get("tf32") == "on"
 
 
 def in_parallel(stack: Stack) -> bool:
-    """Whether a stack runs independent branches of a model at once, as ONNX Runtime does on request."""
+    """Return True if the stack runs independent branches of a model in parallel (an option of ONNX Runtime)."""
     options = dict(stack.options)
     return options.get("execution") == "parallel" and int(options.get("inter_op", "1")) > 1

@@ -1,11 +1,11 @@
-r"""From the latencies of sequences to the latency of a model: the whole method in one short file.
+r"""Composition of a model's latency from the latencies of its sequences.
 
 A model's latency is composed from the latencies :math:`t_i` of its sequences in two ways (DLBricks section 2.1, Benanza
 section III.D):
 
-* *sequential*: one after the other, :math:`\sum_i t_i`, each sequence as often as the model holds it;
+* *sequential*: one after the other, :math:`\sum_i t_i`, each sequence by its number of occurrences;
 * *critical path*: independent branches at once, the largest :math:`\sum_{i \in p} t_i` over all paths :math:`p` from
-  a start to an end of the DAG that remains when every sequence is contracted to one node (the *quotient* DAG).
+  a start to an end of the *quotient* DAG, in which every sequence is contracted to one node.
 
 Any number of inputs, outputs and unconnected parts is fine. The critical path is at most the sequential latency, and
 equal to it on a chain: exactly, since both are sums that are rounded once.
@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from ..bricks.cutting.sequences import KeyedWindow
 from ..errors import InvalidSequence
 
-# Overlapping windows: which of them to compose a model from.
+# Covers by overlapping windows.
 #
-# Where windows begin at every layer, a model can be cut in many ways; the cheapest way is taken: for an estimate from
-# overlapping sequences (DLBricks section 6), and for the lower bound.
+# If windows begin at every layer, a model can be cut in many ways. An estimate from overlapping sequences (DLBricks
+# section 6) and the lower bound use the cheapest.
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Window:
     Attributes:
         begin: Position of the first layer.
         end: Position behind the last.
-        latency: What it costs, in any unit; None where it is not measured.
+        latency: Its latency in any unit; None if not measured.
     """
 
     begin: int
@@ -46,11 +46,11 @@ class Window:
 
 
 def cheapest_cover(windows: Sequence[Window], size: int) -> list[int]:
-    """Windows that hold each of ``size`` layers exactly once, at the smallest total latency.
+    """Return the windows that cover each of ``size`` layers exactly once at the smallest total latency.
 
-    A shortest path over the cut points 0..size, on which a window is an edge; O(windows). What is not measured has no
-    price: the cover with the fewest unmeasured layers comes first, then the lowest latency of the rest, then the fewest
-    windows. Latencies are added exactly, so that more candidates never make a cover dearer, not by a rounding either.
+    This is a shortest path over the cut points 0..size with windows as edges; O(windows). Covers are ordered by number
+    of unmeasured layers, then latency, then number of windows. Latencies are added exactly, so that more candidates
+    never increase the total, not even by rounding.
 
     Args:
         windows: Candidates.
@@ -60,7 +60,7 @@ def cheapest_cover(windows: Sequence[Window], size: int) -> list[int]:
         Positions in ``windows``, in the order of the layers.
 
     Raises:
-        InvalidSequence: No choice of windows holds every layer exactly once.
+        InvalidSequence: No choice of windows covers every layer exactly once.
     """
     by_begin: list[list[int]] = [[] for _ in range(size + 1)]
     for position, window in enumerate(windows):
@@ -92,12 +92,12 @@ def cheapest_cover(windows: Sequence[Window], size: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Quotient:
-    """What remains of a DAG when each group of its nodes is contracted to one node.
+    """A DAG with each group of nodes contracted to one node.
 
     Attributes:
-        order: The groups, by position, in a topological order.
-        predecessors: For each group the groups that it waits for, ascending.
-        ends: Groups that nothing waits for.
+        order: Positions of the groups in topological order.
+        predecessors: Predecessors of each group, ascending.
+        ends: Groups without successors.
     """
 
     order: tuple[int, ...]
@@ -110,7 +110,7 @@ class CriticalPath:
     """A path of greatest latency.
 
     Attributes:
-        latency: Sum over its groups, in the unit that was given.
+        latency: Sum over its groups, in the given unit.
         members: Its groups by position, from a start to an end; empty for a model without sequences.
     """
 
@@ -119,14 +119,14 @@ class CriticalPath:
 
 
 def contract(edges: Iterable[tuple[int, int]], groups: Sequence[Sequence[int]]) -> Quotient:
-    """Contract groups of nodes and order what remains (Kahn's algorithm, O(nodes + edges)).
+    """Contract groups of nodes and sort them topologically (Kahn's algorithm, O(nodes + edges)).
 
     Args:
-        edges: (producer, consumer) pairs of node numbers; edges at nodes in no group are left out.
+        edges: (producer, consumer) pairs of node numbers; edges of nodes outside all groups are ignored.
         groups: Disjoint groups of node numbers.
 
     Raises:
-        InvalidSequence: The groups overlap, or wait for each other in a circle: then no order runs them one by one.
+        InvalidSequence: The groups overlap, or the contraction has a cycle.
     """
     group_of: dict[int, int] = {}
     for position, group in enumerate(groups):
@@ -161,15 +161,15 @@ def contract(edges: Iterable[tuple[int, int]], groups: Sequence[Sequence[int]]) 
 
 
 def sequential(latencies: Iterable[float]) -> float:
-    """Sum of all latencies, rounded once."""
+    """Return the sum of all latencies, rounded once."""
     return math.fsum(latencies)
 
 
 def critical_path(quotient: Quotient, latencies: Sequence[float]) -> CriticalPath:
-    r"""The path of greatest latency, in one pass in topological order (O(nodes + edges)).
+    r"""Return the path of greatest latency, in one topological pass (O(nodes + edges)).
 
-    With :math:`f_i = t_i + \max_{j \to i} f_j` the latency is :math:`\max_i f_i`; each group remembers which
-    predecessor it waited for. No single start or end is assumed.
+    With :math:`f_i = t_i + \max_{j \to i} f_j` the latency is :math:`\max_i f_i`. The graph may have several starts and
+    ends.
 
     Args:
         quotient: From ``contract``.
@@ -190,19 +190,19 @@ def critical_path(quotient: Quotient, latencies: Sequence[float]) -> CriticalPat
     return CriticalPath(latency=sequential(latencies[position] for position in members), members=tuple(members))
 
 
-# The lower bound: how fast a model could be here, from the best that is stored of any bricks that make it up.
+# The lower bound: the least latency of a model here, from the best stored bricks.
 #
-# A *cover* is a way to cut the model into windows that are all measured. Every window costs the lowest latency of its
+# A *cover* cuts the model into measured windows. The cost of a window is the lowest latency of its
 # brick over all stacks and variants (frameworks, versions, options, algorithms) on the same system and device, at the
-# same precision, threads and cache state. Bricks of at most G layers compete, whatever the granularity of the estimate:
-# a larger G lets longer stored bricks, in which layers may be fused, compete with their parts. The sequential bound
-# therefore never grows with G. The critical path is minimised separately, over a few covers; it assumes that branches
-# which run at once do not contend (Benanza section III.D).
+# same precision, threads and cache state. Bricks of at most G layers compete, for every granularity of the estimate:
+# a larger G adds longer stored bricks with possibly fused layers. The sequential bound
+# therefore never grows with G. The critical path is minimised separately, over a few covers; it assumes that
+# parallel branches do not contend (Benanza section III.D).
 
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """Windows that hold every layer of a model once.
+    """Windows that cover every layer of a model once.
 
     Attributes:
         quotient: Their quotient DAG.
@@ -220,9 +220,9 @@ class LowerBound:
     Attributes:
         sequential: Least sum of lowest latencies.
         critical_path: Least of the greatest sums along a path; at most ``sequential``.
-        sequential_keys: Bricks of the cover that ``sequential`` is of.
-        critical_path_keys: Bricks of the cover that ``critical_path`` is of.
-        path_keys: Those of them on the path.
+        sequential_keys: Bricks of the cover of ``sequential``.
+        critical_path_keys: Bricks of the cover of ``critical_path``.
+        path_keys: Bricks on this path.
     """
 
     sequential: float
@@ -235,16 +235,16 @@ class LowerBound:
 def further_covers(
     edges: Iterable[tuple[int, int]], live: Sequence[int], windows: Iterable[KeyedWindow], lowest: Mapping[str, float]
 ) -> list[Cover]:
-    """Covers that are worth trying beside the one that was asked for: the cheapest, and all layers one by one.
+    """Return further candidate covers: the cheapest one, and all layers one by one.
 
     Args:
         edges: (producer, consumer) pairs of layer indices.
         live: Indices of the layers to cover, in order.
-        windows: Every window that may be taken.
+        windows: All candidate windows.
         lowest: Lowest latency per key.
 
     Returns:
-        Those that are measured and can be run: windows that wait for each other in a circle are no cover.
+        Measured covers without cycles between windows.
     """
     edges = tuple(edges)
     measured = [window for window in windows if window.key in lowest]
@@ -261,14 +261,14 @@ def further_covers(
 
 
 def lower_bound(covers: Iterable[Cover], lowest: Mapping[str, float]) -> LowerBound | None:
-    """The least latencies among covers.
+    """Return the least latencies among covers.
 
     Args:
         covers: Candidates.
         lowest: Lowest latency per key.
 
     Returns:
-        None where every cover has a brick that is not measured anywhere: a sum without it would be no bound.
+        None if every cover has a brick without any measurement.
     """
     sums: list[tuple[float, tuple[str, ...]]] = []
     paths: list[tuple[float, tuple[str, ...], tuple[str, ...]]] = []
@@ -284,36 +284,34 @@ def lower_bound(covers: Iterable[Cover], lowest: Mapping[str, float]) -> LowerBo
     return LowerBound(least_sum, least_path, of_sum, of_path, members)
 
 
-# How far a lower bound is off because it was chosen by noisy latencies.
+# Selection bias of a lower bound from noisy latencies.
 #
-# The lowest of several noisy latencies is too low on average, also where all are of the same work: whoever was lucky
-# is taken (the winner's curse). A bound takes the lowest many times over, and a critical path the longest of several
-# paths, which is too long on average likewise. The cure is to choose by one look at the data and to read from another
-# one that is independent. For a normal :math:`x` with error :math:`e` drawn anew, :math:`x + e` and :math:`x - e` are
-# such a pair: both have twice its variance, and their covariance is zero (Rasines and Young 2023, "Splitting
-# strategies for post-selection inference", Biometrika 110). In each replicate bricks, cover and path are chosen anew
-# by the one and read from the other.
+# The lowest of several noisy latencies of equal work is too low on average (the winner's curse). A bound selects the
+# lowest many times, and a critical path is the longest of several paths, which is too long on average. The cure is to
+# select by one view of the data and to read from an independent one. For a normal :math:`x` with error :math:`e` drawn
+# anew, :math:`x + e` and :math:`x - e` are such a pair: both have twice its variance, and their covariance is zero
+# (Rasines and Young 2023, "Splitting strategies for post-selection inference", Biometrika 110). In each replicate
+# bricks, cover and path are chosen anew by the one and read from the other.
 #
-# What is chosen so and read apart is never too low on average: it is a latency that the machine has, of a choice that
-# may not be the best. That is the most that a bound may be too low by. The least is what a bootstrap says: by how
-# much the minimum falls where the same errors are added once more. It finds nearly all of it where latencies are some
-# errors apart, and two fifths where they are equal. A path is too long by at most what the longest is longer than one
-# that was chosen apart.
+# Such a latency is never too low on average: it is an unbiased latency of a possibly suboptimal choice. Its distance to
+# the bound is the greatest bias. The least bias is a bootstrap's: the fall of the minimum when the same errors are
+# added once more. It finds nearly all of the bias for well separated latencies, and two fifths for equal ones. The bias
+# of a path is at most the difference between the longest path and an independently selected one.
 
 
 Array = NDArray[np.float64]
 
 _Seen = Mapping[str, tuple[Array, Array]]
-"""By key, what replicates choose by, and what they read."""
+"""Values for selection and for reading of each replicate, by key."""
 
 
 @dataclass(frozen=True, slots=True)
 class SelectionBias:
-    """By how much bounds are too low, in the unit of the latencies: at least, and at most.
+    """Least and greatest selection bias of bounds (positive: too low), in the unit of the latencies.
 
     Attributes:
         sequential: The sequential bound.
-        critical_path: The critical path; may be negative, since the longest of several paths is too long.
+        critical_path: The critical path; may be negative, because the longest of several paths is too long.
     """
 
     sequential: tuple[float, float]
@@ -327,21 +325,21 @@ def selection_bias(
     latencies: Mapping[str, Sequence[float]],
     errors: Mapping[str, Array],
 ) -> SelectionBias:
-    """How lucky the lowest of latencies and covers may have been.
+    """Return the selection bias of the lowest latencies and covers.
 
     Args:
-        covers: Those that the bound was chosen from, all measured.
-        windows: Windows that further covers may be made of; the sequential bound alone is chosen from these.
-        size: Number of layers that they cover.
-        latencies: By key, those of all that competes.
-        errors: By key, errors of these as they may be: one row each, a column per replicate.
+        covers: Measured candidates of the bound.
+        windows: Parts of further covers, for the sequential bound only.
+        size: Number of covered layers.
+        latencies: Competing latencies by key.
+        errors: Random errors of these latencies by key: one row per latency, one column per replicate.
     """
     seen: dict[str, tuple[Array, Array]] = {}
     taken: dict[str, tuple[Array, Array]] = {}
     alike: dict[int, list[str]] = {}
     for key, values in latencies.items():
         alike.setdefault(len(values), []).append(key)
-    for keys in alike.values():  # those with as many rivals at once
+    for keys in alike.values():  # keys with equal numbers of rivals together
         means = np.array([latencies[key] for key in keys], dtype=np.float64)[:, :, None]
         drawn = np.stack([errors[key] for key in keys])
         chosen_by, read = means + drawn, means - drawn
@@ -369,12 +367,12 @@ def selection_bias(
 
 
 def _within(least: float, most: float) -> tuple[float, float]:
-    """Both, the most no less than the least and than nothing: replicates are a sample."""
+    """Return both values with ``most`` raised to at least ``least`` and 0, because replicates are a sample."""
     return least, max(0.0, least, most)
 
 
 def _lowest(choices: Sequence[tuple[Array, Array]]) -> float:
-    """The mean over replicates of what each was chosen by."""
+    """Return the mean over replicates of the selected values."""
     return float(np.stack(np.broadcast_arrays(*(by for by, _ in choices))).min(axis=0).mean())
 
 
@@ -383,13 +381,13 @@ def _summed(cover: Cover, seen: _Seen, side: int) -> Array:
 
 
 def _read(choices: Sequence[tuple[Array, Array]]) -> float:
-    """The mean over replicates of what was chosen in each."""
+    """Return the mean over replicates of the values read."""
     by, read = (np.stack(np.broadcast_arrays(*side)) for side in zip(*choices, strict=True))
     return float(np.take_along_axis(read, by.argmin(axis=0)[None], axis=0).mean())
 
 
 def _cheapest(windows: Sequence[KeyedWindow], size: int, seen: _Seen) -> list[tuple[Array, Array]]:
-    """The cheapest cover of each replicate (``cover``), by what it is chosen by and as it is read, if any."""
+    """Return the cheapest cover of each replicate, as selected and as read, if any."""
     cost: list[tuple[Array, Array] | None] = [None] * (size + 1)
     cost[0] = np.zeros(1), np.zeros(1)
     for window in sorted(windows, key=lambda window: window.begin):
@@ -406,7 +404,7 @@ def _cheapest(windows: Sequence[KeyedWindow], size: int, seen: _Seen) -> list[tu
 
 
 def _longest(cover: Cover, seen: _Seen, by: int, read: int) -> Array:
-    """The longest path of each replicate, chosen by one side and read from a side."""
+    """Return the longest path of each replicate, selected by one side and read from a side."""
     quotient: Quotient = cover.quotient
     finish: list[tuple[Array, Array]] = [(np.zeros(1), np.zeros(1))] * len(cover.keys)
     for position in quotient.order:
@@ -417,7 +415,7 @@ def _longest(cover: Cover, seen: _Seen, by: int, read: int) -> Array:
 
 
 def _latest(finished: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
-    """Of several the one that is chosen as the latest, replicate by replicate."""
+    """Return the latest of several times in each replicate."""
     if not finished:
         return np.zeros(1), np.zeros(1)
     (by, read), *others = finished

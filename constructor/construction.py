@@ -1,4 +1,4 @@
-"""The estimate of one model: its decomposition and what is stored of it, put together."""
+"""Construction of one model's estimate from its decomposition and its evidence."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ def truth_of(
     prediction: Prediction | None,
     latency: Latency,
 ) -> tuple[GroundTruth, Paired | None]:
-    """What was measured of the model itself, and how the estimate stands beside it.
+    """Return the measured latency of the whole model, compared with its estimate.
 
     Args:
-        model: As decomposed.
-        parts: The sequences that the estimate is composed of.
-        evidence: What is known of the model.
-        prediction: What the estimate is composed of; None where it is not complete, or there is nothing to compose.
-        latency: The prediction with its interval.
+        model: The decomposed model.
+        parts: The sequences of the estimate.
+        evidence: All measurements.
+        prediction: The composed estimate; None if it is incomplete or empty.
+        latency: The estimate with its interval.
 
     Returns:
-        The ground truth, and the means of the visits that bricks and model had in turn; None where they had none.
+        The ground truth, and the means over alternating visits of bricks and model, if any.
     """
     key = model.own.key
     measured = evidence.truths.get(key)
@@ -101,11 +101,11 @@ def truth_of(
 
 
 def quietness(evidence: Evidence, prediction: Prediction) -> tuple[float | None, float | None, float | None]:
-    """The prediction on a quiet machine in ms, how many visits were quiet, and how much slower they all were.
+    """Return the estimate for a quiet machine in ms, the share of quiet visits, and the slowdown of all visits.
 
     Args:
-        evidence: What is known of the bricks.
-        prediction: What is composed of them.
+        evidence: Measurements of the bricks.
+        prediction: The composed estimate.
     """
     quiet_ns = evidence.uncertainty.undisturbed_ns(prediction.weights)
     known = evidence.members(prediction.weights)
@@ -119,7 +119,7 @@ def quietness(evidence: Evidence, prediction: Prediction) -> tuple[float | None,
 
 
 def _run_sd(evidence: Evidence, ours: Iterable[Measurement], truth: Measurement) -> float:
-    """What an estimate from bricks and a model differ by where they come from different runs, relative."""
+    """Return the relative scatter between bricks and a model from different runs."""
     stacks = evidence.uncertainty.stacks
     bricks = (measurement for measurement in ours if measurement.subject is Subject.BRICK)
     of_bricks = max((scatters(stacks, brick).run_sd for brick in bricks), default=0.0)
@@ -129,8 +129,8 @@ def _run_sd(evidence: Evidence, ours: Iterable[Measurement], truth: Measurement)
 def _apart(
     ratio: float, truth: Measurement, latency: Latency, evidence: Evidence, prediction: Prediction
 ) -> tuple[float, float] | None:
-    """The interval of a ratio of different sessions, with what these may differ by: the less quiet, the more."""
-    if latency.ms is None or latency.ci95_ms is None:  # read between two sizes: nothing shows how good that is
+    """Return the interval of a ratio of different sessions; disturbance widens it."""
+    if latency.ms is None or latency.ci95_ms is None:  # interpolated between two sizes: the error is unknown
         return None
     run_sd = _run_sd(evidence, evidence.members(prediction.weights).values(), truth)
     theirs = truth.latency_ns / truth.undisturbed_ns - 1 if truth.undisturbed_ns else 0.0
@@ -140,20 +140,21 @@ def _apart(
 
 
 def _around(ratio: float, half: float) -> tuple[float, float]:
-    """The interval of a ratio from half of that of its logarithm."""
+    """Return the interval of a ratio from the half-width of its logarithm."""
     reach = min(half, 50.0)  # a single time block shows nothing: the interval then says so, and stays a number
     return ratio * math.exp(-reach), ratio * math.exp(reach)
 
 
-# What of an estimate is control flow itself: its operators beyond their bodies, slices and stacks around them.
+# Latency of control flow beyond the bodies: the operators, and the slices and stacks around the bodies.
 
 
 def framing_of(control: Iterable[ControlFlow], rows: Sequence[SequenceLatency]) -> tuple[Framing, ...]:
-    """One entry per operator of control flow, in the order given.
+    """Return one entry per control-flow operator, in the order given.
 
     Args:
-        control: The model's control flow. Of operators with one name nothing is said: their layers have one, too.
-        rows: The sequences that the estimate is composed of. Those that hold other layers as well say nothing.
+        control: The model's control flow. Operators with equal names have empty entries: their layers cannot be told
+            apart.
+        rows: The sequences of the estimate. Sequences with other layers are not counted.
     """
     flows = tuple(control)
     names = Counter(flow.name for flow in flows)
@@ -167,7 +168,7 @@ def _framing(flow: ControlFlow, rows: Sequence[SequenceLatency]) -> Framing:
 
 
 def _sources(row: SequenceLatency) -> set[str]:
-    """The layers of the model's own graph that a sequence stands for, whichever graph was cut."""
+    """Return the source layers of a sequence, for every kind of graph."""
     return {*(row.names if row.form is None else row.form.source_layers)}
 
 
@@ -176,17 +177,17 @@ def _frames(flow: ControlFlow, name: str) -> bool:
 
 
 def _total_ms(rows: Sequence[SequenceLatency]) -> float | None:
-    """The sum; None where there are none, or one is not measured."""
+    """Return the sum; None without rows, or if one is not measured."""
     known = [row.latency_ms for row in rows if row.latency_ms is not None and not row.predicted]
     return sequential(known) if rows and len(known) == len(rows) else None
 
 
 def construct(model: Decomposition | Failed, evidence: Evidence) -> Estimate:
-    """Construct a model's estimate; what it cannot say stays None.
+    """Estimate a model from its bricks. Fields that cannot be computed are None.
 
     Args:
-        model: As decomposed, or why it cannot be.
-        evidence: What is known of its bricks, and of itself.
+        model: The decomposed model, or the failure of its decomposition.
+        evidence: Measurements of its bricks and of the model.
     """
     request = evidence.request
     cutting, remedies = request.cutting, request.remedies
@@ -205,7 +206,7 @@ def construct(model: Decomposition | Failed, evidence: Evidence) -> Estimate:
     guessed = evidence.predicted.get(key)
     if all(brick.key in bricks.latest for brick in missing):
         prediction = _predicted(model, parts, quotient, evidence)
-        if guessed is None:  # what is predicted is no part of any sum but the latency itself
+        if guessed is None:  # predictions enter the latency only, no other sum
             path = critical_path(quotient, [bricks.latency_ns(part) for part in parts])
     known = prediction if guessed is None else None
     bounds = bounds_of(model, Cover(quotient, tuple(part.key for part in parts)), bricks, evidence.uncertainty, path)
@@ -244,17 +245,17 @@ def construct(model: Decomposition | Failed, evidence: Evidence) -> Estimate:
 
 
 def failed(model: Failed, request: EstimateRequest) -> Estimate:
-    """The estimate of a model that cannot be decomposed: why, and what was asked for.
+    """Return the estimate of a model that cannot be decomposed: the reason and the request.
 
     Args:
-        model: The model, and why.
-        request: What was asked for.
+        model: The model and the reason.
+        request: The request.
     """
     return Estimate(EstimatedModel(model.source, request.cutting, error=model.reason), request.place)
 
 
 def place_of(choice: Choice) -> MeasuredPlace:
-    """The place that a combination stands for."""
+    """Return a combination as a place."""
     conditions, stack = choice.conditions, choice.stack
     return MeasuredPlace(
         choice.system_key, choice.stack_key, stack.backend, stack.device,
@@ -265,7 +266,7 @@ def place_of(choice: Choice) -> MeasuredPlace:
 def _predicted(
     model: Decomposition, parts: tuple[LayerSequence, ...], quotient: Quotient, evidence: Evidence
 ) -> Prediction:
-    """What a model whose bricks are all measured will take."""
+    """Compose the estimate of a model with all bricks measured."""
     cutting, remedies = evidence.request.cutting, evidence.request.remedies
     key, state = model.own.key, state_of(model, evidence.choice)
     executed = evidence.executed[key]
@@ -294,7 +295,7 @@ def _predicted(
 
 
 def _latency(prediction: Prediction | None, evidence: Evidence, key: str) -> Latency:
-    """The best prediction, with its interval."""
+    """Return the best estimate with its interval."""
     if prediction is None:
         return Latency()
     read, guessed = evidence.interpolated.get(key), evidence.predicted.get(key)
@@ -317,15 +318,15 @@ def _latency(prediction: Prediction | None, evidence: Evidence, key: str) -> Lat
 
 
 def _paired(latency: Latency, both: Paired) -> Latency:
-    """The prediction as the mean of those visits that bricks and model had in turn; its interval is as wide."""
-    assert latency.ci95_ms is not None  # noqa: S101  # what was read between sizes has no visits
+    """Replace the centre by the mean over alternating visits of bricks and model; keep the interval's width."""
+    assert latency.ci95_ms is not None  # noqa: S101  # interpolated bricks have no visits
     assert latency.ms is not None  # noqa: S101  # it is known with its interval
     ms, half_ms = _ms(both.estimate_ns), latency.ci95_ms[1] - latency.ms  # the lower end may be cut off at 0
     return replace(latency, ms=ms, ci95_ms=(max(0.0, ms - half_ms), ms + half_ms))
 
 
 def _sums(parts: Sequence[LayerSequence], bricks: BrickMeasurements, path: CriticalPath | None) -> Sums:
-    """Raw sums over sequences; those over all of them only where a critical path is known."""
+    """Return raw sums over sequences; sums over all sequences need a critical path."""
     measured = [part for part in parts if bricks.measured(part.key, part.reuse)]
     known_ms = _ms(sequential(map(bricks.latency_ns, measured)))
     if path is None:
@@ -340,7 +341,7 @@ def _sums(parts: Sequence[LayerSequence], bricks: BrickMeasurements, path: Criti
 
 
 def _cover(model: Decomposition, bricks: BrickMeasurements) -> tuple[LayerSequence, ...]:
-    """Of overlapping sequences, those to compose the model from, in its order."""
+    """Return the cheapest cover by overlapping sequences, in the order of the model."""
     position = {layer: index for index, unit in enumerate(model.units) for layer in unit}
     windows = [
         Window(
@@ -354,7 +355,7 @@ def _cover(model: Decomposition, bricks: BrickMeasurements) -> tuple[LayerSequen
 
 
 def _attribution(prediction: Prediction, truth: GroundTruth) -> Mapping[str, Term]:
-    """The distance to the measured latency by its causes."""
+    """Return the causes of the difference to the measured latency."""
     measured = None
     if truth.ms is not None and truth.measurement is not None:
         measured = (truth.ms, _ms(truth.measurement.half_ns))
@@ -362,14 +363,14 @@ def _attribution(prediction: Prediction, truth: GroundTruth) -> Mapping[str, Ter
 
 
 def _with_reading(prediction: Prediction, found: Interpolation | None) -> float | None:
-    """Half of the interval with the error of what was read between other sizes; None where nothing shows that."""
+    """Return the half-width with the error of interpolation; None if this error is unknown."""
     if found is None:
         return prediction.half_ms
     return None if found.error is None else math.hypot(prediction.half_ms, found.error * found.share * prediction.ms)
 
 
 def _method(model: Decomposition, cutting: Cutting, choice: Choice | None, state: str) -> Method | None:
-    """How the sum of the bricks is composed."""
+    """Return the way in which the sum is composed."""
     if choice is None:
         return None
     return Method(
@@ -387,7 +388,7 @@ def _method(model: Decomposition, cutting: Cutting, choice: Choice | None, state
 def _roofline(
     model: Decomposition, parts: Sequence[LayerSequence], quotient: Quotient, evidence: Evidence, sums: Sums
 ) -> RooflineBound:
-    """How fast the model could be at most, and how far it is from that."""
+    """Return the model's least latency under the ceilings, and its headroom."""
     choice, state = evidence.choice, state_of(model, evidence.choice)
     if choice is None:
         return RooflineBound(reason="nothing is stored, and so nothing of the machine is known")
@@ -397,7 +398,7 @@ def _roofline(
     found = roofline(model.graph, parts, bricks, evidence.ceilings, state=state, system=choice.system)
     bounds, ceilings = found.bounds_ms(parts), evidence.ceilings
     if bounds is None:
-        single = ceilings.known  # what is not computed in the precision is in float32, and that is missing
+        single = ceilings.known  # then the missing ceiling is the one of float32
         missing = "the bandwidth" if ceilings.compute is not None and not single else "the rate of arithmetic"
         dtype = NATIVE if single else ceilings.dtype
         reason = f"{missing} of this system is not measured with these threads in {dtype}"
@@ -414,7 +415,7 @@ def _roofline(
 
 
 def _at_once(choice: Choice | None) -> bool:
-    """Whether independent branches run at once."""
+    """Return True if independent branches run in parallel."""
     return choice is not None and in_parallel(choice.stack)
 
 

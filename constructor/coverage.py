@@ -1,4 +1,4 @@
-"""What of a model is measured: its sequences one by one, how much of it that is, and what is missing."""
+"""The sequences of a model, their measured share, and the missing bricks."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def form_of(
     kernels: tuple[str, ...] = (),
     known: MutableMapping[str, BrickTypes] | None = None,
 ) -> Form:
-    """What a sequence of a model is.
+    """Return the signature and source layers of a sequence.
 
     Args:
         model: The model.
-        part: The sequence, of the graph that was cut.
-        kernels: Those that ran for its brick.
-        known: Signatures by brick, of sequences that were asked for before; added to.
+        part: A sequence of the decomposed graph.
+        kernels: Recorded kernels of its brick.
+        known: Signatures of earlier sequences by brick; updated.
     """
     sources = part.layers
     if model.executed is not None and model.graph is model.executed.graph:
@@ -43,12 +43,12 @@ def form_of(
 
 
 def coverage_of(graph: ModelGraph, parts: Sequence[LayerSequence], bricks: BrickMeasurements) -> Coverage:
-    """How much of a model is measured.
+    """Return the measured share of a model.
 
     Args:
-        graph: The graph that was cut.
+        graph: The decomposed graph.
         parts: Its sequences.
-        bricks: What is known of their bricks.
+        bricks: Measurements of their bricks.
     """
 
     def macs(some: Sequence[LayerSequence]) -> int:
@@ -67,13 +67,13 @@ def coverage_of(graph: ModelGraph, parts: Sequence[LayerSequence], bricks: Brick
 def missing_of(
     model: Decomposition, parts: Sequence[LayerSequence], bricks: BrickMeasurements, remedies: Remedies
 ) -> Iterator[Missing]:
-    """What is not measured, one entry per brick; and the layers that cannot be bricks.
+    """Yield each missing brick, then each layer that cannot be a brick.
 
     Args:
         model: The model.
         parts: Its sequences.
-        bricks: What is known of their bricks.
-        remedies: What would measure the others.
+        bricks: Measurements of their bricks.
+        remedies: Source of the remedies.
     """
     source, graph = model.source, model.graph
     counts = Counter(part.key for part in parts if not bricks.measured(part.key, part.reuse))
@@ -94,7 +94,7 @@ def missing_of(
 
 
 def cannot_be_bricks(graph: ModelGraph) -> bool:
-    """Whether there are layers that cannot be bricks."""
+    """Return True if a layer cannot be a brick."""
     return next(_skipped(graph), None) is not None
 
 

@@ -1,14 +1,13 @@
-"""A latency against a length: what lies between measured lengths, and how far that can be trusted.
+"""Latency as a function of length: interpolation between measured lengths, and its error.
 
-The work of a layer is a constant, linear or quadratic in the length of a sequence (weights that are read; products with
-weights; products of queries and keys). So is a model's latency, but for what kernels make of one length or another:
+The work of a layer is constant, linear or quadratic in the length of a sequence (reading weights; products with
+weights; products of queries and keys). A model's latency is too, except for effects of kernels at particular lengths:
 
     f(n) = a + b n + c n^2,  a, b, c >= 0 (least squares of relative residuals)
 
-Between two measured lengths the latency is f times the ratio of measured latency to f, which is interpolated along the
-logarithm of the length: at measured lengths that is what was measured. How good it is, leaving points out shows: each
-length but the ends is left out once and predicted from the others, whose gap there is twice as wide as any that is
-bridged otherwise. Beyond the measured lengths nothing is said.
+Between two measured lengths the latency is f times the ratio of measured latency to f, interpolated along the logarithm
+of the length. At measured lengths it equals the measurement. The error comes from leaving each inner length out and
+predicting it from the others, with a gap twice as wide. There is no extrapolation beyond the measured lengths.
 """
 
 from __future__ import annotations
@@ -36,9 +35,8 @@ class Point:
     Attributes:
         length: In tokens, at least 1.
         ms: Latency.
-        ci95_ms: Its interval; None where it is not known: of an interpolated one, where too few lengths are measured
-            to leave one out.
-        interpolated: Whether it is read between measured lengths.
+        ci95_ms: Its interval; None if unknown, as for interpolation between fewer than three lengths.
+        interpolated: True if it is interpolated between measured lengths.
     """
 
     length: int
@@ -49,12 +47,12 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """What the other lengths say of a measured one.
+    """A measured length predicted from the others.
 
     Attributes:
-        length: The length that was left out.
-        ms: What was measured there.
-        predicted_ms: What lies between the others.
+        length: The omitted length.
+        ms: Its measured latency.
+        predicted_ms: Its interpolated latency.
     """
 
     length: int
@@ -63,24 +61,23 @@ class LeftOut:
 
     @property
     def error(self) -> float:
-        """Relative error of that; above zero where it is too much."""
+        """Relative error of the prediction; positive if too large."""
         return self.predicted_ms / self.ms - 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Interpolation:
-    """Which bricks of an estimate were not measured, but read between other sizes of the model.
+    """The interpolated bricks of an estimate.
 
     Attributes:
-        dimension: What the sizes are of.
-        between: The measured sizes below and above it that they were read between.
-        measured: All sizes that their curves go through.
-        bricks: How many bricks were read; all others of the model were measured.
-        share: Their share of the sum that the estimate is made from, 0 to 1.
-        error: Relative half-width of what they may be off by together; None where there are too few sizes to leave one
-            out.
-        left_out: Of measured sizes but the ends: the sum of the bricks that were read, as measured there, and as the
-            other sizes have it.
+        dimension: The varied dimension.
+        between: The nearest measured sizes below and above.
+        measured: All measured sizes on the curves.
+        bricks: Number of interpolated bricks; all others were measured.
+        share: Their share of the estimate's sum, 0 to 1.
+        error: Relative half-width of their common error; None with too few sizes to leave one out.
+        left_out: For each inner measured size: the sum of the interpolated bricks, measured and predicted from the
+            other sizes.
     """
 
     dimension: str
@@ -93,9 +90,9 @@ class Interpolation:
 
 
 def error_of(left_out: Sequence[LeftOut]) -> float | None:
-    """Relative half-width of what reading between lengths may be off by; None where none was left out.
+    """Return the relative half-width of the interpolation error; None without omitted lengths.
 
-    Student's t times the root mean square of the errors of the lengths that were left out: few of them make it wide.
+    It is Student's t times the root mean square of the errors of the omitted lengths, so few lengths make it wide.
     """
     if not left_out:
         return None
@@ -107,7 +104,7 @@ class Curve:
     """Latencies at measured lengths.
 
     Attributes:
-        points: One per length, in their order.
+        points: One per length, ascending.
 
     Example:
         >>> curve = Curve.through([Point(32, 42.0), Point(64, 74.0), Point(128, 138.0)])
@@ -119,11 +116,11 @@ class Curve:
 
     @classmethod
     def through(cls, points: Iterable[Point]) -> Curve:
-        """The curve through some points; of several at one length the last counts."""
+        """Return the curve through some points; the last of several at one length counts."""
         return cls(tuple(sorted({point.length: point for point in points}.values(), key=lambda point: point.length)))
 
     def at(self, length: int) -> Point | None:
-        """The latency at a length, measured or interpolated; None beyond the lengths that are measured."""
+        """Return the measured or interpolated latency at a length; None beyond the measured lengths."""
         place = bisect_left(self.points, length, key=lambda point: point.length)
         if place < len(self.points) and self.points[place].length == length:
             return self.points[place]
@@ -134,7 +131,7 @@ class Curve:
 
     @cached_property
     def left_out(self) -> tuple[LeftOut, ...]:
-        """Every length but the ends, predicted from the others."""
+        """Every inner length, predicted from the others."""
         found = []
         for place, point in enumerate(self.points[1:-1], start=1):
             others = self.points[:place] + self.points[place + 1 :]
@@ -143,7 +140,7 @@ class Curve:
 
     @cached_property
     def error(self) -> float | None:
-        """Relative half-width of the interval of what is interpolated; None where no length can be left out."""
+        """Relative half-width of interpolated latencies; None with fewer than three lengths."""
         return error_of(self.left_out)
 
     @cached_property
@@ -151,7 +148,7 @@ class Curve:
         return _fitted(self.points)
 
     def _interval(self, ms: float, neighbours: Sequence[Point]) -> Interval | None:
-        """What the neighbours are uncertain by, and the error of reading between them, as independent of each other."""
+        """Return the interval from the neighbours' intervals and the interpolation error, taken as independent."""
         if self.error is None:
             return None
         own = [(high - low) / 2 / point.ms for point in neighbours if point.ci95_ms for low, high in (point.ci95_ms,)]
@@ -160,7 +157,7 @@ class Curve:
 
 
 def _fitted(points: Sequence[Point]) -> tuple[float, ...]:
-    """The coefficients of f, of as many terms as there are points for."""
+    """Return the coefficients of f, with at most one term per point."""
     from scipy.optimize import nnls
 
     terms = np.arange(min(_TERMS, len(points)))
@@ -175,7 +172,7 @@ def _value(shape: Sequence[float], length: int) -> float:
 
 
 def _between(points: Sequence[Point], shape: Sequence[float], place: int, length: int) -> float:
-    """The latency at a length between the points before ``place`` and at it."""
+    """Return the latency at a length between the points ``place - 1`` and ``place``."""
     low, high = points[place - 1], points[place]
     share = math.log(length / low.length) / math.log(high.length / low.length)
     ratios = [point.ms / _value(shape, point.length) for point in (low, high)]

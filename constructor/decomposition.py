@@ -1,4 +1,4 @@
-"""What follows from the decomposition of a model: its quotient graph, and the graph that is executed beside it."""
+"""The quotient graph of a decomposed model, and the bricks of its executed graph."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ from .composition import Quotient, contract
 
 @dataclass(frozen=True, slots=True)
 class Interventions:
-    """The bricks of the graph that is executed: what separates fusion, layout and cache.
+    """The bricks of the executed graph, for the effects of fusion, layout and cache.
 
     Attributes:
-        executed: That graph, mapped to the model's layers; None where it is not known.
+        executed: The executed graph, mapped to the model's layers; None if unknown.
         parts: Its sequences.
-        level: Name of the level of reuse distance that they are measured at.
-        reason: Why it is not known, or its units are not; empty where both are.
-        written: The model's own graph, where the runtime executes that as it is written.
-        units: Sequences of the model's own layers that the runtime's fusions do not reach beyond, all of them; None
-            where nobody asked.
+        level: Level of reuse distance of their measurements.
+        reason: Reason for an unknown graph or unknown units, else empty.
+        written: The model's own graph, if the runtime executes it unchanged.
+        units: All sequences of the model's own layers that no fusion crosses; None if not requested.
     """
 
     executed: ExecutedModel | None = None
@@ -36,22 +35,22 @@ class Interventions:
 
     @property
     def graph(self) -> ModelGraph | None:
-        """The graph that is executed."""
+        """The executed graph."""
         return self.written if self.executed is None else self.executed.graph
 
 
 def intervened(executed: ExecutedModel) -> Interventions:
-    """The bricks of an executed graph, layer by layer."""
+    """Return the bricks of an executed graph, layer by layer."""
     return Interventions(executed, alone(executed.graph), level_name(footprint_class(executed.graph)))
 
 
 def as_written(graph: ModelGraph) -> Interventions:
-    """The bricks of a model whose own graph is executed operator by operator."""
+    """Return the bricks of a model that the runtime executes unchanged."""
     return Interventions(parts=alone(graph), level=level_name(footprint_class(graph)), written=graph)
 
 
 def edges(graph: ModelGraph) -> Iterator[tuple[int, int]]:
-    """(producer, consumer) of every value; faster than by way of ``graph.graph``, which may never be needed."""
+    """Yield (producer, consumer) of every value, without building ``graph.graph``."""
     for layer in graph.layers:
         for value in layer.outputs:
             for consumer in graph.consumers(value):
@@ -59,12 +58,12 @@ def edges(graph: ModelGraph) -> Iterator[tuple[int, int]]:
 
 
 def quotient_of(graph: ModelGraph, parts: tuple[LayerSequence, ...]) -> Quotient:
-    """What remains of a graph when each part is contracted to one node.
+    """Contract each part of a graph to one node.
 
     Raises:
-        InvalidSequence: Parts wait for each other.
+        InvalidSequence: The contraction has a cycle.
     """
-    places: dict[int, list[int]] = {}  # of a layer that is copied: a layer of each sequence that has it as a copy
+    places: dict[int, list[int]] = {}  # copied layer -> one layer of each sequence with a copy
     for part in parts:
         for index in part.copies:
             places.setdefault(index, []).append(part.own[0])
@@ -72,7 +71,7 @@ def quotient_of(graph: ModelGraph, parts: tuple[LayerSequence, ...]) -> Quotient
 
 
 def _apart(pairs: Iterable[tuple[int, int]], places: Mapping[int, Sequence[int]]) -> Iterator[tuple[int, int]]:
-    """Edges where what a copied layer reads goes to every copy; what it makes stays in the sequences that have one."""
+    """Yield the edges, with the inputs of a copied layer connected to every copy."""
     for producer, consumer in pairs:
         if producer not in places:
             yield producer, consumer
@@ -80,7 +79,7 @@ def _apart(pairs: Iterable[tuple[int, int]], places: Mapping[int, Sequence[int]]
 
 
 def state_of(model: Decomposition, choice: Choice | None) -> str:
-    """The cache state that a model's bricks are looked up in."""
+    """Return the cache state for the lookup of a model's bricks."""
     if choice is None:
-        return ""  # nothing is stored in any
+        return ""  # nothing is stored
     return model.level if choice.conditions.cache == MODEL else choice.conditions.cache

@@ -1,4 +1,4 @@
-"""Evidence: what is stored of some models and their bricks under one combination, as values. Estimates read it."""
+"""Evidence: all stored measurements of some models and their bricks under one combination, as values for estimates."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from .predictor import Predicted
 
 REACH = 1.5
-"""A measurement whose latency is so many times the lowest may be the lowest but for chance."""
+"""Greatest latency of a rival, as a multiple of the lowest: noise may have exchanged them."""
 
 MOST_RIVALS = 6
-"""Rivals of one brick. Of a dozen versions of a runtime that are about as fast, the others are seldom the lowest."""
+"""Greatest number of rivals of one brick; further ones are seldom the lowest."""
 
 Twin = tuple[str, str, str, str, str]
 """Run, stack, key, cache state and variant."""
@@ -39,12 +39,12 @@ Twin = tuple[str, str, str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class EstimateRequest:
-    """What estimates were asked for.
+    """The request for estimates.
 
     Attributes:
-        cutting: How models are decomposed.
-        place: The place, which stands where nothing is stored.
-        remedies: What would measure what is missing.
+        cutting: Settings of the decomposition.
+        place: Requested place, shown if no measurement matches.
+        remedies: Source of tasks for missing measurements.
     """
 
     cutting: Cutting
@@ -54,25 +54,25 @@ class EstimateRequest:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known of some models under one combination.
+    """All measurements of some models under one combination.
 
     Attributes:
-        request: What was asked for.
-        choice: The combination; None where nothing that matches is stored.
-        bricks: What is known of bricks, by the model's key and the cache state.
-        executed: What the runtime executes for each model, by the model's key.
+        request: The request.
+        choice: The combination; None if no measurement matches.
+        bricks: Measurements of bricks, by model key and cache state.
+        executed: Executed graph of each model, by its key.
         models: Measurements of each whole model in any cache state, by its key.
-        truths: Of these, the one that an estimate is compared with.
-        data: What each model's own values cost; may be negative.
-        model_failures: Why a whole model could not be measured.
-        overheads: What one call costs, by cache state.
-        uncertainty: Intervals of combinations of all of these.
-        ceilings: What the machine does at most.
-        twins: Measurements of bricks from the runs that took the truths, where there are later ones.
-        views: Kernels that ran for bricks and models, by key.
+        truths: The measurement of each model for comparison with its estimate.
+        data: Effect of each model's own values; may be negative.
+        model_failures: Failed measurements of whole models.
+        overheads: Cost of one call, by cache state.
+        uncertainty: Intervals of combinations of these measurements.
+        ceilings: The machine's ceilings.
+        twins: Measurements of bricks in the runs of the truths, if there are later ones.
+        views: Recorded kernels of bricks and models, by key.
         runs: The runs, by id.
-        interpolated: How bricks of a model were read between other sizes of it; or why they could not be.
-        predicted: How bricks of a model were predicted; or why its latency is not known all the same.
+        interpolated: Interpolated bricks of each model; or the reason why interpolation failed.
+        predicted: Predicted bricks of each model; or the reason for an unknown latency.
     """
 
     request: EstimateRequest
@@ -93,17 +93,17 @@ class Evidence:
     predicted: Mapping[str, Predicted | str] = field(default_factory=dict)
 
     def in_run(self, weights: Weights, run: str) -> dict[str, float]:
-        """A combination as a run measured it, as far as it did."""
+        """Return a combination with the run's own measurements, for all bricks that it measured."""
         taken = ((self.uncertainty.known[id_], weight) for id_, weight in weights.items())
         return {self.twins.get(twin_of(latest, run), latest).id: weight for latest, weight in taken}
 
     def members(self, ids: Collection[str]) -> dict[str, Measurement]:
-        """The measurements of a combination, by id."""
+        """Return the measurements of a combination, by id."""
         return {id_: self.uncertainty.known[id_] for id_ in ids}
 
     @property
     def scatter_known(self) -> bool | None:
-        """Whether what processes and runs differ by is calibrated for the combination; None where there is none."""
+        """True if the scatter between processes and runs is calibrated for the combination; None without one."""
         if self.choice is None:
             return None
         return scatter_of(self.choice.stack, self.choice.conditions.threads, Subject.BRICK).known
@@ -116,7 +116,7 @@ class Evidence:
         return Calibration.of_runs(self.runs.values(), self.choice.system_key, self.choice.system.cpu)
 
     def bricks_in(self, model: str, state: str) -> BrickMeasurements:
-        """What is known of a model's bricks in a cache state.
+        """Return the measurements of a model's bricks in a cache state.
 
         Args:
             model: Key of the model.
@@ -125,7 +125,7 @@ class Evidence:
         return self.bricks.get((model, state)) or BrickMeasurements()
 
     def kernels(self, key: str) -> tuple[str, ...] | None:
-        """Names of the kernels that ran for a brick, the longest first; None where none were recorded."""
+        """Return the names of a brick's recorded kernels, longest first; None without a record."""
         view = self.views.get(key)
         if view is None:
             return None
@@ -134,20 +134,20 @@ class Evidence:
 
 
 def twin_of(measurement: Measurement, run: str) -> Twin:
-    """What the same brick was measured as in another run, on the same stack."""
+    """Return the identity of the same brick in another run on the same stack."""
     return run, measurement.stack, measurement.key, measurement.conditions.cache, measurement.variant
 
 
 class Table:
-    """What is stored of bricks under one combination, by key, variant and cache state.
+    """Measurements of bricks under one combination, by key, variant and cache state.
 
-    Which footprint class stands for another is decided here and nowhere else.
+    It alone replaces a missing footprint class by the nearest one.
 
     Args:
         own: Measurements of the combination's own stack.
-        rivals: By key, measurements that may compete, of all stacks and cache states.
-        failures: Failures of the own stack.
-        eager: Keys of stacks that run operators as they are written.
+        rivals: Competing measurements of all stacks and cache states, by key.
+        failures: Failures of the combination's own stack.
+        eager: Keys of stacks without fusion.
     """
 
     def __init__(
@@ -165,28 +165,28 @@ class Table:
         self._eager = eager
 
     def nearest(self, key: str, variant: str, state: str) -> Measurement | None:
-        """The latest measurement of a brick in a cache state, else in the nearest footprint class; None without any."""
+        """Return the latest measurement of a brick in a cache state or the nearest footprint class, if any."""
         known = self._own.get((key, variant), {})
         return next((known[level] for level in nearest_levels(state) if level in known), None)
 
     def found(self, keys: Collection[str], variant: str, state: str) -> dict[str, Measurement]:
-        """The same of several bricks, by key; those without are absent."""
+        """Return the nearest measurements of several bricks by key; unmeasured bricks are absent."""
         pairs = ((key, self.nearest(key, variant, state)) for key in keys)
         return {key: measurement for key, measurement in pairs if measurement is not None}
 
     def failures(self, keys: Collection[str], state: str) -> dict[str, Failure]:
-        """Why bricks could not be measured in a cache state."""
+        """Return the failures of bricks in a cache state."""
         return {key: self._failures[key, state] for key in keys if (key, state) in self._failures}
 
     def rivals(self, key: str, state: str, own: Measurement | None, *, view: bool) -> tuple[Measurement, ...]:
-        """The lowest latencies of a brick over all stacks that may compete, and those that may be lower but for chance.
+        """Return a brick's lowest latency over all competing stacks, and others that noise may have exchanged with it.
 
         Args:
             key: The brick.
-            state: Cache state that it is looked up in.
-            own: Its measurement on the own stack, whose cache state decides; None: the nearest state decides.
-            view: Whether it ends in a rearrangement. What runs operators as written leaves that to whoever reads the
-                result, and a latency without it is no bound.
+            state: Cache state of the lookup.
+            own: Its measurement on the combination's own stack, for its cache state; None: use the nearest state.
+            view: True if it ends in a rearrangement. Stacks without fusion then do not compete: they leave the
+                rearrangement to the reader of the result.
         """
         competing = [
             measurement for measurement in self._rivals.get(key, ()) if not (view and measurement.stack in self._eager)
@@ -204,15 +204,15 @@ class Table:
 def bricks_of(
     model: Decomposition, executed: Interventions, choice: Choice | None, table: Table
 ) -> dict[str, BrickMeasurements]:
-    """What is known of a model's bricks, and of those that its runtime executes, by cache state.
+    """Return the measurements of a model's bricks and its executed bricks, by cache state.
 
-    Bricks at the model's own inputs and outputs, and those of iterations, are taken as they were measured for these.
+    Bricks at the model's inputs and outputs and bricks of iterations have the measurements made for these positions.
 
     Args:
-        model: As decomposed.
-        executed: What the runtime executes for it.
+        model: The decomposed model.
+        executed: Its executed graph.
         choice: The combination.
-        table: What is stored under it.
+        table: Measurements under the combination.
     """
     state = state_of(model, choice)
     cuts: list[tuple[ModelGraph, tuple[LayerSequence, ...], str]] = [(model.graph, model.sequences, state)]
@@ -243,16 +243,15 @@ def bricks_of(
 def at_boundary(
     graph: ModelGraph, parts: Sequence[LayerSequence], state: str, table: Table
 ) -> Iterator[tuple[str, Measurement]]:
-    """Bricks that a model holds only at its own inputs and outputs, as they were measured there, by key.
+    """Yield key and measurement of bricks that occur only at the model's inputs and outputs.
 
-    All bricks of a model that reads and gives little are taken as inside: what is stored of them may have been measured
-    for another model.
+    All bricks of a model with small inputs and outputs count as interior: the stored ones may be of another model.
 
     Args:
-        graph: The graph that was cut.
+        graph: The decomposed graph.
         parts: Its sequences.
-        state: The cache state that its bricks are looked up in.
-        table: What is stored of bricks.
+        state: Cache state of the lookup.
+        table: Measurements of bricks.
     """
     inside = {part.key for part in parts if not boundary_of(graph, part)}
     for key, (variant, *others) in boundary_variants(graph, parts).items():
@@ -263,7 +262,7 @@ def at_boundary(
 def _repeated(
     cuts: Iterable[tuple[ModelGraph, Sequence[LayerSequence]]], state: str, table: Table
 ) -> dict[int, dict[str, Measurement]]:
-    """Bricks of iterations, in the footprint class that these find their weights in, by class and key."""
+    """Return bricks of iterations in the footprint class of their weights, by class and key."""
     repeated: dict[int, dict[str, Measurement]] = {}
     wanted = {(part.reuse, part.key) for _, parts in cuts for part in parts if part.reuse and is_level(state)}
     for level, key in sorted(wanted):
@@ -275,10 +274,10 @@ def _repeated(
 def _rivals(
     model: Decomposition, state: str, inside: Mapping[str, Measurement], table: Table
 ) -> dict[str, tuple[Measurement, ...]]:
-    """What competes in the lower bound, by the key of the brick.
+    """Return the competing measurements for the lower bound, by the key of the brick.
 
-    Of bricks of iterations the warmer of both competes for every occurrence: lower than the model can be by what the
-    first iteration takes longer.
+    For bricks of iterations the warmer measurement competes for every occurrence. The bound is then lower than possible
+    by the extra time of the first iteration.
     """
     views = _views(model)
     keys = dict.fromkeys([*(part.key for part in model.sequences), *(window.key for window in model.windows)])
@@ -293,7 +292,7 @@ def _rivals(
 
 
 def _iterated(model: Decomposition) -> set[tuple[int, str]]:
-    """Footprint class and key of the sequences of iterations, and of the windows that may compete with these."""
+    """Return footprint class and key of the sequences of iterations and of their competing windows."""
     classes = {index: part.reuse for part in model.sequences if part.reuse for index in part.layers}
     found = {(part.reuse, part.key) for part in model.sequences if part.reuse}
     live = model.graph.live if classes else ()
@@ -303,14 +302,14 @@ def _iterated(model: Decomposition) -> set[tuple[int, str]]:
 
 
 _REARRANGING = frozenset({"Expand", "Slice", "Split", "Transpose"})
-"""Operators whose result may be a view with steps of its own: an eager runtime moves nothing, and its reader pays."""
+"""Operators with a strided view as a possible result: an eager runtime moves nothing, and the reader pays."""
 
 _IN_PLACE = frozenset({"Dropout", "Identity", "Squeeze", "Unsqueeze"})
-"""Operators that hand such a view on."""
+"""Operators that pass a view on."""
 
 
 def ends_in_view(operators: Sequence[str]) -> bool:
-    """Whether what a brick computes last is the same values in another order, or a part of them.
+    """Return True if a brick ends with a reordering or selection of values.
 
     Args:
         operators: Its operators, in order.
@@ -320,7 +319,7 @@ def ends_in_view(operators: Sequence[str]) -> bool:
 
 
 def _views(model: Decomposition) -> set[str]:
-    """Keys of the bricks of a model's own graph, windows included, that end in a view."""
+    """Return the keys of bricks and windows of the model's own graph that end in a view."""
     if model.graph.salt:
         return set()
     layers, live = model.graph.layers, model.graph.live

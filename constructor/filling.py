@@ -1,7 +1,6 @@
-"""Bricks of a model that were not measured, filled in with what is predicted of them.
+"""Predicted latencies for the missing bricks of a model.
 
-What is filled in stands for a measurement within one estimate and nowhere else: it is in no database, no bound and no
-comparison, and what it was learned from are measurements alone.
+They replace measurements within one estimate only. They enter no database, bound, comparison or training set.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from .predictor import Predicted
 def filled(
     model: Decomposition, evidence: Evidence, latencies_ns: Mapping[str, float], found: Predicted | str
 ) -> Evidence:
-    """The evidence with predictions of a model's bricks.
+    """Return the evidence with predictions of a model's missing bricks.
 
     Args:
         model: The model.
-        evidence: What is known of it; of a combination.
-        latencies_ns: What is predicted, by key; of bricks that are not measured.
-        found: How that came about; or why the model's latency is not known.
+        evidence: Its measurements under a combination.
+        latencies_ns: Predictions of missing bricks by key.
+        found: Description of the predictions; or the reason for an unknown latency.
     """
     key, choice = model.own.key, evidence.choice
     evidence = replace(evidence, predicted={**evidence.predicted, key: found})
@@ -35,14 +34,14 @@ def filled(
         return evidence
     state = state_of(model, choice)
     bricks = evidence.bricks_in(key, state)
-    added = {brick: _standing(brick, ns, choice, state) for brick, ns in latencies_ns.items()}
+    added = {brick: _placeholder(brick, ns, choice, state) for brick, ns in latencies_ns.items()}
     made = replace(bricks, latest={**bricks.latest, **added}, read=bricks.read | added.keys())
     uncertainty = evidence.uncertainty.beside(added.values())
     return replace(evidence, bricks={**evidence.bricks, (key, state): made}, uncertainty=uncertainty)
 
 
-def _standing(key: str, ns: float, choice: Choice, state: str) -> Measurement:
-    """What stands for the measurement of a brick: without samples, and without an interval of its own."""
+def _placeholder(key: str, ns: float, choice: Choice, state: str) -> Measurement:
+    """Return a placeholder measurement without samples and interval."""
     conditions = replace(choice.conditions, cache=state)
     return Measurement(
         id=f"predicted {key} {state}",

@@ -1,12 +1,12 @@
-"""Bricks of a model at a size that were not measured, read between sizes that were.
+"""Interpolation of a model's missing bricks between other sizes of the model.
 
-Each brick that is missing is read from the curve of its family (``family``, ``curve``) through the sizes at which that
-is measured; bricks that are measured are taken as they are. With what was read in place of what was not measured, a
-model is then composed as always. Beyond the sizes at which a family is measured nothing is said.
+A missing brick is interpolated on the curve of its family (``curve``) through the family's measured sizes. Measured
+bricks keep their measurements. The model is then composed as usual. There is no extrapolation beyond the measured
+sizes.
 
-How good it is, leaving sizes out tells: at each of them but the ends, what was read together is read from the others,
-and held against what was measured there. Errors are those of the whole sum, since what a machine did while one size was
-measured is in all bricks of that size: errors of single bricks would average out on paper only.
+The error comes from leaving sizes out: at each inner size, the sum of the interpolated bricks is predicted from the
+other sizes and compared with the measured sum. Sums are compared because disturbances of one size affect all its
+bricks: errors of single bricks would average out wrongly.
 """
 
 from __future__ import annotations
@@ -27,32 +27,29 @@ from .decomposition import Interventions, state_of
 from .evidence import Evidence
 from .measurements import BrickMeasurements
 
-# Families of bricks: what one part of a model is at several sizes of a dimension of it.
+# Families of bricks: one part of a model at several sizes of a dimension.
 #
-# Two sequences of a model at two sizes are of one family where they stand for the same layers of the model's own
-# graph, and have the same structure: operators, wiring, roles, element types and ranks, in short all but extents.
-# What they read and write then differs by the size alone, and so does their attributes' meaning: it is the same layer
-# of the same file. Of what a runtime put in by itself (layout changes) the layers count that stand before and behind
-# it. Where a runtime executes something else at another size, fuses other layers or leaves a change of layout out, no
-# sequence there is alike: the family has no member at that size, and nothing stands in for it.
+# Two sequences at two sizes are a family if they have the same source layers and the same structure: operators, wiring,
+# roles, element types and ranks, everything but extents. Nodes that the runtime inserted (layout changes) are
+# identified by their neighbour layers. If the runtime executes another graph at another size, the family has no member
+# there.
 #
-# Where a model has several sequences alike, they are told apart by their order, and are of a family with those of sizes
-# at which there are as many.
+# Several equal sequences of a model are distinguished by their order, among sizes with equally many.
 
 
 _LAST = "channels_last"
-"""An attribute by which runtimes mark the layout that an operator works in."""
+"""Attribute of runtimes for the layout of an operator."""
 
 
 def families(
     graph: ModelGraph, parts: Sequence[LayerSequence], executed: ExecutedModel | None = None
 ) -> tuple[Hashable, ...]:
-    """The family of each sequence; no two of a model are of one.
+    """Return the family of each sequence; all families of a model are different.
 
     Args:
-        graph: The graph that was cut.
+        graph: The decomposed graph.
         parts: Its sequences.
-        executed: What the graph was made from, where it is one that a runtime executes.
+        executed: The executed model of this graph, if it is an executed graph.
     """
     found = [(_layers_of(graph, part, executed), _structure(graph, part)) for part in parts]
     counts, seen = Counter(found), Counter[Hashable]()
@@ -64,7 +61,7 @@ def families(
 
 
 def _layers_of(graph: ModelGraph, part: LayerSequence, executed: ExecutedModel | None) -> Hashable:
-    """Names of the model's own layers that a sequence stands for, or stands between."""
+    """Return the names of a sequence's source layers, or of the layers around it."""
     if executed is None:
         return tuple(graph.layers[index].name for index in part.layers)
     own = _origins(executed, part.layers)
@@ -81,7 +78,7 @@ def _origins(executed: ExecutedModel, layers: Sequence[int] | set[int]) -> tuple
 
 
 def _structure(graph: ModelGraph, part: LayerSequence) -> Hashable:
-    """A sequence without extents."""
+    """Return the structure of a sequence without extents."""
     numbers: dict[str, int] = {}
     described = []
     for index in part.layers:
@@ -96,14 +93,14 @@ def _structure(graph: ModelGraph, part: LayerSequence) -> Hashable:
 
 
 def _operator(layer: Layer) -> Hashable:
-    """An operator without extents: domain, name, layout, kernel and strides."""
+    """Return an operator without extents: domain, name, layout, kernel and strides."""
     known = {attribute.name: attribute for attribute in layer.node.attribute}
     kernel, strides = (tuple(known[name].ints) if name in known else () for name in ("kernel_shape", "strides"))
     return layer.domain, layer.op_type, _LAST in known and bool(known[_LAST].i), kernel, strides
 
 
 def _fed(operand: Operand, numbers: dict[str, int]) -> Hashable:
-    """An input slot. How many values a constant has decides whether they are kept, and so is no difference."""
+    """Return an input slot: number of the value, element type and rank."""
     if operand.role is Role.ABSENT:
         return None
     number = numbers.setdefault(operand.value, len(numbers)) if operand.role is Role.ACTIVATION else None
@@ -115,10 +112,10 @@ def _ranked(kind: TensorType | None) -> tuple[str, int] | None:
 
 
 _LEAST_NS = 1.0
-"""What a brick counts as at least: one that takes nothing has no relative error."""
+"""Least latency of a brick in ns, for finite relative errors."""
 
 _MOST = 0.5
-"""Share of what is read that must be measured at a size for its errors to stand for all of it."""
+"""Least measured share of the interpolated bricks at a size that is left out."""
 
 Table = Callable[[BrickMeasurements], Mapping[str, Measurement]]
 
@@ -129,8 +126,8 @@ class Sized:
 
     Attributes:
         size: The size.
-        model: As decomposed.
-        executed: What the runtime executes for it.
+        model: The decomposed model.
+        executed: Its executed graph.
     """
 
     size: int
@@ -140,7 +137,7 @@ class Sized:
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """Sequences that are added up, in one cache state, with what is known of their bricks."""
+    """Sequences of a sum in one cache state, with their measurements."""
 
     graph: ModelGraph
     parts: tuple[LayerSequence, ...]
@@ -151,7 +148,7 @@ class _Sum:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A sequence that was read: its brick, and those of its family by size, all of them measured."""
+    """An interpolated sequence: its brick, and the measured bricks of its family by size."""
 
     key: str
     keys: Mapping[int, str]
@@ -161,7 +158,7 @@ class _Read:
 
 @dataclass(frozen=True, slots=True)
 class _Lacking:
-    """A sequence that could not be: those of its family by size, measured or not, and the sizes that are."""
+    """A sequence that could not be interpolated: bricks of its family by size, and the measured sizes."""
 
     part: LayerSequence
     alike: Mapping[int, str]
@@ -169,19 +166,19 @@ class _Lacking:
 
 
 def read_between(wanted: Sized, others: Sequence[Sized], dimension: str, evidence: Evidence) -> Evidence:
-    """What is stored of a model, with those bricks that are not read between other sizes of it.
+    """Add interpolated latencies of a model's missing bricks to the evidence.
 
     Args:
         wanted: The model.
-        others: The same at other sizes.
-        dimension: What the sizes are of.
-        evidence: What is known of all of them.
+        others: The model at other sizes.
+        dimension: The varied dimension.
+        evidence: Measurements at all sizes.
 
     Returns:
-        The evidence with these bricks of the model; or with the reason why one cannot be read.
+        The evidence with these bricks, or with the reason why one cannot be interpolated.
     """
     asked, executed = _sums(wanted, evidence)
-    # A size of 0 is work of another kind.
+    # A size of 0 is different work.
     theirs = {sized.size: _sums(sized, evidence) for sized in others if sized.size > 0}
     known = {size: total for size, (total, _) in theirs.items()}
     reads, lacking = _read(asked, known, wanted.size)
@@ -190,7 +187,7 @@ def read_between(wanted: Sized, others: Sequence[Sized], dimension: str, evidenc
         return replace(evidence, interpolated={**evidence.interpolated, wanted.model.own.key: reason})
     every = reads
     evidence, whole = _filled(evidence, wanted, asked, reads, known)
-    if executed is not None:  # the nearest to the model that there is: where all of it is known, it is the basis
+    if executed is not None:  # if complete, the executed graph is the basis of the estimate
         known = {size: total for size, (_, total) in theirs.items() if total is not None}
         inside, lacking = _read(executed, known, wanted.size)
         if not lacking:
@@ -214,7 +211,7 @@ def read_between(wanted: Sized, others: Sequence[Sized], dimension: str, evidenc
 
 
 def _sums(sized: Sized, evidence: Evidence) -> tuple[_Sum, _Sum | None]:
-    """What was asked to be added up, and the bricks of the executed graph where these are others."""
+    """Return the requested sum, and the sum of the executed graph if it differs."""
     model, executed, state = sized.model, sized.executed, state_of(sized.model, evidence.choice)
 
     def summed(graph: ModelGraph, parts: tuple[LayerSequence, ...], place: str) -> _Sum:
@@ -229,7 +226,7 @@ def _sums(sized: Sized, evidence: Evidence) -> tuple[_Sum, _Sum | None]:
 
 
 def _read(own: _Sum, others: Mapping[int, _Sum], size: int) -> tuple[list[_Read], list[_Lacking]]:
-    """The sequences that are not measured: those that can be read, and those that cannot."""
+    """Interpolate the unmeasured sequences; return the interpolated and the failed ones."""
     if all(part.key in own.bricks.latest for part in own.parts):
         return [], []
     members = {at: _members(total) for at, total in others.items()}
@@ -249,7 +246,7 @@ def _read(own: _Sum, others: Mapping[int, _Sum], size: int) -> tuple[list[_Read]
 
 
 def _members(total: _Sum) -> dict[Hashable, str]:
-    """The brick of each family."""
+    """Return the brick of each family."""
     return dict(
         zip(families(total.graph, total.parts, total.executed), (part.key for part in total.parts), strict=True)
     )
@@ -257,14 +254,14 @@ def _members(total: _Sum) -> dict[Hashable, str]:
 
 @lru_cache(maxsize=4096)
 def _curve(points: tuple[tuple[int, float], ...]) -> Curve:
-    """The curve of a family: layers that repeat have the same."""
+    """Return the curve of a family; repeated layers share it."""
     return Curve.through(Point(size, max(_LEAST_NS, latency_ns) / 1e6) for size, latency_ns in points)
 
 
 def _filled(
     evidence: Evidence, wanted: Sized, own: _Sum, reads: Sequence[_Read], others: Mapping[int, _Sum]
 ) -> tuple[Evidence, float]:
-    """What is stored with what was read, and the sum of all of it in ms."""
+    """Return the evidence with the interpolated bricks, and the sum of all bricks in ms."""
     tables: dict[str, Table] = {
         "latest": lambda bricks: bricks.latest,
         "inner": lambda bricks: bricks.inner,
@@ -288,9 +285,9 @@ def _filled(
 def _table(
     reads: Sequence[_Read], others: Mapping[int, _Sum], table: Table, size: int, state: str
 ) -> dict[str, Measurement]:
-    """One kind of latency of each brick that was read, where its family has that on both sides.
+    """Return one kind of latency of each interpolated brick, if its family has it on both sides.
 
-    A brick that is of several families, since their extents meet at this size, takes what they take on average.
+    A brick of several families, whose extents coincide at this size, has their mean.
     """
     found: defaultdict[str, list[Measurement]] = defaultdict(list)
     for read in reads:
@@ -307,7 +304,7 @@ def _table(
 
 
 def _mean(some: Sequence[Measurement]) -> Measurement:
-    """What several families take on average."""
+    """Return the mean of several families."""
     quiet = [measurement.undisturbed_ns for measurement in some if measurement.undisturbed_ns is not None]
     return replace(
         some[0],
@@ -319,14 +316,14 @@ def _mean(some: Sequence[Measurement]) -> Measurement:
 def _measurement(
     key: str, points: Mapping[int, Measurement], between: tuple[int, int], size: int, state: str
 ) -> Measurement:
-    """What stands for the measurement of a brick: as uncertain as the less certain of its neighbours, without samples.
+    """Return a placeholder measurement without samples, with the wider relative interval of its neighbours.
 
-    Its own uncertainty is none of the error of reading it, which the model's interval has from leaving sizes out.
+    The interpolation error is added to the model's interval.
     """
     neighbours = [points[at] for at in between]
     nearer = min(zip(between, neighbours, strict=True), key=lambda pair: abs(math.log(pair[0] / size)))[1]
     mean_ns = _at(size, {at: measurement.latency_ns for at, measurement in points.items()})
-    assert mean_ns is not None  # noqa: S101  # it is known on both sides
+    assert mean_ns is not None  # noqa: S101  # both sides are known
     share = max(neighbour.half_ns / max(_LEAST_NS, abs(neighbour.latency_ns)) for neighbour in neighbours)
     return replace(
         nearer,
@@ -352,13 +349,13 @@ def _measurement(
 
 
 def _at(size: int, known: Mapping[int, float | None]) -> float | None:
-    """A latency at a size in ns; None where it is not known on both sides."""
+    """Return a latency at a size in ns; None unless both sides are known."""
     point = _curve(tuple(sorted((at, ns) for at, ns in known.items() if ns is not None))).at(size)
     return None if point is None else point.ms * 1e6
 
 
 def _left_out(reads: Sequence[_Read]) -> tuple[LeftOut, ...]:
-    """Of each measured size: what was read, as measured there, and as the other sizes have it."""
+    """Return the sum of the interpolated bricks at each inner size: measured, and predicted from the other sizes."""
     sums: defaultdict[int, list[tuple[_Read, LeftOut]]] = defaultdict(list)
     for read in reads:
         for point in read.curve.left_out:
@@ -372,7 +369,7 @@ def _left_out(reads: Sequence[_Read]) -> tuple[LeftOut, ...]:
 
 
 def _outside(others: Mapping[int, _Sum], dimension: str, size: int) -> str | None:
-    """Return why a size does not lie between measured sizes; None if it does."""
+    """Return why a size is not between measured sizes; None if it is."""
     sizes = sorted(at for at, total in others.items() if any(total.bricks.measured(part.key) for part in total.parts))
     if not sizes:
         return f"no other size of {dimension} is measured, of those that were looked at"
@@ -382,7 +379,7 @@ def _outside(others: Mapping[int, _Sum], dimension: str, size: int) -> str | Non
 
 
 def _why_not(own: _Sum, reads: Sequence[_Read], lacking: Sequence[_Lacking]) -> str:
-    """Return why the most isolated of the bricks that cannot be read cannot be."""
+    """Return why the most isolated failed brick cannot be interpolated."""
     worst = min(lacking, key=lambda sequence: (len(sequence.alike), len(sequence.measured)))
     layers = [own.graph.layers[index] for index in worst.part.layers]
     text = (

@@ -1,4 +1,4 @@
-"""What is known of bricks in one cache state."""
+"""Measurements of bricks in one cache state."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from ..db import Failure, Measurement
 
 @dataclass(frozen=True, slots=True)
 class BrickMeasurements:
-    """What is known of a model's bricks in one cache state; every mapping is by key.
+    """Measurements of a model's bricks in one cache state; every mapping is by key.
 
     Attributes:
-        latest: Latest measurement of each brick, in the nearest footprint class. A brick that the model holds only at
-            its own inputs and outputs is taken as it was measured there.
-        inner: The same without the layout changes at its edges, where there are any.
-        host: What the processor takes to enqueue a brick, where a device does the work.
-        failures: Why a brick could not be measured.
-        rivals: Measurements over all variants and stacks that may compete, lowest latency first, all in one cache
-            state. What runs branches at once competes only with its like, and what computes in TF32 likewise.
-        fusion: Of each brick that is measured both ways: without fusion and with it, in the network's own layout.
-        repeated: As ``latest``, of bricks whose weights an iteration before has read, by footprint class in bytes.
-        read: Those of ``latest`` that were not measured, but read between other sizes of a model (``interpolation``).
+        latest: Latest measurement of each brick, in the nearest footprint class. A brick that occurs only at the
+            model's inputs and outputs has the measurement made for this position.
+        inner: Measurements without the layout changes at the brick's edges, if it has any.
+        host: Times of the processor to enqueue a brick on a device.
+        failures: Failed measurements.
+        rivals: Competing measurements over all variants and stacks in one cache state, lowest latency first. Parallel
+            branches compete only with parallel branches, TF32 only with TF32.
+        fusion: Pairs of measurements without and with fusion, in the network's own layout.
+        repeated: As ``latest``, with weights read by the previous iteration, by footprint class in bytes.
+        read: Keys in ``latest`` with interpolated or predicted latencies.
     """
 
     latest: Mapping[str, Measurement] = field(default_factory=dict)
@@ -37,20 +37,20 @@ class BrickMeasurements:
     read: AbstractSet[str] = frozenset()
 
     def measured(self, key: str, reuse: int = 0) -> bool:
-        """Whether a brick was measured, as warm as iterations find it or at all, and not only read between others."""
+        """Return True if a brick was measured, rather than interpolated or predicted."""
         return key in self.repeated.get(reuse, {}) or (key in self.latest and key not in self.read)
 
     def of(self, part: LayerSequence) -> Measurement | None:
-        """The latest measurement of a sequence's brick, as warm as the sequence finds its weights; None without any."""
+        """Return the latest measurement of a sequence's brick at its reuse distance, if any."""
         return self.repeated.get(part.reuse, {}).get(part.key) or self.latest.get(part.key)
 
     def latency_ns(self, part: LayerSequence) -> float:
-        """The latency of a sequence that is measured."""
+        """Return the latency of a measured sequence."""
         found = self.of(part)
         return (self.latest[part.key] if found is None else found).latency_ns
 
     def members(self) -> Iterator[Measurement]:
-        """Every measurement here; some of them several times."""
+        """Yield every measurement, some more than once."""
         for table in (self.latest, self.inner, self.host, *self.repeated.values()):
             yield from table.values()
         for several in (*self.fusion.values(), *self.rivals.values()):

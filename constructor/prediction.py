@@ -1,25 +1,23 @@
-"""From raw sums of bricks to a prediction of the model, and the distance between both in terms of their causes.
+"""Estimate of a model from raw sums of its bricks, and the causes of their difference.
 
 With every sum over the sequences of the model,
 
 .. math:: measured = bricks - fusion - layout - overhead + cache + data + unexplained
 
-* *bricks*: the sum that was asked for; along the critical path where the runtime executes branches in parallel.
-* *overhead*: calls that the model does not pay: each brick is called by itself (one call for so many copies as its
-  network has), the model once. What is measured at a reuse distance is free of calls already; then one is added.
-* *layout*: changes of memory layout at the edges of bricks, beyond the share that the model has at the same edges
-  itself (``bricks.cutting.fused.edge_layouts``).
-* *fusion*: what the runtime saves by fusing operators across the edges of bricks: of each window of layers that it
-  fuses, the window as it is written less the same window fused, both in the network's own layout.
-* *cache*: those executed bricks at the model's own reuse distance, less the same under the cache state asked for.
-* *data*: the values of this model (such as denormal numbers), less synthetic ones.
+* *bricks*: the requested sum; along the critical path if the runtime executes branches in parallel.
+* *overhead*: superfluous calls. Each brick's network is called once for all its copies, the model once. Measurements at
+  a reuse distance are free of calls; then one call is added.
+* *layout*: changes of memory layout at the edges of bricks, minus the model's own changes at these edges
+  (``bricks.cutting.fused.edge_layouts``).
+* *fusion*: savings of fusing operators across the edges of bricks. For each fused window of layers: the latency without
+  fusion minus the latency with fusion, both in the network's own layout.
+* *cache*: the executed bricks at the model's own reuse distance minus the same bricks in the requested cache state. A
+  model that was requested in cold caches has no such term.
+* *data*: the model's own values (for example denormal numbers) minus synthetic values.
 
-A model that is asked for in cold caches stays there: *cache* is none of its causes.
-
-None of these uses the measured latency of the model, and none is the difference of two sums that are others, so that
-what is left unexplained is no term's doing by construction. A term whose interval includes zero is not counted.
-The prediction is *bricks* corrected by what is known of them; where the executed bricks are measured at the model's
-footprint, it is their sum, one call and *data*, whichever bricks were asked for.
+No term uses the measured latency of the model or is a difference of two other terms, so *unexplained* is independent of
+them. A term is not counted if its interval includes zero. The estimate is *bricks* with the known corrections. If the
+executed bricks are measured at the model's footprint, it is their sum plus one call and *data*, for every request.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ _NS_PER_MS = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A term whose intervention is not stored: why, and what would measure it."""
+    """A term without a stored measurement: the reason and the remedy."""
 
     reason: str
     remedy: Task | None = None
@@ -60,7 +58,7 @@ Known = Weights | Unknown
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """Measurements that a prediction adds up, each as often as it occurs.
+    """Measurements in a sum, repeated by occurrence.
 
     Attributes:
         parts: The sequences.
@@ -74,21 +72,21 @@ class Total:
 
     @property
     def weights(self) -> dict[str, float]:
-        """As a combination."""
+        """The sum as a linear combination."""
         return {id_: float(count) for id_, count in Counter(measurement.id for measurement in self.members).items()}
 
     @property
     def calls(self) -> float:
-        """Calls in it: a copy has its share of that of its network; what is measured at a level is free of them."""
+        """Number of calls in the sum: each copy has its share of a call; measurements at a level have none."""
         return 0.0 if is_level(self.state) else math.fsum(1 / measurement.unroll for measurement in self.members)
 
 
 def total_of(
     parts: tuple[LayerSequence, ...], quotient: Quotient, bricks: BrickMeasurements, state: str, *, parallel: bool
 ) -> Total:
-    """All sequences; where branches run at once, those on the critical path.
+    """Return the sum of all sequences, or of the critical path if branches run in parallel.
 
-    Where a processor enqueues for a device, both work at the same time: what the slower of the two takes counts.
+    If a processor enqueues for a device, both work at the same time: the slower one counts.
     """
     if parallel:
         path = critical_path(quotient, [bricks.latency_ns(part) for part in parts])
@@ -101,7 +99,7 @@ def total_of(
 
 
 def host_of(parts: tuple[LayerSequence, ...], bricks: BrickMeasurements) -> tuple[Measurement, ...] | None:
-    """What the processor takes to enqueue sequences; None where that is not known of one of them."""
+    """Return the processor's times to enqueue sequences; None if one is unknown."""
     if not all(part.key in bricks.host for part in parts):
         return None
     return tuple(bricks.host[part.key] for part in parts)
@@ -119,7 +117,7 @@ def executed_total(
     *,
     parallel: bool,
 ) -> Total | Unknown:
-    """The bricks of the executed graph in a cache state."""
+    """Return the sum of the executed graph's bricks in a cache state."""
     if interventions.graph is None:
         return Unknown(interventions.reason, remedy("runtime", state))
     keys = {part.key for part in interventions.parts}
@@ -132,17 +130,17 @@ def executed_total(
 
 
 def call_cost(evidence: Evidence, state: str, remedy: Task | None) -> Known:
-    """What one call costs; in cold caches that of a call in cold caches."""
+    """Return the cost of one call; of a cold call in cold caches."""
     found = (evidence.overheads.get(COLD) if state == COLD else None) or evidence.overheads.get("hot")
     if found is None:
-        # A run measures this beside bricks: where these are stored, they must be measured again for it.
+        # A run measures the call together with bricks: stored bricks must be measured again.
         anew = None if remedy is None else replace(remedy, again="all")
         return Unknown("what a call costs is not measured", anew)
     return {found.id: 1.0}
 
 
 def net(found: Total | Unknown, call: Known) -> Known:
-    """A sum without calls."""
+    """Return a sum without its calls."""
     if isinstance(found, Unknown) or not found.calls:
         return found if isinstance(found, Unknown) else found.weights
     return call if isinstance(call, Unknown) else combined((1, found.weights), (-found.calls, call))
@@ -156,7 +154,7 @@ def minus(whole: Known, part: Known) -> Known:
 
 
 def change(there: Total | Unknown, same: Total | Unknown, call: Known) -> Known:
-    """From one cache state to another."""
+    """Return the change from one cache state to another."""
     unknown = next((total for total in (there, same) if isinstance(total, Unknown)), None)
     return unknown or minus(net(there, call), net(same, call))
 
@@ -164,10 +162,10 @@ def change(there: Total | Unknown, same: Total | Unknown, call: Known) -> Known:
 def fusion_saving(
     bricks: BrickMeasurements, interventions: Interventions, parts: Iterable[LayerSequence], remedy: Task | None
 ) -> Known:
-    """What the runtime saves by fusing layers that are in different bricks.
+    """Return the savings of fusing layers of different bricks.
 
-    Of each window of layers that it fuses, as often as it occurs: the window as it is written, less the same window
-    fused, both in the network's own layout.
+    For each occurrence of a fused window: its latency without fusion minus its latency with fusion, both in the
+    network's own layout.
     """
     if interventions.executed is None or interventions.units is None:
         return Unknown(interventions.reason or "what fusion saves is not measured", remedy)
@@ -183,9 +181,9 @@ def fusion_saving(
 def layout_changes(
     total: Total, bricks: BrickMeasurements, interventions: Interventions, parts: tuple[LayerSequence, ...]
 ) -> Known:
-    """Layout changes at the edges of bricks, but for the share that the model has at the same edges itself.
+    """Return the layout changes at the edges of bricks, minus the model's own changes at these edges.
 
-    A brick without a measurement of its inner part has no layout changes, where other bricks have one.
+    A brick without an inner measurement has no layout changes, if other bricks have inner measurements.
     """
     pairs = [
         (part.layers, bricks.latest[part.key], bricks.inner[part.key])
@@ -204,7 +202,7 @@ def layout_changes(
 
 
 def data_effect(evidence: Evidence, model: str, remedy: Task | None) -> Known:
-    """What the model's own values cost more than synthetic ones, over all layers that its runtime executes."""
+    """Return the cost of the model's own values compared with synthetic ones, over all executed layers."""
     found = evidence.data.get(model)
     if found is None:
         return Unknown("what the model's own values cost is not measured", remedy)
@@ -212,7 +210,7 @@ def data_effect(evidence: Evidence, model: str, remedy: Task | None) -> Known:
 
 
 def significant(found: Known, evidence: Evidence) -> Known:
-    """A term that is to correct a prediction: nothing where its interval includes zero."""
+    """Return a correcting term; empty if its interval includes zero."""
     if isinstance(found, Unknown):
         return found
     ms, half = value_ms(found, evidence)
@@ -220,17 +218,17 @@ def significant(found: Known, evidence: Evidence) -> Known:
 
 
 def value_ms(weights: Weights, evidence: Evidence) -> tuple[float, float]:
-    """Value and half of the interval, in ms."""
+    """Return value and half-width in ms."""
     return evidence.uncertainty.value_ns(weights) / _NS_PER_MS, evidence.uncertainty.half_ns(weights) / _NS_PER_MS
 
 
 def term_of(found: Known, evidence: Evidence, *, counted: bool) -> Term:
-    """As it is reported.
+    """Return a term as a result.
 
     Args:
         found: The term.
-        evidence: What is known.
-        counted: Whether it is part of the sums.
+        evidence: All measurements.
+        counted: True if it is part of the sums.
     """
     if isinstance(found, Unknown):
         return Term(reason=found.reason, remedy=found.remedy)
@@ -238,11 +236,11 @@ def term_of(found: Known, evidence: Evidence, *, counted: bool) -> Term:
     return Term(ms, (ms - half, ms + half), counted=counted)
 
 
-# Why a model takes less than the lower bound that is built from its bricks.
+# Reasons why a model is faster than the lower bound of its bricks.
 #
-# A bound of measured bricks is one of what runs them one by one. A runtime that is given the whole model can do better:
-# it fuses across the edges of bricks, leaves out calls and changes of layout, runs branches at once. The Benanza ratio
-# (lower bound / measured) is then above 1, and is not cut off there.
+# The bound assumes that bricks run one by one. A runtime with the whole model can do better: it fuses across the edges
+# of bricks, omits calls and layout changes, and runs branches in parallel. The Benanza ratio (lower bound / measured)
+# is then above 1.
 
 
 _CAUSES = {
@@ -252,22 +250,22 @@ _CAUSES = {
     "cache": "caches that are warmer in the model than they were for the bricks",
     "data": "values in the model that cost less than those of bricks",
 }
-"""What makes a model faster than its bricks, by the terms of the attribution."""
+"""Causes of a model faster than its bricks, by term of the attribution."""
 
 
 def benanza_note(
     bounds: BenanzaBounds, truth: GroundTruth, attribution: Mapping[str, Term] | None, *, parallel: bool
 ) -> str | None:
-    """Why a model is faster than its lower bound, from what is known of the distance between bricks and model.
+    """Return why a model is faster than its lower bound, from the attribution.
 
     Args:
-        bounds: The bounds, with their ratios.
-        truth: The model as measured.
-        attribution: The distance between bricks and model by its causes; None where it is not known.
-        parallel: Whether independent branches run at once.
+        bounds: The bounds with their ratios.
+        truth: The measured latency.
+        attribution: Causes of the difference between bricks and model, if known.
+        parallel: True if independent branches run in parallel.
 
     Returns:
-        None where neither Benanza ratio is above 1.
+        None if neither Benanza ratio is above 1.
     """
     ratios = (bounds.sequential.ratio, bounds.critical_path.ratio)
     if all(ratio is None or ratio <= 1 for ratio in ratios):
@@ -294,7 +292,7 @@ def benanza_note(
 
 
 def _unknown(attribution: Mapping[str, Term] | None) -> str:
-    """What would have to be known."""
+    """Return the unknown terms with their reasons."""
     if not attribution:
         return "not every brick of the sequences that were asked for is measured"
     reasons = [
@@ -306,26 +304,26 @@ def _unknown(attribution: Mapping[str, Term] | None) -> str:
 
 
 _OPTIONAL = ("layout", "data")
-"""Terms that may stay unknown: what they would say is then part of what is unexplained."""
+"""Terms that may be unknown; *unexplained* then includes them."""
 
 _ALWAYS = ("bricks", "overhead")
-"""Terms that are counted whatever their intervals."""
+"""Terms that always count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The bricks that an estimate was asked to compose.
+    """The requested bricks of an estimate.
 
     Attributes:
         model: Key of the model.
-        graph: The graph that was cut.
-        kind: Which one that is: ``source``, ``runtime`` or ``fused``.
-        parts: Its sequences, all of them measured.
+        graph: The decomposed graph.
+        kind: Its kind: ``source``, ``runtime`` or ``fused``.
+        parts: Its sequences, all measured.
         quotient: Their quotient DAG.
         state: Cache state; a level's name for a reuse distance.
-        level: The state that the model itself is in: its own reuse distance, or ``cold`` where it is measured cold too.
-        method: How that is composed; None where nothing is stored.
-        parallel: Whether independent branches run at once.
+        level: Cache state of the model: its own reuse distance, or ``cold`` if it is measured cold.
+        method: Way to compose the sum; None if nothing is stored.
+        parallel: True if independent branches run in parallel.
     """
 
     model: str
@@ -341,16 +339,16 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a model will take, and why that is not the raw sum.
+    """A composed estimate and its difference to the raw sum.
 
     Attributes:
-        ms: The prediction.
-        half_ms: Half of its 95 % interval, with the error of the method.
-        weights: The measurements that it is composed of.
+        ms: The estimate.
+        half_ms: Half-width of its 95 % interval, with the method's error.
+        weights: Its measurements with their weights.
         method: Error of the method; None if nothing is stored.
-        terms: The causes, but for what is left unexplained.
-        explained_ms: What they come to together; None where one that is needed is not known.
-        explained_half_ms: Half of its interval, without model error.
+        terms: All causes except *unexplained*.
+        explained_ms: Sum of the causes; None if a necessary one is unknown.
+        explained_half_ms: Its half-width, without the method's error.
     """
 
     ms: float
@@ -365,14 +363,13 @@ class Prediction:
 def predict(
     asked: Asked, evidence: Evidence, interventions: Interventions, remedy: Callable[[str, str], Task | None]
 ) -> Prediction:
-    """Predict a model all of whose bricks are measured.
+    """Compose the estimate of a model with all bricks measured.
 
     Args:
-        asked: What it is composed of.
-        evidence: What is known.
+        asked: The requested bricks.
+        evidence: All measurements.
         interventions: The bricks of the executed graph.
-        remedy: What measures bricks, given graph and cache state; given ``data`` as the graph, what examines the
-            model's values.
+        remedy: Returns the task for bricks of a graph in a cache state; graph ``data`` means the model's own values.
     """
     bricks, own = evidence.bricks_in(asked.model, asked.state), evidence.bricks_in(asked.model, asked.level)
     total = total_of(asked.parts, asked.quotient, bricks, asked.state, parallel=asked.parallel)
@@ -399,7 +396,7 @@ def predict(
         "data": data_effect(evidence, asked.model, remedy("data", asked.level)),
     }
     counted = {name: term if name in _ALWAYS else significant(term, evidence) for name, term in terms.items()}
-    # The nearest to the model that is stored, plus what it lacks, as far as that is known.
+    # Start from the stored sum that is nearest to the model, and add the known corrections.
     if isinstance(there, Total):
         once = call if isinstance(call, Unknown) else combined((1 - there.calls, call))
         basis, lacking = there, [once, counted["data"]]
@@ -429,29 +426,29 @@ def _method_error(asked: Asked, evidence: Evidence, *, executed: bool, written: 
 
     Args:
         asked: The request.
-        evidence: Names the system, and holds the user's own fits.
+        evidence: Has the system and the user's own fits.
         executed: True for bricks of the executed graph, in the model's own cache state.
-        written: True if this is the model's own graph.
+        written: True if the runtime executes the model's own graph.
     """
     method = asked.method
     if method is None or evidence.choice is None:
         return None
     if executed:
         method = replace(method, cache=COLD if asked.level == COLD else MODEL)
-        if asked.kind != "runtime" and not written:  # layer by layer, whatever was asked for
+        if asked.kind != "runtime" and not written:  # always layer by layer
             method = replace(method, graph="runtime", granularity=1)
     return method_error(method, evidence.choice.system.cpu, evidence.calibrations)
 
 
 def unexplained(prediction: Prediction, measured: tuple[float, float] | None, reason: str | None) -> Term:
-    """What is left of the measured latency when all causes are taken into account.
+    """Return the measured latency minus all known causes.
 
-    What the model's values do is part of it where that is not measured.
+    It includes the effect of the model's values if that is not measured.
 
     Args:
-        prediction: With its terms.
-        measured: Ground truth and half of its interval, in ms; None where there is none.
-        reason: Why it cannot be compared; None where it can.
+        prediction: The estimate with its terms.
+        measured: Ground truth and its half-width in ms, if measured.
+        reason: Reason why it cannot be compared, if any.
     """
     if measured is None or reason is not None:
         return Term(reason=reason)

@@ -1,11 +1,11 @@
-"""Latencies of bricks that were never measured, predicted from those of other bricks.
+"""Prediction of unmeasured bricks from measured ones.
 
-    log latency = log physics + forest(features) + what measured bricks of the same system say
+    log latency = log physics + forest(features) + correction by measured bricks of the same system
 
-*Physics* is a roofline with the rates of the system. The *forest*, extremely randomised trees on features of brick and
-system, has learned the logarithm of the ratio of latency to physics. What both leave is treated as correlated between
-bricks of one operator, the more so the more alike these are (a Gaussian process, ``Belief``): a measured brick corrects
-the others and narrows what is known of them, and says which brick is worth measuring next.
+*Physics* is a roofline with the rates of the system. The *forest* (extremely randomised trees on features of brick and
+system) predicts the logarithm of the ratio of latency to physics. A Gaussian process (``Belief``) models the remaining
+errors. They are correlated between bricks of one operator, more so between similar bricks. A measured brick therefore
+corrects other bricks and narrows their intervals.
 """
 
 from __future__ import annotations
@@ -29,54 +29,72 @@ from ..db import System
 
 Floats = NDArray[np.float64]
 Weighted = Mapping[int, float]
-"""How often each of some bricks occurs in a model."""
+"""Occurrences of bricks in a model."""
 
 _TREES = 100
-_NODE_NS = 500.0
-"""What a node takes that does next to nothing: where physics ends."""
+_NODE_NS, _KERNEL_NS = 500.0, 1500.0
+"""Latency in ns of a minimal node on a CPU, and of a minimal kernel on a GPU."""
+
+_FORK_NS = 4000.0
+"""Time to hand work to the other threads of a pool and to wait for them."""
 
 _LEAST_NS = 100.0
-"""What a latency counts as at least: one that takes nothing has no logarithm."""
+"""Least latency in ns, for finite logarithms."""
+
+_EQUAL = 0.1
+"""Distance of features, in logarithms, up to which bricks count as equal but for wiring and footprint class."""
+
+_USUAL = math.log(1e5)
+"""Logarithm of the latency in ns at which the errors between systems are stated; smaller bricks have larger ones."""
 
 _MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What physics knows of a system.
+    """Rates of a system for the roofline.
 
     Attributes:
         compute: FLOPs per nanosecond.
-        near: Bytes per nanosecond that come from caches.
-        far: The same from memory.
+        near: Bytes per nanosecond from caches.
+        far: Bytes per nanosecond from memory.
         threads: Threads of the runtime.
+        node_ns: Latency of a minimal node.
     """
 
     compute: float
     near: float
     far: float
     threads: int
+    node_ns: float = _NODE_NS
 
     @classmethod
-    def of(cls, system: System, threads: int) -> Self:
-        """What the instruction sets of a system allow at 2.5 GHz, with usual bandwidths: the forest learns the rest.
+    def of(cls, system: System, device: str, threads: int) -> Self:
+        """Return the rates of the instruction sets at 2.5 GHz, with usual bandwidths; the forest learns the rest.
 
-        Measured ceilings would differ between systems of one kind by what a run found, and predictions with them.
+        Measured ceilings vary between equal systems, and predictions would vary with them.
         """
+        if device != "cpu":
+            return cls(*_GPU, 1, _KERNEL_NS)
         wide = next((flops for name, flops in _FLOPS if any(isa.startswith(name) for isa in system.isa)), 16.0)
         return cls(2.5 * wide * threads, 20.0 * threads, 10.0 * math.sqrt(threads), threads)
 
     def floor_ns(self, features: Features, level: int) -> float:
-        """The latency by physics: the longer of arithmetic and memory, and a node.
+        """Return the latency by physics in ns: the longer of arithmetic and memory, plus a node.
 
         Args:
-            features: Of the brick.
-            level: Its footprint class in bytes; 0: its weights lie in caches.
+            features: Features of the brick.
+            level: Its footprint class in bytes; 0: its weights are in caches.
         """
         near = (features.read_bytes + features.written_bytes) / self.near
         weights = features.weight_bytes / (self.far if level > 8 * _MIB else self.near)
-        return max((features.flops or 0) / self.compute, near, weights) + _NODE_NS
+        split = max((features.flops or 0) / self.compute, near, weights)
+        # Work is split only if that pays: the pool then forks and joins.
+        return min(split * self.threads, split + _FORK_NS * (self.threads > 1)) + self.node_ns
 
+
+_GPU = 3e4, 4e3, 2e3
+"""FLOPs and bytes per ns of a GPU: half of an H100's rates; the forest learns the rest."""
 
 _FLOPS = (("amx", 64.0), ("avx512", 64.0), ("avx2", 32.0), ("asimd", 16.0), ("neon", 16.0))
 """FLOPs of one core in one cycle by the widest instructions."""
@@ -84,7 +102,7 @@ _FLOPS = (("amx", 64.0), ("avx512", 64.0), ("avx2", 32.0), ("asimd", 16.0), ("ne
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a brick was measured: what of it may differ between what is learned from and what is predicted.
+    """System, runtime and conditions of a measured brick.
 
     Attributes:
         system: Key of the system.
@@ -106,11 +124,11 @@ class Example:
     """A measured brick.
 
     Attributes:
-        features: Of the brick.
-        level: Footprint class in bytes; 0 where it was measured otherwise.
-        machine: The system.
-        latency_ns: On a quiet machine.
-        origin: Where it was measured.
+        features: Its features.
+        level: Footprint class in bytes; 0 in other cache states.
+        machine: Rates of its system.
+        latency_ns: Latency on a quiet machine.
+        origin: Its system, runtime and conditions.
     """
 
     features: Features
@@ -122,14 +140,14 @@ class Example:
 
 @cache
 def prior() -> tuple[Example, ...]:
-    """What ships with the package: bricks of the zoo on systems that were measured (docs/prediction.md)."""
+    """Return the bricks that ship with the package: the zoo on several systems (docs/prediction.md)."""
     record = json.loads(lzma.decompress(files("dlbricks.constructor").joinpath("prior.json.xz").read_bytes()))
     places = []
     for place in record["origins"]:
         fields: dict[str, Any] = {name: _frozen(value) for name, value in place["system"].items()}
         system = System(**fields)
         origin = Origin(system.key, place["backend"], place["device"], place["threads"], place["dtype"])
-        places.append((origin, Machine.of(system, origin.threads)))
+        places.append((origin, Machine.of(system, origin.device, origin.threads)))
     examples = []
     for number, level, latency_ns, operator, flops, weights, read, written, *extents in record["rows"]:
         origin, machine = places[number]
@@ -143,7 +161,7 @@ def _frozen(value: Any) -> Any:
 
 
 def _numbers(features: Features, level: int, machine: Machine, operator: int) -> list[float]:
-    """What trees decide by: logarithms, since latencies are products of extents."""
+    """Return the numbers for the trees; logarithms, because latencies are products of extents."""
     flops, moved = features.flops or 0, features.bytes
     sizes = (flops, features.weight_bytes, features.read_bytes, features.written_bytes, *features.extents)
     logarithms = [math.log1p(abs(size)) for size in sizes]
@@ -152,16 +170,16 @@ def _numbers(features: Features, level: int, machine: Machine, operator: int) ->
 
 @dataclass(frozen=True, slots=True)
 class Forest:
-    """Regression trees as arrays, so that neither reading nor using them needs what they were fitted with.
+    """Regression trees as arrays; reading and using them does not need scikit-learn.
 
     Attributes:
-        roots: Number of the first node of each tree.
-        left: Of each node, the one that is next where its feature is at most its threshold; its own number in a leaf.
-        right: The one that is next otherwise.
-        feature: Which feature decides.
-        threshold: And at what value.
-        value: What a leaf predicts.
-        operators: The operators that were learned from; their place is the last feature.
+        roots: Index of the first node of each tree.
+        left: Next node if the feature is at most the threshold; a leaf has its own index.
+        right: Next node otherwise.
+        feature: Index of the deciding feature.
+        threshold: Its threshold.
+        value: Prediction of a leaf.
+        operators: Learned operators; their position is the last feature.
     """
 
     roots: NDArray[np.int32]
@@ -174,11 +192,11 @@ class Forest:
 
     @classmethod
     def fitted(cls, examples: Sequence[Example], seed: int = 0) -> Self:
-        """Learn from measured bricks, in whichever order: some seconds for thousands.
+        """Fit a forest to measured bricks, independent of their order; thousands take some seconds.
 
         Args:
             examples: The bricks; at least one.
-            seed: Of the trees.
+            seed: Random seed of the trees.
         """
         from sklearn.ensemble import ExtraTreesRegressor
 
@@ -214,19 +232,19 @@ class Forest:
         )
 
     def save(self, path: Path) -> None:
-        """Write it to a file."""
+        """Write the forest to a file."""
         arrays: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__ if name != "operators"}
         np.savez(path, operators=np.array(self.operators, dtype=np.str_), **arrays)
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read it; raises ``OSError``, ``ValueError`` or ``KeyError`` for a file that is damaged."""
+        """Read a forest; raises ``OSError``, ``ValueError`` or ``KeyError`` for a damaged file."""
         with np.load(path, allow_pickle=False) as found:
             arrays = {name: found[name] for name in cls.__slots__ if name != "operators"}
             return cls(**arrays, operators=tuple(map(str, found["operators"])))
 
     def each(self, table: NDArray[np.float32]) -> Floats:
-        """What each tree predicts (trees x bricks)."""
+        """Return the prediction of each tree (trees x bricks)."""
         nodes = np.repeat(self.roots[:, None], len(table), axis=1)
         rows = np.arange(len(table))[None, :]
         while True:
@@ -237,21 +255,21 @@ class Forest:
             nodes = further
 
     def guess(self, bricks: Sequence[tuple[Features, int]], machine: Machine) -> Guess:
-        """Predict bricks of which nothing was measured.
+        """Predict unmeasured bricks.
 
         Args:
             bricks: Features and footprint class of each.
-            machine: The system.
+            machine: Rates of the system.
         """
+        if not bricks:
+            return Guess((), np.zeros(0), np.zeros(0), np.zeros((0, 0), dtype=np.float32), np.zeros(0, dtype=bool))
         places = {operator: place for place, operator in enumerate(self.operators)}
         operators = tuple(features.operator for features, _ in bricks)
         table = np.array(
             [_numbers(features, level, machine, places.get(features.operator, -1)) for features, level in bricks],
             dtype=np.float32,
-        ).reshape(len(bricks), -1)
+        )
         floors = np.log([machine.floor_ns(features, level) for features, level in bricks])
-        if not len(bricks):
-            return Guess(operators, np.zeros(0), np.zeros(0), table, np.zeros(0, dtype=bool))
         each = self.each(table)
         seen = np.array([operator in places for operator in operators])
         return Guess(operators, floors + each.mean(axis=0), each.std(axis=0), table[:, :-3], seen)
@@ -259,14 +277,14 @@ class Forest:
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """What the forest says of some bricks.
+    """Predictions of a forest for some bricks.
 
     Attributes:
         operators: Their operators.
         log_ns: Logarithms of their latencies in nanoseconds.
-        spread: What the trees differ by.
-        numbers: Their features: what is alike is near.
-        seen: Whether their operators were learned from.
+        spread: Standard deviation over the trees.
+        numbers: Their features; similar bricks have a small distance.
+        seen: True for operators in the learned bricks.
     """
 
     operators: tuple[str, ...]
@@ -278,24 +296,24 @@ class Guess:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What predictions of families that were left out are off by (``benchmarks/prediction.py``).
+    """Errors of predictions, fitted with families of models left out (``benchmarks/prediction.py``).
 
     Attributes:
-        slope: Change of the logarithm of a brick's error with that of what trees differ by (plus 0.02).
-        size: Change with the logarithm of its predicted latency in nanoseconds.
-        offset: What is added to both.
+        slope: Slope of the logarithm of a brick's error in the logarithm of ``spread + 0.02``.
+        size: Slope in the logarithm of its predicted latency in nanoseconds.
+        offset: Offset of the logarithm.
         operators: Factor of the error by operator.
-        unseen: Error of an operator that was never learned from.
-        alike: Share of the variance that all bricks of an operator have in common.
-        near: Share that bricks have in common whose features are alike.
-        reach: Distance of features, in logarithms, over which that falls off.
+        unseen: Error of an operator that was not learned from.
+        alike: Share of the variance common to all bricks of an operator.
+        near: Share common to similar bricks; the rest is common only to bricks with equal features.
+        reach: Distance of features, in logarithms, at which ``near`` has fallen to 0.61.
         measured: Relative error of a measured brick.
-        system: Error that all bricks of a system have in common which was not learned from.
-        shift: The same of all bricks of one operator.
-        local: The same of bricks of one operator whose features are alike.
-        single: The same of each brick.
-        least: Error of a total that remains when all is measured.
-        quantile: Half of the 95 % interval, in standard deviations of the total.
+        system: Error common to all bricks of a system that was not learned from.
+        shift: Error of such a system common to an operator.
+        local: Error of such a system common to similar bricks.
+        single: Error of such a system for bricks with equal features.
+        least: Error of a total with all bricks measured.
+        quantile: Half-width of the 95 % interval, in standard deviations of the total.
     """
 
     slope: float
@@ -317,57 +335,64 @@ class Calibration:
 
 @cache
 def calibration() -> Calibration:
-    """The one that is shipped."""
+    """Return the shipped calibration."""
     text = files("dlbricks.constructor").joinpath("prediction.json").read_text("utf-8")
     return Calibration(**json.loads(text)["calibration"])
 
 
 class Belief:
-    """What is believed of the latencies of some bricks: means and covariances of their logarithms.
+    """Means and covariances of the logarithms of bricks' latencies.
 
     Args:
-        guess: What the forest says.
-        how: What that is off by.
-        familiar: Whether bricks of the same system and runtime were learned from.
+        guess: Predictions of the forest.
+        how: Their errors.
+        familiar: True if bricks of the same system and runtime were learned from.
     """
 
     def __init__(self, guess: Guess, how: Calibration, *, familiar: bool) -> None:
         self._how = how
         self.log_ns = guess.log_ns.copy()
-        operators = np.unique(guess.operators, return_inverse=True)[1] if guess.operators else np.zeros(0)
         factors = np.array([how.operators.get(operator, 1.0) for operator in guess.operators])
         usual = np.exp(how.offset + how.slope * np.log(guess.spread + 0.02) + how.size * guess.log_ns) * factors
         sd = np.where(guess.seen, usual, np.maximum(usual, how.unseen))
-        same = operators[:, None] == operators[None, :]
-        numbers = guess.numbers.astype(np.float64)
-        squares = (numbers**2).sum(axis=1)
-        distances = np.maximum(squares[:, None] + squares[None, :] - 2 * numbers @ numbers.T, 0.0)
-        near = same * np.exp(-distances / (2 * how.reach**2))
-        shared = how.alike * same + how.near * near
-        np.fill_diagonal(shared, 1.0)
-        self.covariance: Floats = shared * sd[:, None] * sd[None, :]
+        scale = np.exp(how.size * (guess.log_ns - _USUAL))
+        self.covariance: Floats = np.zeros((len(sd), len(sd)))
         if not familiar:
-            self.covariance += how.system**2 + same * how.shift**2 + near * how.local**2
-            self.covariance += np.diag(np.full(len(sd), how.single**2))
+            self.covariance += how.system**2 * np.outer(scale, scale)
+        operators = np.array(guess.operators)
+        for operator in dict.fromkeys(guess.operators):
+            members = np.flatnonzero(operators == operator)
+            numbers = guess.numbers[members].astype(np.float64)
+            squares = (numbers**2).sum(axis=1)
+            distances = np.maximum(squares[:, None] + squares[None, :] - 2 * numbers @ numbers.T, 0.0)
+            near, equal = (np.exp(-distances / (2 * reach**2)) for reach in (how.reach, _EQUAL))
+            shared = how.alike + how.near * near + (1.0 - how.alike - how.near) * equal
+            block = shared * np.outer(sd[members], sd[members])
+            if not familiar:
+                local = how.shift**2 + how.local**2 * near + how.single**2 * equal
+                block += local * np.outer(scale[members], scale[members])
+            self.covariance[np.ix_(members, members)] += block
 
     @property
     def latencies_ns(self) -> Floats:
-        """The centre of what is believed."""
+        """Expected latencies in ns."""
         return np.exp(self.log_ns)
 
     def learn(self, place: int, latency_ns: float) -> None:
-        """Take in a measurement: it corrects other bricks, and narrows them, as far as they have to do with it."""
-        shared = self.covariance[:, place]
-        gain = shared / (shared[place] + self._how.measured**2)
-        self.log_ns = self.log_ns + gain * (math.log(max(latency_ns, _LEAST_NS)) - self.log_ns[place])
-        self.covariance = self.covariance - np.outer(gain, shared)
+        """Add a measurement: it corrects and narrows correlated bricks."""
+        touched = np.flatnonzero(self.covariance[:, place])  # bricks of its operator, or all of an unknown system
+        shared = self.covariance[touched, place]
+        gain = shared / (self.covariance[place, place] + self._how.measured**2)
+        self.log_ns[touched] += gain * (math.log(max(latency_ns, _LEAST_NS)) - self.log_ns[place])
+        block = np.ix_(touched, touched) if len(touched) < len(self.log_ns) else slice(None)
+        self.covariance[block] -= np.outer(gain, shared)
 
     def total(self, bricks: Weighted, known_ns: float = 0.0) -> Total:
-        """The latency of a model.
+        """Return the latency of a model.
 
         Args:
-            bricks: How often each brick occurs whose latency is believed.
-            known_ns: The sum of all others.
+            bricks: Occurrences of each predicted brick.
+            known_ns: Sum of all other bricks.
         """
         places, counts = list(bricks), np.array([*bricks.values()], dtype=np.float64)
         parts = counts * np.exp(self.log_ns[places])
@@ -379,13 +404,13 @@ class Belief:
         return Total(total_ns, self._how.quantile * sd, dict(zip(places, shares.tolist(), strict=True)))
 
     def _widened(self) -> Floats:
-        """How many times as wide a latency is as its logarithm: where that is off by a factor, it may be large."""
+        """Return the relative error of each latency divided by the error of its logarithm."""
         variances = np.maximum(self.covariance.diagonal(), 1e-12)
         widened: Floats = np.sqrt(np.expm1(variances) * np.exp(variances) / variances)
         return widened
 
     def gains(self, totals: Sequence[Total]) -> Floats:
-        """By how much the variance of some models' totals falls, all together, with each brick that is measured."""
+        """Return by how much measuring each brick would reduce the sum of the totals' variances."""
         shares = np.zeros((len(totals), len(self.log_ns)))
         for row, total in zip(shares, totals, strict=True):
             row[list(total.shares)] = [*total.shares.values()]
@@ -396,15 +421,16 @@ class Belief:
     def choose(
         self, models: Sequence[tuple[Weighted, float]], costs_s: Floats, target: float, left_s: float
     ) -> list[int]:
-        """Choose what to measure next: what narrows the totals most per second, until all are narrow or time is up.
+        """Choose bricks that narrow the totals most per second, until all totals are narrow or the time is used.
 
         Args:
-            models: Bricks of each model that are believed, by how often they occur, and the sum of all others.
-            costs_s: What it takes to measure each brick.
-            target: Half of the interval that is wanted, of a logarithm.
-            left_s: Time.
+            models: Occurrences of the predicted bricks of each model, and the sum of its other bricks in ns.
+            costs_s: Seconds to measure each brick.
+            target: Wanted half-width of the logarithm.
+            left_s: Available seconds.
         """
-        imagined = copy(self)  # to learn makes new arrays
+        imagined = copy(self)
+        imagined.log_ns, imagined.covariance = self.log_ns.copy(), self.covariance.copy()
         chosen: list[int] = []
         while True:
             totals = [imagined.total(bricks, known_ns) for bricks, known_ns in models]
@@ -424,12 +450,12 @@ class Belief:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """The latency of a model of which bricks are predicted.
+    """The latency of a model with predicted bricks.
 
     Attributes:
         ns: The latency.
-        half: Half of the 95 % interval of its logarithm.
-        shares: Of each brick that is believed, the share of the latency.
+        half: Half-width of the 95 % interval of its logarithm.
+        shares: Share of each predicted brick in the latency.
     """
 
     ns: float
@@ -438,20 +464,20 @@ class Total:
 
     @property
     def ci95_ns(self) -> tuple[float, float]:
-        """The interval."""
+        """Its 95 % interval in ns."""
         return self.ns * math.exp(-self.half), self.ns * math.exp(self.half)
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A brick that was predicted, as something to measure.
+    """A predicted brick as a candidate for measurement.
 
     Attributes:
         key: Key of the brick.
-        operator: Its main operator, in its variant.
-        count: How often it occurs in the model.
+        operator: Its main operator in its variant.
+        count: Occurrences in the model.
         share: Its share of the latency.
-        gain: By what part of its variance the model's latency would be known better.
+        gain: Share of the variance of the model's latency that measuring it would remove.
     """
 
     key: str
@@ -463,15 +489,15 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """Which part of an estimate was predicted, and how far that can be trusted.
+    """The predicted part of an estimate and its error.
 
     Attributes:
-        bricks: Different bricks that were predicted.
+        bricks: Number of different predicted bricks.
         share: Their share of the latency.
-        half: Half of the 95 % interval of the model's latency by these predictions alone, as a logarithm.
-        familiar: Whether they were learned from bricks of the same system and runtime.
-        unseen: Operators that no brick was learned from, with their share of the latency.
-        narrowing: Bricks whose measurement would narrow it most, the first first.
+        half: Half-width of the 95 % interval from these predictions alone, as a logarithm.
+        familiar: True if bricks of the same system and runtime were learned from.
+        unseen: Operators without learned bricks, with their share of the latency.
+        narrowing: Best bricks to measure, best first.
     """
 
     bricks: int

@@ -1,4 +1,4 @@
-"""What would measure what is missing, as values: whoever knows the runtimes that are installed makes them."""
+"""Tasks that would measure missing bricks, models or ceilings."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from ..models import ModelSource
 
 
 class TaskKind(StrEnum):
-    """What a task calls."""
+    """The public function of a task."""
 
     BRICKS = "bricks"
-    """``generate`` and ``run``: cut the model, and measure its bricks."""
+    """``generate`` and ``run``: decompose the model and measure its bricks."""
     MODEL = "model"
     """``measure``: the whole model."""
     DATA = "data"
-    """``measure`` with ``data``: what the model's own values cost."""
+    """``measure`` with ``data``: the effect of the model's own values."""
     CEILINGS = "ceilings"
-    """``measure_ceilings``: what the machine does at most."""
+    """``measure_ceilings``: the machine's ceilings."""
     PROOFS = "proofs"
-    """``analyze`` with ``prove``: try what would make the model faster, and write what did."""
+    """``analyze`` with ``prove``: try rewrites of the model and write the proven ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is to be called, of which model and with which options; None leaves an option as it comes.
+    """A call of a public function with its options; None means the default.
 
     Attributes:
-        kind: What is called.
-        source: The model; None for a machine's ceilings.
-        database: Where the results go; None where it is not named.
+        kind: The function.
+        source: The model; None for ceilings.
+        database: Database of the results, if named.
         granularity: Most layers in a brick.
         overlap: Sequences begin at every layer.
         connected: Sequences may be connected windows.
-        graph: Which graph is cut: ``source``, ``runtime`` or ``fused``.
+        graph: Graph to decompose: ``source``, ``runtime`` or ``fused``.
         backend: The runtime.
         device: Its device.
-        options: Its options, but for those that it has by default.
+        options: Its options other than the defaults.
         threads: Threads.
         cache: Cache state.
-        dtype: Precision; None for that of the model itself.
-        algorithms: By which bricks are measured as well.
-        again: What is measured although it is stored: ``failed`` or ``all``.
-        kernels: Whether kernels are recorded as well.
+        dtype: Precision; None for the model's own.
+        algorithms: Algorithms to measure as well.
+        again: Stored results to measure again: ``failed`` or ``all``.
+        kernels: True to record kernels as well.
     """
 
     kind: TaskKind
@@ -67,7 +67,7 @@ class Task:
 
 
 class Remedies(Protocol):
-    """Tasks for what an estimate misses; None where nothing does it."""
+    """Source of tasks for missing measurements; a method returns None if no task would help."""
 
     def measure(
         self,
@@ -82,17 +82,17 @@ class Remedies(Protocol):
 
         Args:
             source: The model.
-            graph: Another graph than the one that was decomposed.
-            cache: Another cache state than the one that was asked for.
-            algorithms: By which bricks are measured as well.
-            again: What to measure although it is stored.
+            graph: Graph to decompose, if not the estimate's.
+            cache: Cache state, if not the requested one.
+            algorithms: Algorithms to measure as well.
+            again: Stored results to measure again.
         """
 
     def truth(self, source: ModelSource) -> Task | None:
         """Measure the whole model."""
 
     def examine(self, source: ModelSource) -> Task | None:
-        """Measure what the model's own values cost."""
+        """Measure the effect of the model's own values."""
 
     def ceilings(self) -> Task:
-        """Measure what the machine does at most."""
+        """Measure the machine's ceilings."""

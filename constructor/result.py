@@ -1,4 +1,4 @@
-"""What an estimate says, and about what."""
+"""The estimate of a model's latency and its parts."""
 
 from __future__ import annotations
 
@@ -27,20 +27,19 @@ if TYPE_CHECKING:
 SIGNS = {
     "bricks": 1, "fusion": -1, "layout": -1, "overhead": -1, "cache": 1, "data": 1, "unexplained": 1,
 }  # fmt: skip
-"""The terms of an attribution, in order, and how each counts: with these signs those that are ``counted`` add up to the
-measured latency."""
+"""The terms of an attribution with their signs; the signed ``counted`` terms add up to the measured latency."""
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One cause of the distance between bricks and model.
+    """One cause of the difference between bricks and model.
 
     Attributes:
-        ms: How much; counted with its sign in ``SIGNS``. None where it is not known.
+        ms: Its size; ``SIGNS`` has its sign. None if unknown.
         ci95_ms: Its interval.
-        reason: Why it is not known; None where it is.
-        remedy: What would measure it; None where it is known, or nothing does.
-        counted: Whether it is part of the sums; a cause whose interval includes zero is not.
+        reason: Reason for an unknown size, else None.
+        remedy: Task that would measure it; None if it is known or nothing can measure it.
+        counted: True if it is part of the sums; false if its interval includes zero.
     """
 
     ms: float | None = None
@@ -52,12 +51,12 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Form(BrickTypes):
-    """The signature of a sequence, and the layers of the model that it stands for.
+    """The signature of a sequence and its source layers.
 
     Attributes:
-        source_layers: Their names in the model's own graph, in its order; of a node that a runtime executes, those that
-            it came from, and none where the runtime put it in (changes of layout).
-        kernels: Those that ran for it under a profiler, the longest first; empty where none is stored.
+        source_layers: Names of layers of the model's own graph, in its order. A node that a runtime inserted (a layout
+            change) has an empty tuple.
+        kernels: Kernels that a profiler recorded for it, longest first; empty if no record is stored.
     """
 
     source_layers: tuple[str, ...] = ()
@@ -66,11 +65,11 @@ class Form(BrickTypes):
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How much of a model is measured, 0 to 1.
+    """The measured share of a model, 0 to 1.
 
     Attributes:
-        sequences: Share of its sequences; a layer that cannot be a brick counts as one that is not measured.
-        macs: Share of its multiply-accumulates, of those that are known; None where no layer has any.
+        sequences: Share of its sequences; a layer that cannot be a brick counts as an unmeasured sequence.
+        macs: Share of its known multiply-accumulates; None if no layer has any.
     """
 
     sequences: float
@@ -87,18 +86,17 @@ class SequenceLatency:
         layers: Indices of its layers.
         names: Their names.
         op_types: Their operators.
-        latency_ms: Mean; None where it is not measured.
-        ci95_ms: Interval of the brick by itself.
-        verdict: How far the measurement can be trusted; None where there is none.
-        cache: Cache state that it was measured in; None likewise. Iterations of a loop find weights warmer than the
-            model does.
-        on_path: Whether it lies on the critical path; False where that is not known.
-        lower_bound_ms: Lowest latency of the brick on this system and device; None where there is none.
-        fastest_stack: Key of the stack that reached it; None likewise.
-        fastest_variant: Name of the algorithm that reached it; empty for the one that the runtime chooses.
-        form: What it looks like, and the layers of the model's own graph that it stands for.
-        interpolated: Whether its latency was not measured, but read between other sizes of the model.
-        predicted: Whether its latency was not measured, but predicted from other bricks.
+        latency_ms: Mean; None if not measured.
+        ci95_ms: Interval of the brick alone.
+        verdict: Quality of the measurement; None if not measured.
+        cache: Cache state of the measurement; None if not measured. In a loop, weights are warmer than in the model.
+        on_path: True if it is known to be on the critical path.
+        lower_bound_ms: Lowest latency of the brick on this system and device; None if unknown.
+        fastest_stack: Key of the stack with this latency; None if unknown.
+        fastest_variant: Algorithm with this latency; empty for the runtime's default.
+        form: Its signature and source layers.
+        interpolated: True if its latency was interpolated between other sizes of the model.
+        predicted: True if its latency was predicted from other bricks.
     """
 
     index: int
@@ -121,12 +119,12 @@ class SequenceLatency:
 
 @dataclass(frozen=True, slots=True)
 class Framing:
-    """What an operator of control flow takes beyond its body, as far as sequences of their own show it.
+    """Latency of a control-flow operator beyond its body, from separately measured sequences.
 
     Attributes:
-        own_ms: The operator with bodies that do nothing, all executions; None where it is not measured by itself.
-        moved_ms: Slices of what it scans and stacks of what iterations made; None likewise, or where it has none. A
-            runtime does some of it without a copy: in truth it is that much at most.
+        own_ms: Latency of all executions with empty bodies; None if not measured.
+        moved_ms: Upper bound on the latency of slicing scanned inputs and stacking outputs, since a runtime can avoid
+            copies; None if not measured or without scans.
     """
 
     own_ms: float | None = None
@@ -135,16 +133,16 @@ class Framing:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """What is not measured, and how it can be.
+    """A missing brick or layer, and its remedy.
 
     Attributes:
         key: Key of the brick; None for a layer that cannot be one.
-        count: How many sequences of the model are this brick.
-        layers: Names of the layers of the first of them.
+        count: Number of sequences of the model with this brick.
+        layers: Names of the first sequence's layers.
         op_types: Their operators.
-        reason: ``not measured``, or why measuring it failed.
-        remedy: What would measure it; None for a layer that cannot be a brick.
-        form: What the first of them looks like; None likewise.
+        reason: ``not measured``, or the reason for the failure.
+        remedy: Task that would measure it; None for a layer that cannot be a brick.
+        form: Form of the first sequence; None for a layer that cannot be a brick.
     """
 
     key: str | None
@@ -158,13 +156,13 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class EstimatedModel:
-    """The model that an estimate is of.
+    """The model of an estimate.
 
     Attributes:
-        source: The model, with the batch and the dimensions that were asked for.
-        cutting: How it was decomposed.
-        decomposition: Its sequences; None where it cannot be decomposed.
-        error: Why it cannot be decomposed.
+        source: The model with the requested batch and dimensions.
+        cutting: Settings of the decomposition.
+        decomposition: Its sequences; None if it cannot be decomposed.
+        error: Reason why it cannot be decomposed.
     """
 
     source: ModelSource
@@ -174,12 +172,12 @@ class EstimatedModel:
 
     @property
     def dims(self) -> dict[str, int]:
-        """Dimensions asked for."""
+        """Requested dimensions."""
         return dict(self.source.dims)
 
     @property
     def bound(self) -> dict[str, int]:
-        """What dynamic dimensions were bound to."""
+        """Sizes of dynamic dimensions."""
         return {} if self.decomposition is None else dict(self.decomposition.graph.bound)
 
     @property
@@ -189,37 +187,37 @@ class EstimatedModel:
 
     @property
     def layers(self) -> int | None:
-        """Operators of the graph that was decomposed."""
+        """Number of operators of the decomposed graph."""
         return None if self.decomposition is None else len(self.decomposition.graph.layers)
 
     @property
     def folded(self) -> int | None:
-        """Of these, layers that cost nothing at inference."""
+        """Number of layers without cost at inference."""
         if self.decomposition is None:
             return None
         return sum(layer.state is LayerState.FOLDED for layer in self.decomposition.graph.layers)
 
     @property
     def control(self) -> tuple[ControlFlow, ...]:
-        """The model's control flow, and what became of each of its operators."""
+        """Control-flow operators of the model and their decomposition."""
         return () if self.decomposition is None else self.decomposition.own.control
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The sequences of a model, and how much of them is measured.
+    """The sequences of a model and their coverage.
 
     Attributes:
         sequences: Every sequence, in the model's order.
-        path: Those on the critical path, from start to end; empty where it is not known.
-        missing: What is not measured.
-        unique: Different bricks among the sequences; None where the model cannot be decomposed.
-        coverage: How much of the model is measured; None likewise.
-        framing: What each operator of control flow takes beyond its body; empty where nothing is measured.
-        interpolated: Which bricks were read between other sizes; None where none was.
-        interpolation_reason: Why bricks that are missing could not be read, where that was asked for.
-        predicted: Which bricks were predicted; None where none was.
-        prediction_reason: Why the latency is not known although missing bricks were to be predicted.
+        path: Sequences on the critical path, from start to end; empty if unknown.
+        missing: Unmeasured bricks and layers.
+        unique: Number of different bricks; None if the model cannot be decomposed.
+        coverage: Measured share; None if the model cannot be decomposed.
+        framing: Latency of each control-flow operator beyond its body; empty if not measured.
+        interpolated: Interpolated bricks, if any.
+        interpolation_reason: Reason why requested interpolation failed.
+        predicted: Predicted bricks, if any.
+        prediction_reason: Reason why requested prediction gave no latency.
     """
 
     sequences: tuple[SequenceLatency, ...] = ()
@@ -236,18 +234,17 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """The best prediction of a model's latency: the sum corrected by what is known of its distance to the model.
+    """The best estimate of a model's latency: the sum of its bricks with known corrections.
 
     Attributes:
-        ms: The prediction (``prediction``).
-        ci95_ms: Its 95 % interval: scatter of time blocks and processes of the measurements, and error of the method.
+        ms: The estimate (``prediction``).
+        ci95_ms: Its 95 % interval: scatter between time blocks and processes, and the error of the method.
         method: Error of this way to compose an estimate. None without an estimate.
-        scatter_calibrated: Whether it is known by how much processes differ for such a backend, device and threads.
-            Where it is not, the widest known value stands in. What runs differ by is not in the interval. None where
-            there is no estimate.
-        undisturbed_ms: The same on a quiet machine: what to compare across runs and machines.
-        quiet: Share of the bricks' visits that were quiet, by the probes around them.
-        disturbance: How much slower the visits of bricks were than quiet ones: 0.1 stands for 10 %.
+        scatter_calibrated: True if the scatter between processes is known for this backend, device and threads;
+            otherwise the widest known scatter is used. Scatter between runs is not included. None without an estimate.
+        undisturbed_ms: The estimate for a quiet machine, comparable across runs and machines.
+        quiet: Share of quiet visits of the bricks, by their probes.
+        disturbance: Relative slowdown of the bricks' visits against quiet visits (0.1 is 10 %).
     """
 
     ms: float | None = None
@@ -269,11 +266,11 @@ class Sums:
     """Raw sums over the sequences of a model.
 
     Attributes:
-        sequential_ms: Over all of them; None where one is not measured.
-        critical_path_ms: The greatest along a path; None likewise.
-        host_ms: What the processor takes to enqueue all sequences, where a device does the work and that was measured.
-            Where it is more than the device takes, the model is bound by its launches.
-        known_ms: Over those that are measured.
+        sequential_ms: Sum of all sequences; None if one is not measured.
+        critical_path_ms: Greatest sum along a path; None if a sequence is not measured.
+        host_ms: Time of the processor to enqueue all sequences on a device, if measured. If it exceeds the device's
+            time, launches limit the model.
+        known_ms: Sum of the measured sequences.
     """
 
     sequential_ms: float | None = None
@@ -287,9 +284,9 @@ class BenanzaBound:
     """A lower bound of a model's latency.
 
     Attributes:
-        ms: The bound; None where the bricks do not cover the model.
-        ci95_ms: Its interval, over all stacks that compete (``bounds``).
-        ratio: The bound divided by the measured latency; of bricks in the model's own cache state.
+        ms: The bound; None if the bricks do not cover the model.
+        ci95_ms: Its interval over all competing stacks (``bounds``).
+        ratio: The bound divided by the measured latency, in the model's own cache state.
         ratio_ci95: Its interval.
     """
 
@@ -304,11 +301,11 @@ class BenanzaBounds:
     """The lower bounds of a model.
 
     Attributes:
-        sequential: The cheapest disjoint cover by measured bricks of at most G layers (``bound``).
-        critical_path: The least critical path of the covers that were tried. No end of its interval is above that of
-            the sequential bound.
-        reason: Why there are no ratios; None where there are.
-        note: Why the model takes less than its lower bound; None where it does not.
+        sequential: Cheapest disjoint cover by measured bricks of at most G layers (``bound``).
+        critical_path: Least critical path of the tried covers. Neither end of its interval exceeds the sequential
+            bound's.
+        reason: Reason for missing ratios.
+        note: Reason why the measured model is faster than its lower bound, if it is.
     """
 
     sequential: BenanzaBound = BenanzaBound()
@@ -319,20 +316,20 @@ class BenanzaBounds:
 
 @dataclass(frozen=True, slots=True)
 class GroundTruth:
-    """The whole model as measured under the same system, stack and conditions, and the estimate beside it.
+    """The measured latency of the whole model on the same system, stack and conditions, compared with the estimate.
 
     Attributes:
-        ms: Mean latency; None where the model is not measured.
+        ms: Mean latency; None if not measured.
         ci95_ms: Its interval.
-        undisturbed_ms: The same on a quiet machine.
-        ratio: The estimate divided by the measured latency; of means of visits that alternated, where ``paired``.
-        ratio_ci95: Its interval: what time blocks differ by, and the error of the method where that is known.
-        paired: Whether bricks and model were visited in turn. False where they come from different sessions, whose
-            scatter is part of the interval. None where there is no ratio.
-        disturbance: How much slower the visits were than quiet ones: 0.1 stands for 10 %.
-        reason: Why there is no ratio; None where there is one.
-        remedy: What would measure the model; None where it is measured, cannot be, or nothing does.
-        measurement: The measurement; None where there is none.
+        undisturbed_ms: Latency on a quiet machine.
+        ratio: The estimate divided by the measured latency; if ``paired``, both are means of alternating visits.
+        ratio_ci95: Its interval: scatter between time blocks, and the error of the method if known.
+        paired: True if bricks and model alternated. False if they were measured in different sessions; then the
+            interval includes the scatter between sessions. None without a ratio.
+        disturbance: Relative slowdown of the visits against quiet visits (0.1 is 10 %).
+        reason: Reason for a missing ratio.
+        remedy: Task that would measure the model; None if it is measured or nothing can measure it.
+        measurement: The measurement, if any.
     """
 
     ms: float | None = None
@@ -349,15 +346,15 @@ class GroundTruth:
 
 @dataclass(frozen=True, slots=True)
 class RooflineBound:
-    """How fast the machine's ceilings would allow the model to be.
+    """The least latency of a model under the machine's ceilings.
 
     Attributes:
-        ms: Least sum of its bricks that the ceilings allow; None where these are not known.
-        critical_path_ms: The same along the critical path.
+        ms: Least sum of its bricks under the ceilings; None without ceilings.
+        critical_path_ms: Least sum along the critical path.
         headroom: The sequential sum divided by ``ms``.
-        reason: Why there is no roofline; None where there is.
-        remedy: What would measure the ceilings that are missing.
-        bricks: Every brick under the ceilings; without bounds where these are not known.
+        reason: Reason for a missing roofline.
+        remedy: Task that would measure the missing ceilings.
+        bricks: All bricks under the ceilings; without bounds if there are no ceilings.
     """
 
     ms: float | None = None
@@ -369,30 +366,29 @@ class RooflineBound:
 
 
 _DISTURBED = 0.1
-"""A machine counts as disturbed where visits were slower than quiet ones by more than that."""
+"""Relative slowdown of visits above which a machine is disturbed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """The latency of one model, reconstructed from its bricks.
 
-    All latencies are in milliseconds. Where a brick is missing the totals are None, and ``sums.known_ms`` is the sum of
-    what is measured. Where the model cannot be decomposed, ``error`` says why and everything else is empty. Where
-    bricks were read between other sizes of the model (``parts.interpolated``), the totals are known all the same, and
-    ``parts.missing`` and the coverage are of what was measured.
+    All latencies are in milliseconds. If a brick is missing, the totals are None, and ``sums.known_ms`` is the sum of
+    the measured bricks. If the model cannot be decomposed, ``error`` has the reason and all else is empty. Interpolated
+    bricks (``parts.interpolated``) count in the totals; ``parts.missing`` and the coverage still call them unmeasured.
 
     Attributes:
-        model: The model, and how it was decomposed.
-        place: Where its bricks were measured.
-        parts: Its sequences, and how much of them is measured.
-        latency: The best prediction.
+        model: The model and its decomposition.
+        place: System, stack and conditions of the measurements.
+        parts: Its sequences and their coverage.
+        latency: The best estimate.
         sums: Raw sums over the sequences.
         bounds: The lower bounds.
-        truth: The whole model as measured.
-        attribution: The distance between bricks and model by its causes (the names in ``SIGNS``); None where the bricks
-            are not all measured.
-        roofline: How fast the machine's ceilings would allow the model to be.
-        evidence: What it was made from; None where the model cannot be decomposed.
+        truth: The measured latency of the whole model.
+        attribution: Causes of the difference between bricks and model (the names in ``SIGNS``); None if a brick is not
+            measured.
+        roofline: Least latency under the machine's ceilings.
+        evidence: The measurements; None if the model cannot be decomposed.
     """
 
     model: EstimatedModel
@@ -413,12 +409,12 @@ class Estimate:
 
     @property
     def error(self) -> str | None:
-        """Why the model could not be decomposed."""
+        """Reason why the model could not be decomposed."""
         return self.model.error
 
     @property
     def attribution_absolute_ms(self) -> float | None:
-        """Sum of the sizes of the causes that are counted, so that they cannot hide each other."""
+        """Sum of the absolute sizes of the counted causes, so that opposite signs do not cancel."""
         if self.attribution is None:
             return None
         causes = (term for name, term in self.attribution.items() if name != "bricks" and term.counted)
@@ -426,21 +422,21 @@ class Estimate:
 
     @property
     def disturbance(self) -> float | None:
-        """How much slower the visits were than quiet ones; of the bricks where that of the model is not known."""
+        """Relative slowdown of the model's visits against quiet visits, or of the bricks' if the model's is unknown."""
         return self.latency.disturbance if self.truth.disturbance is None else self.truth.disturbance
 
     @property
     def disturbed(self) -> bool | None:
-        """Whether the machine was disturbed, by more than 10 %."""
+        """True if visits were slower than quiet visits by more than 10 %."""
         return None if self.disturbance is None else self.disturbance > _DISTURBED
 
     @property
     def lower_bound_ms(self) -> float | None:
-        """The sequential lower bound; None also where the model is estimated to take less: it is no bound then."""
+        """The sequential lower bound; None if it exceeds the estimate."""
         bound, estimate = self.bounds.sequential.ms, None if self.parts.predicted else self.latency.ms
         return None if bound is not None and estimate is not None and bound > estimate else bound
 
     @property
     def complete(self) -> bool:
-        """Whether the whole model is measured."""
+        """True if all bricks are measured."""
         return self.error is None and not self.parts.missing

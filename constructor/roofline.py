@@ -1,15 +1,15 @@
-"""The roofline: how fast each brick could be on this machine, from its work, its traffic and measured ceilings.
+"""The roofline: the least latency of each brick on this machine, from its work, its traffic and measured ceilings.
 
-A brick takes at least as long as its arithmetic takes at the machine's highest rate, and as long as its bytes take
-through each level of the memory that they come through (Williams et al. 2009; by level after Ilic et al. 2014):
+A brick takes at least the time of its arithmetic at the machine's highest rate, and the time of its bytes through each
+level of memory on their way (Williams et al. 2009; by level after Ilic et al. 2014):
 
-* hot, all bytes come from the cache that holds what the brick reads and writes, in place where that can be;
-* cold, from beyond the private caches, as far as they are evicted;
-* at a reuse distance, weights come from as far as that distance says, activations were written just before.
+* hot: all bytes come from the cache that contains the brick's inputs and outputs;
+* cold: evicted bytes come from beyond the private caches;
+* at a reuse distance: weights come from the memory level of this distance; activations were just written.
 
-Every weight and activation counts once, however often a kernel reads it. The bound knows nothing of what a call and a
-node cost; where these are longer than it, they bind. A brick that is faster than its bound is left so and said to be:
-its kernel does less than is counted, as Winograd's convolutions do.
+Every weight and activation counts once, even if a kernel reads it repeatedly. The bound excludes the cost of a call and
+a node; if these are longer, ``bound_by`` is ``overhead``. A brick faster than its bound keeps its latency and has a
+note: its kernel does less work than counted, for example a Winograd convolution.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from .measurements import BrickMeasurements
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """The best rate of some networks, and where it was reached.
+    """The best rate of some networks.
 
     Attributes:
         rate: FLOP/s or bytes/s.
@@ -57,17 +57,17 @@ class Ceiling:
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """What a system does at most, with so many threads in a precision.
+    """The highest rates of a system with a number of threads in a precision.
 
     Attributes:
         dtype: The precision of ``compute``.
-        compute: FLOP/s; None where it was not measured in this precision.
-        bandwidths: Working set to bytes/s, ascending; never more for a larger one than for a smaller.
-        levels: Name of a cache, or ``memory``, to the most of the working sets that it holds; nearest first.
-        call_ms: What a call takes that does nothing, in the runtime of the estimate; None where it is not known.
-        node_ms: What a node takes there that has next to nothing to do; likewise.
-        single: FLOP/s of float32, where ``dtype`` is another; None where that was not measured.
-        least: Working sets below so many bytes lie in caches whose bandwidth was not measured, as those of a GPU.
+        compute: FLOP/s; None if not measured in this precision.
+        bandwidths: Bytes/s by working set, ascending; a larger set has no higher bandwidth.
+        levels: Largest working set of each cache and of ``memory``, nearest first.
+        call_ms: Time of an empty call in the estimate's runtime, if known.
+        node_ms: Time of a minimal node in this runtime, if known.
+        single: FLOP/s of float32, if ``dtype`` is another and it was measured.
+        least: Bytes of the smallest working set with a known bandwidth (caches of a GPU are not measured).
     """
 
     dtype: str = NATIVE
@@ -81,23 +81,23 @@ class Ceilings:
 
     @property
     def rest(self) -> Ceiling | None:
-        """FLOP/s of what is computed in float32 although the precision is another."""
+        """FLOP/s of float32 work under another precision."""
         return self.compute if self.dtype == NATIVE else self.single
 
     @property
     def known(self) -> bool:
-        """Whether bounds can be derived from them."""
+        """True if they are sufficient for bounds."""
         return self.compute is not None and bool(self.bandwidths)
 
     def bandwidth(self, working_set: int) -> Ceiling | None:
-        """The bandwidth of a working set: that of the next larger one that was measured, else of the largest."""
+        """Return the bandwidth of the next larger measured working set, else of the largest."""
         if not self.bandwidths or working_set < self.least:
             return None
         return next((found for size, found in self.bandwidths if size >= working_set), self.bandwidths[-1][1])
 
 
 def networks_of(choice: Choice) -> list[str]:
-    """Names of the built-in networks whose latencies show the ceilings of a combination."""
+    """Return the names of the built-in networks that measure the ceilings of a combination."""
     single = () if choice.conditions.dtype == NATIVE else _products(NATIVE, choice)
     return [OVERHEAD, CHAIN, *_products(choice.conditions.dtype, choice), *single, *_streams()]
 
@@ -105,12 +105,12 @@ def networks_of(choice: Choice) -> list[str]:
 def ceilings_of(
     found: Mapping[tuple[str, str], Mapping[str, Measurement]], stacks: Mapping[str, Stack], choice: Choice
 ) -> Ceilings:
-    """The ceilings of the system, device, threads and precision of a combination, over all stacks.
+    """Return the ceilings of a combination's system, device, threads and precision, over all stacks.
 
     Args:
-        found: By stack and precision what was measured of built-in networks, by their names.
+        found: Measurements of built-in networks by stack, precision and name.
         stacks: The stacks, by key.
-        choice: The combination; what a call and a node cost is that of its own stack.
+        choice: The combination; the costs of a call and a node are its own stack's.
     """
     dtype, device = choice.conditions.dtype, choice.stack.device
     backends = {key: stack.backend for key, stack in stacks.items() if narrows(stack) == narrows(choice.stack)}
@@ -148,7 +148,7 @@ def _rates(
     dtype: str,
     device: str,
 ) -> list[Ceiling]:
-    """What any stack reached with some networks."""
+    """Return the rates of all stacks with some networks."""
     rates = []
     for (stack, precision), measured in found.items():
         for name in names if precision == dtype and stack in backends else ():
@@ -163,7 +163,7 @@ def _best(ceilings: Iterable[Ceiling]) -> Ceiling | None:
 
 
 def _falling(ceilings: Sequence[Ceiling]) -> tuple[tuple[int, Ceiling], ...]:
-    """By working set, the best of it and of all larger ones: what is nearer is never slower."""
+    """Return the best rate of each working set and all larger ones: a nearer memory is never slower."""
     sizes = sorted({ceiling_work(ceiling.network)[1] for ceiling in ceilings}, reverse=True)
     steps: list[tuple[int, Ceiling]] = []
     for size in sizes:
@@ -174,28 +174,28 @@ def _falling(ceilings: Sequence[Ceiling]) -> tuple[tuple[int, Ceiling], ...]:
     return tuple(reversed(steps))
 
 
-# Work: what one execution of a sequence computes and moves.
+# Work: arithmetic and traffic of one execution of a sequence.
 
 
 _NARROWER = {"float16": 2, "bfloat16": 2}
-"""How many times narrower than float32 a value is in other precisions."""
+"""Width of float32 divided by the width of other precisions."""
 
 _INT8 = "int8"
-"""The precision in which only products with constant weights are computed, and only their weights are narrow."""
+"""A precision of products with constant weights only; only these weights are narrow."""
 
 _NARROWER_WEIGHTS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one execution of a sequence computes and moves.
+    """Arithmetic and traffic of one execution of a sequence.
 
     Attributes:
-        flops: As ``Cost.flops``; None where that of a layer is not known.
-        weight_bytes: Weights that it reads.
-        read_bytes: Activations that it reads from outside.
-        written_bytes: Activations that it exposes.
-        single_flops: Of ``flops`` those that are computed in float32 although the precision is another.
+        flops: As ``Cost.flops``; None if one layer's is unknown.
+        weight_bytes: Weights read.
+        read_bytes: Activations read from outside.
+        written_bytes: Exposed activations.
+        single_flops: Part of ``flops`` in float32 under another precision.
     """
 
     flops: int | None
@@ -206,20 +206,20 @@ class Work:
 
     @property
     def bytes(self) -> int:
-        """All bytes, each once."""
+        """Sum of all bytes."""
         return self.weight_bytes + self.read_bytes + self.written_bytes
 
     @property
     def working_set(self) -> int:
-        """The least memory that it takes: a runtime may write results in the place of what they are made of."""
+        """Least memory in bytes: a runtime may overwrite inputs with results."""
         return self.weight_bytes + max(self.read_bytes, self.written_bytes)
 
 
 def work_of(graph: ModelGraph, part: LayerSequence, dtype: str = "float32") -> Work:
-    """What a sequence computes and moves.
+    """Return the arithmetic and traffic of a sequence.
 
-    An operator that selects reads of what it selects from no more than it writes. Values of type float count as wide
-    as the precision that they are computed in; in int8, that is the weights of matrix products.
+    A selecting operator (Gather, Slice) reads no more than it writes. Float values have the width of the precision; in
+    int8 only the weights of matrix products are narrow.
     """
     layers = [graph.layers[index] for index in part.layers]
     flops: int | None = 0
@@ -245,7 +245,7 @@ def work_of(graph: ModelGraph, part: LayerSequence, dtype: str = "float32") -> W
 
 
 def _moved(layer: Layer, slot: int, kind: TensorType, dtype: str) -> int:
-    """Bytes that a layer reads of an input."""
+    """Return the bytes of an input that a layer reads."""
     size = _nbytes(kind, dtype)
     if slot == 1 and dtype == _INT8 and _quantised(layer):
         return size // _NARROWER_WEIGHTS
@@ -255,7 +255,7 @@ def _moved(layer: Layer, slot: int, kind: TensorType, dtype: str) -> int:
 
 
 def _quantised(layer: Layer) -> bool:
-    """Whether a layer is a product with constant weights of type float: all that is computed in int8."""
+    """Return True for a product with constant float weights, the only int8 work."""
     if layer.domain or layer.op_type not in PRODUCTS or len(layer.operands) < 2:
         return False
     second = layer.operands[1]
@@ -273,28 +273,28 @@ _FALLBACK_CACHE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class LayerRoof:
-    """One brick of a model under the roofline; what is not known is None.
+    """One brick of a model under the roofline; unknown values are None.
 
     Attributes:
         key: Key of the brick.
-        count: How often it occurs in the model.
+        count: Occurrences in the model.
         layers: Names of the layers of its first occurrence.
         op_types: Their operators.
-        latency_ms: As measured.
-        flops: Of one execution.
-        bytes: Of one execution.
+        latency_ms: Measured latency.
+        flops: FLOPs of one execution.
+        bytes: Bytes of one execution.
         intensity: FLOPs per byte.
         gflops_s: 10^9 FLOP/s at the measured latency.
-        gbytes_s: 10^9 bytes/s, likewise.
-        compute_ms: Arithmetic at the machine's highest rate.
-        memory_ms: Bytes at its bandwidth.
-        overhead_ms: What a node, and its share of a call, takes that does nothing.
-        bound_ms: The longer of ``compute_ms`` and ``memory_ms``; 0 of a view.
-        headroom: ``latency_ms / bound_ms``; None of what has no bound, or took no time that could be measured.
-        bound_by: ``compute``, ``memory`` or ``overhead``: which of the three is the longest.
-        note: Why it is faster than its bound, where it is; or what is not known of it.
-        reuse: Footprint class, in bytes, that its weights are found in, where an iteration before has read them; else
-            0. A brick has a row for each.
+        gbytes_s: 10^9 bytes/s at the measured latency.
+        compute_ms: Time of the arithmetic at the machine's highest rate.
+        memory_ms: Time of the bytes at its bandwidth.
+        overhead_ms: Time of an empty node and its share of a call.
+        bound_ms: The longer of ``compute_ms`` and ``memory_ms``; 0 for a view.
+        headroom: ``latency_ms / bound_ms``; None without a bound or a positive latency.
+        bound_by: The longest of the three: ``compute``, ``memory`` or ``overhead``.
+        note: Reason for a latency below the bound, or for missing values.
+        reuse: Footprint class in bytes of weights read by the previous iteration, else 0. A brick has one row per
+            class.
     """
 
     key: str
@@ -318,7 +318,7 @@ class LayerRoof:
 
     @property
     def total_ms(self) -> float | None:
-        """Time of all its occurrences."""
+        """Latency of all occurrences."""
         return None if self.latency_ms is None else self.count * self.latency_ms
 
 
@@ -327,7 +327,7 @@ class Roofline:
     """The bricks of a model under the ceilings of a machine.
 
     Attributes:
-        layers: One per brick, that which takes most time first.
+        layers: One row per brick, longest total first.
         ceilings: The ceilings.
     """
 
@@ -335,7 +335,7 @@ class Roofline:
     ceilings: Ceilings
 
     def bounds_ms(self, parts: Sequence[LayerSequence]) -> list[float] | None:
-        """The bound of each sequence; None where the ceilings are not known."""
+        """Return the bound of each sequence; None without ceilings."""
         known = {(row.key, row.reuse): row.bound_ms for row in self.layers}
         found = [known.get((part.key, part.reuse), known.get((part.key, 0))) for part in parts]
         bounds = [bound for bound in found if bound is not None]
@@ -351,13 +351,13 @@ def roofline(
     state: str,
     system: System,
 ) -> Roofline:
-    """The bricks of a model under the ceilings of its machine.
+    """Return the bricks of a model under the ceilings of its machine.
 
     Args:
-        graph: The graph that was cut.
+        graph: The decomposed graph.
         parts: Its sequences.
-        bricks: What is known of their bricks.
-        ceilings: Of the same system, threads and precision.
+        bricks: Measurements of their bricks.
+        ceilings: Ceilings of the same system, threads and precision.
         state: Cache state of the bricks.
         system: The machine, for the size of its caches.
     """
@@ -378,13 +378,13 @@ def roofline(
 
 
 def memory_ms(work: Work, ceilings: Ceilings, state: str, system: System) -> float | None:
-    """The least time in which a brick's bytes come through the memory; None where no bandwidth is known.
+    """Return the least time of a brick's bytes through memory; None without a known bandwidth.
 
     Args:
-        work: Of the brick.
-        ceilings: With the bandwidths.
+        work: Work of the brick.
+        ceilings: Ceilings with bandwidths.
         state: Cache state: ``hot``, ``cold``, or a level of reuse distance.
-        system: The machine, for what is evicted in cold caches.
+        system: The machine; its caches decide the evicted bytes.
     """
     sizes = dict(system.cache_bytes)
     private = sizes.get("L2", _FALLBACK_CACHE)
@@ -393,8 +393,8 @@ def memory_ms(work: Work, ceilings: Ceilings, state: str, system: System) -> flo
     near = ceilings.bandwidth(max(work.working_set, least))
     far = ceilings.bandwidth(max(work.working_set, least, distance))
     if far is None or (near is None and 2 * work.weight_bytes < work.bytes):
-        return None  # most of what it moves lies in a cache whose bandwidth is not known
-    # What comes from afar passes what is near as well, at the same time as the rest does.
+        return None  # most of its bytes are in a cache with unknown bandwidth
+    # Bytes from a far memory pass the near caches too, concurrently with the rest.
     nearby = work.bytes / near.rate.best if near is not None else 0.0
     return max(nearby, work.weight_bytes / far.rate.best) * 1e3
 
@@ -402,7 +402,7 @@ def memory_ms(work: Work, ceilings: Ceilings, state: str, system: System) -> flo
 def _described(
     graph: ModelGraph, part: LayerSequence, count: int, measured: Measurement | None, work: Work
 ) -> LayerRoof:
-    """What a brick does, and how fast it was seen to."""
+    """Return the work and the achieved rates of a brick."""
     layers = [graph.layers[index] for index in part.layers]
     latency_ms = None if measured is None else measured.latency_ms
     seen_ms = _positive(latency_ms)
@@ -450,7 +450,7 @@ def _bounded(
 
 
 def _computing_ms(work: Work, compute: Ceiling, rest: Ceiling | None) -> float | None:
-    """The least time of a brick's arithmetic; None where its work is not known."""
+    """Return the least time of a brick's arithmetic; None if its work is unknown."""
     if work.flops is None:
         return None
     seconds = (work.flops - work.single_flops) / compute.rate.best
@@ -458,7 +458,7 @@ def _computing_ms(work: Work, compute: Ceiling, rest: Ceiling | None) -> float |
 
 
 def _overhead_ms(measured: Measurement | None, ceilings: Ceilings, state: str) -> float | None:
-    """What a brick costs that does nothing: a node, and the share of a call that each copy has in its network."""
+    """Return the cost of an empty brick: a node and its share of a call."""
     if ceilings.node_ms is None or measured is None:
         return None
     if parse_level(state) is not None:  # measured free of calls
@@ -467,14 +467,14 @@ def _overhead_ms(measured: Measurement | None, ceilings: Ceilings, state: str) -
 
 
 def _reason(op_types: Sequence[str]) -> str:
-    """What a kernel may do less of than is counted."""
+    """Return how a kernel may do less work than counted."""
     if any("Conv" in name for name in op_types):
         return "a convolution may need fewer multiplications (Winograd, FFT), or skip the padding"
     return "its values are nearer than its cache state says, or fewer of them are read"
 
 
 def _positive(latency_ms: float | None) -> float | None:
-    """A latency; None where it is none: what is measured as a difference may come out at or below nothing."""
+    """Return a positive latency, else None: a measured difference can be zero or negative."""
     return latency_ms if latency_ms is not None and latency_ms > 0 else None
 
 

@@ -10,11 +10,10 @@ from typing import Any
 from .result import Estimate
 
 BATCH = "batch"
-"""What the dimension is called that counts the samples of a batch."""
+"""Name of the batch dimension."""
 
 _GAIN = 1.05
-"""Throughput of a doubled batch over that of the batch, up to which doubling is not worth it (XSP: Li et al., IPDPS
-2020, section IV)."""
+"""Greatest throughput gain of doubling the batch that is not worth it (XSP: Li et al., IPDPS 2020, section IV)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +22,8 @@ class ModelSweep:
 
     Attributes:
         stem: The model's name, without the sizes at its end.
-        dimension: What varies.
-        estimates: By size, in order; each of them is known.
+        dimension: The varying dimension.
+        estimates: Known estimates by size, ascending.
     """
 
     stem: str
@@ -32,7 +31,7 @@ class ModelSweep:
     estimates: Mapping[int, Estimate]
 
     def record(self) -> dict[str, Any]:
-        """Latency, throughput and lower bound by size, and the best batch, as a JSON object."""
+        """Return latency, throughput and lower bound by size, and the best batch, as a JSON object."""
         batched = self.dimension == BATCH
         points = [
             {
@@ -57,9 +56,9 @@ class ModelSweep:
         }
 
     def _best_batch(self) -> tuple[int | None, float | None]:
-        """The optimal batch of those that double, and what its doubling gains.
+        """Return the optimal batch among successive doublings, and the gain of doubling it.
 
-        None where no batch is twice another; the gain is None where the largest is the best.
+        Both are None if no batch is twice another. The gain is None for the largest batch.
         """
         known = {size: entry.latency.ms for size, entry in self.estimates.items() if entry.parts.interpolated is None}
         latencies = {size: ms for size, ms in known.items() if ms is not None}
@@ -74,10 +73,10 @@ class ModelSweep:
 
 
 def optimal_batch(latencies: Mapping[int, float]) -> int:
-    """The first batch whose doubling gains at most 5 % of throughput; the largest where every doubling gains more.
+    """Return the first batch with a throughput gain of at most 5 % on doubling, else the largest.
 
     Args:
-        latencies: Of one execution, by batch; each batch is twice the one before.
+        latencies: Latency of one execution by batch; each batch is twice the previous one.
 
     Example:
         >>> optimal_batch({1: 10.0, 2: 12.0, 4: 23.5, 8: 30.0})
@@ -91,9 +90,9 @@ def optimal_batch(latencies: Mapping[int, float]) -> int:
 
 
 def swept(estimates: Sequence[Estimate]) -> list[ModelSweep]:
-    """A sweep for each model that is estimated at several sizes of one dimension, or of its batch.
+    """Return a sweep for each model with estimates at several sizes of one dimension or of its batch.
 
-    Estimates that differ in more than one of them are no sweep, and one that is not known is left out.
+    Models that vary in several dimensions are left out, and so are unknown latencies.
     """
     groups: dict[str, list[Estimate]] = defaultdict(list)
     for entry in estimates:
@@ -110,12 +109,12 @@ def swept(estimates: Sequence[Estimate]) -> list[ModelSweep]:
 
 
 def sizes_of(entry: Estimate) -> dict[str, int]:
-    """The sizes that were asked for, by dimension."""
+    """Return the requested sizes by dimension."""
     return {**entry.model.dims, **({} if entry.model.source.batch is None else {BATCH: entry.model.source.batch})}
 
 
 def stem_of(entry: Estimate) -> str:
-    """The model's name without the sizes at its end."""
+    """Return the model's name without its trailing sizes."""
     name = entry.name
     for ending in (*(f"@{dim}={size}" for dim, size in entry.model.dims.items()), f"@b{entry.model.source.batch}"):
         name = name.replace(ending, "")

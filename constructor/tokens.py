@@ -1,7 +1,7 @@
-"""What a language model takes to answer, from the latency of its prompt and of its steps.
+"""Time of a language model's answer, from the latencies of its prompt and its steps.
 
-The prompt is executed once and gives the first token; each further token is one step, whose cache holds one position
-more than that of the step before:
+The prompt is executed once and gives the first token. Each further token is one step with a cache longer by one
+position:
 
     time to first token = prompt(P)
     time of token i     = step(P + i - 2),  i = 2 ... N
@@ -19,24 +19,24 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One answer of a language model. Latencies are in milliseconds, and None where a length of theirs is not known.
+    """One answer of a language model. Latencies are in milliseconds; None if a length is not known.
 
     Attributes:
         prompt: Tokens of the prompt.
         new: Tokens of the answer.
         ttft_ms: Time to the first token.
         ttft_ci95_ms: Its interval.
-        ttft_interpolated: Whether it is read between measured lengths.
-        token_ms: Mean time of every further token; None where there is none.
-        token_ci95_ms: Its interval: the tokens' errors are not independent, so it is the mean of theirs.
-        first_ms: Time of the second token, the one with the shortest cache.
-        last_ms: Time of the last.
+        ttft_interpolated: True if it is interpolated between measured lengths.
+        token_ms: Mean time of every further token; None for a single token.
+        token_ci95_ms: Mean of the tokens' intervals, because their errors are not independent.
+        first_ms: Time of the second token, with the shortest cache.
+        last_ms: Time of the last token.
         steps: Further tokens, one step each.
-        steps_interpolated: How many of their times are read between measured lengths.
+        steps_interpolated: Number of steps with interpolated times.
         total_ms: Time of the whole answer.
         total_ci95_ms: Its interval.
-        tokens_per_s: Further tokens per second, as a reader sees them: ``1000 / token_ms``.
-        overall_tokens_per_s: Tokens of the answer per second, the time to the first one counted.
+        tokens_per_s: Further tokens per second: ``1000 / token_ms``.
+        overall_tokens_per_s: Tokens per second of the whole answer, with the time to the first token.
     """
 
     prompt: int
@@ -57,14 +57,14 @@ class Generation:
 
 
 def steps_of(prompt: int, new: int) -> range:
-    """Lengths of the cache that the steps of an answer begin with."""
+    """Return the cache lengths at the beginning of the steps of an answer."""
     return range(prompt, prompt + new - 1)
 
 
 def lengths_between(low: int, high: int) -> tuple[int, ...]:
-    """Lengths to measure at, so that everything from one to the other is known: both ends, and powers of two between.
+    """Return the lengths to measure: both ends, and the powers of two between.
 
-    One that is within a quarter of an end is left out: it would say little more.
+    Powers within a quarter of an end are omitted.
     """
     powers = [1 << power for power in range(high.bit_length())]
     between = (length for length in powers if 5 * low <= 4 * length and 5 * length <= 4 * high)
@@ -72,11 +72,11 @@ def lengths_between(low: int, high: int) -> tuple[int, ...]:
 
 
 def generation(prompts: Curve, steps: Curve, *, prompt: int, new: int) -> Generation:
-    """One answer.
+    """Return the times of one answer.
 
     Args:
-        prompts: Latency of the prompt against its length.
-        steps: Latency of a step against the length of the cache that it begins with.
+        prompts: Latency of the prompt by its length.
+        steps: Latency of a step by the length of its cache.
         prompt: Tokens of the prompt.
         new: Tokens of the answer, at least 1.
     """
@@ -115,7 +115,7 @@ def generation(prompts: Curve, steps: Curve, *, prompt: int, new: int) -> Genera
 
 
 def _summed(points: Sequence[Point]) -> Interval | None:
-    """The interval of a sum whose parts err alike; None where one of a part is not known."""
+    """Return the interval of a sum with fully correlated errors; None if one part's is unknown."""
     known = [point.ci95_ms for point in points if point.ci95_ms is not None]
     return (sum(low for low, _ in known), sum(high for _, high in known)) if len(known) == len(points) else None
 

@@ -24,21 +24,21 @@ from .learning import Gaps, learn
 from .query import Query, QueryFields, asked, chosen_stack
 from .reading import read_evidence, request_of
 
-# The decomposition of a model by the kind of graph that is asked for; the generator's ``cutter`` does the cutting.
+# Decomposition of a model by the requested graph; the generator's ``cutter`` does the cutting.
 #
-# * ``source``: the model's own graph, as DLBricks has it.
-# * ``runtime``: the graph that the runtime executes for it, on one stack and instruction set.
-# * ``fused``: the model's own layers, cut so that no fusion of the runtime is cut through.
+# * ``source``: the model's own graph, as in DLBricks.
+# * ``runtime``: the graph that the runtime executes, on one stack and instruction set.
+# * ``fused``: the model's own layers, with no cut through a fusion of the runtime.
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Whose graphs are cut, and which of the stored measurements belong to them.
+    """A decomposition with its runtime, and the matching stored combinations.
 
     Attributes:
-        cut: How models are cut, with the runtime that executes them where another graph than their own is.
-        query: Which stored combinations; only of that runtime where bricks are of what it executes.
-        why_not: Why the runtime cannot be asked here; None where it can.
+        cut: Settings of the decomposition, with the runtime unless the graph is the model's own.
+        query: Requested properties; restricted to this runtime for executed graphs.
+        why_not: Reason why the runtime is not available here, if it is not.
     """
 
     cut: Cut
@@ -47,13 +47,13 @@ class Settled:
 
 
 def settle(store: Store, query: Query, cut: Cut) -> Settled:
-    """Settle which runtime executes the graphs that are cut; a model's own graph needs none.
+    """Select the runtime of the decomposed graphs; a model's own graph needs none.
 
     Raises:
         AmbiguousQuery: Several stored stacks are installed here.
-        UsageError: There is no such graph, the granularity is less than 1, the executed graph is asked for in another
-            precision, or no stored system, or stack, has a key that begins as asked.
-        BackendUnavailable: Nothing that matches is stored, and the backend is not installed.
+        UsageError: Unknown graph, granularity less than 1, executed graph in another precision, or no stored system or
+            stack with the given key prefix.
+        BackendUnavailable: No stored stack matches, and the backend is not installed.
     """
     if cut.graph == "runtime" and query.dtype not in {None, NATIVE}:
         raise UsageError(
@@ -89,32 +89,30 @@ def estimate(
     """Estimate the latency of models from the stored latencies of their bricks.
 
     Args:
-        models: The models, from ``find_models``, or as ``decompose`` returns them. Nothing of them is run, but that a
-            worker loads them where the graph is asked for that the runtime executes.
-        evidence: What is stored of them, from ``read_evidence``; then nothing else is needed.
-        store: Without evidence: where brick latencies are.
-        query: Which of the stored measurements.
-        settings: How models are cut, as for ``generate``; its runtime is that of the measurements. In place of the next
-            four.
-        granularity: Most layers in a sequence; that of the suite that was measured.
-        overlap: Sequences begin at every layer; the cheapest way to cut the model with them is composed.
+        models: The models, from ``find_models`` or ``decompose``. They are not run; only an executed graph needs a
+            worker to load them.
+        evidence: Their measurements from ``read_evidence``; replaces all following arguments.
+        store: Database of brick latencies, if no evidence is given.
+        query: Requested properties.
+        settings: Cut of the models, as for ``generate``; replaces the next four arguments.
+        granularity: Most layers in a sequence, as in the measured suite.
+        overlap: Sequences begin at every layer; the cheapest cover is composed.
         connected: Sequences may be weakly connected windows.
-        graph: Which graph is decomposed: the model's own (``source``); the one that the runtime executes
-            (``runtime``), which is known only of the stack that is installed here; or the model's own, cut along the
-            fusions that are learnt from that stack, or another one here (``fused``). None: the first of these with a
-            stored brick.
-        oracle: Finds shapes that inference does not; by default a worker that starts when it is needed.
-        predict: Predict bricks that are not measured from others (docs/prediction.md); not with evidence.
+        graph: Graph to decompose: the model's own (``source``); the graph executed by the installed runtime
+            (``runtime``); or the model's own, cut along the fusions of an installed runtime
+            (``fused``). None: the first of these with a stored brick.
+        oracle: Source of shapes that inference does not find; default: a worker, started on demand.
+        predict: Predict unmeasured bricks from others (docs/prediction.md); not with evidence.
         **fields: Fields of a ``Query``, in place of those of ``query``.
 
     Returns:
-        One row per model, in their order; a model that cannot be decomposed has ``error``.
+        One row per model in their order; a model that cannot be decomposed has ``error``.
 
     Raises:
         AmbiguousQuery: Several stored combinations match; the message lists them.
-        UsageError: Granularity less than 1, an unknown graph, the executed graph in another precision, a dimension that
-            no model has, or a system or stack that is not stored.
-        BackendUnavailable: The executed graph is asked for, nothing is stored, and the runtime is not installed.
+        UsageError: Granularity less than 1, unknown graph, executed graph in another precision, unknown dimension, or
+            unknown system or stack.
+        BackendUnavailable: An executed graph needs a runtime that is not installed, and nothing is stored.
         StoreError: The database cannot be read.
 
     Example:
@@ -189,15 +187,15 @@ def estimates_in(
     oracle: ShapeOracle | None = None,
     predict: bool = False,
 ) -> list[Estimate]:
-    """Decompose models, read what is stored of them, and estimate them.
+    """Decompose models, read their measurements, and estimate them; raises as ``estimate``.
 
     Args:
-        store: Where brick latencies are.
-        models: As for ``estimate``, and this raises the same.
-        query: Which of the stored combinations.
-        cut: Which graph is decomposed, and how wide sequences are.
-        oracle: Finds shapes that inference does not.
-        predict: Predict bricks that are not measured.
+        store: Database of brick latencies.
+        models: As for ``estimate``.
+        query: Requested properties.
+        cut: Settings of the decomposition.
+        oracle: Source of shapes that inference does not find.
+        predict: Predict unmeasured bricks.
     """
     settled = settle(store, query, cut)
     if settled.why_not is not None:
@@ -210,26 +208,25 @@ def estimates_in(
     return [construct(model, evidence) for model in decompositions]
 
 
-# Sizes at which bricks are not measured: the bricks are read between sizes at which they are.
+# Interpolation of bricks between measured sizes.
 
 
 _OCTAVES = 3
-"""How far powers of two on both sides of a size are looked at, in doublings."""
+"""Range of further sizes on both sides of a size, in doublings."""
 
 _ENOUGH = 3
-"""Measured sizes among those that were asked for, around one that is not: with these no others are looked at, each of
-which has to be decomposed."""
+"""Number of measured sizes among the requested ones that makes further sizes unnecessary; each must be decomposed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Relatives:
-    """A model that bricks are missing for, and the same model at other sizes of one dimension.
+    """A model with missing bricks, and the same model at other sizes of one dimension.
 
     Attributes:
         dimension: The dimension.
         size: The model's own size.
-        others: The others by size.
-        added: Of these, those that nobody asked for.
+        others: The model at other sizes.
+        added: Members of ``others`` that were not requested.
     """
 
     dimension: str
@@ -249,20 +246,20 @@ def estimate_between(
     graph: str | None = None,
     **fields: Unpack[QueryFields],
 ) -> Estimates:
-    """Estimates, bricks that are missing read between other sizes of the same model (``constructor.interpolation``).
+    """Estimate models; interpolate missing bricks between other sizes of the model (``constructor.interpolation``).
 
-    The sizes are those of the same model among ``models``, and, where fewer than three of these are measured around
-    one that is not, powers of two up to eight times as small and as large.
-    The dimension is the one whose size was given, or of several the one that varies among ``models``.
+    The sizes are the model's sizes among ``models``. If fewer than three measured sizes surround a missing one, powers
+    of two up to a factor of eight are added. The dimension is the only given one, or the only varying one. Arguments
+    and errors are as for ``estimate``.
 
     Args:
-        models: As for ``estimate``, like all else here; and it raises the same.
-        store: Where brick latencies are.
-        query: Which of the stored measurements.
+        models: The models.
+        store: Database of brick latencies.
+        query: Requested properties.
         granularity: Most layers in a sequence.
         overlap: Sequences begin at every layer.
         connected: Sequences may be weakly connected windows.
-        graph: Which graph is decomposed; None: as for ``estimate``.
+        graph: Graph to decompose; None: as for ``estimate``.
         **fields: Fields of a ``Query``, in place of those of ``query``.
     """
     wanted, cut = asked(query, fields), Cut(granularity, overlap, connected, graph or "source")
@@ -272,13 +269,13 @@ def estimate_between(
 
 
 def estimates_between(store: Store, models: Sequence[ModelSource], query: Query, cut: Cut) -> list[Estimate]:
-    """The same, for a query and a cut.
+    """Estimate with interpolation, for a query and a cut.
 
     Args:
-        store: Where brick latencies are.
+        store: Database of brick latencies.
         models: The models.
-        query: Which of the stored measurements.
-        cut: Which graph is decomposed, and how wide sequences are.
+        query: Requested properties.
+        cut: Settings of the decomposition.
     """
     found = estimates_in(store, models, query, cut)
     wanted = {
@@ -288,7 +285,7 @@ def estimates_between(store: Store, models: Sequence[ModelSource], query: Query,
     }
     if not wanted:
         return found
-    # Of other sizes only what was measured under the combination that the first estimates are made from.
+    # Other sizes count only if measured under the combination of the first estimates.
     settled = settle(store, _same_combination(query, found) or query, cut)
     added = dict.fromkeys(source for relatives in wanted.values() for source in relatives.added)
     decompositions = decompose([*models, *added], settled.cut)
@@ -306,7 +303,7 @@ def estimates_between(store: Store, models: Sequence[ModelSource], query: Query,
 
 
 def _same_combination(query: Query, found: Sequence[Estimate]) -> Query | None:
-    """The query that only the combination matches which estimates are made from; None where there is none."""
+    """Return a query for exactly the combination of the estimates; None without one."""
     place = next((entry.place for entry in found if entry.place.system is not None), None)
     if place is None:
         return None
@@ -317,7 +314,7 @@ def _same_combination(query: Query, found: Sequence[Estimate]) -> Query | None:
 def _relatives_of(
     source: ModelSource, entry: Estimate, models: Sequence[ModelSource], found: Sequence[Estimate]
 ) -> _Relatives | None:
-    """None where an estimate is known, or could not be, or no size was given that varies."""
+    """Return the model at other sizes; None if the estimate is known, impossible, or without a varying size."""
     missing = entry.parts.missing
     if entry.error is not None or not missing or all(brick.key is None for brick in missing):
         return None
@@ -343,13 +340,13 @@ def _relatives_of(
 
 
 def _varies(entry: Estimate, other: Estimate) -> set[str]:
-    """The dimensions whose sizes differ."""
+    """Return the dimensions with different sizes."""
     ours, theirs = sizes_of(entry), sizes_of(other)
     return {name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)}
 
 
 def _resized(source: ModelSource, dimension: str, size: int) -> ModelSource:
-    """A model at another size, under a name that no other has."""
+    """Return a model at another size with a unique name."""
     stem = replace(source, name=f"{source.name}, {dimension}={size}")
     if dimension == BATCH:
         return replace(stem, batch=size)

@@ -1,4 +1,4 @@
-"""What ``estimate`` returns, and what JSON has of it."""
+"""The result of ``estimate`` and its JSON."""
 
 from __future__ import annotations
 
@@ -89,12 +89,12 @@ FIELDS = (
 """The fields, in the order of a record."""
 
 _NOT_FLAT = frozenset({"parts", "path", "roofline", "missing", "attribution", "control"})
-"""What has rows of its own in JSON, and no place in a row of CSV."""
+"""Nested fields of the JSON without columns in CSV."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimates(Tabular):
-    """Estimates of some models; iterating goes over its rows.
+    """Estimates of some models; iteration yields the rows.
 
     Attributes:
         rows: One per model.
@@ -110,16 +110,15 @@ class Estimates(Tabular):
 
     @property
     def complete(self) -> bool:
-        """Whether every brick of every model is measured, read between sizes, or predicted."""
+        """True if every brick of every model is measured, interpolated or predicted."""
         return all(entry.complete or entry.parts.interpolated or entry.parts.predicted for entry in self.rows)
 
     def records(self, *, explain: bool = False, layers: bool = False) -> Records:
-        """One row per model.
+        """Return one row per model.
 
         Args:
-            explain: Add every sequence (``parts``), the critical path (``path``) and what lies between bricks and model
-                (``attribution``).
-            layers: Add every brick under the machine's ceilings (``roofline``).
+            explain: Add all sequences (``parts``), the critical path (``path``) and the attribution.
+            layers: Add all bricks under the machine's ceilings (``roofline``).
         """
         rows = []
         for entry in self.rows:
@@ -141,20 +140,20 @@ class Estimates(Tabular):
         return Records(rows, {"sweeps": [sweep.record() for sweep in swept(self.rows)]}, flat)
 
     def to_json(self, *, explain: bool = False) -> dict[str, Any]:
-        """The estimates as the object that ``--json`` prints.
+        """Return the JSON object of ``--json``.
 
         Args:
-            explain: With all that ``--explain`` and ``--layers`` add.
+            explain: Add all fields of ``--explain`` and ``--layers``.
         """
         return self.records(explain=explain, layers=explain).to_json()
 
 
 def estimate_record(entry: Estimate, *, explained: bool = True) -> dict[str, Any]:
-    """An estimate as a JSON object; ``sequences`` is its length there, the path its rows; without the bricks' roofline.
+    """Return an estimate as a JSON object, with the number of sequences and without the bricks' roofline.
 
     Args:
         entry: The estimate.
-        explained: With the path, and with what lies between bricks and model.
+        explained: Add the path and the attribution.
     """
     framing = entry.parts.framing or (Framing(),) * len(entry.model.control)
     record = record_of(entry, FIELDS) | {
@@ -192,12 +191,12 @@ def _formed(value: Missing | SequenceLatency) -> dict[str, Any]:
 
 
 def _shallow(value: Coverage | Missing | SequenceLatency | Term) -> dict[str, Any]:
-    """Its fields by name, as they are: ``dataclasses.asdict`` would copy thousands of sequences."""
+    """Return the fields by name without copies; ``dataclasses.asdict`` would copy thousands of sequences."""
     return {name: getattr(value, name) for name in value.__slots__}
 
 
 def roofline_record(entry: Estimate) -> dict[str, Any] | None:
-    """The bricks of an estimate under the roofline, for JSON; None where nothing is stored."""
+    """Return the bricks of an estimate under the roofline as JSON; None if nothing is stored."""
     if entry.roofline.bricks is None:
         return None
     ceilings, forms = entry.roofline.bricks.ceilings, forms_of(entry)
@@ -214,7 +213,7 @@ def roofline_record(entry: Estimate) -> dict[str, Any] | None:
 
 
 def forms_of(entry: Estimate) -> dict[str, Form | None]:
-    """What the first sequence of each brick looks like."""
+    """Return the form of the first sequence of each brick."""
     return {part.key: part.form for part in reversed(entry.parts.sequences)}
 
 
@@ -228,7 +227,7 @@ def _reached(name: str, ceiling: Ceiling) -> dict[str, Any]:
 
 
 def rate_record(name: str, rate: Rate | None) -> dict[str, Any]:
-    """A rate in 10^9 per second: the best, that of the median, and the interval of that."""
+    """Return a rate in 10^9 per second: the best, the median's, and its interval."""
     if rate is None:
         return {name: None, f"usual_{name}": None, f"usual_{name}_ci95": None}
     low, high = rate.ci95

@@ -1,4 +1,4 @@
-"""What bricks are predicted from: what is stored and what is shipped, and the forest that has learned from it."""
+"""Training data of predictions (stored and shipped bricks), the fitted forest, and the gaps that it fills."""
 
 from __future__ import annotations
 
@@ -34,30 +34,30 @@ from ...db import Store, Subject
 from ...models.cache import keep, kept
 
 _ENOUGH = 300
-"""Bricks that are enough to learn from; where a system has fewer, others stand in, and its own correct them."""
+"""Least number of bricks to learn from. With fewer, bricks of other systems are used and corrected by the own ones."""
 
 _NAMED = 5
-"""Bricks that are named as those to measure."""
+"""Number of named candidates for measurement."""
 
 FLOOR = math.log(2)
-"""Half of an interval, as a logarithm, beyond which a latency counts as not known: a factor of two."""
+"""Half-width of the logarithm above which a latency counts as unknown: a factor of two."""
 
 _LOAD_S = 0.1
-"""What it takes to load a brick, its share of a pack's overhead included."""
+"""Seconds to load a brick, with its share of a pack's overhead."""
 
 _KEPT, _FILE, _FORESTS = "forests", "forest.npz", 4
 
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What bricks of one combination are predicted by.
+    """A forest for one combination.
 
     Attributes:
-        forest: What was learned.
+        forest: The forest.
         origin: The combination.
-        machine: Its system.
-        familiar: Whether it was learned from bricks of the combination itself.
-        own: Bricks of the combination that it was not learned from.
+        machine: Rates of its system.
+        familiar: True if the forest was fitted to bricks of the combination itself.
+        own: Bricks of the combination outside the training data.
     """
 
     forest: Forest
@@ -68,31 +68,32 @@ class Learned:
 
 
 def learn(store: Store, choice: Choice) -> Learned | None:
-    """Learn from what is stored and shipped: of the combination, or of those that are most like it.
+    """Fit a forest to stored and shipped bricks of the combination, or of the most similar combinations.
 
     Args:
         store: The database.
         choice: The combination.
 
     Returns:
-        None where nothing is known of any brick on such a device.
+        None if too few bricks of this device are known.
     """
     threads, stack = choice.conditions.threads, choice.stack
     origin = Origin(choice.system_key, stack.backend, stack.device, threads, choice.conditions.dtype)
+    machine = Machine.of(choice.system, stack.device, threads)
     shipped, stored = prior(), _stored(store, stack.device)
     for same in _TIERS:
         ours, theirs = _alike(shipped, origin, same), _alike(stored, origin, same)
-        kept_to = len(theirs) - len(theirs) % _ENOUGH  # so that a few more bricks do not make it learn again
+        kept_to = len(theirs) - len(theirs) % _ENOUGH  # a few more bricks do not require another fit
         if len(ours) + kept_to >= _ENOUGH:
             taken = [*ours, *theirs[:kept_to]]
             familiar = len(_alike(taken, origin, _TIERS[0])) >= _ENOUGH
             own = _alike(theirs[kept_to:] if familiar else stored, origin, _TIERS[0])
-            return Learned(_forest(taken), origin, Machine.of(choice.system, threads), familiar, tuple(own[-_ENOUGH:]))
+            return Learned(_forest(taken), origin, machine, familiar, tuple(own[-_ENOUGH:]))
     return None
 
 
 def _stored(store: Store, device: str) -> list[Example]:
-    """The bricks in a database whose form is known, those of earlier runs first."""
+    """Return the stored bricks with known features, earlier runs first."""
     forms, systems, stacks = kept_features(), store.systems(), store.stacks()
     started = {run.id: run.started for run in store.runs()}
     measured = store.measurements(subject=Subject.BRICK, device=device, variant="")
@@ -101,7 +102,7 @@ def _stored(store: Store, device: str) -> list[Example]:
         Example(
             forms[brick.key],
             parse_level(brick.conditions.cache) or 0,
-            Machine.of(systems[brick.system], brick.conditions.threads),
+            Machine.of(systems[brick.system], device, brick.conditions.threads),
             brick.latency_ns if brick.undisturbed_ns is None else brick.undisturbed_ns,
             Origin(brick.system, stacks[brick.stack].backend, device, brick.conditions.threads, brick.conditions.dtype),
         )
@@ -117,7 +118,7 @@ _TIERS = (
     ("device", "dtype"),
     ("device",),
 )
-"""What bricks must have in common with a combination to be learned from; the first that enough bricks have."""
+"""Common properties of training bricks and the combination; the first line with enough bricks is used."""
 
 
 def _alike(examples: Iterable[Example], origin: Origin, same: Sequence[str]) -> list[Example]:
@@ -125,27 +126,38 @@ def _alike(examples: Iterable[Example], origin: Origin, same: Sequence[str]) -> 
 
 
 def _forest(examples: Sequence[Example]) -> Forest:
-    """The forest of some examples: kept in the user's cache folder under the digest of its data."""
+    """Return the forest of some examples, kept in the user's cache folder under the digest of its data."""
     name = hashlib.sha256("\n".join(sorted(map(repr, examples))).encode()).hexdigest()
     folder = kept(_KEPT, name)
     if folder is not None:
         try:
             return Forest.load(folder / _FILE)
         except (OSError, ValueError, KeyError):
-            pass  # damaged: it is learned again
+            pass  # damaged: fit again
     forest = Forest.fitted(examples)
     keep(_KEPT, name, lambda place: forest.save(place / _FILE), most=_FORESTS)
     return forest
 
 
+def cost_s(features: Features, visits: int, latency_ns: float) -> float:
+    """Return the seconds to load and measure a brick; each visit also warms up.
+
+    Args:
+        features: Features of the brick.
+        visits: Number of visits.
+        latency_ns: Expected latency.
+    """
+    return _LOAD_S + 1e-8 * features.weight_bytes + 2e-9 * visits * latency_ns
+
+
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """A model with bricks that are not measured.
+    """A model with unmeasured bricks.
 
     Attributes:
         model: The model.
-        counts: How often each of these occurs, by its place among all that are believed.
-        known_ns: The sum of its other bricks.
+        counts: Occurrences of its unmeasured bricks, by position among all predicted bricks.
+        known_ns: Sum of its other bricks.
     """
 
     model: Decomposition
@@ -154,13 +166,13 @@ class _Open:
 
 
 class Gaps:
-    """Bricks of some models that are not measured, and what is believed of them.
+    """The unmeasured bricks of some models and their predictions.
 
     Args:
         models: The models.
-        evidence: What is stored of them; of a combination.
-        learned: What they are predicted by; None: by nothing.
-        taken: Keys of bricks that were measured since: they correct what is predicted.
+        evidence: Their measurements under a combination.
+        learned: The forest, if any.
+        taken: Keys of recently measured bricks; they correct the predictions.
     """
 
     def __init__(
@@ -208,24 +220,24 @@ class Gaps:
                 self._belief.learn(number, ns)
 
     def choose(self, target: float, visits: int, left_s: float) -> set[str]:
-        """Keys of the bricks to measure next.
+        """Return the keys of the next bricks to measure.
 
         Args:
-            target: Half of the interval that is wanted, of a logarithm.
-            visits: Visits of each.
-            left_s: Time.
+            target: Wanted half-width of the logarithm.
+            visits: Visits of each brick.
+            left_s: Available seconds.
         """
         if self._belief is None or not self.open:
             return set()
         latencies_ns = self._belief.latencies_ns
-        costs_s = np.full(len(latencies_ns), np.inf)  # what is measured already is not chosen again
+        costs_s = np.full(len(latencies_ns), np.inf)  # measured bricks are not chosen again
         for place, features in enumerate(self._features):
-            costs_s[place] = _LOAD_S + 1e-8 * features.weight_bytes + 2e-9 * visits * latencies_ns[place]
+            costs_s[place] = cost_s(features, visits, latencies_ns[place])
         models = [(gap.counts, gap.known_ns) for gap in self.open]
         return {self._keys[place][0] for place in self._belief.choose(models, costs_s, target, left_s)}
 
     def filled(self, evidence: Evidence) -> Evidence:
-        """The evidence with what is believed."""
+        """Return the evidence with predictions of the unmeasured bricks."""
         if self._belief is None or self._learned is None:
             return replace(evidence, predicted={gap.model.own.key: _NOTHING for gap in self.open})
         latencies_ns = self._belief.latencies_ns
@@ -269,7 +281,7 @@ _NOTHING = "nothing is known of bricks on such a device: measure some models wit
 
 
 def _unknown(unseen: Mapping[str, float], half: float) -> str:
-    """Why a latency is not known."""
+    """Return the reason for an unknown latency."""
     text = f"the interval of what is predicted is a factor of {math.exp(min(half, 50.0)):.2g} wide"
     if unseen:
         named = ", ".join(f"{operator} ({share:.0%} of the model)" for operator, share in list(unseen.items())[:3])

@@ -1,4 +1,4 @@
-"""Which of the stored combinations of system, stack and conditions an estimate is made from."""
+"""Selection of the stored combination of system, stack and conditions for an estimate."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from ...generator.backends.registry import get, names
 from ...generator.decomposition.executed import instruction_set
 
 _SHOWN = 8
-"""Characters of a key in messages, more where two begin alike."""
+"""Least number of characters of a key in messages."""
 _LISTED = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Which of the stored measurements an answer is made from; None leaves a property open.
+    """Requested properties of stored measurements; None leaves a property open.
 
     Attributes:
-        system: Key of the system, or its beginning.
-        stack: Key of the stack, or its beginning.
+        system: Key of the system, or a prefix.
+        stack: Key of the stack, or a prefix.
         backend: Name of the backend.
         device: Its device.
-        threads: Threads; 0 stands for the most that are stored of a system, up to one per physical core: a run takes
-            as many as its process may use, which only the database knows afterwards.
+        threads: Threads; 0 means the most stored threads of a system, up to one per physical core, as in a run without
+            this option.
         cache: Cache state: ``model``, ``hot``, ``cold``, or the name of one level.
         dtype: Precision.
     """
@@ -45,7 +45,7 @@ class Query:
 
 
 class QueryFields(TypedDict, total=False):
-    """The fields of a ``Query`` as keywords of the functions that take one."""
+    """The fields of a ``Query`` as keywords."""
 
     system: str | None
     stack: str | None
@@ -57,26 +57,26 @@ class QueryFields(TypedDict, total=False):
 
 
 def asked(query: Query | None, fields: QueryFields) -> Query:
-    """What the caller asked for: a query, but for the fields that are given beside it."""
+    """Return a query with some fields replaced."""
     return replace(query or Query(), **fields)
 
 
 def choose(store: Store, keys: Collection[str], query: Query) -> Choice | None:
-    """The one stored combination that matches; never a guess among several.
+    """Return the only stored combination that matches a query, without guessing.
 
-    Combinations that hold none of the bricks are left out, since they could answer nothing.
+    Combinations without any of the bricks are ignored.
 
     Args:
         store: The database.
         keys: Bricks of the models.
-        query: What the caller asked for.
+        query: Requested properties.
 
     Returns:
-        None where nothing that matches is stored.
+        None if no combination matches.
 
     Raises:
-        AmbiguousQuery: Several match; the message lists each with the options that only it has.
-        UsageError: No stored system, or stack, has a key that begins as asked.
+        AmbiguousQuery: Several match; the message lists them with their distinguishing options.
+        UsageError: No stored system or stack has the given key prefix.
     """
     return require_one(matching(store, keys, query))
 
@@ -84,19 +84,18 @@ def choose(store: Store, keys: Collection[str], query: Query) -> Choice | None:
 def matching(
     store: Store, keys: Collection[str] | None, query: Query, subject: Subject = Subject.BRICK
 ) -> list[Choice]:
-    """The stored combinations that match.
+    """Return the stored combinations that match a query.
 
-    The levels of reuse distance at one place are one combination, with the cache state ``model``, unless one level is
-    asked for by name.
+    All levels of reuse distance are one combination with cache state ``model``, unless one level is requested.
 
     Args:
         store: The database.
-        keys: Bricks of which at least one is measured there; None for any.
-        query: What the caller asked for.
-        subject: What the keys are of, where not of bricks.
+        keys: Bricks; at least one must be measured. None for any.
+        query: Requested properties.
+        subject: Subject of the keys, if not bricks.
 
     Raises:
-        UsageError: No stored system, or stack, has a key that begins as asked.
+        UsageError: No stored system or stack has the given key prefix.
     """
     systems, stacks = store.systems(), store.stacks()
     _known("system", query.system, systems)
@@ -112,10 +111,10 @@ def matching(
 
 
 def filter_of(query: Query, systems: Iterable[str], stacks: Iterable[str]) -> Filter:
-    """What of a query the database can tell before it counts anything.
+    """Return the part of a query that the database can filter by.
 
     Args:
-        query: What the caller asked for.
+        query: Requested properties.
         systems: Keys of all stored systems.
         stacks: Keys of all stored stacks.
     """
@@ -136,10 +135,10 @@ def filter_of(query: Query, systems: Iterable[str], stacks: Iterable[str]) -> Fi
 
 
 def require_one(found: Collection[Choice]) -> Choice | None:
-    """The only one; None where there is none.
+    """Return the only combination; None if there are none.
 
     Raises:
-        AmbiguousQuery: There are several; the message lists each with the options that only it has.
+        AmbiguousQuery: There are several; the message lists them with their distinguishing options.
     """
     if len(found) > 1:
         lines = [f"{_options(choice, found)} ({_describe(choice, found)})" for choice in list(found)[:_LISTED]]
@@ -152,7 +151,7 @@ def require_one(found: Collection[Choice]) -> Choice | None:
 
 
 def stored_under(choice: Choice) -> Filter:
-    """What is stored under a combination, in whatever cache state."""
+    """Return the filter of a combination in all cache states."""
     conditions = choice.conditions
     return Filter(system=choice.system_key, stack=choice.stack_key, threads=conditions.threads, dtype=conditions.dtype)
 
@@ -164,7 +163,7 @@ def _joined(
     query: Query,
     wanted: Callable[[Combination], bool],
 ) -> list[Combination]:
-    """The combinations, those that differ in their level only as one; of these only the wanted, which are counted."""
+    """Merge combinations that differ in their level only, and count the wanted ones."""
     if query.cache is not None and is_level(query.cache):
         return list(found)
     joined: list[Combination] = []
@@ -204,7 +203,7 @@ def _known(kind: str, prefix: str | None, stored: Iterable[str]) -> None:
 
 
 def _all_cores(found: Collection[Choice]) -> list[Choice]:
-    """Of each system, the combinations with the most threads that have a core each."""
+    """Return the combinations of each system with the most threads up to one per core."""
     fitting = [choice for choice in found if choice.conditions.threads <= choice.system.physical_cores]
     most: dict[str, int] = {}
     for choice in fitting:
@@ -235,7 +234,7 @@ _OPTIONS: dict[str, Callable[[Choice], object]] = {
 
 
 def _options(choice: Choice, among: Collection[Choice]) -> str:
-    """The options in which the combinations differ, with this one's values; ``--stack`` where they do not suffice."""
+    """Return this combination's values of the options that differ, or ``--stack`` if these do not suffice."""
     differing = [name for name, value in _OPTIONS.items() if len({value(other) for other in among}) > 1]
     words = [
         f"{name} {_short(str(value), [str(_OPTIONS[name](other)) for other in among]) if name == '--system' else value}"
@@ -248,7 +247,7 @@ def _options(choice: Choice, among: Collection[Choice]) -> str:
 
 
 def _short(key: str, among: Collection[str]) -> str:
-    """The shortest beginning of a key that only it has, of a least length."""
+    """Return the shortest unique prefix of a key."""
     length = _SHOWN
     while length < len(key) and len({other[:length] for other in among}) < len(set(among)):
         length += 1
@@ -256,7 +255,7 @@ def _short(key: str, among: Collection[str]) -> str:
 
 
 def _describe(choice: Choice, among: Collection[Choice]) -> str:
-    """Machine, versions, and the backend's own options in which others of the same backend and device differ."""
+    """Return machine, versions, and the options that differ between stacks of the same backend and device."""
     machine = ", ".join((choice.system.cpu, *(choice.system.gpus if choice.stack.device != "cpu" else ())))
     versions = " ".join(f"{name} {version}" for name, version in choice.stack.versions)
     place = (choice.stack.backend, choice.stack.device)
@@ -268,17 +267,17 @@ def _describe(choice: Choice, among: Collection[Choice]) -> str:
     return f"{machine}; {stack}; {choice.count} of these bricks"
 
 
-# Which stack's runtime can be asked here for the graphs that it executes.
+# Selection of the stack for executed graphs.
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenStack:
-    """A stack whose graphs are wanted.
+    """The stack of executed graphs.
 
     Attributes:
         stack: The stack.
         threads: Threads to run it with.
-        why_not: Why it cannot be asked here; None where it can.
+        why_not: Reason why it cannot run here, if it cannot.
     """
 
     stack: Stack
@@ -287,7 +286,7 @@ class ChosenStack:
 
 
 def why_not_here(stack: Stack, system: System) -> str | None:
-    """Why the graphs that a stack executes on a system cannot be had here; None where they can."""
+    """Return why a stack's executed graphs are not available here; None if they are."""
     text = f"the stored stack {stack.key[:8]} ({_spelt(stack)})"
     try:
         here = get(stack.backend).stack(stack.device, dict(stack.options))
@@ -303,9 +302,9 @@ def why_not_here(stack: Stack, system: System) -> str | None:
 
 
 def executes_as_written(stack: Stack) -> bool:
-    """Whether a stack runs a model's operators one by one, as they are written: no fusion, no layout of its own.
+    """Return True if a stack runs a model's operators one by one, without fusion and layout changes.
 
-    False where its backend is not known here. An option that an older version stored it without is as it comes.
+    False for a backend that is unknown here. Options missing in an older version's record have their defaults.
     """
     if stack.backend not in names():
         return False
@@ -319,23 +318,23 @@ def executes_as_written(stack: Stack) -> bool:
 
 
 def chosen_stack(store: Store, query: Query, *, at_home: bool = False) -> ChosenStack:
-    """Of the stored stacks that match, the one that is installed here, and threads to run it with.
+    """Return the matching stored stack that is installed here, and its threads.
 
-    Which bricks an executed graph has is known only when the stack is: a stack cannot be chosen by its bricks.
+    The stack must be known before the bricks of its executed graphs, so bricks cannot select it.
 
     Args:
         store: The database.
-        query: What the caller asked for.
-        at_home: Where none of the stored stacks is installed here, take the one that a run here would store.
+        query: Requested properties.
+        at_home: Fall back to the stack of a run here if no stored stack is installed here.
 
     Returns:
-        The stack; where nothing that matches is stored, the one that a run would store; where none of those that do is
-        installed here, the first of them, and why not.
+        The stack. If no stored stack matches: the stack of a run here. If no matching stack is installed here: the
+        first of them with the reason.
 
     Raises:
         AmbiguousQuery: Several stored stacks are installed here.
-        UsageError: No stored system, or stack, has a key that begins as asked.
-        BackendUnavailable: The stack of a run here is wanted, and the backend is not installed.
+        UsageError: No stored system or stack has the given key prefix.
+        BackendUnavailable: A run here would need a backend that is not installed.
     """
     found = matching(store, None, query)
     places = {(choice.stack_key, choice.system_key): (choice.stack, choice.system) for choice in found}

@@ -1,6 +1,6 @@
-"""Evidence on some models, read from the database by three queries of measurements, whatever the number of models.
+"""Reading of evidence from the database, with three queries of measurements for any number of models.
 
-A fourth kind of query reads bricks again where they were measured after the run that measured the model (``_twins``).
+A fourth query reads earlier measurements of bricks that were measured again after the model (``_twins``).
 """
 
 from __future__ import annotations
@@ -34,32 +34,32 @@ from .query import Query, choose, executes_as_written, filter_of, stored_under, 
 from .tasks import Tasks
 
 SINGLE = Cut(1)
-"""A model's own graph, layer by layer."""
+"""The model's own graph, layer by layer."""
 
 _VARIANTS = frozenset({"", INNER, HOST, DATA, *BOUNDARY, *FUSION})
-"""Variants that are read of the own stack."""
+"""Variants read for the combination's own stack."""
 
 _NO_LATENCIES = (*PARTS, *BOUNDARY, DATA)
-"""Variants that are no ways to run the brick, and so no bound for it; all others are algorithms."""
+"""Variants that do not compete in bounds, because they are parts of a brick or positions; the others are algorithms."""
 
 NOT_KEPT = "what the runtime executes for the model is not known here; 'dlbricks run SUITE --with MODEL' finds it out"
-"""Why causes cannot be told apart, although the runtime is installed."""
+"""Reason for a missing attribution with an installed runtime."""
 
 
 def read_evidence(
     store: Store, models: Sequence[Decomposition | Failed], query: Query | None = None, cut: Cut = SINGLE
 ) -> Evidence:
-    """Read what is stored of some models, under the one combination that a query matches.
+    """Read the measurements of some models under the one combination that matches a query.
 
     Args:
         store: The database.
         models: The models as ``decompose`` returns them.
-        query: Which of the stored measurements; None where there is only one combination.
-        cut: How the models were decomposed.
+        query: Requested properties; None if only one combination is stored.
+        cut: Settings of the decomposition.
 
     Raises:
-        AmbiguousQuery: Several combinations match; the message lists each with the options that only it has.
-        UsageError: No stored system, or stack, has a key that begins as asked.
+        AmbiguousQuery: Several combinations match; the message lists them with their distinguishing options.
+        UsageError: No stored system or stack has the given key prefix.
         StoreError: The database cannot be read.
     """
     wanted, known = query or Query(), readable(models)
@@ -68,13 +68,13 @@ def read_evidence(
 
 
 def missing(models: Sequence[Decomposition | Failed], evidence: Evidence) -> list[Decomposition | Failed]:
-    """The models of which measuring can add something: the model itself, or a brick.
+    """Return the models with a missing measurement of the model or of a brick.
 
-    One that cannot be decomposed is among them: measuring it says why.
+    Models that cannot be decomposed are included: measuring reports the reason.
 
     Args:
         models: The models as ``decompose`` returns them.
-        evidence: What is stored of them.
+        evidence: Their measurements.
     """
     return [model for model in models if isinstance(model, Failed) or _lacks(model, evidence)]
 
@@ -88,13 +88,13 @@ def _lacks(model: Decomposition, evidence: Evidence) -> bool:
 
 
 def request_of(choice: Choice | None, store: Store, query: Query, cut: Cut) -> EstimateRequest:
-    """What estimates are asked for.
+    """Return the request for estimates.
 
     Args:
-        choice: The combination; None where nothing that matches is stored.
+        choice: The combination; None if no measurement matches.
         store: The database.
-        query: What the caller asked for.
-        cut: How models are decomposed.
+        query: Requested properties.
+        cut: Settings of the decomposition.
     """
     cutting = Cutting(cut.granularity, cut.graph, cut.overlap, cut.connected)
     place = MeasuredPlace(
@@ -106,14 +106,14 @@ def request_of(choice: Choice | None, store: Store, query: Query, cut: Cut) -> E
 def evidence_under(
     choice: Choice | None, models: Sequence[Decomposition], store: Store, query: Query, cut: Cut
 ) -> Evidence:
-    """Read what is stored of some models under one combination.
+    """Read the measurements of some models under one combination.
 
     Args:
-        choice: The combination; None where nothing that matches is stored.
-        models: The models, decomposed.
+        choice: The combination; None if no measurement matches.
+        models: The decomposed models.
         store: The database.
-        query: What the caller asked for: where nothing was measured, it may have been tried.
-        cut: How the models were decomposed.
+        query: Requested properties, for failures without a measurement.
+        cut: Settings of the decomposition.
     """
     request = request_of(choice, store, query, cut)
     executed = _executed_graphs(models, store, choice)
@@ -194,7 +194,7 @@ def evidence_under(
 
 
 def _failures_asked(store: Store, query: Query, keys: Collection[str]) -> dict[str, Failure]:
-    """What was tried in vain, by key, where nothing was measured."""
+    """Return failures by key if no measurement matches."""
     failed = store.failures(filter_of(query, store.systems(), store.stacks()), keys=keys)
     return {failure.key: failure for failure in failed}
 
@@ -205,14 +205,14 @@ def _failed(
     executed: Mapping[str, Interventions],
     failures: Mapping[str, Failure],
 ) -> Evidence:
-    """What is known where nothing was measured."""
+    """Return the evidence without any measurement."""
     known = BrickMeasurements(failures=failures)
     bricks = {(model.own.key, state_of(model, None)): known for model in models}
     return Evidence(request, bricks=bricks, executed=executed, model_failures=failures)
 
 
 def _caches(states: Iterable[str]) -> frozenset[str]:
-    """The cache states in which something may stand for one of some, or is needed beside them."""
+    """Return the cache states with possible replacements of some states, or with related measurements."""
     caches = {level for state in states for level in nearest_levels(state)} | {"hot", COLD, MODEL}
     if any(is_level(state) for state in states):
         caches |= {level_name(level) for level in (CORE_LEVEL, *REPEAT_LEVELS, *REUSE_LEVELS)}
@@ -220,7 +220,7 @@ def _caches(states: Iterable[str]) -> frozenset[str]:
 
 
 def _apart_from(choice: Choice, stacks: Mapping[str, Stack]) -> set[str]:
-    """Stacks that do not compete with a combination: those that run branches at once, or compute in TF32, if not it."""
+    """Return the stacks that do not compete: with parallel branches or TF32, unless the combination has them too."""
     parallel = set() if in_parallel(choice.stack) else {key for key, stack in stacks.items() if in_parallel(stack)}
     narrow = set() if narrows(choice.stack) else {key for key, stack in stacks.items() if narrows(stack)}
     return parallel | narrow
@@ -229,9 +229,9 @@ def _apart_from(choice: Choice, stacks: Mapping[str, Stack]) -> set[str]:
 def _twins(
     store: Store, measured: Sequence[Measurement], stack: str, runs: AbstractSet[str]
 ) -> dict[Twin, Measurement]:
-    """Of bricks that were measured again since: what the runs took of them in which whole models were measured.
+    """Return earlier measurements of bricks in the runs that measured whole models.
 
-    These runs were of one stack: what others measured has no twin in them.
+    Only measurements on the stack of these runs are returned.
     """
     again: dict[tuple[str, Conditions, str], set[str]] = {}
     for later in measured:
@@ -247,7 +247,7 @@ def _twins(
 
 
 def find_ceilings(store: Store, choice: Choice, stacks: Mapping[str, Stack]) -> Ceilings:
-    """The ceilings of a combination (``constructor.roofline``), over all stacks.
+    """Return the ceilings of a combination (``constructor.roofline``) over all stacks.
 
     Args:
         store: The database.
@@ -268,16 +268,15 @@ def find_ceilings(store: Store, choice: Choice, stacks: Mapping[str, Stack]) -> 
     return ceilings_of(found, stacks, choice)
 
 
-# What the runtime executes for each model.
+# Executed graphs of the models.
 
 
 def _executed_graphs(models: Sequence[Decomposition], store: Store, choice: Choice | None) -> dict[str, Interventions]:
-    """What the runtime executes for each model, by the model's key.
+    """Return the executed graph of each model by its key.
 
-    It is read from the cache folder, where ``generate --graph runtime`` and ``run --with`` leave it, and only where
-    that can serve: where other bricks than those asked for are stored at a reuse distance, or where the number of
-    executed nodes is wanted for an estimate at one. A runtime that executes operators as they are written executes the
-    model's own graph.
+    Graphs are read from the cache folder (written by ``generate --graph runtime`` and ``run --with``) only if an
+    estimate can use them: other bricks are stored at a reuse distance, or an estimate at one needs the number of
+    executed nodes. A runtime without fusion executes the model's own graph.
     """
     if choice is not None and executes_as_written(choice.stack):
         return {model.own.key: as_written(model.own) for model in models}
@@ -300,7 +299,7 @@ def _executed_graphs(models: Sequence[Decomposition], store: Store, choice: Choi
 
 
 def _intervened(model: Decomposition, graphs: ExecutedGraphs, *, unfused: bool) -> Interventions:
-    """Return what the runtime executes for a model, as far as that is kept: no worker is started for it."""
+    """Return the kept executed graph of a model, without starting a worker."""
     try:
         executed = graphs.kept(model.source, model.source.skeleton(), model.own)
         if executed is None:
@@ -312,20 +311,20 @@ def _intervened(model: Decomposition, graphs: ExecutedGraphs, *, unfused: bool) 
 
 
 def _any_unfused(models: Sequence[Decomposition], store: Store, choice: Choice) -> bool:
-    """Return whether bricks are measured without fusion, so that it matters what the runtime fuses."""
+    """Return True if bricks are measured without fusion."""
     states = {state_of(model, choice) for model in models}
     return any(_measured_keys(store, choice, states, FUSION[0]))
 
 
 def _measured_keys(store: Store, choice: Choice, states: Iterable[str], variant: str = "") -> Iterator[set[str]]:
-    """Yield the keys of the bricks that are measured in each cache state."""
+    """Yield the keys of the measured bricks of each cache state."""
     for state in states:
         conditions = replace(choice.conditions, cache=state)
         yield store.measured_keys(choice.system_key, choice.stack_key, conditions, Subject.BRICK, variant)
 
 
 def _why_not(choice: Choice) -> str | None:
-    """Why executed graphs are not known of a combination; None where they can."""
+    """Return why a combination has no executed graphs; None if it can have them."""
     if choice.conditions.dtype != NATIVE:
         return f"the graph that the runtime executes in {choice.conditions.dtype} is not known"
     return why_not_here(choice.stack, choice.system)

@@ -1,4 +1,4 @@
-"""What would measure what an estimate misses, on the stack that it is of."""
+"""Tasks for the missing measurements of an estimate, on its stack."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _T = TypeVar("_T")
 
 
 class Tasks:
-    """Tasks that decompose a model as it was decomposed here, and measure its bricks where they are missing.
+    """Tasks that decompose a model with equal settings and measure its missing bricks.
 
     Args:
-        store: The database that misses them.
-        choice: The combination that misses them; None where nothing is stored yet.
-        query: What the caller asked for, for the options of a first run.
-        cut: How the model was decomposed.
+        store: The database.
+        choice: The combination; None if nothing is stored.
+        query: Requested properties, for the options of a first run.
+        cut: Settings of the decomposition.
     """
 
     def __init__(self, store: Store, choice: Choice | None, query: Query, cut: Cut) -> None:
@@ -51,17 +51,16 @@ class Tasks:
         algorithms: Sequence[str] = (),
         again: str | None = None,
     ) -> Task | None:
-        """Decompose the model and measure what is not stored; None where nothing here measures it.
+        """Decompose the model and measure its missing bricks; None if no runtime here can.
 
-        A runtime that cannot measure at reuse distances measures with hot caches instead, unless they are what it is
-        about.
+        A runtime that cannot measure at reuse distances measures with hot caches, unless a level was requested.
 
         Args:
             source: The model.
-            graph: Another graph than the one that was decomposed.
-            cache: Another cache state than the one that was asked for; all levels are one, ``model``.
-            algorithms: By which bricks are measured as well.
-            again: What to measure although it is stored.
+            graph: Graph to decompose, if not the estimate's.
+            cache: Cache state, if not the requested one; ``model`` means all levels.
+            algorithms: Algorithms to measure as well.
+            again: Stored results to measure again.
         """
         kind = graph or self._cut.graph
         if not self._measurable(kind) or (cache is not None and _at_distances(cache) and not self._in_turn()):
@@ -79,28 +78,28 @@ class Tasks:
         )
 
     def truth(self, source: ModelSource) -> Task | None:
-        """Measure the whole model; None where nothing here measures it in this precision."""
+        """Measure the whole model; None if no runtime here can in this precision."""
         return self._task(TaskKind.MODEL, source) if self._measurable("source") else None
 
     def examine(self, source: ModelSource) -> Task | None:
-        """Measure what the model's own values cost; None where nothing here does: the runtime must run its layers."""
+        """Measure the effect of the model's own values; None if the runtime cannot run single layers."""
         return self._task(TaskKind.DATA, source, "hot") if self._measurable("source") and self._walks() else None
 
     def ceilings(self) -> Task:
-        """Measure what the machine does at most; only a machine itself can."""
+        """Measure the ceilings; only possible on the machine itself."""
         task = Task(TaskKind.CEILINGS, database=self._database)
         if self._choice is None:
             return task
         return replace(task, threads=self._choice.conditions.threads, dtype=_named_dtype(self._choice.conditions.dtype))
 
     def _once(self, what: object, find: Callable[[], _T]) -> _T:
-        """What is the same for every model, found for the first."""
+        """Return a value that is equal for all models, computed once."""
         if what not in self._found:
             self._found[what] = find()
         return cast("_T", self._found[what])
 
     def _measurable(self, graph: str) -> bool:
-        """Whether bricks of a graph can be measured in the precision that was asked for."""
+        """Return True if bricks of a graph can be measured in the requested precision."""
         return self._once(("measurable", graph), lambda: self._can_measure(graph))
 
     def _can_measure(self, graph: str) -> bool:
@@ -116,11 +115,11 @@ class Tasks:
         return self._once("as written", lambda: executes_as_written(self._named()))
 
     def _in_turn(self) -> bool:
-        """Whether the runtime can run the bricks of a model in turn; one that is not known here may."""
+        """Return True if the runtime can alternate between a model's bricks; an unknown runtime is assumed to."""
         return self._can("in turn", lambda backend, options: backend.in_turn(options))
 
     def _walks(self) -> bool:
-        """Whether it can run the layers of a model one by one; one that is not known here may."""
+        """Return True if the runtime can run single layers of a model; an unknown runtime is assumed to."""
         return self._can("walks", lambda backend, options: backend.walks(options))
 
     def _can(self, what: str, able: Callable[[Backend, Mapping[str, str]], bool]) -> bool:
@@ -134,29 +133,29 @@ class Tasks:
         return able(backend, default_options(stack.backend, stack.device) | dict(stack.options))
 
     def _named(self) -> Stack:
-        """The stack that tasks name: that which is stored, or as it comes."""
+        """Return the stack named in tasks: the stored one, or the default."""
         if self._choice is not None:
             return self._choice.stack
         return self._stack() or Stack(self._query.backend or _DEFAULT_BACKEND, self._query.device or "cpu", ())
 
     def _stack(self) -> Stack | None:
-        """The stack that was asked for, or is stored."""
+        """Return the requested or stored stack."""
         if self._choice is not None:
             return self._choice.stack
         return self._once("stack", lambda: _asked_stack(self._store, self._query))
 
     def _task(self, kind: TaskKind, source: ModelSource, cache: str | None = None) -> Task:
-        """A task on this stack, with these threads, in this cache state and precision.
+        """Return a task on this stack with these threads, cache state and precision.
 
         Args:
-            kind: What is called.
+            kind: The function.
             source: The model.
-            cache: Another cache state than the one that was asked for.
+            cache: Cache state, if not the requested one.
         """
         conditions = self._query if self._choice is None else self._choice.conditions
         state = cache or conditions.cache
         if state is None or _at_distances(state):
-            # ``model`` is what it is left alone.
+            # ``model`` is the default.
             state = (None if state is None else MODEL) if self._in_turn() else "hot"
         stack = self._stack()
         return Task(
@@ -173,7 +172,7 @@ class Tasks:
 
 
 def _asked_stack(store: Store, query: Query) -> Stack | None:
-    """The stored stack that was asked for by its key."""
+    """Return the stored stack with the requested key."""
     if query.stack is None:
         return None
     found = [stack for key, stack in store.stacks().items() if key.startswith(query.stack)]
@@ -181,17 +180,17 @@ def _asked_stack(store: Store, query: Query) -> Stack | None:
 
 
 def _at_distances(state: str) -> bool:
-    """Whether bricks are measured at reuse distances."""
+    """Return True if bricks are measured at reuse distances."""
     return state == MODEL or is_level(state)
 
 
 def _named_dtype(dtype: str | None) -> str | None:
-    """A precision as it is asked for; None for that of the model itself."""
+    """Return a precision as an option; None for the model's own."""
     return None if dtype == NATIVE else dtype
 
 
 def _known(name: str) -> Backend | None:
-    """A backend; None where it is not known here."""
+    """Return a backend; None if unknown here."""
     try:
         return get(name)
     except DlbricksError:
@@ -199,7 +198,7 @@ def _known(name: str) -> Backend | None:
 
 
 def default_options(backend: str, device: str) -> dict[str, str]:
-    """Effective options of a backend when none is given; empty where it is not installed here."""
+    """Return the default options of a backend; empty if it is not installed here."""
     try:
         return get(backend).resolve(device, {})
     except DlbricksError:
@@ -207,6 +206,6 @@ def default_options(backend: str, device: str) -> dict[str, str]:
 
 
 def _chosen_options(stack: Stack) -> tuple[tuple[str, str], ...]:
-    """Options of a stack that are not as they come."""
+    """Return the options of a stack that are not defaults."""
     defaults = default_options(stack.backend, stack.device)
     return tuple((name, value) for name, value in stack.options if defaults.get(name) != value)

@@ -52,6 +52,13 @@ def test_a_target_or_budget_that_is_none_is_refused(tmp_path):
         predict([], store=store, target=0.0)
 
 
+def test_without_a_readable_model_the_errors_are_the_answer(cli):
+    done = cli("predict", "missing.onnx", "--json")
+
+    (broken,) = json.loads(done.out)["results"]
+    assert broken["error"]
+
+
 def test_the_command_answers_in_json_and_leaves_no_empty_database(cli, here):
     done = cli("predict", MODEL, "missing.onnx", "--no-measure", "--json")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -107,6 +108,30 @@ def test_the_order_of_measurements_does_not_matter(forest, sizes):
 
     assert one.log_ns == pytest.approx(other.log_ns, rel=1e-6)
     assert one.covariance == pytest.approx(other.covariance, abs=1e-6)
+
+
+def test_no_bricks_are_predicted_as_none(forest):
+    assert len(Belief(forest.guess([], MACHINE), calibration(), familiar=False).latencies_ns) == 0
+
+
+@pytest.mark.parametrize("familiar", [True, False])
+def test_a_measured_brick_determines_bricks_with_equal_features(forest, familiar):
+    belief = Belief(forest.guess([(made("A", 500), 0)] * 2, MACHINE), calibration(), familiar=familiar)
+
+    belief.learn(0, 3 * float(belief.latencies_ns[0]))
+
+    assert belief.latencies_ns[1] == pytest.approx(belief.latencies_ns[0])
+    assert math.sqrt(belief.covariance[1, 1]) <= 1.01 * calibration().measured
+
+
+@given(size=st.integers(1, 10**9))
+def test_threads_never_slow_physics_and_split_only_large_work(size):
+    double = replace(MACHINE, compute=160.0, near=40.0, far=20.0, threads=2)
+
+    one, two = MACHINE.floor_ns(made("A", size), 0), double.floor_ns(made("A", size), 0)
+
+    assert one / 2 <= two <= one * (1 + 1e-12)
+    assert (two == pytest.approx(one)) == (one <= 8500)
 
 
 def test_what_is_unlike_all_that_was_learned_is_less_certain(forest):

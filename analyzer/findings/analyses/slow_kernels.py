@@ -98,12 +98,12 @@ def _remedy(subject: AnalysedModel, nodes: Sequence[Node]) -> Remedy:
 def _slow(subject: AnalysedModel, operator: str) -> Remedy:
     """Return the remedy for a slow kernel without a known faster form: other runtimes, or an edit of the file."""
     model = str(subject.source.zoo or subject.source.path or subject.source.name)
-    return Remedy(
-        "manual",
-        f"Time the model in another runtime; or write {operator} with other operators in the file, and compare both.",
-        code=f"{shlex.join(['dlbricks', 'measure', model, '--backend', 'openvino'])}\n"
-        f"{shlex.join(['dlbricks', 'compare', model, 'edited.onnx'])}",
-    )
+    commands = [["dlbricks", "compare", model, "edited.onnx"]]
+    text = f"Write {operator} with other operators in the file, and compare both."
+    if subject.choice is not None and subject.choice.stack.device == "cpu":
+        commands.insert(0, ["dlbricks", "measure", model, "--backend", "openvino"])
+        text = f"Time the model in another runtime; or w{text[1:]}"
+    return Remedy("manual", text, code="\n".join(map(shlex.join, commands)))
 
 
 def _expected(subject: AnalysedModel, node: Node) -> float | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import dlbricks
 import pytest
 from dlbricks.analyzer.estimation.estimate import estimate
 from dlbricks.analyzer.estimation.estimates import estimate_record
@@ -72,3 +75,22 @@ def test_a_complete_model_is_estimated_as_ever(lab, fork, keys_of):
     (asked,) = estimate([fork], store=lab.store, predict=True)
     (plain,) = estimate([fork], store=lab.store)
     assert estimate_record(asked) == estimate_record(plain)
+
+
+def test_only_two_functions_can_predict():
+    """Comparisons, gates, history, findings and proofs read the database, and predictions are not in it."""
+    root = Path(dlbricks.__file__).parent
+    folders = ("analyzer", "cli", "constructor", "db", "generator")
+    names = ("estimation.learning import", ".learning import", ".filling import")
+    users = {
+        path.relative_to(root).as_posix()
+        for folder in folders
+        for path in (root / folder).rglob("*.py")
+        if any(name in path.read_text("utf-8") for name in names)
+    }
+
+    assert users == {
+        "analyzer/predicting.py",
+        "analyzer/estimation/estimate.py",
+        "analyzer/estimation/learning.py",
+    }
