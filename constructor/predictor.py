@@ -140,7 +140,7 @@ class Example:
 
 @cache
 def prior() -> tuple[Example, ...]:
-    """Return the bricks that ship with the package: the zoo on several systems (docs/prediction.md)."""
+    """Return the bricks that ship with the package: the zoo on several systems (docs/explanation/prediction.md)."""
     record = json.loads(lzma.decompress(files("dlbricks.constructor").joinpath("prior.json.xz").read_bytes()))
     places = []
     for place in record["origins"]:

@@ -27,7 +27,7 @@ class Subject(StrEnum):
 
 
 PROTOCOL = 3
-"""Version of the sampling method (docs/measuring.md). Rows of different protocols are never combined."""
+"""Version of the sampling method (docs/explanation/measuring.md). Rows of different protocols are never combined."""
 
 NATIVE = "float32"
 """The precision of every backend: each value in the network's own type, float32 in most models."""
@@ -169,7 +169,7 @@ def runtime_from(fields: Mapping[str, Any]) -> Runtime:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The options of a measurement that are the same for every backend (docs/cli.md)."""
+    """The options of a measurement that are the same for every backend (docs/reference/cli.md)."""
 
     threads: int
     cache: str = "hot"
@@ -348,7 +348,7 @@ class Measurement(_Identified):
     footprint_bytes: int | None = None
     """Bytes touched between two visits of the same weights; 0 if it ran alone; None if unknown."""
     undisturbed_ns: float | None = None
-    """Latency on a quiet machine (docs/measuring.md), compared across runs; None if unknown."""
+    """Latency on a quiet machine (docs/explanation/measuring.md), compared across runs; None if unknown."""
     quiet: float | None = None
     """Share of quiet visits, from the probes around them; None if unknown."""
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .control import CourseChoice
 
 KEPT_ELEMENTS = 1024
-"""Constants of up to this many elements keep their values in a skeleton (docs/architecture.md)."""
+"""Constants of up to this many elements keep their values in a skeleton (docs/contributing/architecture.md)."""
 
 LOW = -1e4
 """Scores at most this low become 0 in Softmax."""

@@ -102,7 +102,7 @@ def estimate(
             (``runtime``); or the model's own, cut along the fusions of an installed runtime
             (``fused``). None: the first of these with a stored brick.
         oracle: Source of shapes that inference does not find; default: a worker, started on demand.
-        predict: Predict unmeasured bricks from others (docs/prediction.md); not with evidence.
+        predict: Predict unmeasured bricks from others (docs/explanation/prediction.md); not with evidence.
         **fields: Fields of a ``Query``, in place of those of ``query``.
 
     Returns:

@@ -1,1 +1,1 @@
-"""What a model misses: findings, the analyses that make them, and proofs."""
+"""Missed optimisations of models: findings, the analyses that make them, and proofs."""

@@ -1,4 +1,4 @@
-"""What models miss: every analysis on every model, and proofs where they are wanted."""
+"""Analyse models: run every analysis on every model, and prove the findings on request."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ class ColdStart:
 
 
 def cold_start_of(measured: Measurement | None) -> ColdStart | None:
-    """The cold start of a whole model; None where it was not timed."""
+    """Return the cold start of a whole model; None if it was not timed."""
     if measured is None or measured.load_ns is None or measured.first_run_ns is None or measured.latency_ns <= 0:
         return None
     return ColdStart(*(ns / _NS_PER_MS for ns in (measured.load_ns, measured.first_run_ns, measured.latency_ns)))
 
 
 def cold_start_in(subject: AnalysedModel) -> ColdStart | None:
-    """The cold start as the latest measurement of a model has it; None where none was taken."""
+    """Return the cold start in the latest measurement of a model; None if it was not timed."""
     evidence = subject.estimate.evidence
     stored = () if evidence is None else evidence.models.get(subject.graph.key, ())
     warm = (measured for measured in stored if measured.conditions.cache != COLD)
@@ -113,19 +113,19 @@ _OF_FINDING = (
     "kind", "title", "layers", "current_ms", "achievable_ms", "saving_ms", "ci95_ms", "share", "proven_ms",
     "proven_share", "unproven", "at_most",
 )  # fmt: skip
-"""Fields of a finding that stand in a flat row of it."""
+"""Fields of a finding in its flat row."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFindings:
-    """What one model misses.
+    """The missed optimisations of one model.
 
     Attributes:
-        estimate: What it takes, and where.
-        findings: What would save something, the largest saving first: by what was proven, else as predicted.
-        tried: What was tried and saves nothing, or could not be tried.
-        unasked: Analyses that could not be asked, each with the reason.
-        cold_start: What loading and the first run cost; None where that is not stored.
+        estimate: Its latency, by layer.
+        findings: Findings with a saving, the largest first: proven, else predicted.
+        tried: Findings without a saving when tried, or that could not be tried.
+        unasked: Analyses that could not run, each with the reason.
+        cold_start: Time to load and of the first run; None if it is not stored.
         error: Why the model could not be analysed.
     """
 
@@ -154,29 +154,29 @@ class ModelFindings:
 
     @property
     def basis(self) -> str | None:
-        """``measured``, or ``estimate`` where the model itself is not measured; None where nothing is known."""
+        """``measured``, or ``estimate`` for an unmeasured model; None if the latency is unknown."""
         if self.latency_ms is None:
             return None
         return "estimate" if self.estimate.truth.ms is None else "measured"
 
     @property
     def remedies(self) -> tuple[Task, ...]:
-        """What would measure what is missing."""
+        """Tasks that measure the missing data."""
         return tuple(dict.fromkeys(brick.remedy for brick in self.estimate.parts.missing if brick.remedy))
 
     @property
     def complete(self) -> bool:
-        """Whether every analysis could be asked."""
+        """True if every analysis could run."""
         return self.error is None and not self.unasked
 
     @property
     def largest_share(self) -> float:
-        """The largest share that one finding saves; 0 where there is none."""
+        """The largest saving of one finding, as a share; 0 without findings."""
         return max((share_of(found) for found in self.findings if not found.at_most), default=0.0)
 
     @property
     def joint(self) -> Joint | None:
-        """What all proven findings give together; None where there are none."""
+        """The joint saving of all proven findings; None without one."""
         tried = (found.proof.before_ms for found in self.findings if found.proof is not None)
         return joint_of(self.findings, self.latency_ms or next(tried, None))
 
@@ -211,11 +211,11 @@ class ModelFindings:
 
 @dataclass(frozen=True, slots=True)
 class AnalyzeReport(Tabular):
-    """What some models miss.
+    """The missed optimisations of several models.
 
     Attributes:
-        rows: One per model, in the order given.
-        minimum_share: Findings below it are not among them.
+        rows: One per model, in the given order.
+        minimum_share: Smallest share of a finding.
     """
 
     rows: tuple[ModelFindings, ...]
@@ -223,11 +223,11 @@ class AnalyzeReport(Tabular):
 
     @property
     def complete(self) -> bool:
-        """Whether every analysis could be asked of every model."""
+        """True if every analysis could run on every model."""
         return all(row.complete for row in self.rows)
 
     def records(self) -> Records:
-        """One row per model; flat, one per finding, those that were tried in vain included."""
+        """Return one row per model; flat rows are one per finding, unsuccessful trials included."""
         of_model = ("latency_ms", "basis", "system", "stack", "threads", "dtype")
         records = [row.record() for row in self.rows]
         flat = [
@@ -239,7 +239,7 @@ class AnalyzeReport(Tabular):
 
 
 def share_of(found: Finding) -> float:
-    """The share of the model that a finding saves: as proven, else as predicted."""
+    """Return the share of the model that a finding saves: proven, else predicted."""
     return found.share if found.proven_share is None else found.proven_share
 
 
@@ -258,29 +258,29 @@ def analyze(
     progress: ProgressCallback | None = None,
     **fields: Unpack[QueryFields],
 ) -> AnalyzeReport:
-    """Find what models miss on one system and stack, from what is stored; and prove it where that is asked for.
+    """Find missed optimisations of models on one system and stack, from stored measurements; prove them on request.
 
     Args:
-        models: The models, from ``find_models``: a worker loads each for the graph that the runtime executes. Or
-            estimates of models that were decomposed along that graph: then no measurement is read again.
-        store: Where latencies are. The bricks of the executed graph show what every operator takes (``generate`` with
+        models: The models, from ``find_models``: a worker loads each for its executed graph. Or estimates of models
+            that were decomposed along that graph, so that no measurement is read again.
+        store: Database of latencies. Bricks of the executed graph give the latency of every operator (``generate`` with
             ``graph="runtime"``, then ``run``).
-        query: Which of the stored measurements.
-        minimum_share: Findings that save less of the model are left out.
-        prove: Try every remedy that can be applied, the model as it is and as it would be visited in turn.
-        write: Folder for improved model files that were proven to save something; needs ``prove``.
-        visits: Of each side in one proof.
+        query: Selects stored measurements.
+        minimum_share: Findings with a smaller share of the model are left out.
+        prove: Try every remedy that can be applied: original and changed model alternate.
+        write: Folder for improved model files with a proven saving; needs ``prove``.
+        visits: Visits of each side in one proof.
         processes: Fresh workers of one proof.
-        until: On the monotonic clock, when analyses and proofs end; what was found by then is the answer.
+        until: End of analyses and proofs on the monotonic clock; the answer contains the findings so far.
         oracle: Finds shapes that inference does not.
         progress: Called between visits.
-        **fields: Fields of a ``Query``, in place of those of ``query``.
+        **fields: Fields of a ``Query``; they replace fields of ``query``.
 
     Raises:
         AmbiguousQuery: Several stored combinations match; the message lists them.
-        UsageError: There is no such system or stack, or ``write`` without ``prove``.
+        UsageError: The system or stack is unknown, or ``write`` without ``prove``.
         BackendUnavailable: Nothing is stored, and the runtime is not installed.
-        MachineBusy: A proof is wanted, and another process is measuring.
+        MachineBusy: A proof is requested, and another process is measuring.
         StoreError: The database cannot be read.
 
     Example:
@@ -307,7 +307,7 @@ def analyze(
 def _estimates(
     models: Sequence[Model], store: Store, query: Query, oracle: ShapeOracle | None, *, prove: bool
 ) -> tuple[list[Estimate], ChosenStack]:
-    """The estimates of models along the graph that their runtime executes, and what a run here would measure with."""
+    """Return the estimates of models along the executed graph, and the stack of a run here."""
     place = chosen_stack(store, query)
     written = executes_as_written(place.stack)
     cut = Cut(1) if written else Cut(1).of("runtime", place.stack, place.threads)
@@ -323,7 +323,7 @@ def _estimates(
 
 @dataclass(frozen=True, slots=True)
 class _Analysing:
-    """How models are analysed: the least saving that counts, and whether and how remedies are tried."""
+    """Settings of an analysis: the smallest saving that counts, and the trials of remedies."""
 
     minimum_share: float
     proving: Proving
@@ -331,19 +331,19 @@ class _Analysing:
 
 
 def _unstored(place: ChosenStack) -> Choice:
-    """What a run here would measure with."""
+    """Return the stack that a run here would measure with."""
     system = probe_system()
     return Choice(system.key, place.stack.key, system, place.stack, Conditions(threads=place.threads), 0)
 
 
 def _row(estimate: Estimate, store: Store, how: _Analysing, place: ChosenStack | None) -> ModelFindings:
-    """What one model misses.
+    """Analyse one model.
 
     Args:
-        estimate: What it takes.
-        store: Where other ways to run it are stored.
-        how: How it is analysed.
-        place: What a run here would measure with; None where the estimate says it.
+        estimate: Its latency.
+        store: Database with other ways to run it.
+        how: Settings of the analysis.
+        place: The stack of a run here; None if the estimate has it.
     """
     row = ModelFindings(estimate, error=estimate.error)
     if estimate.error is not None:
@@ -385,13 +385,13 @@ def _row(estimate: Estimate, store: Store, how: _Analysing, place: ChosenStack |
 def _proven(
     row: ModelFindings, subject: AnalysedModel, seen: tuple[list[Finding], list[Idea], list[str]], how: _Analysing
 ) -> ModelFindings:
-    """What one model misses, with rewrites searched and remedies tried.
+    """Search rewrites and try remedies of one model.
 
     Args:
         row: The model so far.
         subject: The model, with the conditions of its proofs.
-        seen: Findings, ideas that no finding has, and what could not be asked.
-        how: How it is analysed.
+        seen: Findings, ideas without a finding, and analyses that could not run.
+        how: Settings of the analysis.
     """
     found, ideas, unasked = seen
     kinds = {finding.kind for finding in found}
@@ -416,7 +416,7 @@ def _proven(
 
 
 def _rewrites(subject: AnalysedModel, proving: Proving) -> tuple[list[Finding], list[Finding]]:
-    """Search and prove rewrites where they can be run: in ONNX Runtime on the CPU, in the model's own precision."""
+    """Search and prove rewrites, in ONNX Runtime on the CPU and the model's own precision only."""
     assert subject.choice is not None  # noqa: S101  # the caller set it
     stack, conditions = subject.choice.stack, subject.choice.conditions
     left_s = min(_REWRITES_S, proving.until - time.monotonic())
@@ -430,7 +430,7 @@ def _rewrites(subject: AnalysedModel, proving: Proving) -> tuple[list[Finding], 
 
 
 def _lacking(subject: AnalysedModel) -> dict[str, str]:
-    """What analyses may require and is not stored, each with the reason."""
+    """Return the missing requirements of analyses, each with the reason."""
     lacking = {}
     if subject.latency_ms is None:
         why = with_command(subject.estimate.truth.reason, subject.estimate)
@@ -442,12 +442,12 @@ def _lacking(subject: AnalysedModel) -> dict[str, str]:
 
 
 def _shown(found: Finding, minimum_share: float) -> bool:
-    """Whether it is worth showing: it saves enough, and by more than chance."""
+    """Return True if a finding saves enough, and more than by chance."""
     return found.share >= minimum_share and (found.ci95_ms is None or found.ci95_ms[0] > 0)
 
 
 def shown_once(found: Sequence[Finding]) -> list[Finding]:
-    """Without slow kernels whose layers are all in findings that say what is wrong with them."""
+    """Drop slow kernels if other findings explain all of their layers."""
     known = {name for finding in found if finding.kind != slow_kernels.SLOW_KERNELS.name for name in finding.layers}
     return [
         finding
@@ -457,5 +457,5 @@ def shown_once(found: Sequence[Finding]) -> list[Finding]:
 
 
 def _sorted(found: Sequence[Finding]) -> tuple[Finding, ...]:
-    """The largest saving first; after them what could be saved at most."""
+    """Sort findings: the largest saving first, upper limits last."""
     return tuple(sorted(found, key=lambda finding: (finding.at_most, -share_of(finding))))

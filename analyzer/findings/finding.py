@@ -1,4 +1,4 @@
-"""One missed optimisation: where, how much, why we think so, and what to do."""
+"""One missed optimisation: its place, saving, evidence and remedy."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .subject import AnalysedModel, Node, Spent
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What would help.
+    """The remedy of a finding.
 
     Attributes:
-        action: What is done, by a name that ``proof`` knows how to apply (``session_option``, ``threads``, ``rewrite``,
-            ``precision``, ``backend``); ``manual`` where a person has to.
+        action: Name of an action that ``proof`` can apply (``session_option``, ``threads``, ``rewrite``, ``precision``,
+            ``backend``); ``manual`` for an action by a person.
         text: One sentence for people.
-        settings: What the action needs: names and values of options, a number of threads, a backend, a precision.
-        code: Lines that a user would paste: a command, or Python; empty where there are none.
+        settings: Arguments of the action: names and values of options, a number of threads, a backend, a precision.
+        code: Lines to paste: a command, or Python; may be empty.
     """
 
     action: str
@@ -29,7 +29,7 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What the remedy did when it was tried, original and changed model visited in turn in one run.
+    """The result of trying a remedy: original and changed model alternated in one run.
 
     Attributes:
         before_ms: Mean of the original in that run.
@@ -37,9 +37,9 @@ class Proof:
         saving_ms: Their paired difference.
         ci95_ms: Its interval.
         largest_error: Largest difference of an output from the original's, relative to that output's largest value.
-        artefact: The improved file, where one was written.
+        artefact: The improved file, if one was written.
         together: Share of the model that all rewrites of this improved file save together, with its interval; None for
-            what is no rewrite.
+            other remedies.
     """
 
     before_ms: float
@@ -57,20 +57,19 @@ class Finding:
 
     Attributes:
         kind: Name of the analysis.
-        title: What is missed, in one line.
-        layers: Names of the source layers concerned, in the model's order.
-        current_ms: What they take now.
-        achievable_ms: What they would take.
+        title: The missed optimisation, in one line.
+        layers: Names of the affected source layers, in the model's order.
+        current_ms: Their present latency.
+        achievable_ms: Their achievable latency.
         saving_ms: The difference.
-        ci95_ms: Its interval; None where only one value is known.
+        ci95_ms: Its interval; None with a single value.
         share: ``saving_ms`` of the model's latency, 0 to 1.
-        evidence: What this rests on, each a sentence with its numbers.
-        keys: Keys of the bricks in the database that the numbers come from.
-        remedy: What to do.
-        proof: What came of trying it; None where it was not tried.
-        unproven: Why it was not tried, or why trying it failed; None where it was.
-        at_most: Whether the saving is the most that there could be, where nobody knows how much of it can be had; not
-            where trying it saved something.
+        evidence: Reasons, each a sentence with numbers.
+        keys: Keys of the bricks in the database behind the numbers.
+        remedy: The remedy.
+        proof: Result of a trial; None if it was not tried.
+        unproven: Why it was not tried, or why the trial failed; None after a trial.
+        at_most: The saving is an upper limit; False after a successful trial.
     """
 
     kind: str
@@ -90,7 +89,7 @@ class Finding:
 
     @property
     def proven_share(self) -> float | None:
-        """The share of the model that trying it saved; None where it was not tried. Below 0 where it cost."""
+        """The share of the model that the trial saved; None if it was not tried. Negative if it was slower."""
         return None if self.proof is None else self.proof.saving_ms / self.proof.before_ms
 
     @property
@@ -110,10 +109,10 @@ class Finding:
 
 
 BRICKS = "bricks"
-"""What the model's executed operators take."""
+"""Requirement: latencies of the model's executed operators."""
 
 LATENCY = "latency"
-"""What the model takes."""
+"""Requirement: the model's latency."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +147,10 @@ class Analysis:
     """One analysis.
 
     Attributes:
-        name: What its findings are called.
-        requires: What must be stored: ``BRICKS``, ``LATENCY``.
-        run: What it finds.
-        ideas: What it would have tried.
+        name: Kind of its findings.
+        requires: Required data: ``BRICKS``, ``LATENCY``.
+        run: Returns its findings.
+        ideas: Returns remedies to try without a prediction.
     """
 
     name: str
@@ -161,12 +160,12 @@ class Analysis:
 
 
 def finding_of(subject: AnalysedModel, idea: Idea, current: Spent, saving: Spent) -> Finding:
-    """Return the finding of an idea whose saving is predicted.
+    """Return the finding of an idea with a predicted saving.
 
     Args:
-        subject: The model, whose latency is known.
+        subject: The model; its latency is known.
         idea: The idea.
-        current: The latency of the layers concerned.
+        current: The latency of the affected layers.
         saving: The part of it that the remedy would save.
     """
     assert subject.latency_ms is not None  # noqa: S101  # analyses require it
@@ -187,7 +186,7 @@ def finding_of(subject: AnalysedModel, idea: Idea, current: Spent, saving: Spent
 
 
 def spent_by(nodes: Iterable[Node]) -> str:
-    """Executed operators with what they take, for an evidence."""
+    """Describe executed operators with their latencies, for an evidence."""
     return ", ".join(f"{node.layer.op_type} {node.ms:.3g} ms" for node in nodes if node.ms is not None)
 
 
@@ -196,13 +195,13 @@ def spent_by(nodes: Iterable[Node]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Joint:
-    """What proven findings give together.
+    """The joint saving of proven findings.
 
     Attributes:
-        saving_ms: All rewrites in one model as that was measured, or the largest setting where that saves more.
+        saving_ms: Measured saving of all rewrites in one model, or of the best setting if that saves more.
         ci95_ms: Its interval.
         share: ``saving_ms`` of the model's latency.
-        findings: Which of the findings these are, by their number in the order given.
+        findings: Indices of these findings in the given order.
     """
 
     saving_ms: float
@@ -216,14 +215,14 @@ class Joint:
 
 
 def joint_of(findings: Sequence[Finding], latency_ms: float | None) -> Joint | None:
-    """Return what proven findings save together; None without any.
+    """Return the joint saving of proven findings; None without any.
 
-    Rewrites were measured together in one model. What another number of threads or another precision would leave of
-    their saving is not known, so that a setting counts alone. What is only predicted does not count.
+    Rewrites were measured together in one model. Their saving at another number of threads or precision is unknown, so
+    that a setting counts alone. Predictions do not count.
 
     Args:
-        findings: Of one model.
-        latency_ms: The one latency that their savings are of.
+        findings: Findings of one model.
+        latency_ms: The latency that their savings refer to.
     """
     if not latency_ms:
         return None

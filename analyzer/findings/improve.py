@@ -1,4 +1,4 @@
-"""A faster file of a model: rewrites are searched, the improved model is proven as a whole, and each step by itself.
+"""Write a faster file of a model: search rewrites, prove the improved model as a whole and each of its steps.
 
 The search looks quickly, in one process. The proof is the gate's: old and new alternate in fresh processes, and the
 process is the unit. A step whose proof includes no saving is left out, and the rest is proven again.
@@ -33,13 +33,13 @@ from ..comparison.difference import FEWEST_PROCESSES, Levels, paired
 from .finding import Finding, Proof, Remedy
 
 _SEARCHED, _FIRST = 0.5, 0.6
-"""Share of the budget for the search; share of the rest for the first proof, where a second may follow."""
+"""Share of the budget for the search; share of the rest for the first proof, if a second may follow."""
 _LEAST_SAVING = 0.01
 """Share that an improved model saves at least."""
 _PROCESSES = 5
 """Fresh processes of a proof."""
 _START_S, _LEAST_RACE_S = 1.0, 0.6
-"""Seconds to start such a process, and for its samples at least."""
+"""Seconds to start a timing process, and minimum seconds for its samples."""
 _NS_PER_S = 1e9
 _LOOKS = 1.25
 """Intervals are wider by this factor, as in the gate, since the search has looked before."""
@@ -50,7 +50,7 @@ _LONGER = 4
 
 @dataclass(frozen=True, slots=True)
 class Proven:
-    """What a change saves.
+    """The saving of a change.
 
     Attributes:
         before_ms: Latency before.
@@ -66,7 +66,7 @@ class Proven:
 
     @property
     def saves(self) -> bool:
-        """Whether all of the interval is a saving."""
+        """True if all of the interval is a saving."""
         return self.ci95[0] > 0
 
 
@@ -75,11 +75,11 @@ class Change:
     """Rewrites of one kind in an improved model.
 
     Attributes:
-        kind: ``engine: what was recognised``.
+        kind: ``engine: recognised pattern``.
         places: Number of rewrites.
         layers: Names of the layers of the model that are no longer needed.
         note: Details.
-        proof: What it saves of the model with the changes before it; None if there was no time to prove it.
+        proof: Its saving, relative to the model with the changes before it; None if the time was up.
     """
 
     kind: str
@@ -90,7 +90,7 @@ class Change:
 
     @property
     def is_proven(self) -> bool:
-        """Whether a saving is proven."""
+        """True if a saving is proven."""
         return self.proof is not None and self.proof.saves
 
 
@@ -101,15 +101,15 @@ class Improvement(Tabular):
     Attributes:
         name: The model.
         path: The improved file; None if no saving is proven.
-        proof: What all changes save together; None if nothing was found or nothing could be timed.
+        proof: Joint saving of all changes; None if nothing was found or nothing could be timed.
         changes: The changes of the improved file, in order.
-        unproven: Changes that were left out, since no saving is proven.
-        rejected: What was tried in vain, with the reason.
-        untried: What there was no time for.
+        unproven: Changes without a proven saving, which were left out.
+        rejected: Unsuccessful trials, with the reason.
+        untried: Rewrites and engines left when the budget was spent.
         command: The command that tries the rest; empty if nothing is left.
         largest_error: Largest difference of an output, relative to its largest value, over all inputs tried.
-        noise: What the model's own outputs differ by for rounding alone.
-        tolerance: What was allowed.
+        noise: Difference of the model's outputs by rounding alone.
+        tolerance: Allowed difference.
         shapes: Shapes at which outputs were compared: ``fixed``, ``two``, or ``one`` for a dynamic model that only
             ran at one.
         threads: Threads of the runtime.
@@ -138,7 +138,7 @@ class Improvement(Tabular):
 
     @property
     def complete(self) -> bool:
-        """Whether everything was tried."""
+        """True if everything was tried."""
         return not self.untried
 
     def records(self) -> Records:
@@ -194,8 +194,8 @@ def improve(
     """Write a faster file of a model that computes the same, if one is found and its saving is proven.
 
     Args:
-        source: A model file. Its batch and dimensions are the sizes to measure at. Dynamic dimensions stay dynamic,
-            and rewrites are compared at further sizes where the model runs at these.
+        source: A model file. Its batch and dimensions are the sizes to measure at. Dynamic dimensions stay dynamic, and
+            rewrites are compared at further sizes at which the model runs.
         output: The file to write; None writes nothing.
         budget_s: Seconds for search and proof.
         threads: Threads of ONNX Runtime; 0 means one per physical core.
@@ -206,7 +206,7 @@ def improve(
     Raises:
         BackendError: The runtime cannot run the model.
         MachineBusy: Another process is measuring.
-        ModelError: The file is no model, or cannot be written.
+        ModelError: The file is not a model, or cannot be written.
 
     Example:
         >>> (source,) = find_models(["model.onnx"])  # doctest: +SKIP
@@ -255,7 +255,7 @@ def _written(model: Path, output: Path) -> Path:
 
 
 def _rest(source: ModelSource, output: Path | None, budget_s: float, threads: int) -> str:
-    """Return the command that tries what there was no time for."""
+    """Return the command that tries the rest."""
     words = ["dlbricks", "improve", str(source.path or source.name), *(["-o", str(output)] if output else [])]
     words += ["--budget", f"{_LONGER * budget_s:.0f}s", "--threads", str(threads)]
     return shlex.join(words)
@@ -263,7 +263,7 @@ def _rest(source: ModelSource, output: Path | None, budget_s: float, threads: in
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What was proven: the improved model, its saving, its changes, and those that were left out."""
+    """The result of the proof: the improved model, its saving, its changes, and the rejected changes."""
 
     model: Path | None = None
     proof: Proven | None = None
@@ -345,7 +345,7 @@ def _judged(processes: Sequence[Sequence[tuple[float, float]]]) -> Proven:
 
 
 def _proven(found: Found, bench: _Bench, search: Searching) -> _Outcome:
-    """Prove the improved model and each of its steps; leave out what saves nothing, and prove the rest again."""
+    """Prove the improved model and each of its steps; leave out steps without a saving, and prove the rest again."""
     steps = found.steps
     if not steps:
         return _Outcome()
@@ -382,11 +382,11 @@ def rewrite_findings(
     source: ModelSource, latency_ms: float | None, *, threads: int, budget_s: float, write: Path | None,
     progress: ProgressCallback | None = None,
 ) -> tuple[list[Finding], list[Finding]]:  # fmt: skip
-    """Improve a model, and return its proven rewrites as findings, and those of which no saving is proven.
+    """Improve a model; return its proven rewrites as findings, and the rewrites without a proven saving.
 
     Args:
         source: The model.
-        latency_ms: The latency that savings are of; None for the one of the proof.
+        latency_ms: The latency that savings refer to; None for the proof's latency.
         threads: Threads of ONNX Runtime.
         budget_s: Seconds for search and proof.
         write: Folder for the improved file; None to keep none.

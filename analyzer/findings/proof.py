@@ -1,4 +1,4 @@
-"""Trying a remedy: what it changes in the output, and what it saves."""
+"""Try a remedy: its effect on the outputs, and its saving."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ LATE = "the time was up"
 """Why a remedy was not tried, or not often enough."""
 
 _SAME = 1e-5
-"""What another number of threads, or another order of execution, may change an output by."""
+"""Allowed difference of an output for another number of threads or another order of execution."""
 
 
 def proof_of(trial: Trial) -> Proof:
-    """What a trial says: the mean of both, and what the second saves of the first, with its interval."""
+    """Return the result of a trial: the means of both models, and the saving with its interval."""
     seen = paired(trial.before_ns, trial.after_ns)
     low, high = seen.difference.ci95
     return Proof(
@@ -53,7 +53,7 @@ class _Changed:
 
 
 def _untimed(trial: Trial, changed: _Changed, visits: int) -> str | None:
-    """Why a trial timed nothing; None where it did."""
+    """Return why a trial timed nothing; None if it did."""
     if trial.largest_error > changed.tolerance:
         return (
             f"it changes an output by {trial.largest_error:.2g} of its largest value, and {changed.tolerance:g} is "
@@ -63,7 +63,7 @@ def _untimed(trial: Trial, changed: _Changed, visits: int) -> str | None:
 
 
 def _loses(trial: Trial, *, least: float) -> bool:
-    """Whether a second process need not look: by all of its interval it saves too little, in visits that suffice."""
+    """Return True if all of the interval saves too little after enough visits: a second process is unnecessary."""
     if trial.visits < MIN_SAMPLES:
         return False
     low, _ = paired(trial.before_ns, trial.after_ns).difference.ci95
@@ -129,10 +129,10 @@ class Workbench:
 
         Args:
             found: Findings.
-            least: Share of the latency that all of the interval must save; improved files that save less are not kept.
+            least: Smallest share of the latency for all of the interval; improved files below it are not kept.
 
         Returns:
-            The findings, each with what came of it.
+            The findings, each with its result.
         """
         pairs: dict[int, tuple[_Changed, TrialPair]] = {}
         settled: dict[int, Finding] = {}
@@ -170,9 +170,9 @@ class Workbench:
         return [settled[number] for number in range(len(found))]
 
     def attempt(self, ideas: Sequence[Idea], *, least: float = 0.0) -> list[Finding]:
-        """Try ideas, as findings: what each saves is what it saved.
+        """Try ideas, and return them as findings with the measured saving.
 
-        Several are tried of each model, of which nothing was known before: one in forty would seem to save something.
+        Several are tried on each model without a prediction: one in forty would save something by chance.
 
         Args:
             ideas: The ideas.
@@ -186,7 +186,7 @@ class Workbench:
         return [self._referred(tried) for tried in self.prove(blank, least=least)]
 
     def _referred(self, tried: Finding) -> Finding:
-        """An idea as it was tried, with its saving referred to the one latency."""
+        """Return a tried idea with its saving relative to the model's latency."""
         proof = tried.proof
         if proof is None:
             return tried
@@ -204,7 +204,7 @@ class Workbench:
         )
 
     def _changeable(self, found: Finding) -> _Changed | str:
-        """A model as a remedy has it run, or why that is not tried."""
+        """Return a model with a remedy applied, or the reason against a trial."""
         if time.monotonic() >= self._how.until:
             return LATE
         if found.remedy.action == "manual":
@@ -212,7 +212,7 @@ class Workbench:
         return self._changed(found.remedy)
 
     def _judged(self, trial: Trial | DlbricksError, changed: _Changed, least: float) -> tuple[Proof | None, str | None]:
-        """What a trial shows, and why that is no proof of a saving."""
+        """Return the result of a trial, and the reason if it does not prove a saving."""
         if isinstance(trial, DlbricksError):
             raise trial
         if (untimed := _untimed(trial, changed, self._how.visits)) is not None:

@@ -1,4 +1,4 @@
-"""What analyses read of one model: its own graph, the graph that is executed, and what each part of that takes."""
+"""The input of analyses: a model's graph, its executed graph, and the latency of each executed operator."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Node:
 
     Attributes:
         layer: The operator.
-        origins: Layers of the model that it came from; empty for what the runtime put in.
-        row: What is known of its brick; None where it is no brick.
-        scale: Share of its brick's latency that it takes in the model.
+        origins: Layers of the model that it came from; empty for inserted operators.
+        row: Result of its brick; None without a brick.
+        scale: Its latency in the model as a share of the brick's.
     """
 
     layer: Layer
@@ -38,7 +38,7 @@ class Node:
 
     @property
     def ms(self) -> float | None:
-        """What it takes of the model's latency; None where it is not measured."""
+        """Its part of the model's latency in ms; None if it is not measured."""
         return None if self.row is None or self.row.latency_ms is None else self.scale * self.row.latency_ms
 
     @property
@@ -52,11 +52,11 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What some executed operators take together.
+    """The total latency of some executed operators.
 
     Attributes:
         ms: Their sum.
-        half_ms: Half of its 95 % interval: bricks that occur several times err together, others independently.
+        half_ms: Half of its 95 % interval: equal bricks have equal errors, others independent ones.
         keys: Keys of their bricks.
     """
 
@@ -67,14 +67,14 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What a model's own operators reach, weighted by their work, so that a slow one has no more weight than others.
+    """Rates of a model's own operators, weighted by their work, so that slow operators do not weigh more.
 
-    None where there is no such operator that is measured.
+    A rate is None without a measured operator of its kind.
 
     Attributes:
-        bytes_per_ms: Of activations, of operators without multiply-accumulates, divisions and exponentials.
-        macs_per_ms: Multiply-accumulates, depthwise convolutions left out.
-        depthwise_per_ms: Those of depthwise convolutions.
+        bytes_per_ms: Bytes of activations, for operators without multiply-accumulates, divisions and exponentials.
+        macs_per_ms: Multiply-accumulates, without depthwise convolutions.
+        depthwise_per_ms: Multiply-accumulates of depthwise convolutions.
         special_per_ms: Divisions and exponentials.
     """
 
@@ -85,15 +85,15 @@ class Rates:
 
 
 def latency_of(estimate: Estimate) -> float | None:
-    """The one latency that all savings are of: measured, else estimated."""
+    """Return the latency that all savings refer to: measured, else estimated."""
     return estimate.latency.ms if estimate.truth.ms is None else estimate.truth.ms
 
 
 class AnalysedModel:
-    """One model as analyses see it.
+    """One model for analyses.
 
     Args:
-        estimate: What is known of its latency, with the model decomposed into what is executed.
+        estimate: Its latency, with the model decomposed along the executed graph.
         store: The database, for other ways to run the model.
 
     Raises:
@@ -111,7 +111,7 @@ class AnalysedModel:
 
     @property
     def source(self) -> ModelSource:
-        """Where the model comes from."""
+        """Source of the model."""
         return self.model.source
 
     @property
@@ -121,19 +121,19 @@ class AnalysedModel:
 
     @property
     def latency_ms(self) -> float | None:
-        """The one latency that all savings are of: measured, else estimated."""
+        """The latency that all savings refer to: measured, else estimated."""
         return latency_of(self.estimate)
 
     @property
     def basis(self) -> str | None:
-        """What that latency is."""
+        """Kind of that latency: ``measured`` or ``estimate``."""
         if self.latency_ms is None:
             return None
         return "estimate" if self.estimate.truth.ms is None else "measured"
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
-        """What is executed, in order; it never adds up to more than the model's latency."""
+        """Executed operators in order; their sum never exceeds the model's latency."""
         graph, executed = self.model.graph, self.model.executed
         rows = {row.layers[0]: row for row in self.estimate.parts.sequences if len(row.layers) == 1}
         origins = None if executed is None else executed.origins
@@ -149,20 +149,20 @@ class AnalysedModel:
 
     @cached_property
     def _scale(self) -> float:
-        """The model's latency over the sum of its bricks, where that is more.
+        """Return the model's latency over the sum of its bricks, if the sum is larger.
 
-        Where it is less, the rest is calls, gaps and what values cost, and no operator's.
+        If it is smaller, the rest belongs to calls, gaps and the cost of values instead of an operator.
         """
         total = math.fsum(row.latency_ms for row in self.estimate.parts.sequences if row.latency_ms is not None)
         return min(1.0, self.latency_ms / total) if self.latency_ms and total else 1.0
 
     @property
     def layouts(self) -> Layouts:
-        """How layouts of the runtime's own show in what is executed."""
+        """Traces of the runtime's layouts in the executed graph."""
         return Layouts() if self.model.executed is None else self.model.executed.layouts
 
     def of(self, layers: Collection[int], *operators: str) -> list[Node]:
-        """The executed operators that came from some layers of the model and from no others.
+        """Return the executed operators that came from some layers of the model and from no others.
 
         Args:
             layers: Their indices.
@@ -176,12 +176,12 @@ class AnalysedModel:
         ]
 
     def touching(self, layers: Collection[int]) -> list[Node]:
-        """The executed operators that any of some layers went into."""
+        """Return the executed operators that contain any of some layers."""
         wanted = set(layers)
         return [node for node in self.nodes if node.origins & wanted]
 
     def spent(self, nodes: Sequence[Node]) -> Spent | None:
-        """What they take together; None where one of them is not measured, or there are none."""
+        """Return their total latency; None if one is not measured, or without operators."""
         if not nodes or any(node.ms is None or node.row is None for node in nodes):
             return None
         halves = {node.row.key: node.half_ms for node in nodes if node.row is not None}
@@ -208,10 +208,10 @@ class AnalysedModel:
         return self._rates(_HALF)
 
     def modest(self, operator: str) -> Rates:
-        """What two thirds of the work of all but one operator reaches: what is far slower than that is slow.
+        """Return the rates that two thirds of the work of all other operators reach; far slower operators are slow.
 
         Args:
-            operator: Its kind; where nothing else does such work, it counts as well.
+            operator: Kind of the excluded operator; it counts if no other operator does this work.
         """
         if operator not in self._modest:
             others, own = self._rates(_THIRD, without=operator), self._rates(_THIRD)
@@ -243,7 +243,7 @@ class AnalysedModel:
 
 
 def is_depthwise(layer: Layer) -> bool:
-    """Whether it is a convolution, of any domain and layout, each of whose filters reads one channel of several."""
+    """Return True for a depthwise convolution of any domain and layout: each filter reads one of several channels."""
     slot = 3 if layer.op_type == "QLinearConv" else 1
     if "Conv" not in layer.op_type or "ConvTranspose" in layer.op_type or len(layer.operands) <= slot:
         return False
@@ -255,16 +255,16 @@ def is_depthwise(layer: Layer) -> bool:
 
 
 def weighted_median(values: Sequence[tuple[float, float]]) -> float | None:
-    """The value at which half of the weight is reached; None of none.
+    """Return the weighted median; None without values.
 
     Args:
-        values: Each with its weight.
+        values: Values with weights.
     """
     return weighted_quantile(values, _HALF)
 
 
 def weighted_quantile(values: Sequence[tuple[float, float]], share: float) -> float | None:
-    """The value at which a share of the weight is reached, from the smallest on; None of none."""
+    """Return the weighted quantile; None without values."""
     total, passed = sum(weight for _, weight in values), 0.0
     for value, weight in sorted(values):
         passed += weight

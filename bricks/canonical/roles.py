@@ -141,7 +141,7 @@ def find_schema(domain: str, op_type: str, opset: int) -> Schema | None:
 
 
 CONSTANT_ELEMENTS = 16
-"""Constants of up to this many elements enter the key with their values (docs/architecture.md)."""
+"""Constants of up to this many elements enter the key with their values (docs/contributing/architecture.md)."""
 
 _PARAMETERS: dict[tuple[str, str], frozenset[int]] = {
     ("", op_type): frozenset(slots)

@@ -2,7 +2,7 @@
 
 Exporters write a causal mask explicitly: they compare positions, or use a constant matrix that is True up to its
 diagonal. Masked scores get a value so low that Softmax returns 0. A processor may be slow for these values, so they are
-part of the measurement (docs/llm.md).
+part of the measurement (docs/how-to/language-models.md).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from .graph import ModelGraph
 _KIB, _MIB = 1 << 10, 1 << 20
 
 REUSE_LEVELS = (8 * _MIB, 32 * _MIB, 128 * _MIB)
-"""Footprint classes, in bytes: about a core's own caches, the last level, and memory (docs/measuring.md)."""
+"""Footprint classes in bytes: a core's caches, the last level, and memory (docs/explanation/measuring.md)."""
 
 REPEAT_LEVELS = (256 * _KIB, 512 * _KIB, 1 * _MIB, 2 * _MIB)
 """Smaller classes for data that one inference reads several times: in a core's own caches, or just beyond."""
@@ -27,7 +27,7 @@ REPEAT_LEVELS = (256 * _KIB, 512 * _KIB, 1 * _MIB, 2 * _MIB)
 CORE_LEVEL = 64 * _KIB
 """The class of executed graphs that stay in a core's own caches. Their bricks run alone, as copies in one network.
 
-In a pack the profiler adds more than their duration to most kernels of these models (docs/measuring.md)."""
+In a pack the profiler adds more than their duration to most kernels of these models (docs/explanation/measuring.md)."""
 
 _CORE_BYTES = 4 * _MIB
 """Maximum footprint of an executed graph in that class."""

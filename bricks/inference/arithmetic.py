@@ -19,7 +19,7 @@ from ...models.subgraphs import attributes_of
 from ..constants import Array
 
 EVALUATED_ELEMENTS = 1024
-"""Integers and booleans of up to this many elements are evaluated (docs/architecture.md)."""
+"""Integers and booleans of up to this many elements are evaluated (docs/contributing/architecture.md)."""
 EVALUATED_FLOATS = 16
 """Floats of up to this many elements are evaluated, such as scales and lengths of shapes."""
 

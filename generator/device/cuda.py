@@ -3,7 +3,7 @@
 Kernels of one thread measure time: they write the GPU's clock (PTX, ``%globaltimer``: on an H100 in steps of 32 ns),
 eagerly and inside graphs. Events of CUDA measure time too, but delay the work after them: on an H100 the distance of
 two events was 1.3 or 2.4 microseconds, depending on the work around them. The distance of two such kernels equals
-that of any two kernels in a row (docs/gpu.md).
+that of any two kernels in a row (docs/how-to/gpu.md).
 """
 
 from __future__ import annotations

@@ -284,7 +284,7 @@ def run(
             time of its first start. A time without a time zone is local time.
         algorithms: Also measure each brick once with each of the backend's other algorithms, or with the named ones, in
             the same visits. The algorithm's name is the variant of these measurements. They compete in lower bounds;
-            ``unfused`` and ``extended`` show the savings of fusion (docs/estimates.md).
+            ``unfused`` and ``extended`` show the savings of fusion (docs/explanation/estimates.md).
         kernels: Also record the kernels of each measured brick and model, in a separate pass afterwards, unless they
             are stored (``again`` with ``all``: in any case). ``budget_s`` does not bound this pass.
         dry_run: Only forecast.

@@ -52,9 +52,10 @@ class MeasurementSettings:
 
     Attributes:
         runtime: Backend, device and options.
-        conditions: Threads, cache and precision. The cache is ``model`` (as in a running model, docs/estimates.md),
-            ``hot`` (plain repetition) or ``cold`` (everything evicted before each sample); for whole models the first
-            two are the same. The precision is one that the backend supports; ``float32``: each network's own.
+        conditions: Threads, cache and precision. The cache is ``model`` (as in a running model,
+            docs/explanation/estimates.md), ``hot`` (plain repetition) or ``cold`` (everything evicted before each
+            sample); for whole models the first two are the same. The precision is one that the backend supports;
+            ``float32``: each network's own.
         visits: Visits of each brick and each model.
         budget_s: Total time: as many visits as fit, at least the number that a measurement needs; None: ``visits``.
         item_timeout_s: Hard limit of one visit.

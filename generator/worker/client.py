@@ -87,7 +87,7 @@ _KEPT = frozenset({
 _PAGES = {"NUMPY_MADVISE_HUGEPAGE": "0"}
 """NumPy requests huge pages for its arrays if the kernel grants them on request. A runtime that reuses the memory of a
 freed array may then get its weights on huge pages by accident, unlike a model that it loads alone. Pages decide a
-quarter of the time of a decoder that reads its weights for one token (docs/measuring.md)."""
+quarter of the time of a decoder that reads its weights for one token (docs/explanation/measuring.md)."""
 
 _QUIET = {"ORT_DISABLE_TELEMETRY": "1"}
 """Defaults that the user can override. Otherwise ONNX Runtime writes an identity of the machine and a database of its

@@ -5,7 +5,7 @@
 * ``built-in``: BERT-base, GPT-2 and ViT-B/16, written from their published configurations;
 * ``export``: with ``pip install 'dlbricks[zoo]'``, architectures of ``transformers`` built from their configurations.
 
-Nothing is downloaded; weights are synthetic and made at execution. docs/zoo.md lists every entry.
+Nothing is downloaded; weights are synthetic and made at execution. docs/reference/zoo.md lists every entry.
 """
 
 from .catalog import fingerprint, names, open_structure, structure

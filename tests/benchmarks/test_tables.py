@@ -46,6 +46,7 @@ def test_a_script_still_prints_the_committed_data(data, script, function):
 
 def test_the_page_of_results_can_be_read():
     assert len((RESULTS / "README.md").read_text().split()) <= 3000
+    assert [path.name for path in RESULTS.rglob("*.md")] == ["README.md"]
 
 
 def test_what_intervals_go_by_is_calibrated_from_what_is_committed():

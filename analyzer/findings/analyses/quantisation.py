@@ -1,11 +1,11 @@
-"""Operators of quantised models that are computed in floating point, between conversions that nothing takes in.
+"""Operators of quantised models that are computed in floating point, between conversions that are not folded.
 
-A runtime folds the conversions around an operator (DequantizeLinear in front, QuantizeLinear behind) into one that
-computes in integers, where it has a kernel for their types. Where it has none, all of them are executed, and quantising
-made the model slower. On x86, ONNX Runtime's kernels want unsigned activations.
+If a runtime has an integer kernel for an operator's types, it folds the conversions around the operator into it
+(DequantizeLinear before, QuantizeLinear after). Without a kernel all of them are executed, and quantising has made the
+model slower. On x86, ONNX Runtime's kernels need unsigned activations.
 
-Saving: what the conversions take that would go. What the operators between them would save in integers is not foreseen:
-only quantising anew shows it.
+Saving: the time of the unnecessary conversions. The gain of integer kernels is not predicted; only quantising again
+shows it.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _why(subject: AnalysedModel, quantise: Layer) -> Iterator[str]:
 
 
 def _is_narrow(layer: Layer) -> bool:
-    """Whether it converts weights of four bits."""
+    """Return True if it converts weights of four bits."""
     kind = layer.operands[0].type if layer.op_type == DEQUANTIZE and layer.operands else None
     return kind is not None and kind.dtype in {"int4", "uint4"}
 

@@ -1,4 +1,4 @@
-"""What another setting would save: threads, independent branches at once, denormal numbers as zeros."""
+"""Savings of other settings: threads, independent branches at once, denormal numbers as zeros."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..subject import AnalysedModel, Node, Spent
 
 
 _WORTH = 0.03
-"""Least share of the sum that lies off the critical path for it to be tried."""
+"""Smallest share of the sum off the critical path for a trial."""
 _SHOWN = 3
 _TITLE = "independent branches run one after another"
 
@@ -89,7 +89,7 @@ def _remedy(cores: int, threads: int = 1) -> Remedy:
 
 
 def _longest(subject: AnalysedModel) -> list[Node]:
-    """The executed operators along the path that takes longest."""
+    """Return the executed operators along the critical path."""
     graph = subject.model.graph
     nodes = {node.layer.index: node for node in subject.nodes}
     until: dict[int, float] = {}
@@ -131,9 +131,9 @@ THREADS = Analysis("threads", frozenset({LATENCY}), ideas=_threads_ideas)
 
 # Denormal numbers, on which a processor takes many times as long.
 #
-# Saving: what ``measure --data`` stored: the latency of every executed layer with the model's own values less that with
-# synthetic ones, in turn (docs/measuring.md). Where nothing is stored, it is tried. The remedy is ONNX Runtime's option
-# ``session.set_denormal_as_zero``.
+# Saving: the stored result of ``measure --data``: the latency of every executed layer with the model's values, minus
+# its latency with synthetic values (docs/explanation/measuring.md). Without a stored result, it is tried. The remedy is
+# ONNX Runtime's option ``session.set_denormal_as_zero``.
 
 
 _REMEDY = Remedy(

@@ -1,17 +1,17 @@
-"""Operators that are far slower than what else the same model runs.
+"""Operators that are far slower than the other operators of the same model.
 
-Expected: the longest of bytes, weights too, multiply-accumulates, and divisions with exponentials, each at the rate
-that two thirds of the work of all the model's other operators reach, and at least what the shortest operator takes. An
-operator that takes more than four times as long, by all of its interval, and 0.2 % of the model, is slow; saving = what
-it takes - what is expected. A roofline (Williams, Waterman and Patterson 2009) with ceilings that this runtime reaches
-in this model, and not those of the machine.
+Expected latency: the longest of three times (bytes with weights; multiply-accumulates; divisions with exponentials),
+each at the rate that two thirds of the work of all other operators in the model reach, and at least the shortest
+operator's latency. An operator is slow if it takes more than four times as long, by all of its interval, and at least
+0.2 % of the model. Saving = latency - expected latency. This is a roofline (Williams, Waterman and Patterson 2009) with
+the ceilings that this runtime reaches in this model instead of the machine's.
 
-Convolutions whose filters read one channel each (depthwise) use every number that they read a few times only, and no
-kernel multiplies as fast so: they are held against each other alone. Recurrent layers read their recurrence weights
-once in every step, since no step can begin before the one before it; normalisations read their input a second time,
-with the mean and variance of what they read first. One that is fused with an addition has an analysis of its own.
+Depthwise convolutions use every number only a few times, and no kernel is as fast for them; they are compared with each
+other alone. Recurrent layers read their recurrence weights in every step, because steps are sequential. Normalisations
+read their input twice: for mean and variance, then to normalise. Normalisations fused with an addition have a separate
+analysis.
 
-Where another stored runtime or algorithm runs the same brick faster, that is said.
+The evidence names another stored runtime or algorithm that runs the same brick faster.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from ..subject import AnalysedModel, Node, Spent, is_depthwise
 
 _SLOW = 4.0
 _WORTH = 0.002
-"""Share of the model that an operator takes at least: what is shorter takes its time to be called."""
+"""Smallest share of the model for a slow operator: shorter operators spend their time in the call."""
 _SEVERAL = 4
 _ELSEWHERE = frozenset({"Cast", "Expand", "LRN", "OneHot", "SkipLayerNormalization"})
-"""What has an analysis of its own."""
+"""Operators with a separate analysis."""
 _RECURRENT = RECURRENT | {"DynamicQuantizeLSTM"}
 _NORMALISATIONS = frozenset(
     {
@@ -42,12 +42,12 @@ _NORMALISATIONS = frozenset(
 _RECURRENCE = 2
 """The input that holds the recurrence weights."""
 _FASTER_UNTIL = {"AveragePool": 18}
-"""The last opset of an operator for which ONNX Runtime has the faster kernel on CPUs. Seen in 1.31: AveragePool of 3 by
-3 over 100 channels of 56 by 56 takes 0.26 ms as of opset 18, 2.6 ms as of 19; where channels fill blocks, the same."""
+"""The last opset of an operator with the faster kernel of ONNX Runtime on CPUs. In 1.31, AveragePool of 3 by 3 over 100
+channels of 56 by 56 takes 0.26 ms in opset 18 and 2.6 ms in 19; if channels fill blocks, both are equal."""
 
 
 def slow(subject: AnalysedModel) -> dict[str, list[tuple[Node, float]]]:
-    """The slow operators by kind, each with what is expected of it in ms."""
+    """Return the slow operators by kind, each with its expected latency in ms."""
     latency = subject.latency_ms
     if subject.bytes_per_ms is None or latency is None:
         return {}
@@ -125,7 +125,7 @@ def _expected(subject: AnalysedModel, node: Node) -> float | None:
 
 
 def _read_again(layer: Layer) -> int:
-    """Bytes that a layer reads after it has read all once: a recurrence's weights, and what is normalised."""
+    """Return the bytes that a layer reads again: a recurrence's weights, and a normalisation's input."""
     if layer.op_type in _NORMALISATIONS:
         return 0 if layer.operands[0].type is None else layer.operands[0].type.nbytes
     if layer.op_type not in _RECURRENT or len(layer.operands) <= _RECURRENCE:
@@ -138,7 +138,7 @@ def _read_again(layer: Layer) -> int:
 
 
 def _is_mean(cost: Cost) -> bool:
-    """Whether all that it divides are sums of several numbers, as pools do: that is hardly any work beside the sums."""
+    """Return True if it divides only sums of several numbers, like pools: the division is little work."""
     return not cost.multiplications and cost.additions >= _SEVERAL * cost.divisions
 
 
@@ -193,7 +193,7 @@ def _roofline_run(subject: AnalysedModel) -> Iterable[Finding]:
 
 
 def _far(subject: AnalysedModel) -> Iterator[tuple[Node, float, str]]:
-    """Operators far from their bound, each with that and what it is of."""
+    """Return operators far from their bound, each with the bound and its ceiling."""
     known = (
         {}
         if subject.estimate.roofline.bricks is None

@@ -1,4 +1,4 @@
-"""What other stored measurements say: other runtimes and options, other batches."""
+"""Savings by other stored measurements: other runtimes and options, other batches."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Ratio:
     """One latency over another.
 
     Attributes:
-        value: The other's latency over that of the base.
-        own: Half of the 95 % interval of its logarithm, by what both measurements leave in doubt.
-        apart: The same by what the machine may have done in between, which other ratios of these runs have in common.
-        in_turn: Whether both were visited in turn.
+        value: Latency over the base's latency.
+        own: Half of the 95 % interval of its logarithm, from both measurements.
+        apart: The same from the machine's drift between the runs, which ratios of the same runs share.
+        in_turn: Both alternated in one run.
     """
 
     value: float
@@ -46,12 +46,12 @@ class Ratio:
         return math.hypot(self.own, self.apart)
 
     def between(self, factor: float = 1.0) -> tuple[float, float]:
-        """The interval of so many times the ratio."""
+        """Return the interval of a multiple of the ratio."""
         return factor * self.value * math.exp(-self.half), factor * self.value * math.exp(self.half)
 
 
 class Beside:
-    """Compares stored measurements of one kind, as docs/comparing.md does.
+    """Compares stored measurements of one kind, as docs/how-to/comparing.md does.
 
     Args:
         store: The database.
@@ -63,7 +63,7 @@ class Beside:
         self._blocks = store.blocks_of([measurement.id for measurement in measurements])
 
     def ratio(self, base: Measurement, other: Measurement) -> Ratio:
-        """The latency of another measurement over that of a base; both above 0."""
+        """Return the ratio of a measurement's latency to the base's; both above 0."""
         ours, theirs = (self._blocks.get(measurement.id, ()) for measurement in (base, other))
         in_turn = visited_in_turn(base, other, ours, theirs)
         stand = self._timeline.between(base, other, (ours, theirs), in_turn=in_turn)
@@ -75,7 +75,7 @@ class Beside:
 #
 # Saving: measured latency here less measured latency there, of the same model on the same system, each way by itself
 # and the fastest of its kind. Measurements of different runs have in their interval what the machine may have done in
-# between (docs/comparing.md).
+# between (docs/how-to/comparing.md).
 
 
 def _alternatives_run(model: Model) -> Iterable[Finding]:
@@ -131,7 +131,7 @@ def _measured(base: Measurement, other: Measurement, *, together: bool) -> str:
 
 
 def _difference(base: Measurement, other: Measurement, stacks: Mapping[str, Stack]) -> tuple[str, Remedy] | None:
-    """What kind of other way it is, where it differs from the base in one thing alone."""
+    """Return the kind of difference from the base, if there is exactly one."""
     ours, theirs = stacks[base.stack], stacks[other.stack]
     threads, dtype = other.conditions.threads, other.conditions.dtype
     changed = _changed(dict(ours.options), dict(theirs.options))
@@ -222,7 +222,7 @@ def _batch_evidence(known: Mapping[int, Measurement], best: int, *, in_turn: boo
 
 
 def _batch_of(model: Model) -> int | None:
-    """The model's own batch: the first dimension of its first input that has one."""
+    """Return the model's batch: the first dimension of its first input with dimensions."""
     if model.source.batch is not None:
         return model.source.batch
     shapes = (kind.shape for kind in model.graph.inputs.values() if kind is not None and kind.shape)
@@ -243,7 +243,7 @@ def _batch_stored(model: Model) -> dict[str, Measurement]:
 
 
 def _by_batch(model: Model, own: int, stored: Mapping[str, Measurement]) -> dict[int, Measurement]:
-    """What is measured of the batches that double up to the model's own, and from there on."""
+    """Return the measured batches that double up to the model's own, and beyond."""
     known = {own: stored[model.graph.key]}
     with WorkerOracle() as oracle:
         batch = own
@@ -258,7 +258,7 @@ def _by_batch(model: Model, own: int, stored: Mapping[str, Measurement]) -> dict
 
 
 def _key(source: ModelSource, batch: int, oracle: WorkerOracle) -> str:
-    """Key of the model in another batch; empty where it cannot be had in that."""
+    """Return the key of the model in another batch; empty if that batch is impossible."""
     with suppress(DlbricksError):  # a batch that is fixed: nothing can be measured of others either
         return build_graph(replace(source, batch=batch).skeleton(), oracle=oracle).key
     return ""
