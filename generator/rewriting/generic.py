@@ -91,7 +91,8 @@ class Generic:
         random, made = np.random.default_rng(seed), dict[str, Array]()
         for value in self._values.graph.inputs:
             array = run[value.name]
-            if array.dtype.kind in "iu" and array.size > 1 and most:
+            axes = range(array.ndim) if array.dtype.kind in "iu" and most else ()
+            if any(_prints(self._values.runs[:2], value.name, axis) for axis in axes):
                 array = np.resize(random.permutation(most), array.shape).astype(array.dtype)
             elif array.dtype.kind == "b" and array.size > 1:
                 array = random.random(array.shape) < 0.7

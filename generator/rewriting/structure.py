@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from .affine import grouped, groups_of, pick
+from .affine import grouped, groups_of, pick, taps_of
 from .form import Array, Draft, Rewrite
 from .values import Values, late
 
@@ -154,19 +154,15 @@ def _taps(product: _Product) -> Iterator[Rewrite]:
     weight, spatial = product.weight, product.weight.ndim - 2
     if product.node.op_type != "Conv" or np.prod(weight.shape[2:]) == 1:
         return
-    used = np.abs(weight).max((0, 1)) > 0
-    if not used.any() or product.attributes.get("auto_pad", "NOTSET") != "NOTSET":
+    if product.attributes.get("auto_pad", "NOTSET") != "NOTSET" or not weight.any():
         return
     pads, dilations = product.numbers("pads", [0] * 2 * spatial), product.numbers("dilations", [1] * spatial)
     cuts, new_pads, new_dilations = list[slice](), [0] * 2 * spatial, list[int]()
-    for axis in range(spatial):
-        along = used.any(tuple(other for other in range(spatial) if other != axis))
-        first, last = int(along.argmax()), len(along) - 1 - int(along[::-1].argmax())
-        step = _step(along[first : last + 1])
-        cuts.append(slice(first, last + 1, step))
-        new_pads[axis] = pads[axis] - first * dilations[axis]
-        new_pads[axis + spatial] = pads[axis + spatial] - (len(along) - 1 - last) * dilations[axis]
-        new_dilations.append(dilations[axis] * step)
+    for axis, taps in enumerate(taps_of(weight)):
+        cuts.append(slice(taps.start, taps.stop, taps.step))
+        new_pads[axis] = pads[axis] - taps.start * dilations[axis]
+        new_pads[axis + spatial] = pads[axis + spatial] - (weight.shape[2 + axis] - taps.stop) * dilations[axis]
+        new_dilations.append(dilations[axis] * taps.step)
     small = weight[(slice(None), slice(None), *cuts)]
     if small.size > _TAP_GAIN * weight.size or min(new_pads) < 0:
         return
@@ -176,13 +172,6 @@ def _taps(product: _Product) -> Iterator[Rewrite]:
         "Conv", product.x, draft.constant(small), *product.bias, to=product.value, **{**product.attributes, **shape}
     )
     yield product.rewrite(draft, "smaller kernel", 1 - small.size / weight.size)
-
-
-def _step(used: Array) -> int:
-    """Return how far apart the taps lie that are used."""
-    places = np.nonzero(used)[0]
-    step = int(np.gcd.reduce(places)) if len(places) > 1 else 1
-    return max(1, step)
 
 
 def _low_rank(product: _Product) -> Iterator[Rewrite]:

@@ -116,7 +116,8 @@ def predicted_ns(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) ->
         depthwise = size * float(np.prod(reads[1][2:])) * _TAP_NS if reads[1][1] == 1 else 0.0
         return 2 * _CALL_NS + size * taps / _MACS_PER_NS + size * _TAP_NS + depthwise
     if kind == "ConvTranspose" and reads[0] and reads[1]:
-        return 2 * _CALL_NS + float(np.prod(reads[0])) * float(np.prod(reads[1][1:])) / _MACS_PER_NS
+        columns = float(np.prod(reads[0])) / reads[0][1] * float(np.prod(reads[1][1:]))
+        return 2 * _CALL_NS + columns * reads[0][1] / _MACS_PER_NS + columns * _MOVED_NS
     if kind in {"FusedMatMul", "Gemm", "MatMul"} and reads[0] and reads[1]:
         depth = max(1.0, math.sqrt(math.prod(reads[0]) * math.prod(reads[1][-2:]) / max(size, 1.0)))
         rows = size / max(shape[-1] if shape else 1, 1)
