@@ -261,7 +261,7 @@ class _Probe:
         if kernel is None:
             return None
         filters = self._filters(kernel)
-        if filters is None:
+        if filters is None or self._copies(filters):
             return None
         draft = Draft(self._values.graph)
         groups = self._write_convolution(draft, kernel, filters)
@@ -284,6 +284,12 @@ class _Probe:
         order = [0, 1, *(3 + 2 * axis for axis in range(rank)), *(2 + 2 * axis for axis in range(rank))]
         made = array.reshape(batch, channels, *split).transpose(order)
         return made.reshape(batch, channels * int(np.prod(self._times)), *made.shape[2 + rank :])
+
+    def _copies(self, filters: Array) -> bool:
+        """Whether all phases are equal: then copies behind a smaller convolution are cheaper."""
+        phases = int(np.prod(self._times))
+        split = filters.reshape(-1, phases, *filters.shape[1:])
+        return phases > 1 and bool(np.abs(split - split[:, :1]).max() < 1e-6 * np.abs(filters).max())
 
     def _unfolded(self, draft: Draft, made: str) -> str:
         """Write what puts the channels of the phases side by side; return its name."""

@@ -227,6 +227,11 @@ class Values:
         """Return the inputs of a node that are not constant, each once."""
         return list(dict.fromkeys(name for name in node.input if name and not self.is_constant(name)))
 
+    @cached_property
+    def dearest(self) -> list[int]:
+        """Indices of all nodes, the most expensive first."""
+        return sorted(range(len(self.graph.nodes)), key=lambda index: -self.costs[index])
+
     def cost_of(self, indices: Collection[int]) -> float:
         """Return the predicted nanoseconds of some nodes."""
         return sum(self.costs[index] for index in indices)
