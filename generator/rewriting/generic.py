@@ -212,6 +212,13 @@ class Generic:
             return None
         return first
 
+    def is_one_slice(self, name: str, axis: int) -> bool:
+        """Whether all slices of a value along an axis are equal whatever the input."""
+        if name not in self.runs[0] or self.runs[0][name].dtype.kind not in "fiub":
+            return False
+        first = self._equal_slices(name, axis)
+        return first is not None and not first.any()
+
     def zeros(self, name: str, axis: int) -> Indices:
         """Return the indices along an axis at which a value is zero whatever the input."""
         none = np.zeros(0, np.int64)
