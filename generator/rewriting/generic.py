@@ -260,5 +260,6 @@ def _sampled(array: Array, axis: int) -> Array:
     random = np.random.default_rng(6)
     rows, columns = random.integers(0, before, _SAMPLES), random.integers(0, after, _SAMPLES)
     chosen = array.reshape(before, array.shape[axis], after)[rows, :, columns].astype(np.float64)
-    prints: Array = random.standard_normal(_SAMPLES) @ np.nan_to_num(chosen)
+    chosen = np.nan_to_num(chosen, posinf=1e30, neginf=-1e30).clip(-1e30, 1e30)
+    prints: Array = random.standard_normal(_SAMPLES) @ chosen
     return prints / (np.abs(prints).max() + 1e-30)

@@ -439,7 +439,7 @@ def _rewritten(values: Values, index: int, reader: _Reader) -> Rewrite | None:
         factor.name for term in terms for factor in term.factors
     ])  # fmt: skip
     before = values.cost_of(gone)
-    if before < _LEAST_SHARE * values.total_ns:
+    if before < _LEAST_SHARE * values.total_ns or (len(gone) < 2 and node.op_type not in {"Einsum", "MatMul"}):
         return None
     result = "".join(axes)
     writer = _Writer(values, reader.sizes)

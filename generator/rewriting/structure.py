@@ -211,6 +211,10 @@ def factored(matrix: Array, most: int) -> tuple[Array, Array] | None:
     """Return two factors of a matrix of a low rank; None if its rank is above a limit."""
     exact, random = matrix.astype(np.float64), np.random.default_rng(0)
     most = min(most, min(matrix.shape) - 1)
+    some = exact[np.ix_(*(random.permutation(size)[: most + 1] for size in matrix.shape))]
+    pivots = np.abs(np.diag(np.linalg.qr(some, mode="r"))) if some.size else np.zeros(1)
+    if pivots.min() > _SINGULAR * pivots.max():
+        return None  # some of its rows and columns alone have a larger rank
     number = 8
     while most > 0:
         number = min(number, most + 1)
@@ -291,20 +295,13 @@ def _across(weight: Array) -> Iterator[tuple[int, Array, Array]]:
 
 def _components(product: _Product) -> Iterator[Rewrite]:
     """A product whose inputs and outputs fall into groups that do not read each other, in any order."""
-    from scipy.sparse import bmat, csr_array
-    from scipy.sparse.csgraph import connected_components
-
     matrix, node = product.matrix, product.node
     if matrix is None or node.op_type == "Conv" or (matrix != 0).mean() > _BLOCKS:
         return
     inputs, outputs = matrix.shape
-    links = csr_array(matrix != 0)
-    number, labels = connected_components(bmat([[None, links], [links.T, None]]), directed=False)
-    rows = [np.nonzero(labels[:inputs] == label)[0] for label in range(number)]
-    columns = [np.nonzero(labels[inputs:] == label)[0] for label in range(number)]
+    rows, columns = _connected(matrix != 0)
+    number = len(rows)
     if number < 2 or len({len(row) for row in rows}) > 1 or len({len(column) for column in columns}) > 1:
-        return
-    if not len(rows[0]) or not len(columns[0]):
         return
     blocks = np.stack([matrix[np.ix_(row, column)] for row, column in zip(rows, columns, strict=True)])
     order, places = np.concatenate(rows), np.argsort(np.concatenate(columns))
@@ -329,6 +326,19 @@ def _components(product: _Product) -> Iterator[Rewrite]:
         made = draft.op("Add", made, product.bias[0])
     draft.finish(made, product.value)
     yield product.rewrite(draft, "blocks", 1 - 1 / number, f"{number} blocks")
+
+
+def _connected(links: Array) -> tuple[list[Array], list[Array]]:
+    """Return the groups of rows and of columns that are linked; one group of each if a row or column has no links."""
+    rows, labels = np.arange(len(links)), np.zeros(0, np.int64)
+    if not links.any(0).all() or not links.any(1).all():
+        return [rows], [np.arange(links.shape[1])]
+    while not np.array_equal(labels, rows):
+        labels = rows
+        columns = np.where(links, rows[:, None], len(links)).min(0)
+        rows = np.where(links, columns[None], len(links)).min(1)
+    names = np.unique(rows)
+    return [np.nonzero(rows == name)[0] for name in names], [np.nonzero(columns == name)[0] for name in names]
 
 
 def _running(matrix: Array) -> tuple[float, int, int] | None:
