@@ -9,6 +9,7 @@ from .attention import attention
 from .channels import channels
 from .demand import demand
 from .equality import constants, equal
+from .layout import layout
 from .normalisations import normalisations
 from .order import order
 from .pointwise import pointwise
@@ -29,6 +30,7 @@ ENGINES: Mapping[str, tuple[Engine, float]] = {
     "weights": (weights, 0.1),
     "normalisations": (normalisations, 0.12),
     "order": (order, 0.1),
+    "layout": (layout, 0.03),
     "precision": (precision, 0.05),
     "affine": (affine, 0.15),
     "pointwise": (pointwise, 0.15),

@@ -234,7 +234,7 @@ class Search:
     def _without_loops(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Return the model with its loops written out, in which engines see more; a step if that alone is faster."""
         graph = RewriteGraph(model)
-        if not any(node.op_type == "Loop" for node in graph.nodes):
+        if not any(node.op_type in {"If", "Loop", "Scan"} for node in graph.nodes):
             return model
         found = loops(Values(graph, self._checker.usable, self._checker.other))
         made = graph.build(found)
