@@ -36,6 +36,7 @@ _ONE_PRODUCT = 0.97
 _MOST_NODES, _MOST_TRIES, _PROBE_S = 40, 6, 4.0
 _LARGEST_KERNEL, _LARGEST_MATRIX, _LARGEST_MOVE, _MOST_PROBES = 49, 1 << 24, 1 << 22, 2048
 _MOST_PHASES = 16
+_CONVOLUTION = "one convolution"
 _CLOSE = 5e-5
 """Largest relative difference between a region and what it collapses to, on random numbers."""
 
@@ -268,7 +269,10 @@ class _Probe:
         if groups is None:
             return None
         shapes = {node.output[0]: self._from for node in draft.nodes if node.op_type == "Slice"}
-        return self._accepted(draft, "one convolution", shapes)
+        (convolution,) = (node for node in draft.nodes if node.op_type == "Conv")
+        dilated = any(max(attribute.ints) > 1 for attribute in convolution.attribute if attribute.name == "dilations")
+        kind = "convolution by phases" if max(self._times) > 1 else "one dilated convolution" if dilated else _CONVOLUTION
+        return self._accepted(draft, kind, shapes)
 
     def _phase(self, times: Sequence[int]) -> None:
         """Look at each of several results for one place of the input as a channel of its own."""

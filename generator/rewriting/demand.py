@@ -726,7 +726,7 @@ def demand(values: Values, deadline: float) -> list[Rewrite]:
 
 _KINDS = {
     "only what is needed": (False, False),
-    "zero weights": (True, False),
-    "equal slices once": (False, True),
+    "zero weights and channels": (True, False),
+    "equal slices computed once": (False, True),
 }
 """Whether zeros and equal slices count."""

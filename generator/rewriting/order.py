@@ -220,7 +220,7 @@ def _by_parts(values: Values, index: int) -> Rewrite | None:
     if after is None or after > _CHEAPER * before:
         return None
     names = graph.names([graph.producer[node.input[0]], index])
-    return draft.rewrite("order: product of parts", [node.output[0]], names, before - after, f"{len(maker.input)} parts")
+    return draft.rewrite("order: product before copies", [node.output[0]], names, before - after, f"{len(maker.input)} parts")
 
 
 def _smaller(values: Values, draft: Draft, name: str, axis: int) -> tuple[str, onnx.NodeProto | None] | None:

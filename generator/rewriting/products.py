@@ -467,9 +467,10 @@ def _rewritten(values: Values, index: int, reader: _Reader) -> Rewrite | None:
     after = values.priced(draft, value, _CLOSE)
     if after is None or after > _CHEAPER * before:
         return None
-    kind = f"products: {_KINDS.get(node.op_type, 'sum')} in another order"
-    return draft.rewrite(kind, [value], values.graph.names(gone), before - after, f"{len(terms)} terms")
+    kind = _KINDS.get(node.op_type, _SUM if len(terms) < 2 else _SQUARES)
+    return draft.rewrite(f"products: {kind}", [value], values.graph.names(gone), before - after, f"{len(terms)} terms")
 
 
 _CLOSE = 5e-5
-_KINDS = {"Einsum": "Einsum", "MatMul": "product"}
+_KINDS = {"Einsum": "Einsum as MatMul", "MatMul": "products in a cheaper order"}
+_SUM, _SQUARES = "broadcast sum as MatMul", "sum of differences as products"

@@ -122,6 +122,10 @@ def predicted_ns(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) ->
         depth = max(1.0, math.sqrt(math.prod(reads[0]) * math.prod(reads[1][-2:]) / max(size, 1.0)))
         rows = size / max(shape[-1] if shape else 1, 1)
         return _CALL_NS + size * depth / (_MACS_PER_NS if rows > 4 else _THIN_MACS_PER_NS) + size * _TAP_NS
+    if kind == "Einsum" and len(reads) == 2 and reads[0] and reads[1]:
+        depth = math.sqrt(math.prod(reads[0]) * math.prod(reads[1]) / max(size, 1.0))
+        moved = size + math.prod(reads[0]) + math.prod(reads[1])
+        return 4 * _CALL_NS + size * depth / _MACS_PER_NS + moved * _MOVED_NS
     if kind in {"GRU", "LSTM", "RNN"} and len(reads) > 2 and reads[0] and reads[2]:
         weights = float(np.prod(reads[1] or ())) + float(np.prod(reads[2]))
         return float(np.prod(reads[0][:2])) * (weights / _THIN_MACS_PER_NS + _CALL_NS)
