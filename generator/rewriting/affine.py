@@ -19,11 +19,13 @@ from .values import Region, Values, apart, late
 _AFFINE = frozenset({
     "Add", "AveragePool", "BatchNormalization", "Cast", "Concat", "Conv", "ConvTranspose", "DepthToSpace", "Div",
     "Dropout", "Einsum", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Gemm", "GlobalAveragePool",
-    "Identity", "MatMul", "Mean", "Mul", "Neg", "Pad", "ReduceMean", "ReduceSum", "Reshape", "Slice", "SpaceToDepth",
-    "Split", "Squeeze", "Sub", "Sum", "Tile", "Transpose", "Unsqueeze",
+    "Identity", "MatMul", "Mean", "Mul", "Neg", "Pad", "ReduceMean", "ReduceSum", "Reshape", "Resize", "Slice",
+    "SpaceToDepth", "Split", "Squeeze", "Sub", "Sum", "Tile", "Transpose", "Unsqueeze", "Upsample",
 })  # fmt: skip
 _SUMS = frozenset({"Add", "Concat", "Mean", "Sub", "Sum"})
 _HEAVY = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
+_WIDENING = frozenset({"ConvTranspose", "Pad", "Resize", "Upsample"})
+"""Operators before or in place of a product that add to what it multiplies."""
 _SCALING = frozenset({"Add", "BatchNormalization", "Div", "Identity", "Mul", "Sub"})
 _EITHER = frozenset({"Einsum", "Gemm", "MatMul", "Mul"})
 """Operators that are affine in any one input, where the others are constant."""
@@ -32,7 +34,9 @@ _LEAST_SHARE, _CHEAPER = 0.005, 0.985
 _ONE_PRODUCT = 0.97
 """Share of a region in one product from which nothing else is worth saving."""
 _MOST_NODES, _MOST_TRIES, _PROBE_S = 40, 6, 4.0
-_LARGEST_KERNEL, _LARGEST_MATRIX, _LARGEST_MOVE, _MOST_PROBES = 15, 1 << 24, 1 << 22, 2048
+_LARGEST_KERNEL, _LARGEST_MATRIX, _LARGEST_MOVE, _MOST_PROBES = 49, 1 << 24, 1 << 22, 2048
+_MOST_PHASES = 16
+_CONVOLUTION = "one convolution"
 _CLOSE = 5e-5
 """Largest relative difference between a region and what it collapses to, on random numbers."""
 
@@ -41,20 +45,25 @@ def affine(values: Values, deadline: float) -> list[Rewrite]:
     """Return rewrites of affine regions to one operator."""
     graph, found, covered = values.graph, list[Rewrite](), set[int]()
     allowed = [_is_affine(values, index) for index in range(len(graph.nodes))]
+    ends = list[tuple[float, int, list[Region]]]()
     for last in reversed(range(len(graph.nodes))):
-        if late(deadline):
-            break
         value = graph.nodes[last].output[0]
-        if last in covered or not allowed[last] or values.is_constant(value) or _goes_on(values, value, allowed):
+        if not allowed[last] or values.is_constant(value) or _goes_on(values, value, allowed):
             continue
         regions = list(values.regions(value, lambda index: allowed[index], most_nodes=_MOST_NODES))
-        tried = 0
-        for region in sorted(regions, key=lambda region: -len(region.nodes)):
+        most = max((values.cost_of(region.nodes) for region in regions), default=0.0)
+        ends.append((-most, -last, sorted(regions, key=lambda region: -len(region.nodes))))
+    for _, last, regions in sorted(ends, key=lambda end: end[:2]):
+        value, tried = graph.nodes[-last].output[0], 0
+        if -last in covered:
+            continue
+        for region in regions:
             gone = graph.removable(region.nodes, value)
             before = values.cost_of(gone)
             x = region.reads[0]
             alike = values.dtypes.get(x) == values.dtypes[value]
-            if len(gone) < 2 or before < _LEAST_SHARE * values.total_ns or not alike or _is_one_product(values, gone):
+            single = len(gone) < 2 and not (gone and graph.nodes[gone[0]].op_type == "ConvTranspose")
+            if single or before < _LEAST_SHARE * values.total_ns or not alike or _is_one_product(values, gone):
                 continue
             tried += 1
             if tried > _MOST_TRIES or late(deadline):
@@ -90,7 +99,8 @@ def _is_affine(values: Values, index: int) -> bool:  # noqa: PLR0911  # one reas
 def _is_one_product(values: Values, indices: Sequence[int]) -> bool:
     """Whether one product takes nearly all that some nodes take, so that one operator would take as much."""
     heavy = [index for index in indices if values.graph.nodes[index].op_type in _HEAVY]
-    return len(heavy) == 1 and values.costs[heavy[0]] > _ONE_PRODUCT * values.cost_of(indices)
+    widened = any(values.graph.nodes[index].op_type in _WIDENING for index in indices)
+    return len(heavy) == 1 and not widened and values.costs[heavy[0]] > _ONE_PRODUCT * values.cost_of(indices)
 
 
 def _goes_on(values: Values, value: str, allowed: Sequence[bool]) -> bool:
@@ -165,6 +175,7 @@ class _Probe:
         self._image = self._part(self._sample)[0].astype(np.float64)
         self._base = self._part(np.zeros(self._from, self._dtype))[0].astype(np.float64)
         self._scale = float(np.abs(self._image).max()) + 1e-12
+        self._times: tuple[int, ...] = ()
 
     def rewrite(self) -> Rewrite | None:
         """Return the rewrite; None if the region is none of these, or if it saves nothing."""
@@ -182,7 +193,7 @@ class _Probe:
 
     def _at(self, array: Array) -> Array:
         """Return what the region makes of an array, less what it makes of zeros."""
-        return self._part(array)[0].astype(np.float64) - self._base
+        return self._folded(self._part(array)[0].astype(np.float64)) - self._base
 
     def _accepted(self, draft: Draft, kind: str, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Rewrite | None:
         """Return the rewrite if it computes the same of random numbers, and is predicted to cost less."""
@@ -240,20 +251,63 @@ class _Probe:
             return None
         if not self._heavy and len(self._gone) < 3:
             return None
-        if any(after > before or after < 1 for before, after in zip(self._from[2:], self._to[2:], strict=True)):
+        times = [after // before if after > before else 1 for before, after in zip(self._from[2:], self._to[2:], strict=True)]
+        sizes = zip(self._from[2:], self._to[2:], times, strict=True)
+        if any(after < 1 or after > before * number or (number > 1 and after % before) for before, after, number in sizes):
             return None
+        if np.prod(times) > _MOST_PHASES:
+            return None
+        self._phase(times)
         kernel = self._reach()
         if kernel is None:
             return None
         filters = self._filters(kernel)
-        if filters is None:
+        if filters is None or self._copies(filters):
             return None
         draft = Draft(self._values.graph)
         groups = self._write_convolution(draft, kernel, filters)
         if groups is None:
             return None
         shapes = {node.output[0]: self._from for node in draft.nodes if node.op_type == "Slice"}
-        return self._accepted(draft, "one convolution", shapes)
+        (convolution,) = (node for node in draft.nodes if node.op_type == "Conv")
+        dilated = any(max(attribute.ints) > 1 for attribute in convolution.attribute if attribute.name == "dilations")
+        kind = "convolution by phases" if max(self._times) > 1 else "one dilated convolution" if dilated else _CONVOLUTION
+        return self._accepted(draft, kind, shapes)
+
+    def _phase(self, times: Sequence[int]) -> None:
+        """Look at each of several results for one place of the input as a channel of its own."""
+        self._times = tuple(times)
+        self._base, self._to = self._folded(self._base), self._folded(self._base).shape
+
+    def _folded(self, array: Array) -> Array:
+        if max(self._times, default=1) == 1:
+            return array
+        batch, channels, *sizes = array.shape
+        split = [number for size, times in zip(sizes, self._times, strict=True) for number in (size // times, times)]
+        rank = len(sizes)
+        order = [0, 1, *(3 + 2 * axis for axis in range(rank)), *(2 + 2 * axis for axis in range(rank))]
+        made = array.reshape(batch, channels, *split).transpose(order)
+        return made.reshape(batch, channels * int(np.prod(self._times)), *made.shape[2 + rank :])
+
+    def _copies(self, filters: Array) -> bool:
+        """Whether all phases are equal: then copies behind a smaller convolution are cheaper."""
+        phases = int(np.prod(self._times))
+        split = filters.reshape(-1, phases, *filters.shape[1:])
+        return phases > 1 and bool(np.abs(split - split[:, :1]).max() < 1e-6 * np.abs(filters).max())
+
+    def _unfolded(self, draft: Draft, made: str) -> str:
+        """Write what puts the channels of the phases side by side; return its name."""
+        batch, channels, *sizes = self._to
+        rank, phases = len(sizes), int(np.prod(self._times))
+        if phases == 1:
+            return made
+        if rank == 2 and len(set(self._times)) == 1 and self._values.graph.opset >= 11:
+            return draft.op("DepthToSpace", made, blocksize=self._times[0], mode="CRD")
+        made = draft.reshape(made, (batch, channels // phases, *self._times, *sizes))
+        order = [place for axis in range(rank) for place in (2 + rank + axis, 2 + axis)]
+        made = draft.op("Transpose", made, perm=[0, 1, *order])
+        whole = [size * times for size, times in zip(sizes, self._times, strict=True)]
+        return draft.reshape(made, (batch, channels // phases, *whole))
 
     def _reach(self) -> _Kernel | None:
         """Return how far the inputs of one output lie apart, by one impulse for each phase of the strides."""
@@ -321,11 +375,13 @@ class _Probe:
         filters = np.where(np.abs(filters) > np.abs(filters).max() * 1e-7, filters, 0)
         groups = groups_of(filters)
         filters = grouped(filters, groups)
-        begins = [-low for low in kernel.low]
+        taps = taps_of(filters)
+        filters = filters[(slice(None), slice(None), *(slice(tap.start, tap.stop, tap.step) for tap in taps))]
+        begins = [-low - tap.start for low, tap in zip(kernel.low, taps, strict=True)]
         ends = [
-            stride * (small - 1) + low + taps - size
-            for stride, small, low, taps, size in zip(
-                kernel.strides, self._to[2:], kernel.low, kernel.size, self._from[2:], strict=True
+            stride * (small - 1) + low + tap.stop - size
+            for stride, small, low, tap, size in zip(
+                kernel.strides, self._to[2:], kernel.low, taps, self._from[2:], strict=True
             )
         ]
         source = self._x
@@ -345,12 +401,12 @@ class _Probe:
         if even and np.abs(flat).max() > 1e-9 * self._scale:
             inputs.append(draft.constant(flat.mean(1), self._dtype))
         made = draft.op(
-            "Conv", *inputs, kernel_shape=list(kernel.size), strides=list(kernel.strides), pads=begins + ends,
-            group=groups,
+            "Conv", *inputs, kernel_shape=list(filters.shape[2:]), strides=list(kernel.strides), pads=begins + ends,
+            dilations=[tap.step for tap in taps], group=groups,
         )  # fmt: skip
         if not even:
             made = draft.op("Add", made, draft.constant(self._base[:1], self._dtype))
-        draft.finish(made, self._value)
+        draft.finish(self._unfolded(draft, made), self._value)
         return groups
 
     # A product with a matrix along the last axis.
@@ -422,6 +478,23 @@ def pick(draft: Draft, x: str, index: Array, axis: int, *, to: str = "") -> str:
         bounds = (index[0], index[-1] + 1, axis, steps[0])
         return draft.op("Slice", x, *(draft.constant([number], np.int64) for number in bounds), to=to)
     return draft.op("Gather", x, draft.constant(index, np.int64), axis=axis, to=to)
+
+
+def taps_of(filters: Array) -> list[range]:
+    """Return by axis the taps of a kernel that are not zero in every filter, evenly spaced.
+
+    Args:
+        filters: Weights by output channel and input channel.
+    """
+    used = np.abs(filters).max((0, 1)) > 0
+    found = list[range]()
+    for axis in range(used.ndim):
+        places = np.nonzero(used.any(tuple(other for other in range(used.ndim) if other != axis)))[0]
+        if not len(places):
+            return [range(1)] * used.ndim
+        step = max(1, int(np.gcd.reduce(places - places[0])))
+        found.append(range(int(places[0]), int(places[-1]) + 1, step))
+    return found
 
 
 def groups_of(filters: Array) -> int:

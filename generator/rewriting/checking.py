@@ -380,8 +380,9 @@ class Timing:
     before_ms: float
 
 
-_LEAST_S, _FEWEST, _EARLY = 3e-3, 7, 6
-"""Seconds of one sample at least; samples at least; samples after which a hopeless change is given up."""
+_LEAST_S, _FEWEST, _EARLY, _PLAIN = 3e-3, 7, 6, 0.9
+"""Seconds of one sample at least; samples at least; samples after which a hopeless change is given up; the ratio of
+all samples below which no more are taken."""
 
 
 class Alternation:
@@ -431,15 +432,18 @@ def _sampled(turns: Alternation, end: float) -> Timing:
     samples, latest = turns.samples, end + (end - time.perf_counter())
     while len(samples) < _FEWEST or time.perf_counter() < end:
         turns.sample()
-        if len(samples) == _EARLY and np.median([new / old for old, new in samples]) > 1.0:
+        ratios = [new / old for old, new in samples]
+        if len(samples) == _EARLY and np.median(ratios) > 1.0:
+            break
+        if len(samples) >= _FEWEST and max(ratios) < _PLAIN:
             break
         if time.perf_counter() > latest and len(samples) >= 3:
             break
-    ratios = np.array([new / old for old, new in samples])
-    drawn = np.random.default_rng(0).integers(0, len(ratios), (500, len(ratios)))
-    low, high = np.percentile(np.median(ratios[drawn], 1), (2.5, 97.5))
+    taken = np.array([new / old for old, new in samples])
+    drawn = np.random.default_rng(0).integers(0, len(taken), (500, len(taken)))
+    low, high = np.percentile(np.median(taken[drawn], 1), (2.5, 97.5))
     before_ms = float(np.median([old for old, _ in samples])) * 1e3
-    return Timing(1 - float(np.median(ratios)), 1 - float(high), 1 - float(low), before_ms)
+    return Timing(1 - float(np.median(taken)), 1 - float(high), 1 - float(low), before_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,14 @@
 
 A demand says for each axis of a value which indices are needed; an axis that is missing is needed as a whole. Rules by
 operator turn the demand of an output into demands of inputs (``_RULES``). Then every node that is needed in part is
-written anew for that part. With ``zeros``, rows and channels that are multiplied by zero weights are not needed either.
+written anew for that part. With ``zeros``, rows and channels that are multiplied by zero weights, or are zero
+themselves, are not needed either. With ``copies``, one of several equal slices is needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,6 @@ class _Node:
     index: int
     demands: Sequence[Demand | None]
     zeros: bool
-    blank: Mapping[str, tuple[int, Indices]] = field(default_factory=dict)
 
     @property
     def node(self) -> onnx.NodeProto:
@@ -98,11 +98,11 @@ class _Node:
             axis: Axis of the data along which they lie.
             channels: Their number.
         """
+        if not self.zeros:
+            return None
         used = np.abs(weight.reshape(channels, -1)).max(1) > 0
-        empty = self.blank.get(self.node.input[0])
-        if empty is not None and empty[0] == axis:
-            used[empty[1]] = False
-        if not self.zeros or used.mean() > _NONZERO or not used.any():
+        used[self.values.generic.zeros(self.node.input[0], axis)] = False
+        if used.mean() > _NONZERO or not used.any():
             return None
         return np.nonzero(used)[0]
 
@@ -125,7 +125,7 @@ def _pointwise(node: _Node) -> _Part | None:
 
 
 def _selection(node: _Node) -> _Part | None:
-    """Slice and Gather: only what is selected is needed."""
+    """Slice, Gather and Tile: only what is selected is needed."""
     picked = selected(node.values, node.index)
     if picked is None:
         return None
@@ -157,11 +157,15 @@ def _selection(node: _Node) -> _Part | None:
 
 
 def selected(values: Values, index: int) -> dict[int, Indices] | None:
-    """Return the indices that a Slice or Gather takes by axis; None if they are not known."""
+    """Return the indices that a Slice, Gather or Tile takes by axis; None if they are not known."""
     graph, node = values.graph, values.graph.nodes[index]
     attributes, shape = graph.attributes[index], values.shapes.get(node.input[0])
     if shape is None:
         return None
+    if node.op_type == "Tile":
+        out = values.shapes[node.output[0]]
+        pairs = enumerate(zip(shape, out, strict=True))
+        return {axis: np.arange(after) % before for axis, (before, after) in pairs if after != before}
     if node.op_type == "Gather":
         indices = values.constant(node.input[1])
         if indices is None or indices.ndim > 1:
@@ -424,7 +428,7 @@ def _pad(node: _Node) -> _Part | None:
 
 _RULES: Mapping[str, _Rule] = {
     **dict.fromkeys(POINTWISE, _pointwise),
-    **dict.fromkeys(("Gather", "Slice"), _selection),
+    **dict.fromkeys(("Gather", "Slice", "Tile"), _selection),
     **dict.fromkeys(("Flatten", "Reshape", "Squeeze", "Unsqueeze"), _reshape),
     **dict.fromkeys(("LayerNormalization", "SimplifiedLayerNormalization"), _layer_normalization),
     **dict.fromkeys(("LogSoftmax", "Softmax"), _softmax),
@@ -448,16 +452,25 @@ class _Demands:
     Args:
         values: The graph.
         zeros: Whether zero weights count.
+        copies: Equal slices by value and axis, as ``Generic.copies``.
     """
 
-    def __init__(self, values: Values, *, zeros: bool) -> None:
-        self.values = values
+    def __init__(self, values: Values, *, zeros: bool, copies: Mapping[str, Mapping[int, Indices]]) -> None:
+        self.values, self.copies, self._zeros = values, copies, zeros
         self.of: dict[str, Demand] = {name: {} for name in values.graph.wanted}
         self.parts: dict[int, _Part] = {}
         self.splits: dict[int, dict[str, Demand]] = {}
-        blank = _blank_channels(values) if zeros else {}
+        self.directions: dict[int, int] = {}
         for index in reversed(range(len(values.graph.nodes))):
-            self._follow(index, blank, zeros=zeros)
+            self._follow(index)
+
+    def _once(self, name: str, demand: Demand) -> Demand:
+        """Return a demand with one of several equal slices."""
+        equal = self.copies.get(name)
+        if not equal:
+            return demand
+        firsts = {axis: np.unique(first[demand.get(axis, slice(None))]) for axis, first in equal.items()}
+        return {**demand, **firsts}
 
     def _want(self, name: str, demand: Demand) -> None:
         known = self.of.get(name)
@@ -466,11 +479,13 @@ class _Demands:
         else:
             self.of[name] = {axis: np.union1d(known[axis], demand[axis]) for axis in known if axis in demand}
 
-    def _follow(self, index: int, blank: Mapping[str, tuple[int, Indices]], *, zeros: bool) -> None:
+    def _follow(self, index: int) -> None:
         graph, node = self.values.graph, self.values.graph.nodes[index]
         demands = [self.of.get(name) if name else None for name in node.output]
         if all(demand is None for demand in demands):
             return
+        if node.op_type in _RECURRENT and (direction := _only_direction(self.values, index, demands)) is not None:
+            self.directions[index] = direction
         known = all(name in self.values.shapes for name in (*node.input, *node.output) if name)
         part = None
         if node.op_type == "Split" and known:
@@ -479,7 +494,8 @@ class _Demands:
             self._want(node.input[0], _united(own.values(), self.values.shapes[node.input[0]]))
             return
         if known and node.op_type in _RULES and node.domain in {"", "ai.onnx"} and len(node.output) == 1:
-            part = self.values.attempt(_RULES[node.op_type], _Node(self.values, index, demands, zeros, blank))
+            demands = [self._once(node.output[0], demands[0] or {})]
+            part = self.values.attempt(_RULES[node.op_type], _Node(self.values, index, demands, self._zeros))
         if part is None:
             for name in graph.reads[index]:
                 self._want(name, {})
@@ -492,6 +508,9 @@ class _Demands:
         """Return the predicted saving, and the nodes that are needed in part."""
         saving, nodes = 0.0, list[int]()
         for index, node in enumerate(self.values.graph.nodes):
+            if index in self.directions:
+                saving += self.values.costs[index] / 2
+                nodes.append(index)
             part = self.parts.get(index)
             if part is None:
                 continue
@@ -521,55 +540,28 @@ def _split_demands(values: Values, index: int, demands: Sequence[Demand | None])
     return found
 
 
+_RECURRENT = {"LSTM": "ifoc", "GRU": "zrh", "RNN": "h"}
+
+
+def _only_direction(values: Values, index: int, demands: Sequence[Demand | None]) -> int | None:
+    """Return the only direction of a bidirectional operator that is needed; None if both are."""
+    node, attributes = values.graph.nodes[index], values.graph.attributes[index]
+    weights = all(name in values.graph.constants for name in node.input[1:4] if name)
+    if attributes.get("direction") != "bidirectional" or attributes.get("layout", 0) or not weights:
+        return None
+    needed = set[int]()
+    for slot, demand in enumerate(demands):
+        if demand is not None:
+            needed.update(demand.get(1 if slot == 0 else 0, np.arange(2)).tolist())
+    return needed.pop() if len(needed) == 1 else None
+
+
 def _united(demands: Iterable[Demand], shape: Sequence[int]) -> Demand:
     """Return what any of some demands needs."""
     total: Demand | None = None
     for own in demands:
         total = own if total is None else {axis: np.union1d(total[axis], own[axis]) for axis in total if axis in own}
     return {axis: indices for axis, indices in (total or {}).items() if len(indices) < shape[axis]}
-
-
-def _blank_channels(values: Values) -> dict[str, tuple[int, Indices]]:
-    """Return channels that are zero whatever the input, with their axis, by value."""
-    flags, graph = dict[str, tuple[int, npt.NDArray[np.bool_]]](), values.graph
-    for node in graph.nodes:
-        found = _blank_in(values, node, flags)
-        if found is not None and found[1].any():
-            flags[node.output[0]] = found
-    blank = {}
-    for name, (axis, flag) in flags.items():
-        zero = flag.copy()
-        for run in values.runs:
-            zero &= ~np.abs(np.moveaxis(run[name], axis, 0).reshape(len(flag), -1)).max(1).astype(bool)
-        if zero.any():
-            blank[name] = axis, np.nonzero(zero)[0]
-    return blank
-
-
-def _blank_in(  # noqa: PLR0911  # one operator each
-    values: Values, node: onnx.NodeProto, flags: Mapping[str, tuple[int, npt.NDArray[np.bool_]]]
-) -> tuple[int, npt.NDArray[np.bool_]] | None:
-    """Return which channels of a node's output do not depend on the input, with their axis."""
-    shape, reads = values.shapes.get(node.output[0] if node.output else ""), values.computed(node)
-    if not shape or len(shape) < 2 or not values.is_float(node.output[0]) or not reads:
-        return None
-    weight = values.constant(node.input[1]) if len(node.input) > 1 else None
-    if node.op_type == "Conv" and weight is not None:
-        return 1, np.abs(weight.reshape(len(weight), -1)).max(1) == 0
-    if node.op_type == "MatMul" and weight is not None and weight.ndim == 2 and reads == [node.input[0]]:
-        return len(shape) - 1, np.abs(weight).max(0) == 0
-    if node.op_type == "Gemm" and weight is not None and len(reads) == 1:
-        turned = any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
-        return 1, np.abs(weight).max(1 if turned else 0) == 0
-    passing = node.op_type in POINTWISE or node.op_type in {
-        "AveragePool", "BatchNormalization", "GlobalAveragePool", "MaxPool", "Resize",
-    }  # fmt: skip
-    if not passing or not all(name in flags and len(values.shapes[name]) == len(shape) for name in reads):
-        return None
-    axes = {flags[name][0] for name in reads}
-    if len(axes) != 1 or any(len(flags[name][1]) != shape[flags[name][0]] for name in reads):
-        return None
-    return axes.pop(), np.logical_and.reduce([flags[name][1] for name in reads])
 
 
 class _Writer:
@@ -584,8 +576,12 @@ class _Writer:
 
     def write(self) -> tuple[Draft, list[str]]:
         """Return the new nodes, and the values that they compute as a whole."""
-        for index in sorted(self._demands.parts.keys() | self._demands.splits.keys()):
+        demands = self._demands
+        for index in sorted(demands.parts.keys() | demands.splits.keys() | demands.directions.keys()):
             node = self._values.graph.nodes[index]
+            if index in demands.directions:
+                self._one_direction(index, demands.directions[index])
+                continue
             if index in self._demands.splits:
                 self._split(node.input[0], self._demands.splits[index])
                 continue
@@ -597,9 +593,68 @@ class _Writer:
             self._write(node, part)
         return self._draft, self._whole
 
+    def _one_direction(self, index: int, direction: int) -> None:
+        """Write one direction of a recurrent operator."""
+        node, attributes = self._values.graph.nodes[index], dict(self._values.graph.attributes[index])
+        attributes["direction"] = ("forward", "reverse")[direction]
+        for name in ("activations", "activation_alpha", "activation_beta"):
+            if len(given := attributes.get(name) or ()) > 1:
+                half = len(given) // 2
+                attributes[name] = given[direction * half : (direction + 1) * half]
+        own = np.array([direction])
+        inputs = [
+            name if not name or slot in {0, 4} else self._part_of(name, {0: own})
+            for slot, name in enumerate(node.input)
+        ]
+        if node.input[0] in self._new:
+            inputs[0] = self._part_of(node.input[0], {})
+        outputs = [name and self._values.graph.fresh("direction") for name in node.output]
+        self._draft.ops(node.op_type, inputs, outputs, **attributes)
+        for slot, (name, made) in enumerate(zip(node.output, outputs, strict=True)):
+            if name:
+                self._new[name] = made, {1 if slot == 0 else 0: own}
+
+    def _spread(self, node: onnx.NodeProto, part: _Part) -> dict[int, set[int]]:
+        """Return the axes along which inputs may stay of size 1, since another input is as wide as the result."""
+        copies, narrow = self._demands.copies, dict[int, set[int]]()
+        product = node.op_type == "MatMul"
+        if not copies or not (product or node.op_type in POINTWISE):
+            return narrow
+        rank = len(self._values.shapes[node.output[0]])
+        for axis in range(rank - 2 * product):
+            wide, single = 0, list[tuple[int, int]]()
+            for slot in part.wants:
+                name = node.input[slot]
+                shape = self._values.shapes[name]
+                own = axis - rank + len(shape)
+                if own < 0 or shape[own] == 1:
+                    continue
+                first = copies.get(name, {}).get(own)
+                if first is not None and not first.any() and len(self._new.get(name, ("", {}))[1].get(own, ())) == 1:
+                    single.append((slot, own))
+                else:
+                    wide += 1
+            for slot, own in single if wide else single[1:]:
+                narrow.setdefault(slot, set()).add(own)
+        return narrow
+
+    def _restore(self, value: str, keeps: Demand) -> None:
+        """Write a value as a whole from one of several equal slices, if something else reads it."""
+        graph, equal = self._values.graph, self._demands.copies.get(value, {})
+        others = [index for index in graph.readers[value] if index not in self._demands.parts]
+        if (value not in graph.wanted and not others) or any(
+            axis not in equal or not np.isin(equal[axis], indices).all() for axis, indices in keeps.items()
+        ):
+            return
+        self._draft.op("Identity", self._part_of(value, {}), to=value)
+        self._whole.append(value)
+
     def _write(self, node: onnx.NodeProto, part: _Part) -> None:
         value, draft = node.output[0], self._draft
-        inputs = {slot: self._part_of(node.input[slot], demand) for slot, demand in part.wants.items()}
+        narrow = self._spread(node, part)
+        inputs = {
+            slot: self._part_of(node.input[slot], demand, narrow.get(slot, ())) for slot, demand in part.wants.items()
+        }
         to = value if not part.keeps else self._values.graph.fresh("part")
         if part.write is not None:
             part.write(draft, node, inputs, to)
@@ -610,6 +665,7 @@ class _Writer:
             assert made == to  # noqa: S101
         if part.keeps:
             self._new[value] = to, part.keeps
+            self._restore(value, part.keeps)
         else:
             self._whole.append(value)
 
@@ -624,8 +680,8 @@ class _Writer:
                 self._draft.op("Identity", made, to=name)
                 self._whole.append(name)
 
-    def _part_of(self, name: str, wanted: Demand) -> str:
-        """Return a value cut to what is wanted of it."""
+    def _part_of(self, name: str, wanted: Demand, narrow: Collection[int] = ()) -> str:
+        """Return a value cut to what is wanted of it; along some axes one of its equal slices is enough."""
         shape = self._values.shapes[name]
         wanted = {axis: indices for axis, indices in wanted.items() if len(indices) < shape[axis]}
         if name in self._values.graph.constants:
@@ -634,7 +690,11 @@ class _Writer:
                 array = np.take(array, indices, axis)
             return self._draft.constant(array) if wanted else name
         made, there = self._new.get(name, (name, {}))
-        for axis, indices in sorted(wanted.items()):
+        equal = self._demands.copies.get(name, {})
+        for axis in sorted((wanted.keys() | there.keys()) - set(narrow)):
+            indices = wanted.get(axis, np.arange(shape[axis]))
+            if axis in equal and axis in there:
+                indices = equal[axis][indices]
             places = np.searchsorted(there[axis], indices) if axis in there else indices
             size = len(there[axis]) if axis in there else shape[axis]
             if len(places) == size and np.array_equal(places, np.arange(size)):
@@ -647,19 +707,26 @@ class _Writer:
 
 
 def demand(values: Values, deadline: float) -> list[Rewrite]:
-    """Return one rewrite of all that is needed in part, and one that also leaves out products with zero weights."""
+    """Return one rewrite each of what is needed in part, of what zeros leave over, and of slices that are equal."""
     found, seen = list[Rewrite](), list[list[int]]()
-    for zeros in (False, True):
+    for kind, (zeros, equal) in _KINDS.items():
         if late(deadline):
             break
-        demands = _Demands(values, zeros=zeros)
+        demands = _Demands(values, zeros=zeros, copies=values.generic.copies if equal else {})
         saving_ns, nodes = demands.saving_ns()
         if not nodes or nodes in seen:
             continue
         seen.append(nodes)
         draft, whole = _Writer(demands).write()
         if whole:
-            kind = "demand: zero weights" if zeros else "demand: only what is needed"
             note = f"{len(nodes)} operators are needed in part"
-            found.append(draft.rewrite(kind, whole, values.graph.names(nodes), saving_ns, note))
+            found.append(draft.rewrite(f"demand: {kind}", whole, values.graph.names(nodes), saving_ns, note))
     return found
+
+
+_KINDS = {
+    "only what is needed": (False, False),
+    "zero weights and channels": (True, False),
+    "equal slices computed once": (False, True),
+}
+"""Whether zeros and equal slices count."""

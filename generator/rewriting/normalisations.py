@@ -1,7 +1,7 @@
 """Normalisations by value: whatever computes a softmax or a normalisation becomes the fused operator.
 
 A region that reads one value of its own shape and reduces on the way is evaluated on numbers of three sizes, and
-compared with each form of ``_FORMS``. Scale and shift come from a regression, epsilon from the constants of the region.
+compared with Softmax, or with ``_NORMALISATIONS`` if doubling what it reads changes nothing. Scale and shift come from a regression, epsilon from the constants of the region.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ _MOVING = frozenset({"Expand", "Flatten", "Reshape", "Squeeze", "Transpose", "Un
 _EPSILONS = (1e-5, 1e-6, 1e-12, 1e-3, 1e-8, 1e-4, 1e-7)
 _CLOSE, _ROUGH = 2e-5, 2e-2
 _MOST_NODES, _MOST_TRIES, _FEWEST = 24, 5, 3
+_MOST_ELEMENTS = 1 << 15
+"""Elements that are enough for a regression."""
 _SIZES = ((1.5, 0.7), (0.02, -0.01), (60.0, 5.0))
 """Spread and mean of the numbers that regions are evaluated on."""
 _KEPT_SHARE = 0.6
@@ -60,15 +62,23 @@ class _Case:
         return _Case(self.x[:1], self.y[:1], ()).regression([plain], axis, close=_ROUGH) is not None
 
     def regression(self, plain: Sequence[Array], axis: int, close: float = _CLOSE) -> tuple[Array, Array] | None:
-        """Return scale and shift along an axis with which plain results agree; None if there are none."""
-        own, other = (np.concatenate([np.moveaxis(a, axis, 0).reshape(a.shape[axis], -1) for a in side], 1)
-                      for side in (plain, self.y))  # fmt: skip
-        mean, wanted = own.mean(1, keepdims=True), other.mean(1, keepdims=True)
-        scale = ((own - mean) * (other - wanted)).sum(1) / (((own - mean) ** 2).sum(1) + 1e-30)
+        """Return scale and shift along an axis with which plain results agree, on some of them; None if none do."""
+        own, other = ([_thinned(array, axis) for array in side] for side in (plain, self.y))
+        x, y = (np.concatenate(side, 1) for side in (own, other))
+        mean, wanted = x.mean(1, keepdims=True), y.mean(1, keepdims=True)
+        scale = ((x - mean) * (y - wanted)).sum(1) / (((x - mean) ** 2).sum(1) + 1e-30)
         shift = wanted[:, 0] - scale * mean[:, 0]
-        around = [plain[0].shape[axis] if place == axis else 1 for place in range(plain[0].ndim)]
-        fitted = [scale.reshape(around) * array + shift.reshape(around) for array in plain]
-        return (scale, shift) if self.fits(fitted, close) else None
+        for part, result in zip(own, other, strict=True):
+            error = np.abs(scale[:, None] * part + shift[:, None] - result).max()
+            if error > close * (np.abs(result).max() + 1e-12):
+                return None
+        return scale, shift
+
+
+def _thinned(array: Array, axis: int) -> Array:
+    """Return some of the elements of an array, by their index along an axis."""
+    rows = np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1)
+    return rows[:, :: max(1, array.size // _MOST_ELEMENTS)]
 
 
 _Form = Callable[[_Case, Draft, str, str], str | None]
@@ -76,7 +86,11 @@ _Form = Callable[[_Case, Draft, str, str], str | None]
 
 
 def _softmax(case: _Case, draft: Draft, x: str, value: str) -> str | None:
+    made = case.y[0]
+    exponents = np.exp(np.minimum(made, 1.0))
     for axis in range(len(case.shape) - 1, -1, -1):
+        if min(np.abs(array.sum(axis) - 1).max() for array in (made, exponents)) > _ROUGH:
+            continue
         shifted = [array - array.max(axis, keepdims=True) for array in case.x]
         sums = [np.exp(array).sum(axis, keepdims=True) for array in shifted]
         if case.fits([np.exp(array) / total for array, total in zip(shifted, sums, strict=True)]):
@@ -175,7 +189,8 @@ def _group(case: _Case, draft: Draft, x: str, value: str) -> str | None:
     return None
 
 
-_FORMS: tuple[_Form, ...] = (_softmax, _layer, _instance, _group)
+_NORMALISATIONS: tuple[_Form, ...] = (_layer, _instance, _group)
+"""Forms that do not change when all that they read is doubled."""
 
 
 def normalisations(values: Values, deadline: float) -> list[Rewrite]:
@@ -241,12 +256,15 @@ def _matched(values: Values, region: Region, value: str) -> Rewrite | None:
     results = [part(sample)[0] for sample in samples]
     if any(result.shape != values.shapes[value] or not np.isfinite(result).all() for result in results):
         return None
+    twice = part(2 * samples[0])[0]
+    scale = np.abs(results[0]).max() + 1e-12
+    is_normalised = np.abs(twice - results[0]).max() < 2 * _ROUGH * scale
     case = _Case(
         tuple(sample.astype(np.float64) for sample in samples),
         tuple(result.astype(np.float64) for result in results),
         (*_numbers(values, region), *_EPSILONS),
     )
-    for form in _FORMS:
+    for form in _NORMALISATIONS if is_normalised else (_softmax,):
         draft = Draft(values.graph)
         kind = form(case, draft, x, value)
         if kind is not None and len(draft.nodes) < len(gone):

@@ -14,7 +14,7 @@ from onnx import helper
 
 from .affine import move
 from .form import Array, Draft, Rewrite
-from .values import POINTWISE, Values, apart, late, predicted_ns
+from .values import MOVING, POINTWISE, Values, apart, late, predicted_ns
 
 _SHRINKING = frozenset({
     "AveragePool", "Gather", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMean", "ReduceMin",
@@ -29,7 +29,7 @@ _SLOW_AVERAGE = 19
 """Opset from which ONNX Runtime averages by a slow kernel."""
 _SMALLER, _CHEAPER = 0.6, 0.9
 _LEAST_SHARE = 0.005
-_LONGEST = 6
+_LONGEST, _MOST_REGION = 6, 60
 _CLOSE = 2e-5
 _MONOTONE = POINTWISE | {"LogSoftmax", "Softmax"}
 
@@ -37,10 +37,10 @@ _MONOTONE = POINTWISE | {"LogSoftmax", "Softmax"}
 def order(values: Values, deadline: float) -> list[Rewrite]:
     """Return rewrites of two kinds: another order of operators, and broadcasting in place of copies."""
     found = list[Rewrite]()
-    for index in range(len(values.graph.nodes)):
+    for index in values.dearest:
         if late(deadline):
             break
-        for search in (_swapped, _undone, _before_choice, _broadcast, _separable, _averaged):
+        for search in (_swapped, _delayed, _by_parts, _undone, _before_choice, _broadcast, _separable, _averaged):
             if rewrite := values.attempt(search, values, index):
                 found.append(rewrite)
     return found
@@ -94,6 +94,162 @@ def _swapped(values: Values, index: int) -> Rewrite | None:
         kind = f"order: {last.op_type} first" if shrinks else f"order: {members[0].op_type} last"
         return draft.rewrite(kind, [value], graph.names([*run[begin:], index]), before - after)
     return None
+
+
+def _delayed(values: Values, index: int) -> Rewrite | None:
+    """Return the rewrite that copies the result of a region, in place of what the region reads."""
+    graph, copier = values.graph, values.graph.nodes[index]
+    x, copied = _only(values, copier), copier.output[0]
+    if x is None or copier.op_type not in _COPYING | {"Gather"} or not values.is_float(copied):
+        return None
+    if np.prod(values.shapes[copied]) * _SMALLER < np.prod(values.shapes[x]) or x != copier.input[0]:
+        return None
+    region, inside, ends = [index], {copied}, list[int]()
+    for place in range(index + 1, len(graph.nodes)):
+        node = graph.nodes[place]
+        reads = values.computed(node)
+        if reads and inside.issuperset(reads) and len(node.output) == 1:
+            inside.add(node.output[0])
+            region.append(place)
+            ends.append(place)
+            if len(region) > _MOST_REGION:
+                break
+    best: Rewrite | None = None
+    low, high = 0, len(ends) - 1
+    while low <= high:  # what is possible up to a node is possible up to those before it
+        middle = (low + high + 1) // 2 if best else (low + high) // 2
+        rewrite = _copied_at(values, index, _needed_for(values, ends[middle], region))
+        if rewrite is None:
+            high = middle - 1
+        else:
+            low = middle + 1
+            best = rewrite if best is None or rewrite.saving_ns > best.saving_ns else best
+    return best if best is not None and best.saving_ns > _LEAST_SHARE * values.total_ns else None
+
+
+def _copied_at(values: Values, index: int, members: Sequence[int]) -> Rewrite | None:
+    """Return the rewrite that copies what a region computes; None if it computes anything else."""
+    graph, copier = values.graph, values.graph.nodes[index]
+    x, value = copier.input[0], graph.nodes[members[-1]].output[0]
+    if not values.is_float(value):
+        return None
+    before = values.cost_of(graph.removable(members, value))
+    draft, names = Draft(graph), {copier.output[0]: x}
+    for place in members[1:]:
+        node = graph.nodes[place]
+        names[node.output[0]] = draft.copy(node, names, to=graph.fresh("once"))
+    inputs = {x: names[value]}
+    if copier.op_type == "Expand":
+        target = values.constant(copier.input[1])
+        if target is None:
+            return None
+        shape = (1,) * (len(target) - len(values.shapes[x])) + values.shapes[x]
+        wider = [int(new) if new != old else 1 for new, old in zip(target, shape, strict=True)]
+        inputs[copier.input[1]] = draft.constant(wider, np.int64)
+    draft.copy(copier, inputs, to=value)
+    after = _cost_if_equal(values, draft, [graph.nodes[place] for place in members], x, value)
+    if after is None:
+        return None
+    kind = f"order: {copier.op_type} last"
+    return draft.rewrite(kind, [value], graph.names(members), max(before - after, 0.0))
+
+
+def _needed_for(values: Values, end: int, region: Sequence[int]) -> list[int]:
+    """Return the nodes of a region that one of them needs."""
+    graph, needed, waiting = values.graph, {region[0], end}, [end]
+    while waiting:
+        for name in graph.reads[waiting.pop()]:
+            place = graph.producer.get(name)
+            if place in region and place is not None and place not in needed:
+                needed.add(place)
+                waiting.append(place)
+    return sorted(needed)
+
+
+def _by_parts(values: Values, index: int) -> Rewrite | None:
+    """Return the product with a Concat as a sum of products, where parts are constant or copies of something smaller."""
+    graph, node, attributes = values.graph, values.graph.nodes[index], values.graph.attributes[index]
+    maker = graph.maker(node.input[0]) if node.input else None
+    weight = values.constant(node.input[1]) if len(node.input) > 1 else None
+    if maker is None or maker.op_type != "Concat" or weight is None or node.output[0] not in values.shapes:
+        return None
+    shape = values.shapes[node.input[0]]
+    axis = graph.attributes[graph.producer[node.input[0]]]["axis"] % len(shape)
+    if node.op_type == "Conv":
+        plain = attributes.get("group", 1) == 1 and not any(attributes.get("pads") or ()) and axis == 1
+        summed = 1 if plain and np.prod(weight.shape[2:]) == 1 and set(attributes.get("strides") or [1]) == {1} else -1
+    elif node.op_type == "Gemm":
+        summed = -1 if attributes.get("transA") or attributes.get("alpha", 1.0) != 1.0 else int(attributes.get("transB", 0))
+    else:
+        summed = 0 if node.op_type == "MatMul" and weight.ndim == 2 else -1
+    if summed < 0 or (node.op_type != "Conv" and axis != len(shape) - 1):
+        return None
+    draft, offset, whole, sums = Draft(graph), 0, list[tuple[str, Array]](), list[str]()
+    for name in maker.input:
+        width = values.shapes[name][axis]
+        part = weight.take(range(offset, offset + width), summed)
+        offset += width
+        found = _smaller(values, draft, name, axis)
+        if found is None:
+            whole.append((name, part))
+            continue
+        source, gather = found
+        made = draft.op(node.op_type, source, draft.constant(part), **attributes)
+        if gather is not None:
+            made = draft.copy(gather, {gather.input[0]: made}, to=graph.fresh("copied"))
+        sums.append(made)
+    if not sums:
+        return None
+    if whole:
+        names = [name for name, _ in whole]
+        joined = names[0] if len(names) == 1 else draft.op("Concat", *names, axis=axis)
+        sums.insert(0, draft.op(node.op_type, joined, draft.constant(np.concatenate([part for _, part in whole], summed)),
+                                **attributes))  # fmt: skip
+    total = sums[0]
+    for other in sums[1:]:
+        total = draft.op("Add", total, other)
+    if len(node.input) > 2 and node.input[2]:
+        bias = values.constant(node.input[2])
+        if bias is None or attributes.get("beta", 1.0) != 1.0:
+            return None
+        around = (-1, *[1] * (len(shape) - 2)) if node.op_type == "Conv" else (-1,)
+        total = draft.op("Add", total, draft.constant(bias.reshape(around)))
+    draft.finish(total, node.output[0])
+    before = values.cost_of(graph.unneeded([node.output[0]], [name for made in draft.nodes for name in made.input]))
+    after = values.priced(draft, node.output[0])
+    if after is None or after > _CHEAPER * before:
+        return None
+    names = graph.names([graph.producer[node.input[0]], index])
+    return draft.rewrite("order: product before copies", [node.output[0]], names, before - after, f"{len(maker.input)} parts")
+
+
+def _smaller(values: Values, draft: Draft, name: str, axis: int) -> tuple[str, onnx.NodeProto | None] | None:
+    """Return the smaller value that a part of a Concat is a copy of, with a Gather that copies it; None if none is."""
+    graph, shape = values.graph, values.shapes[name]
+    if values.is_constant(name):
+        return name, None
+    maker = graph.maker(name)
+    if maker is not None and maker.op_type == "Gather" and maker.input[0] in values.shapes:
+        source = values.shapes[maker.input[0]]
+        along = graph.attributes[graph.producer[name]].get("axis", 0) % len(source)
+        if along < len(source) - 1 and axis != 1 and np.prod(source) < _SMALLER * np.prod(shape):
+            return maker.input[0], maker
+    equal = [
+        other for other in range(len(shape))
+        if other != axis and shape[other] > 1 and values.generic.is_one_slice(name, other)
+    ]  # fmt: skip
+    if not equal:
+        return None
+    small = tuple(1 if other in equal else size for other, size in enumerate(shape))
+    wanted = values.runs[0][name][tuple(slice(0, 1) if other in equal else slice(None) for other in range(len(shape)))]
+    source_name = name
+    while (maker := graph.maker(source_name)) is not None and maker.op_type in MOVING and maker.op_type != "Concat":
+        source_name = maker.input[0]
+        array = values.runs[0].get(source_name)
+        if array is not None and array.size == wanted.size and np.array_equal(array.reshape(-1), wanted.reshape(-1)):
+            return (source_name if array.shape == small else draft.reshape(source_name, small)), None
+    bounds = ([0] * len(equal), [1] * len(equal), equal)
+    return draft.op("Slice", name, *(draft.constant(numbers, np.int64) for numbers in bounds)), None
 
 
 def _undone(values: Values, index: int) -> Rewrite | None:

@@ -1,152 +1,476 @@
-"""Products of two computed values, in any spelling, as one MatMul: Einsum, and sums over a product that broadcasts."""
+"""Products and sums of computed values, in any spelling and order, by what they compute: sums of products by letters.
+
+A region of products, sums, squares and moves of axes is read as terms. Each term is a factor times values whose axes
+have letters, summed over letters that the result lacks, as in Einsum. Every term is then multiplied pair by pair in
+the cheapest order, so that (Q K^T) V becomes Q (K^T V), and a sum of squared differences three products.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from math import prod
 
+import numpy as np
 import onnx
 
 from ...models.subgraphs import attribute_of
 from .form import Draft, Rewrite
 from .values import Values, late
 
-_GAIN_EINSUM, _GAIN_BROADCAST = 0.3, 0.8
-"""Predicted shares that are saved."""
-_FEWEST_MACS = 512
+_ROOTS = frozenset({"Einsum", "MatMul", "ReduceL2", "ReduceMean", "ReduceSum", "ReduceSumSquare"})
+_CHEAPER = 0.85
+"""Predicted share of the old nodes that the new ones may take."""
+_MOST_TERMS, _MOST_FACTORS, _MOST_DEPTH, _MOST_LETTERS = 4, 5, 12, 24
+_LEAST_SHARE = 0.004
+_MACS_PER_NS, _ELEMENT_NS = 20.0, 1.2
+
+_Axes = tuple[str, ...]
+"""A letter for each axis of a value; empty for an axis of size 1."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Contraction:
-    """A sum of products by letters.
+class _Factor:
+    """A value with letters, or its reciprocal."""
+
+    name: str
+    axes: _Axes
+    inverse: bool = False
+
+    @property
+    def letters(self) -> str:
+        return "".join(self.axes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Term:
+    """A number times values, to be summed over the letters that the result lacks."""
+
+    number: float
+    factors: tuple[_Factor, ...]
+
+
+class _TooMuchError(Exception):
+    """A region has too many terms, factors or letters, or a part that is no product."""
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Reads a region backwards from its last node as terms.
 
     Attributes:
-        first: Letters of the first value's axes.
-        second: Letters of the second value's axes.
-        result: Letters of the result's axes.
+        values: The graph.
+        sums: Whether sums and differences are read, too; otherwise they are factors.
+        depth: Nodes between a value and the region's end at most.
+        sizes: Size by letter.
+        nodes: Indices of the nodes that were read.
+    """
+
+    values: Values
+    sums: bool
+    depth: int
+    sizes: dict[str, int] = field(default_factory=dict)
+    nodes: set[int] = field(default_factory=set)
+
+    def fresh(self, size: int) -> str:
+        """Return a new letter; none for size 1."""
+        if size == 1:
+            return ""
+        if len(self.sizes) >= _MOST_LETTERS:
+            raise _TooMuchError
+        letter = "abcdefghijklmnopqrstuvwxyz"[len(self.sizes)]
+        self.sizes[letter] = size
+        return letter
+
+    def terms(self, name: str, axes: _Axes, depth: int = 0) -> list[_Term]:
+        """Return a value as terms whose result has some letters."""
+        index = self.values.graph.producer.get(name)
+        leaf = [_Term(1.0, (_Factor(name, axes),))]
+        constant = self.values.constant(name)
+        if constant is not None and constant.size == 1:
+            return [_Term(float(constant.reshape(-1)[0]), ())]
+        if index is None or constant is not None or depth > self.depth or not self.values.is_float(name):
+            return leaf
+        node = self.values.graph.nodes[index]
+        if node.domain not in {"", "ai.onnx"} or any(
+            read not in self.values.shapes for read in node.input if read
+        ):
+            return leaf
+        found = self._node(index, node, axes, depth + 1)
+        if found is None:
+            return leaf
+        self.nodes.add(index)
+        if len(found) > _MOST_TERMS or any(len(term.factors) > _MOST_FACTORS for term in found):
+            raise _TooMuchError
+        return found
+
+    def _node(  # noqa: PLR0911  # one operator each
+        self, index: int, node: onnx.NodeProto, axes: _Axes, depth: int
+    ) -> list[_Term] | None:
+        kind, shape = node.op_type, self.values.shapes[node.input[0]]
+        if kind == "Identity":
+            return self.terms(node.input[0], axes, depth)
+        if kind == "Transpose":
+            order = self.values.graph.attributes[index].get("perm") or list(range(len(shape)))[::-1]
+            return self.terms(node.input[0], tuple(axes[order.index(axis)] for axis in range(len(shape))), depth)
+        if kind in {"Reshape", "Squeeze", "Unsqueeze", "Flatten"}:
+            letters = [letter for letter in axes if letter]
+            wide = [size for size in shape if size > 1]
+            if wide != [self.sizes[letter] for letter in letters]:
+                return None
+            remaining = iter(letters)
+            return self.terms(node.input[0], tuple(next(remaining) if size > 1 else "" for size in shape), depth)
+        if kind == "Expand":
+            return self.terms(node.input[0], self._narrow(shape, axes), depth)
+        if kind in {"Mul", "Div", "Neg", "Pow"}:
+            return self._product(node, axes, depth)
+        if kind in {"Add", "Sub"} and self.sums:
+            first, second = (self._side(name, axes, depth) for name in node.input)
+            sign = 1.0 if kind == "Add" else -1.0
+            return [*first, *(_Term(sign * term.number, term.factors) for term in second)]
+        if kind in _ROOTS - {"ReduceL2"}:
+            return self.root(index, node, axes, depth)
+        return None
+
+    def _narrow(self, shape: Sequence[int], axes: _Axes) -> _Axes:
+        """Return the letters of a value that is broadcast."""
+        ahead = len(axes) - len(shape)
+        return tuple(axes[ahead + place] if size > 1 else "" for place, size in enumerate(shape))
+
+    def _side(self, name: str, axes: _Axes, depth: int) -> list[_Term]:
+        return self.terms(name, self._narrow(self.values.shapes[name], axes), depth)
+
+    def _product(self, node: onnx.NodeProto, axes: _Axes, depth: int) -> list[_Term] | None:
+        if node.op_type == "Neg":
+            return [_Term(-term.number, term.factors) for term in self.terms(node.input[0], axes, depth)]
+        if node.op_type == "Pow":
+            power = self.values.constant(node.input[1])
+            if power is None or power.size != 1 or float(power.reshape(-1)[0]) != 2.0:
+                return None
+            return _times(*(self.terms(node.input[0], axes, depth) for _ in range(2)))
+        first = self._side(node.input[0], axes, depth)
+        if node.op_type == "Mul":
+            return _times(first, self._side(node.input[1], axes, depth))
+        other = self.values.constant(node.input[1])
+        if other is not None and other.size == 1:
+            return [_Term(term.number / float(other.reshape(-1)[0]), term.factors) for term in first]
+        below = _Factor(node.input[1], self._narrow(self.values.shapes[node.input[1]], axes), inverse=True)
+        return _times(first, [_Term(1.0, (below,))])
+
+    def root(self, index: int, node: onnx.NodeProto, axes: _Axes, depth: int) -> list[_Term] | None:
+        """Return a node that sums as terms."""
+        shapes = [self.values.shapes[name] for name in node.input if name]
+        if node.op_type == "MatMul":
+            if min(len(shape) for shape in shapes) < 2:
+                return None
+            summed = self.fresh(shapes[0][-1])
+            lead, row, column = axes[:-2], axes[-2], axes[-1]
+            sides = [
+                self.terms(name, (*self._narrow(shape[:-2], lead), *letters), depth)
+                for name, shape, letters in zip(node.input, shapes, ((row, summed), (summed, column)), strict=True)
+            ]
+            return self._summed(_times(*sides), (summed,))
+        if node.op_type == "Einsum":
+            return self._einsum(node, shapes, axes, depth)
+        reduced = _reduced(self.values, index, node)
+        if reduced is None:
+            return None
+        keeps, remaining = self.values.graph.attributes[index].get("keepdims", 1), list(axes)
+        inner, summed_letters = list[str](), list[str]()
+        for axis, size in enumerate(shapes[0]):
+            if axis in reduced:
+                inner.append(self.fresh(size))
+                summed_letters.append(inner[-1])
+            if axis not in reduced or keeps:
+                letter = remaining.pop(0)
+                if axis not in reduced:
+                    inner.append(letter)
+        found = self.terms(node.input[0], tuple(inner), depth)
+        if node.op_type in {"ReduceSumSquare", "ReduceL2"}:
+            found = _times(found, self.terms(node.input[0], tuple(inner), depth))
+        count = prod(shapes[0][axis] for axis in reduced) if node.op_type == "ReduceMean" else 1
+        return self._summed([_Term(term.number / count, term.factors) for term in found], summed_letters)
+
+    def _einsum(
+        self, node: onnx.NodeProto, shapes: Sequence[tuple[int, ...]], axes: _Axes, depth: int
+    ) -> list[_Term] | None:
+        equation = str(attribute_of(node, "equation", b"")).replace(" ", "")
+        if "." in equation or "->" not in equation:
+            return None
+        reads, result = equation.split("->")
+        sides = reads.split(",")
+        if any(len(set(side)) < len(side) for side in (*sides, result)):
+            return None
+        letters = dict(zip(result, axes, strict=True))
+        summed = list[str]()
+        for side, shape in zip(sides, shapes, strict=True):
+            for old, size in zip(side, shape, strict=True):
+                if old not in letters or (not letters[old] and size > 1 and old not in result):
+                    letters[old] = self.fresh(size)
+                    summed.append(letters[old])
+        found = [_Term(1.0, ())]
+        for name, side, shape in zip(node.input, sides, shapes, strict=True):
+            own = tuple(letters[old] if size > 1 else "" for old, size in zip(side, shape, strict=True))
+            found = _times(found, self.terms(name, own, depth))
+        return self._summed(found, summed)
+
+    def _summed(self, terms: Sequence[_Term], letters: Sequence[str]) -> list[_Term]:
+        """Return terms after a sum; one without a letter of the sum counts as often as the letter is long."""
+        return [
+            _Term(
+                term.number
+                * prod(self.sizes[letter] for letter in letters if letter and letter not in _letters(term.factors)),
+                term.factors,
+            )
+            for term in terms
+        ]
+
+
+def _times(first: Sequence[_Term], second: Sequence[_Term]) -> list[_Term]:
+    made = [_Term(a.number * b.number, a.factors + b.factors) for a in first for b in second]
+    together = dict[tuple[_Factor, ...], float]()
+    for term in made:
+        key = tuple(sorted(term.factors, key=lambda factor: (factor.name, factor.axes)))
+        together[key] = together.get(key, 0.0) + term.number
+    return [_Term(number, factors) for factors, number in together.items()]
+
+
+def _letters(factors: Sequence[_Factor]) -> str:
+    return "".join(dict.fromkeys(letter for factor in factors for letter in factor.axes))
+
+
+def _reduced(values: Values, index: int, node: onnx.NodeProto) -> set[int] | None:
+    axes = values.graph.attributes[index].get("axes")
+    rank = len(values.shapes[node.input[0]])
+    if axes is None and len(node.input) > 1 and node.input[1]:
+        given = values.constant(node.input[1])
+        if given is None:
+            return None
+        axes = [int(axis) for axis in given.reshape(-1)]
+    return {axis % rank for axis in axes} if axes else set(range(rank))
+
+
+class _Writer:
+    """Writes terms as products of pairs in the cheapest order.
+
+    Args:
+        values: The graph.
         sizes: Size by letter.
     """
 
-    first: str
-    second: str
-    result: str
-    sizes: Mapping[str, int]
+    def __init__(self, values: Values, sizes: Mapping[str, int]) -> None:
+        self._values, self._sizes = values, sizes
+        self.draft = Draft(values.graph)
+        self._known: dict[object, str] = {}
 
-    @property
-    def parts(self) -> tuple[str, str, str, str] | None:
-        """Letters of the batch, of the rows, of what is summed, and of the columns; None if it is no MatMul."""
-        one, two, made = set(self.first), set(self.second), set(self.result)
-        if len(one) < len(self.first) or len(two) < len(self.second) or made - (one | two):
-            return None
-        if (one ^ two) - made:
-            return None  # a letter of one value alone that is summed
-        both = one & two
-        batch = "".join(letter for letter in self.result if letter in both)
-        rows = "".join(letter for letter in self.result if letter in one - two)
-        columns = "".join(letter for letter in self.result if letter in two - one)
-        summed = "".join(letter for letter in self.first if letter in both - made)
-        return (batch, rows, summed, columns) if summed else None
+    def _size(self, letters: str) -> float:
+        return prod(self._sizes[letter] for letter in letters)
 
-    def write(self, draft: Draft, first: str, second: str, to: str) -> bool:
-        """Write it as a MatMul; False if it is none."""
-        parts = self.parts
-        if parts is None:
-            return False
-        batch, rows, summed, columns = parts
-        left = self._arranged(draft, first, self.first, (batch, rows, summed))
-        right = self._arranged(draft, second, self.second, (batch, summed, columns))
-        made, letters = draft.op("MatMul", left, right), batch + rows + columns
+    def order(self, sides: tuple[str, ...], fixed: tuple[bool, ...], result: str) -> tuple[float, list[tuple[int, int]]]:
+        """Return the predicted nanoseconds of the cheapest order of pairs, and the pairs.
+
+        Args:
+            sides: Letters of each factor.
+            fixed: Whether it is constant.
+            result: Letters of the result.
+        """
+        if len(sides) < 2:
+            extra = self._size(sides[0]) * _ELEMENT_NS if sides and set(sides[0]) - set(result) else 0.0
+            return extra, []
+        best: tuple[float, list[tuple[int, int]]] = (float("inf"), [])
+        for i, j in itertools.combinations(range(len(sides)), 2):
+            others = [k for k in range(len(sides)) if k not in {i, j}]
+            needed = set(result).union(*(sides[k] for k in others))
+            both = "".join(dict.fromkeys(sides[i] + sides[j]))
+            kept = "".join(letter for letter in both if letter in needed)
+            constant = fixed[i] and fixed[j]
+            own = 0.0 if constant else self._size(both) / _MACS_PER_NS + self._size(kept) * _ELEMENT_NS
+            rest = self.order((*(sides[k] for k in others), kept), (*(fixed[k] for k in others), constant), result)
+            if own + rest[0] < best[0]:
+                best = own + rest[0], [(i, j), *rest[1]]
+        return best
+
+    def term(self, term: _Term, result: str) -> tuple[str, str]:
+        """Write a term and return its value with its letters."""
+        sides = [self._plain(factor) for factor in term.factors]
+        sides.sort(key=lambda side: side[0])
+        fixed = tuple(side[0] in self.draft.constants or self._values.is_constant(side[0]) for side in sides)
+        _, pairs = self.order(tuple(side[1] for side in sides), fixed, result)
+        for i, j in pairs:
+            others = [side for place, side in enumerate(sides) if place not in {i, j}]
+            needed = set(result).union(*(side[1] for side in others))
+            sides = [*others, self._pair(sides[i], sides[j], needed)]
+        ((name, letters),) = sides
+        if set(letters) - set(result):
+            name, letters = self._sum(name, letters, set(result))
+        if term.number != 1.0:
+            name = self.draft.op("Mul", name, self.draft.constant(term.number, np.float32))
+        return name, letters
+
+    def _plain(self, factor: _Factor) -> tuple[str, str]:
+        """Return a factor without its axes of size 1."""
+        key = factor
+        if key not in self._known:
+            name, sizes = factor.name, [self._sizes[letter] for letter in factor.letters]
+            constant = self._values.constant(name)
+            if constant is not None:
+                array = constant.reshape(sizes).astype(np.float32)
+                name = self.draft.constant(1 / array if factor.inverse else array)
+            else:
+                if "" in factor.axes:
+                    name = self.draft.reshape(name, sizes)
+                if factor.inverse:
+                    name = self.draft.op("Reciprocal", name)
+            self._known[key] = name
+        return self._known[key], factor.letters
+
+    def _sum(self, name: str, letters: str, needed: set[str]) -> tuple[str, str]:
+        axes = [place for place, letter in enumerate(letters) if letter not in needed]
+        left = "".join(letter for letter in letters if letter in needed)
+        key = "sum", name, tuple(axes)
+        if key not in self._known:
+            if self._values.graph.opset >= 13:
+                self._known[key] = self.draft.op("ReduceSum", name, self.draft.constant(axes, np.int64), keepdims=0)
+            else:
+                self._known[key] = self.draft.op("ReduceSum", name, axes=axes, keepdims=0)
+        return self._known[key], left
+
+    def _pair(self, first: tuple[str, str], second: tuple[str, str], needed: set[str]) -> tuple[str, str]:
+        """Write a product of two values, summed over the letters that nobody needs."""
+        sides = []
+        for (name, letters), (_, other) in ((first, second), (second, first)):
+            alone = set(letters) - set(other) - needed
+            sides.append(self._sum(name, letters, needed | set(other)) if alone else (name, letters))
+        (one, a), (two, b) = sides
+        if one in self.draft.constants and two in self.draft.constants:
+            kept = "".join(letter for letter in dict.fromkeys(a + b) if letter in needed)
+            arrays = (self.draft.constants[name].astype(np.float64) for name in (one, two))
+            return self.draft.constant(np.einsum(f"{a},{b}->{kept}", *arrays), np.float32), kept
+        both = [letter for letter in a if letter in b]
+        summed = [letter for letter in both if letter not in needed]
+        batch = [letter for letter in both if letter in needed]
+        rows, columns = [letter for letter in a if letter not in b], [letter for letter in b if letter not in a]
+        if not summed or (not rows and not columns):
+            return self._elementwise((one, a), (two, b), needed)
+        left = self._arranged(one, a, (batch, rows, summed))
+        right = self._arranged(two, b, (batch, summed, columns))
+        made, letters = self.draft.op("MatMul", left, right), "".join((*batch, *rows, *columns))
         if len(rows) != 1 or len(columns) != 1 or len(batch) > 2:
-            made = draft.reshape(made, [self.sizes[letter] for letter in letters])
-        if letters != self.result:
-            made = draft.op("Transpose", made, perm=[letters.index(letter) for letter in self.result])
-        draft.finish(made, to)
-        return True
+            made = self.draft.reshape(made, [self._sizes[letter] for letter in letters])
+        return made, letters
 
-    def _arranged(self, draft: Draft, value: str, letters: str, groups: tuple[str, str, str]) -> str:
+    def _elementwise(self, first: tuple[str, str], second: tuple[str, str], needed: set[str]) -> tuple[str, str]:
+        one, two = (first, second) if len(first[1]) >= len(second[1]) else (second, first)
+        letters = one[1] + "".join(letter for letter in two[1] if letter not in one[1])
+        made = self.draft.op("Mul", *(self.aligned(*side, letters) for side in (one, two)))
+        return self._sum(made, letters, needed) if set(letters) - needed else (made, letters)
+
+    def aligned(self, name: str, letters: str, wanted: str) -> str:
+        """Return a value with an axis for each wanted letter, of size 1 where it lacks one."""
+        order = [letters.index(letter) for letter in wanted if letter in letters]
+        if order != sorted(order):
+            name = self.draft.op("Transpose", name, perm=order)
+        left = wanted.lstrip("".join(set(wanted) - set(letters)))
+        if any(letter not in letters for letter in left):
+            name = self.draft.reshape(name, [self._sizes[letter] if letter in letters else 1 for letter in left])
+        return name
+
+    def _arranged(self, value: str, letters: str, groups: Sequence[Sequence[str]]) -> str:
         """Return a value with axes for the batch, and one each for two groups of letters."""
-        wanted = "".join(groups)
+        wanted = "".join(letter for group in groups for letter in group)
         if wanted != letters:
-            value = draft.op("Transpose", value, perm=[letters.index(letter) for letter in wanted])
+            key = "turned", value, letters, wanted
+            if key not in self._known:
+                order = [letters.index(letter) for letter in wanted]
+                self._known[key] = self.draft.op("Transpose", value, perm=order)
+            value = self._known[key]
         batch, *others = groups
         if all(len(group) == 1 for group in others) and len(batch) <= 2:
             return value
-        lead = [self.sizes[letter] for letter in batch]
+        lead = [self._sizes[letter] for letter in batch]
         lead = lead if len(lead) <= 2 else [prod(lead)]
-        return draft.reshape(value, [*lead, *(prod(self.sizes[letter] for letter in group) for group in others)])
+        return self.draft.reshape(value, [*lead, *(prod(self._sizes[letter] for letter in group) for group in others)])
 
 
 def products(values: Values, deadline: float) -> list[Rewrite]:
-    """Return products in any spelling as a MatMul."""
-    found = list[Rewrite]()
-    for index in range(len(values.graph.nodes)):
+    """Return regions of products and sums in a cheaper order."""
+    found, covered = list[Rewrite](), set[int]()
+    for index in reversed(range(len(values.graph.nodes))):
+        node = values.graph.nodes[index]
         if late(deadline):
             break
-        for search in (_einsum, _broadcast):
-            found += values.attempt(list, search(values, index)) or []
+        if index in covered or node.op_type not in _ROOTS or not _is_plain(values, node):
+            continue
+        if rewrite := values.attempt(_cheapest, values, index):
+            found.append(rewrite)
+            covered.update(values.graph.producer[name] for name in rewrite.values)
     return found
 
 
-def _einsum(values: Values, index: int) -> Iterator[Rewrite]:
+def _is_plain(values: Values, node: onnx.NodeProto) -> bool:
+    named = all(name in values.shapes for name in (*node.input, *node.output) if name)
+    return named and values.dtypes[node.output[0]] == np.float32 and bool(values.computed(node))
+
+
+def _cheapest(values: Values, index: int) -> Rewrite | None:
+    """Return the cheapest rewrite of a region that ends in a node; None if none is cheaper than the region."""
+    best: Rewrite | None = None
+    for sums, depth in ((True, _MOST_DEPTH), (False, _MOST_DEPTH), (True, 4), (False, 4), (False, 1)):
+        try:
+            rewrite = _rewritten(values, index, _Reader(values, sums, depth))
+        except _TooMuchError:
+            continue
+        if rewrite is not None and (best is None or rewrite.saving_ns > best.saving_ns):
+            best = rewrite
+    return best
+
+
+def _rewritten(values: Values, index: int, reader: _Reader) -> Rewrite | None:
     node = values.graph.nodes[index]
-    if node.op_type != "Einsum" or len(node.input) != 2 or any(name not in values.shapes for name in node.input):
-        return
-    equation = str(attribute_of(node, "equation", "")).replace(" ", "")
-    if "." in equation or "->" not in equation:
-        return
-    reads, result = equation.split("->")
-    first, second = reads.split(",")
-    shapes = [values.shapes[name] for name in node.input]
-    sizes = dict(zip(second, shapes[1], strict=False)) | dict(zip(first, shapes[0], strict=False))
-    draft = Draft(values.graph)
-    if _Contraction(first, second, result, sizes).write(draft, node.input[0], node.input[1], node.output[0]):
-        saving_ns = _GAIN_EINSUM * values.costs[index]
-        yield draft.rewrite("products: Einsum as MatMul", node.output, [node.name], saving_ns, equation)
+    value = node.output[0]
+    shape = values.shapes[value]
+    axes = tuple(reader.fresh(size) for size in shape)
+    terms = reader.root(index, node, axes, 0)
+    if not terms or any(not term.factors for term in terms):
+        return None
+    region = {*reader.nodes, index}
+    gone = values.graph.removable(sorted(region), value, kept=[
+        factor.name for term in terms for factor in term.factors
+    ])  # fmt: skip
+    before = values.cost_of(gone)
+    if before < _LEAST_SHARE * values.total_ns or (len(gone) < 2 and node.op_type not in {"Einsum", "MatMul"}):
+        return None
+    result = "".join(axes)
+    writer = _Writer(values, reader.sizes)
+    predicted = sum(
+        writer.order(
+            tuple(factor.letters for factor in term.factors),
+            tuple(values.is_constant(factor.name) for factor in term.factors), result,
+        )[0]
+        for term in terms
+    )  # fmt: skip
+    if predicted > before:
+        return None
+    draft, total = writer.draft, ""
+    written = sorted((writer.term(term, result) for term in terms), key=lambda entry: -len(entry[1]))
+    if len(written) == 1 and set(written[0][1]) != set(result):
+        return None
+    for name, letters in written:
+        side = writer.aligned(name, letters, result)
+        total = draft.op("Add", total, side) if total else side
+    if node.op_type == "ReduceL2":
+        total = draft.op("Sqrt", draft.op("Max", total, draft.constant(0.0, np.float32)))
+    if [size for size in shape if size > 1] != list(shape):
+        total = draft.reshape(total, values.target(value))
+    draft.finish(total, value)
+    after = values.priced(draft, value, _CLOSE)
+    if after is None or after > _CHEAPER * before:
+        return None
+    kind = _KINDS.get(node.op_type, _SUM if len(terms) < 2 else _SQUARES)
+    return draft.rewrite(f"products: {kind}", [value], values.graph.names(gone), before - after, f"{len(terms)} terms")
 
 
-def _broadcast(values: Values, index: int) -> Iterator[Rewrite]:
-    """A ReduceSum of a Mul whose inputs broadcast against each other."""
-    graph, node = values.graph, values.graph.nodes[index]
-    if node.op_type != "ReduceSum" or node.output[0] not in values.shapes:
-        return
-    product = graph.maker(node.input[0])
-    alone = len(graph.readers[node.input[0]]) == 1 and node.input[0] not in graph.wanted
-    if product is None or product.op_type != "Mul" or not alone or product.input[0] == product.input[1]:
-        return
-    shape, axes = values.shapes[node.input[0]], _axes(values, index, node)
-    shapes = [values.shapes.get(name) for name in product.input]
-    if axes is None or len(shape) > 8 or any(own is None for own in shapes):
-        return
-    letters = "abcdefgh"[: len(shape)]
-    sides, sources = list[str](), list[str]()
-    draft = Draft(graph)
-    for name, own in zip(product.input, shapes, strict=True):
-        assert own is not None  # noqa: S101  # looked at above
-        ahead = len(shape) - len(own)
-        real = [axis for axis, size in enumerate(own) if size > 1 or shape[axis + ahead] == 1]
-        sides.append("".join(letters[axis + ahead] for axis in real))
-        sources.append(name if len(real) == len(own) else draft.reshape(name, [own[axis] for axis in real]))
-    summed = {letters[axis % len(shape)] for axis in axes}
-    result = "".join(letter for letter in letters if letter not in summed)
-    sizes = dict(zip(letters, shape, strict=True))
-    contraction = _Contraction(sides[0], sides[1], result, sizes)
-    if prod(shape) < _FEWEST_MACS or set(sides[0]) == set(sides[1]):
-        return
-    made = graph.fresh("product")
-    if contraction.write(draft, sources[0], sources[1], made):
-        if values.shapes[node.output[0]] != tuple(sizes[letter] for letter in result):
-            draft.reshape(made, values.target(node.output[0]), to=node.output[0])
-        else:
-            draft.finish(made, node.output[0])
-        gone = [graph.producer[node.input[0]], index]
-        saving_ns = _GAIN_BROADCAST * values.cost_of(gone)
-        yield draft.rewrite("products: broadcast sum as MatMul", node.output, graph.names(gone), saving_ns)
-
-
-def _axes(values: Values, index: int, node: onnx.NodeProto) -> Sequence[int] | None:
-    axes = values.graph.attributes[index].get("axes")
-    if axes is None and len(node.input) > 1:
-        given = values.constant(node.input[1])
-        axes = None if given is None else [int(axis) for axis in given.reshape(-1)]
-    return axes
+_CLOSE = 5e-5
+_KINDS = {"Einsum": "Einsum as MatMul", "MatMul": "products in a cheaper order"}
+_SUM, _SQUARES = "broadcast sum as MatMul", "sum of differences as products"

@@ -1,4 +1,4 @@
-"""Repetition: products that could be one, copies that need not be made, loops whose number of rounds is known."""
+"""Repetition: products that could be one, copies that need not be made, loops and branches that are known."""
 
 from __future__ import annotations
 
@@ -215,60 +215,120 @@ def _before_copies(values: Values, draft: Draft, name: str, axis: int, copies: i
 
 
 def loops(values: Values) -> list[Rewrite]:
-    """Return loops with a known number of rounds, written out."""
+    """Return loops and scans with a known number of rounds, and branches that are always taken, written out."""
+    kinds = {"If": _taken, "Loop": _loop, "Scan": _scan}
     found = [
-        _written_out(values, index, node) for index, node in enumerate(values.graph.nodes) if node.op_type == "Loop"
-    ]
+        values.attempt(kinds[node.op_type], values, index, node)
+        for index, node in enumerate(values.graph.nodes) if node.op_type in kinds
+    ]  # fmt: skip
     return [rewrite for rewrite in found if rewrite is not None]
 
 
-def _written_out(values: Values, index: int, node: onnx.NodeProto) -> Rewrite | None:
-    graph = values.graph
+class _Rounds:
+    """Writes the body of a loop again and again.
+
+    Args:
+        values: The graph.
+        body: The body.
+    """
+
+    def __init__(self, values: Values, body: onnx.GraphProto) -> None:
+        self.draft, self._graph, self._body = Draft(values.graph), values.graph, body
+        self._constants = {
+            tensor.name: self.draft.constant(numpy_helper.to_array(tensor)) for tensor in body.initializer
+        }
+
+    def write(self, inputs: Sequence[str]) -> list[str]:
+        """Write the body once with some inputs, and return its outputs."""
+        names = {**self._constants, **dict(zip((value.name for value in self._body.input), inputs, strict=True))}
+        for inner in self._body.node:
+            made = onnx.NodeProto()
+            made.CopyFrom(inner)
+            made.name = self._graph.fresh("round")
+            names |= {name: self._graph.fresh("round") for name in inner.output if name}
+            rename(made, names)
+            self.draft.nodes.append(made)
+        return [names.get(value.name, value.name) for value in self._body.output]
+
+    def stack(self, rows: Sequence[str], axis: int, to: str) -> str:
+        """Write what joins one value of each round along a new axis."""
+        if self._graph.opset >= 13:
+            axes = self.draft.constant([axis], np.int64)
+            wide = [self.draft.op("Unsqueeze", name, axes) for name in rows]
+        else:
+            wide = [self.draft.op("Unsqueeze", name, axes=[axis]) for name in rows]
+        return self.draft.op("Concat", *wide, axis=axis, to=to)
+
+
+def _fits(body: onnx.GraphProto, number: int) -> bool:
+    return 0 < number * len(body.node) <= _MOST_BODY_NODES and not any(map(may_have_bodies, body.node))
+
+
+def _loop(values: Values, index: int, node: onnx.NodeProto) -> Rewrite | None:
     rounds = values.constant(node.input[0]) if node.input[0] else None
     goes_on = values.constant(node.input[1]) if len(node.input) > 1 and node.input[1] else np.ones(1, np.bool_)
     body = attribute_of(node, "body")
     if rounds is None or goes_on is None or not goes_on.all() or not _always_on(body):
         return None
     number = int(rounds.reshape(-1)[0])
-    if number < 1 or number * len(body.node) > _MOST_BODY_NODES or any(map(may_have_bodies, body.node)):
+    if not _fits(body, number):
         return None
-    draft, states = Draft(graph), list(node.input[2:])
+    writer, states = _Rounds(values, body), list(node.input[2:])
     scans: list[list[str]] = [[] for _ in body.output[1 + len(states) :]]
-    constants = {tensor.name: draft.constant(numpy_helper.to_array(tensor)) for tensor in body.initializer}
-    on = draft.constant(np.ones((), np.bool_))
+    on = writer.draft.constant(np.ones((), np.bool_))
     for count in range(number):
-        names = dict(constants)
-        names[body.input[0].name] = draft.constant(count, np.int64)
-        names[body.input[1].name] = on
-        names |= {value.name: state for value, state in zip(body.input[2:], states, strict=True)}
-        for inner in body.node:
-            made = onnx.NodeProto()
-            made.CopyFrom(inner)
-            made.name = graph.fresh("round")
-            names |= {name: graph.fresh("round") for name in inner.output if name}
-            rename(made, names)
-            draft.nodes.append(made)
-        outputs = [names.get(value.name, value.name) for value in body.output]
+        outputs = writer.write([writer.draft.constant(count, np.int64), on, *states])
         states = outputs[1 : 1 + len(states)]
         for scan, name in zip(scans, outputs[1 + len(states) :], strict=True):
             scan.append(name)
-    done = [_finished(draft, state, output) for state, output in zip(states, node.output, strict=False) if output]
-    for scan, output in zip(scans, node.output[len(states) :], strict=False):
-        if output:
-            rows = [_row(draft, name, graph.opset) for name in scan]
-            done.append(draft.op("Concat", *rows, axis=0, to=output))
+    done = [
+        writer.draft.op("Identity", state, to=to) for state, to in zip(states, node.output, strict=False) if to
+    ]
+    stacks = zip(scans, node.output[len(states) :], strict=False)
+    done += [writer.stack(scan, 0, output) for scan, output in stacks if output]
     kind = "repetition: loop written out"
-    return draft.rewrite(kind, done, [node.name], values.costs[index], f"{number} rounds") if done else None
+    return writer.draft.rewrite(kind, done, [node.name], values.costs[index], f"{number} rounds") if done else None
 
 
-def _finished(draft: Draft, state: str, output: str) -> str:
-    return draft.op("Identity", state, to=output)
+def _scan(values: Values, index: int, node: onnx.NodeProto) -> Rewrite | None:
+    attributes, body = values.graph.attributes[index], attribute_of(node, "body")
+    number = int(attributes["num_scan_inputs"])
+    kept, read = list(node.input[:-number]), list(node.input[-number:])
+    made = len(body.output) - len(kept)
+    axes, ways = (attributes.get(f"scan_input_{name}") or [0] * number for name in ("axes", "directions"))
+    out_axes, out_ways = (attributes.get(f"scan_output_{name}") or [0] * made for name in ("axes", "directions"))
+    rounds = values.shapes[read[0]][axes[0]]
+    if not _fits(body, rounds) or min(*axes, *out_axes, 0) < 0:
+        return None
+    writer, scans = _Rounds(values, body), list[list[str]]()
+    for count in range(rounds):
+        rows = [
+            writer.draft.op("Gather", name, writer.draft.constant(rounds - 1 - count if way else count, np.int64), axis=axis)
+            for name, axis, way in zip(read, axes, ways, strict=True)
+        ]
+        outputs = writer.write([*kept, *rows])
+        kept = outputs[: len(kept)]
+        scans.append(outputs[len(kept) :])
+    done = [writer.draft.op("Identity", state, to=to) for state, to in zip(kept, node.output, strict=False) if to]
+    for place, output in enumerate(node.output[len(kept) :]):
+        column = [row[place] for row in scans]
+        if output:
+            done.append(writer.stack(column[::-1] if out_ways[place] else column, out_axes[place], output))
+    kind = "repetition: scan written out"
+    return writer.draft.rewrite(kind, done, [node.name], values.costs[index], f"{rounds} rounds") if done else None
 
 
-def _row(draft: Draft, name: str, opset: int) -> str:
-    if opset >= 13:
-        return draft.op("Unsqueeze", name, draft.constant([0], np.int64))
-    return draft.op("Unsqueeze", name, axes=[0])
+def _taken(values: Values, index: int, node: onnx.NodeProto) -> Rewrite | None:
+    condition = values.constant(node.input[0])
+    if condition is None:
+        return None
+    body = attribute_of(node, "then_branch" if condition.reshape(-1)[0] else "else_branch")
+    if any(map(may_have_bodies, body.node)):
+        return None
+    writer = _Rounds(values, body)
+    pairs = zip(writer.write([]), node.output, strict=True)
+    done = [writer.draft.op("Identity", name, to=output) for name, output in pairs if output]
+    return writer.draft.rewrite("repetition: only branch", done, [node.name], values.costs[index])
 
 
 def _always_on(body: onnx.GraphProto) -> bool:

@@ -26,12 +26,14 @@ _LEAST_SAVING = 0.005
 _CLEAR = 0.06
 """Share from which one quick look is enough."""
 _LEAST_PREDICTED = 0.002
-_ASKED, _LEAST_ENGINE_S = 0.5, 0.3
-"""Share of the time left for all engines of a round; seconds for each of them at least."""
+_ASKED, _LEAST_ENGINE_S = 0.3, 0.3
+"""Share of the time left for one engine at most; seconds for each of them at least."""
+_AT_ONCE, _NEW_ROUND = 0.04, 0.9
+"""Predicted share from which a group is tried before other engines are asked; share left that begins a new round."""
 _TRIAL_S = 0.8
-_HALVED = 0.03
+_HALVED = 0.05
 """Predicted share from which a group that saves nothing as a whole is taken apart."""
-_DEPTH = 3
+_DEPTH = 2
 _CLOSE_S = 0.5
 
 
@@ -149,6 +151,7 @@ class Search:
         self._rejected = dict[str, str]()
         self._untried = dict[str, None]()
         self._data = b""
+        self._taken = 1.0  # share of the original latency that is left
         self._tried = set[tuple[object, ...]]()
         self._write(subject.model)
 
@@ -166,20 +169,40 @@ class Search:
         if not self._subject.is_external:
             self._write_plainly()
         model = self._start = self._without_loops(model)
-        for number in range(_ROUNDS):
-            if self._left_s < _CLOSE_S:
+        self._begin(model)
+        self._origins = {name: name for name in self._rounds[-1].graph.names(range(len(model.graph.node)))}
+        for _ in range(_ROUNDS):
+            before = len(self._steps)
+            self._ask_all(asked)
+            if len(self._steps) == before or self._left_s < _CLOSE_S:
                 break
-            current = _Round(RewriteGraph(model))
-            if not number:
-                self._origins = {name: name for name in current.graph.names(range(len(current.graph.nodes)))}
-            self._rounds.append(current)
-            values = Values(current.graph, self._checker.usable, self._checker.other)
-            for group in self._groups(values, asked):
-                self._try(current, values, group)
-            if not current.kept:
-                break
-            model = current.build()
+            self._begin(self._rounds[-1].build())
         return self._found()
+
+    def _begin(self, model: onnx.ModelProto) -> None:
+        """Begin a round with a model."""
+        self._rounds.append(_Round(RewriteGraph(model)))
+        self._values = Values(self._rounds[-1].graph, self._checker.usable, self._checker.other)
+
+    def _ask_all(self, asked: Mapping[str, tuple[Engine, float]]) -> None:
+        """Ask every engine: what promises much is tried at once, and the rest by what it promises."""
+        later = list[list[Rewrite]]()
+        for name, (engine, share) in asked.items():
+            if self._left_s < _CLOSE_S:
+                self._untried[name] = None
+                continue
+            groups = self._groups(name, engine, share)
+            before = self._taken
+            for group in groups:
+                if _predicted(group) >= _AT_ONCE * self._values.total_ns:
+                    self._try(self._rounds[-1], self._values, group)
+                else:
+                    later.append(group)
+            if self._taken < _NEW_ROUND * before and self._left_s > _CLOSE_S:
+                self._begin(self._rounds[-1].build())
+                later.clear()  # they belong to the old graph, and are asked for again
+        for group in sorted(later, key=_predicted, reverse=True):
+            self._try(self._rounds[-1], self._values, group)
 
     def _found(self) -> Found:
         return Found(
@@ -211,7 +234,7 @@ class Search:
     def _without_loops(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Return the model with its loops written out, in which engines see more; a step if that alone is faster."""
         graph = RewriteGraph(model)
-        if not any(node.op_type == "Loop" for node in graph.nodes):
+        if not any(node.op_type in {"If", "Loop", "Scan"} for node in graph.nodes):
             return model
         found = loops(Values(graph, self._checker.usable, self._checker.other))
         made = graph.build(found)
@@ -229,39 +252,31 @@ class Search:
             self._write(made)
         return made
 
-    def _timed(self, before: Any, after: Any, *, longer: int = 3) -> Timing:
+    def _timed(self, before: Any, after: Any, *, longer: int = 2) -> Timing:
         budget_s = min(_TRIAL_S, max(0.2, self._left_s / 4))
         feeds, threads = self._checker.usable[0], self._request.threads
         return compare(before, after, feeds, threads=threads, budget_s=budget_s, longer=longer)
 
-    def _groups(self, values: Values, asked: Mapping[str, tuple[Engine, float]]) -> list[list[Rewrite]]:
-        """Return the correct rewrites of all engines by kind, the largest predicted saving first."""
-        groups = dict[str, list[Rewrite]]()
-        asked_until = time.perf_counter() + _ASKED * self._left_s  # the rest is for checks and quick looks
-        for name, (engine, share) in asked.items():
-            if self._left_s < _CLOSE_S:
-                self._untried[name] = None
-                continue
-            now = time.perf_counter()
-            deadline = max(now + _LEAST_ENGINE_S, min(now + share * self._request.budget_s, asked_until))
-            try:
-                proposed = engine(values, deadline)
-            except Exception as error:  # noqa: BLE001
-                # A boundary: one engine may break on a model that nobody thought of, and the others go on.
-                self._rejected[name] = (
-                    f"the engine failed: {type(error).__name__}: {' '.join(str(error).split())[:160]}"
-                )
-                continue
-            if values.refusals:
-                told = f"{len(values.refusals)} places refused: {values.refusals[0]}"
-                self._rejected.setdefault(f"{name} (some places)", told)
-                values.refusals.clear()
-            if time.perf_counter() > deadline:
-                self._untried[f"{name} (its share of the time was up)"] = None
-            for rewrite in proposed:
-                if self._is_right(values, rewrite):
-                    groups.setdefault(rewrite.kind, []).append(rewrite)
-        ordered = sorted(groups.values(), key=lambda group: -sum(rewrite.saving_ns for rewrite in group))
+    def _groups(self, name: str, engine: Engine, share: float) -> list[list[Rewrite]]:
+        """Return the correct rewrites of an engine by kind, the largest predicted saving first."""
+        values, groups, now = self._values, dict[str, list[Rewrite]](), time.perf_counter()
+        deadline = now + max(_LEAST_ENGINE_S, min(share * self._request.budget_s, _ASKED * self._left_s))
+        try:
+            proposed = engine(values, deadline)
+        except Exception as error:  # noqa: BLE001
+            # A boundary: one engine may break on a model that nobody thought of, and the others go on.
+            self._rejected[name] = f"the engine failed: {type(error).__name__}: {' '.join(str(error).split())[:160]}"
+            return []
+        if values.refusals:
+            told = f"{len(values.refusals)} places refused: {values.refusals[0]}"
+            self._rejected.setdefault(f"{name} (some places)", told)
+            values.refusals.clear()
+        if time.perf_counter() > deadline:
+            self._untried[f"{name} (its share of the time was up)"] = None
+        for rewrite in proposed:
+            if self._is_right(values, rewrite):
+                groups.setdefault(rewrite.kind, []).append(rewrite)
+        ordered = sorted(groups.values(), key=_predicted, reverse=True)
         return [sorted(group, key=lambda rewrite: -rewrite.saving_ns) for group in ordered]
 
     def _is_right(self, values: Values, rewrite: Rewrite) -> bool:
@@ -278,8 +293,8 @@ class Search:
         self, current: _Round, values: Values, group: list[Rewrite], depth: int = 0
     ) -> bool:
         """Check and time a group on top of what is kept; keep it, or try its halves. Return whether any was kept."""
-        predicted = sum(rewrite.saving_ns for rewrite in group) / max(values.total_ns, 1.0)
-        key = (len(self._steps), *sorted(rewrite.values for rewrite in group))
+        predicted = _predicted(group) / max(values.total_ns, 1.0)
+        key = (group[0].kind, *sorted(rewrite.values for rewrite in group))
         if predicted < _LEAST_PREDICTED or key in self._tried:
             return False
         self._tried.add(key)
@@ -297,7 +312,7 @@ class Search:
         if verdict.executed and verdict.executed == self._executed:
             self._rejected.setdefault(kind, "the runtime executes the same without it")
             return False
-        timing = self._timed(self._runner, verdict.runner, longer=1 if depth else 3)
+        timing = self._timed(self._runner, verdict.runner, longer=1 if depth else 2)
         if timing.low > 0 and _LEAST_SAVING <= timing.saving < _CLEAR:  # memory may lie better by chance: once more
             old, new = (
                 session(data, threads=self._request.threads) for data in (self._data, model.SerializeToString())
@@ -332,6 +347,7 @@ class Search:
         timing: Timing,
     ) -> None:
         current.kept.append(group)
+        self._taken *= 1 - timing.saving
         self._runner, self._executed = verdict.runner, verdict.executed
         layers = dict.fromkeys(
             origin for rewrite in group for name in rewrite.replaces if (origin := self._origins.get(name))
@@ -368,6 +384,10 @@ class Search:
         if not verdict.refusal:
             step_path(Path(self._request.folder), len(self._steps), without=left_out).write_bytes(data)
         return verdict.refusal
+
+
+def _predicted(group: Sequence[Rewrite]) -> float:
+    return sum(rewrite.saving_ns for rewrite in group)
 
 
 def _applies(rewrite: Rewrite, known: Collection[str]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,14 +11,18 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from .affine import grouped, groups_of, pick
+from .affine import grouped, groups_of, pick, taps_of
 from .form import Array, Draft, Rewrite
 from .values import Values, late
 
 _LEAST_WEIGHTS, _LEAST_RANK = 64, 24
-_RANK_SHARE, _SINGULAR, _RANK_GAIN = 0.7, 2e-6, 0.85
+_RANK_SHARE, _SINGULAR, _RANK_GAIN = 0.7, 1e-5, 0.85
 """Ranks worth trying, as a share of the break-even; singular values that count as zero; multiplications that stay."""
 _TAP_GAIN = 0.9
+_BLOCKS = 0.5
+"""Share of weights that are not zero from which blocks are not looked for."""
+_CLOSE = 1e-5
+"""Largest error of a factored matrix, relative to its largest element."""
 _HALF_CLOSE = 5e-3
 """What float16 rounds, over several operators."""
 
@@ -73,14 +78,14 @@ class _Product:
 def weights(values: Values, deadline: float) -> list[Rewrite]:
     """Return rewrites of products by what their weights hold."""
     found = list[Rewrite]()
-    for index in range(len(values.graph.nodes)):
+    for index in values.dearest:
         if late(deadline):
             break
         product = _product(values, index)
         if product is None:
             found += values.attempt(_computed, values, index) or []
             continue
-        for search in (_blocks, _one_hot, _taps, _low_rank):
+        for search in (_blocks, _one_hot, _running_sum, _taps, _components, _low_rank, _separable):
             if rewrite := values.attempt(next, search(product), None):
                 found.append(rewrite)
                 break
@@ -91,7 +96,7 @@ def weights(values: Values, deadline: float) -> list[Rewrite]:
 
 def _computed(values: Values, index: int) -> list[Rewrite]:
     """Return rewrites of a product whose left side decides."""
-    return [*_permuted(values, index), *_lookup(values, index)]
+    return [*_permuted(values, index), *_from_left(values, index), *_lookup(values, index)][:1]
 
 
 def _product(values: Values, index: int) -> _Product | None:
@@ -154,19 +159,15 @@ def _taps(product: _Product) -> Iterator[Rewrite]:
     weight, spatial = product.weight, product.weight.ndim - 2
     if product.node.op_type != "Conv" or np.prod(weight.shape[2:]) == 1:
         return
-    used = np.abs(weight).max((0, 1)) > 0
-    if not used.any() or product.attributes.get("auto_pad", "NOTSET") != "NOTSET":
+    if product.attributes.get("auto_pad", "NOTSET") != "NOTSET" or not weight.any():
         return
     pads, dilations = product.numbers("pads", [0] * 2 * spatial), product.numbers("dilations", [1] * spatial)
     cuts, new_pads, new_dilations = list[slice](), [0] * 2 * spatial, list[int]()
-    for axis in range(spatial):
-        along = used.any(tuple(other for other in range(spatial) if other != axis))
-        first, last = int(along.argmax()), len(along) - 1 - int(along[::-1].argmax())
-        step = _step(along[first : last + 1])
-        cuts.append(slice(first, last + 1, step))
-        new_pads[axis] = pads[axis] - first * dilations[axis]
-        new_pads[axis + spatial] = pads[axis + spatial] - (len(along) - 1 - last) * dilations[axis]
-        new_dilations.append(dilations[axis] * step)
+    for axis, taps in enumerate(taps_of(weight)):
+        cuts.append(slice(taps.start, taps.stop, taps.step))
+        new_pads[axis] = pads[axis] - taps.start * dilations[axis]
+        new_pads[axis + spatial] = pads[axis + spatial] - (weight.shape[2 + axis] - taps.stop) * dilations[axis]
+        new_dilations.append(dilations[axis] * taps.step)
     small = weight[(slice(None), slice(None), *cuts)]
     if small.size > _TAP_GAIN * weight.size or min(new_pads) < 0:
         return
@@ -178,32 +179,17 @@ def _taps(product: _Product) -> Iterator[Rewrite]:
     yield product.rewrite(draft, "smaller kernel", 1 - small.size / weight.size)
 
 
-def _step(used: Array) -> int:
-    """Return how far apart the taps lie that are used."""
-    places = np.nonzero(used)[0]
-    step = int(np.gcd.reduce(places)) if len(places) > 1 else 1
-    return max(1, step)
-
-
 def _low_rank(product: _Product) -> Iterator[Rewrite]:
     """A matrix of a low rank is a product of two smaller ones."""
     matrix, node = product.matrix, product.node
     if matrix is None or min(matrix.shape) < _LEAST_RANK:
         return
     inputs, outputs = matrix.shape
-    most = int(_RANK_SHARE * inputs * outputs / (inputs + outputs))
-    exact = matrix.astype(np.float64)
-    sketch = exact @ np.random.default_rng(0).standard_normal((outputs, most + 1))
-    singular = np.linalg.svd(sketch, compute_uv=False)
-    if most + 1 > min(matrix.shape) or singular[-1] > _SINGULAR * singular[0]:
+    found = factored(matrix, int(_RANK_SHARE * inputs * outputs / (inputs + outputs)))
+    if found is None:
         return
-    left, singular, right = np.linalg.svd(exact, full_matrices=False)
-    rank = max(1, int((singular > _SINGULAR * singular[0]).sum()))
-    share = rank * (inputs + outputs) / (inputs * outputs)
-    if share > _RANK_GAIN:
-        return
-    root = np.sqrt(singular[:rank])
-    first, second = (left[:, :rank] * root).astype(matrix.dtype), (root[:, None] * right[:rank]).astype(matrix.dtype)
+    first, second = (side.astype(matrix.dtype) for side in found)
+    rank = len(second)
     draft = Draft(product.values.graph)
     if node.op_type == "Conv":
         around = product.weight.shape[2:]
@@ -217,7 +203,197 @@ def _low_rank(product: _Product) -> Iterator[Rewrite]:
         operator = "MatMul" if node.op_type == "MatMul" else "Gemm"
         beta: dict[str, Any] = {} if operator == "MatMul" else {"beta": product.attributes.get("beta")}
         draft.op(operator, made, draft.constant(second), *product.bias, to=product.value, **beta)
+    share = rank * (inputs + outputs) / (inputs * outputs)
     yield product.rewrite(draft, "low rank", 1 - share, f"rank {rank} of {inputs} x {outputs}")
+
+
+def factored(matrix: Array, most: int) -> tuple[Array, Array] | None:
+    """Return two factors of a matrix of a low rank; None if its rank is above a limit."""
+    exact, random = matrix.astype(np.float64), np.random.default_rng(0)
+    most = min(most, min(matrix.shape) - 1)
+    some = exact[np.ix_(*(random.permutation(size)[: most + 1] for size in matrix.shape))]
+    pivots = np.abs(np.diag(np.linalg.qr(some, mode="r"))) if some.size else np.zeros(1)
+    if pivots.min() > _SINGULAR * pivots.max():
+        return None  # some of its rows and columns alone have a larger rank
+    number = 8
+    while most > 0:
+        number = min(number, most + 1)
+        left, singular, _ = np.linalg.svd(exact @ random.standard_normal((exact.shape[1], number)), full_matrices=False)
+        rank = max(1, int((singular > _SINGULAR * singular[0]).sum()))
+        if rank < number:
+            second = left[:, :rank].T @ exact
+            error = np.abs(left[:, :rank] @ second - exact).max()
+            return (left[:, :rank], second) if error < _CLOSE * np.abs(exact).max() else None
+        if number > most:
+            return None
+        number *= 4
+    return None
+
+
+def _separable(product: _Product) -> Iterator[Rewrite]:
+    """A convolution whose weights have a low rank is one over rows, and one over columns or single pixels."""
+    weight, attributes = product.weight, product.attributes
+    if product.node.op_type != "Conv" or weight.ndim not in {3, 4} or np.prod(weight.shape[2:]) == 1:
+        return
+    if attributes.get("auto_pad", "NOTSET") != "NOTSET":
+        return
+    groups, alone = attributes.get("group", 1), weight.shape[1] == 1
+    options = list[tuple[int, Array, Array]]()
+    if alone and weight.ndim == 4:
+        options += _by_axes(weight)
+    if groups == 1 and not alone:
+        options += _across(weight)
+    least = min((option for option in options), key=lambda option: option[0], default=None)
+    if least is None or least[0] > _RANK_GAIN * weight.size:
+        return
+    cost, first, second = least
+    spatial = weight.ndim - 2
+    pads, draft = product.numbers("pads", [0] * 2 * spatial), Draft(product.values.graph)
+    made = product.x
+    for step, kernel in enumerate((first, second)):
+        own: dict[str, Any] = {"group": groups, "kernel_shape": list(kernel.shape[2:])}
+        real = [
+            kernel.shape[2 + axis] > 1 or (step == 1 and first.shape[2 + axis] == 1) for axis in range(spatial)
+        ]
+        for name, default in (("strides", 1), ("dilations", 1)):
+            given = product.numbers(name, [default] * spatial)
+            own[name] = [number if use else default for number, use in zip(given, real, strict=True)]
+        own["pads"] = [pad if real[place % spatial] else 0 for place, pad in enumerate(pads)]
+        inputs = [made, draft.constant(kernel, weight.dtype), *(product.bias if step else ())]
+        made = draft.op("Conv", *inputs, to=product.value if step else "", **own)
+    yield product.rewrite(draft, "separable kernel", 1 - cost / weight.size, f"{first.shape} and {second.shape}")
+
+
+def _by_axes(weight: Array) -> Iterator[tuple[int, Array, Array]]:
+    """Yield the weights of a kernel for each channel as rows and columns, with the number of weights."""
+    channels, _, high, wide = weight.shape
+    left, singular, right = np.linalg.svd(weight[:, 0].astype(np.float64), full_matrices=False)
+    rank = max(1, int((singular > _SINGULAR * singular[:, :1]).sum(1).max()))
+    rows = (left[:, :, :rank] * singular[:, None, :rank]).transpose(0, 2, 1).reshape(channels * rank, 1, high, 1)
+    yield rows.size + channels * rank * wide, rows, right[:, :rank].reshape(channels, rank, 1, wide)
+
+
+def _across(weight: Array) -> Iterator[tuple[int, Array, Array]]:
+    """Yield two convolutions that a dense one may be, with the number of weights."""
+    outputs, inputs, *sizes = weight.shape
+    last = len(sizes) - 1
+    for cut in range(len(sizes) + 1):  # kernel axes before the cut go with the inputs
+        if last == 0 and cut == 0:
+            continue
+        before, after = sizes[:cut], sizes[cut:]
+        order = [1, *range(2, 2 + cut), 0, *range(2 + cut, weight.ndim)]
+        matrix = weight.transpose(order).reshape(inputs * int(np.prod(before)), outputs * int(np.prod(after)))
+        most = int(_RANK_GAIN * weight.size / sum(matrix.shape))
+        if (found := factored(matrix, most)) is None:
+            continue
+        rank = len(found[1])
+        around = [1] * len(after)
+        first = found[0].T.reshape(rank, inputs, *before, *around)
+        second = np.moveaxis(found[1].reshape(rank, outputs, *[1] * len(before), *after), 0, 1)
+        yield first.size + second.size, first, second
+
+
+def _components(product: _Product) -> Iterator[Rewrite]:
+    """A product whose inputs and outputs fall into groups that do not read each other, in any order."""
+    matrix, node = product.matrix, product.node
+    if matrix is None or node.op_type == "Conv" or (matrix != 0).mean() > _BLOCKS:
+        return
+    inputs, outputs = matrix.shape
+    rows, columns = _connected(matrix != 0)
+    number = len(rows)
+    if number < 2 or len({len(row) for row in rows}) > 1 or len({len(column) for column in columns}) > 1:
+        return
+    blocks = np.stack([matrix[np.ix_(row, column)] for row, column in zip(rows, columns, strict=True)])
+    order, places = np.concatenate(rows), np.argsort(np.concatenate(columns))
+    shape, draft = product.values.shapes[product.x], Draft(product.values.graph)
+    made, last = product.x, len(shape) - 1
+    if not np.array_equal(order, np.arange(inputs)):
+        made = draft.op("Gather", made, draft.constant(order, np.int64), axis=last)
+    count = int(np.prod(shape[:-1]))
+    equal = not (blocks != blocks[:1]).any()
+    made = draft.reshape(made, (count, number, blocks.shape[1]))
+    if equal:
+        made = draft.op("MatMul", made, draft.constant(blocks[0]))
+    else:
+        made = draft.op("MatMul", draft.op("Transpose", made, perm=[1, 0, 2]), draft.constant(blocks))
+        made = draft.op("Transpose", made, perm=[1, 0, 2])
+    made = draft.reshape(made, (*shape[:-1], outputs))
+    if not np.array_equal(places, np.arange(outputs)):
+        made = draft.op("Gather", made, draft.constant(places, np.int64), axis=last)
+    if product.bias and product.bias[0]:
+        if product.attributes.get("beta", 1.0) != 1.0:
+            return
+        made = draft.op("Add", made, product.bias[0])
+    draft.finish(made, product.value)
+    yield product.rewrite(draft, "blocks", 1 - 1 / number, f"{number} blocks")
+
+
+def _connected(links: Array) -> tuple[list[Array], list[Array]]:
+    """Return the groups of rows and of columns that are linked; one group of each if a row or column has no links."""
+    rows, labels = np.arange(len(links)), np.zeros(0, np.int64)
+    if not links.any(0).all() or not links.any(1).all():
+        return [rows], [np.arange(links.shape[1])]
+    while not np.array_equal(labels, rows):
+        labels = rows
+        columns = np.where(links, rows[:, None], len(links)).min(0)
+        rows = np.where(links, columns[None], len(links)).min(1)
+    names = np.unique(rows)
+    return [np.nonzero(rows == name)[0] for name in names], [np.nonzero(columns == name)[0] for name in names]
+
+
+def _running(matrix: Array) -> tuple[float, int, int] | None:
+    """Return the factor, the direction and the exclusiveness of a triangle of equal numbers; None for any other."""
+    number = matrix.shape[0]
+    factor = matrix[matrix != 0][:1]
+    if matrix.shape != (number, number) or number < _LEAST_RANK or not factor.size:
+        return None
+    ones = np.ones((number, number), matrix.dtype) * factor
+    for reverse, exclusive in itertools.product((0, 1), (0, 1)):
+        triangle = np.tril(ones, -exclusive) if reverse else np.triu(ones, exclusive)
+        if np.array_equal(matrix, triangle):
+            return float(factor[0]), reverse, exclusive
+    return None
+
+
+def _running_sum(product: _Product) -> Iterator[Rewrite]:
+    """A product with a triangle of equal numbers is a running sum."""
+    node, matrix = product.node, product.matrix
+    if matrix is None or node.op_type != "MatMul" or (found := _running(matrix)) is None:
+        return
+    draft = Draft(product.values.graph)
+    _sum_along(draft, product.x, len(product.values.shapes[product.x]) - 1, found, product.value, matrix.dtype)
+    yield product.rewrite(draft, "running sum", 0.8)
+
+
+def _sum_along(
+    draft: Draft, x: str, axis: int, found: tuple[float, int, int], to: str, dtype: np.dtype[Any]
+) -> None:
+    factor, reverse, exclusive = found
+    made = draft.op("CumSum", x, draft.constant(axis, np.int64), reverse=reverse, exclusive=exclusive)
+    draft.finish(made if factor == 1 else draft.op("Mul", made, draft.constant(factor, dtype)), to)
+
+
+def _from_left(values: Values, index: int) -> Iterator[Rewrite]:
+    """A constant matrix on the left: a running sum, or a low rank."""
+    node = values.graph.nodes[index]
+    if node.op_type != "MatMul" or values.is_constant(node.input[1]):
+        return
+    matrix, shape = values.constant(node.input[0]), values.shapes.get(node.input[1], ())
+    if matrix is None or matrix.ndim != 2 or len(shape) < 2 or matrix.dtype.kind != "f":
+        return
+    draft, kind, share = Draft(values.graph), "", 0.0
+    if (sums := _running(matrix.T)) is not None:
+        _sum_along(draft, node.input[1], len(shape) - 2, sums, node.output[0], matrix.dtype)
+        kind, share = "running sum", 0.8
+    elif min(matrix.shape) >= _LEAST_RANK:
+        most = int(_RANK_SHARE * matrix.size / sum(matrix.shape))
+        if (found := factored(matrix, most)) is None:
+            return
+        made = draft.op("MatMul", draft.constant(found[1], matrix.dtype), node.input[1])
+        draft.op("MatMul", draft.constant(found[0], matrix.dtype), made, to=node.output[0])
+        kind, share = "low rank", 1 - len(found[1]) * sum(matrix.shape) / matrix.size
+    if kind:
+        yield draft.rewrite(f"weights: {kind}", node.output, [node.name], share * values.costs[index])
 
 
 def _permuted(values: Values, index: int) -> Iterator[Rewrite]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,9 @@ from onnx import helper, numpy_helper
 
 from ...models.subgraphs import plain_domain
 from .form import Array, Draft, Rewrite, RewriteGraph
+
+if TYPE_CHECKING:
+    from .generic import Generic
 
 _T = TypeVar("_T")
 
@@ -34,12 +37,19 @@ POINTWISE = frozenset({
 })  # fmt: skip
 """Operators that treat every element by itself."""
 
+MOVING = frozenset({
+    "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "SpaceToDepth", "Split",
+    "Squeeze", "Tile", "Transpose", "Unsqueeze",
+})  # fmt: skip
+"""Operators that put elements elsewhere, or copy them."""
+
 _SPECIAL = frozenset({
     "Celu", "Cos", "Div", "Elu", "Erf", "Exp", "FastGelu", "Gelu", "Log", "Mish", "QuickGelu", "Selu", "Sigmoid",
     "Sin", "Softplus", "Softsign", "Sqrt", "Tanh",
 })  # fmt: skip
 SLOW = frozenset({"Celu", "HardSwish", "Mish", "Pow", "Selu", "ThresholdedRelu"})
 """Pointwise operators without a fast kernel of their own."""
+_WAVES = frozenset({"Acos", "Asin", "Atan", "Cos", "Sin", "Tan"})
 
 _FREE = frozenset({"Flatten", "Identity", "Reshape", "Shape", "Size", "Squeeze", "Unsqueeze", "Dropout"})
 
@@ -75,6 +85,20 @@ def session(
     return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
 
+def recorder(model: onnx.ModelProto) -> Callable[[Feeds], dict[str, Array]]:
+    """Return a function that runs a model and returns its inputs and outputs by name."""
+    runner = session(model, optimised=False)
+    given = {value.name for value in model.graph.input}
+    names = [value.name for value in runner.get_outputs() if not any(kind in value.type for kind in _UNREADABLE)]
+
+    def record(feed: Feeds) -> dict[str, Array]:
+        own = {name: array for name, array in feed.items() if name in given}
+        found = zip(names, runner.run(names, own), strict=True)
+        return {**own, **{name: value for name, value in found if isinstance(value, np.ndarray)}}
+
+    return record
+
+
 def predicted_ns(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> float:  # noqa: PLR0911  # a table
     """Return roughly what a node takes on one core, in nanoseconds; only good for ranking."""
     shape = shapes.get(node.output[0]) if node.output else None
@@ -92,13 +116,21 @@ def predicted_ns(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) ->
         depthwise = size * float(np.prod(reads[1][2:])) * _TAP_NS if reads[1][1] == 1 else 0.0
         return 2 * _CALL_NS + size * taps / _MACS_PER_NS + size * _TAP_NS + depthwise
     if kind == "ConvTranspose" and reads[0] and reads[1]:
-        return 2 * _CALL_NS + float(np.prod(reads[0])) * float(np.prod(reads[1][1:])) / _MACS_PER_NS
+        columns = float(np.prod(reads[0])) / reads[0][1] * float(np.prod(reads[1][1:]))
+        return 2 * _CALL_NS + columns * reads[0][1] / _MACS_PER_NS + columns * _MOVED_NS
     if kind in {"FusedMatMul", "Gemm", "MatMul"} and reads[0] and reads[1]:
         depth = max(1.0, math.sqrt(math.prod(reads[0]) * math.prod(reads[1][-2:]) / max(size, 1.0)))
         rows = size / max(shape[-1] if shape else 1, 1)
         return _CALL_NS + size * depth / (_MACS_PER_NS if rows > 4 else _THIN_MACS_PER_NS) + size * _TAP_NS
+    if kind == "Einsum" and len(reads) == 2 and reads[0] and reads[1]:
+        depth = math.sqrt(math.prod(reads[0]) * math.prod(reads[1]) / max(size, 1.0))
+        moved = size + math.prod(reads[0]) + math.prod(reads[1])
+        return 4 * _CALL_NS + size * depth / _MACS_PER_NS + moved * _MOVED_NS
+    if kind in {"GRU", "LSTM", "RNN"} and len(reads) > 2 and reads[0] and reads[2]:
+        weights = float(np.prod(reads[1] or ())) + float(np.prod(reads[2]))
+        return float(np.prod(reads[0][:2])) * (weights / _THIN_MACS_PER_NS + _CALL_NS)
     if kind in POINTWISE:
-        return _CALL_NS + size * (_POWER_NS if kind in SLOW else _SPECIAL_NS if kind in _SPECIAL else _ELEMENT_NS)
+        return _CALL_NS + size * (_POWER_NS if kind in SLOW or kind in _WAVES else _SPECIAL_NS if kind in _SPECIAL else _ELEMENT_NS)
     return float(_CALL_NS + size * _MOVED_NS) + (float(np.prod(reads[0])) * _TAP_NS if reads and reads[0] else 0.0)
 
 
@@ -128,14 +160,8 @@ class Values:
         self.graph = graph
         self.runs: list[dict[str, Array]] = []
         self.refusals = list[str]()
-        made = [onnx.ValueInfoProto(name=name) for node in graph.nodes for name in node.output if name]
-        runner = session(graph.build((), made), optimised=False)
-        names = [value.name for value in runner.get_outputs() if not any(kind in value.type for kind in _UNREADABLE)]
-
-        def record(feed: Feeds) -> dict[str, Array]:
-            found = zip(names, runner.run(names, dict(feed)), strict=True)
-            return {**feed, **{name: value for name, value in found if isinstance(value, np.ndarray)}}
-
+        self.recordable = [onnx.ValueInfoProto(name=name) for node in graph.nodes for name in node.output if name]
+        record = recorder(graph.build((), self.recordable))
         for feed in feeds:
             self.runs.append(record(feed))
             if sum(value.nbytes for value in self.runs[-1].values()) * (len(self.runs) + 1) > _MOST_BYTES:
@@ -171,6 +197,13 @@ class Values:
         return value in self.dtypes and self.dtypes[value].kind == "f"
 
     @cached_property
+    def generic(self) -> Generic:
+        """What is equal whatever the input."""
+        from .generic import Generic
+
+        return Generic(self)
+
+    @cached_property
     def shape_only(self) -> frozenset[str]:
         """Values that depend on constants alone, and on shapes that do not change."""
         known = set(self.graph.constants)
@@ -198,6 +231,11 @@ class Values:
         """Return the inputs of a node that are not constant, each once."""
         return list(dict.fromkeys(name for name in node.input if name and not self.is_constant(name)))
 
+    @cached_property
+    def dearest(self) -> list[int]:
+        """Indices of all nodes, the most expensive first."""
+        return sorted(range(len(self.graph.nodes)), key=lambda index: -self.costs[index])
+
     def cost_of(self, indices: Collection[int]) -> float:
         """Return the predicted nanoseconds of some nodes."""
         return sum(self.costs[index] for index in indices)
@@ -211,6 +249,28 @@ class Values:
         """
         known = {**self.shapes, **shapes, **{name: array.shape for name, array in draft.constants.items()}}
         return sum(predicted_ns(node, known) for node in draft.nodes if node.op_type != "Identity")
+
+    def priced(self, draft: Draft, value: str, close: float = 5e-5) -> float | None:
+        """Return the predicted nanoseconds of new nodes; None if they compute another value than the recorded one.
+
+        Args:
+            draft: The new nodes, of which the last makes the value.
+            value: The value.
+            close: Largest difference relative to the largest element.
+        """
+        made = [name for node in draft.nodes for name in node.output if name]
+        new = set(made) | set(draft.constants)
+        reads = list(dict.fromkeys(
+            name for node in draft.nodes for name in node.input if name and name not in new and not self.is_constant(name)
+        ))  # fmt: skip
+        run = self.function(draft.nodes, {name: self.dtypes[name] for name in reads}, made, draft.constants)
+        shapes = dict[str, tuple[int, ...]]()
+        for own in self.runs[:2]:
+            found = dict(zip(made, run(*(own[name] for name in reads)), strict=True))
+            if found[value].dtype != own[value].dtype or apart(found[value], own[value]) > close:
+                return None
+            shapes = {name: array.shape for name, array in found.items()}
+        return self.cost_of_new(draft, {**shapes, **{name: self.runs[0][name].shape for name in reads}})
 
     def attempt(self, find: Callable[..., _T], *given: Any) -> _T | None:
         """Return what a search at one place finds; None if a part cannot be executed alone, noted in ``refusals``."""

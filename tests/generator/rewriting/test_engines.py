@@ -107,8 +107,91 @@ CASES = {
         "{m = MatMul(x, w) t = Tanh(m) y = Slice(t, b, e, a)}"), {"w": random(64, 64)},
     ),
     "channels that are multiplied by zeros": (
-        "demand", "zero weights", X + "{a = Conv<pads=[1,1,1,1]>(x, v) b = Relu(a) y = Conv(b, w)}",
+        "demand", "zero weights and channels", X + "{a = Conv<pads=[1,1,1,1]>(x, v) b = Relu(a) y = Conv(b, w)}",
         {"v": random(32, 8, 3, 3), "w": random(8, 32, 1, 1) * (np.arange(32) < 8)[None, :, None, None].astype("f")},
+    ),
+    "channels behind a gate of zeros": (
+        "demand", "zero weights and channels", X + "{a = Conv(x, v) b = Relu(a) c = Mul(b, g) y = Conv(c, w)}",
+        {"v": random(32, 8, 1, 1), "w": random(8, 32, 1, 1), "g": (np.arange(32) % 3 > 1)[:, None, None].astype("f")},
+    ),
+    "a batch of copies": (
+        "demand", "equal slices computed once",
+        "(float[1,8,16,16] x) => (float[1,8] y) <int64[4] n = {3, 1, 1, 1}>"
+        "{t = Tile(x, n) c = Conv(t, w) r = Relu(c) g = ReduceMean<axes=[2, 3], keepdims=0>(r)"
+        " y = ReduceMean<axes=[0]>(g)}", {"w": random(8, 8, 3, 3)},
+    ),
+    "filters that are equal": (
+        "demand", "equal slices computed once", X + "{c = Conv(x, w) y = Exp(c)}",
+        {"w": np.repeat(random(4, 8, 1, 1), 2, 0)},
+    ),
+    "tables that are expanded to every head": (
+        "demand", "equal slices computed once",
+        "(float[1,4,32,16] x, float[32,16] a) => (float[1,4,32,16] y) <int64[4] n = {1, 4, 32, 16}>"
+        "{e = Expand(a, n) c = Cos(e) y = Mul(x, c)}", {},
+    ),
+    "a direction that nobody reads": (
+        "demand", "only what is needed",
+        "(float[12,2,8] x) => (float[12,1,2,16] y) <int64[1] b = {1}, int64[1] e = {2}, int64[1] a = {1}>"
+        "{h, l, c = LSTM<hidden_size=16, direction=\"bidirectional\">(x, w, u) y = Slice(h, b, e, a)}",
+        {"w": random(2, 64, 8), "u": random(2, 64, 16, seed=1)},
+    ),
+    "linear attention in the wrong order": (
+        "products", "products in a cheaper order",
+        "(float[2,96,8] q, float[2,96,8] k, float[2,96,8] v) => (float[2,96,8] y) <float s = {0.1}>"
+        "{t = Transpose<perm=[0,2,1]>(k) a = MatMul(q, t) b = Mul(a, s) y = MatMul(b, v)}", {},
+    ),
+    "distances of pairs": (
+        "products", "sum of differences as products",
+        "(float[48,16] x) => (float[48,64] y) <int64[1] a = {1}, float two = {2}>"
+        "{e = Unsqueeze(x, a) d = Sub(e, c) p = Pow(d, two) y = ReduceSum<keepdims=0>(p, l)}",
+        {"c": random(1, 64, 16), "l": np.array([2])},
+    ),
+    "a transposed convolution by zeros in between": (
+        "affine", "convolution by phases",
+        "(float[1,8,12,12] x) => (float[1,4,24,24] y) <int64[6] r = {1, 8, 12, 1, 12, 1}, int64[4] s = {1, 8, 24, 24},"
+        " int64[12] p = {0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1}>"
+        "{a = Reshape(x, r) b = Pad(a, p) c = Reshape(b, s) y = Conv<pads=[1,1,1,1]>(c, w)}",
+        {"w": random(4, 8, 3, 3)},
+    ),
+    "a dilation by space to batch": (
+        "affine", "one dilated convolution",
+        "(float[1,8,12,12] x) => (float[1,8,12,12] y) <int64[8] p = {0, 0, 2, 2, 0, 0, 2, 2},"
+        " int64[6] r = {1, 8, 8, 2, 8, 2}, int64[4] s = {4, 8, 8, 8}, int64[6] t = {2, 2, 1, 8, 6, 6},"
+        " int64[4] u = {1, 8, 12, 12}>{a = Pad(x, p) b = Reshape(a, r) c = Transpose<perm=[3,5,0,1,2,4]>(b)"
+        " d = Reshape(c, s) e = Conv(d, w) f = Reshape(e, t) g = Transpose<perm=[2,3,4,0,5,1]>(f) y = Reshape(g, u)}",
+        {"w": random(8, 8, 3, 3)},
+    ),
+    "a depthwise kernel of rank one": (
+        "weights", "separable kernel", X + "{y = Conv<pads=[4,4,4,4], group=8>(x, w)}",
+        {"w": (random(8, 1, 9, 1) * random(8, 1, 1, 9, seed=1))},
+    ),
+    "a dense kernel of a low rank": (
+        "weights", "separable kernel", X + "{y = Conv<pads=[1,1,1,1]>(x, w)}",
+        {"w": np.einsum("or,ri,rhw->oihw", random(8, 2), random(2, 8), random(2, 3, 3)).astype("f")},
+    ),
+    "blocks in any order": (
+        "weights", "blocks", ROWS + "{y = MatMul(x, w)}",
+        {"w": (random(64, 64) * np.kron(np.eye(4), np.ones((16, 16))))[:, np.random.default_rng(0).permutation(64)]
+              .astype("f")},
+    ),
+    "a running sum by a triangle": (
+        "weights", "running sum", ROWS + "{y = MatMul(x, w)}", {"w": np.triu(np.ones((64, 64), "f"))},
+    ),
+    "overlapping frames before the work on each element": (
+        "order", "Gather last",
+        "(float[1,64,16] x) => (float[1,16,16,32] y) {g = Gather<axis=1>(x, i) m = MatMul(g, w) y = Tanh(m)}",
+        {"i": np.arange(16)[:, None] * 3 + np.arange(16), "w": random(16, 32)},
+    ),
+    "pairs of copies before a product": (
+        "order", "product before copies",
+        "(float[24,16] x) => (float[24,24,32] y) <int64[1] a = {1}, int64[1] o = {0}, int64[3] n = {24, 24, 16}>"
+        "{p = Unsqueeze(x, a) q = Unsqueeze(x, o) e = Expand(p, n) f = Expand(q, n) c = Concat<axis=2>(e, f)"
+        " m = MatMul(c, w) y = Relu(m)}", {"w": random(32, 32)},
+    ),
+    "convolutions between Transposes": (
+        "layout", "Transposes carried forward",
+        X + "{a = Conv(x, w) b = Transpose<perm=[0,2,3,1]>(a) c = Add(b, s) d = Tanh(c) e = Mul(b, d)"
+        " f = Transpose<perm=[0,3,1,2]>(e) y = Conv(f, w)}", {"w": random(8, 8, 1, 1), "s": random(8)},
     ),
     "pooling after a pointwise product": (
         "order", "GlobalAveragePool first",
@@ -274,6 +357,46 @@ def test_a_loop_with_a_known_number_of_rounds_is_written_out():
 
     assert "Loop" not in {node.op_type for node in changed.graph.node}
     assert_alike(model, changed, 1e-7)
+
+
+def test_a_scan_is_written_out():
+    model = model_of(
+        "(float[4,8] x, float[5,4,8] z) => (float[4,8] y, float[5,4,8] s)"
+        "{y, s = Scan<num_scan_inputs=1, body = b (float[4,8] h, float[4,8] i) => (float[4,8] g, float[4,8] k)"
+        "{g = Add(h, i) k = Tanh(g)}>(x, z)}"
+    )
+    values = values_of(model)
+
+    (found,) = loops(values)
+    changed = values.graph.build([found])
+
+    assert "Scan" not in {node.op_type for node in changed.graph.node}
+    assert_alike(model, changed, 1e-7)
+
+
+def test_a_branch_that_is_always_taken_is_the_only_one():
+    model = model_of(
+        "(float[4,8] x) => (float[4,8] y) <bool c = {1}>"
+        "{y = If(c) <then_branch = t () => (float[4,8] g) {g = Tanh(x)}, else_branch = e () => (float[4,8] g)"
+        "{g = Exp(x)}>}"
+    )
+    values = values_of(model)
+
+    (found,) = loops(values)
+
+    assert_alike(model, values.graph.build([found]), 1e-7)
+
+
+def test_what_a_relu_makes_equal_is_not_equal_whatever_the_input():
+    model = model_of(
+        "(float[4,64] x) => (float[4,32] y) {a = MatMul(x, w) b = Add(a, c) r = Relu(b) y = Exp(r)}",
+        w=random(64, 32), c=np.where(np.arange(32) < 16, -1e3, 0).astype("f"),
+    )  # fmt: skip
+    values = values_of(model)
+
+    assert not values.runs[0]["r"][:, :16].any()
+    assert "r" not in values.generic.copies
+    assert not len(values.generic.zeros("r", 1))
 
 
 def test_a_late_engine_finds_nothing():
