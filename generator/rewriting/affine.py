@@ -251,9 +251,13 @@ class _Probe:
             return None
         if not self._heavy and len(self._gone) < 3:
             return None
-        times = [after // before if after > before else 1 for before, after in zip(self._from[2:], self._to[2:], strict=True)]
+        times = [
+            after // before if after > before else 1 for before, after in zip(self._from[2:], self._to[2:], strict=True)
+        ]
         sizes = zip(self._from[2:], self._to[2:], times, strict=True)
-        if any(after < 1 or after > before * number or (number > 1 and after % before) for before, after, number in sizes):
+        if any(
+            after < 1 or after > before * number or (number > 1 and after % before) for before, after, number in sizes
+        ):
             return None
         if np.prod(times) > _MOST_PHASES:
             return None
@@ -271,7 +275,9 @@ class _Probe:
         shapes = {node.output[0]: self._from for node in draft.nodes if node.op_type == "Slice"}
         (convolution,) = (node for node in draft.nodes if node.op_type == "Conv")
         dilated = any(max(attribute.ints) > 1 for attribute in convolution.attribute if attribute.name == "dilations")
-        kind = "convolution by phases" if max(self._times) > 1 else "one dilated convolution" if dilated else _CONVOLUTION
+        kind = (
+            "convolution by phases" if max(self._times) > 1 else "one dilated convolution" if dilated else _CONVOLUTION
+        )
         return self._accepted(draft, kind, shapes)
 
     def _phase(self, times: Sequence[int]) -> None:

@@ -164,7 +164,13 @@ class Generic:
         for node in reversed(self._values.graph.nodes):
             name = node.output[0]
             array = self.runs[0].get(name)
-            if array is None or len(node.output) > 1 or array.dtype.kind not in "fiub" or not _LEAST <= array.size <= _MOST or self._values.is_constant(name):
+            if (
+                array is None
+                or len(node.output) > 1
+                or array.dtype.kind not in "fiub"
+                or not _LEAST <= array.size <= _MOST
+                or self._values.is_constant(name)
+            ):
                 continue
             axes = {
                 axis: first
@@ -197,7 +203,9 @@ class Generic:
         if not np.isfinite(scale):
             return None
         random = np.random.default_rng(4)
-        prints = sum(rows @ random.standard_normal(rows.shape[1]).astype(rows.dtype) for rows in slices)
+        prints = np.zeros(size)
+        for rows in slices:
+            prints = prints + rows @ random.standard_normal(rows.shape[1]).astype(rows.dtype)
         order = np.argsort(prints, kind="stable")
         limit = _CLOSE * (scale + 1e-30) * np.sqrt(slices[0].shape[1])
         starts = np.concatenate([[True], np.diff(prints[order]) > limit])
@@ -235,23 +243,22 @@ class Generic:
 
 def _bounds(node: onnx.NodeProto, given: list[Array | None]) -> tuple[float, float]:
     numbers = iter(given)
-    low, high = (
-        next(numbers) if len(node.input) > slot and node.input[slot] else None for slot in (1, 2)
-    )
+    low, high = (next(numbers) if len(node.input) > slot and node.input[slot] else None for slot in (1, 2))
     return (-np.inf if low is None else float(low), np.inf if high is None else float(high))
 
 
 def _rows(array: Array, axis: int) -> Array:
     """Return the slices along an axis as rows of numbers."""
     kind = np.float64 if array.dtype.kind in "fiu" and array.itemsize > 4 else np.float32
-    return np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1).astype(kind)
+    rows: Array = np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1).astype(kind)
+    return rows
 
 
 def _prints(feeds: Sequence[Feeds], name: str, axis: int) -> bool:
     """Whether an input has equal slices along an axis in all feeds."""
     size = feeds[0][name].shape[axis]
     rows = np.concatenate([_rows(feed[name], axis) for feed in feeds], 1)
-    return size > 1 and len(np.unique(rows, axis=0)) < size
+    return size > 1 and bool(len(np.unique(rows, axis=0)) < size)
 
 
 def _sampled(array: Array, axis: int) -> Array:

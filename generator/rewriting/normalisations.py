@@ -1,7 +1,8 @@
 """Normalisations by value: whatever computes a softmax or a normalisation becomes the fused operator.
 
 A region that reads one value of its own shape and reduces on the way is evaluated on numbers of three sizes, and
-compared with Softmax, or with ``_NORMALISATIONS`` if doubling what it reads changes nothing. Scale and shift come from a regression, epsilon from the constants of the region.
+compared with Softmax, or with ``_NORMALISATIONS`` if doubling what it reads changes nothing. Scale and shift come
+from a regression, epsilon from the constants of the region.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Candidates are runs of operators that each read one value. Both orders are compu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -167,7 +167,7 @@ def _needed_for(values: Values, end: int, region: Sequence[int]) -> list[int]:
 
 
 def _by_parts(values: Values, index: int) -> Rewrite | None:
-    """Return the product with a Concat as a sum of products, where parts are constant or copies of something smaller."""
+    """Return the product with a Concat as a sum of products, if parts are constant or copies of smaller values."""
     graph, node, attributes = values.graph, values.graph.nodes[index], values.graph.attributes[index]
     maker = graph.maker(node.input[0]) if node.input else None
     weight = values.constant(node.input[1]) if len(node.input) > 1 else None
@@ -175,14 +175,8 @@ def _by_parts(values: Values, index: int) -> Rewrite | None:
         return None
     shape = values.shapes[node.input[0]]
     axis = graph.attributes[graph.producer[node.input[0]]]["axis"] % len(shape)
-    if node.op_type == "Conv":
-        plain = attributes.get("group", 1) == 1 and not any(attributes.get("pads") or ()) and axis == 1
-        summed = 1 if plain and np.prod(weight.shape[2:]) == 1 and set(attributes.get("strides") or [1]) == {1} else -1
-    elif node.op_type == "Gemm":
-        summed = -1 if attributes.get("transA") or attributes.get("alpha", 1.0) != 1.0 else int(attributes.get("transB", 0))
-    else:
-        summed = 0 if node.op_type == "MatMul" and weight.ndim == 2 else -1
-    if summed < 0 or (node.op_type != "Conv" and axis != len(shape) - 1):
+    summed = _summed_axis(node, attributes, weight, axis, len(shape))
+    if summed is None:
         return None
     draft, offset, whole, sums = Draft(graph), 0, list[tuple[str, Array]](), list[str]()
     for name in maker.input:
@@ -219,8 +213,26 @@ def _by_parts(values: Values, index: int) -> Rewrite | None:
     after = values.priced(draft, node.output[0])
     if after is None or after > _CHEAPER * before:
         return None
-    names = graph.names([graph.producer[node.input[0]], index])
-    return draft.rewrite("order: product before copies", [node.output[0]], names, before - after, f"{len(maker.input)} parts")
+    gone = graph.names([graph.producer[node.input[0]], index])
+    return draft.rewrite(
+        "order: product before copies", [node.output[0]], gone, before - after, f"{len(maker.input)} parts"
+    )
+
+
+def _summed_axis(
+    node: onnx.NodeProto, attributes: Mapping[str, Any], weight: Array, axis: int, rank: int
+) -> int | None:
+    """Return the axis of the weights along which a product sums, if that is an axis of its first input; else None."""
+    if node.op_type == "Conv":
+        plain = attributes.get("group", 1) == 1 and not any(attributes.get("pads") or ()) and axis == 1
+        single = np.prod(weight.shape[2:]) == 1 and set(attributes.get("strides") or [1]) == {1}
+        return 1 if plain and single else None
+    if axis != rank - 1:
+        return None
+    if node.op_type == "Gemm":
+        plain = not attributes.get("transA") and attributes.get("alpha", 1.0) == 1.0
+        return int(attributes.get("transB", 0)) if plain else None
+    return 0 if node.op_type == "MatMul" and weight.ndim == 2 else None
 
 
 def _smaller(values: Values, draft: Draft, name: str, axis: int) -> tuple[str, onnx.NodeProto | None] | None:

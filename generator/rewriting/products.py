@@ -93,9 +93,7 @@ class _Reader:
         if index is None or constant is not None or depth > self.depth or not self.values.is_float(name):
             return leaf
         node = self.values.graph.nodes[index]
-        if node.domain not in {"", "ai.onnx"} or any(
-            read not in self.values.shapes for read in node.input if read
-        ):
+        if node.domain not in {"", "ai.onnx"} or any(read not in self.values.shapes for read in node.input if read):
             return leaf
         found = self._node(index, node, axes, depth + 1)
         if found is None:
@@ -267,7 +265,9 @@ class _Writer:
     def _size(self, letters: str) -> float:
         return prod(self._sizes[letter] for letter in letters)
 
-    def order(self, sides: tuple[str, ...], fixed: tuple[bool, ...], result: str) -> tuple[float, list[tuple[int, int]]]:
+    def order(
+        self, sides: tuple[str, ...], fixed: tuple[bool, ...], result: str
+    ) -> tuple[float, list[tuple[int, int]]]:
         """Return the predicted nanoseconds of the cheapest order of pairs, and the pairs.
 
         Args:

@@ -281,9 +281,7 @@ def _loop(values: Values, index: int, node: onnx.NodeProto) -> Rewrite | None:
         states = outputs[1 : 1 + len(states)]
         for scan, name in zip(scans, outputs[1 + len(states) :], strict=True):
             scan.append(name)
-    done = [
-        writer.draft.op("Identity", state, to=to) for state, to in zip(states, node.output, strict=False) if to
-    ]
+    done = [writer.draft.op("Identity", state, to=to) for state, to in zip(states, node.output, strict=False) if to]
     stacks = zip(scans, node.output[len(states) :], strict=False)
     done += [writer.stack(scan, 0, output) for scan, output in stacks if output]
     kind = "repetition: loop written out"
@@ -303,7 +301,9 @@ def _scan(values: Values, index: int, node: onnx.NodeProto) -> Rewrite | None:
     writer, scans = _Rounds(values, body), list[list[str]]()
     for count in range(rounds):
         rows = [
-            writer.draft.op("Gather", name, writer.draft.constant(rounds - 1 - count if way else count, np.int64), axis=axis)
+            writer.draft.op(
+                "Gather", name, writer.draft.constant(rounds - 1 - count if way else count, np.int64), axis=axis
+            )
             for name, axis, way in zip(read, axes, ways, strict=True)
         ]
         outputs = writer.write([*kept, *rows])

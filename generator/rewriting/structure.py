@@ -252,9 +252,7 @@ def _separable(product: _Product) -> Iterator[Rewrite]:
     made = product.x
     for step, kernel in enumerate((first, second)):
         own: dict[str, Any] = {"group": groups, "kernel_shape": list(kernel.shape[2:])}
-        real = [
-            kernel.shape[2 + axis] > 1 or (step == 1 and first.shape[2 + axis] == 1) for axis in range(spatial)
-        ]
+        real = [kernel.shape[2 + axis] > 1 or (step == 1 and first.shape[2 + axis] == 1) for axis in range(spatial)]
         for name, default in (("strides", 1), ("dilations", 1)):
             given = product.numbers(name, [default] * spatial)
             own[name] = [number if use else default for number, use in zip(given, real, strict=True)]
@@ -361,16 +359,15 @@ def _running_sum(product: _Product) -> Iterator[Rewrite]:
     if matrix is None or node.op_type != "MatMul" or (found := _running(matrix)) is None:
         return
     draft = Draft(product.values.graph)
-    _sum_along(draft, product.x, len(product.values.shapes[product.x]) - 1, found, product.value, matrix.dtype)
+    made = _sum_along(draft, product.x, len(product.values.shapes[product.x]) - 1, found, matrix.dtype)
+    draft.finish(made, product.value)
     yield product.rewrite(draft, "running sum", 0.8)
 
 
-def _sum_along(
-    draft: Draft, x: str, axis: int, found: tuple[float, int, int], to: str, dtype: np.dtype[Any]
-) -> None:
+def _sum_along(draft: Draft, x: str, axis: int, found: tuple[float, int, int], dtype: np.dtype[Any]) -> str:
     factor, reverse, exclusive = found
     made = draft.op("CumSum", x, draft.constant(axis, np.int64), reverse=reverse, exclusive=exclusive)
-    draft.finish(made if factor == 1 else draft.op("Mul", made, draft.constant(factor, dtype)), to)
+    return made if factor == 1 else draft.op("Mul", made, draft.constant(factor, dtype))
 
 
 def _from_left(values: Values, index: int) -> Iterator[Rewrite]:
@@ -383,7 +380,7 @@ def _from_left(values: Values, index: int) -> Iterator[Rewrite]:
         return
     draft, kind, share = Draft(values.graph), "", 0.0
     if (sums := _running(matrix.T)) is not None:
-        _sum_along(draft, node.input[1], len(shape) - 2, sums, node.output[0], matrix.dtype)
+        draft.finish(_sum_along(draft, node.input[1], len(shape) - 2, sums, matrix.dtype), node.output[0])
         kind, share = "running sum", 0.8
     elif min(matrix.shape) >= _LEAST_RANK:
         most = int(_RANK_SHARE * matrix.size / sum(matrix.shape))

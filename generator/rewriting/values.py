@@ -130,7 +130,9 @@ def predicted_ns(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) ->
         weights = float(np.prod(reads[1] or ())) + float(np.prod(reads[2]))
         return float(np.prod(reads[0][:2])) * (weights / _THIN_MACS_PER_NS + _CALL_NS)
     if kind in POINTWISE:
-        return _CALL_NS + size * (_POWER_NS if kind in SLOW or kind in _WAVES else _SPECIAL_NS if kind in _SPECIAL else _ELEMENT_NS)
+        return _CALL_NS + size * (
+            _POWER_NS if kind in SLOW or kind in _WAVES else _SPECIAL_NS if kind in _SPECIAL else _ELEMENT_NS
+        )
     return float(_CALL_NS + size * _MOVED_NS) + (float(np.prod(reads[0])) * _TAP_NS if reads and reads[0] else 0.0)
 
 
@@ -260,9 +262,8 @@ class Values:
         """
         made = [name for node in draft.nodes for name in node.output if name]
         new = set(made) | set(draft.constants)
-        reads = list(dict.fromkeys(
-            name for node in draft.nodes for name in node.input if name and name not in new and not self.is_constant(name)
-        ))  # fmt: skip
+        named = [name for node in draft.nodes for name in node.input if name and name not in new]
+        reads = [name for name in dict.fromkeys(named) if not self.is_constant(name)]
         run = self.function(draft.nodes, {name: self.dtypes[name] for name in reads}, made, draft.constants)
         shapes = dict[str, tuple[int, ...]]()
         for own in self.runs[:2]:

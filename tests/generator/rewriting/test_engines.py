@@ -116,9 +116,9 @@ CASES = {
     ),
     "a batch of copies": (
         "demand", "equal slices computed once",
-        "(float[1,8,16,16] x) => (float[1,8] y) <int64[4] n = {3, 1, 1, 1}>"
+        ("(float[1,8,16,16] x) => (float[1,8] y) <int64[4] n = {3, 1, 1, 1}>"
         "{t = Tile(x, n) c = Conv(t, w) r = Relu(c) g = ReduceMean<axes=[2, 3], keepdims=0>(r)"
-        " y = ReduceMean<axes=[0]>(g)}", {"w": random(8, 8, 3, 3)},
+        " y = ReduceMean<axes=[0]>(g)}"), {"w": random(8, 8, 3, 3)},
     ),
     "filters that are equal": (
         "demand", "equal slices computed once", X + "{c = Conv(x, w) y = Exp(c)}",
@@ -126,39 +126,39 @@ CASES = {
     ),
     "tables that are expanded to every head": (
         "demand", "equal slices computed once",
-        "(float[1,4,32,16] x, float[32,16] a) => (float[1,4,32,16] y) <int64[4] n = {1, 4, 32, 16}>"
-        "{e = Expand(a, n) c = Cos(e) y = Mul(x, c)}", {},
+        ("(float[1,4,32,16] x, float[32,16] a) => (float[1,4,32,16] y) <int64[4] n = {1, 4, 32, 16}>"
+        "{e = Expand(a, n) c = Cos(e) y = Mul(x, c)}"), {},
     ),
     "a direction that nobody reads": (
         "demand", "only what is needed",
-        "(float[12,2,8] x) => (float[12,1,2,16] y) <int64[1] b = {1}, int64[1] e = {2}, int64[1] a = {1}>"
-        "{h, l, c = LSTM<hidden_size=16, direction=\"bidirectional\">(x, w, u) y = Slice(h, b, e, a)}",
+        ("(float[12,2,8] x) => (float[12,1,2,16] y) <int64[1] b = {1}, int64[1] e = {2}, int64[1] a = {1}>"
+        "{h, l, c = LSTM<hidden_size=16, direction=\"bidirectional\">(x, w, u) y = Slice(h, b, e, a)}"),
         {"w": random(2, 64, 8), "u": random(2, 64, 16, seed=1)},
     ),
     "linear attention in the wrong order": (
         "products", "products in a cheaper order",
-        "(float[2,96,8] q, float[2,96,8] k, float[2,96,8] v) => (float[2,96,8] y) <float s = {0.1}>"
-        "{t = Transpose<perm=[0,2,1]>(k) a = MatMul(q, t) b = Mul(a, s) y = MatMul(b, v)}", {},
+        ("(float[2,96,8] q, float[2,96,8] k, float[2,96,8] v) => (float[2,96,8] y) <float s = {0.1}>"
+        "{t = Transpose<perm=[0,2,1]>(k) a = MatMul(q, t) b = Mul(a, s) y = MatMul(b, v)}"), {},
     ),
     "distances of pairs": (
         "products", "sum of differences as products",
-        "(float[48,16] x) => (float[48,64] y) <int64[1] a = {1}, float two = {2}>"
-        "{e = Unsqueeze(x, a) d = Sub(e, c) p = Pow(d, two) y = ReduceSum<keepdims=0>(p, l)}",
+        ("(float[48,16] x) => (float[48,64] y) <int64[1] a = {1}, float two = {2}>"
+        "{e = Unsqueeze(x, a) d = Sub(e, c) p = Pow(d, two) y = ReduceSum<keepdims=0>(p, l)}"),
         {"c": random(1, 64, 16), "l": np.array([2])},
     ),
     "a transposed convolution by zeros in between": (
         "affine", "convolution by phases",
-        "(float[1,8,12,12] x) => (float[1,4,24,24] y) <int64[6] r = {1, 8, 12, 1, 12, 1}, int64[4] s = {1, 8, 24, 24},"
+        ("(float[1,8,12,12] x) => (float[1,4,24,24] y) <int64[6] r = {1, 8, 12, 1, 12, 1}, int64[4] s = {1, 8, 24, 24},"
         " int64[12] p = {0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1}>"
-        "{a = Reshape(x, r) b = Pad(a, p) c = Reshape(b, s) y = Conv<pads=[1,1,1,1]>(c, w)}",
+        "{a = Reshape(x, r) b = Pad(a, p) c = Reshape(b, s) y = Conv<pads=[1,1,1,1]>(c, w)}"),
         {"w": random(4, 8, 3, 3)},
     ),
     "a dilation by space to batch": (
         "affine", "one dilated convolution",
-        "(float[1,8,12,12] x) => (float[1,8,12,12] y) <int64[8] p = {0, 0, 2, 2, 0, 0, 2, 2},"
+        ("(float[1,8,12,12] x) => (float[1,8,12,12] y) <int64[8] p = {0, 0, 2, 2, 0, 0, 2, 2},"
         " int64[6] r = {1, 8, 8, 2, 8, 2}, int64[4] s = {4, 8, 8, 8}, int64[6] t = {2, 2, 1, 8, 6, 6},"
         " int64[4] u = {1, 8, 12, 12}>{a = Pad(x, p) b = Reshape(a, r) c = Transpose<perm=[3,5,0,1,2,4]>(b)"
-        " d = Reshape(c, s) e = Conv(d, w) f = Reshape(e, t) g = Transpose<perm=[2,3,4,0,5,1]>(f) y = Reshape(g, u)}",
+        " d = Reshape(c, s) e = Conv(d, w) f = Reshape(e, t) g = Transpose<perm=[2,3,4,0,5,1]>(f) y = Reshape(g, u)}"),
         {"w": random(8, 8, 3, 3)},
     ),
     "a depthwise kernel of rank one": (
@@ -184,9 +184,9 @@ CASES = {
     ),
     "pairs of copies before a product": (
         "order", "product before copies",
-        "(float[24,16] x) => (float[24,24,32] y) <int64[1] a = {1}, int64[1] o = {0}, int64[3] n = {24, 24, 16}>"
+        ("(float[24,16] x) => (float[24,24,32] y) <int64[1] a = {1}, int64[1] o = {0}, int64[3] n = {24, 24, 16}>"
         "{p = Unsqueeze(x, a) q = Unsqueeze(x, o) e = Expand(p, n) f = Expand(q, n) c = Concat<axis=2>(e, f)"
-        " m = MatMul(c, w) y = Relu(m)}", {"w": random(32, 32)},
+        " m = MatMul(c, w) y = Relu(m)}"), {"w": random(32, 32)},
     ),
     "convolutions between Transposes": (
         "layout", "Transposes carried forward",
