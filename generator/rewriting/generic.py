@@ -205,7 +205,8 @@ class Generic:
         random = np.random.default_rng(4)
         prints = np.zeros(size)
         for rows in slices:
-            prints = prints + rows @ random.standard_normal(rows.shape[1]).astype(rows.dtype)
+            weights = np.asarray(random.standard_normal(rows.shape[1]), dtype=rows.dtype)
+            prints = prints + rows @ weights
         order = np.argsort(prints, kind="stable")
         limit = _CLOSE * (scale + 1e-30) * np.sqrt(slices[0].shape[1])
         starts = np.concatenate([[True], np.diff(prints[order]) > limit])
@@ -269,4 +270,5 @@ def _sampled(array: Array, axis: int) -> Array:
     chosen = array.reshape(before, array.shape[axis], after)[rows, :, columns].astype(np.float64)
     chosen = np.nan_to_num(chosen, posinf=1e30, neginf=-1e30).clip(-1e30, 1e30)
     prints: Array = random.standard_normal(_SAMPLES) @ chosen
-    return prints / (np.abs(prints).max() + 1e-30)
+    relative: Array = prints / (np.abs(prints).max() + 1e-30)
+    return relative

@@ -197,8 +197,8 @@ def _by_parts(values: Values, index: int) -> Rewrite | None:
     if whole:
         names = [name for name, _ in whole]
         joined = names[0] if len(names) == 1 else draft.op("Concat", *names, axis=axis)
-        sums.insert(0, draft.op(node.op_type, joined, draft.constant(np.concatenate([part for _, part in whole], summed)),
-                                **attributes))  # fmt: skip
+        weights = draft.constant(np.concatenate([part for _, part in whole], summed))
+        sums.insert(0, draft.op(node.op_type, joined, weights, **attributes))
     total = sums[0]
     for other in sums[1:]:
         total = draft.op("Add", total, other)
