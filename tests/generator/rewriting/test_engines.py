@@ -259,7 +259,7 @@ CASES = {
         {"g": random(64), "b": random(64)},
     ),
     "a product by letters": (
-        "products", "Einsum as MatMul", ("(float[2,8,4,16] q, float[2,8,4,16] k) => (float[2,4,8,8] y)"
+        "products", "Einsum as MatMul", ("(float[2,64,4,64] q, float[2,64,4,64] k) => (float[2,4,64,64] y)"
         '{y = Einsum<equation="bqhd,bkhd->bhqk">(q, k)}'), {},
     ),
     "a product by broadcasting": (
