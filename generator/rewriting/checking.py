@@ -167,28 +167,27 @@ def _varied(array: npt.NDArray[Any], usual: npt.NDArray[Any], seed: int) -> npt.
     return made
 
 
-Executed = Counter[tuple[object, ...]]
-"""How often the runtime executes each operator, told apart by attributes and shapes of constants."""
+Executed = Counter[int]
+"""Number of executed operators by attributes, shapes of constants, and everything that they are computed from."""
 
 
 def loaded(model: bytes, *, threads: int) -> tuple[Any, Executed]:
-    """Load a model, and return what the runtime executes of it, too."""
+    """Load a model, and return it with the operators that the runtime executes."""
     with tempfile.TemporaryDirectory(prefix="dlbricks-executed-") as name:
         path = Path(name) / "executed.onnx"
         runner = session(model, threads=threads, write=path)
         if not path.exists():
             return runner, Counter()
         graph = onnx.load(path).graph
-    shapes = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
-    return runner, Counter(
-        (
-            node.domain,
-            node.op_type,
-            tuple(sorted(repr((attribute.name, _attribute(attribute))) for attribute in node.attribute)),
-            tuple(shapes.get(value) for value in node.input),
-        )
-        for node in graph.node
-    )
+    marks: dict[str, object] = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    found: Executed = Counter()
+    for node in graph.node:
+        attributes = tuple(sorted(repr((attribute.name, _attribute(attribute))) for attribute in node.attribute))
+        read = tuple(marks.get(value, value) for value in node.input)
+        mark = hash((node.domain, node.op_type, attributes, read))
+        found[mark] += 1
+        marks.update({value: (mark, slot) for slot, value in enumerate(node.output) if value})
+    return runner, found
 
 
 def _attribute(attribute: onnx.AttributeProto) -> object:
@@ -203,7 +202,7 @@ class Verdict:
         error: Largest difference of an output, relative to its largest value.
         refusal: Why the model does not compute the same; empty if it does.
         runner: The loaded model; None if it was refused.
-        executed: What the runtime executes of it, see ``executed``.
+        executed: Its executed operators.
     """
 
     error: float

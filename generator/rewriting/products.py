@@ -351,6 +351,10 @@ class _Writer:
         summed = [letter for letter in both if letter not in needed]
         batch = [letter for letter in both if letter in needed]
         rows, columns = [letter for letter in a if letter not in b], [letter for letter in b if letter not in a]
+        if _moved(b, batch, columns, summed) + _moved(a, batch, summed, rows) < (
+            _moved(a, batch, rows, summed) + _moved(b, batch, summed, columns)
+        ):
+            (one, a), (two, b), rows, columns = (two, b), (one, a), columns, rows
         if not summed or (not rows and not columns):
             return self._elementwise((one, a), (two, b), needed)
         left = self._arranged(one, a, (batch, rows, summed))
@@ -383,7 +387,12 @@ class _Writer:
             key = "turned", value, letters, wanted
             if key not in self._known:
                 order = [letters.index(letter) for letter in wanted]
-                self._known[key] = self.draft.op("Transpose", value, perm=order)
+                array = self.draft.constants.get(value)
+                self._known[key] = (
+                    self.draft.op("Transpose", value, perm=order)
+                    if array is None
+                    else self.draft.constant(np.ascontiguousarray(array.transpose(order)))
+                )
             value = self._known[key]
         batch, *others = groups
         if all(len(group) == 1 for group in others) and len(batch) <= 2:
@@ -391,6 +400,11 @@ class _Writer:
         lead = [self._sizes[letter] for letter in batch]
         lead = lead if len(lead) <= 2 else [prod(lead)]
         return self.draft.reshape(value, [*lead, *(prod(self._sizes[letter] for letter in group) for group in others)])
+
+
+def _moved(letters: str, *groups: Sequence[str]) -> bool:
+    """Return True if an operand needs a Transpose for axes in these groups."""
+    return letters != "".join(letter for group in groups for letter in group)
 
 
 def products(values: Values, deadline: float) -> list[Rewrite]:

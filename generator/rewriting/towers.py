@@ -18,12 +18,15 @@ from .values import POINTWISE, Values
 _GAIN = 0.15
 """Predicted share that is saved: weights are read once."""
 _LEAST_SHARE = 0.02
-_MOST_MEMBERS = 16
+_MOST_MEMBERS = 128
 _APART = frozenset({
     "AveragePool", "BatchNormalization", "Conv", "Flatten", "GlobalAveragePool", "GlobalMaxPool",
     "InstanceNormalization", "MaxPool",
 })  # fmt: skip
 """Operators that treat each index of axis 0 by itself."""
+
+_PARTS = frozenset({"Gather", "Slice", "Split"})
+"""Operators with parts of one value as outputs: parts of one shape count as inputs of the same kind."""
 
 _Members = tuple[str, ...]
 """Values of one mark."""
@@ -57,8 +60,9 @@ def _groups(values: Values) -> list[tuple[int, ...]]:
             ("constant", name) if values.is_constant(name) else ("value", marks.get(name, -1)) for name in node.input
         )
         key = node.op_type, node.domain, repr(sorted(graph.attributes[index].items())), inputs
+        parts = node.op_type in _PARTS and inputs[0][0] == "value"
         for slot, name in enumerate(node.output):
-            marks[name] = numbered((key, slot))
+            marks[name] = numbered((inputs[0], values.shapes.get(name)) if parts else (key, slot))
         found[key].append(index)
     members = [tuple(indices) for indices in found.values() if 1 < len(indices) <= _MOST_MEMBERS]
     return sorted(members, key=lambda indices: indices[-1])
