@@ -40,7 +40,7 @@ def order(values: Values, deadline: float) -> list[Rewrite]:
     for index in values.dearest:
         if late(deadline):
             break
-        for search in (_swapped, _delayed, _by_parts, _undone, _before_choice, _broadcast, _separable, _averaged):
+        for search in _SEARCHES:
             if rewrite := values.attempt(search, values, index):
                 found.append(rewrite)
     return found
@@ -100,7 +100,8 @@ def _delayed(values: Values, index: int) -> Rewrite | None:
     """Return the rewrite that copies the result of a region, in place of what the region reads."""
     graph, copier = values.graph, values.graph.nodes[index]
     x, copied = _only(values, copier), copier.output[0]
-    if x is None or copier.op_type not in _COPYING | {"Gather"} or not values.is_float(copied):
+    doubled = copier.op_type == "Concat" and len(set(copier.input)) == 1
+    if x is None or not (doubled or copier.op_type in _COPYING | {"Gather"}) or not values.is_float(copied):
         return None
     if np.prod(values.shapes[copied]) * _SMALLER < np.prod(values.shapes[x]) or x != copier.input[0]:
         return None
@@ -444,3 +445,77 @@ def _averaged(values: Values, index: int) -> Rewrite | None:
     draft.op("Conv", node.input[0], filters, group=channels, to=node.output[0], **own)
     saving_ns = float(np.prod(values.shapes[node.output[0]])) * float(np.prod(sizes))
     return draft.rewrite("order: average as a convolution", node.output, [node.name], saving_ns)
+
+
+def _chosen_first(values: Values, index: int) -> Rewrite | None:  # noqa: PLR0911  # one reason each
+    """Return the product of chosen columns, for columns that an input chooses after the product."""
+    graph, last = values.graph, values.graph.nodes[index]
+    if last.op_type != "Gather" or values.is_constant(last.input[1]) or len(values.shapes.get(last.input[1], ())) != 1:
+        return None
+    rank = len(values.shapes[last.input[0]])
+    nodes, name, value = list[int](), last.input[0], last.output[0]
+    if graph.attributes[index].get("axis", 0) % rank != rank - 1:
+        return None
+    draft, summand = Draft(graph), ""
+    while True:
+        place = graph.producer.get(name)
+        if place is None or len(graph.readers[name]) != 1 or name in graph.wanted:
+            return None
+        nodes.append(place)
+        node = graph.nodes[place]
+        constants = [read for read in node.input if values.is_constant(read)]
+        if len(node.input) != 2 or len(constants) != 1:
+            return None
+        other = next(read for read in node.input if read not in constants)
+        if node.op_type == "MatMul" and constants[0] == node.input[1] and len(values.shapes[constants[0]]) == 2:
+            break
+        if node.op_type != "Add" or summand or len(values.shapes[constants[0]]) != 1:
+            return None
+        summand, name = constants[0], other
+    columns = draft.op("Gather", constants[0], last.input[1], axis=1)
+    made = draft.op("MatMul", other, columns)
+    if summand:
+        made = draft.op("Add", made, draft.op("Gather", summand, last.input[1], axis=0))
+    draft.finish(made, value)
+    before, after = values.cost_of([*nodes, index]), values.priced(draft, value)
+    if after is None or after > _CHEAPER * before or before < _LEAST_SHARE * values.total_ns:
+        return None
+    names = graph.names([*nodes, index])
+    return draft.rewrite("order: columns chosen before the product", [value], names, before - after)
+
+
+def _together(values: Values, index: int) -> Rewrite | None:
+    """Return one sum or product with a constant, for several one after the other."""
+    graph, last = values.graph, values.graph.nodes[index]
+    if last.op_type not in {"Add", "Mul"}:
+        return None
+    nodes, constants, x = list[int](), list[Array](), last.output[0]
+    while (place := graph.producer.get(x)) is not None and graph.nodes[place].op_type == last.op_type:
+        node = graph.nodes[place]
+        fixed = [values.constant(read) for read in node.input]
+        if (
+            sum(array is not None for array in fixed) != 1
+            or (nodes and len(graph.readers[x]) != 1)
+            or (nodes and x in graph.wanted)
+        ):
+            break
+        nodes.append(place)
+        constants.append(next(array for array in fixed if array is not None))
+        x = next(read for read, array in zip(node.input, fixed, strict=True) if array is None)
+    if len(nodes) < 2 or values.shapes.get(x) != values.shapes[last.output[0]]:
+        return None
+    whole = constants[0]
+    for array in constants[1:]:
+        whole = whole + array if last.op_type == "Add" else whole * array
+    draft = Draft(graph)
+    draft.finish(draft.op(last.op_type, x, draft.constant(whole)), last.output[0])
+    before, after = values.cost_of(nodes), values.priced(draft, last.output[0])
+    if after is None or after > _CHEAPER * before:
+        return None
+    kind = f"order: constants of {last.op_type} together"
+    return draft.rewrite(kind, [last.output[0]], graph.names(nodes), before - after, f"{len(nodes)} constants")
+
+
+_SEARCHES = (
+    _swapped, _delayed, _by_parts, _undone, _before_choice, _broadcast, _separable, _averaged, _chosen_first, _together,
+)  # fmt: skip

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from dlbricks.generator.rewriting.checking import computes_the_same
+from dlbricks.generator.rewriting.checking import computes_the_same, loaded
 from dlbricks.generator.rewriting.engines import ENGINES
 from dlbricks.generator.rewriting.form import Rewrite, RewriteGraph
 from dlbricks.generator.rewriting.repetition import loops
@@ -295,6 +295,31 @@ CASES = {
         {"w": random(8, 64) / 4, "u": random(16, 64) / 4, "b": random(64) / 4,
          "h0": np.zeros((1, 16), np.float32), "m0": np.zeros((1, 16), np.float32)},
     ),
+    "a doubled batch": (
+        "order", "Concat last", ("(float[1,8,32,32] x, float[2,8,32,32] z) => (float[2,8,32,32] y)"
+        "{d = Concat<axis=0>(x, x) c = Conv<pads=[1,1,1,1]>(d, w) r = Relu(c) y = Mul(r, z)}"),
+        {"w": random(8, 8, 3, 3)},
+    ),
+    "columns that an input chooses": (
+        "order", "columns chosen before the product", ("(float[32,64] x, int64[6] k) => (float[32,6] y)"
+        "{m = MatMul(x, w) b = Add(m, c) y = Gather<axis=1>(b, k)}"), {"w": random(64, 512), "c": random(512)},
+    ),
+    "three masks": (
+        "order", "constants of Add together", ("(float[4,64,64] x) => (float[4,64,64] y)"
+        "{a = Add(x, p) b = Add(a, q) y = Add(b, r)}"),
+        {"p": random(4, 64, 64), "q": random(64, 64), "r": random(1, 64, 64)},
+    ),
+    "a constant product by broadcasting": (
+        "products", "broadcast sum as MatMul", ("(float[512,1,8] x) => (float[512,160] y)"
+        "{t = Transpose<perm=[0,2,1]>(x) m = Mul(t, w) y = ReduceSum<keepdims=0>(m, s)}"),
+        {"w": random(512, 8, 160), "s": np.array([1])},
+    ),
+    "the same layers on parts of a value": (
+        "towers", "one batch", ("(float[4,64] x) => (float[4,64] y)"
+        "{a, b, c, d = Split<axis=0>(x) "
+        + " ".join(f"m{n} = MatMul({n}, w) r{n} = Relu(m{n}) o{n} = MatMul(r{n}, v)" for n in "abcd")
+        + " y = Concat<axis=0>(oa, ob, oc, od)}"), {"w": random(64, 256), "v": random(256, 64)},
+    ),
 }  # fmt: skip
 """By what is written: the engine, what it recognises, the graph and its weights."""
 
@@ -412,3 +437,16 @@ def kinds() -> Iterator[str]:
 
 def test_every_engine_is_tested_but_for_the_witnesses():
     assert set(ENGINES) - set(kinds()) == {"witnesses"}
+
+
+def test_executed_graphs_differ_if_operators_have_another_order():
+    """Both graphs have the same operators, attributes and shapes of constants."""
+    graph = "(float[1,8,16,16] x) => (float[1,8,32,32] y) <float[4] s = {1, 1, 2, 2}>"
+    before = model_of(graph + '{a = Resize<mode="nearest">(x, , s) y = Conv(a, w)}', w=random(8, 8, 1, 1))
+    after = model_of(graph + '{a = Conv(x, w) y = Resize<mode="nearest">(a, , s)}', w=random(8, 8, 1, 1))
+
+    (_, first), (_, second), (_, again) = (
+        loaded(model.SerializeToString(), threads=1) for model in (before, after, before)
+    )
+
+    assert first == again != second
