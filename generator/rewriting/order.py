@@ -516,6 +516,54 @@ def _together(values: Values, index: int) -> Rewrite | None:
     return draft.rewrite(kind, [last.output[0]], graph.names(nodes), before - after, f"{len(nodes)} constants")
 
 
+def _tabled(values: Values, index: int) -> Rewrite | None:
+    """Return a look-up in a table of results, for layers that read rows of a constant table one by one."""
+    graph, look_up = values.graph, values.graph.nodes[index]
+    table = values.constant(look_up.input[0]) if look_up.op_type == "Gather" else None
+    rows = values.shapes.get(look_up.output[0], ())
+    if table is None or table.ndim != 2 or graph.attributes[index].get("axis", 0) != 0 or len(rows) < 2:
+        return None
+    inside, last = {look_up.output[0]}, index
+    for place in range(index + 1, len(graph.nodes)):
+        node = graph.nodes[place]
+        reads = values.computed(node)
+        if not reads or not inside.issuperset(reads) or len(node.output) > 1 or not _is_by_rows(values, place, rows):
+            continue
+        inside.add(node.output[0])
+        last = place
+    value = graph.nodes[last].output[0]
+    width = values.shapes[value][-1]
+    if last == index or not values.is_float(value) or table.shape[0] * width > _LARGEST_MOVE:
+        return None
+    members = [place for place in range(index + 1, last + 1) if graph.nodes[place].output[0] in inside]
+    run = values.function([graph.nodes[place] for place in members], {look_up.output[0]: table.dtype}, [value])
+    made = run(table.reshape((1,) * (len(rows) - 2) + table.shape))[0].reshape(table.shape[0], width)
+    draft = Draft(graph)
+    draft.finish(draft.op("Gather", draft.constant(made), look_up.input[1], axis=0), value)
+    gone = graph.removable(members, value)
+    before, after = values.cost_of(gone), values.priced(draft, value)
+    if after is None or after > _CHEAPER * before or before < _LEAST_SHARE * values.total_ns:
+        return None
+    names = graph.names(gone)
+    return draft.rewrite("order: layers applied to the table", [value], names, before - after, f"{len(gone)} layers")
+
+
+def _is_by_rows(values: Values, place: int, rows: Sequence[int]) -> bool:
+    """Return True for an operator that treats each row along the last axis by itself."""
+    node, rank = values.graph.nodes[place], len(rows)
+    shape = values.shapes.get(node.output[0], ())
+    if shape[:-1] != tuple(rows[:-1]):
+        return False
+    constants = [values.shapes[read] for read in node.input if read and values.is_constant(read)]
+    if node.op_type in POINTWISE:
+        return all(len(other) < 2 or max(other[:-1]) == 1 for other in constants)
+    if node.op_type == "MatMul":
+        return len(constants) == 1 and len(constants[0]) == 2 and not values.is_constant(node.input[0])
+    axis = values.graph.attributes[place].get("axis", -1)
+    return node.op_type in {"LayerNormalization", "LogSoftmax", "Softmax"} and axis % rank == rank - 1
+
+
 _SEARCHES = (
+    _tabled,
     _swapped, _delayed, _by_parts, _undone, _before_choice, _broadcast, _separable, _averaged, _chosen_first, _together,
 )  # fmt: skip

@@ -35,6 +35,8 @@ _STEEP, _FLAT = 1e4, 1e-6
 _FEW = 60
 """Samples on which they are searched."""
 
+_CHOOSING = frozenset({"GatherND", "NonZero", "ScatterND"})
+"""Operators that boolean indexing is written with: together they treat every element by itself."""
 _LEAST_FINITE = 0.9
 _MOST_NODES, _MOST_BY_CHANNEL = 24, 3
 
@@ -355,7 +357,9 @@ def pointwise(values: Values, deadline: float) -> list[Rewrite]:
     search = _Search(values)
 
     def allowed(index: int) -> bool:
-        return graph.nodes[index].op_type in POINTWISE
+        node = graph.nodes[index]
+        maker = graph.maker(node.input[0]) if node.op_type == "Transpose" else None
+        return node.op_type in POINTWISE | _CHOOSING or (maker is not None and maker.op_type == "NonZero")
 
     for last in reversed(range(len(graph.nodes))):
         if late(deadline):

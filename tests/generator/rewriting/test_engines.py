@@ -320,6 +320,15 @@ CASES = {
         + " ".join(f"m{n} = MatMul({n}, w) r{n} = Relu(m{n}) o{n} = MatMul(r{n}, v)" for n in "abcd")
         + " y = Concat<axis=0>(oa, ob, oc, od)}"), {"w": random(64, 256), "v": random(256, 64)},
     ),
+    "layers on rows of a table": (
+        "order", "layers applied to the table", ("(int64[2,64] x) => (float[2,64,48] y)"
+        "{e = Gather<axis=0>(t, x) m = MatMul(e, w) b = Add(m, c) y = Relu(b)}"),
+        {"t": random(9, 32), "w": random(32, 48), "c": random(48)},
+    ),
+    "a leaky ramp by boolean indexing": (
+        "pointwise", "LeakyRelu", (X + "<float z = {0}, float k = {0.2}>"
+        "{n = Less(x, z) i = NonZero(n) t = Transpose(i) g = GatherND(x, t) m = Mul(g, k) y = ScatterND(x, t, m)}"), {},
+    ),
 }  # fmt: skip
 """By what is written: the engine, what it recognises, the graph and its weights."""
 
