@@ -46,7 +46,7 @@ def margin(half: float, value: float | None = None) -> str:
         return f"{half:.0f}"
     decimals = max(0, 1 - math.floor(math.log10(half)))
     if value is not None:
-        decimals = max(min(decimals, _decimals(value)), -math.floor(math.log10(half)))
+        decimals = max(_decimals(value), -math.floor(math.log10(half)))
     return f"{half:,.{decimals}f}"
 
 

@@ -86,7 +86,7 @@ def test_a_finding_is_shown_with_evidence_remedy_and_proof(reported: Reported, f
     text = Page(reported.page("branches", findings={"branches": (finding,)})).text
 
     assert "Proven: A bias is added" in text
-    assert "0.400 ± 0.10 ms" in text  # proven
+    assert "0.400 ± 0.100 ms" in text  # proven
     assert "0.500" not in text  # predicted: a trial knows better
     for words in (*finding.evidence, finding.remedy.text, finding.remedy.code, "improved.onnx"):
         assert words in text
