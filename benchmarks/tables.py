@@ -241,7 +241,7 @@ _CHECKS: Sequence[tuple[str, str, str, Callable[[Result], str]]] = (
 
 
 def _headline(folder: Path) -> str:
-    """The executed graph at one thread, as the README has it."""
+    """Return the figures of the executed graph at one thread for the README."""
     (found,) = (
         one
         for one in accuracies(folder)

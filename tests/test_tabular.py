@@ -111,5 +111,5 @@ def test_what_every_function_returns_has_the_same_habits(name: str) -> None:
 
 @pytest.mark.parametrize("thing", [None, "report", 1.5, [1, 2]])
 def test_what_is_no_report_is_refused(thing: Any) -> None:
-    with pytest.raises(UsageError, match="is no report"):
+    with pytest.raises(UsageError, match="is not a result of dlbricks"):
         dlbricks.to_markdown(thing)

@@ -1,7 +1,7 @@
 """Affine by impulses: a region that is affine in one value collapses to one operator with computed weights.
 
-Which operator it is shows by what impulses become: a move of elements, a factor for each channel, a convolution, or a
-product with a matrix. Random numbers then check the result, which must be predicted to cost less.
+The responses to impulses show the operator: a move of elements, a factor for each channel, a convolution, or a product
+with a matrix. Random numbers then check the result, and its predicted cost must be lower.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _AFFINE = frozenset({
 _SUMS = frozenset({"Add", "Concat", "Mean", "Sub", "Sum"})
 _HEAVY = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
 _WIDENING = frozenset({"ConvTranspose", "Pad", "Resize", "Upsample"})
-"""Operators before or in place of a product that add to what it multiplies."""
+"""Operators that count as work, next to products."""
 _SCALING = frozenset({"Add", "BatchNormalization", "Div", "Identity", "Mul", "Sub"})
 _EITHER = frozenset({"Einsum", "Gemm", "MatMul", "Mul"})
-"""Operators that are affine in any one input, where the others are constant."""
+"""Operators that are affine in any one input, if the others are constant."""
 
 _LEAST_SHARE, _CHEAPER = 0.005, 0.985
 _ONE_PRODUCT = 0.97
@@ -38,7 +38,7 @@ _LARGEST_KERNEL, _LARGEST_MATRIX, _LARGEST_MOVE, _MOST_PROBES = 49, 1 << 24, 1 <
 _MOST_PHASES = 16
 _CONVOLUTION = "one convolution"
 _CLOSE = 5e-5
-"""Largest relative difference between a region and what it collapses to, on random numbers."""
+"""Largest relative difference between a region and its replacement, on random numbers."""
 
 
 def affine(values: Values, deadline: float) -> list[Rewrite]:
@@ -77,7 +77,7 @@ def affine(values: Values, deadline: float) -> list[Rewrite]:
 
 
 def _is_affine(values: Values, index: int) -> bool:  # noqa: PLR0911  # one reason each
-    """Whether a node is affine in what it reads that is not constant."""
+    """Return True if a node is affine in its computed inputs."""
     graph, node = values.graph, values.graph.nodes[index]
     kind = node.op_type
     if kind not in _AFFINE or node.domain not in {"", "ai.onnx"} or not values.is_float(node.output[0]):
@@ -97,14 +97,14 @@ def _is_affine(values: Values, index: int) -> bool:  # noqa: PLR0911  # one reas
 
 
 def _is_one_product(values: Values, indices: Sequence[int]) -> bool:
-    """Whether one product takes nearly all that some nodes take, so that one operator would take as much."""
+    """Return True if one product takes nearly all of the nodes' time, so that one operator would not be faster."""
     heavy = [index for index in indices if values.graph.nodes[index].op_type in _HEAVY]
     widened = any(values.graph.nodes[index].op_type in _WIDENING for index in indices)
     return len(heavy) == 1 and not widened and values.costs[heavy[0]] > _ONE_PRODUCT * values.cost_of(indices)
 
 
 def _goes_on(values: Values, value: str, allowed: Sequence[bool]) -> bool:
-    """Whether the only reader of a value scales it further, so that the larger region is tried instead."""
+    """Return True if the only reader of a value scales it again, so that the larger region is tried instead."""
     graph = values.graph
     readers = graph.readers.get(value, [])
     if len(readers) != 1 or value in graph.wanted or not allowed[readers[0]]:
@@ -152,14 +152,14 @@ class _Kernel:
 
 
 class _Probe:
-    """Finds the one operator that an affine region is.
+    """The search for the operator that an affine region is equal to.
 
     Args:
         values: The graph.
         region: The region, which reads one value.
-        value: What it computes.
+        value: Its result.
         gone: The nodes that it would replace.
-        deadline: When to give up.
+        deadline: End of the search.
     """
 
     def __init__(self, values: Values, region: Region, value: str, gone: Sequence[int], deadline: float) -> None:
@@ -178,7 +178,7 @@ class _Probe:
         self._times: tuple[int, ...] = ()
 
     def rewrite(self) -> Rewrite | None:
-        """Return the rewrite; None if the region is none of these, or if it saves nothing."""
+        """Return the rewrite; None if no operator fits or nothing is saved."""
         if not self._image.size or self._image.shape != self._to or not np.isfinite(self._image).all():
             return None
         options: tuple[Callable[[], Rewrite | None], ...] = (
@@ -192,7 +192,7 @@ class _Probe:
         return None
 
     def _at(self, array: Array) -> Array:
-        """Return what the region makes of an array, less what it makes of zeros."""
+        """Return the region's result for an array, minus its result for zeros."""
         return self._folded(self._part(array)[0].astype(np.float64)) - self._base
 
     def _accepted(self, draft: Draft, kind: str, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Rewrite | None:
@@ -281,7 +281,7 @@ class _Probe:
         return self._accepted(draft, kind, shapes)
 
     def _phase(self, times: Sequence[int]) -> None:
-        """Look at each of several results for one place of the input as a channel of its own."""
+        """Treat each of several results for one place of the input as a separate channel."""
         self._times = tuple(times)
         self._base, self._to = self._folded(self._base), self._folded(self._base).shape
 
@@ -296,13 +296,13 @@ class _Probe:
         return made.reshape(batch, channels * int(np.prod(self._times)), *made.shape[2 + rank :])
 
     def _copies(self, filters: Array) -> bool:
-        """Whether all phases are equal: then copies behind a smaller convolution are cheaper."""
+        """Return True if all phases are equal: copies after a smaller convolution are then cheaper."""
         phases = int(np.prod(self._times))
         split = filters.reshape(-1, phases, *filters.shape[1:])
         return phases > 1 and bool(np.abs(split - split[:, :1]).max() < 1e-6 * np.abs(filters).max())
 
     def _unfolded(self, draft: Draft, made: str) -> str:
-        """Write what puts the channels of the phases side by side; return its name."""
+        """Write the moves that interleave the channels of the phases; return the result's name."""
         batch, channels, *sizes = self._to
         rank, phases = len(sizes), int(np.prod(self._times))
         if phases == 1:
@@ -316,7 +316,7 @@ class _Probe:
         return draft.reshape(made, (batch, channels // phases, *whole))
 
     def _reach(self) -> _Kernel | None:
-        """Return how far the inputs of one output lie apart, by one impulse for each phase of the strides."""
+        """Return the spread of the inputs of one output, by one impulse for each phase of the strides."""
         before, after = self._from[2:], self._to[2:]
         strides = tuple(max(1, round(size / small)) for size, small in zip(before, after, strict=True))
         random = np.random.default_rng(3)
@@ -363,7 +363,7 @@ class _Probe:
         return filters
 
     def _places(self, kernel: _Kernel, phase: Sequence[int]) -> list[tuple[int, ...]]:
-        """Return places of impulses whose images lie inside and apart from each other."""
+        """Return places of impulses with separate images inside the result."""
         axes = []
         for axis, (begin, stride) in enumerate(zip(phase, kernel.strides, strict=True)):
             apart_by = (kernel.size[axis] // stride + 1) * stride
@@ -452,7 +452,7 @@ def _narrowed(array: Array, scale: float) -> Array:
 
 
 def move(draft: Draft, where: Array, shape: Sequence[int], x: str, value: str) -> str | None:
-    """Write the one operator that puts elements where they are; return its kind, None if there is none."""
+    """Write one operator that moves elements to their places; return its kind, None if no operator does."""
     places = np.arange(int(np.prod(shape))).reshape(shape)
     if where.shape == places.shape and np.array_equal(where, places):
         draft.op("Identity", x, to=value)
@@ -478,7 +478,7 @@ def move(draft: Draft, where: Array, shape: Sequence[int], x: str, value: str) -
 
 
 def pick(draft: Draft, x: str, index: Array, axis: int, *, to: str = "") -> str:
-    """Add the selection of some indices along an axis: a Slice where they are evenly spaced, else a Gather."""
+    """Add the selection of some indices along an axis: a Slice for evenly spaced ones, else a Gather."""
     steps = np.unique(np.diff(index))
     if len(index) > 1 and len(steps) == 1 and steps[0] > 0:
         bounds = (index[0], index[-1] + 1, axis, steps[0])

@@ -1,7 +1,7 @@
-"""Attention by value: whatever computes softmax(scale Q K^T + mask) V of split heads becomes one operator.
+"""Attention by value: any spelling of softmax(scale Q K^T + mask) V of split heads becomes one operator.
 
-Queries, keys and values are looked for among the recorded values upstream by what they hold, so that the order of
-splitting, transposing and scaling does not matter.
+The contents of recorded values identify queries, keys and values, so that the order of splitting, transposing and
+scaling does not matter.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Channels of convolutions, padded with zeros to a multiple of what the runtime's kernels take at once.
+"""Channels of convolutions, padded with zeros to a multiple that the runtime's kernels process at once.
 
-A convolution that makes more channels makes zeros in them. What reads them has zeros for them in its weights, so that
-whatever operators on single channels make of zeros in between does not count as long as it is finite. A convolution
-stays as it is if something reads its channels that has no place for more of them.
+A convolution with more channels computes zeros in them. Its readers have zero weights for them, so that finite results
+of operators in between do not count. A convolution stays unchanged if a reader cannot take more channels.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from .form import Array, Draft, Rewrite
 from .values import POINTWISE, Values, late
 
 _Mask = npt.NDArray[np.bool_]
-"""One for each channel of a padded value: whether it is one of the model's own."""
+"""For each channel of a padded value: True for the model's own channels."""
 
 _MULTIPLES = (16, 8)
 _NOT_FINITE = frozenset({"Div", "Exp", "Log", "Pow", "Reciprocal", "Sqrt"})
@@ -88,7 +87,7 @@ def _follow(values: Values, wide: set[int], multiple: int) -> _Padded:
 
 
 def _passed(values: Values, index: int, masks: Mapping[str, _Mask]) -> _Mask | None:
-    """Return the channels that a node hands on; none if it reads them all, None if it cannot read them."""
+    """Return the channels that a node passes on; empty if it consumes all, None if it cannot read them."""
     node, graph = values.graph.nodes[index], values.graph
     shape = values.shapes.get(node.output[0])
     if node.domain not in {"", "ai.onnx"} or shape is None or any(node.output[1:]):
@@ -121,7 +120,7 @@ def _through_pointwise(values: Values, node: onnx.NodeProto, masks: Mapping[str,
 
 
 def _across(shape: Sequence[int], rank: int) -> int:
-    """Return the size along the channels of what a value is broadcast to."""
+    """Return the size along the channels after broadcasting a value."""
     place = 1 - rank + len(shape)
     return shape[place] if place >= 0 else 1
 
@@ -199,7 +198,7 @@ def _written(values: Values, padded: _Padded, multiple: int) -> Rewrite:
 
 
 _Room = tuple[int, _Mask, float]
-"""Axis along which a constant gets more room, the mask, and what the room holds."""
+"""Axis along which a constant is padded, the mask, and the padding's number."""
 
 
 def _rooms(

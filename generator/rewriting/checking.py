@@ -1,4 +1,4 @@
-"""Whether a changed model computes the same, and whether it is faster: inputs, the model's own noise, quick timing.
+"""Compare a changed model with the original: outputs on several inputs, the model's own noise, quick timing.
 
 Runs inside the search process only.
 """
@@ -28,13 +28,13 @@ from .form import Rewrite
 from .values import Feeds, Values, apart, session
 
 _SCALES = (1.0, 1.0, 3.0, 30.0)
-"""What floating-point inputs are multiplied by in each set of inputs: typical, typical, scaled, wide."""
+"""Factors of floating-point inputs in each set of inputs: typical, typical, scaled, wide."""
 
 _RECORDED = 3
-"""Sets of inputs whose interior values are recorded; the wide ones only count for the outputs."""
+"""Number of input sets with recorded interior values; the wide ones only count for the outputs."""
 
 _SHAPES = 3
-"""Dynamic dimensions that are changed alone, besides all of them together."""
+"""Number of dynamic dimensions that are changed alone, in addition to all together."""
 
 _JITTER = 1e-6
 """Relative change of inputs that shows how far a model amplifies rounding errors."""
@@ -54,7 +54,7 @@ class Subject:
         path: Its file.
         model: The model with its weights; dynamic dimensions stay dynamic.
         overridable: Constants that a caller could override, since they are inputs of the file as well.
-        is_external: Whether weights are in files of their own.
+        is_external: Weights are in separate files.
         feeds: Sets of inputs at the measured shape.
         other_feeds: Sets of inputs at a second shape; empty for static models.
     """
@@ -196,7 +196,7 @@ def _attribute(attribute: onnx.AttributeProto) -> object:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a check says.
+    """The result of a check.
 
     Attributes:
         error: Largest difference of an output, relative to its largest value.
@@ -213,7 +213,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class _Reference:
-    """One set of inputs with the outputs of the original, and what they may differ by."""
+    """One set of inputs with the outputs of the original and their tolerance."""
 
     feeds: Feeds
     outputs: Sequence[Any]
@@ -265,12 +265,12 @@ class Checker:
 
     @property
     def second_shape(self) -> bool:
-        """Whether a second shape is compared."""
+        """True if a second shape is compared."""
         return self.other is not None
 
     @property
     def noise(self) -> float:
-        """The model's own noise: what its outputs differ by without the runtime's optimiser, or after a tiny change."""
+        """The model's own noise: difference of its outputs without the runtime's optimiser, or after a tiny change."""
         return max(reference.noise for reference in self._references)
 
     @property
@@ -335,7 +335,7 @@ def _largest(own: Sequence[Any], other: Sequence[Any]) -> float:
 
 
 def computes_the_same(values: Values, rewrite: Rewrite) -> bool:
-    """Whether the nodes of a rewrite compute the recorded values from the recorded values upstream."""
+    """Return True if the nodes of a rewrite compute the recorded values from the recorded values upstream."""
     made = {name for node in rewrite.nodes for name in node.output}
     reads = {name for node in rewrite.nodes for name in node.input if name} - made - set(rewrite.constants)
     reads -= set(values.graph.constants)
@@ -364,10 +364,10 @@ def computes_the_same(values: Values, rewrite: Rewrite) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """What a change saves, by a quick look inside one process.
+    """The saving of a change, by a quick look inside one process.
 
     Attributes:
-        saving: Median share that is saved.
+        saving: Median saving as a share.
         low: Lower end of its 95 % interval.
         high: Upper end.
         before_ms: Median latency before.
@@ -418,7 +418,7 @@ class Alternation:
 
 
 def compare(before: Any, after: Any, feeds: Feeds, *, threads: int, budget_s: float, longer: int = 3) -> Timing:
-    """Return what one loaded model saves of another, by a quick look; an unclear one takes longer."""
+    """Return the saving of one loaded model over another by a quick look; an unclear one takes longer."""
     begun = time.perf_counter()
     turns = Alternation(before, after, feeds, threads=threads)
     found = _sampled(turns, begun + budget_s)
@@ -456,7 +456,7 @@ class Race:
         dims: As ``Request``.
         threads: Threads of the runtime.
         budget_s: Seconds for all samples.
-        seed: Number of the process: it decides in which order files are loaded, and so where they lie in memory.
+        seed: Number of the process: it decides the order of loading, and so the place of files in memory.
     """
 
     path: str
@@ -473,7 +473,7 @@ Samples = tuple[tuple[tuple[float, float], ...], ...]
 
 
 _MOST_BALLAST = 1 << 20
-"""Bytes that are allocated between two models at most, so that they lie elsewhere in each process."""
+"""Maximum bytes that are allocated between two models, so that their place in memory differs between processes."""
 
 
 def race(asked: Race) -> Samples:

@@ -18,6 +18,7 @@ import onnx
 
 from .affine import pick
 from .form import Array, Draft, Rewrite
+from .generic import generic_of
 from .values import POINTWISE, Values, late
 
 Indices = npt.NDArray[np.int64]
@@ -36,7 +37,7 @@ class _Part:
 
     Attributes:
         wants: Demand of each input, by its slot.
-        keeps: What of the output is computed.
+        keeps: Computed part of the output.
         write: Writes the node: draft, node, inputs by slot, name of the output. None: a copy of the node.
     """
 
@@ -91,17 +92,17 @@ class _Node:
         }
 
     def rows(self, weight: Array, axis: int, channels: int) -> Indices | None:
-        """Return which inputs a weight multiplies by anything but zero; None if nearly all.
+        """Return the inputs that a weight multiplies by anything but zero; None if nearly all.
 
         Args:
             weight: The weight, with the inputs along the first axis.
-            axis: Axis of the data along which they lie.
+            axis: Axis of the inputs in the data.
             channels: Their number.
         """
         if not self.zeros:
             return None
         used = np.abs(weight.reshape(channels, -1)).max(1) > 0
-        used[self.values.generic.zeros(self.node.input[0], axis)] = False
+        used[generic_of(self.values).zeros(self.node.input[0], axis)] = False
         if used.mean() > _NONZERO or not used.any():
             return None
         return np.nonzero(used)[0]
@@ -125,7 +126,7 @@ def _pointwise(node: _Node) -> _Part | None:
 
 
 def _selection(node: _Node) -> _Part | None:
-    """Slice, Gather and Tile: only what is selected is needed."""
+    """Return the part of Slice, Gather and Tile: only selected elements are needed."""
     picked = selected(node.values, node.index)
     if picked is None:
         return None
@@ -219,7 +220,7 @@ def _transpose(node: _Node) -> _Part | None:
 
 
 def _reshape(node: _Node) -> _Part | None:
-    """Views: an axis that stays, or a block of axes whose needed part is a block again."""
+    """Return the part of a view: a kept axis, or a block of axes with a block as the needed part."""
     wants, keeps = dict[int, Indices](), dict[int, Indices]()
     for inside, outside in _blocks(node.shape(0), node.out):
         given = {axis: node.demand[axis] for axis in outside if axis in node.demand}
@@ -247,7 +248,7 @@ def _reshape(node: _Node) -> _Part | None:
 
 
 def _blocks(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]]:
-    """Return groups of axes of two shapes whose sizes have equal products."""
+    """Return groups of axes of two shapes with equal products of sizes."""
     groups, inside, outside = list[tuple[list[int], list[int]]](), list[int](), list[int]()
     i = j = 0
     left = right = 1
@@ -451,7 +452,7 @@ class _Demands:
 
     Args:
         values: The graph.
-        zeros: Whether zero weights count.
+        zeros: Zero weights count.
         copies: Equal slices by value and axis, as ``Generic.copies``.
     """
 
@@ -557,7 +558,7 @@ def _only_direction(values: Values, index: int, demands: Sequence[Demand | None]
 
 
 def _united(demands: Iterable[Demand], shape: Sequence[int]) -> Demand:
-    """Return what any of some demands needs."""
+    """Return the union of demands."""
     total: Demand | None = None
     for own in demands:
         total = own if total is None else {axis: np.union1d(total[axis], own[axis]) for axis in total if axis in own}
@@ -681,7 +682,7 @@ class _Writer:
                 self._whole.append(name)
 
     def _part_of(self, name: str, wanted: Demand, narrow: Collection[int] = ()) -> str:
-        """Return a value cut to what is wanted of it; along some axes one of its equal slices is enough."""
+        """Return a value cut to its demand; along some axes one of its equal slices is enough."""
         shape = self._values.shapes[name]
         wanted = {axis: indices for axis, indices in wanted.items() if len(indices) < shape[axis]}
         if name in self._values.graph.constants:
@@ -707,12 +708,12 @@ class _Writer:
 
 
 def demand(values: Values, deadline: float) -> list[Rewrite]:
-    """Return one rewrite each of what is needed in part, of what zeros leave over, and of slices that are equal."""
+    """Return one rewrite each for partly needed values, for zeros, and for equal slices."""
     found, seen = list[Rewrite](), list[list[int]]()
     for kind, (zeros, equal) in _KINDS.items():
         if late(deadline):
             break
-        demands = _Demands(values, zeros=zeros, copies=values.generic.copies if equal else {})
+        demands = _Demands(values, zeros=zeros, copies=generic_of(values).copies if equal else {})
         saving_ns, nodes = demands.saving_ns()
         if not nodes or nodes in seen:
             continue
@@ -729,4 +730,4 @@ _KINDS = {
     "zero weights and channels": (True, False),
     "equal slices computed once": (False, True),
 }
-"""Whether zeros and equal slices count."""
+"""Flags of each search: zeros count, equal slices count."""

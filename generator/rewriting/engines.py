@@ -40,4 +40,4 @@ ENGINES: Mapping[str, tuple[Engine, float]] = {
     "towers": (towers, 0.03),
     "witnesses": (witnesses, 0.15),
 }
-"""By name, in the order in which they are asked: what saves most per second of the search comes first."""
+"""Engines by name, in the order of asking: the largest saving per second of search first."""

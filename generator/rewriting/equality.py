@@ -1,7 +1,7 @@
-"""Equality of values: what is always equal is computed once, whatever its spelling; constants never.
+"""Equality of values: values that are always equal are computed once, in any spelling; constants never.
 
-Candidates are found by what the values hold on recorded inputs. Two values that look equal on these need not be equal
-on others (a Clip of small numbers), so that both are then computed again from numbers of every size.
+Recorded contents give the candidates. Two values that are equal there need not be equal for other inputs (a Clip of
+small numbers), so that both are computed again from numbers of every size.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from .form import Array, Draft, Rewrite
+from .generic import generic_of
 from .values import Feeds, Region, Values, apart, late
 
 _LEAST_ELEMENTS, _SAMPLE = 16, 20_000
@@ -113,15 +114,15 @@ def _same_in_all(values: Values, first: str, second: str) -> bool:
 
 
 def _is_spelling(values: Values, first: str, second: str) -> bool:
-    """Whether the second is the first under another name or shape, which costs nothing."""
+    """Return True if the second is the first under another name or shape, which costs nothing."""
     maker = values.graph.maker(second)
     return maker is not None and maker.op_type in _SPELLINGS and first in maker.input
 
 
 def _always(values: Values, first: str, second: str, deadline: float) -> bool:
-    """Whether both are equal in generic runs, or on numbers of every size from the few values that both come from."""
-    if all(name in values.generic.runs[0] for name in (first, second)) and all(
-        apart(run[first].reshape(-1), run[second].reshape(-1)) <= 10 * _CLOSE for run in values.generic.runs
+    """Return True if both are equal in generic runs, or for numbers of every size in their few common sources."""
+    if all(name in generic_of(values).runs[0] for name in (first, second)) and all(
+        apart(run[first].reshape(-1), run[second].reshape(-1)) <= 10 * _CLOSE for run in generic_of(values).runs
     ):
         return True
     pair = first, second

@@ -1,7 +1,7 @@
 """The one form of rewrite, and the graph that it changes.
 
-A rewrite says: these values can be computed by these nodes from values upstream. Rewrites compose: of two that compute
-the same value the first counts, and what nobody reads any more is dropped.
+A rewrite says: these values can be computed by these nodes from values upstream. Rewrites compose: of two rewrites of
+one value the first counts, and unread nodes are dropped.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class Rewrite:
     """Nodes that compute values of a model in another way.
 
     Attributes:
-        kind: What was recognised, ``engine: name``.
+        kind: Recognised pattern, ``engine: name``.
         values: The values that the nodes compute, under their old names.
         nodes: The new nodes. They read values upstream of ``values``, and constants.
         constants: The new constants by name.
-        replaces: Names of the old nodes whose work is no longer needed.
+        replaces: Names of the old nodes that are no longer needed.
         saving_ns: Predicted saving in nanoseconds, for ranking only.
         note: Details for people.
-        close: Largest difference of a value, relative to its largest element; more where a rounding is left out.
+        close: Largest difference of a value, relative to its largest element; more if a rounding is left out.
     """
 
     kind: str
@@ -73,7 +73,7 @@ class Draft:
         return name
 
     def op(self, operator: str, *inputs: str, to: str = "", domain: str = "", **attributes: Any) -> str:
-        """Add a node of one output and return the output's name; attributes that are None are left out."""
+        """Add a node of one output and return the output's name; leave out attributes that are None."""
         return self.ops(operator, inputs, (to or self._graph.fresh(operator.lower()),), domain=domain, **attributes)[0]
 
     def ops(
@@ -280,7 +280,7 @@ def _constant_of(node: onnx.NodeProto) -> Array | None:
 
 
 def _renamed(node: onnx.NodeProto, taken: Collection[str]) -> onnx.NodeProto:
-    """Return a node whose outputs that others compute now have other names."""
+    """Return a node with new names for outputs that other nodes compute now."""
     if not any(name in taken for name in node.output):
         return node
     made = onnx.NodeProto()
@@ -290,7 +290,7 @@ def _renamed(node: onnx.NodeProto, taken: Collection[str]) -> onnx.NodeProto:
 
 
 def _ordered(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """Return nodes so that each follows those that it reads from, otherwise in the order given."""
+    """Return nodes in a valid order, otherwise as given."""
     makers = {name: index for index, node in enumerate(nodes) for name in node.output if name}
     waits, readers = [0] * len(nodes), defaultdict[int, list[int]](list)
     for index, node in enumerate(nodes):

@@ -1,8 +1,8 @@
-"""Equality whatever the input: a model is run with functions that lose nothing in place of those that do.
+"""Equality for every input: run a model with injective functions in place of lossy ones.
 
-A Relu makes zeros of different numbers, and most comparisons give the same result. In the generic model each such
-operator is another function of the same inputs that nearly never gives equal results for different arguments. Values
-that are equal there are equal for every input, since no property of these operators made them so.
+A Relu makes zeros of different numbers, and most comparisons give the same result. The generic model replaces these
+operators by functions of the same inputs that nearly never give equal results for different arguments. Values that are
+equal there are equal for every input, because no property of the operators made them equal.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CHOOSING = frozenset({"ArgMax", "ArgMin", "IsInf", "IsNaN", "NonMaxSuppression"
 _BODIES = frozenset({"If", "Loop", "Scan"})
 
 _LEAST, _MOST = 32, 1 << 24
-"""Elements of a value whose slices are compared."""
+"""Number of elements of a value that are compared."""
 _CLOSE, _ZERO = 1e-5, 1e-7
 _LONGEST = 4096
 """Largest axis along which slices are compared."""
@@ -48,7 +48,7 @@ _FEWER = 0.8
 
 
 class Generic:
-    """What generic runs of a model say about its values.
+    """Equalities of a model's values by generic runs.
 
     Args:
         values: The graph.
@@ -63,7 +63,7 @@ class Generic:
 
     @cached_property
     def runs(self) -> list[Feeds]:
-        """Values of two runs by name; those that depend on an operator without a generic form are missing."""
+        """Values of two runs by name; values behind an operator without a generic form are missing."""
         values, graph = self._values, self._values.graph
         replaced = [name for node in self._draft.nodes for name in node.output if name in graph.producer]
         model = graph.build([self._draft.rewrite("generic", replaced, (), 0.0)], values.recordable)
@@ -87,7 +87,7 @@ class Generic:
         return [{name: array for name, array in run.items() if name not in unclear} for run in runs]
 
     def _numbered(self, run: Feeds, most: int, seed: int) -> Feeds:
-        """Return inputs whose integers differ from each other, as far as possible below a limit."""
+        """Return inputs with different integers, as far as possible below a limit."""
         random, made = np.random.default_rng(seed), dict[str, Array]()
         for value in self._values.graph.inputs:
             array = run[value.name]
@@ -100,7 +100,7 @@ class Generic:
         return made
 
     def _follow(self, index: int) -> None:
-        """Write the generic form of a node; note the outputs of a node that has none."""
+        """Write the generic form of a node; note the outputs of a node without one."""
         values, node = self._values, self._values.graph.nodes[index]
         reads, value = values.computed(node), node.output[0]
         if any(name in self._unclear for name in reads):
@@ -159,7 +159,7 @@ class Generic:
 
     @cached_property
     def copies(self) -> dict[str, dict[int, Indices]]:
-        """For each value with equal slices, by axis: the first index whose slice is the same."""
+        """For each value with equal slices, by axis: the first index with the same slice."""
         found = dict[str, dict[int, Indices]]()
         for node in reversed(self._values.graph.nodes):
             name = node.output[0]
@@ -182,7 +182,7 @@ class Generic:
         return found
 
     def _is_useful(self, node: onnx.NodeProto, first: Indices, found: Mapping[str, object]) -> bool:
-        """Whether equal slices of a value save more than the copies that bring them back."""
+        """Return True if equal slices of a value save more than the copies that restore them."""
         if node.op_type not in MOVING:
             return True
         graph = self._values.graph
@@ -222,14 +222,14 @@ class Generic:
         return first
 
     def is_one_slice(self, name: str, axis: int) -> bool:
-        """Whether all slices of a value along an axis are equal whatever the input."""
+        """Return True if all slices of a value along an axis are equal for every input."""
         if name not in self.runs[0] or self.runs[0][name].dtype.kind not in "fiub":
             return False
         first = self._equal_slices(name, axis)
         return first is not None and not first.any()
 
     def zeros(self, name: str, axis: int) -> Indices:
-        """Return the indices along an axis at which a value is zero whatever the input."""
+        """Return the indices along an axis at which a value is zero for every input."""
         none = np.zeros(0, np.int64)
         if name not in self.runs[0] or self.runs[0][name].dtype.kind != "f":
             return none
@@ -256,7 +256,7 @@ def _rows(array: Array, axis: int) -> Array:
 
 
 def _prints(feeds: Sequence[Feeds], name: str, axis: int) -> bool:
-    """Whether an input has equal slices along an axis in all feeds."""
+    """Return True if an input has equal slices along an axis in all feeds."""
     size = feeds[0][name].shape[axis]
     rows = np.concatenate([_rows(feed[name], axis) for feed in feeds], 1)
     return size > 1 and bool(len(np.unique(rows, axis=0)) < size)
@@ -272,3 +272,11 @@ def _sampled(array: Array, axis: int) -> Array:
     prints: Array = random.standard_normal(_SAMPLES) @ chosen
     relative: Array = prints / (np.abs(prints).max() + 1e-30)
     return relative
+
+
+def generic_of(values: Values) -> Generic:
+    """Return the equalities of a graph's values; they are made once."""
+    if Generic not in values.shared:
+        values.shared[Generic] = Generic(values)
+    found: Generic = values.shared[Generic]
+    return found

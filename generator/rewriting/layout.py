@@ -1,8 +1,7 @@
 """Layout: Transposes are carried forward through what works in any order of axes, until they meet their inverse.
 
-Every value behind a Transpose is also known in the order of axes before it. A node that can work in that order is
-written so, with its axes and constants put in the same order. A value is put back in its own order only for readers
-that need it.
+Every value after a Transpose is also known in the order of axes before it. Nodes that can work in that order use it,
+with axes and constants permuted. A value returns to its own order only for readers that need it.
 """
 
 from __future__ import annotations
@@ -99,7 +98,7 @@ class _Writer:
                 self._earlier[name] = made, order
 
     def pointwise(self, index: int, node: onnx.NodeProto, order: _Order) -> None:
-        """Write an operator that treats every element by itself."""
+        """Write an elementwise operator."""
         if node.op_type in {"Clip", "Dropout"}:
             sides: list[str | None] = [self._earlier[node.input[0]][0], *node.input[1:]]
         else:
@@ -118,7 +117,7 @@ class _Writer:
             self._write(index, inputs, order, {"axis": order[axis]})
 
     def reduction(self, index: int, node: onnx.NodeProto, order: _Order) -> None:
-        """Write a reduction that keeps its axes, or whose remaining axes stay in order."""
+        """Write a reduction that keeps its axes, or the order of the remaining axes."""
         attributes = self._values.graph.attributes[index]
         given = None if len(node.input) < 2 else self._values.constant(node.input[1])
         axes = attributes.get("axes") if given is None else given.tolist()

@@ -1,4 +1,4 @@
-"""Normalisations by value: whatever computes a softmax or a normalisation becomes the fused operator.
+"""Normalisations by value: any spelling of a softmax or a normalisation becomes the fused operator.
 
 A region that reads one value of its own shape and reduces on the way is evaluated on numbers of three sizes, and
 compared with Softmax, or with ``_NORMALISATIONS`` if doubling what it reads changes nothing. Scale and shift come
@@ -35,7 +35,7 @@ _KEPT_SHARE = 0.6
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """What a region made of some numbers.
+    """The results of a region for some numbers.
 
     Attributes:
         x: The arguments, in float64.
@@ -52,14 +52,14 @@ class _Case:
         return tuple(self.x[0].shape)
 
     def fits(self, made: Sequence[Array], close: float = _CLOSE) -> bool:
-        """Whether computed results agree with the region's."""
+        """Return True if computed results agree with the region's."""
         return all(
             np.abs(own - other).max() <= close * (np.abs(other).max() + 1e-12)
             for own, other in zip(made, self.y, strict=True)
         )
 
     def resembles(self, plain: Array, axis: int) -> bool:
-        """Whether the first result agrees roughly with a normalisation without epsilon."""
+        """Return True if the first result agrees roughly with a normalisation without epsilon."""
         return _Case(self.x[:1], self.y[:1], ()).regression([plain], axis, close=_ROUGH) is not None
 
     def regression(self, plain: Sequence[Array], axis: int, close: float = _CLOSE) -> tuple[Array, Array] | None:
@@ -111,7 +111,7 @@ def _normalised(x: Array, axes: tuple[int, ...], epsilon: float, *, centred: boo
 
 
 def _searched(case: _Case, axes: tuple[int, ...], axis: int, *, centred: bool) -> tuple[float, Array, Array] | None:
-    """Return epsilon, scale and shift with which a normalisation agrees; None if there are none."""
+    """Return epsilon, scale and shift of a normalisation that agrees; None without one."""
     if not case.resembles(_normalised(case.x[0], axes, 0.0, centred=centred), axis):
         return None
     for epsilon in case.epsilons:
@@ -231,7 +231,7 @@ def normalisations(values: Values, deadline: float) -> list[Rewrite]:
 
 
 def _is_mean(values: Values, node: onnx.NodeProto) -> bool:
-    """Whether a node averages or sums by a product with equal numbers."""
+    """Return True if a node averages or sums by a product with equal numbers."""
     if node.op_type not in {"Conv", "MatMul"}:
         return False
     weight = values.constant(node.input[1])
@@ -276,9 +276,9 @@ def _matched(values: Values, region: Region, value: str) -> Rewrite | None:
 
 
 def _kept_apart(values: Values, draft: Draft, x: str) -> list[str]:
-    """Write an addition before a LayerNormalization as Sum, and return its value; empty if there is none.
+    """Write an addition before a LayerNormalization as Sum, and return its value; empty without an addition.
 
-    ONNX Runtime fuses Add with it into SkipLayerNormalization, whose kernel for CPUs is slower than both.
+    ONNX Runtime fuses Add with it into SkipLayerNormalization, which is slower than both on CPUs.
     """
     node = values.graph.maker(x)
     if node is None or node.op_type != "Add" or len(values.computed(node)) != 2:
@@ -290,7 +290,7 @@ def _kept_apart(values: Values, draft: Draft, x: str) -> list[str]:
 
 
 def _numbers(values: Values, region: Region) -> list[float]:
-    """Return the small constants of a region, one of which is probably its epsilon."""
+    """Return the small constants of a region; one is probably its epsilon."""
     found = dict[float, None]()
     for index in region.nodes:
         epsilon = values.graph.attributes[index].get("epsilon")
@@ -312,7 +312,7 @@ _ROOTS = (0.5, 0.75)
 
 
 def _local_response(values: Values, index: int) -> Iterator[Rewrite]:
-    """LRN: its power becomes square roots, and its sum over channels a convolution whose weights are a band."""
+    """Rewrite LRN: its power becomes square roots, and its sum over channels a convolution with banded weights."""
     graph, node, attributes = values.graph, values.graph.nodes[index], values.graph.attributes[index]
     shape, size = values.shapes.get(node.input[0]), int(attributes.get("size", 0))
     alpha, beta, bias = (float(attributes.get(name, number)) for name, number in

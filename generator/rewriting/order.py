@@ -1,4 +1,4 @@
-"""Order: what makes values smaller goes first, what copies them goes last, where both orders compute the same.
+"""Order: operators that shrink values go first, operators that copy values go last, if the result is the same.
 
 Candidates are runs of operators that each read one value. Both orders are computed from random numbers and compared.
 """
@@ -14,6 +14,7 @@ from onnx import helper
 
 from .affine import move
 from .form import Array, Draft, Rewrite
+from .generic import generic_of
 from .values import MOVING, POINTWISE, Values, apart, late, predicted_ns
 
 _SHRINKING = frozenset({
@@ -97,7 +98,7 @@ def _swapped(values: Values, index: int) -> Rewrite | None:
 
 
 def _delayed(values: Values, index: int) -> Rewrite | None:
-    """Return the rewrite that copies the result of a region, in place of what the region reads."""
+    """Return the rewrite that copies the result of a region instead of its input."""
     graph, copier = values.graph, values.graph.nodes[index]
     x, copied = _only(values, copier), copier.output[0]
     doubled = copier.op_type == "Concat" and len(set(copier.input)) == 1
@@ -129,7 +130,7 @@ def _delayed(values: Values, index: int) -> Rewrite | None:
 
 
 def _copied_at(values: Values, index: int, members: Sequence[int]) -> Rewrite | None:
-    """Return the rewrite that copies what a region computes; None if it computes anything else."""
+    """Return the rewrite that copies the result of a region; None if its result differs."""
     graph, copier = values.graph, values.graph.nodes[index]
     x, value = copier.input[0], graph.nodes[members[-1]].output[0]
     if not values.is_float(value):
@@ -249,7 +250,7 @@ def _smaller(values: Values, draft: Draft, name: str, axis: int) -> tuple[str, o
             return maker.input[0], maker
     equal = [
         other for other in range(len(shape))
-        if other != axis and shape[other] > 1 and values.generic.is_one_slice(name, other)
+        if other != axis and shape[other] > 1 and generic_of(values).is_one_slice(name, other)
     ]  # fmt: skip
     if not equal:
         return None
@@ -303,7 +304,7 @@ def _undone(values: Values, index: int) -> Rewrite | None:
 
 
 def _cost_if_equal(values: Values, draft: Draft, old: Sequence[onnx.NodeProto], x: str, value: str) -> float | None:
-    """Return what new nodes are predicted to take, None unless they compute the same of random numbers."""
+    """Return the predicted cost of new nodes; None unless they compute the same from random numbers."""
     made = [node.output[0] for node in draft.nodes]
     try:
         before = values.function(old, {x: values.dtypes[x]}, [value])
@@ -387,7 +388,7 @@ def _broadcast(values: Values, index: int) -> Rewrite | None:
 
 
 def _is_copy(values: Values, source: str, name: str) -> bool:
-    """Whether a value is another one broadcast, in every recorded run."""
+    """Return True if a value is another one broadcast, in every recorded run."""
     for run in values.runs:
         base = values.constant(source) if values.is_constant(source) else run.get(source)
         if base is None or name not in run:
@@ -549,7 +550,7 @@ def _tabled(values: Values, index: int) -> Rewrite | None:
 
 
 def _is_by_rows(values: Values, place: int, rows: Sequence[int]) -> bool:
-    """Return True for an operator that treats each row along the last axis by itself."""
+    """Return True for an operator that treats rows along the last axis separately."""
     node, rank = values.graph.nodes[place], len(rows)
     shape = values.shapes.get(node.output[0], ())
     if shape[:-1] != tuple(rows[:-1]):

@@ -1,4 +1,4 @@
-"""Pointwise by function: whatever treats elements one by one is compared with what the runtime has a kernel for.
+"""Pointwise by function: elementwise regions are compared with the functions of the runtime's kernels.
 
 A region that reads one value is evaluated on a grid and fitted with a f(b x + c) + d over ``FUNCTIONS``. With constants
 for each channel it must be affine, or a PRelu. A region that reads two values must be a product or a sum of such.
@@ -21,10 +21,10 @@ GRID: Array = np.unique(
         [_UNIFORM, np.linspace(-1.5, 1.5, 121), [1e-3, -1e-3], _FAR, -_FAR, np.sqrt(np.arange(1, 60)) - 4]
     ).round(4)
 )
-"""Numbers on which regions are evaluated: close around zero, and far out where a bound may lie."""
+"""Numbers on which regions are evaluated: close around zero, and far out for bounds."""
 
 _TOLERANCE = 2e-5
-"""Largest difference of a fit, relative to the value where that is above 1."""
+"""Largest difference of a fit; relative for values above 1."""
 
 _BEGINS = ((1.0, 0.0), (0.3, 0.0), (2.0, 0.0), (1.0, 2.0))
 """Factors and shifts from which b and c are searched."""
@@ -36,7 +36,7 @@ _FEW = 60
 """Samples on which they are searched."""
 
 _CHOOSING = frozenset({"GatherND", "NonZero", "ScatterND"})
-"""Operators that boolean indexing is written with: together they treat every element by itself."""
+"""Operators of boolean indexing, which is elementwise as a whole."""
 _LEAST_FINITE = 0.9
 _MOST_NODES, _MOST_BY_CHANNEL = 24, 3
 
@@ -76,7 +76,7 @@ class Function:
         values: Computes it, of numbers and its own parameters.
         nodes: Writes it.
         starts: Parameters to try.
-        single: Whether it exists in float32 only.
+        single: It exists in float32 only.
     """
 
     values: Callable[[Array, tuple[float, ...]], Array]
@@ -181,7 +181,7 @@ class Fit:
         shift: c.
         offset: d.
         parameters: Parameters of f.
-        single: Whether f exists in float32 only.
+        single: f exists in float32 only.
     """
 
     name: str
@@ -228,7 +228,7 @@ def fits(x: Array, y: Array) -> list[Fit]:
 
     Args:
         x: Arguments.
-        y: Values; those that are not finite are left out.
+        y: Values; only finite ones count.
     """
     finite = np.isfinite(y)
     positive = x > 0
@@ -352,7 +352,7 @@ def _shifted(x: Array, y: Array, weights: Array) -> Iterator[Fit]:
 
 
 def pointwise(values: Values, deadline: float) -> list[Rewrite]:
-    """Return rewrites of regions that treat every element by itself."""
+    """Return rewrites of elementwise regions."""
     graph, found, covered = values.graph, list[Rewrite](), set[int]()
     search = _Search(values)
 
@@ -478,7 +478,7 @@ def _separated(grid: Array, made: Array) -> Iterator[tuple[str, tuple[Fit, Fit]]
 
 
 def _saving(values: Values, draft: Draft, value: str, gone: Sequence[int], kind: str) -> Rewrite | None:
-    """Return the rewrite of a draft whose values all have one shape; None if it saves nothing."""
+    """Return the rewrite of a draft with values of one shape; None if it saves nothing."""
     shape = values.shapes[value]
     shapes = {name: shape for node in draft.nodes for name in node.output}
     before, after = values.cost_of(gone), values.cost_of_new(draft, shapes)
@@ -504,7 +504,7 @@ def _scalars(values: Values, region: Region) -> dict[str, Array] | None:
 
 
 def _spelling(values: Values, region: Region, value: str, scalars: Mapping[str, Array]) -> str:
-    """Return what a region computes, independent of the names of its values."""
+    """Return a spelling of a region that does not depend on names of values."""
     numbers: dict[str, int] = {name: number for number, name in enumerate((*region.reads, value))}
     lines = []
     for index in region.nodes:

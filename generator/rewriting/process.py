@@ -31,7 +31,7 @@ _GRACE_S = 60.0
 
 
 def as_file(source: ModelSource, folder: Path) -> ModelSource:
-    """Return a model as a file with weights: itself, or for the zoo what ``models export`` would write.
+    """Return a model as a file with weights: its own file, or for the zoo the result of ``models export``.
 
     Raises:
         ModelError: It cannot be read or bound.
@@ -49,7 +49,7 @@ class Searching:
     """A search process, kept while its models are proven.
 
     Args:
-        request: What to search for.
+        request: Settings of the search.
     """
 
     def __init__(self, request: Request) -> None:
@@ -63,7 +63,7 @@ class Searching:
         self._worker.kill()
 
     def find(self) -> Found:
-        """Search, and return what was found, also if the process dies on the way.
+        """Search, and return the results so far even if the process dies.
 
         Raises:
             BackendError: The model cannot be read or run.

@@ -1,8 +1,8 @@
-"""Products and sums of computed values, in any spelling and order, by what they compute: sums of products by letters.
+"""Products and sums of computed values, in any spelling and order, as sums of products by letters.
 
-A region of products, sums, squares and moves of axes is read as terms. Each term is a factor times values whose axes
-have letters, summed over letters that the result lacks, as in Einsum. Every term is then multiplied pair by pair in
-the cheapest order, so that (Q K^T) V becomes Q (K^T V), and a sum of squared differences three products.
+A region of products, sums, squares and moves of axes is read as terms. Each term is a factor times values with a letter
+per axis, summed over letters that the result lacks, as in Einsum. Every term is then multiplied pair by pair in the
+cheapest order: (Q K^T) V becomes Q (K^T V), and a sum of squared differences becomes three products.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ class _Term:
 
 
 class _TooMuchError(Exception):
-    """A region has too many terms, factors or letters, or a part that is no product."""
+    """A region has too many terms, factors or letters, or a part other than a product."""
 
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads a region backwards from its last node as terms.
+    """A reader of a region, backwards from its last node, as terms.
 
     Attributes:
         values: The graph.
-        sums: Whether sums and differences are read, too; otherwise they are factors.
-        depth: Nodes between a value and the region's end at most.
+        sums: Read sums and differences, too; otherwise they are factors.
+        depth: Maximum number of nodes between a value and the region's end.
         sizes: Size by letter.
         nodes: Indices of the nodes that were read.
     """
@@ -84,7 +84,7 @@ class _Reader:
         return letter
 
     def terms(self, name: str, axes: _Axes, depth: int = 0) -> list[_Term]:
-        """Return a value as terms whose result has some letters."""
+        """Return a value as terms with the letters of its axes."""
         index = self.values.graph.producer.get(name)
         leaf = [_Term(1.0, (_Factor(name, axes),))]
         constant = self.values.constant(name)
@@ -272,7 +272,7 @@ class _Writer:
 
         Args:
             sides: Letters of each factor.
-            fixed: Whether it is constant.
+            fixed: For each factor, True if it is constant.
             result: Letters of the result.
         """
         if len(sides) < 2:
@@ -371,7 +371,7 @@ class _Writer:
         return self._sum(made, letters, needed) if set(letters) - needed else (made, letters)
 
     def aligned(self, name: str, letters: str, wanted: str) -> str:
-        """Return a value with an axis for each wanted letter, of size 1 where it lacks one."""
+        """Return a value with an axis for each wanted letter, of size 1 for missing letters."""
         order = [letters.index(letter) for letter in wanted if letter in letters]
         if order != sorted(order):
             name = self.draft.op("Transpose", name, perm=order)

@@ -44,7 +44,7 @@ def recurrence(values: Values, deadline: float) -> list[Rewrite]:
 
 
 def _follows(values: Values, group: Sequence[int]) -> bool:
-    """Whether the second product depends on the first, and the last on the one before it."""
+    """Return True if the second product depends on the first, and the last on its predecessor."""
     pairs = ((group[0], group[1]), (group[-2], group[-1]))
     return all(_depends(values, later, earlier) for earlier, later in pairs)
 
@@ -69,7 +69,7 @@ def _matrix(values: Values, index: int) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """What the cell reads at each step.
+    """The inputs of the cell at each step.
 
     Attributes:
         weight: Matrix of the input, inputs by gates.
@@ -83,7 +83,7 @@ class _Inputs:
 
 
 def _inputs(values: Values, chain: Sequence[int], others: Sequence[Sequence[int]]) -> Iterator[_Inputs]:
-    """Yield what the cell may read: one product for each step, or one product of all steps."""
+    """Yield possible inputs of the cell: one product for each step, or one product of all steps."""
     width = _matrix(values, chain[0]).shape[1]
     batch = _rows(values, values.graph.nodes[chain[0]].input[0])
     for group in others:
@@ -113,7 +113,7 @@ def _rows(values: Values, name: str) -> int:
 
 
 def _joiner(values: Values, names: Sequence[str], batch: int, depth: int) -> Callable[[Draft], str]:
-    """Return what writes the inputs of all steps: the value that they were cut from if there is one."""
+    """Return a function that writes the inputs of all steps: the value that they were cut from, if any."""
     stacked = np.stack([values.runs[0][name].reshape(batch, depth) for name in names])
     first = min(values.graph.producer.get(name, -1) for name in names)
     for name, array in values.runs[0].items():

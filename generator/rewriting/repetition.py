@@ -23,7 +23,7 @@ _GAIN_SIDE_BY_SIDE, _GAIN_SLICES, _GAIN_HEADS = 0.15, 0.6, 0.4
 
 
 def repetition(values: Values, deadline: float) -> list[Rewrite]:
-    """Return rewrites of what is repeated."""
+    """Return rewrites of repeated work."""
     found = list[Rewrite]()
     for search in (_side_by_side, _on_slices, _copied_heads):
         rewrites: list[Rewrite] = values.attempt(list, search(values)) or []
@@ -123,7 +123,7 @@ def _on_slices(values: Values) -> Iterator[Rewrite]:
 
 
 def _place_in(values: Values, value: str) -> tuple[str, int, int] | None:
-    """Return the value that another is one slice of, the axis and the index; None if it is none."""
+    """Return the value behind a slice, the axis and the index; None if the value is not a slice."""
     graph = values.graph
     maker = graph.maker(value)
     if maker is not None and maker.op_type in {"Reshape", "Squeeze"}:
@@ -251,7 +251,7 @@ class _Rounds:
         return [names.get(value.name, value.name) for value in self._body.output]
 
     def stack(self, rows: Sequence[str], axis: int, to: str) -> str:
-        """Write what joins one value of each round along a new axis."""
+        """Join one value of each round along a new axis."""
         if self._graph.opset >= 13:
             axes = self.draft.constant([axis], np.int64)
             wide = [self.draft.op("Unsqueeze", name, axes) for name in rows]
@@ -332,7 +332,7 @@ def _taken(values: Values, index: int, node: onnx.NodeProto) -> Rewrite | None:
 
 
 def _always_on(body: onnx.GraphProto) -> bool:
-    """Whether a loop's body never ends the loop."""
+    """Return True if a loop's body never ends the loop."""
     makers = {name: node for node in body.node for name in node.output}
     constants: dict[str, Array] = {tensor.name: numpy_helper.to_array(tensor) for tensor in body.initializer}
     name = body.output[0].name

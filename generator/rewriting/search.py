@@ -1,6 +1,6 @@
-"""The loop: ask every engine, check what it proposes, time it, keep what saves; runs in a process of its own.
+"""The search: ask every engine, check and time its proposals, keep those with a saving; in a separate process.
 
-Each round asks the engines about the model as it is by then, so that one rewrite may make place for another.
+Each round asks the engines about the current model, so that one rewrite may enable another.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _CLOSE_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to search for.
+    """Settings of a search.
 
     Attributes:
         path: The model file.
-        folder: Where the models of the steps are written.
+        folder: Folder for the models of the steps.
         batch: As ``ModelSource``.
         dims: As ``ModelSource``.
         threads: Threads of the runtime.
@@ -83,16 +83,16 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a search found.
+    """The result of a search.
 
     Attributes:
         steps: The steps in order; ``step_path`` has the model after each.
-        rejected: What was tried in vain, with the reason.
-        untried: What there was no time for.
+        rejected: Unsuccessful trials, with the reason.
+        untried: Rewrites and engines left when the time was up.
         noise: The model's own noise.
-        tolerance: What outputs were allowed to differ by.
-        dynamic: Whether the model has dynamic dimensions that the file keeps.
-        second_shape: Whether a second shape was checked.
+        tolerance: Allowed difference of outputs.
+        dynamic: The model has dynamic dimensions that the file keeps.
+        second_shape: A second shape was checked.
         wall_s: Seconds that the search took.
     """
 
@@ -113,7 +113,7 @@ def step_path(folder: Path, number: int, *, without: Sequence[int] = ()) -> Path
 
 
 def found_path(folder: Path) -> Path:
-    """Return the file of what was found so far, for the case that the process dies."""
+    """Return the file of the results so far, in case the process dies."""
     return folder / "found.json"
 
 
@@ -133,7 +133,7 @@ class Search:
 
     Args:
         subject: The model.
-        request: What is wanted.
+        request: Settings of the search.
     """
 
     def __init__(self, subject: Subject, request: Request) -> None:
@@ -185,7 +185,7 @@ class Search:
         self._values = Values(self._rounds[-1].graph, self._checker.usable, self._checker.other)
 
     def _ask_all(self, asked: Mapping[str, tuple[Engine, float]]) -> None:
-        """Ask every engine: what promises much is tried at once, and the rest by what it promises."""
+        """Ask every engine: try promising rewrites at once, and the rest by predicted saving."""
         later = list[list[Rewrite]]()
         for name, (engine, share) in asked.items():
             if self._left_s < _CLOSE_S:
@@ -217,7 +217,7 @@ class Search:
         )
 
     def _write_plainly(self) -> None:
-        """Count as a step what the plain form saves: constants as such, also those that a caller could override."""
+        """Count the saving of the plain form as a step: constants stored as constants, overridable ones included."""
         original, executed = loaded(self._subject.path.read_bytes(), threads=self._request.threads)
         if executed == self._executed:
             return
@@ -292,7 +292,7 @@ class Search:
     def _try(  # noqa: PLR0911  # one reason each
         self, current: _Round, values: Values, group: list[Rewrite], depth: int = 0
     ) -> bool:
-        """Check and time a group on top of what is kept; keep it, or try its halves. Return whether any was kept."""
+        """Check and time a group on top of the kept ones; keep it, or try its halves. Return True if any was kept."""
         predicted = _predicted(group) / max(values.total_ns, 1.0)
         key = (group[0].kind, *sorted(rewrite.values for rewrite in group))
         if predicted < _LEAST_PREDICTED or key in self._tried:

@@ -24,7 +24,7 @@ _BLOCKS = 0.5
 _CLOSE = 1e-5
 """Largest error of a factored matrix, relative to its largest element."""
 _HALF_CLOSE = 5e-3
-"""What float16 rounds, over several operators."""
+"""Tolerance for the rounding of float16 over several operators."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class _Product:
 
 
 def weights(values: Values, deadline: float) -> list[Rewrite]:
-    """Return rewrites of products by what their weights hold."""
+    """Return rewrites of products by the contents of their weights."""
     found = list[Rewrite]()
     for index in values.dearest:
         if late(deadline):
@@ -95,7 +95,7 @@ def weights(values: Values, deadline: float) -> list[Rewrite]:
 
 
 def _computed(values: Values, index: int) -> list[Rewrite]:
-    """Return rewrites of a product whose left side decides."""
+    """Return rewrites of a product by its left side."""
     return [*_permuted(values, index), *_from_left(values, index), *_lookup(values, index)][:1]
 
 
@@ -117,7 +117,7 @@ def _product(values: Values, index: int) -> _Product | None:
 
 
 def _blocks(product: _Product) -> Iterator[Rewrite]:
-    """A convolution whose weights are block-diagonal is one with groups."""
+    """Rewrite a convolution with block-diagonal weights as a grouped one."""
     if product.node.op_type != "Conv" or product.attributes.get("group", 1) != 1:
         return
     groups = groups_of(product.weight)
@@ -129,7 +129,7 @@ def _blocks(product: _Product) -> Iterator[Rewrite]:
 
 
 def _one_hot(product: _Product) -> Iterator[Rewrite]:
-    """A product whose weights pick one input for each output is a selection, perhaps with factors."""
+    """Rewrite a product with one input per output as a selection, perhaps with factors."""
     matrix, node = product.matrix, product.node
     if matrix is None or not ((matrix != 0).sum(0) == 1).all():
         return
@@ -180,7 +180,7 @@ def _taps(product: _Product) -> Iterator[Rewrite]:
 
 
 def _low_rank(product: _Product) -> Iterator[Rewrite]:
-    """A matrix of a low rank is a product of two smaller ones."""
+    """Rewrite a product with a matrix of low rank as two smaller products."""
     matrix, node = product.matrix, product.node
     if matrix is None or min(matrix.shape) < _LEAST_RANK:
         return
@@ -231,7 +231,7 @@ def factored(matrix: Array, most: int) -> tuple[Array, Array] | None:
 
 
 def _separable(product: _Product) -> Iterator[Rewrite]:
-    """A convolution whose weights have a low rank is one over rows, and one over columns or single pixels."""
+    """Rewrite a convolution with weights of low rank as one over rows, and one over columns or single pixels."""
     weight, attributes = product.weight, product.attributes
     if product.node.op_type != "Conv" or weight.ndim not in {3, 4} or np.prod(weight.shape[2:]) == 1:
         return
@@ -292,7 +292,7 @@ def _across(weight: Array) -> Iterator[tuple[int, Array, Array]]:
 
 
 def _components(product: _Product) -> Iterator[Rewrite]:
-    """A product whose inputs and outputs fall into groups that do not read each other, in any order."""
+    """Rewrite a product with independent groups of inputs and outputs, in any order."""
     matrix, node = product.matrix, product.node
     if matrix is None or node.op_type == "Conv" or (matrix != 0).mean() > _BLOCKS:
         return
@@ -354,7 +354,7 @@ def _running(matrix: Array) -> tuple[float, int, int] | None:
 
 
 def _running_sum(product: _Product) -> Iterator[Rewrite]:
-    """A product with a triangle of equal numbers is a running sum."""
+    """Rewrite a product with a triangle of equal numbers as a running sum."""
     node, matrix = product.node, product.matrix
     if matrix is None or node.op_type != "MatMul" or (found := _running(matrix)) is None:
         return
@@ -371,7 +371,7 @@ def _sum_along(draft: Draft, x: str, axis: int, found: tuple[float, int, int], d
 
 
 def _from_left(values: Values, index: int) -> Iterator[Rewrite]:
-    """A constant matrix on the left: a running sum, or a low rank."""
+    """Rewrite a product with a constant matrix on the left: a running sum, or a low rank."""
     node = values.graph.nodes[index]
     if node.op_type != "MatMul" or values.is_constant(node.input[1]):
         return
@@ -394,7 +394,7 @@ def _from_left(values: Values, index: int) -> Iterator[Rewrite]:
 
 
 def _permuted(values: Values, index: int) -> Iterator[Rewrite]:
-    """A constant matrix on the left that picks one row for each output is a selection of rows."""
+    """Rewrite a product with a constant one-hot matrix on the left as a selection of rows."""
     node = values.graph.nodes[index]
     if node.op_type != "MatMul" or values.is_constant(node.input[1]):
         return
@@ -410,7 +410,7 @@ def _permuted(values: Values, index: int) -> Iterator[Rewrite]:
 
 
 def _lookup(values: Values, index: int) -> Iterator[Rewrite]:
-    """A product whose left side is one-hot, computed from indices, is a lookup."""
+    """Rewrite a product with a one-hot left side, computed from indices, as a lookup."""
     graph, node = values.graph, values.graph.nodes[index]
     if node.op_type != "MatMul" or len(node.input) < 2:
         return
@@ -459,7 +459,7 @@ def _upstream(values: Values, value: str, most: int) -> list[str]:
 
 
 def precision(values: Values, deadline: float) -> list[Rewrite]:
-    """Return one rewrite for each of float64 and float16 that computes in float32 what computes in it now."""
+    """Return one rewrite each for float64 and float16 that computes in float32 instead."""
     kinds = (np.dtype(np.float64), "float64"), (np.dtype(np.float16), "float16")
     return [rewrite for dtype, name in kinds if not late(deadline) and (rewrite := _in_float32(values, dtype, name))]
 

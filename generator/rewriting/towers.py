@@ -1,7 +1,7 @@
 """Towers: the same operators with the same weights on several values become one pass over a batch of them.
 
-Nodes that compute the same function of other values have one mark. Values of one mark lie side by side along axis 0,
-from where they first differ to where something else reads one of them.
+Nodes that compute the same function of different values share a mark. Values of one mark are joined along axis 0, from
+the first difference to the first other reader.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _APART = frozenset({
     "AveragePool", "BatchNormalization", "Conv", "Flatten", "GlobalAveragePool", "GlobalMaxPool",
     "InstanceNormalization", "MaxPool",
 })  # fmt: skip
-"""Operators that treat each index of axis 0 by itself."""
+"""Operators that treat the indices of axis 0 separately."""
 
 _PARTS = frozenset({"Gather", "Slice", "Split"})
 """Operators with parts of one value as outputs: parts of one shape count as inputs of the same kind."""
@@ -77,7 +77,7 @@ class _Writer:
         self._nodes = list[int]()
 
     def add(self, indices: Sequence[int]) -> None:
-        """Write a group as one node, if each index of axis 0 is treated by itself."""
+        """Write a group as one node, if the indices of axis 0 are treated separately."""
         graph = self._values.graph
         nodes = [graph.nodes[index] for index in indices]
         first, made = nodes[0], tuple(node.output[0] for node in nodes)
@@ -154,7 +154,7 @@ def _rule(  # noqa: PLR0911  # one operator each
     computed: Sequence[tuple[int, ...]],
     constants: Sequence[tuple[int, ...]],
 ) -> bool:
-    """Whether an operator treats each index of axis 0 by itself."""
+    """Return True if an operator treats the indices of axis 0 separately."""
     if operator in POINTWISE:
         return all(len(shape) == rank for shape in computed) and all(
             len(shape) < rank or shape[0] == 1 for shape in constants

@@ -1,4 +1,4 @@
-"""What engines know of a graph: recorded values, predicted costs, regions, and parts of it as functions.
+"""The engines' view of a graph: recorded values, predicted costs, regions, and parts of it as functions.
 
 Runs inside the search process only: it executes the model.
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +20,6 @@ from onnx import helper, numpy_helper
 
 from ...models.subgraphs import plain_domain
 from .form import Array, Draft, Rewrite, RewriteGraph
-
-if TYPE_CHECKING:
-    from .generic import Generic
 
 _T = TypeVar("_T")
 
@@ -35,7 +32,7 @@ POINTWISE = frozenset({
     "Or", "PRelu", "Pow", "QuickGelu", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin", "Sinh",
     "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Swish", "Tanh", "ThresholdedRelu", "Where", "Xor",
 })  # fmt: skip
-"""Operators that treat every element by itself."""
+"""Elementwise operators."""
 
 MOVING = frozenset({
     "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "SpaceToDepth", "Split",
@@ -48,7 +45,7 @@ _SPECIAL = frozenset({
     "Sin", "Softplus", "Softsign", "Sqrt", "Tanh",
 })  # fmt: skip
 SLOW = frozenset({"Celu", "HardSwish", "Mish", "Pow", "Selu", "ThresholdedRelu"})
-"""Pointwise operators without a fast kernel of their own."""
+"""Pointwise operators without a fast kernel."""
 _WAVES = frozenset({"Acos", "Asin", "Atan", "Cos", "Sin", "Tan"})
 
 _FREE = frozenset({"Flatten", "Identity", "Reshape", "Shape", "Size", "Squeeze", "Unsqueeze", "Dropout"})
@@ -100,7 +97,7 @@ def recorder(model: onnx.ModelProto) -> Callable[[Feeds], dict[str, Array]]:
 
 
 def predicted_ns(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> float:  # noqa: PLR0911  # a table
-    """Return roughly what a node takes on one core, in nanoseconds; only good for ranking."""
+    """Return a rough cost of a node on one core in nanoseconds; only good for ranking."""
     shape = shapes.get(node.output[0]) if node.output else None
     if shape is None:
         return _CALL_NS
@@ -156,12 +153,16 @@ class Values:
         graph: The graph.
         feeds: Inputs; the first are typical ones, and must run.
         other: Inputs of another shape; None for a static model.
+
+    Attributes:
+        shared: Objects that several engines use, by type.
     """
 
     def __init__(self, graph: RewriteGraph, feeds: Sequence[Feeds], other: Feeds | None = None) -> None:
         self.graph = graph
         self.runs: list[dict[str, Array]] = []
         self.refusals = list[str]()
+        self.shared: dict[type, Any] = {}
         self.recordable = [onnx.ValueInfoProto(name=name) for node in graph.nodes for name in node.output if name]
         record = recorder(graph.build((), self.recordable))
         for feed in feeds:
@@ -178,7 +179,7 @@ class Values:
         self.total_ns = sum(self.costs)
 
     def _is_fused(self, index: int) -> bool:
-        """Whether the runtime computes a node on the way of the convolution before it."""
+        """Return True if the runtime fuses a node into the convolution before it."""
         node = self.graph.nodes[index]
         if node.op_type not in _FUSED or not node.input:
             return False
@@ -195,15 +196,8 @@ class Values:
         return [-1 if changed == [axis] else size for axis, size in enumerate(shape)]
 
     def is_float(self, value: str) -> bool:
-        """Whether a value is recorded and of a floating-point type."""
+        """Return True if a value is recorded and of a floating-point type."""
         return value in self.dtypes and self.dtypes[value].kind == "f"
-
-    @cached_property
-    def generic(self) -> Generic:
-        """What is equal whatever the input."""
-        from .generic import Generic
-
-        return Generic(self)
 
     @cached_property
     def shape_only(self) -> frozenset[str]:
@@ -220,13 +214,13 @@ class Values:
         return frozenset(known - changing)
 
     def constant(self, value: str) -> Array | None:
-        """Return what a constant holds, or a value that only depends on shapes; None for any other value."""
+        """Return a constant's array, or a value that only depends on shapes; None for any other value."""
         if value in self.graph.constants:
             return self.graph.constants[value]
         return self.runs[0].get(value) if value in self.shape_only else None
 
     def is_constant(self, value: str) -> bool:
-        """Whether ``constant`` knows the value."""
+        """Return True if ``constant`` knows the value."""
         return value in self.graph.constants or value in self.shape_only
 
     def computed(self, node: onnx.NodeProto) -> list[str]:
@@ -256,7 +250,7 @@ class Values:
         """Return the predicted nanoseconds of new nodes; None if they compute another value than the recorded one.
 
         Args:
-            draft: The new nodes, of which the last makes the value.
+            draft: The new nodes; the last one computes the value.
             value: The value.
             close: Largest difference relative to the largest element.
         """
@@ -274,7 +268,7 @@ class Values:
         return self.cost_of_new(draft, {**shapes, **{name: self.runs[0][name].shape for name in reads}})
 
     def attempt(self, find: Callable[..., _T], *given: Any) -> _T | None:
-        """Return what a search at one place finds; None if a part cannot be executed alone, noted in ``refusals``."""
+        """Return the result of a search at one place; None if a part cannot run alone, noted in ``refusals``."""
         try:
             return find(*given)
         except Exception as error:  # noqa: BLE001  # the runtime refuses parts in its own ways; other places go on
@@ -325,12 +319,12 @@ class Values:
     def part(
         self, region: Region, value: str, constants: Mapping[str, Array] | None = None
     ) -> Callable[..., list[Array]]:
-        """Return a region as a function of what it reads."""
+        """Return a region as a function of its inputs."""
         nodes = [self.graph.nodes[index] for index in region.nodes]
         return self.function(nodes, {name: self.dtypes[name] for name in region.reads}, [value], constants)
 
     def of_draft(self, draft: Draft, reads: Sequence[str], value: str) -> Callable[..., list[Array]]:
-        """Return new nodes as a function of what they read."""
+        """Return new nodes as a function of their inputs."""
         return self.function(draft.nodes, {name: self.dtypes[name] for name in reads}, [value], draft.constants)
 
     def regions(
@@ -339,8 +333,8 @@ class Values:
         """Yield the regions that end in a value and read few others, growing backwards one node at a time.
 
         Args:
-            value: What the region computes.
-            allowed: Whether a node, by its index, may be part of it.
+            value: The region's result.
+            allowed: Returns True for the index of a node that may be part of it.
             most_nodes: Largest number of nodes.
             most_reads: Largest number of values that are read and not constant.
         """
@@ -378,7 +372,7 @@ Engine = Callable[[Values, float], list[Rewrite]]
 
 
 def late(deadline: float) -> bool:
-    """Whether an engine's time is up."""
+    """Return True if an engine's time is up."""
     return time.perf_counter() > deadline
 
 

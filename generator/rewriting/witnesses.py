@@ -1,6 +1,6 @@
-"""Other optimisers as witnesses: what they make of the whole model is a rewrite like any other, checked and timed.
+"""Other optimisers as witnesses: their result for the whole model is a rewrite like any other, checked and timed.
 
-A witness runs in a process of its own with a time limit: some of them do not end.
+A witness runs in a separate process with a time limit: some of them do not end.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ WITNESSES: Mapping[str, Witness] = {
 
 
 def installed(name: str) -> bool:
-    """Whether a witness can be asked here."""
+    """Return True if a witness is available here."""
     try:
         return find_spec(WITNESSES[name].package) is not None
     except ModuleNotFoundError:
@@ -66,7 +66,7 @@ def installed(name: str) -> bool:
 
 
 def witnesses(values: Values, deadline: float) -> list[Rewrite]:
-    """Return what each installed optimiser makes of the model."""
+    """Return the rewrites of all installed optimisers."""
     found = list[Rewrite]()
     with tempfile.TemporaryDirectory(prefix="dlbricks-witness-") as name:
         source = Path(name) / "model.onnx"
@@ -85,7 +85,7 @@ def witnesses(values: Values, deadline: float) -> list[Rewrite]:
 
 
 def _asked(name: str, source: Path, target: Path, limit_s: float) -> bool:
-    """Ask a witness in a process of its own, and return whether it wrote a model."""
+    """Run a witness in a separate process; return True if it wrote a model."""
     code = f"import onnx, sys; source, target = sys.argv[1:]; {WITNESSES[name].code}"
     command = [sys.executable, "-c", code, str(source), str(target)]
     try:

@@ -33,7 +33,7 @@ def test_a_moment_that_long_ago(text, ago):
 
 @pytest.mark.parametrize("text", ["", "90", "2026", "yesterday", "-2h", "2026-13-01", "h", "999999999d"])
 def test_what_is_no_moment(text):
-    with pytest.raises(click.BadParameter, match="is no time in the past"):
+    with pytest.raises(click.BadParameter, match="is not a time in the past"):
         moment(text)
 
 
@@ -65,7 +65,7 @@ def test_a_length_and_a_batch_are_at_least_one() -> None:
     assert lengths("1..4") == batches("1..4") == (1, 2, 4)
     with pytest.raises(click.BadParameter, match="at least 1"):
         lengths("0")
-    with pytest.raises(click.BadParameter, match="no list of batch sizes"):
+    with pytest.raises(click.BadParameter, match="not a list of batch sizes"):
         batches("0")
 
 
@@ -73,8 +73,8 @@ Cli = Callable[..., Any]
 
 
 def test_refused_commands_are_one_line(cli: Cli, here: Path) -> None:
-    assert "is no decoder of the zoo" in cli("tokens", "resnet50").error
-    assert "no list of lengths" in cli("tokens", "gpt2", "--prompt", "8..").error
+    assert "is not a decoder of the zoo" in cli("tokens", "resnet50").error
+    assert "not a list of lengths" in cli("tokens", "gpt2", "--prompt", "8..").error
     assert "nothing.so cannot be read" in cli("tokens", "gpt2", "--custom-ops", "nothing.so").error
     assert "cannot stay open" in cli("models", "export", "squeezenet", "--open", "-o", here).error
     assert "leave one of them out" in cli("models", "export", "gpt2", "--open", "--dim", "a=2", "-o", here).error

@@ -54,7 +54,7 @@ def test_wrong_usage_is_one_line(cli, place) -> None:
     model, database = place
 
     assert cli("compare", model, "--db", database, "--base", "openvino").error.startswith("no side of the comparison")
-    assert "is no share" in cli("compare", model, "--db", database, "--minimum-effect", "much").error
+    assert "is not a share" in cli("compare", model, "--db", database, "--minimum-effect", "much").error
     assert cli("compare", model, "--db", database, "--by", "moon").code == 2
     assert cli("compare", model, "--db", "none.db").code == 1
 

@@ -98,9 +98,9 @@ def test_two_files_are_run_alternately_and_nothing_is_stored(cli, branches: Path
     ("words", "said"),
     [
         (("--by", "file"), "1 models are given"),
-        (("copy.onnx", "--stack", "ab"), "--stack is about what is stored"),
-        (("copy.onnx", "--other", "ab"), "--other is about what is stored"),
-        (("copy.onnx", "--plot", "a.png"), "--plot is about what is stored"),
+        (("copy.onnx", "--stack", "ab"), "--stack selects stored results"),
+        (("copy.onnx", "--other", "ab"), "--other selects stored results"),
+        (("copy.onnx", "--plot", "a.png"), "--plot selects stored results"),
         (("copy.onnx", "--budget", "0.001"), "larger --budget"),
         (("copy.onnx", "--minimum-effect", "0"), "not a positive share"),
         (("copy.onnx", "--minimum-effect", "10"), "write 10% or 1000%"),

@@ -47,7 +47,7 @@ def test_the_table_names_the_change_and_the_brick_to_blame(cli, place, tmp_path:
     assert "versions: onnxruntime 1.30.0 → 1.31.0; the machine did not move with it" in out
     blamed = next(line for line in out.splitlines() if "Conv" in line)
     assert blamed.split()[2] == "2", "occurrences"
-    assert "latencies are those while the machine was quiet" in out
+    assert "latencies on a quiet machine" in out
     assert out.count("2026-09-") >= 15
     assert "and 10 more (--all lists them)" in out
 

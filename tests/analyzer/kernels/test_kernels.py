@@ -132,7 +132,7 @@ def test_wrong_usage(lab, chain):
         kernels([chain], store=lab.store, granularity=0)
     with pytest.raises(UsageError, match="float32 only"):
         kernels([chain], store=lab.store, graph="runtime", dtype="int8")
-    with pytest.raises(UsageError, match="whatever the caches hold"):
+    with pytest.raises(UsageError, match="do not depend on the cache state"):
         kernels([chain], store=lab.store, cache="hot")
     with pytest.raises(UsageError, match="no stored stack"):
         kernels([chain], store=lab.store, stack="feed")

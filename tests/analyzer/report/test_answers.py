@@ -174,10 +174,10 @@ def test_a_latency_carries_its_interval_and_a_table_fits_its_width() -> None:
 
     wide, narrow = (render(estimates_answer(Estimates((entry,))), width=width).splitlines() for width in (200, 90))
 
-    assert "4.36 ± 1.40" in wide[2]
+    assert "4.36 ± 1.36" in wide[2]
     assert "4.00 ± 0.10" in wide[2]
     assert max(map(len, narrow)) <= 90
-    assert "4.36 ± 1.40" in narrow[-1]
+    assert "4.36 ± 1.36" in narrow[-1]
     assert not any("undisturbed" in line for line in narrow)
 
 

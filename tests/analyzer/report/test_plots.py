@@ -162,7 +162,7 @@ def test_a_cause_begins_where_the_one_before_ended() -> None:
     ]  # fmt: skip
     assert [text.get_text() for text in axes.texts] == ["12 ms", "\N{MINUS SIGN}4 ms", "+2 ms", "0 ms", "10 ms", "9 ms"]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == [
-        "total", "takes off", "adds", "95 % interval",
+        "total", "takes off", "adds", "95% interval",
     ]  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import pytest
 from dlbricks.generator.rewriting.checking import computes_the_same, loaded
 from dlbricks.generator.rewriting.engines import ENGINES
 from dlbricks.generator.rewriting.form import Rewrite, RewriteGraph
+from dlbricks.generator.rewriting.generic import generic_of
 from dlbricks.generator.rewriting.repetition import loops
 from dlbricks.generator.rewriting.values import Values, apart, session
 from onnx import numpy_helper
@@ -429,8 +430,8 @@ def test_what_a_relu_makes_equal_is_not_equal_whatever_the_input():
     values = values_of(model)
 
     assert not values.runs[0]["r"][:, :16].any()
-    assert "r" not in values.generic.copies
-    assert not len(values.generic.zeros("r", 1))
+    assert "r" not in generic_of(values).copies
+    assert not len(generic_of(values).zeros("r", 1))
 
 
 def test_a_late_engine_finds_nothing():
