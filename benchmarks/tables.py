@@ -18,7 +18,11 @@ import blocks
 from dlbricks.db.values import PROTOCOL
 from facts import accuracy_name, number, percent, within
 
-PAGES = (Path("README.md"), Path("docs/explanation/trust.md"), Path("docs/results/README.md"))
+PAGES = tuple(
+    Path(name) for name in (
+        "README.md", "docs/explanation/trust.md", "docs/reference/findings.md", "docs/results/README.md",
+    )
+)  # fmt: skip
 """From the top of the project."""
 
 _RESULTS = Path("docs/results")
@@ -109,23 +113,6 @@ def _across(folder: Path) -> str:
     return _table(("data", "bricks of run, models of run", "models", "median error", "within 10 %", "worst"), rows)
 
 
-def _busy(folder: Path) -> str:
-    """Return latencies beside busy loops against the same latencies without loops."""
-    rows = []
-    for path in sorted(folder.glob("busy-*.json")):
-        one = json.loads(path.read_text())
-        for run in one["runs"]:
-            if not run["loops"]:
-                continue
-            models, estimate = run["summary"]["measured_undisturbed"], run["summary"]["estimate"]
-            figures = [percent(models[name]) for name in ("bias", "median", "p95")]
-            figures += [percent(estimate[name]) for name in ("median", "within_10")]
-            cells = [f"[{one['threads']}]({path.name})", run["priority"], run["loops"], models["count"]]
-            rows.append([*cells, *figures])
-    head = ("threads", "priority", "busy loops", "models", "bias", "median change", "95 %", "estimate: median error")
-    return _table((*head, "within 10 %"), rows)
-
-
 def _gates(folder: Path) -> str:
     """Return how often ``compare OLD NEW`` failed a model, by the real difference."""
     rows = []
@@ -145,10 +132,13 @@ def _blind(folder: Path) -> str:
     rows = []
     for path in sorted(folder.glob("blind-*.json")):
         counts = json.loads(path.read_text())["counts"]
-        recovered = f"{counts['recovered_half']} of {counts['pairs']}"
-        named = f"{counts['named_of_recovered']} of {counts['recovered_half']}"
-        rows.append([f"[{path.stem[-1]}]({path.name})", recovered, named, len(counts["wrong_outputs"])])
-    return _table(("round", "half of the cost recovered", "cause named", "wrong outputs"), rows)
+        recovered, pairs, claims = counts["recovered_half"], counts["pairs"], counts["claims"]
+        cells = [f"{recovered} of {pairs} ({recovered / pairs:.0%})", f"{counts['named_of_recovered']} of {recovered}"]
+        cells += [f"{len(counts['unconfirmed'])} of {claims}", f"{counts['intervals_overlap']} of {claims}"]
+        cells += [len(counts["wrong_outputs"]), " to ".join(f"{seconds:.0f} s" for seconds in counts["wall_s"])]
+        rows.append([path.stem[-1], *cells])
+    head = ("round", "half of the cost recovered", "cause named", "saving not confirmed", "intervals overlap", "wrong")
+    return _table((*head, "time, median to longest"), rows)
 
 
 _FASTER = 0.05
@@ -439,7 +429,6 @@ def _gpu_plans(folder: Path) -> str:
 _BLOCKS: Mapping[str, Callable[[Path], str]] = {
     "accuracy": _accuracy,
     "across": _across,
-    "busy": _busy,
     "gates": _gates,
     "blind": _blind,
     "improved": _improved,
