@@ -170,7 +170,8 @@ class Search:
             self._write_plainly()
         model = self._start = self._without_loops(model)
         self._begin(model)
-        self._origins = {name: name for name in self._rounds[-1].graph.names(range(len(model.graph.node)))}
+        graph = self._rounds[-1].graph
+        self._origins = {name: name for name in graph.names(range(len(graph.nodes)))}
         for _ in range(_ROUNDS):
             before = len(self._steps)
             self._ask_all(asked)

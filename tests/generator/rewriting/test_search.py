@@ -158,3 +158,16 @@ def test_a_model_that_takes_one_value_only_is_refused(tmp_path: Path):
 
     with pytest.raises(ModelError, match="'attention_mask' was accepted with one value only"):
         Checker(replace(subject, feeds=subject.feeds[:1]), threads=1, noise_ok=False)
+
+
+def test_a_model_with_nodes_of_constants_is_searched(path: Path):
+    model = onnx.load(path)
+    half = onnx.helper.make_node("Constant", [], ["half"], value_float=0.5)
+    model.graph.node[-1].input[0] = "less"
+    model.graph.node.insert(0, half)
+    model.graph.node.insert(len(model.graph.node) - 1, onnx.helper.make_node("Mul", ["g", "half"], ["less"]))
+    onnx.save(model, path)
+
+    _, found = searched(path, affine=affine)
+
+    assert [step.kind for step in found.steps] == ["affine: one product"]
