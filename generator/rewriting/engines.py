@@ -23,6 +23,7 @@ from .witnesses import witnesses
 
 ENGINES: Mapping[str, tuple[Engine, float]] = {
     "constants": (constants, 0.05),
+    "pointwise": (pointwise, 0.15),
     "demand": (demand, 0.1),
     "products": (products, 0.05),
     "repetition": (repetition, 0.05),
@@ -33,7 +34,6 @@ ENGINES: Mapping[str, tuple[Engine, float]] = {
     "layout": (layout, 0.03),
     "precision": (precision, 0.05),
     "affine": (affine, 0.15),
-    "pointwise": (pointwise, 0.15),
     "equality": (equal, 0.08),
     "attention": (attention, 0.05),
     "channels": (channels, 0.05),
