@@ -29,8 +29,6 @@ def test_every_figure_is_that_of_the_data():
         ("curves", "curves", "report"),
         ("frameworks", "frameworks", "report"),
         ("planted", "plants.cost", "report"),
-        ("planted-score", "plants.score", "report"),
-        ("proofs", "proofs", "text"),
         ("tokens", "tokens", "page"),
         ("gpu/results", "visit_tables", "markdown"),
     ],
