@@ -564,7 +564,39 @@ def _is_by_rows(values: Values, place: int, rows: Sequence[int]) -> bool:
     return node.op_type in {"LayerNormalization", "LogSoftmax", "Softmax"} and axis % rank == rank - 1
 
 
+def _slice_written(values: Values, index: int) -> Rewrite | None:
+    """Return a Concat of slices for a ScatterND that writes a whole range along one axis."""
+    graph, node = values.graph, values.graph.nodes[index]
+    indices = values.constant(node.input[1]) if node.op_type == "ScatterND" else None
+    shape = values.shapes.get(node.input[0], ())
+    if indices is None or graph.attributes[index].get("reduction", "none") not in {"none", b"none"}:
+        return None
+    if not shape or indices.shape[-1] > len(shape) or np.prod(shape) > _LARGEST_MOVE:
+        return None
+    places = np.arange(np.prod(shape)).reshape(shape)[tuple(np.moveaxis(indices, -1, 0))]
+    first, last = (np.array(np.unravel_index(place, shape)) for place in (places.min(), places.max()))
+    extents = tuple(int(size) for size in last - first + 1)
+    axes = [axis for axis, size in enumerate(extents) if size != shape[axis]]
+    box = np.arange(np.prod(shape)).reshape(shape)[tuple(map(slice, first, last + 1))]
+    if len(axes) != 1 or not np.array_equal(places.reshape(-1), box.reshape(-1)):
+        return None
+    draft, (axis,) = Draft(graph), axes
+    begin, end = int(first[axis]), int(last[axis]) + 1
+    parts = [draft.reshape(node.input[2], list(extents))]
+    bounds = [(0, begin, 0), (end, shape[axis], 1)]
+    for low, high, place in bounds:
+        if low < high:
+            limits = (draft.constant([number], np.int64) for number in (low, high, axis))
+            parts.insert(place and len(parts), draft.op("Slice", node.input[0], *limits))
+    draft.finish(draft.op("Concat", *parts, axis=axis), node.output[0])
+    before, after = values.costs[index] + float(indices.size), values.priced(draft, node.output[0])
+    if after is None:
+        return None
+    return draft.rewrite("order: slice written by Concat", [node.output[0]], graph.names([index]), before - after / 2)
+
+
 _SEARCHES = (
+    _slice_written,
     _tabled,
     _swapped, _delayed, _by_parts, _undone, _before_choice, _broadcast, _separable, _averaged, _chosen_first, _together,
 )  # fmt: skip

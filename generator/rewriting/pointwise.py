@@ -90,7 +90,12 @@ def _power(exponent: float) -> Function:
 
     def nodes(draft: Draft, x: str, _: tuple[float, ...]) -> str:
         quarters = round(abs(exponent) * 4)
-        factors = [x] * (quarters // 4)
+        factors, power, whole = list[str](), x, quarters // 4
+        while whole:
+            if whole & 1:
+                factors.append(power)
+            whole >>= 1
+            power = draft.op("Mul", power, power) if whole else power
         root = draft.op("Sqrt", x) if quarters % 4 else x
         if quarters & 2:
             factors.append(root)
@@ -149,6 +154,7 @@ FUNCTIONS: Mapping[str, Function] = {
         lambda x, _: 1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * np.expm1(np.minimum(x, 0))),
         _one("Selu"),
     ),
+    **{f"Power {exponent}": _power(exponent) for exponent in (4, 5, 6, 8)},
     "Square": Function(lambda x, _: x * x, _square),
     "Cube": Function(lambda x, _: x**3, _cube),
     "Mish": Function(lambda x, _: x * np.tanh(_softplus(x)), _mish),

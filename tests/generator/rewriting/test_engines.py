@@ -330,6 +330,12 @@ CASES = {
         "pointwise", "LeakyRelu", (X + "<float z = {0}, float k = {0.2}>"
         "{n = Less(x, z) i = NonZero(n) t = Transpose(i) g = GatherND(x, t) m = Mul(g, k) y = ScatterND(x, t, m)}"), {},
     ),
+    "a slice written element by element": (
+        "order", "slice written by Concat", ("(float[1,6,16,16] x, float[1,6,8,16] z) => (float[1,6,16,16] y)"
+        "{s = ScatterND(x, i, z) y = Relu(s)}"),
+        {"i": np.stack(np.meshgrid([0], range(6), range(4, 12), range(16), indexing="ij"), -1).astype(np.int64)},
+    ),
+    "an even power": ("pointwise", "Power 4", X + "<float p = {4}>{c = Abs(x) y = Pow(c, p)}", {}),
 }  # fmt: skip
 """By what is written: the engine, what it recognises, the graph and its weights."""
 
