@@ -31,7 +31,7 @@ _SPELLINGS = frozenset({"Cast", "Dropout", "Flatten", "Identity", "Reshape", "Sq
 
 
 def constants(values: Values, deadline: float) -> list[Rewrite]:
-    """Return values that depend on constants alone as constants."""
+    """Return values that depend on constants alone as constants, and sums without products with zero."""
     graph, found = values.graph, list[Rewrite]()
     known = values.shape_only
     for node in graph.nodes:
@@ -49,7 +49,28 @@ def constants(values: Values, deadline: float) -> list[Rewrite]:
         if made:
             gone = graph.unneeded(made, ())
             found.append(draft.rewrite("constants: computed once", made, graph.names(gone), values.cost_of(gone)))
-    return found
+    sums = (_nothing_added(values, index) for index in range(len(graph.nodes)))
+    return [*found, *(rewrite for rewrite in sums if rewrite is not None)]
+
+
+def _nothing_added(values: Values, index: int) -> Rewrite | None:
+    """Return a sum without a summand that a constant zero multiplies."""
+    graph, node = values.graph, values.graph.nodes[index]
+    if node.op_type != "Add":
+        return None
+    for slot, name in enumerate(node.input):
+        maker, other = graph.maker(name), node.input[1 - slot]
+        if maker is None or maker.op_type != "Mul" or values.shapes.get(other) != values.shapes.get(node.output[0]):
+            continue
+        factors = [values.constant(read) for read in maker.input]
+        if any(factor is not None and factor.size and not factor.any() for factor in factors):
+            draft = Draft(graph)
+            draft.finish(draft.op("Identity", other), node.output[0])
+            gone = graph.removable(range(index + 1), node.output[0], kept=[other])
+            return draft.rewrite(
+                "constants: product with zero left out", [node.output[0]], graph.names(gone), values.cost_of(gone)
+            )
+    return None
 
 
 def equal(values: Values, deadline: float) -> list[Rewrite]:

@@ -336,6 +336,10 @@ CASES = {
         {"i": np.stack(np.meshgrid([0], range(6), range(4, 12), range(16), indexing="ij"), -1).astype(np.int64)},
     ),
     "an even power": ("pointwise", "Power 4", X + "<float p = {4}>{c = Abs(x) y = Pow(c, p)}", {}),
+    "noise without weight": (
+        "constants", "product with zero left out",
+        X + "<float z = {0}>{e = Exp(x) n = Mul(e, z) s = Add(x, n) y = Tanh(s)}", {},
+    ),
 }  # fmt: skip
 """By what is written: the engine, what it recognises, the graph and its weights."""
 
