@@ -273,7 +273,7 @@ def benanza_note(
     bound, measured = bounds.sequential.ms, truth.ms
     if bound is None or measured is None:
         return None
-    less = f"lower bound {bound:.3g} ms, measured {measured:.3g} ms"
+    less = f"fastest bricks {bound:.3g} ms, measured {measured:.3g} ms"
     if truth.ci95_ms is not None and bound <= truth.ci95_ms[1]:
         return f"{less}: equal within the interval of the measurement"
     reasons = []

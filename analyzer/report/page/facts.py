@@ -88,7 +88,7 @@ def _noted(note: str, ms: float | None, measured_ms: float | None) -> str:
     if ms is None:
         return ""
     above = measured_ms is not None and ms > measured_ms
-    return f"{note}; above the measured latency, so no lower bound" if above else note
+    return f"{note}; above the measured latency" if above else note
 
 
 def place_of(section: Section) -> list[Fact]:
