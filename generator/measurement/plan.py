@@ -169,7 +169,7 @@ class MeasurementTask:
         """Return the bricks by size of inputs and outputs, ascending or descending, with small random shifts.
 
         A layer of a model writes to memory that a layer of about its size just used. In random order, the memory that a
-        short brick writes to is colder than in a model (docs/explanation/measuring.md has figures).
+        short brick writes to is colder than in a model (docs/explanation/measuring.md).
         """
         draw = random.Random(seed)  # noqa: S311  # an order, not a secret
         places = {
@@ -183,7 +183,7 @@ class MeasurementTask:
 
         In a model, this memory was last used a few layers before. In a pack, a brick of the same shape was the last
         user if memory is shared, or else the brick before. A model is between both, so sessions alternate. In a large
-        model, weights evict this memory anyway (docs/explanation/measuring.md has figures).
+        model, weights evict this memory anyway (docs/explanation/measuring.md).
         """
         return self.footprint >= max(REUSE_LEVELS) or session % 2 == 0
 
