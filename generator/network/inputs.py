@@ -24,7 +24,7 @@ from ...bricks.graph.causal import SOFTMAX
 from ...bricks.layer import VIEWS
 from ...errors import BrokenModel
 from ...models.skeleton import KEPT_ELEMENTS, hide_future, is_causal
-from ...models.subgraphs import all_graphs, all_nodes, infer_shapes, static_shapes
+from ...models.subgraphs import all_graphs, all_nodes, declared_shape, infer_shapes, static_shapes
 from .legality import ONES, POSITIVE, Domain, DomainKind, Site, domain_of
 
 # Pools of seeded random values, tiled into inputs of any size at the speed of a copy.
@@ -96,11 +96,14 @@ def fill(shape: tuple[int, ...], pool: Array, *, offset: int) -> Array:
 InputType = tuple[str, str, tuple[int, ...]]
 """Name, element type (ONNX's own name in lower case) and static shape of a graph input."""
 
+Shapes = Mapping[str, tuple[int, ...]]
+"""Shapes by value."""
+
 _RESHAPING = VIEWS | {"Cast", "CastLike"}
 """Keep every element, in order: exact values go through."""
 
-_MOVING = _RESHAPING | {"Transpose", "Expand", "Slice", "Split", "Tile", "Gather", "Concat", "Dropout", "Pad"}
-"""Keep elements as they are: a range goes through."""
+_MOVING = _RESHAPING | {"Transpose", "Expand", "Slice", "Split", "Tile", "Gather", "Concat", "Dropout", "Pad", "TopK"}
+"""Keep elements as they are: a range goes through, and one value for all."""
 
 _POSITIVE_KEEPING = _MOVING | {
     "Add", "Mul", "Div", "Max", "Min", "Sum", "Mean", "Pow", "Sqrt", "ReduceMean", "ReduceSum", "ReduceMax",
@@ -165,7 +168,7 @@ class _Consumers:
                 self._reads.setdefault(value, []).append((node, slot))
         self._causal = {value.name for value in model.graph.input if is_causal(value)}
         self._types = types
-        self._shapes: dict[str, tuple[int, ...]] | None = None
+        self._shapes: tuple[Shapes, Shapes] | None = None
         self._found: dict[str, tuple[Domain, ...]] = {}
         self._constants = {
             tensor.name: numpy_helper.to_array(tensor)
@@ -200,13 +203,14 @@ class _Consumers:
 
     def _collect(self, value: str) -> Iterator[Domain]:
         for node, slot in self._reads.get(value, ()):
-            asked = domain_of(Site(node, slot, self._known_shapes(), self._constants))
+            shapes, sizes = self._known_shapes()
+            asked = domain_of(Site(node, slot, shapes, self._constants, sizes))
             if asked is not None:
                 yield asked
                 continue
             if node.op_type not in _POSITIVE_KEEPING | _COMPUTING:
                 continue
-            for output in node.output:
+            for output in node.output[:1] if node.op_type == "TopK" else node.output:  # its indices are other values
                 for domain in self._asked(output):
                     passed = self._through(node, slot, domain)
                     if passed is not None:
@@ -218,7 +222,7 @@ class _Consumers:
         """Return the demand on an input that a demand on the node's output implies."""
         op = node.op_type
         if domain.kind is DomainKind.EXACT:
-            if op in _RESHAPING and slot == 0:
+            if slot == 0 and (op in _RESHAPING or (op in _MOVING and len({*domain.values}) == 1)):
                 return domain
             if op == "Concat":
                 return self._part(node, slot, domain)
@@ -231,21 +235,24 @@ class _Consumers:
 
     def _part(self, node: onnx.NodeProto, slot: int, domain: Domain) -> Domain:
         """Return the part of a concatenated vector that comes from one input."""
-        shapes = [self._known_shapes().get(name) for name in node.input]
+        known, _ = self._known_shapes()
+        shapes = [known.get(name) for name in node.input]
         if any(shape is None or len(shape) != 1 for shape in shapes):
             return ONES
         lengths = [shape[0] for shape in shapes if shape]
         start = sum(lengths[:slot])
         return Domain(DomainKind.EXACT, values=domain.values[start : start + lengths[slot]])
 
-    def _known_shapes(self) -> Mapping[str, tuple[int, ...]]:
+    def _known_shapes(self) -> tuple[Shapes, Shapes]:
         if self._shapes is None:
             self._shapes = _all_shapes(self._model, self._types)
         return self._shapes
 
 
-def _all_shapes(model: onnx.ModelProto, types: Sequence[InputType]) -> dict[str, tuple[int, ...]]:
+def _all_shapes(model: onnx.ModelProto, types: Sequence[InputType]) -> tuple[Shapes, Shapes]:
     """Return the shapes of all values: declared, inferred, or implied by declared outputs.
+
+    The second result has values with unknown dimensions, too, with 0 for each.
 
     A shape that an input decides (the end of a Range) cannot be inferred; the declared output shows it.
     """
@@ -268,7 +275,7 @@ def _all_shapes(model: onnx.ModelProto, types: Sequence[InputType]) -> dict[str,
         known = shapes.get(node.output[0]) if node.output and node.op_type in _SHAPE_KEEPING else None
         if known is not None and all(shapes.get(name) != known for name in read):
             shapes |= {name: known for name in read if name not in shapes}
-    return shapes
+    return shapes, {value.name: declared_shape(value.type) for value in bound.graph.value_info}
 
 
 def _values(dtype: np.dtype[Any], domain: Domain | None, seed: int) -> tuple[Array, bool]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
@@ -81,12 +81,14 @@ class Site:
         slot: Index of the input in question.
         shapes: Known static shapes, by value.
         constants: Known constants, by value.
+        sizes: Shapes by value, with 0 for each unknown dimension.
     """
 
     node: onnx.NodeProto
     slot: int
     shapes: Mapping[str, Shape]
     constants: Mapping[str, npt.NDArray[Any]]
+    sizes: Mapping[str, Shape] = field(default_factory=dict)
 
     def input(self, slot: int) -> Shape | None:
         """Shape of an input."""
@@ -267,9 +269,9 @@ def _compared(site: Site) -> Domain | None:
 
 
 def _sequence_length(site: Site) -> Domain | None:
-    shape = site.input(0)
+    shape = site.input(0) or site.sizes.get(site.node.input[0])
     axis = site.attribute("time_axis", site.attribute("layout", 0))
-    return exact(shape[axis]) if shape else None
+    return exact(shape[axis]) if shape and shape[axis] else None
 
 
 def _fractional_power(site: Site) -> Domain | None:

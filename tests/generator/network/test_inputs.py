@@ -150,3 +150,14 @@ def test_inputs_lead_to_the_shapes_that_outputs_are_declared_to_have(skeleton_of
     assert inputs(skeleton_of, window, [("x0", "int32", ())])["x0"] == 10
     found = inputs(skeleton_of, reduced, [("x0", "float", (2, 0, 4)), ("x1", "int64", (1,))])
     assert found["x1"].tolist() == [1]
+
+
+def test_lengths_that_are_sorted_on_their_way_to_a_recurrence_are_the_whole_sequence(skeleton_of):
+    graph = """(float[9,n,3] x, int32[2] lengths, float[1,12,3] w1, float[1,12,4] w2) => (float[9,1,2,4] y)
+        <int64[1] two = {2}> {
+            wide = Cast<to=7>(lengths) sorted, order = TopK<axis=0>(wide, two)
+            steps = Cast<to=6>(sorted) y = GRU<hidden_size=4>(x, w1, w2, , steps) }"""
+
+    made = inputs(skeleton_of, graph, [("x", "float", (9, 2, 3)), ("lengths", "int32", (2,))])
+
+    assert made["lengths"].tolist() == [9, 9]
