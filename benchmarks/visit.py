@@ -43,7 +43,7 @@ _DEFAULTS: dict[str, Any] = {
     "device": "cuda",
     "options": {},
     "threads": 1,
-    "batch": 16,
+    "batch": [16, 64, 256],
     "processes": 2,
     "sessions": 2,
     "visits": 24,
@@ -87,7 +87,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     group.add_argument("--device", help="cpu or cuda, the default")
     group.add_argument("--option", dest="options", type=_option, nargs="+", metavar="NAME=VALUE")
     group.add_argument("--threads", type=int, help="default: 1")
-    group.add_argument("--batch", type=int, help="the larger batch; default: 16")
+    group.add_argument("--batch", type=int, nargs="+", help="larger batches; default: 16 64 256")
     group.add_argument("--processes", type=int, help="per stage; default: 2")
     group.add_argument("--sessions", type=int, help="per process; default: 2")
     group.add_argument("--visits", type=int, help="of each brick and model, in all; default: 24")
@@ -106,7 +106,7 @@ def _check(settings: Mapping[str, Any]) -> None:
     names = ("backend", "device", "options", "threads", "processes", "sessions", "visits")
     MeasurementSettings.of({name: settings[name] for name in names}).check()
     get(settings["backend"]).stack(settings["device"], settings["options"])
-    for source in find_models(settings["models"], batches=[settings["batch"]]):
+    for source in find_models(settings["models"], batches=settings["batch"]):
         if source.problem is not None:
             raise UsageError(f"{source.name}: {source.problem}", remedy="give other --models")
 

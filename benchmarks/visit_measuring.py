@@ -1,4 +1,4 @@
-"""The stages that measure: bricks with their models, the kernels of these, models alone, and the machine's ceilings."""
+"""The stages that measure: bricks with models, their kernels and findings, models alone, and the machine's ceilings."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
+from dlbricks.analyzer.estimation.query import Query
+from dlbricks.analyzer.findings.analyze import analyze
 from dlbricks.db import Store
 from dlbricks.errors import UsageError
 from dlbricks.generator.measurement.ceilings import measure_ceilings
@@ -146,6 +148,33 @@ def kernels(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> Non
                 "failures": [asdict(failure) for failure in found.failures],
             }
             record.status = "done"
+
+
+def findings(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:
+    """Analyse each model of the stage of this precision, and try every remedy."""
+    until = time.monotonic() + allowed_s
+    name = stage.name.removeprefix("findings-")
+    measured = visit.folder.find(name, record.system, record.stack)
+    if measured is None or measured.status != "done":
+        record.reason = f"{name} is not measured yet"
+        return
+    rows = record.result.setdefault("rows", {})
+    record.database = measured.database
+    sources = visit.sources(stage.batch)
+    query = Query(
+        system=record.system, stack=record.stack, backend=visit.backend(stage), device=visit.settings["device"],
+        threads=visit.settings["threads"], cache=stage.cache, dtype=stage.dtype,
+    )  # fmt: skip
+    with _store(visit, record, len(sources)) as store:
+        for source in (source for source in sources if source.name not in rows):
+            if until - time.monotonic() < visit.clock.least_s:
+                return
+            (row,) = analyze([source], store=store, query=query, prove=True, until=until).rows
+            if time.monotonic() < until:  # else some of its remedies are not tried yet
+                rows[source.name] = row.record()
+            record.result["left"] = sum(source.name not in rows for source in sources)
+            visit.folder.save()
+    record.status = "done"
 
 
 def models(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ class Stage:
         name: Name of the stage.
         kind: ``stack``, ``verify`` (a few bricks in every planned way), ``agreement`` (all bricks), ``bricks``
             (alternating with the models), ``kernels`` (of these), ``models`` (alone), ``plans`` (all plans of a library
-            for a brick) or ``ceilings`` (of the machine).
+            for a brick), ``findings`` (remedies tried on the models) or ``ceilings`` (of the machine).
         share: Share of the visit that it may use while other stages wait.
         dtype: Precision.
         cache: Cache state.
@@ -44,20 +44,21 @@ class Stage:
     algorithms: bool = False
 
 
-def stages(batch: int, device: str) -> list[Stage]:
-    """Return all stages, the most valuable first; kernels follow the stage that they belong to.
+def stages(batches: Sequence[int], device: str) -> list[Stage]:
+    """Return all stages, the most valuable first; kernels and findings follow the stage that they belong to.
 
     Args:
-        batch: The larger batch.
+        batches: Larger batches.
         device: The device; stages for GPUs are left out on the CPU.
     """
     dtypes = ("float32", "bfloat16", "float16")
     return [
         Stage("stack", "stack", 0.05),
-        *(_gpu(batch) if device == "cuda" else ()),
+        *(_gpu(batches) if device == "cuda" else ()),
         *(Stage(f"agreement-{dtype}", "agreement", 0.12, dtype) for dtype in dtypes),
         Stage("float32", "bricks", 0.25),
         *([] if device == "cuda" else [Stage("ceilings", "ceilings", 0.1, cache="hot")]),
+        Stage("findings-float32", "findings", 0.2),
         Stage("float32-hot", "bricks", 0.25, cache="hot"),
         Stage("bfloat16", "bricks", 0.2, "bfloat16"),
         Stage("float16", "bricks", 0.2, "float16"),
@@ -65,12 +66,12 @@ def stages(batch: int, device: str) -> list[Stage]:
         Stage("float32-channels_last", "bricks", 0.2, options=_LAST),
         Stage("bfloat16-channels_last", "bricks", 0.2, "bfloat16", options=_LAST),
         *(Stage(f"kernels-{dtype}", "kernels", 0.15, dtype) for dtype in dtypes),
-        *(Stage(f"{dtype}-b{batch}", "bricks", 0.2, dtype, batch=batch) for dtype in dtypes),
+        *(Stage(f"{dtype}-b{batch}", "bricks", 0.2, dtype, batch=batch) for batch in batches for dtype in dtypes),
         *(Stage(f"{dtype}-compile", "models", 0.3, dtype, options={"mode": "compile"}) for dtype in dtypes[:2]),
     ]
 
 
-def _gpu(batch: int) -> list[Stage]:
+def _gpu(batches: Sequence[int]) -> list[Stage]:
     """Return the stages for GPUs only: CUDA graphs, and libraries of kernels."""
     libraries = [
         Stage(f"{name}-{dtype}", "bricks", 0.15, dtype, backend=name, models=False, options=_GRAPH)
@@ -84,17 +85,12 @@ def _gpu(batch: int) -> list[Stage]:
         )
         for name in ("cudnn", "cublas")
     ]  # fmt: skip
-    larger = [
-        Stage(f"plans-{name}-float16-b{batch}", "plans", 0.15, "float16", backend=name, models=False, batch=batch)
-        for name in ("cudnn", "cublas")
-    ]
     compiled = [
         Stage(f"{label}-compiled", "models", 0.25, dtype, options={**options, "mode": "compile-graph"})
         for label, dtype, options in (
             ("float32", "float32", _NO_OPTIONS), ("float16", "float16", _NO_OPTIONS), ("tf32", "float32", _TF32),
         )
     ]  # fmt: skip
-    half: Any = {"dtype": "float16", "options": _GRAPH}
     return [
         Stage("float32-graph", "bricks", 0.28, options=_GRAPH),
         Stage("float32-branches", "models", 0.1, options=_BRANCHES),
@@ -104,6 +100,8 @@ def _gpu(batch: int) -> list[Stage]:
         Stage("tf32-graph", "bricks", 0.28, options={**_TF32, **_GRAPH}),
         *(Stage(f"ceilings-{dtype}", "ceilings", 0.05, dtype, cache="hot") for dtype in ("float32", "float16")),
         Stage("ceilings-tf32", "ceilings", 0.05, options=_TF32, cache="hot"),
+        Stage("findings-float32-graph", "findings", 0.2, options=_GRAPH),
+        Stage("findings-float16-graph", "findings", 0.2, "float16", options=_GRAPH),
         compiled[0],
         Stage("float32", "bricks", 0.28),
         *libraries[:3],
@@ -112,10 +110,7 @@ def _gpu(batch: int) -> list[Stage]:
         *plans[2:4],
         Stage("onnxruntime-float16", "models", 0.1, "float16", options=_GRAPH, backend="onnxruntime"),
         Stage("onnxruntime-tf32", "models", 0.1, options={**_TF32, **_GRAPH}, backend="onnxruntime"),
-        Stage(f"float32-graph-b{batch}", "bricks", 0.3, options=_GRAPH, batch=batch),
-        Stage(f"float16-graph-b{batch}", "bricks", 0.3, batch=batch, **half),
-        Stage(f"onnxruntime-float16-b{batch}", "models", 0.1, batch=batch, backend="onnxruntime", **half),
-        *larger,
+        *(stage for batch in batches for stage in _larger(batch)),
         *compiled[1:],
         Stage("verify", "verify", 0.2),
         Stage("agreement-bfloat16", "agreement", 0.12, "bfloat16"),
@@ -127,4 +122,21 @@ def _gpu(batch: int) -> list[Stage]:
         Stage("kernels-float32-graph", "kernels", 0.15, options=_GRAPH),
         *libraries[3:],
         Stage("onnxruntime-stream", "bricks", 0.3, backend="onnxruntime"),
+    ]
+
+
+def _larger(batch: int) -> list[Stage]:
+    """Return the stages of one larger batch."""
+    half: Any = {"dtype": "float16", "batch": batch}
+    return [
+        Stage(f"float16-graph-b{batch}", "bricks", 0.3, options=_GRAPH, **half),
+        Stage(f"tf32-graph-b{batch}", "bricks", 0.3, options={**_TF32, **_GRAPH}, batch=batch),
+        Stage(f"float16-channels_last-graph-b{batch}", "models", 0.1, options={**_LAST, **_GRAPH}, **half),
+        Stage(f"tf32-channels_last-graph-b{batch}", "models", 0.1, options={**_TF32, **_LAST, **_GRAPH}, batch=batch),
+        Stage(f"onnxruntime-float16-b{batch}", "models", 0.1, backend="onnxruntime", options=_GRAPH, **half),
+        *(
+            Stage(f"plans-{name}-float16-b{batch}", "plans", 0.15, backend=name, models=False, **half)
+            for name in ("cudnn", "cublas")
+        ),
+        Stage(f"float32-graph-b{batch}", "bricks", 0.3, options=_GRAPH, batch=batch),
     ]

@@ -29,7 +29,7 @@ from dlbricks.generator.backends.registry import backends
 from dlbricks.generator.machine.system import machine_state, probe_system
 from dlbricks.generator.measurement.agreement import Agreement, Outcome, agreements, checked_place
 from visit_folder import Record
-from visit_measuring import bricks, ceilings, kernels, models
+from visit_measuring import bricks, ceilings, findings, kernels, models
 from visit_plan import Stage, stages
 from visit_plans import plans
 from visit_state import Visit
@@ -60,6 +60,7 @@ def do(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:
         "kernels": kernels,
         "models": models,
         "plans": plans,
+        "findings": findings,
         "ceilings": ceilings,
     }
     kinds[stage.kind](visit, stage, record, allowed_s)

@@ -37,7 +37,7 @@ def test_a_visit_is_resumed_reported_and_merged(cli, branches, here):
     """All of it on PyTorch: what there is, what agrees, what is fast; then on a machine that measures nothing."""
     pytest.importorskip("torch")
     settings = ("--device", "cpu", "--models", branches, "--batch", 2, "--minutes", 3, *BRIEF)
-    more = ("--minutes", 3, "--stage", *FIRST, "kernels-float32")
+    more = ("--minutes", 3, "--stage", *FIRST, "kernels-float32", "findings-float32")
 
     codes = [call(here / "visits", *settings, "--stage", *FIRST[:2]), call(here / "visits", *more)]
     known = stored(here / "visits")
@@ -46,7 +46,12 @@ def test_a_visit_is_resumed_reported_and_merged(cli, branches, here):
     found = json.loads((here / "visits/visit.json").read_text())
     status = {record["stage"]["name"]: record["status"] for record in found["records"]}
     assert codes == [0, 0, 0]
-    assert status == {**dict.fromkeys(FIRST[:3], "done"), "tf32": "refused", "kernels-float32": "done"}
+    assert status == {
+        **dict.fromkeys(FIRST[:3], "done"),
+        "tf32": "refused",
+        "kernels-float32": "done",
+        "findings-float32": "done",
+    }
     assert found["results"]["agreement"][0]["counts"] == {"same": 4}
     assert sum(measured.subject is Subject.MODEL for measured, _ in known) == 1
     assert stored(here / "visits") == known
