@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 
 from ...models.subgraphs import attribute_of
-from .form import Draft, Rewrite
+from .form import Array, Draft, Rewrite
 from .values import Values, late
 
 _ROOTS = frozenset({"Einsum", "MatMul", "ReduceL2", "ReduceMean", "ReduceSum", "ReduceSumSquare"})
@@ -25,6 +25,7 @@ _CHEAPER = 0.85
 _MOST_TERMS, _MOST_FACTORS, _MOST_DEPTH, _MOST_LETTERS = 4, 5, 12, 24
 _LEAST_SHARE = 0.004
 _MACS_PER_NS, _ELEMENT_NS = 20.0, 1.2
+_LARGEST_CHOICE = 1 << 18
 
 _Axes = tuple[str, ...]
 """A letter for each axis of a value; empty for an axis of size 1."""
@@ -32,11 +33,21 @@ _Axes = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Factor:
-    """A value with letters, or its reciprocal."""
+    """A value with letters, its reciprocal, or a matrix of zeros and ones.
+
+    Attributes:
+        name: The value; empty for a matrix.
+        axes: Its letters.
+        inverse: The reciprocal.
+        chosen: Index that each row of the matrix chooses.
+        size: Number of columns of the matrix.
+    """
 
     name: str
     axes: _Axes
     inverse: bool = False
+    chosen: tuple[int, ...] = ()
+    size: int = 0
 
     @property
     def letters(self) -> str:
@@ -121,6 +132,8 @@ class _Reader:
             return self.terms(node.input[0], tuple(next(remaining) if size > 1 else "" for size in shape), depth)
         if kind == "Expand":
             return self.terms(node.input[0], self._narrow(shape, axes), depth)
+        if kind == "Gather":
+            return self._chosen(index, node, axes, depth)
         if kind in {"Mul", "Div", "Neg", "Pow"}:
             return self._product(node, axes, depth)
         if kind in {"Add", "Sub"} and self.sums:
@@ -135,6 +148,18 @@ class _Reader:
         """Return the letters of a value that is broadcast."""
         ahead = len(axes) - len(shape)
         return tuple(axes[ahead + place] if size > 1 else "" for place, size in enumerate(shape))
+
+    def _chosen(self, index: int, node: onnx.NodeProto, axes: _Axes, depth: int) -> list[_Term] | None:
+        """Return a value with rows chosen more than once as a product with a matrix of zeros and ones."""
+        rows, shape = self.values.constant(node.input[1]), self.values.shapes[node.input[0]]
+        axis = self.values.graph.attributes[index].get("axis", 0) % len(shape)
+        size = shape[axis]
+        if rows is None or rows.ndim != 1 or not 1 < size < len(rows) or len(rows) * size > _LARGEST_CHOICE:
+            return None
+        letter = self.fresh(size)
+        choice = _Factor("", (axes[axis], letter), chosen=tuple(int(row) % size for row in rows), size=size)
+        inner = (*axes[:axis], letter, *axes[axis + 1 :])
+        return _times([_Term(1.0, (choice,))], self.terms(node.input[0], inner, depth))
 
     def _side(self, name: str, axes: _Axes, depth: int) -> list[_Term]:
         return self.terms(name, self._narrow(self.values.shapes[name], axes), depth)
@@ -225,6 +250,43 @@ class _Reader:
         ]
 
 
+def _array(values: Values, factor: _Factor) -> Array | None:
+    """Return a constant factor without its axes of size 1; None for a computed one."""
+    if factor.chosen:
+        return np.eye(factor.size, dtype=np.float32)[list(factor.chosen)]
+    array = values.constant(factor.name)
+    if array is None:
+        return None
+    array = np.squeeze(array).astype(np.float32)
+    return 1 / array if factor.inverse else array
+
+
+def _paired(values: Values, term: _Term) -> list[_Term]:
+    """Return a sum over pairs of one value's rows as the square of the sum and the sum of squares.
+
+    That is possible if a symmetric matrix of constants with equal elements beside its diagonal joins the rows.
+    """
+    arrays = {factor: array for factor in term.factors if (array := _array(values, factor)) is not None}
+    others = [factor for factor in term.factors if factor not in arrays]
+    if not arrays or len(others) != 2 or others[0].name != others[1].name or others[0].inverse or others[1].inverse:
+        return [term]
+    places = [place for place, (a, b) in enumerate(zip(others[0].axes, others[1].axes, strict=True)) if a != b]
+    if len(places) != 1:
+        return [term]
+    row, column = (factor.axes[places[0]] for factor in others)
+    if not row or not column:
+        return [term]
+    equation = ",".join(factor.letters for factor in arrays)
+    if {row, column} - set(equation) or set(equation) & (set(others[0].letters) - {row}):
+        return [term]
+    whole = np.einsum(f"{equation}->{row}{column}", *arrays.values(), optimize=True).astype(np.float64)
+    whole = term.number * (whole + whole.T) / 2
+    beside, diagonal = whole[0, -1], np.diagonal(whole)
+    if np.abs(whole - np.diag(diagonal - beside) - beside).max() > _CLOSE * np.abs(whole).max() or np.ptp(diagonal):
+        return [term]
+    return [_Term(float(beside), tuple(others)), _Term(float(diagonal[0] - beside), (others[0], others[0]))]
+
+
 def _times(first: Sequence[_Term], second: Sequence[_Term]) -> list[_Term]:
     made = [_Term(a.number * b.number, a.factors + b.factors) for a in first for b in second]
     together = dict[tuple[_Factor, ...], float]()
@@ -282,7 +344,11 @@ class _Writer:
         for i, j in itertools.combinations(range(len(sides)), 2):
             others = [k for k in range(len(sides)) if k not in {i, j}]
             needed = set(result).union(*(sides[k] for k in others))
-            both = "".join(dict.fromkeys(sides[i] + sides[j]))
+            first, second = (
+                "".join(letter for letter in sides[own] if letter in needed or letter in sides[other])
+                for own, other in ((i, j), (j, i))
+            )
+            both = "".join(dict.fromkeys(first + second))
             kept = "".join(letter for letter in both if letter in needed)
             constant = fixed[i] and fixed[j]
             own = 0.0 if constant else self._size(both) / _MACS_PER_NS + self._size(kept) * _ELEMENT_NS
@@ -295,7 +361,7 @@ class _Writer:
         """Write a term and return its value with its letters."""
         sides = [self._plain(factor) for factor in term.factors]
         sides.sort(key=lambda side: side[0])
-        fixed = tuple(side[0] in self.draft.constants or self._values.is_constant(side[0]) for side in sides)
+        fixed = tuple(side[0] in self.draft.constants for side in sides)
         _, pairs = self.order(tuple(side[1] for side in sides), fixed, result)
         for i, j in pairs:
             others = [side for place, side in enumerate(sides) if place not in {i, j}]
@@ -313,10 +379,9 @@ class _Writer:
         key = factor
         if key not in self._known:
             name, sizes = factor.name, [self._sizes[letter] for letter in factor.letters]
-            constant = self._values.constant(name)
-            if constant is not None:
-                array = constant.reshape(sizes).astype(np.float32)
-                name = self.draft.constant(1 / array if factor.inverse else array)
+            array = _array(self._values, factor)
+            if array is not None:
+                name = self.draft.constant(array)
             else:
                 if "" in factor.axes:
                     name = self.draft.reshape(name, sizes)
@@ -445,12 +510,13 @@ def _rewritten(values: Values, index: int, reader: _Reader) -> Rewrite | None:
     value = node.output[0]
     shape = values.shapes[value]
     axes = tuple(reader.fresh(size) for size in shape)
-    terms = reader.root(index, node, axes, 0)
-    if not terms or any(not term.factors for term in terms):
+    read = reader.root(index, node, axes, 0)
+    if not read or any(not term.factors for term in read):
         return None
+    terms = [part for term in read for part in _paired(values, term)]
     region = {*reader.nodes, index}
     gone = values.graph.removable(sorted(region), value, kept=[
-        factor.name for term in terms for factor in term.factors
+        factor.name for term in terms for factor in term.factors if factor.name
     ])  # fmt: skip
     before = values.cost_of(gone)
     if before < _LEAST_SHARE * values.total_ns or (len(gone) < 2 and node.op_type not in {"Einsum", "MatMul"}):
@@ -460,7 +526,7 @@ def _rewritten(values: Values, index: int, reader: _Reader) -> Rewrite | None:
     predicted = sum(
         writer.order(
             tuple(factor.letters for factor in term.factors),
-            tuple(values.is_constant(factor.name) for factor in term.factors), result,
+            tuple(bool(factor.chosen) or values.is_constant(factor.name) for factor in term.factors), result,
         )[0]
         for term in terms
     )  # fmt: skip
