@@ -235,7 +235,7 @@ class _Probe:
             factor = (change * sample).sum(others, keepdims=True) / ((sample**2).sum(others, keepdims=True) + 1e-30)
             if np.abs(change - factor * sample).max() > _CLOSE * self._scale:
                 continue
-            draft, made, summand = Draft(self._values.graph), self._x, _narrowed(self._base, self._scale)
+            draft, made, summand = Draft(self._values.graph), self._x, narrowed(self._base, self._scale)
             if np.abs(factor - 1).max() > 1e-7:
                 made = draft.op("Mul", made, draft.constant(factor, self._dtype))
             if np.abs(summand).max() > 1e-9 * self._scale:
@@ -433,7 +433,7 @@ class _Probe:
             matrix[first : first + number] = self._at(probe.reshape(self._from)).reshape(rows, width)[:number]
         draft = Draft(self._values.graph)
         weight = draft.constant(matrix, self._dtype)
-        summand = _narrowed(self._base, self._scale)
+        summand = narrowed(self._base, self._scale)
         if np.abs(summand).max() < 1e-9 * self._scale:
             draft.op("MatMul", self._x, weight, to=self._value)
         elif len(self._from) == 2 and summand.shape[0] == 1:
@@ -443,11 +443,13 @@ class _Probe:
         return self._accepted(draft, "one product")
 
 
-def _narrowed(array: Array, scale: float) -> Array:
+def narrowed(array: Array, scale: float = 1e-7) -> Array:
     """Return an array with each axis along which it does not change cut to one element."""
     for axis in range(array.ndim):
-        if array.shape[axis] > 1 and np.abs(array - array.take([0], axis)).max() < 1e-7 * scale:
-            array = array.take([0], axis)
+        first = array.take([0], axis)
+        same = array == first if array.dtype.kind != "f" else np.isclose(array, first, 0, 1e-7 * scale, equal_nan=True)
+        if array.shape[axis] > 1 and same.all():
+            array = first
     return array
 
 

@@ -447,6 +447,34 @@ _RULES: Mapping[str, _Rule] = {
 }
 
 
+_PROBE = np.array([0, 1, 3])
+
+
+def index_by_index(values: Values, index: int, axis: int) -> dict[int, int] | None:
+    """Return the axis of each input that a node reads index by index for an axis of its output, by slot.
+
+    Other inputs are read as a whole. The answer is None for a node that mixes indices.
+    """
+    node, shapes, attributes = values.graph.nodes[index], values.shapes, values.graph.attributes[index]
+    if any(name not in shapes for name in (*node.input, *node.output) if name) or node.domain not in {"", "ai.onnx"}:
+        return None
+    if node.op_type == "Split":
+        return None if attributes.get("axis", 0) % len(shapes[node.input[0]]) == axis else {0: axis}
+    single = node.op_type in _RULES and len(node.output) < 2 and attributes.get("group", 1) < 2
+    part = None
+    if single and shapes[node.output[0]][axis] > _PROBE[-1]:
+        part = _RULES[node.op_type](_Node(values, index, [{axis: _PROBE}], zeros=False))
+    found = dict[int, int]()
+    for slot, wanted in part.wants.items() if part is not None else ():
+        for own, indices in wanted.items():
+            whole = np.array_equal(indices, np.arange(shapes[node.input[slot]][own]))
+            if not whole and (slot in found or not np.array_equal(indices, _PROBE)):
+                return None
+            if not whole:
+                found[slot] = own
+    return None if part is None or not np.array_equal(part.keeps.get(axis, ()), _PROBE) else found
+
+
 class _Demands:
     """The demands of all values of a graph.
 

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper
 
-from .affine import move
+from .choice import chosen_first
 from .form import Array, Draft, Rewrite
 from .generic import generic_of
 from .values import MOVING, POINTWISE, Values, apart, late, predicted_ns
@@ -22,9 +21,6 @@ _SHRINKING = frozenset({
     "ReduceSum", "Slice",
 })  # fmt: skip
 _COPYING = frozenset({"Expand", "Resize", "Tile", "Upsample"})
-_MOVING = frozenset({
-    "DepthToSpace", "Flatten", "Reshape", "Slice", "SpaceToDepth", "Squeeze", "Transpose", "Unsqueeze",
-})  # fmt: skip
 _LARGEST_MOVE = 1 << 22
 _SLOW_AVERAGE = 19
 """Opset from which ONNX Runtime averages by a slow kernel."""
@@ -246,7 +242,7 @@ def _smaller(values: Values, draft: Draft, name: str, axis: int) -> tuple[str, o
     if maker is not None and maker.op_type == "Gather" and maker.input[0] in values.shapes:
         source = values.shapes[maker.input[0]]
         along = graph.attributes[graph.producer[name]].get("axis", 0) % len(source)
-        if along < len(source) - 1 and axis != 1 and np.prod(source) < _SMALLER * np.prod(shape):
+        if along != axis and np.prod(source) < _SMALLER * np.prod(shape):
             return maker.input[0], maker
     equal = [
         other for other in range(len(shape))
@@ -264,43 +260,6 @@ def _smaller(values: Values, draft: Draft, name: str, axis: int) -> tuple[str, o
             return (source_name if array.shape == small else draft.reshape(source_name, small)), None
     bounds = ([0] * len(equal), [1] * len(equal), equal)
     return draft.op("Slice", name, *(draft.constant(numbers, np.int64) for numbers in bounds)), None
-
-
-def _undone(values: Values, index: int) -> Rewrite | None:
-    """Return the rewrite of moves with pointwise operators in between: these first, and one move behind them."""
-    graph, last = values.graph, values.graph.nodes[index]
-    if last.op_type not in _MOVING:
-        return None
-    run = [*_run_before(values, index), index]
-    for begin in range(len(run) - 2):
-        members = [graph.nodes[place] for place in run[begin:]]
-        x = _only(values, members[0])
-        moves = sum(node.op_type in _MOVING for node in members)
-        pointwise = [node for node in members if node.op_type in POINTWISE]
-        if x is None or moves < 2 or not pointwise or moves + len(pointwise) < len(members) or not values.is_float(x):
-            continue
-        constants = [values.constant(name) for node in pointwise for name in node.input]
-        if any(array is not None and array.size != 1 for array in constants):
-            continue
-        plain = [
-            helper.make_node("Identity", [str(_only(values, node))], [node.output[0]]) if node in pointwise else node
-            for node in members
-        ]
-        size = int(np.prod(values.shapes[x]))
-        if size >= _LARGEST_MOVE or values.dtypes[x] != np.float32:
-            continue
-        places = np.arange(1, size + 1, dtype=np.float32).reshape(values.shapes[x])
-        where = np.round(values.function(plain, {x: np.float32}, [last.output[0]])(places)[0]).astype(np.int64) - 1
-        draft, made = Draft(graph), x
-        for node in pointwise:
-            made = draft.copy(node, {str(_only(values, node)): made}, to=graph.fresh("early"))
-        if where.min() < 0 or move(draft, where, values.shapes[x], made, last.output[0]) is None:
-            continue
-        before = values.cost_of(run[begin:])
-        after = _cost_if_equal(values, draft, members, x, last.output[0])
-        if after is not None and after < _CHEAPER * before:
-            return draft.rewrite("order: moves undone", last.output, graph.names(run[begin:]), before - after)
-    return None
 
 
 def _cost_if_equal(values: Values, draft: Draft, old: Sequence[onnx.NodeProto], x: str, value: str) -> float | None:
@@ -448,43 +407,6 @@ def _averaged(values: Values, index: int) -> Rewrite | None:
     return draft.rewrite("order: average as a convolution", node.output, [node.name], saving_ns)
 
 
-def _chosen_first(values: Values, index: int) -> Rewrite | None:  # noqa: PLR0911  # one reason each
-    """Return the product of chosen columns, for columns that an input chooses after the product."""
-    graph, last = values.graph, values.graph.nodes[index]
-    if last.op_type != "Gather" or values.is_constant(last.input[1]) or len(values.shapes.get(last.input[1], ())) != 1:
-        return None
-    rank = len(values.shapes[last.input[0]])
-    nodes, name, value = list[int](), last.input[0], last.output[0]
-    if graph.attributes[index].get("axis", 0) % rank != rank - 1:
-        return None
-    draft, summand = Draft(graph), ""
-    while True:
-        place = graph.producer.get(name)
-        if place is None or len(graph.readers[name]) != 1 or name in graph.wanted:
-            return None
-        nodes.append(place)
-        node = graph.nodes[place]
-        constants = [read for read in node.input if values.is_constant(read)]
-        if len(node.input) != 2 or len(constants) != 1:
-            return None
-        other = next(read for read in node.input if read not in constants)
-        if node.op_type == "MatMul" and constants[0] == node.input[1] and len(values.shapes[constants[0]]) == 2:
-            break
-        if node.op_type != "Add" or summand or len(values.shapes[constants[0]]) != 1:
-            return None
-        summand, name = constants[0], other
-    columns = draft.op("Gather", constants[0], last.input[1], axis=1)
-    made = draft.op("MatMul", other, columns)
-    if summand:
-        made = draft.op("Add", made, draft.op("Gather", summand, last.input[1], axis=0))
-    draft.finish(made, value)
-    before, after = values.cost_of([*nodes, index]), values.priced(draft, value)
-    if after is None or after > _CHEAPER * before or before < _LEAST_SHARE * values.total_ns:
-        return None
-    names = graph.names([*nodes, index])
-    return draft.rewrite("order: columns chosen before the product", [value], names, before - after)
-
-
 def _together(values: Values, index: int) -> Rewrite | None:
     """Return one sum or product with a constant, for several one after the other."""
     graph, last = values.graph, values.graph.nodes[index]
@@ -598,5 +520,5 @@ def _slice_written(values: Values, index: int) -> Rewrite | None:
 _SEARCHES = (
     _slice_written,
     _tabled,
-    _swapped, _delayed, _by_parts, _undone, _before_choice, _broadcast, _separable, _averaged, _chosen_first, _together,
+    _swapped, _delayed, _by_parts, _before_choice, _broadcast, _separable, _averaged, chosen_first, _together,
 )  # fmt: skip
