@@ -461,18 +461,20 @@ def index_by_index(values: Values, index: int, axis: int) -> dict[int, int] | No
     if node.op_type == "Split":
         return None if attributes.get("axis", 0) % len(shapes[node.input[0]]) == axis else {0: axis}
     single = node.op_type in _RULES and len(node.output) < 2 and attributes.get("group", 1) < 2
-    part = None
-    if single and shapes[node.output[0]][axis] > _PROBE[-1]:
-        part = _RULES[node.op_type](_Node(values, index, [{axis: _PROBE}], zeros=False))
+    if not single or shapes[node.output[0]][axis] <= _PROBE[-1]:
+        return None
+    part, whole = (_RULES[node.op_type](_Node(values, index, [wanted], zeros=False)) for wanted in ({axis: _PROBE}, {}))
+    if part is None or whole is None or not np.array_equal(part.keeps.get(axis, ()), _PROBE):
+        return None
     found = dict[int, int]()
-    for slot, wanted in part.wants.items() if part is not None else ():
+    for slot, wanted in part.wants.items():
         for own, indices in wanted.items():
-            whole = np.array_equal(indices, np.arange(shapes[node.input[slot]][own]))
-            if not whole and (slot in found or not np.array_equal(indices, _PROBE)):
-                return None
-            if not whole:
+            every = whole.wants[slot].get(own, np.arange(shapes[node.input[slot]][own]))
+            if not np.array_equal(indices, every):
+                if slot in found or not np.array_equal(indices, _PROBE):
+                    return None
                 found[slot] = own
-    return None if part is None or not np.array_equal(part.keeps.get(axis, ()), _PROBE) else found
+    return found
 
 
 class _Demands:
