@@ -15,9 +15,8 @@ from .demand import index_by_index
 from .form import Draft, Rewrite
 from .values import Values
 
-_FEWER, _CHEAPER = 0.6, 0.9
-"""Share of the rows that may be chosen; share of the old nodes' cost that the new ones may take."""
-_LEAST_SHARE = 0.005
+_FEWER = 0.6
+"""Share of the rows that may be chosen."""
 _VIEWS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 
 
@@ -61,13 +60,8 @@ def chosen_first(values: Values, index: int) -> Rewrite | None:
     for place in sorted(inside):
         writer.write(place)
     draft.reshape(writer.row(choice.source), values.target(value), to=value)
-    gone = graph.unneeded([value], {name for node in draft.nodes for name in node.input})
-    before = values.cost_of(gone)
-    after = values.priced(draft, value) if before >= _LEAST_SHARE * values.total_ns else None
-    if after is None or after > _CHEAPER * before:
-        return None
     note = f"{choice.number} of {values.shapes[choice.source][choice.axis]}"
-    return draft.rewrite("order: rows chosen first", [value], graph.names(gone), before - after, note)
+    return values.cheaper(draft, "order: rows chosen first", value, note)
 
 
 def _choice(values: Values, index: int) -> _Choice | None:

@@ -24,6 +24,8 @@ _LEAST_SHARE = 0.002
 """Predicted share of the model that a value saves at least."""
 _CLOSE = 2e-6
 _LEAST_FINITE = 0.3
+_FEWEST = 6
+"""Nodes that a constant for each sample replaces at least: it takes four nodes itself."""
 _MOST_BYTES = 64 << 20
 """Limit on one computed constant."""
 
@@ -49,8 +51,48 @@ def constants(values: Values, deadline: float) -> list[Rewrite]:
         if made:
             gone = graph.unneeded(made, ())
             found.append(draft.rewrite("constants: computed once", made, graph.names(gone), values.cost_of(gone)))
+    found += _for_each_sample(values)
     sums = (_nothing_added(values, index) for index in range(len(graph.nodes)))
     return [*found, *(rewrite for rewrite in sums if rewrite is not None)]
+
+
+def _for_each_sample(values: Values) -> list[Rewrite]:
+    """Return values that are the same constant for each index of a dynamic axis as that constant, expanded."""
+    graph, found = values.graph, list[Rewrite]()
+    for index, node in enumerate(graph.nodes):
+        value = node.output[0]
+        inside = value not in graph.wanted and all(
+            graph.nodes[reader].output[0] in values.of_shapes for reader in graph.readers[value]
+        )
+        if inside or value not in values.of_shapes - values.shape_only or not values.is_float(value):
+            continue
+        array, other = values.runs[0][value], values.other[value]
+        axes = [axis for axis in range(min(array.ndim, other.ndim)) if array.shape[axis] != other.shape[axis]]
+        if len(axes) != 1 or not min(array.size, other.size):
+            continue
+        (axis,) = axes
+        once, source = array.take([0], axis), _as_long(values, value, axis)
+        if source is None or any(apart(own, np.broadcast_to(once, own.shape)) > _CLOSE for own in (array, other)):
+            continue
+        draft = Draft(graph)
+        size = draft.op("Gather", draft.op("Shape", source[0]), draft.constant([source[1]], np.int64))
+        sizes = [draft.constant([1], np.int64) if place != axis else size for place in range(array.ndim)]
+        draft.op("Expand", draft.constant(once), draft.op("Concat", *sizes, axis=0), to=value)
+        gone = graph.unneeded([value], [source[0]])
+        if len(gone) > _FEWEST and values.cost_of(gone) > 2 * values.costs[index]:
+            kind = "constants: computed once for all samples"
+            found.append(draft.rewrite(kind, [value], graph.names(gone), values.cost_of(gone)))
+    return found
+
+
+def _as_long(values: Values, value: str, axis: int) -> tuple[str, int] | None:
+    """Return an input and its axis that is as long as a value's axis at both shapes."""
+    wanted = values.shapes[value][axis], values.other[value].shape[axis]
+    for entry in values.graph.inputs:
+        for place, sizes in enumerate(zip(values.shapes[entry.name], values.other[entry.name].shape, strict=True)):
+            if sizes == wanted:
+                return entry.name, place
+    return None
 
 
 def _nothing_added(values: Values, index: int) -> Rewrite | None:

@@ -181,7 +181,8 @@ def _by_parts(values: Values, index: int) -> Rewrite | None:
         width = values.shapes[name][axis]
         part = weight.take(range(offset, offset + width), summed)
         offset += width
-        found = _smaller(values, draft, name, axis)
+        alone = range(len(shape)) if node.op_type != "Conv" or _is_by_place(attributes, weight) else (0,)
+        found = _smaller(values, draft, name, [other for other in alone if other != axis])
         if found is None:
             whole.append((name, part))
             continue
@@ -207,14 +208,7 @@ def _by_parts(values: Values, index: int) -> Rewrite | None:
         around = (-1, *[1] * (len(shape) - 2)) if node.op_type == "Conv" else (-1,)
         total = draft.op("Add", total, draft.constant(bias.reshape(around)))
     draft.finish(total, node.output[0])
-    before = values.cost_of(graph.unneeded([node.output[0]], [name for made in draft.nodes for name in made.input]))
-    after = values.priced(draft, node.output[0])
-    if after is None or after > _CHEAPER * before:
-        return None
-    gone = graph.names([graph.producer[node.input[0]], index])
-    return draft.rewrite(
-        "order: product before copies", [node.output[0]], gone, before - after, f"{len(maker.input)} parts"
-    )
+    return values.cheaper(draft, "order: product before copies", node.output[0], f"{len(maker.input)} parts")
 
 
 def _summed_axis(
@@ -222,9 +216,7 @@ def _summed_axis(
 ) -> int | None:
     """Return the axis of the weights along which a product sums, if that is an axis of its first input; else None."""
     if node.op_type == "Conv":
-        plain = attributes.get("group", 1) == 1 and not any(attributes.get("pads") or ()) and axis == 1
-        single = np.prod(weight.shape[2:]) == 1 and set(attributes.get("strides") or [1]) == {1}
-        return 1 if plain and single else None
+        return 1 if attributes.get("group", 1) == 1 and axis == 1 else None
     if axis != rank - 1:
         return None
     if node.op_type == "Gemm":
@@ -233,20 +225,37 @@ def _summed_axis(
     return 0 if node.op_type == "MatMul" and weight.ndim == 2 else None
 
 
-def _smaller(values: Values, draft: Draft, name: str, axis: int) -> tuple[str, onnx.NodeProto | None] | None:
-    """Return the smaller value that a part of a Concat is a copy of, with a Gather that copies it; None if none is."""
+def _is_by_place(attributes: Mapping[str, Any], weight: Array) -> bool:
+    """Return True for a convolution that works on each place alone."""
+    single = np.prod(weight.shape[2:]) == 1 and set(attributes.get("strides") or [1]) == {1}
+    return bool(single and not any(attributes.get("pads") or ()))
+
+
+def _smaller(values: Values, draft: Draft, name: str, axes: Sequence[int]) -> tuple[str, onnx.NodeProto | None] | None:
+    """Return the smaller value that a part of a Concat is a copy of, with a Gather that copies it; None if none is.
+
+    Args:
+        values: The graph.
+        draft: The new nodes.
+        name: The part.
+        axes: Axes along which copies may be left out.
+    """
     graph, shape = values.graph, values.shapes[name]
     if values.is_constant(name):
         return name, None
     maker = graph.maker(name)
+    if maker is not None and maker.op_type == "Expand" and values.is_constant(maker.input[0]):
+        own = (1,) * (len(shape) - len(values.shapes[maker.input[0]])) + values.shapes[maker.input[0]]
+        if all(size == own[axis] or axis in axes for axis, size in enumerate(shape)):
+            return draft.reshape(maker.input[0], own), None
     if maker is not None and maker.op_type == "Gather" and maker.input[0] in values.shapes:
         source = values.shapes[maker.input[0]]
         along = graph.attributes[graph.producer[name]].get("axis", 0) % len(source)
-        if along != axis and np.prod(source) < _SMALLER * np.prod(shape):
+        if along in axes and np.prod(source) < _SMALLER * np.prod(shape):
             return maker.input[0], maker
     equal = [
-        other for other in range(len(shape))
-        if other != axis and shape[other] > 1 and generic_of(values).is_one_slice(name, other)
+        other for other in axes
+        if shape[other] > 1 and generic_of(values).is_one_slice(name, other)
     ]  # fmt: skip
     if not equal:
         return None
@@ -432,11 +441,9 @@ def _together(values: Values, index: int) -> Rewrite | None:
         whole = whole + array if last.op_type == "Add" else whole * array
     draft = Draft(graph)
     draft.finish(draft.op(last.op_type, x, draft.constant(whole)), last.output[0])
-    before, after = values.cost_of(nodes), values.priced(draft, last.output[0])
-    if after is None or after > _CHEAPER * before:
-        return None
-    kind = f"order: constants of {last.op_type} together"
-    return draft.rewrite(kind, [last.output[0]], graph.names(nodes), before - after, f"{len(nodes)} constants")
+    return values.cheaper(
+        draft, f"order: constants of {last.op_type} together", last.output[0], f"{len(nodes)} constants"
+    )
 
 
 def _tabled(values: Values, index: int) -> Rewrite | None:
@@ -463,12 +470,7 @@ def _tabled(values: Values, index: int) -> Rewrite | None:
     made = run(table.reshape((1,) * (len(rows) - 2) + table.shape))[0].reshape(table.shape[0], width)
     draft = Draft(graph)
     draft.finish(draft.op("Gather", draft.constant(made), look_up.input[1], axis=0), value)
-    gone = graph.removable(members, value)
-    before, after = values.cost_of(gone), values.priced(draft, value)
-    if after is None or after > _CHEAPER * before or before < _LEAST_SHARE * values.total_ns:
-        return None
-    names = graph.names(gone)
-    return draft.rewrite("order: layers applied to the table", [value], names, before - after, f"{len(gone)} layers")
+    return values.cheaper(draft, "order: layers applied to the table", value, f"{len(members)} layers")
 
 
 def _is_by_rows(values: Values, place: int, rows: Sequence[int]) -> bool:

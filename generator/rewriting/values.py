@@ -58,6 +58,9 @@ _ELEMENT_NS, _SPECIAL_NS, _POWER_NS, _MOVED_NS = 0.35, 1.5, 8.0, 1.2
 _MACS_PER_NS, _THIN_MACS_PER_NS, _TAP_NS = 20.0, 6.0, 0.3
 """Rough rates of one core, for ranking only."""
 
+_LEAST_SHARE, _CHEAPER = 0.005, 0.9
+"""Share of the model that a change concerns at least; share of the old nodes' cost that the new ones may take."""
+
 _UNREADABLE = ("bfloat16", "float8", "float4", "int4")
 """Element types that NumPy lacks."""
 
@@ -155,6 +158,7 @@ class Values:
         other: Inputs of another shape; None for a static model.
 
     Attributes:
+        other: Values at another shape by name; empty for a static model.
         shared: Objects that several engines use, by type.
     """
 
@@ -169,7 +173,7 @@ class Values:
             self.runs.append(record(feed))
             if sum(value.nbytes for value in self.runs[-1].values()) * (len(self.runs) + 1) > _MOST_BYTES:
                 break
-        self._other = {} if other is None else record(other)
+        self.other = {} if other is None else record(other)
         known = {**self.runs[0], **graph.constants}
         self.shapes = {name: value.shape for name, value in known.items()}
         self.dtypes = {name: value.dtype for name, value in known.items()}
@@ -189,7 +193,7 @@ class Values:
 
     def target(self, value: str) -> list[int]:
         """Return a value's shape for a Reshape: -1 for the dimension that changes in a dynamic model."""
-        shape, other = self.shapes[value], self._other.get(value)
+        shape, other = self.shapes[value], self.other.get(value)
         if other is None or other.ndim != len(shape):
             return list(shape)
         changed = [axis for axis, (size, another) in enumerate(zip(shape, other.shape, strict=True)) if size != another]
@@ -200,18 +204,24 @@ class Values:
         return value in self.dtypes and self.dtypes[value].kind == "f"
 
     @cached_property
-    def shape_only(self) -> frozenset[str]:
-        """Values that depend on constants alone, and on shapes that do not change."""
+    def of_shapes(self) -> frozenset[str]:
+        """Values that depend on constants and shapes alone."""
         known = set(self.graph.constants)
         for index, node in enumerate(self.graph.nodes):
             random = node.op_type.startswith("Random") or node.op_type in {"Bernoulli", "Multinomial"}
             of_shape = node.op_type in {"Shape", "Size"} and not plain_domain(node.domain)
             if not random and (of_shape or known.issuperset(self.graph.reads[index])):
                 known.update(name for name in node.output if name)
-        changing = {
-            name for name in known & set(self._other) if not np.array_equal(self._other[name], self.runs[0][name])
-        }
-        return frozenset(known - changing)
+        return frozenset(known)
+
+    @cached_property
+    def shape_only(self) -> frozenset[str]:
+        """Values that depend on constants alone, and on shapes that do not change."""
+        other = set(self.other)
+        return frozenset(
+            name for name in self.of_shapes
+            if name not in other or np.array_equal(self.other[name], self.runs[0].get(name))
+        )  # fmt: skip
 
     def constant(self, value: str) -> Array | None:
         """Return a constant's array, or a value that only depends on shapes; None for any other value."""
@@ -266,6 +276,23 @@ class Values:
                 return None
             shapes = {name: array.shape for name, array in found.items()}
         return self.cost_of_new(draft, {**shapes, **{name: self.runs[0][name].shape for name in reads}})
+
+    def cheaper(self, draft: Draft, kind: str, value: str, note: str = "") -> Rewrite | None:
+        """Return new nodes for one value as a rewrite; None if they compute another value or are not cheaper.
+
+        Nodes of constants alone are computed here.
+        """
+        for node in list(draft.nodes):
+            if all(name in draft.constants or self.is_constant(name) for name in node.input if name):
+                made = self.function([node], {}, node.output, draft.constants)()
+                draft.nodes.remove(node)
+                draft.constants.update(zip(node.output, made, strict=True))
+        gone = self.graph.unneeded([value], {name for node in draft.nodes for name in node.input})
+        before = self.cost_of(gone)
+        after = self.priced(draft, value) if before >= _LEAST_SHARE * self.total_ns else None
+        if after is None or after > _CHEAPER * before:
+            return None
+        return draft.rewrite(kind, [value], self.graph.names(gone), before - after, note)
 
     def attempt(self, find: Callable[..., _T], *given: Any) -> _T | None:
         """Return the result of a search at one place; None if a part cannot run alone, noted in ``refusals``."""
