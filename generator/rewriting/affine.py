@@ -19,13 +19,15 @@ from .values import Region, Values, apart, late
 _AFFINE = frozenset({
     "Add", "AveragePool", "BatchNormalization", "Cast", "Concat", "Conv", "ConvTranspose", "DepthToSpace", "Div",
     "Dropout", "Einsum", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Gemm", "GlobalAveragePool",
-    "Identity", "MatMul", "Mean", "Mul", "Neg", "Pad", "ReduceMean", "ReduceSum", "Reshape", "Resize", "Slice",
-    "SpaceToDepth", "Split", "Squeeze", "Sub", "Sum", "Tile", "Transpose", "Unsqueeze", "Upsample",
+    "GridSample", "Identity", "MatMul", "Mean", "Mul", "Neg", "Pad", "ReduceMean", "ReduceSum", "Reshape", "Resize",
+    "Slice", "SpaceToDepth", "Split", "Squeeze", "Sub", "Sum", "Tile", "Transpose", "Unsqueeze", "Upsample",
 })  # fmt: skip
 _SUMS = frozenset({"Add", "Concat", "Mean", "Sub", "Sum"})
 _HEAVY = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
-_WIDENING = frozenset({"ConvTranspose", "Pad", "Resize", "Upsample"})
+_WIDENING = frozenset({"ConvTranspose", "GridSample", "Pad", "Resize", "Upsample"})
 """Operators that count as work, next to products."""
+_ALONE = frozenset({"ConvTranspose", "GridSample"})
+"""Operators that another one may replace alone."""
 _SCALING = frozenset({"Add", "BatchNormalization", "Div", "Identity", "Mul", "Sub"})
 _EITHER = frozenset({"Einsum", "Gemm", "MatMul", "Mul"})
 """Operators that are affine in any one input, if the others are constant."""
@@ -35,7 +37,7 @@ _ONE_PRODUCT = 0.97
 """Share of a region in one product from which nothing else is worth saving."""
 _MOST_NODES, _MOST_TRIES, _PROBE_S = 40, 6, 4.0
 _LARGEST_KERNEL, _LARGEST_MATRIX, _LARGEST_MOVE, _MOST_PROBES = 49, 1 << 24, 1 << 22, 2048
-_MOST_PHASES = 16
+_MOST_PHASES, _BLURRED = 16, 1e-2
 _CONVOLUTION = "one convolution"
 _CLOSE = 5e-5
 """Largest relative difference between a region and its replacement, on random numbers."""
@@ -48,7 +50,8 @@ def affine(values: Values, deadline: float) -> list[Rewrite]:
     ends = list[tuple[float, int, list[Region]]]()
     for last in reversed(range(len(graph.nodes))):
         value = graph.nodes[last].output[0]
-        if not allowed[last] or values.is_constant(value) or _goes_on(values, value, allowed):
+        alone = graph.nodes[last].op_type in _ALONE
+        if not allowed[last] or values.is_constant(value) or (not alone and _goes_on(values, value, allowed)):
             continue
         regions = list(values.regions(value, lambda index: allowed[index], most_nodes=_MOST_NODES))
         most = max((values.cost_of(region.nodes) for region in regions), default=0.0)
@@ -62,7 +65,7 @@ def affine(values: Values, deadline: float) -> list[Rewrite]:
             before = values.cost_of(gone)
             x = region.reads[0]
             alike = values.dtypes.get(x) == values.dtypes[value]
-            single = len(gone) < 2 and not (gone and graph.nodes[gone[0]].op_type == "ConvTranspose")
+            single = len(gone) < 2 and not (gone and graph.nodes[gone[0]].op_type in _ALONE)
             if single or before < _LEAST_SHARE * values.total_ns or not alike or _is_one_product(values, gone):
                 continue
             tried += 1
@@ -213,10 +216,15 @@ class _Probe:
         size = int(np.prod(self._from))
         if size >= _LARGEST_MOVE or size < 2 or self._dtype == np.float16 or np.abs(self._base).max() > 0:
             return None
-        found = self._part(np.arange(1, size + 1, dtype=self._dtype).reshape(self._from))[0]
-        where = np.round(found).astype(np.int64) - 1
-        if not np.array_equal(found, where + 1) or where.min() < 0 or where.max() >= size:
-            return None
+        places = list[Array]()
+        for axis, length in enumerate(self._from):  # each place is told by its coordinates, which interpolation blurs
+            ahead = np.arange(1, length + 1, dtype=self._dtype).reshape(-1, *[1] * (len(self._from) - axis - 1))
+            found = self._part(np.broadcast_to(ahead, self._from))[0]
+            places.append(np.round(found).astype(np.int64) - 1)
+            blurred = np.abs(found - 1 - places[-1]).max() > _BLURRED
+            if blurred or places[-1].min() < 0 or places[-1].max() >= length:
+                return None
+        where = np.ravel_multi_index(places, self._from)
         draft = Draft(self._values.graph)
         kind = move(draft, where, self._from, self._x, self._value)
         return None if kind is None else self._accepted(draft, kind)
@@ -469,21 +477,24 @@ def move(draft: Draft, where: Array, shape: Sequence[int], x: str, value: str) -
             if np.array_equal(places.transpose(order), where):
                 draft.op("Transpose", x, perm=list(order), to=value)
                 return "Transpose"
-    changed = [axis for axis in range(places.ndim) if where.shape[axis] != shape[axis]]
-    for axis in changed if len(changed) == 1 else range(places.ndim) if not changed else ():
-        index = where // int(np.prod(shape[axis + 1 :])) % shape[axis]
-        index = np.moveaxis(index, axis, 0).reshape(where.shape[axis], -1)[:, 0]
-        if np.array_equal(np.take(places, index, axis), where):
-            pick(draft, x, index, axis, to=value)
-            return "selection"
-    return None
+    lines = list[Array]()
+    for axis, index in enumerate(np.unravel_index(where, shape)):
+        ahead = np.moveaxis(index, axis, -1)
+        lines.append(ahead.reshape(-1, where.shape[axis])[0])
+        if not (ahead == lines[-1]).all():
+            return None
+    picked = [axis for axis, line in enumerate(lines) if not np.array_equal(line, np.arange(shape[axis]))]
+    for axis in picked:
+        x = pick(draft, x, lines[axis], axis, to=value if axis == picked[-1] else "")
+    return "selection"
 
 
 def pick(draft: Draft, x: str, index: Array, axis: int, *, to: str = "") -> str:
     """Add the selection of some indices along an axis: a Slice for evenly spaced ones, else a Gather."""
     steps = np.unique(np.diff(index))
-    if len(index) > 1 and len(steps) == 1 and steps[0] > 0:
-        bounds = (index[0], index[-1] + 1, axis, steps[0])
+    if len(index) > 1 and len(steps) == 1 and steps[0]:
+        end = index[-1] + np.sign(steps[0])
+        bounds = (index[0], end if end >= 0 else -_LARGEST_MOVE, axis, steps[0])
         return draft.op("Slice", x, *(draft.constant([number], np.int64) for number in bounds), to=to)
     return draft.op("Gather", x, draft.constant(index, np.int64), axis=axis, to=to)
 

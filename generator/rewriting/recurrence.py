@@ -14,8 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import onnx
 
-from .form import Array, Draft, Rewrite
+from ...models.subgraphs import rename
+from .form import Array, Draft, Rewrite, RewriteGraph
+from .repetition import loops
 from .values import Values, late
 
 _FEWEST_STEPS = 3
@@ -24,6 +27,8 @@ _GAIN = 0.7
 _OPERATORS = {1: "RNN", 3: "GRU", 4: "LSTM"}
 """By number of gates."""
 _MOST_CANDIDATES = 24
+_ROUNDS = 6
+"""Rounds of a loop that are written out to recognise its cell."""
 
 
 def recurrence(values: Values, deadline: float) -> list[Rewrite]:
@@ -41,6 +46,62 @@ def recurrence(values: Values, deadline: float) -> list[Rewrite]:
             break
         found += values.attempt(list, itertools.islice(_cells(values, chain, inputs), 1)) or []
     return found
+
+
+def looped(values: Values, deadline: float) -> list[Rewrite]:
+    """Return scans and loops that are recurrent cells as recurrent operators.
+
+    A few rounds are written out. The operator that computes them computes any number of rounds.
+    """
+    found = [
+        values.attempt(_looped, values, index, deadline)
+        for index, node in enumerate(values.graph.nodes) if node.op_type in {"Loop", "Scan"}
+    ]  # fmt: skip
+    return [rewrite for rewrite in found if rewrite is not None]
+
+
+def _looped(values: Values, index: int, deadline: float) -> Rewrite | None:
+    graph, node = values.graph, values.graph.nodes[index]
+    rounds = values.shapes[node.input[-1]][0]
+    if node.op_type == "Loop":
+        given = values.constant(node.input[0])
+        rounds = 0 if given is None else int(given.reshape(-1)[0])
+    names = [name for name in graph.reads[index] if not values.is_constant(name)]
+    if rounds <= _ROUNDS or any(name not in values.shapes for name in names):
+        return None
+    cut = {
+        name: slice(0, _ROUNDS if values.shapes[name] and values.shapes[name][0] == rounds else None) for name in names
+    }
+    feeds = [{name: run[name][cut[name]] if run[name].ndim else run[name] for name in names} for run in values.runs]
+    fixed = {name: values.constant(name) for name in graph.reads[index] if name not in names}
+    if node.op_type == "Loop":
+        fixed[node.input[0]] = np.array(_ROUNDS, np.int64)
+    elif any(array.ndim and len(array) == rounds for name, array in fixed.items() if name in node.input):
+        return None
+    wanted = [name for name in node.output if name and (name in graph.wanted or graph.readers[name])]
+    small = RewriteGraph(onnx.helper.make_model(onnx.helper.make_graph(
+        [node], "rounds",
+        [onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(values.dtypes[name]), None)
+         for name in names],
+        [onnx.ValueInfoProto(name=name) for name in wanted],
+        [onnx.numpy_helper.from_array(np.asarray(array), name) for name, array in fixed.items()],
+    ), opset_imports=[onnx.helper.make_opsetid(*entry) for entry in graph.opsets.items()], ir_version=8))  # fmt: skip
+    unrolled = RewriteGraph(small.build(loops(Values(small, feeds))))
+    for cell in recurrence(Values(unrolled, feeds), deadline):
+        made = RewriteGraph(unrolled.build([cell]))
+        if any(inner.op_type in {"Concat", "MatMul", "Gemm"} for inner in made.nodes):
+            continue  # a part that depends on the number of rounds, or steps that are left
+        new = {name: graph.fresh("round") for name in (*made.constants, *made.producer) if name not in wanted}
+        nodes = list[onnx.NodeProto]()
+        for inner in made.nodes:
+            nodes.append(onnx.NodeProto())
+            nodes[-1].CopyFrom(inner)
+            nodes[-1].name = graph.fresh("round")
+            rename(nodes[-1], new)
+        constants = {new[name]: array for name, array in made.constants.items()}
+        saving_ns = _GAIN * values.total_ns
+        return Rewrite(cell.kind, tuple(wanted), tuple(nodes), constants, (node.name,), saving_ns, f"{rounds} rounds")
+    return None
 
 
 def _follows(values: Values, group: Sequence[int]) -> bool:
@@ -289,7 +350,9 @@ def _outputs(
                 (place for place, state in enumerate(states) if _equal(array.reshape(state.shape), state)), None
             )
             if place is not None:
-                row = draft.op("Gather", names[0], draft.constant([place], np.int64), axis=0)
+                row = draft.op(
+                    "Gather", names[0], draft.constant([place if place + 1 < len(states) else -1], np.int64), axis=0
+                )
                 draft.reshape(row, array.shape, to=name)
                 outputs.append(name)
             elif len(names) > 2 and _equal(array.reshape(memory.shape), memory):

@@ -17,6 +17,7 @@ import onnx
 from ...errors import DlbricksError
 from .checking import Checker, Subject, Timing, Verdict, compare, computes_the_same, loaded
 from .form import Rewrite, RewriteGraph
+from .recurrence import looped
 from .repetition import loops
 from .values import Engine, Values, session
 
@@ -237,7 +238,10 @@ class Search:
         graph = RewriteGraph(model)
         if not any(node.op_type in {"If", "Loop", "Scan"} for node in graph.nodes):
             return model
-        found = loops(Values(graph, self._checker.usable, self._checker.other))
+        values = Values(graph, self._checker.usable, self._checker.other)
+        cells = looped(values, time.perf_counter() + _ASKED * self._left_s)
+        known = {value for rewrite in cells for value in rewrite.values}
+        found = [*cells, *(rewrite for rewrite in loops(values) if known.isdisjoint(rewrite.values))]
         made = graph.build(found)
         verdict = self._checker.check(made.SerializeToString())
         if not found or verdict.refusal:

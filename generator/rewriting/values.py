@@ -133,7 +133,8 @@ def predicted_ns(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) ->
         return _CALL_NS + size * (
             _POWER_NS if kind in SLOW or kind in _WAVES else _SPECIAL_NS if kind in _SPECIAL else _ELEMENT_NS
         )
-    return float(_CALL_NS + size * _MOVED_NS) + (float(np.prod(reads[0])) * _TAP_NS if reads and reads[0] else 0.0)
+    moved_ns = _POWER_NS if kind == "GridSample" else _MOVED_NS
+    return float(_CALL_NS + size * moved_ns) + (float(np.prod(reads[0])) * _TAP_NS if reads and reads[0] else 0.0)
 
 
 @dataclass(frozen=True, slots=True)
