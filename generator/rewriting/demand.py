@@ -492,6 +492,7 @@ class _Demands:
         self.parts: dict[int, _Part] = {}
         self.splits: dict[int, dict[str, Demand]] = {}
         self.directions: dict[int, int] = {}
+        self.ends: dict[int, Indices] = {}
         for index in reversed(range(len(values.graph.nodes))):
             self._follow(index)
 
@@ -515,7 +516,9 @@ class _Demands:
         demands = [self.of.get(name) if name else None for name in node.output]
         if all(demand is None for demand in demands):
             return
-        if node.op_type in _RECURRENT and (direction := _only_direction(self.values, index, demands)) is not None:
+        if (steps := _few_steps(self.values, index, demands)) is not None:
+            self.ends[index] = steps
+        elif node.op_type in _RECURRENT and (direction := _only_direction(self.values, index, demands)) is not None:
             self.directions[index] = direction
         known = all(name in self.values.shapes for name in (*node.input, *node.output) if name)
         part = None
@@ -539,7 +542,7 @@ class _Demands:
         """Return the predicted saving, and the nodes that are needed in part."""
         saving, nodes = 0.0, list[int]()
         for index, node in enumerate(self.values.graph.nodes):
-            if index in self.directions:
+            if index in self.directions or index in self.ends:
                 saving += self.values.costs[index] / 2
                 nodes.append(index)
             part = self.parts.get(index)
@@ -587,6 +590,20 @@ def _only_direction(values: Values, index: int, demands: Sequence[Demand | None]
     return needed.pop() if len(needed) == 1 else None
 
 
+def _few_steps(values: Values, index: int, demands: Sequence[Demand | None]) -> Indices | None:
+    """Return the needed steps of a bidirectional operator, if one direction needs few of its inputs for them."""
+    node, attributes = values.graph.nodes[index], values.graph.attributes[index]
+    if node.op_type not in _RECURRENT or any(demand is not None for demand in demands[1:]) or demands[0] is None:
+        return None
+    lengths = len(node.input) > 4 and node.input[4]
+    if attributes.get("direction") != "bidirectional" or attributes.get("layout", 0) or lengths or 1 in demands[0]:
+        return None
+    if any(name and name not in values.graph.constants for name in node.input[1:4]):
+        return None
+    steps, count = demands[0].get(0), values.shapes[node.input[0]][0]
+    return steps if steps is not None and min(steps.max() + 1, count - steps.min()) < count / 2 else None
+
+
 def _united(demands: Iterable[Demand], shape: Sequence[int]) -> Demand:
     """Return the union of demands."""
     total: Demand | None = None
@@ -608,10 +625,15 @@ class _Writer:
     def write(self) -> tuple[Draft, list[str]]:
         """Return the new nodes, and the values that they compute as a whole."""
         demands = self._demands
-        for index in sorted(demands.parts.keys() | demands.splits.keys() | demands.directions.keys()):
+        for index in sorted(
+            demands.parts.keys() | demands.splits.keys() | demands.directions.keys() | demands.ends.keys()
+        ):
             node = self._values.graph.nodes[index]
             if index in demands.directions:
                 self._one_direction(index, demands.directions[index])
+                continue
+            if index in demands.ends:
+                self._few_steps(index, demands.ends[index])
                 continue
             if index in self._demands.splits:
                 self._split(node.input[0], self._demands.splits[index])
@@ -625,7 +647,24 @@ class _Writer:
         return self._draft, self._whole
 
     def _one_direction(self, index: int, direction: int) -> None:
-        """Write one direction of a recurrent operator."""
+        """Write one direction of a recurrent operator in place of both."""
+        node = self._values.graph.nodes[index]
+        outputs = self._direction(index, direction, self._part_of(node.input[0], {}))
+        for slot, (name, made) in enumerate(zip(node.output, outputs, strict=True)):
+            if name:
+                self._new[name] = made, {1 if slot == 0 else 0: np.array([direction])}
+
+    def _few_steps(self, index: int, steps: Indices) -> None:
+        """Write both directions of a recurrent operator up to the last step that each needs."""
+        node, draft, sides = self._values.graph.nodes[index], self._draft, list[str]()
+        for direction, begin, end in ((0, 0, steps.max() + 1), (1, steps.min(), self._values.shapes[node.input[0]][0])):
+            x = self._part_of(node.input[0], {0: np.arange(begin, end)})
+            states = self._direction(index, direction, x)[0]
+            sides.append(draft.op("Gather", states, draft.constant(steps - begin, np.int64), axis=0))
+        self._new[node.output[0]] = draft.op("Concat", *sides, axis=1), {0: steps}
+
+    def _direction(self, index: int, direction: int, x: str) -> Sequence[str]:
+        """Write one direction of a recurrent operator and return its outputs."""
         node, attributes = self._values.graph.nodes[index], dict(self._values.graph.attributes[index])
         attributes["direction"] = ("forward", "reverse")[direction]
         for name in ("activations", "activation_alpha", "activation_beta"):
@@ -637,13 +676,8 @@ class _Writer:
             name if not name or slot in {0, 4} else self._part_of(name, {0: own})
             for slot, name in enumerate(node.input)
         ]
-        if node.input[0] in self._new:
-            inputs[0] = self._part_of(node.input[0], {})
         outputs = [name and self._values.graph.fresh("direction") for name in node.output]
-        self._draft.ops(node.op_type, inputs, outputs, **attributes)
-        for slot, (name, made) in enumerate(zip(node.output, outputs, strict=True)):
-            if name:
-                self._new[name] = made, {1 if slot == 0 else 0: own}
+        return self._draft.ops(node.op_type, [x, *inputs[1:]], outputs, **attributes)
 
     def _spread(self, node: onnx.NodeProto, part: _Part) -> dict[int, set[int]]:
         """Return the axes along which inputs may stay of size 1, since another input is as wide as the result."""

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 
 from .choice import chosen_first
+from .demand import selected
 from .form import Array, Draft, Rewrite
 from .generic import generic_of
 from .values import MOVING, POINTWISE, Values, apart, late, predicted_ns
@@ -25,7 +26,7 @@ _LARGEST_MOVE = 1 << 22
 _SLOW_AVERAGE = 19
 """Opset from which ONNX Runtime averages by a slow kernel."""
 _SMALLER, _CHEAPER = 0.6, 0.9
-_LEAST_SHARE = 0.005
+_LEAST_SHARE, _SORTED_NS = 0.005, 20.0
 _LONGEST, _MOST_REGION = 6, 60
 _CLOSE = 2e-5
 _MONOTONE = POINTWISE | {"LogSoftmax", "Softmax"}
@@ -326,6 +327,37 @@ def _before_choice(values: Values, index: int) -> Rewrite | None:
     return None
 
 
+def _fewer_sorted(values: Values, index: int) -> Rewrite | None:
+    """Return a TopK of as many elements as are read of a larger one."""
+    graph, node = values.graph, values.graph.nodes[index]
+    if node.op_type != "TopK" or not graph.attributes[index].get("sorted", 1):
+        return None
+    readers = sorted({reader for name in node.output for reader in graph.readers[name]})
+    axis = graph.attributes[index].get("axis", -1) % len(values.shapes[node.input[0]])
+    number, count = 0, values.shapes[node.output[0]][axis]
+    for reader in readers:
+        kind = graph.nodes[reader].op_type
+        picked = selected(values, reader) if kind in {"Gather", "Slice"} else None
+        if picked is None or axis not in picked or graph.nodes[reader].input[0] not in node.output:
+            return None
+        number = max(number, int(picked[axis].max(initial=0)) + 1)
+    if not readers or number > _SMALLER * count or any(name in graph.wanted for name in node.output):
+        return None
+    draft, outputs = Draft(graph), [graph.fresh("top") for _ in node.output]
+    attributes = graph.attributes[index]
+    draft.ops("TopK", (node.input[0], draft.constant([number], np.int64)), outputs, **attributes)
+    new = dict(zip(node.output, outputs, strict=True))
+    for reader in readers:
+        old = graph.nodes[reader]
+        negative = values.constant(old.input[1])
+        if negative is None or negative.min() < 0:
+            return None
+        draft.copy(old, new, to=old.output[0])
+    made = [graph.nodes[reader].output[0] for reader in readers]
+    saving_ns = values.costs[index] + _SORTED_NS * float(np.prod(values.shapes[node.input[0]]))
+    return draft.rewrite("order: fewer elements sorted", made, graph.names([index]), saving_ns, f"{number} of {count}")
+
+
 def _broadcast(values: Values, index: int) -> Rewrite | None:
     """Return the rewrite that reads a value before it was copied, for an operator that broadcasts."""
     graph, node = values.graph, values.graph.nodes[index]
@@ -520,7 +552,6 @@ def _slice_written(values: Values, index: int) -> Rewrite | None:
 
 
 _SEARCHES = (
-    _slice_written,
-    _tabled,
-    _swapped, _delayed, _by_parts, _before_choice, _broadcast, _separable, _averaged, chosen_first, _together,
+    _slice_written, _tabled, _swapped, _delayed, _by_parts, _before_choice, _fewer_sorted, _broadcast, _separable,
+    _averaged, chosen_first, _together,
 )  # fmt: skip

@@ -436,7 +436,8 @@ class _Search:
     def _two(self, region: Region, value: str, scalars: Mapping[str, Array], gone: Sequence[int]) -> Rewrite | None:
         """Return a rewrite as g(x) h(z) or g(x) + h(z)."""
         values = self._values
-        if len(gone) < 3:
+        smaller = all(np.prod(values.shapes[name]) < np.prod(values.shapes[value]) for name in region.reads)
+        if len(gone) < 3 - smaller:
             return None
         options = list[Rewrite]()
         for operator, sides in self._sides(region, value, scalars):
@@ -448,7 +449,8 @@ class _Search:
             ]
             draft.op(operator, *inputs, to=value)
             kind = f"pointwise: {operator} of {sides[0].name} and {sides[1].name}"
-            if rewrite := _saving(values, draft, value, gone, kind):
+            rewrite = values.cheaper(draft, kind, value) if smaller else _saving(values, draft, value, gone, kind)
+            if rewrite is not None:
                 options.append(rewrite)
         return max(options, key=lambda rewrite: rewrite.saving_ns, default=None)
 

@@ -22,13 +22,13 @@ from .values import Values, late
 _ROOTS = frozenset({"Einsum", "MatMul", "ReduceL2", "ReduceMean", "ReduceSum", "ReduceSumSquare"})
 _CHEAPER = 0.85
 """Predicted share of the old nodes that the new ones may take."""
-_MOST_TERMS, _MOST_FACTORS, _MOST_DEPTH, _MOST_LETTERS = 4, 5, 12, 24
+_MOST_TERMS, _MOST_FACTORS, _MOST_DEPTH, _MOST_LETTERS = 8, 5, 12, 24
 _LEAST_SHARE = 0.004
 _MACS_PER_NS, _ELEMENT_NS = 20.0, 1.2
 _LARGEST_CHOICE = 1 << 18
 
 _Axes = tuple[str, ...]
-"""A letter for each axis of a value; empty for an axis of size 1."""
+"""Letters of each axis of a value: none for an axis of size 1, several for one that is split later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +124,8 @@ class _Reader:
             order = self.values.graph.attributes[index].get("perm") or list(range(len(shape)))[::-1]
             return self.terms(node.input[0], tuple(axes[order.index(axis)] for axis in range(len(shape))), depth)
         if kind in {"Reshape", "Squeeze", "Unsqueeze", "Flatten"}:
-            letters = [letter for letter in axes if letter]
-            wide = [size for size in shape if size > 1]
-            if wide != [self.sizes[letter] for letter in letters]:
-                return None
-            remaining = iter(letters)
-            return self.terms(node.input[0], tuple(next(remaining) if size > 1 else "" for size in shape), depth)
+            before = self._before_split(shape, axes)
+            return None if before is None else self.terms(node.input[0], before, depth)
         if kind == "Expand":
             return self.terms(node.input[0], self._narrow(shape, axes), depth)
         if kind == "Gather":
@@ -143,6 +139,19 @@ class _Reader:
         if kind in _ROOTS - {"ReduceL2"}:
             return self.root(index, node, axes, depth)
         return None
+
+    def _before_split(self, shape: Sequence[int], axes: _Axes) -> _Axes | None:
+        """Return the letters of a value whose axes are split; None if axes are joined."""
+        letters, found = list("".join(axes)), list[str]()
+        for size in shape:
+            own, known = "", 1
+            while known < size and letters:
+                own += letters.pop(0)
+                known *= self.sizes[own[-1]]
+            if known != size:
+                return None
+            found.append(own)
+        return tuple(found)
 
     def _narrow(self, shape: Sequence[int], axes: _Axes) -> _Axes:
         """Return the letters of a value that is broadcast."""
@@ -268,16 +277,14 @@ def _paired(values: Values, term: _Term) -> list[_Term]:
     """
     arrays = {factor: array for factor in term.factors if (array := _array(values, factor)) is not None}
     others = [factor for factor in term.factors if factor not in arrays]
-    if not arrays or len(others) != 2 or others[0].name != others[1].name or others[0].inverse or others[1].inverse:
+    split = any(array.ndim != len(factor.letters) for factor, array in arrays.items())
+    if not arrays or split or len(others) != 2 or others[0].name != others[1].name or others[0].inverse:
         return [term]
-    places = [place for place, (a, b) in enumerate(zip(others[0].axes, others[1].axes, strict=True)) if a != b]
-    if len(places) != 1:
-        return [term]
-    row, column = (factor.axes[places[0]] for factor in others)
-    if not row or not column:
-        return [term]
+    pairs = {pair for pair in zip(others[0].axes, others[1].axes, strict=True) if pair[0] != pair[1]}
     equation = ",".join(factor.letters for factor in arrays)
-    if {row, column} - set(equation) or set(equation) & (set(others[0].letters) - {row}):
+    row, column = pairs.pop() if len(pairs) == 1 else ("", "")
+    outside = set(equation) & (set(others[0].letters) - {row})
+    if others[1].inverse or not row or not column or {row, column} - set(equation) or outside:
         return [term]
     whole = np.einsum(f"{equation}->{row}{column}", *arrays.values(), optimize=True).astype(np.float64)
     whole = term.number * (whole + whole.T) / 2
@@ -381,9 +388,9 @@ class _Writer:
             name, sizes = factor.name, [self._sizes[letter] for letter in factor.letters]
             array = _array(self._values, factor)
             if array is not None:
-                name = self.draft.constant(array)
+                name = self.draft.constant(array.reshape(sizes))
             else:
-                if "" in factor.axes:
+                if any(len(axis) != 1 for axis in factor.axes):
                     name = self.draft.reshape(name, sizes)
                 if factor.inverse:
                     name = self.draft.op("Reciprocal", name)
@@ -484,7 +491,52 @@ def products(values: Values, deadline: float) -> list[Rewrite]:
         if rewrite := values.attempt(_cheapest, values, index):
             found.append(rewrite)
             covered.update(values.graph.producer[name] for name in rewrite.values)
-    return found
+    mixed = (values.attempt(_mixed, values, index) for index in range(len(values.graph.nodes)) if not late(deadline))
+    return [*found, *(rewrite for rewrite in mixed if rewrite is not None)]
+
+
+def _mixed(values: Values, index: int) -> Rewrite | None:
+    """Return convolutions of one value, mixed by computed numbers, as one convolution with mixed weights."""
+    graph, node = values.graph, values.graph.nodes[index]
+    value = node.output[0]
+    shape = values.shapes.get(value, ())
+    if node.op_type not in {"Add", "ReduceSum", "Sum"} or not shape or values.dtypes[value] != np.float32:
+        return None
+    reader = _Reader(values, sums=True, depth=_MOST_DEPTH)
+    axes = tuple(reader.fresh(size) for size in shape)
+    try:
+        terms = reader.terms(value, axes)
+    except _TooMuchError:
+        return None
+    numbers, made = list[tuple[float, list[str]]](), list[onnx.NodeProto]()
+    for term in terms:
+        whole = [factor for factor in term.factors if factor.letters == "".join(axes) and not factor.inverse]
+        others = [factor for factor in term.factors if factor not in whole]
+        maker = graph.maker(whole[0].name) if len(whole) == 1 else None
+        if maker is None or maker.op_type != "Conv" or any(other.letters or other.inverse for other in others):
+            return None
+        numbers.append((term.number, [other.name for other in others]))
+        made.append(maker)
+    weights = [[values.constant(name) for name in maker.input[1:] if name] for maker in made]
+    alike = {
+        (maker.input[0], repr(graph.attributes[graph.producer[maker.output[0]]]), *(
+            None if array is None else array.shape for array in own
+        )) for maker, own in zip(made, weights, strict=True)
+    }  # fmt: skip
+    if len(made) < 2 or len(alike) > 1 or any(array is None for own in weights for array in own):
+        return None
+    draft, gates = Draft(graph), list[str]()
+    for number, names in numbers:
+        gate = draft.constant([[number]], np.float32)
+        for name in names:
+            gate = draft.op("Mul", gate, draft.reshape(name, [1, 1]))
+        gates.append(gate)
+    mixture, inputs = draft.op("Concat", *gates, axis=1), [made[0].input[0]]
+    for arrays in zip(*weights, strict=True):
+        flat = draft.constant(np.stack([array.reshape(-1) for array in arrays if array is not None]))
+        inputs.append(draft.reshape(draft.op("MatMul", mixture, flat), arrays[0].shape))  # type: ignore[union-attr]
+    draft.op("Conv", *inputs, to=value, **graph.attributes[graph.producer[made[0].output[0]]])
+    return values.cheaper(draft, "products: weights mixed first", value, f"{len(made)} convolutions")
 
 
 def _is_plain(values: Values, node: onnx.NodeProto) -> bool:
