@@ -96,10 +96,12 @@ def _gather_elements(values: Values, index: int) -> _Choice | None:
     source, rows = values.graph.nodes[index].input
     shape, chosen = values.shapes[source], values.shapes[rows]
     axis = values.graph.attributes[index].get("axis", 0) % len(shape)
-    if any(shape[place] != chosen[place] for place in range(len(shape)) if place != axis):
+    if values.is_constant(rows) or any(
+        shape[place] != chosen[place] for place in range(len(shape)) if place != axis
+    ):  # fmt: skip
         return None
     for run in values.runs:
-        turned = np.moveaxis(run.get(rows, values.constant(rows)), axis, -1).reshape(-1, chosen[axis])
+        turned = np.moveaxis(run[rows], axis, -1).reshape(-1, chosen[axis])
         if not (turned == turned[:1]).all():
             return None
     if prod(chosen) == chosen[axis]:

@@ -7,6 +7,7 @@ in any order of elements, so that moves of every kind are carried through them.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,13 +17,13 @@ import onnx
 
 from .affine import move, narrowed
 from .form import Array, Draft, Rewrite
-from .values import POINTWISE, Values
+from .values import POINTWISE, Values, late
 
 _Order = tuple[int, ...]
 """For each axis of a value, the axis of the value in its earlier order."""
 
 _LEAST_SHARE = 0.005
-_LARGEST = 1 << 22
+_LARGEST = 1 << 21
 """Elements of a value whose moves are followed."""
 _VIEWS = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 _SHUFFLES = frozenset({"DepthToSpace", "SpaceToDepth"})
@@ -33,12 +34,11 @@ _REDUCING = frozenset({"ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "Redu
 
 def layout(values: Values, deadline: float) -> list[Rewrite]:
     """Return one rewrite that carries all Transposes forward, and one for moves through elementwise nodes."""
-    del deadline  # two passes over the nodes
-    writers = [_Elements(values)] + ([_Writer(values)] if any(
-        node.op_type == "Transpose" for node in values.graph.nodes
-    ) else [])  # fmt: skip
+    writers: list[_Elements | _Writer] = [_Elements(values)]
+    if any(node.op_type == "Transpose" for node in values.graph.nodes):
+        writers.append(_Writer(values))
     for writer in writers:
-        for index in range(len(values.graph.nodes)):
+        for index in itertools.takewhile(lambda _: not late(deadline), range(len(values.graph.nodes))):
             values.attempt(writer.follow, index)
     return [rewrite for writer in writers for rewrite in writer.rewrite()]
 

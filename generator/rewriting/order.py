@@ -26,7 +26,7 @@ _LARGEST_MOVE = 1 << 22
 _SLOW_AVERAGE = 19
 """Opset from which ONNX Runtime averages by a slow kernel."""
 _SMALLER, _CHEAPER = 0.6, 0.9
-_LEAST_SHARE, _SORTED_NS = 0.005, 20.0
+_LEAST_SHARE, _SORTED_NS, _ADDED_NS = 0.005, 20.0, 0.35
 _LONGEST, _MOST_REGION = 6, 60
 _CLOSE = 2e-5
 _MONOTONE = POINTWISE | {"LogSoftmax", "Softmax"}
@@ -97,11 +97,16 @@ def _swapped(values: Values, index: int) -> Rewrite | None:
 def _delayed(values: Values, index: int) -> Rewrite | None:
     """Return the rewrite that copies the result of a region instead of its input."""
     graph, copier = values.graph, values.graph.nodes[index]
-    x, copied = _only(values, copier), copier.output[0]
+    copied = copier.output[0]
+    x = copier.input[0] if copier.op_type == "Expand" else _only(values, copier)
     doubled = copier.op_type == "Concat" and len(set(copier.input)) == 1
-    if x is None or not (doubled or copier.op_type in _COPYING | {"Gather"}) or not values.is_float(copied):
+    if x is None or values.is_constant(x) or not (doubled or copier.op_type in _COPYING | {"Gather"}):
         return None
-    if np.prod(values.shapes[copied]) * _SMALLER < np.prod(values.shapes[x]) or x != copier.input[0]:
+    if (
+        not {x, copied} <= values.shapes.keys()
+        or np.prod(values.shapes[copied]) * _SMALLER < np.prod(values.shapes[x])
+        or x != copier.input[0]
+    ):
         return None
     region, inside, ends = [index], {copied}, list[int]()
     for place in range(index + 1, len(graph.nodes)):
@@ -130,7 +135,7 @@ def _copied_at(values: Values, index: int, members: Sequence[int]) -> Rewrite | 
     """Return the rewrite that copies the result of a region; None if its result differs."""
     graph, copier = values.graph, values.graph.nodes[index]
     x, value = copier.input[0], graph.nodes[members[-1]].output[0]
-    if not values.is_float(value):
+    if value not in values.shapes:
         return None
     before = values.cost_of(graph.removable(members, value))
     draft, names = Draft(graph), {copier.output[0]: x}
@@ -138,8 +143,9 @@ def _copied_at(values: Values, index: int, members: Sequence[int]) -> Rewrite | 
         node = graph.nodes[place]
         names[node.output[0]] = draft.copy(node, names, to=graph.fresh("once"))
     inputs = {x: names[value]}
-    if copier.op_type == "Expand":
-        target = values.constant(copier.input[1])
+    target = values.constant(copier.input[1]) if copier.op_type == "Expand" else None
+    unchanged = all(graph.nodes[place].op_type in POINTWISE for place in members[1:])
+    if copier.op_type == "Expand" and not (unchanged and values.shapes[value] == values.shapes[copier.output[0]]):
         if target is None:
             return None
         shape = (1,) * (len(target) - len(values.shapes[x])) + values.shapes[x]
@@ -210,6 +216,50 @@ def _by_parts(values: Values, index: int) -> Rewrite | None:
         total = draft.op("Add", total, draft.constant(bias.reshape(around)))
     draft.finish(total, node.output[0])
     return values.cheaper(draft, "order: product before copies", node.output[0], f"{len(maker.input)} parts")
+
+
+def _shared(values: Values, index: int) -> Rewrite | None:
+    """Return products with one weight, of Concats that share a part, as sums: the shared part is multiplied once."""
+    graph, node, attributes = values.graph, values.graph.nodes[index], values.graph.attributes[index]
+    weight = values.constant(node.input[1]) if len(node.input) > 1 else None
+    members = [
+        place for place in graph.readers[node.input[1]] if weight is not None
+        and graph.nodes[place].input[1:] == node.input[1:] and graph.attributes[place] == attributes
+        and values.shapes[graph.nodes[place].output[0]] == values.shapes[node.output[0]]
+    ] if len(node.input) > 1 else []  # fmt: skip
+    makers = [graph.maker(graph.nodes[place].input[0]) for place in members]
+    if len(members) < 2 or members[0] != index or any(
+        maker is None or maker.op_type != "Concat" for maker in makers
+    ):  # fmt: skip
+        return None
+    assert weight is not None  # noqa: S101  # it has members
+    joined = [list(maker.input) for maker in makers if maker is not None]
+    shape = values.shapes[node.input[0]]
+    axis = graph.attributes[graph.producer[node.input[0]]]["axis"] % len(shape)
+    summed = _summed_axis(node, attributes, weight, axis, len(shape))
+    widths = {tuple(values.shapes[name][axis] for name in names) for names in joined}
+    if summed is None or len(widths) > 1 or attributes.get("beta", 1.0) != 1.0:
+        return None
+    same = [len(set(names)) == 1 for names in zip(*joined, strict=True)]
+    if len(set(same)) < 2:
+        return None
+    rows = np.repeat(same, widths.pop())
+    draft, parts = Draft(graph), [np.compress(rows == side, weight, summed) for side in (True, False)]
+    weights = [draft.constant(part) for part in parts]
+
+    def product(names: Sequence[str], side: int, *bias: str) -> str:
+        chosen = [name for name, equal in zip(names, same, strict=True) if equal != bool(side)]
+        x = chosen[0] if len(chosen) == 1 else draft.op("Concat", *chosen, axis=axis)
+        return draft.op(node.op_type, x, weights[side], *bias, **attributes)
+
+    once, made = product(joined[0], 0, *node.input[2:]), [graph.nodes[place].output[0] for place in members]
+    for names, value in zip(joined, made, strict=True):
+        draft.op("Add", product(names, 1), once, to=value)
+    before = values.cost_of(members)
+    saving_ns = before * float(rows.mean()) * (1 - 1 / len(members)) - len(members) * float(np.prod(shape)) * _ADDED_NS
+    if saving_ns < _LEAST_SHARE * values.total_ns:
+        return None
+    return draft.rewrite("order: shared part multiplied once", made, graph.names(members), saving_ns)
 
 
 def _summed_axis(
@@ -381,9 +431,10 @@ def _broadcast(values: Values, index: int) -> Rewrite | None:
             continue
         draft = Draft(graph)
         draft.copy(node, {name: source}, to=node.output[0])
-        gone = [graph.producer[name]] if len(graph.readers[name]) == 1 else []
-        kind = f"order: broadcasting in place of {copier.op_type}"
-        return draft.rewrite(kind, [node.output[0]], graph.names([*gone, index]), max(values.cost_of(gone), 1.0))
+        readers = graph.readers[name]
+        gone = [graph.producer[name]] if len(readers) == 1 else []
+        kind, saving_ns = f"order: broadcasting in place of {copier.op_type}", values.costs[graph.producer[name]]
+        return draft.rewrite(kind, [node.output[0]], graph.names([*gone, index]), saving_ns / len(readers))
     return None
 
 
@@ -552,6 +603,6 @@ def _slice_written(values: Values, index: int) -> Rewrite | None:
 
 
 _SEARCHES = (
-    _slice_written, _tabled, _swapped, _delayed, _by_parts, _before_choice, _fewer_sorted, _broadcast, _separable,
-    _averaged, chosen_first, _together,
+    _slice_written, _tabled, _swapped, _delayed, _by_parts, _shared, _before_choice, _fewer_sorted, _broadcast,
+    _separable, _averaged, chosen_first, _together,
 )  # fmt: skip

@@ -1,7 +1,7 @@
 """Pointwise by function: elementwise regions are compared with the functions of the runtime's kernels.
 
-A region that reads one value is evaluated on a grid and fitted with a f(b x + c) + d over ``FUNCTIONS``. With constants
-for each channel it must be affine, or a PRelu. A region that reads two values must be a product or a sum of such.
+A region that reads one value is evaluated on a grid and fitted with a f(b x + c) + d over ``FUNCTIONS``. A region that
+reads two values must be a product or a sum of such.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FEW = 60
 _CHOOSING = frozenset({"GatherND", "NonZero", "ScatterND"})
 """Operators of boolean indexing, which is elementwise as a whole."""
 _LEAST_FINITE = 0.9
-_MOST_NODES, _MOST_BY_CHANNEL = 24, 3
+_MOST_NODES = 24
 
 
 def _expit(x: Array) -> Array:
@@ -391,9 +391,8 @@ class _Search:
         self._values = values
         self._known: dict[str, list[Fit]] = {}
         self._separated: dict[str, list[tuple[str, tuple[Fit, Fit]]]] = {}
-        self._failed: dict[str, int] = {}
 
-    def rewrite(self, region: Region, value: str) -> Rewrite | None:  # noqa: PLR0911  # one reason each
+    def rewrite(self, region: Region, value: str) -> Rewrite | None:  # one reason each
         """Return the cheapest rewrite of a region; None if nothing fits, or nothing is saved."""
         values = self._values
         gone = values.graph.removable(region.nodes, value)
@@ -403,15 +402,12 @@ class _Search:
         if any(values.dtypes[name] != values.dtypes[value] for name in region.reads):
             return None
         scalars = _scalars(values, region)
+        if scalars is None:
+            return None
         if len(region.reads) == 2:
-            return None if scalars is None else self._two(region, value, scalars, gone)
+            return self._two(region, value, scalars, gone)
         if values.shapes[region.reads[0]] != values.shapes[value]:
             return None
-        if scalars is None:
-            if self._failed.get(value, 0) >= _MOST_BY_CHANNEL:
-                return None
-            self._failed[value] = self._failed.get(value, 0) + 1
-            return _by_channel(values, region, value, gone)
         options = [made for fit in self._fits(region, value, scalars) if (made := self._made(fit, region, value, gone))]
         return max(options, key=lambda rewrite: rewrite.saving_ns, default=None)
 
@@ -525,58 +521,3 @@ def _spelling(values: Values, region: Region, value: str, scalars: Mapping[str, 
             (node.op_type, node.domain, sorted(map(repr, values.graph.attributes[index].items())), inputs, outputs)
         )
     return repr((lines, values.dtypes[value]))
-
-
-def _by_channel(values: Values, region: Region, value: str, gone: Sequence[int]) -> Rewrite | None:
-    """Return a rewrite of a region with constants for each channel: one product and one sum, or a PRelu."""
-    x = region.reads[0]
-    shape, dtype = values.shapes[x], values.dtypes[value]
-    axis = _channel_axis(values, region, len(shape))
-    if axis is None or axis == 0 or axis >= len(shape):
-        return None
-    spread = [size if place == axis else 1 for place, size in enumerate(shape)]
-    part = values.part(region, value)
-
-    def at(number: float) -> Array:
-        return part(np.full(spread, number, values.dtypes[x]))[0].astype(np.float64)
-
-    base, up, down = at(0.0), at(1.0), at(-1.0)
-    if base.shape != tuple(spread):
-        return None
-    right, left = up - base, base - down
-    tolerance = _TOLERANCE * (1 + np.abs(right).max() + np.abs(base).max())
-    for number in (3.0, 0.01, 1000.0):
-        far = tolerance * max(1.0, number)
-        if (
-            np.abs(at(number) - number * right - base).max() > far
-            or np.abs(at(-number) + number * left - base).max() > far
-        ):
-            return None
-    draft, own = Draft(values.graph), spread[1:]
-    if np.abs(right - left).max() < tolerance:
-        made = x
-        if np.abs(right - 1).max() > 1e-7:
-            made = draft.op("Mul", made, draft.constant(right.reshape(own), dtype))
-        if np.abs(base).max() > 1e-9:
-            made = draft.op("Add", made, draft.constant(base.reshape(own), dtype))
-        draft.finish(made, value)
-        return _saving(values, draft, value, gone, "pointwise: affine by channel")
-    if np.abs(base).max() < 1e-7 and np.abs(right - 1).max() < 1e-6:
-        draft.op("PRelu", x, draft.constant(left.reshape(own), dtype), to=value)
-        return _saving(values, draft, value, gone, "pointwise: PRelu")
-    return None
-
-
-def _channel_axis(values: Values, region: Region, rank: int) -> int | None:
-    """Return the one axis along which the constants of a region differ; None if there are several or none."""
-    axes = set[int]()
-    made = {name for index in region.nodes for name in values.graph.nodes[index].output}
-    for index in region.nodes:
-        for name in values.graph.reads[index]:
-            if name in made or name in region.reads:
-                continue
-            array = values.constant(name)
-            if array is None:
-                return None
-            axes |= {rank - array.ndim + place for place, size in enumerate(array.shape) if size > 1}
-    return axes.pop() if len(axes) == 1 else None

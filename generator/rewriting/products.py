@@ -517,13 +517,14 @@ def _mixed(values: Values, index: int) -> Rewrite | None:
             return None
         numbers.append((term.number, [other.name for other in others]))
         made.append(maker)
-    weights = [[values.constant(name) for name in maker.input[1:] if name] for maker in made]
+    weights = [
+        [array for name in maker.input[1:] if name and (array := values.constant(name)) is not None] for maker in made
+    ]
     alike = {
-        (maker.input[0], repr(graph.attributes[graph.producer[maker.output[0]]]), *(
-            None if array is None else array.shape for array in own
-        )) for maker, own in zip(made, weights, strict=True)
-    }  # fmt: skip
-    if len(made) < 2 or len(alike) > 1 or any(array is None for own in weights for array in own):
+        (maker.input[0], repr(graph.attributes[graph.producer[maker.output[0]]]), *(array.shape for array in own))
+        for maker, own in zip(made, weights, strict=True)
+    }
+    if len(made) < 2 or len(alike) > 1 or any(len(own) + 1 < len(made[0].input) for own in weights):
         return None
     draft, gates = Draft(graph), list[str]()
     for number, names in numbers:
@@ -533,8 +534,8 @@ def _mixed(values: Values, index: int) -> Rewrite | None:
         gates.append(gate)
     mixture, inputs = draft.op("Concat", *gates, axis=1), [made[0].input[0]]
     for arrays in zip(*weights, strict=True):
-        flat = draft.constant(np.stack([array.reshape(-1) for array in arrays if array is not None]))
-        inputs.append(draft.reshape(draft.op("MatMul", mixture, flat), arrays[0].shape))  # type: ignore[union-attr]
+        flat = draft.constant(np.stack([array.reshape(-1) for array in arrays]))
+        inputs.append(draft.reshape(draft.op("MatMul", mixture, flat), arrays[0].shape))
     draft.op("Conv", *inputs, to=value, **graph.attributes[graph.producer[made[0].output[0]]])
     return values.cheaper(draft, "products: weights mixed first", value, f"{len(made)} convolutions")
 
@@ -600,9 +601,11 @@ def _rewritten(values: Values, index: int, reader: _Reader) -> Rewrite | None:
     if after is None or after > _CHEAPER * before:
         return None
     kind = _KINDS.get(node.op_type, _SUM if len(terms) < 2 else _SQUARES)
+    kind = _PAIRS if len(terms) > len(read) else kind
     return draft.rewrite(f"products: {kind}", [value], values.graph.names(gone), before - after, f"{len(terms)} terms")
 
 
 _CLOSE = 5e-5
 _KINDS = {"Einsum": "Einsum as MatMul", "MatMul": "products in a cheaper order"}
+_PAIRS = "pairs as the square of a sum"
 _SUM, _SQUARES = "broadcast sum as MatMul", "sum of differences as products"

@@ -62,9 +62,10 @@ def looped(values: Values, deadline: float) -> list[Rewrite]:
 
 def _looped(values: Values, index: int, deadline: float) -> Rewrite | None:
     graph, node = values.graph, values.graph.nodes[index]
-    rounds = values.shapes[node.input[-1]][0]
-    if node.op_type == "Loop":
-        given = values.constant(node.input[0])
+    given = values.constant(node.input[0])
+    if node.op_type == "Scan":
+        rounds = values.shapes[node.input[-1]][0]
+    else:
         rounds = 0 if given is None else int(given.reshape(-1)[0])
     names = [name for name in graph.reads[index] if not values.is_constant(name)]
     if rounds <= _ROUNDS or any(name not in values.shapes for name in names):
@@ -73,7 +74,9 @@ def _looped(values: Values, index: int, deadline: float) -> Rewrite | None:
         name: slice(0, _ROUNDS if values.shapes[name] and values.shapes[name][0] == rounds else None) for name in names
     }
     feeds = [{name: run[name][cut[name]] if run[name].ndim else run[name] for name in names} for run in values.runs]
-    fixed = {name: values.constant(name) for name in graph.reads[index] if name not in names}
+    fixed = {
+        name: array for name in graph.reads[index] if name not in names and (array := values.constant(name)) is not None
+    }
     if node.op_type == "Loop":
         fixed[node.input[0]] = np.array(_ROUNDS, np.int64)
     elif any(array.ndim and len(array) == rounds for name, array in fixed.items() if name in node.input):

@@ -11,21 +11,19 @@ import onnx
 from onnx import numpy_helper
 
 from ...models.subgraphs import attribute_of, may_have_bodies, rename
-from .demand import selected
 from .form import Array, Draft, Rewrite
 from .values import Values, late
 
 _PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
-_FEWEST_SLICES = 3
 _MOST_BODY_NODES, _MOST_STEPS = 3000, 12
-_GAIN_SIDE_BY_SIDE, _GAIN_SLICES, _GAIN_HEADS = 0.15, 0.6, 0.4
+_GAIN_SIDE_BY_SIDE, _GAIN_HEADS = 0.15, 0.4
 """Predicted shares that are saved."""
 
 
 def repetition(values: Values, deadline: float) -> list[Rewrite]:
     """Return rewrites of repeated work."""
     found = list[Rewrite]()
-    for search in (_side_by_side, _on_slices, _copied_heads):
+    for search in (_side_by_side, _copied_heads):
         rewrites: list[Rewrite] = values.attempt(list, search(values)) or []
         for rewrite in rewrites:
             if late(deadline):
@@ -86,65 +84,6 @@ def _joined(values: Values, indices: Sequence[int]) -> Rewrite | None:
     return draft.rewrite(
         "repetition: products of one input", outputs, graph.names(indices), saving_ns, f"{len(nodes)} of one input"
     )
-
-
-# The same product on several slices of one value: one product before they are cut.
-
-
-def _on_slices(values: Values) -> Iterator[Rewrite]:
-    graph = values.graph
-    groups = defaultdict[tuple[str, int, tuple[str, ...], int], list[tuple[int, int]]](list)
-    for index, node in enumerate(graph.nodes):
-        attributes = graph.attributes[index]
-        if node.op_type not in {"Gemm", "MatMul"} or not _constant_inputs(values, node):
-            continue
-        if attributes.get("transA") or attributes.get("alpha", 1.0) != 1.0 or attributes.get("beta", 1.0) != 1.0:
-            continue
-        place = _place_in(values, node.input[0])
-        if place is not None:
-            source, axis, number = place
-            groups[source, axis, tuple(node.input[1:]), attributes.get("transB", 0)].append((index, number))
-    for (source, axis, inputs, turned), members in groups.items():
-        if len(members) < _FEWEST_SLICES:
-            continue
-        draft, weight = Draft(graph), graph.constants[inputs[0]]
-        made = draft.op("MatMul", source, draft.constant(weight.T) if turned else inputs[0])
-        if len(inputs) > 1 and inputs[1]:
-            made = draft.op("Add", made, inputs[1])
-        for index, number in members:
-            output = graph.nodes[index].output[0]
-            row = draft.op("Gather", made, draft.constant(number, np.int64), axis=axis)
-            draft.reshape(row, values.target(output), to=output)
-        indices = [index for index, _ in members]
-        outputs = [graph.nodes[index].output[0] for index in indices]
-        saving_ns = _GAIN_SLICES * values.cost_of(indices)
-        kind = "repetition: one product on all slices"
-        yield draft.rewrite(kind, outputs, graph.names(indices), saving_ns, f"{len(members)} slices")
-
-
-def _place_in(values: Values, value: str) -> tuple[str, int, int] | None:
-    """Return the value behind a slice, the axis and the index; None if the value is not a slice."""
-    graph = values.graph
-    maker = graph.maker(value)
-    if maker is not None and maker.op_type in {"Reshape", "Squeeze"}:
-        value = maker.input[0]
-        maker = graph.maker(value)
-    if maker is None or maker.input[0] not in values.shapes or values.is_constant(maker.input[0]):
-        return None
-    shape, index = values.shapes[maker.input[0]], graph.producer[value]
-    if maker.op_type == "Split":
-        axis = graph.attributes[index].get("axis", 0) % len(shape)
-        before = itertools.takewhile(lambda name: name != value, maker.output)
-        offset = sum(values.shapes[name][axis] for name in before)
-        found = {axis: np.arange(offset, offset + values.shapes[value][axis])}
-    elif maker.op_type in {"Gather", "Slice"}:
-        found = selected(values, index) or {}
-    else:
-        return None
-    if len(found) != 1:
-        return None
-    ((axis, indices),) = found.items()
-    return (maker.input[0], axis, int(indices[0])) if len(indices) == 1 and axis < len(shape) - 1 else None
 
 
 # Heads that are copied for several queries: the queries are stacked in front of each head instead.

@@ -328,15 +328,17 @@ def _components(product: _Product) -> Iterator[Rewrite]:
 
 def _connected(links: Array) -> tuple[list[Array], list[Array]]:
     """Return the groups of rows and of columns that are linked; one group of each if a row or column has no links."""
-    rows, labels = np.arange(len(links)), np.zeros(0, np.int64)
+    from scipy.sparse import bmat, csr_matrix
+    from scipy.sparse.csgraph import connected_components
+
     if not links.any(0).all() or not links.any(1).all():
-        return [rows], [np.arange(links.shape[1])]
-    while not np.array_equal(labels, rows):
-        labels = rows
-        columns = np.where(links, rows[:, None], len(links)).min(0)
-        rows = np.where(links, columns[None], len(links)).min(1)
-    names = np.unique(rows)
-    return [np.nonzero(rows == name)[0] for name in names], [np.nonzero(columns == name)[0] for name in names]
+        return [np.arange(len(links))], [np.arange(links.shape[1])]
+    linked = csr_matrix(links)
+    number, labels = connected_components(bmat([[None, linked], [linked.T, None]]), directed=False)
+    rows, columns = labels[: len(links)], labels[len(links) :]
+    return [np.nonzero(rows == name)[0] for name in range(number)], [
+        np.nonzero(columns == name)[0] for name in range(number)
+    ]
 
 
 def _running(matrix: Array) -> tuple[float, int, int] | None:

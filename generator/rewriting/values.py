@@ -285,7 +285,7 @@ class Values:
         """
         for node in list(draft.nodes):
             if all(name in draft.constants or self.is_constant(name) for name in node.input if name):
-                made = self.function([node], {}, node.output, draft.constants)()
+                made = self.function([node], {}, list(node.output), draft.constants)()
                 draft.nodes.remove(node)
                 draft.constants.update(zip(node.output, made, strict=True))
         gone = self.graph.unneeded([value], {name for node in draft.nodes for name in node.input})

@@ -14,6 +14,7 @@ from dlbricks.generator.rewriting.checking import computes_the_same, loaded
 from dlbricks.generator.rewriting.engines import ENGINES
 from dlbricks.generator.rewriting.form import Rewrite, RewriteGraph
 from dlbricks.generator.rewriting.generic import generic_of
+from dlbricks.generator.rewriting.recurrence import looped
 from dlbricks.generator.rewriting.repetition import loops
 from dlbricks.generator.rewriting.values import Values, apart, session
 from onnx import numpy_helper
@@ -88,7 +89,7 @@ CASES = {
         "(float[256,64] x) => (float[256,64] y) <float p = {0.75}>{a = Abs(x) y = Pow(a, p)}", {},
     ),
     "a factor and a summand for each channel": (
-        "pointwise", "affine by channel", X + "{a = Sub(x, m) b = Div(a, s) c = Mul(b, g) y = Add(c, m)}",
+        "affine", "affine by channel", X + "{a = Sub(x, m) b = Div(a, s) c = Mul(b, g) y = Add(c, m)}",
         {"m": random(8, 1, 1), "s": abs(random(8, 1, 1)) + 1, "g": random(8, 1, 1, seed=1)},
     ),
     "two convolutions without an activation": (
@@ -209,7 +210,7 @@ CASES = {
         {},
     ),
     "moves around a clip": (
-        "order", "moves undone", X + "<float l = {-1}, float h = {1}>"
+        "layout", "moves undone", X + "<float l = {-1}, float h = {1}>"
         "{a = DepthToSpace<blocksize=2>(x) b = Clip(a, l, h) y = SpaceToDepth<blocksize=2>(b)}", {},
     ),
     "a large maximum": (
@@ -302,7 +303,7 @@ CASES = {
         {"w": random(8, 8, 3, 3)},
     ),
     "columns that an input chooses": (
-        "order", "columns chosen before the product", ("(float[32,64] x, int64[6] k) => (float[32,6] y)"
+        "order", "rows chosen first", ("(float[32,64] x, int64[6] k) => (float[32,6] y)"
         "{m = MatMul(x, w) b = Add(m, c) y = Gather<axis=1>(b, k)}"), {"w": random(64, 512), "c": random(512)},
     ),
     "three masks": (
@@ -339,6 +340,73 @@ CASES = {
     "noise without weight": (
         "constants", "product with zero left out",
         X + "<float z = {0}>{e = Exp(x) n = Mul(e, z) s = Add(x, n) y = Tanh(s)}", {},
+    ),
+    "all pairs of rows": (
+        "products", "pairs as the square of a sum", ("(float[32,12,16] x) => (float[32,16] y)"
+        "{a = Gather<axis=1>(x, i) b = Gather<axis=1>(x, j) m = Mul(a, b) y = ReduceSum<keepdims=0>(m, s)}"),
+        {**dict(zip("ij", np.triu_indices(12, 1), strict=True)), "s": np.array([1])},
+    ),
+    "products of all columns": (
+        "products", "products in a cheaper order", ("(float[128,32] x) => (float[128,4] y)"
+        "{a = Gather<axis=1>(x, i) b = Gather<axis=1>(x, j) m = Mul(a, b) y = MatMul(m, w)}"),
+        {**dict(zip("ij", np.triu_indices(32), strict=True)), "w": random(528, 4)},
+    ),
+    "keys of one query in heads": (
+        "products", "products in a cheaper order", ("(float[1,256,64] x, float[1,4,1,16] q) => (float[1,4,1,256] y)"
+        "{k = MatMul(x, w) r = Reshape(k, s) t = Transpose<perm=[0,2,3,1]>(r) y = MatMul(q, t)}"),
+        {"w": random(64, 64), "s": np.array([1, 256, 4, 16])},
+    ),
+    "convolutions mixed by numbers": (
+        "products", "weights mixed first", ("(float[1,16,24,24] x, float[1,3] g) => (float[1,16,24,24] y)"
+        "<int64[4] one = {1, 1, 1, 1}> {p, q, r = Split<axis=1>(g) "
+        + " ".join(f"g{n} = Reshape({n}, one) c{n} = Conv<pads=[1,1,1,1]>(x, w{n})"
+                   f" m{n} = Mul(c{n}, g{n})" for n in "pqr")
+        + " s = Add(mp, mq) y = Add(s, mr)}"),
+        {f"w{n}": random(16, 16, 3, 3, seed=place) for place, n in enumerate("pqr")},
+    ),
+    "rows that the best scores choose": (
+        "order", "rows chosen first", ("(float[400,32] x, float[400] c) => (float[8,4] y) <int64[1] k = {8}>"
+        "{r = Reshape(x, u) f = Softmax<axis=2>(r) m = MatMul(f, w) e = Reshape(m, v)"
+        " a, b = Split<axis=1>(e) d = Sub(b, a) o = Concat<axis=1>(a, d) v0, i = TopK<axis=0>(c, k)"
+        " y = Gather<axis=0>(o, i)}"),
+        {"w": random(8, 1), "u": np.array([400, 4, 8]), "v": np.array([400, 4])},
+    ),
+    "rows chosen element by element": (
+        "order", "rows chosen first", ("(float[1,900,32] x, int64[1,8] i) => (float[1,8,64] y)"
+        "{m = MatMul(x, w) t = Tanh(m) u = Unsqueeze(i, a) e = Expand(u, s) y = GatherElements<axis=1>(t, e)}"),
+        {"w": random(32, 64), "a": np.array([2]), "s": np.array([1, 8, 64])},
+    ),
+    "the first of a sorted value": (
+        "order", "fewer elements sorted", ("(float[8,512] x) => (float[8,4] y) <int64[1] k = {512}, int64[1] b = {0},"
+        "int64[1] e = {4}, int64[1] a = {1}>{v, i = TopK(x, k) y = Slice(v, b, e, a)}"), {},
+    ),
+    "rounds that share a part": (
+        "order", "shared part multiplied once", ("(float[1,8,16,16] x, float[1,24,16,16] c) => (float[1,8,16,16] y)"
+        "{a = Concat<axis=1>(x, c) b = Conv<pads=[1,1,1,1]>(a, w) d = Tanh(b) e = Concat<axis=1>(d, c)"
+        " y = Conv<pads=[1,1,1,1]>(e, w)}"), {"w": random(8, 32, 3, 3)},
+    ),
+    "constant channels before a convolution": (
+        "order", "product before copies", ("(float[2,8,24,24] x) => (float[2,8,24,24] y)"
+        "{a = Concat<axis=1>(x, p) y = Conv<pads=[1,1,1,1]>(a, w)}"),
+        {"p": random(2, 8, 24, 24)[:1].repeat(2, 0), "w": random(8, 16, 3, 3)},
+    ),
+    "the last step of two directions": (
+        "demand", "only what is needed", ("(float[32,2,8] x) => (float[1,2,2,8] y) <int64[1] b = {31}>"
+        "{h, l, c = LSTM<direction=\"bidirectional\", hidden_size=8>(x, w, r, z) y = Gather<axis=0>(h, b)}"),
+        {"w": random(2, 32, 8), "r": random(2, 32, 8), "z": random(2, 64)},
+    ),
+    "a flip by interpolation": (
+        "affine", "selection", X + "{y = GridSample(x, g)}",
+        {"g": np.stack(np.meshgrid(*[(np.arange(16) * 2 + 1) / 16 - 1] * 2), -1)[None, :, ::-1].astype(np.float32)},
+    ),
+    "a gate in another layout": (
+        "layout", "moves undone", X + "{r = Reshape(x, s) t = Transpose<perm=[0,2,1]>(r) g = Sigmoid(t) p = Mul(g, c)"
+        " m = Mul(p, t) u = Transpose<perm=[0,2,1]>(m) y = Reshape(u, z)}",
+        {"s": np.array([1, 8, 256]), "c": random(8), "z": np.array([1, 8, 16, 16])},
+    ),
+    "an exponential of a broadcast sum": (
+        "pointwise", "Mul of Exp and Exp",
+        "(float[64,1] x, float[1,64] z) => (float[64,64] y) {s = Add(x, z) y = Exp(s)}", {},
     ),
 }  # fmt: skip
 """By what is written: the engine, what it recognises, the graph and its weights."""
@@ -419,6 +487,38 @@ def test_a_scan_is_written_out():
     assert_alike(model, changed, 1e-7)
 
 
+def test_a_recurrent_cell_in_a_loop_is_recognised_in_a_few_rounds():
+    model = model_of(
+        "(float[40,2,6] x) => (float[40,2,8] y) {last, y = Scan<num_scan_inputs = 1, body = rounds"
+        " (float[2,8] h, float[2,6] s) => (float[2,8] g, float[2,8] o)"
+        " {a = MatMul(s, w) b = MatMul(h, r) c = Add(a, b) d = Add(c, z) g = Tanh(d) o = Identity(g)}>(begin, x)}",
+        w=random(6, 8), r=random(8, 8) / 8, z=random(8), begin=np.zeros((2, 8), np.float32),
+    )  # fmt: skip
+    values = values_of(model)
+    (rewrite,) = looped(values, time.perf_counter() + 20)
+    assert rewrite.kind == "recurrence: RNN"
+    changed = values.graph.build([rewrite])
+    assert [node.op_type for node in changed.graph.node].count("Scan") == 0
+    assert_alike(model, changed)
+
+
+def test_a_constant_for_each_sample_is_computed_once():
+    model = model_of(
+        "(float[n,16] x) => (float[n,16] y) <int64[1] i = {0}> {s = Shape(x) b = Gather(s, i)"
+        " t = Concat<axis=0>(b, w) e = Expand(q, t) m = MatMul(e, v) r = Relu(m) k = MatMul(r, v) g = Tanh(k)"
+        " h = MatMul(g, v) y = Add(x, h)}",
+        q=random(1, 16), v=random(16, 16), w=np.array([16]),
+    )  # fmt: skip
+    feeds = [{"x": random(2, 16, seed=seed)} for seed in range(3)]
+    values = Values(RewriteGraph(model), feeds, {"x": random(3, 16)})
+    (rewrite,) = [found for found in found_by("constants", values) if "samples" in found.kind]
+    changed = values.graph.build([rewrite])
+    assert sum(node.op_type == "MatMul" for node in changed.graph.node) == 0
+    for number in (1, 5):
+        feed = {"x": random(number, 16, seed=9)}
+        assert apart(outputs_of(changed, feed)[0], outputs_of(model, feed)[0]) < 1e-5
+
+
 def test_a_branch_that_is_always_taken_is_the_only_one():
     model = model_of(
         "(float[4,8] x) => (float[4,8] y) <bool c = {1}>"
@@ -457,6 +557,13 @@ def kinds() -> Iterator[str]:
 
 def test_every_engine_is_tested_but_for_the_witnesses():
     assert set(ENGINES) - set(kinds()) == {"witnesses"}
+
+
+def test_executed_graphs_differ_if_a_small_constant_differs():
+    graph = "(float[8,64] x) => (float[8,4] y) <int64[1] k = {K}, int64[1] b = {0}, int64[1] e = {4}, int64[1] a = {1}>"
+    graph += "{v, i = TopK(x, k) y = Slice(v, b, e, a)}"
+    one, two = (loaded(model_of(graph.replace("{K}", f"{{{k}}}")).SerializeToString(), threads=1)[1] for k in (8, 64))
+    assert one != two
 
 
 def test_executed_graphs_differ_if_operators_have_another_order():
