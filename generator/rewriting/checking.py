@@ -172,7 +172,7 @@ _SMALL = 16
 """Elements of a constant that counts with its contents."""
 
 Executed = Counter[int]
-"""Number of executed operators by attributes, shapes of constants, contents of small ones, and all they are computed from."""
+"""Number of executed operators by attributes, shapes of constants (contents of small ones), and what they come from."""
 
 
 def loaded(model: bytes, *, threads: int) -> tuple[Any, Executed]:

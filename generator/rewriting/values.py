@@ -218,11 +218,11 @@ class Values:
     @cached_property
     def shape_only(self) -> frozenset[str]:
         """Values that depend on constants alone, and on shapes that do not change."""
-        other = set(self.other)
-        return frozenset(
-            name for name in self.of_shapes
-            if name not in other or np.array_equal(self.other[name], self.runs[0].get(name))
-        )  # fmt: skip
+        changing = {
+            name for name in self.of_shapes & set(self.other)
+            if not np.array_equal(self.other[name], self.runs[0][name])
+        }  # fmt: skip
+        return self.of_shapes - changing
 
     def constant(self, value: str) -> Array | None:
         """Return a constant's array, or a value that only depends on shapes; None for any other value."""
