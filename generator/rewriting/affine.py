@@ -53,7 +53,8 @@ def affine(values: Values, deadline: float) -> list[Rewrite]:
         alone = graph.nodes[last].op_type in _ALONE
         if not allowed[last] or values.is_constant(value) or (not alone and _goes_on(values, value, allowed)):
             continue
-        regions = list(values.regions(value, lambda index: allowed[index], most_nodes=_MOST_NODES))
+        most_nodes = max(_MOST_NODES, 4 * len(graph.nodes[last].input))  # work on each channel apart, joined again
+        regions = list(values.regions(value, lambda index: allowed[index], most_nodes=most_nodes))
         most = max((values.cost_of(region.nodes) for region in regions), default=0.0)
         ends.append((-most, -last, sorted(regions, key=lambda region: -len(region.nodes))))
     for _, last, regions in sorted(ends, key=lambda end: end[:2]):
