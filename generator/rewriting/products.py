@@ -25,7 +25,7 @@ _CHEAPER = 0.85
 _MOST_TERMS, _MOST_FACTORS, _MOST_DEPTH, _MOST_LETTERS = 8, 5, 12, 24
 _LEAST_SHARE = 0.004
 _MACS_PER_NS, _ELEMENT_NS = 20.0, 1.2
-_LARGEST_CHOICE = 1 << 18
+_LARGEST_CHOICE, _LARGEST_CONSTANT, _MOST_READS = 1 << 18, 1 << 25, 200
 
 _Axes = tuple[str, ...]
 """Letters of each axis of a value: none for an axis of size 1, several for one that is split later."""
@@ -76,6 +76,7 @@ class _Reader:
         depth: Maximum number of nodes between a value and the region's end.
         sizes: Size by letter.
         nodes: Indices of the nodes that were read.
+        reads: Number of values that were read, each as often as a path leads to it.
     """
 
     values: Values
@@ -83,6 +84,7 @@ class _Reader:
     depth: int
     sizes: dict[str, int] = field(default_factory=dict)
     nodes: set[int] = field(default_factory=set)
+    reads: int = 0
 
     def fresh(self, size: int) -> str:
         """Return a new letter; none for size 1."""
@@ -96,6 +98,9 @@ class _Reader:
 
     def terms(self, name: str, axes: _Axes, depth: int = 0) -> list[_Term]:
         """Return a value as terms with the letters of its axes."""
+        self.reads += 1
+        if self.reads > _MOST_READS:
+            raise _TooMuchError
         index = self.values.graph.producer.get(name)
         leaf = [_Term(1.0, (_Factor(name, axes),))]
         constant = self.values.constant(name)
@@ -358,6 +363,8 @@ class _Writer:
             both = "".join(dict.fromkeys(first + second))
             kept = "".join(letter for letter in both if letter in needed)
             constant = fixed[i] and fixed[j]
+            if constant and self._size(both) > _LARGEST_CONSTANT:
+                continue
             own = 0.0 if constant else self._size(both) / _MACS_PER_NS + self._size(kept) * _ELEMENT_NS
             rest = self.order((*(sides[k] for k in others), kept), (*(fixed[k] for k in others), constant), result)
             if own + rest[0] < best[0]:
@@ -488,7 +495,7 @@ def products(values: Values, deadline: float) -> list[Rewrite]:
             break
         if index in covered or node.op_type not in _ROOTS or not _is_plain(values, node):
             continue
-        if rewrite := values.attempt(_cheapest, values, index):
+        if rewrite := values.attempt(_cheapest, values, index, deadline):
             found.append(rewrite)
             covered.update(values.graph.producer[name] for name in rewrite.values)
     mixed = (values.attempt(_mixed, values, index) for index in range(len(values.graph.nodes)) if not late(deadline))
@@ -545,10 +552,12 @@ def _is_plain(values: Values, node: onnx.NodeProto) -> bool:
     return named and values.dtypes[node.output[0]] == np.float32 and bool(values.computed(node))
 
 
-def _cheapest(values: Values, index: int) -> Rewrite | None:
+def _cheapest(values: Values, index: int, deadline: float) -> Rewrite | None:
     """Return the cheapest rewrite of a region that ends in a node; None if none is cheaper than the region."""
     best: Rewrite | None = None
     for sums, depth in ((True, _MOST_DEPTH), (False, _MOST_DEPTH), (True, 4), (False, 4), (False, 1)):
+        if late(deadline):
+            break
         try:
             rewrite = _rewritten(values, index, _Reader(values, sums, depth))
         except _TooMuchError:
@@ -564,7 +573,7 @@ def _rewritten(values: Values, index: int, reader: _Reader) -> Rewrite | None:
     shape = values.shapes[value]
     axes = tuple(reader.fresh(size) for size in shape)
     read = reader.root(index, node, axes, 0)
-    if not read or any(not term.factors for term in read):
+    if not read or any(not 0 < len(term.factors) <= _MOST_FACTORS + 1 for term in read):
         return None
     terms = [part for term in read for part in _paired(values, term)]
     region = {*reader.nodes, index}
