@@ -17,7 +17,7 @@ import onnx
 
 from .affine import move, narrowed
 from .form import Array, Draft, Rewrite
-from .values import POINTWISE, Values, late
+from .values import MOVED_NS, POINTWISE, Values, late
 
 _Order = tuple[int, ...]
 """For each axis of a value, the axis of the value in its earlier order."""
@@ -258,16 +258,13 @@ class _Writer:
                 draft.op("Identity", base, to=name)
             else:
                 draft.op("Transpose", base, perm=list(order), to=name)
-                after += float(np.prod(values.shapes[name])) * _MOVED_NS
+                after += float(np.prod(values.shapes[name])) * MOVED_NS
             whole.append(name)
         saving = before - after
         if not whole or saving < _LEAST_SHARE * values.total_ns:
             return []
         gone = graph.names(self._done)
         return [draft.rewrite("layout: Transposes carried forward", whole, gone, saving, f"{len(gone)} operators")]
-
-
-_MOVED_NS = 1.5
 
 
 def _rule(node: onnx.NodeProto) -> Callable[[_Writer, int, onnx.NodeProto, _Order], None] | None:

@@ -580,22 +580,23 @@ def _slice_written(values: Values, index: int) -> Rewrite | None:
         return None
     if not shape or indices.shape[-1] > len(shape) or np.prod(shape) > _LARGEST_MOVE:
         return None
-    places = np.arange(np.prod(shape)).reshape(shape)[tuple(np.moveaxis(indices, -1, 0))]
+    numbered = np.arange(np.prod(shape)).reshape(shape)
+    places = numbered[tuple(np.moveaxis(indices, -1, 0))]
     first, last = (np.array(np.unravel_index(place, shape)) for place in (places.min(), places.max()))
     extents = tuple(int(size) for size in last - first + 1)
     axes = [axis for axis, size in enumerate(extents) if size != shape[axis]]
-    box = np.arange(np.prod(shape)).reshape(shape)[tuple(map(slice, first, last + 1))]
+    box = numbered[tuple(map(slice, first, last + 1))]
     if len(axes) != 1 or not np.array_equal(places.reshape(-1), box.reshape(-1)):
         return None
     draft, (axis,) = Draft(graph), axes
     begin, end = int(first[axis]), int(last[axis]) + 1
-    parts = [draft.reshape(node.input[2], list(extents))]
-    bounds = [(0, begin, 0), (end, shape[axis], 1)]
-    for low, high, place in bounds:
-        if low < high:
-            limits = (draft.constant([number], np.int64) for number in (low, high, axis))
-            parts.insert(place and len(parts), draft.op("Slice", node.input[0], *limits))
-    draft.finish(draft.op("Concat", *parts, axis=axis), node.output[0])
+    written = [draft.reshape(node.input[2], list(extents))]
+    head, tail = (
+        [draft.op("Slice", node.input[0], *(draft.constant([number], np.int64) for number in (low, high, axis)))]
+        if low < high else []
+        for low, high in ((0, begin), (end, shape[axis]))
+    )  # fmt: skip
+    draft.finish(draft.op("Concat", *head, *written, *tail, axis=axis), node.output[0])
     before, after = values.costs[index] + float(indices.size), values.priced(draft, node.output[0])
     if after is None:
         return None

@@ -54,7 +54,7 @@ _FUSED = frozenset({"BatchNormalization", "Clip", "HardSigmoid", "LeakyRelu", "R
 """Operators that the runtime computes on the way of a convolution."""
 
 _CALL_NS, _BODY_NS = 1500.0, 50_000.0
-_ELEMENT_NS, _SPECIAL_NS, _POWER_NS, _MOVED_NS = 0.35, 1.5, 8.0, 1.2
+_ELEMENT_NS, _SPECIAL_NS, _POWER_NS, MOVED_NS = 0.35, 1.5, 8.0, 1.2
 _MACS_PER_NS, _THIN_MACS_PER_NS, _TAP_NS = 20.0, 6.0, 0.3
 """Rough rates of one core, for ranking only."""
 
@@ -117,7 +117,7 @@ def predicted_ns(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) ->
         return 2 * _CALL_NS + size * taps / _MACS_PER_NS + size * _TAP_NS + depthwise
     if kind == "ConvTranspose" and reads[0] and reads[1]:
         columns = float(np.prod(reads[0])) / reads[0][1] * float(np.prod(reads[1][1:]))
-        return 2 * _CALL_NS + columns * reads[0][1] / _MACS_PER_NS + columns * _MOVED_NS
+        return 2 * _CALL_NS + columns * reads[0][1] / _MACS_PER_NS + columns * MOVED_NS
     if kind in {"FusedMatMul", "Gemm", "MatMul"} and reads[0] and reads[1]:
         depth = max(1.0, math.sqrt(math.prod(reads[0]) * math.prod(reads[1][-2:]) / max(size, 1.0)))
         rows = size / max(shape[-1] if shape else 1, 1)
@@ -125,7 +125,7 @@ def predicted_ns(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) ->
     if kind == "Einsum" and len(reads) == 2 and reads[0] and reads[1]:
         depth = math.sqrt(math.prod(reads[0]) * math.prod(reads[1]) / max(size, 1.0))
         moved = size + math.prod(reads[0]) + math.prod(reads[1])
-        return 4 * _CALL_NS + size * depth / _MACS_PER_NS + moved * _MOVED_NS
+        return 4 * _CALL_NS + size * depth / _MACS_PER_NS + moved * MOVED_NS
     if kind in {"GRU", "LSTM", "RNN"} and len(reads) > 2 and reads[0] and reads[2]:
         weights = float(np.prod(reads[1] or ())) + float(np.prod(reads[2]))
         return float(np.prod(reads[0][:2])) * (weights / _THIN_MACS_PER_NS + _CALL_NS)
@@ -133,7 +133,7 @@ def predicted_ns(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) ->
         return _CALL_NS + size * (
             _POWER_NS if kind in SLOW or kind in _WAVES else _SPECIAL_NS if kind in _SPECIAL else _ELEMENT_NS
         )
-    moved_ns = _POWER_NS if kind == "GridSample" else _MOVED_NS
+    moved_ns = _POWER_NS if kind == "GridSample" else MOVED_NS
     return float(_CALL_NS + size * moved_ns) + (float(np.prod(reads[0])) * _TAP_NS if reads and reads[0] else 0.0)
 
 
