@@ -15,6 +15,7 @@ from ..bricks.decomposition import Decomposition
 from ..constructor.choice import Choice
 from ..constructor.construction import construct
 from ..constructor.result import Estimate
+from ..constructor.uncertainty.calibration import NORMAL
 from ..db import Conditions, Store
 from ..db.values import NATIVE
 from ..errors import UsageError
@@ -36,13 +37,14 @@ from .reporting import Setup, cut_of, set_up, settled
 if TYPE_CHECKING:
     from ..generator.progress import ProgressCallback
 
-VISITS = 12
-"""Visits of each measured brick: enough for a quiet moment of most bricks."""
+VISITS = 3
+"""Visits of each measured brick: more would narrow a model's interval less than the same seconds of other bricks."""
 
 START_S = 1.5
 """Seconds of a run beyond its bricks: starting a worker, its probes and the clock's cost."""
 
-ROUNDS = 4
+ROUNDS = 2
+"""Most runs. On a known system one suffices: the measured values would not change the choice of bricks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +89,17 @@ def prediction_record(entry: Estimate, measured: frozenset[str] = frozenset()) -
     return {name: record[name] for name in kept} | {
         "predicted_ms": ms,
         "ci95_ms": low_high,
-        "half": None if ms is None or low_high is None else math.log(low_high[1] / ms) if ms > 0 else None,
+        "by_method": method_half(entry),
+        "half": half_of(entry),
         "reason": entry.parts.prediction_reason,
         "shares": shares_of(entry, measured),
         "predicted": None if found is None else asdict(found),
     }
+
+
+def method_half(entry: Estimate) -> float | None:
+    """Return half of the relative 95 % interval from the error of composing; no measurement of bricks narrows it."""
+    return None if entry.latency.method is None else NORMAL * entry.latency.method.sd
 
 
 def quiet_ms(entry: Estimate) -> tuple[float | None, tuple[float, float] | None]:
@@ -100,6 +108,12 @@ def quiet_ms(entry: Estimate) -> tuple[float | None, tuple[float, float] | None]
     if ms is None or quiet is None or bounds is None or ms <= 0:
         return ms, bounds
     return quiet, (bounds[0] * quiet / ms, bounds[1] * quiet / ms)
+
+
+def half_of(entry: Estimate) -> float | None:
+    """Return the upper half-width of the 95 % interval, as a logarithm; None if it is unknown."""
+    ms, bounds = quiet_ms(entry)
+    return None if not ms or bounds is None else math.log(bounds[1] / ms)
 
 
 def shares_of(entry: Estimate, measured: frozenset[str]) -> Mapping[str, float] | None:
@@ -162,14 +176,16 @@ def predict(
     evidence, taken = evidence_under(choice, known, store, how, cut_of(how)), set[str]()
     learned = learn(store, choice)
     gaps = Gaps(known, evidence, learned)
-    for _ in range(ROUNDS if measure else 0):
+    for number in range(ROUNDS if measure else 0):
+        if number and (learned is None or learned.familiar):
+            break
         left_s = budget_s - (time.monotonic() - begun) - START_S
         keys = gaps.choose(math.log1p(target), VISITS, left_s) - taken
         if not keys:
             break
         _measure(known, keys, store, how, progress)
         taken |= keys  # failed bricks too: they are not tried again
-        evidence = evidence_under(choice, known, store, how, cut_of(how))
+        evidence = evidence_under(choice, known, store, how, cut_of(how), evidence.executed)
         gaps = Gaps(known, evidence, learned, taken)
     evidence = gaps.filled(evidence)
     rows = tuple(construct(model, evidence) for model in decompositions)
@@ -227,5 +243,11 @@ def predictions_answer(found: Predictions) -> Answer:
             summary.append(
                 f"{entry.name}: not known, since {entry.parts.prediction_reason or 'a layer cannot be a brick'}"
             )
+    wide = [method_half(entry) for entry in found.rows if (half := half_of(entry)) and half > math.log1p(found.target)]
+    if methods := [half for half in wide if half]:
+        summary.append(
+            f"\u00b1 {max(methods):.1%} is the error of composing a latency from bricks. No measurement of bricks "
+            "narrows it: for less, run 'dlbricks measure MODEL'."
+        )
     summary.append(f"{len(found.measured)} bricks measured in {duration(found.wall_s)}.")
     return Answer.of(found.records(), columns=_COLUMNS, summary=summary)

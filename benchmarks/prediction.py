@@ -39,7 +39,7 @@ from dlbricks.constructor.choice import Choice
 from dlbricks.constructor.construction import construct
 from dlbricks.constructor.decomposition import state_of
 from dlbricks.constructor.evidence import Evidence
-from dlbricks.constructor.predictor import Belief, Calibration, Example, Forest, Guess, Machine, Origin, prior
+from dlbricks.constructor.predictor import Belief, Calibration, Example, Forest, Gap, Guess, Machine, Origin, prior
 from dlbricks.db import Store, System
 from dlbricks.generator.decomposition.cut import Cut
 from dlbricks.generator.decomposition.decompose import decompose, readable
@@ -411,7 +411,7 @@ def transferred(here: Data, there: Data, how: Calibration) -> list[dict[str, Any
     rows = []
     for budget_s in _BUDGETS_S:
         belief, measured, left_s = Belief(guess, how, familiar=False), set[int](), float(budget_s)
-        for _ in range(ROUNDS):
+        for _ in range(ROUNDS):  # as on a system that is not known
             left_s -= START_S
             costs = [cost_s(example.features, VISITS, ns)
                      for example, ns in zip(there.examples, belief.latencies_ns, strict=True)]  # fmt: skip
@@ -426,7 +426,8 @@ def transferred(here: Data, there: Data, how: Calibration) -> list[dict[str, Any
             measured.update(chosen)
         found = []
         for model in there.models:
-            true, total = model.total_ns(there.examples), belief.total(*_split(model, there, measured))
+            true, gap = model.total_ns(there.examples), _split(model, there, measured)
+            total = belief.total(gap.counts, gap.known_ns)
             inside = abs(math.log(true / total.ns)) <= total.half
             row = {"name": model.name, "error": total.ns / true - 1, "half": total.half, "inside": inside}
             found.append(row)
@@ -434,10 +435,10 @@ def transferred(here: Data, there: Data, how: Calibration) -> list[dict[str, Any
     return rows
 
 
-def _split(model: Model, data: Data, measured: Collection[int]) -> tuple[dict[int, float], float]:
-    """Bricks of a model that are believed, and the sum of those that were measured."""
+def _split(model: Model, data: Data, measured: Collection[int]) -> Gap:
+    """Return the bricks of a model that are believed, and the sum of those that were measured."""
     known = sum(data.examples[place].latency_ns * count for place, count in model.counts.items() if place in measured)
-    return {place: float(count) for place, count in model.counts.items() if place not in measured}, known
+    return Gap({place: float(count) for place, count in model.counts.items() if place not in measured}, known)
 
 
 def ship(sources: Sequence[Data], calibration: Calibration) -> None:

@@ -38,7 +38,7 @@ from .result import (
     Term,
 )
 from .roofline import roofline
-from .uncertainty.calibration import NORMAL, Method, scatters
+from .uncertainty.calibration import NORMAL, Method, method_error, scatters
 from .uncertainty.interval import with_method
 from .uncertainty.pairing import FUSION, Paired, paired
 
@@ -382,6 +382,15 @@ def _method(model: Decomposition, cutting: Cutting, choice: Choice | None, state
         threads=choice.conditions.threads,
         batch=model.source.batch or 1,
         dtype=choice.conditions.dtype,
+    )
+
+
+def method_sd(model: Decomposition, evidence: Evidence) -> float:
+    """Return the relative error of composing a model from all bricks that were asked for; 0 if nothing is stored."""
+    cutting, choice = evidence.request.cutting, evidence.choice
+    method = _method(model, cutting, choice, state_of(model, choice))
+    return (
+        0.0 if method is None or choice is None else method_error(method, choice.system.cpu, evidence.calibrations).sd
     )
 
 

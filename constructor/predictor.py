@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from ..bricks.features import Features
 from ..db import System
+from .uncertainty.calibration import NORMAL
 
 Floats = NDArray[np.float64]
 Weighted = Mapping[int, float]
@@ -46,6 +47,9 @@ _EQUAL = 0.1
 
 _USUAL = math.log(1e5)
 """Logarithm of the latency in ns at which the errors between systems are stated; smaller bricks have larger ones."""
+
+_NEARLY = 1.1
+"""Width of an interval relative to its floor at which further bricks would narrow it by almost nothing."""
 
 _MIB = 1 << 20
 
@@ -418,34 +422,66 @@ class Belief:
         gains: Floats = ((shares * self._widened() @ self.covariance) ** 2).sum(axis=0) / variances
         return gains
 
-    def choose(
-        self, models: Sequence[tuple[Weighted, float]], costs_s: Floats, target: float, left_s: float
-    ) -> list[int]:
-        """Choose bricks that narrow the totals most per second, until all totals are narrow or the time is used.
+    def choose(self, gaps: Sequence[Gap], costs_s: Floats, target: float, left_s: float) -> list[int]:
+        """Choose bricks that narrow the totals most per second, until all are narrow or the time is used.
+
+        A total is narrow if its whole interval has the wanted width, or if the bricks that are left widen it by less
+        than a tenth. The expected values do not change what is chosen next, so that one call plans a whole run.
 
         Args:
-            models: Occurrences of the predicted bricks of each model, and the sum of its other bricks in ns.
+            gaps: The unmeasured bricks of each model.
             costs_s: Seconds to measure each brick.
             target: Wanted half-width of the logarithm.
             left_s: Available seconds.
         """
         imagined = copy(self)
         imagined.log_ns, imagined.covariance = self.log_ns.copy(), self.covariance.copy()
-        chosen: list[int] = []
+        shares = np.zeros((len(gaps), len(self.log_ns)))
+        for row, gap in zip(shares, gaps, strict=True):
+            total = self.total(gap.counts, gap.known_ns)
+            row[list(total.shares)] = [*total.shares.values()]
+        weights = shares * self._widened()
+        shared = weights @ self.covariance
+        costs_s, chosen, error = costs_s.copy(), list[int](), self._how.measured
+        fixed = np.array([math.hypot(gap.method, self._how.quantile * self._how.least) for gap in gaps])
+        scatters = np.array([gap.scatter for gap in gaps])
         while True:
-            totals = [imagined.total(bricks, known_ns) for bricks, known_ns in models]
-            wide = [total for total in totals if total.half > target]
-            if not wide:
+            halves = self._how.quantile * np.sqrt(np.maximum(0.0, (shared * weights).sum(axis=1)))
+            known = 1.0 - shares.sum(axis=1)
+            floors = np.hypot(fixed, scatters * known)
+            wide = np.hypot(halves, floors) > np.maximum(target, _NEARLY * floors)
+            costs_s[costs_s > left_s] = np.inf
+            rates = (shared[wide] ** 2).sum(axis=0) / (imagined.covariance.diagonal() + error**2) / costs_s
+            if not rates.any():
                 return chosen
-            rates = imagined.gains(wide) / costs_s
-            rates[chosen] = 0.0
-            rates[costs_s > left_s] = 0.0
             place = int(rates.argmax())
-            if rates[place] <= 0:
-                return chosen
             chosen.append(place)
             left_s -= float(costs_s[place])
+            costs_s[place] = np.inf
+            shared -= np.outer(shared[:, place], imagined.covariance[place]) / (
+                imagined.covariance[place, place] + error**2
+            )
             imagined.learn(place, float(np.exp(imagined.log_ns[place])))
+            shared -= np.outer(weights[:, place], imagined.covariance[place])
+            fixed = np.hypot(fixed, NORMAL * error * shares[:, place])
+            weights[:, place] = shares[:, place] = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """The unmeasured bricks of a model, and the errors of its total that none of them narrows.
+
+    Attributes:
+        counts: Occurrences of each, by position among all predicted bricks.
+        known_ns: Sum of its other bricks.
+        method: Half of the 95 % interval of the error of composing, relative.
+        scatter: The same of the scatter between processes, which applies to the measured part.
+    """
+
+    counts: Weighted
+    known_ns: float = 0.0
+    method: float = 0.0
+    scatter: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

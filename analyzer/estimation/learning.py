@@ -15,6 +15,7 @@ from ...bricks.decomposition import Decomposition
 from ...bricks.features import Features, keep_features, kept_features
 from ...bricks.graph.footprint import parse_level
 from ...constructor.choice import Choice
+from ...constructor.construction import method_sd
 from ...constructor.decomposition import state_of
 from ...constructor.evidence import Evidence
 from ...constructor.filling import filled
@@ -23,6 +24,7 @@ from ...constructor.predictor import (
     Candidate,
     Example,
     Forest,
+    Gap,
     Machine,
     Origin,
     Predicted,
@@ -30,6 +32,7 @@ from ...constructor.predictor import (
     calibration,
     prior,
 )
+from ...constructor.uncertainty.calibration import NORMAL, scatter_of
 from ...db import Store, Subject
 from ...models.cache import keep, kept
 
@@ -42,8 +45,8 @@ _NAMED = 5
 FLOOR = math.log(2)
 """Half-width of the logarithm above which a latency counts as unknown: a factor of two."""
 
-_LOAD_S = 0.1
-"""Seconds to load a brick, with its share of a pack's overhead."""
+_LOAD_S = 0.015
+"""Seconds to load a brick, with its share of a pack's overhead, on a quiet machine."""
 
 _KEPT, _FILE, _FORESTS = "forests", "forest.npz", 4
 
@@ -58,6 +61,7 @@ class Learned:
         machine: Rates of its system.
         familiar: True if the forest was fitted to bricks of the combination itself.
         own: Bricks of the combination outside the training data.
+        scatter: Relative standard deviation of bricks between processes.
     """
 
     forest: Forest
@@ -65,6 +69,7 @@ class Learned:
     machine: Machine
     familiar: bool
     own: tuple[Example, ...]
+    scatter: float
 
 
 def learn(store: Store, choice: Choice) -> Learned | None:
@@ -88,7 +93,8 @@ def learn(store: Store, choice: Choice) -> Learned | None:
             taken = [*ours, *theirs[:kept_to]]
             familiar = len(_alike(taken, origin, _TIERS[0])) >= _ENOUGH
             own = _alike(theirs[kept_to:] if familiar else stored, origin, _TIERS[0])
-            return Learned(_forest(taken), origin, machine, familiar, tuple(own[-_ENOUGH:]))
+            scatter = scatter_of(stack, threads, Subject.BRICK).process_sd
+            return Learned(_forest(taken), origin, machine, familiar, tuple(own[-_ENOUGH:]), scatter)
     return None
 
 
@@ -140,29 +146,14 @@ def _forest(examples: Sequence[Example]) -> Forest:
 
 
 def cost_s(features: Features, visits: int, latency_ns: float) -> float:
-    """Return the seconds to load and measure a brick; each visit also warms up.
+    """Return the seconds to load and measure a brick, with one execution before the first visit.
 
     Args:
         features: Features of the brick.
         visits: Number of visits.
         latency_ns: Expected latency.
     """
-    return _LOAD_S + 1e-8 * features.weight_bytes + 2e-9 * visits * latency_ns
-
-
-@dataclass(frozen=True, slots=True)
-class _Open:
-    """A model with unmeasured bricks.
-
-    Attributes:
-        model: The model.
-        counts: Occurrences of its unmeasured bricks, by position among all predicted bricks.
-        known_ns: Sum of its other bricks.
-    """
-
-    model: Decomposition
-    counts: dict[int, float]
-    known_ns: float
+    return _LOAD_S + 6e-9 * features.weight_bytes + 1e-9 * (visits + 1) * latency_ns
 
 
 class Gaps:
@@ -182,11 +173,15 @@ class Gaps:
         learned: Learned | None,
         taken: AbstractSet[str] = frozenset(),
     ) -> None:
-        self._learned = learned
+        self._learned, self._models = learned, models
+        choice = evidence.choice
+        scatter = (
+            0.0 if choice is None else scatter_of(choice.stack, choice.conditions.threads, Subject.BRICK).process_sd
+        )
         places: dict[tuple[str, str], int] = {}
         seen: dict[tuple[str, int], tuple[Features, int, float]] = {}
         forms: list[tuple[Features, int]] = []
-        self.open: list[_Open] = []
+        self.open: dict[str, Gap] = {}
         for model in models:
             state = state_of(model, evidence.choice)
             bricks, features = evidence.bricks_in(model.own.key, state), keep_features(model)
@@ -206,7 +201,10 @@ class Gaps:
                     forms.append((features[part.key], parse_level(state) or 0))
                 counts[places[part.key, state]] += 1
             if counts:
-                self.open.append(_Open(model, {place: float(count) for place, count in counts.items()}, sum(known)))
+                self.open[model.own.key] = Gap(
+                    {place: float(count) for place, count in counts.items()}, sum(known),
+                    NORMAL * method_sd(model, evidence), NORMAL * scatter,
+                )  # fmt: skip
         self._keys = tuple(places)
         self._features = tuple(form for form, _ in forms)
         self._belief: Belief | None = None
@@ -233,15 +231,18 @@ class Gaps:
         costs_s = np.full(len(latencies_ns), np.inf)  # measured bricks are not chosen again
         for place, features in enumerate(self._features):
             costs_s[place] = cost_s(features, visits, latencies_ns[place])
-        models = [(gap.counts, gap.known_ns) for gap in self.open]
-        return {self._keys[place][0] for place in self._belief.choose(models, costs_s, target, left_s)}
+        chosen = self._belief.choose([*self.open.values()], costs_s, target, left_s)
+        return {self._keys[place][0] for place in chosen}
 
     def filled(self, evidence: Evidence) -> Evidence:
         """Return the evidence with predictions of the unmeasured bricks."""
         if self._belief is None or self._learned is None:
-            return replace(evidence, predicted={gap.model.own.key: _NOTHING for gap in self.open})
+            return replace(evidence, predicted=dict.fromkeys(self.open, _NOTHING))
         latencies_ns = self._belief.latencies_ns
-        for gap in self.open:
+        for model in self._models:
+            gap = self.open.get(model.own.key)
+            if gap is None:
+                continue
             total = self._belief.total(gap.counts, gap.known_ns)
             unseen: defaultdict[str, float] = defaultdict(float)
             for place, share in total.shares.items():
@@ -258,10 +259,10 @@ class Gaps:
             if total.half > FLOOR:
                 found = _unknown(unseen, total.half)
             values = {self._keys[place][0]: float(latencies_ns[place]) for place in gap.counts}
-            evidence = filled(gap.model, evidence, values, found)
+            evidence = filled(model, evidence, values, found)
         return evidence
 
-    def _narrowing(self, belief: Belief, gap: _Open, total: Total) -> tuple[Candidate, ...]:
+    def _narrowing(self, belief: Belief, gap: Gap, total: Total) -> tuple[Candidate, ...]:
         gains = belief.gains([total])
         variance = (total.half / calibration().quantile) ** 2
         order = sorted(gap.counts, key=lambda place: -gains[place])[:_NAMED]

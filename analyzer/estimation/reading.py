@@ -103,8 +103,13 @@ def request_of(choice: Choice | None, store: Store, query: Query, cut: Cut) -> E
     return EstimateRequest(cutting, place, Tasks(store, choice, query, cut))
 
 
-def evidence_under(
-    choice: Choice | None, models: Sequence[Decomposition], store: Store, query: Query, cut: Cut
+def evidence_under(  # noqa: PLR0917
+    choice: Choice | None,
+    models: Sequence[Decomposition],
+    store: Store,
+    query: Query,
+    cut: Cut,
+    executed: Mapping[str, Interventions] | None = None,
 ) -> Evidence:
     """Read the measurements of some models under one combination.
 
@@ -114,9 +119,10 @@ def evidence_under(
         store: The database.
         query: Requested properties, for failures without a measurement.
         cut: Settings of the decomposition.
+        executed: Executed graphs of the models, if an earlier reading found them.
     """
     request = request_of(choice, store, query, cut)
-    executed = _executed_graphs(models, store, choice)
+    executed = _executed_graphs(models, store, choice) if executed is None else executed
     keys = {model.own.key for model in models}
     asked = {part.key for model in models for part in model.sequences}
     bricks = asked | {part.key for found in executed.values() for part in found.parts}

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
-from dlbricks.analyzer.predicting import predict
+from dlbricks.analyzer.predicting import predict, predictions_answer
 from dlbricks.db import Store
 from dlbricks.errors import UsageError
 from dlbricks.models import find_models
 
 MODEL = "squeezenet"
+UNKNOWN = find_models([MODEL], batches=[3])
+"""A size whose bricks do not ship with the package."""
 
 
 def test_without_measuring_nothing_is_stored(tmp_path):
@@ -29,15 +31,26 @@ def test_without_measuring_nothing_is_stored(tmp_path):
 
 def test_what_decides_is_measured_stored_and_known_the_next_time(tmp_path):
     with Store.open(tmp_path / "new.db") as store:
-        first = predict(find_models([MODEL]), store=store, target=1e-6, budget_s=300.0)
+        first = predict(UNKNOWN, store=store, target=1e-6, budget_s=300.0)
 
         assert first.measured
         stored = {one.key for one in store.measurements(variant="")}
         assert first.measured <= stored
-        again = predict(find_models([MODEL]), store=store, measure=False)
+        again = predict(UNKNOWN, store=store, measure=False)
         (row,) = again.to_json()["results"]
         assert row["shares"]["stored"] > 0
         assert again.rows[0].latency.ms > 0
+
+
+def test_below_the_error_of_the_method_some_bricks_suffice_and_the_answer_says_what_narrows_it(tmp_path):
+    with Store.open(tmp_path / "new.db") as store:
+        found = predict(UNKNOWN, store=store, target=0.01, budget_s=300.0)
+
+    (entry,) = found.rows
+    assert 0 < len(found.measured) < entry.parts.unique
+    (row,) = found.to_json()["results"]
+    assert row["half"] > row["by_method"] > 0.01
+    assert "'dlbricks measure MODEL'" in " ".join(predictions_answer(found).summary)
 
 
 def test_a_target_that_is_reached_measures_nothing(tmp_path):

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from dlbricks.bricks.features import EXTENTS, Features
-from dlbricks.constructor.predictor import Belief, Example, Forest, Machine, Origin, calibration, prior
+from dlbricks.constructor.predictor import Belief, Example, Forest, Gap, Machine, Origin, calibration, prior
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -145,23 +145,52 @@ def test_what_is_unlike_all_that_was_learned_is_less_certain(forest):
 
 def test_what_narrows_most_per_second_is_chosen_until_the_target_or_the_end_of_time(forest):
     belief = believed(forest, "AC", [500, 5000])
-    models = [(dict.fromkeys(range(4), 1.0), 0.0)]
+    gaps = [Gap(dict.fromkeys(range(4), 1.0))]
     costs = np.array([0.1, 0.1, 0.1, 0.1])
 
-    assert belief.choose(models, costs, 100.0, 10.0) == []
-    assert belief.choose(models, costs, 1e-9, 0.05) == []
-    chosen = belief.choose(models, costs, 1e-9, 0.25)
+    assert belief.choose(gaps, costs, 100.0, 10.0) == []
+    assert belief.choose(gaps, costs, 1e-9, 0.05) == []
+    chosen = belief.choose(gaps, costs, 1e-9, 0.25)
     assert len(chosen) == 2
     assert chosen[0] == 3  # of an operator that was never seen, the larger
     costs[3] = 1e6
-    assert 3 not in belief.choose(models, costs, 1e-9, 10.0)
+    assert 3 not in belief.choose(gaps, costs, 1e-9, 10.0)
+
+
+@settings(deadline=None, max_examples=30)
+@given(method=st.floats(0.05, 1.0), scatter=st.floats(0.0, 0.05))
+def test_the_choice_ends_where_bricks_narrow_the_whole_by_almost_nothing(forest, method, scatter):
+    belief = believed(forest, "A", [*range(100, 20_000, 400)])
+    costs = np.ones(50)
+    counts = dict.fromkeys(range(50), 1.0)
+
+    chosen = belief.choose([Gap(counts, 0.0, method, scatter)], costs, 1e-9, 1e9)
+
+    for place in chosen:
+        belief.learn(place, float(belief.latencies_ns[place]))
+    known_ns = float(belief.latencies_ns[chosen].sum())
+    left = belief.total({place: 1.0 for place in counts if place not in chosen}, known_ns)
+    share = known_ns / left.ns
+    assert math.hypot(left.half, method, scatter * share) <= 1.15 * math.hypot(method, scatter * share, 0.04)
+    assert len(belief.choose([Gap(counts, 0.0, 10.0)], costs, 1e-9, 1e9)) == 0
+    assert len(chosen) < 50
+
+
+def test_only_bricks_of_wide_models_are_chosen(forest):
+    belief = believed(forest, "A", [500, 5000, 50, 5])
+    narrow, wide = Gap({0: 1.0, 2: 1.0}, 1e9), Gap({1: 1.0, 3: 1.0})
+
+    chosen = belief.choose([narrow, wide], np.ones(4), 0.02, 1e9)
+
+    assert chosen
+    assert {*chosen} <= {1, 3}
 
 
 def test_to_choose_changes_nothing_that_is_believed(forest):
     belief = believed(forest, "A", [500, 5000])
     before = belief.covariance.copy()
 
-    belief.choose([({0: 1.0, 1: 1.0}, 0.0)], np.array([1.0, 1.0]), 1e-9, 10.0)
+    assert belief.choose([Gap({0: 1.0, 1: 1.0})], np.array([1.0, 1.0]), 1e-9, 10.0)
 
     assert (belief.covariance == before).all()
 
