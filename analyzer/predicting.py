@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,13 +16,9 @@ from ..constructor.choice import Choice
 from ..constructor.construction import construct
 from ..constructor.result import Estimate
 from ..constructor.uncertainty.calibration import NORMAL
-from ..db import Conditions, Store
-from ..db.values import NATIVE
+from ..db import Store
 from ..errors import UsageError
-from ..generator.backends.registry import get
 from ..generator.decomposition.decompose import decompose, readable
-from ..generator.machine.cores import physical_cores
-from ..generator.machine.system import probe_system
 from ..models import ModelSource
 from ..tabular import Field, Records, Row, Tabular
 from .estimation.estimates import estimate_record
@@ -31,8 +27,8 @@ from .estimation.query import matching, require_one
 from .estimation.reading import evidence_under
 from .report.answers.estimates import predicted_lines
 from .report.tables import Answer
-from .report.units import duration
-from .reporting import Setup, cut_of, set_up, settled
+from .report.units import counted, duration, milliseconds, percent
+from .reporting import Setup, choice_here, cut_of, set_up, settled
 
 if TYPE_CHECKING:
     from ..generator.progress import ProgressCallback
@@ -194,15 +190,12 @@ def predict(
 
 def choice_of(store: Store, how: Setup, models: Sequence[Decomposition], *, measure: bool) -> Choice:
     """Return the stored combination, else the combination of a run here."""
-    stack = get(how.backend or "").stack(how.device or "", dict(how.options))
     if not measure:
         keys = {part.key for model in models for part in model.sequences}
         stored = require_one(matching(store, keys, replace(how, stack=how.stack or None)))
         if stored is not None:
             return stored
-    system = probe_system()
-    conditions = Conditions(how.threads or len(physical_cores()), how.cache or "model", how.dtype or NATIVE)
-    return Choice(system.key, stack.key, system, stack, conditions, 0)
+    return choice_here(how)
 
 
 def _measure(
@@ -251,3 +244,19 @@ def predictions_answer(found: Predictions) -> Answer:
         )
     summary.append(f"{len(found.measured)} bricks measured in {duration(found.wall_s)}.")
     return Answer.of(found.records(), columns=_COLUMNS, summary=summary)
+
+
+def first_answer(rows: Sequence[Estimate]) -> Iterator[str]:
+    """Yield a line with the predicted latencies of models, unless all are unknown."""
+    known = [
+        f"{entry.name} {milliseconds(ms)} ms \u00b1 {percent(math.expm1(half))}"
+        for entry in rows
+        if (half := half_of(entry)) is not None and (ms := quiet_ms(entry)[0]) is not None
+    ]
+    if known:
+        more = f" and {counted(len(known) - _NAMED, 'model')}" if len(known) > _NAMED else ""
+        yield f"first answer: {', '.join(known[:_NAMED])}{more}, from bricks of other models; measuring now"
+
+
+_NAMED = 3
+"""Number of models that a first answer names."""

@@ -6,7 +6,7 @@ import math
 import os
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Unpack
 import msgspec
 
 from ..bricks.decomposition import Decomposition, Failed
+from ..constructor.choice import Choice
+from ..constructor.construction import construct
 from ..constructor.evidence import Evidence
 from ..constructor.remedies import Task, TaskKind
 from ..constructor.result import Estimate
@@ -34,6 +36,7 @@ from ..tabular import Records, Tabular
 from ..version import __version__
 from .estimation.estimate import estimate, estimates_between, estimates_in
 from .estimation.estimates import Estimates
+from .estimation.learning import Gaps, learn
 from .estimation.query import Query, QueryFields
 from .estimation.reading import evidence_under, find_ceilings, missing, read_evidence
 from .findings.analyze import ANALYSES, analyze
@@ -223,6 +226,7 @@ def report(
     write: str | os.PathLike[str] | None = None,
     interpolate: bool = False,
     progress: ProgressCallback | None = None,
+    first: Callable[[Sequence[Estimate]], None] | None = None,
 ) -> Report:
     """Measure what is not stored yet (models alternate with bricks), find savings, and write the page.
 
@@ -240,6 +244,7 @@ def report(
         write: Folder for improved models with a proven saving.
         interpolate: Interpolate missing bricks between sizes of a model, as ``estimate_between``.
         progress: Called between requests to the worker.
+        first: Called before models are measured, with their estimates from stored and predicted bricks.
 
     Returns:
         One section per model; an unreadable model has an error.
@@ -261,7 +266,10 @@ def report(
     if measure:
         decompositions = decompose(models, cut_of(how), progress=progress)
         evidence = _evidence_here(decompositions, store, how)
-        generated, measured = _measure_missing(missing(decompositions, evidence), evidence, plan, suite)
+        lacking = missing(decompositions, evidence)
+        if first is not None and lacking and plan.room:
+            first(_first_answer(readable(lacking), store, how))
+        generated, measured = _measure_missing(lacking, evidence, plan, suite)
         evidence = _with_ceilings(_evidence_here(decompositions, store, how) if measured else evidence, plan)
         estimates = [*estimate(decompositions, evidence)]
     else:
@@ -278,6 +286,14 @@ def report(
     return Report(sections, how, page, generated, measured, time.monotonic() - begun, unasked)
 
 
+def _first_answer(models: Sequence[Decomposition], store: Store, how: Setup) -> list[Estimate]:
+    """Return estimates of models, with predictions of their missing bricks."""
+    choice = choice_here(how)
+    evidence = evidence_under(choice, models, store, how, cut_of(how))
+    evidence = Gaps(models, evidence, learn(store, choice)).filled(evidence)
+    return [construct(model, evidence) for model in models]
+
+
 @dataclass(frozen=True, slots=True)
 class MeasuringPlan:
     """How a command measures, and until when on the monotonic clock."""
@@ -291,7 +307,7 @@ class MeasuringPlan:
 
     @property
     def room(self) -> bool:
-        """True if there is time for ceilings."""
+        """True if there is time for ceilings and for a first answer."""
         return self.budget_s is None or self.budget_s >= _FEW * _CEILINGS_S
 
     def left_s(self, kept_s: float) -> float | None:
@@ -412,6 +428,13 @@ def estimates_here(models: Sequence[ModelSource], store: Store, how: Setup) -> l
     """
     decompositions = decompose(models, cut_of(how))
     return [*estimate(decompositions, _evidence_here(decompositions, store, how))]
+
+
+def choice_here(how: Setup) -> Choice:
+    """Return the combination of a run on this machine with a complete setup."""
+    stack, system = get(how.backend or "").stack(how.device or "", dict(how.options)), probe_system()
+    conditions = Conditions(how.threads or len(physical_cores()), how.cache or "model", how.dtype or NATIVE)
+    return Choice(system.key, stack.key, system, stack, conditions, 0)
 
 
 def _here(store: Store, how: Setup) -> Setup | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,7 @@ from .options import (
 
 if TYPE_CHECKING:
     from ..analyzer.reporting import Setup
+    from ..constructor.result import Estimate
     from ..db import Store
 
 
@@ -84,6 +86,7 @@ def report(
     Example:
         dlbricks report squeezenet -o report.html
     """
+    from ..analyzer.predicting import first_answer
     from ..analyzer.reporting import report as write_report
     from ..analyzer.reporting import report_answer
 
@@ -93,12 +96,18 @@ def report(
         raise problems[0]  # a typing error, most likely: none of the models is there
     if annotated is not None and len(sources) > 1:
         raise UsageError(f"{len(sources)} models do not fit into one file", remedy="give one model with --annotated")
+
+    def show_first(rows: Sequence[Estimate]) -> None:
+        for line in first_answer(rows):
+            note(line)
+
     setup = take_setup(options, stored=stored)
     if setup.picked and not quiet:
         note(f"picked: {' '.join(setup.picked)}")
     with open_store(database, stored=stored) as store, Reporter(quiet=quiet) as progress:
         result = write_report(
             sources, store=store, out=out, setup=setup, measure=not stored, prove=not no_prove, progress=progress,
+            first=None if quiet else show_first,
             **options,
         )  # fmt: skip
     if trace is not None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
-from dlbricks.analyzer.predicting import predict, predictions_answer
+from dlbricks.analyzer.predicting import first_answer, predict, predictions_answer
+from dlbricks.constructor.result import Latency
 from dlbricks.db import Store
 from dlbricks.errors import UsageError
 from dlbricks.models import find_models
@@ -21,6 +23,9 @@ def test_without_measuring_nothing_is_stored(tmp_path):
 
         (entry,) = found.rows
         assert entry.latency.ms > 0
+        (line,) = first_answer(found.rows)
+        assert line.startswith("first answer: squeezenet ")
+        assert [*first_answer([replace(entry, latency=Latency())])] == []
         assert entry.parts.predicted.share == pytest.approx(1.0)
         assert found.measured == frozenset()
         assert store.measurements(variant=None) == []

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import onnx
 import onnx.parser
 import pytest
 from dlbricks.analyzer.reporting import Setup, kept_findings, report, set_up
+from dlbricks.constructor.result import Estimate
 from dlbricks.db import Store
 from dlbricks.errors import UsageError
 from dlbricks.generator.backends.registry import get
@@ -49,16 +51,18 @@ def test_from_nothing_to_the_page_and_again_without_measuring(branches: Path, he
 
 @pytest.mark.slow
 def test_what_was_found_and_tried_is_kept_with_the_measurement(branches: Path, here: Path) -> None:
-    models = find_models([branches])
+    models, begun = find_models([branches]), list[Sequence[Estimate]]()
     with Store.open(here / "dlbricks.db") as store:
-        untried = report(models, store=store, visits=10, prove=False).sections[0]
+        untried = report(models, store=store, visits=10, prove=False, first=begun.append).sections[0]
         assert untried.truth is not None
         assert kept_findings(untried.truth, proven=False) == untried.findings
         assert kept_findings(untried.truth, proven=True) is None
-        tried = report(models, store=store).sections[0]
+        tried = report(models, store=store, first=begun.append).sections[0]
         assert kept_findings(untried.truth, proven=True) == tried.findings
         stored = report(models, store=store, measure=False).sections[0]
 
+    ((guessed,),) = begun  # before anything was measured, and not again
+    assert guessed.parts.predicted or guessed.parts.prediction_reason
     assert stored.truth == tried.truth == untried.truth
     assert stored.findings == tried.findings
     assert tried.findings is not None
