@@ -9,7 +9,7 @@ has one process, for several numbers of visits. The wall time of a call includes
 commits and statistics. Graphs that the runtime executes and the forest are cached, and the seconds to fit it are apart.
 
 The longest ``measure`` is the truth of the errors. Written under ``--out``: ``answers-t<threads>.json``, fold by fold;
-``--plot`` draws all folds of it as ``answers-t<threads>.png``.
+``--plot`` only draws all folds of it as ``answers-t<threads>.png``, and prints the table.
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ def main() -> None:
         found["summary"] = summary(found["folds"])
         path.write_text(json.dumps(found, indent=1) + "\n")
     draw(found["summary"], path.with_suffix(".png"))
+    print(table(found["summary"]))
 
 
 def answered(options: argparse.Namespace) -> dict[str, Any]:
@@ -189,6 +190,18 @@ def summary(folds: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _longest(fold: Mapping[str, Any]) -> str:
     return max((name for name in fold if name.startswith("measure")), key=lambda name: int(name.split()[1]))
+
+
+def table(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Return the summary as Markdown."""
+    rows = [
+        f"| {line['setting'].replace('measure', 'measure, visits:').replace('predict', 'predict, target:')} "
+        f"| {line['wall_s']:.1f} | {line['bricks'] or ''} | {line['half']:.1%} | {line['median']:.1%} "
+        f"| {line['within_10']:.0%} | {line['inside']:.0%} |"
+        for line in lines
+    ]
+    head = "| way | seconds | bricks | half-width, median | median error | within 10 % | interval holds |"
+    return "\n".join([head, "|---" * 7 + "|", *rows])
 
 
 def draw(lines: Sequence[Mapping[str, Any]], path: Path) -> None:
