@@ -134,6 +134,7 @@ def _another(size: int) -> int:
 def _feeds(bound: onnx.ModelProto, scales: Sequence[float], *, first: int = 0) -> tuple[Feeds, ...]:
     """Return sets of inputs. In all but number 0 integers and booleans vary: masks of ones would hide their effect."""
     constants = {tensor.name for tensor in bound.graph.initializer}
+    compared = _compared(bound)
     types = list[InputType]()
     for value in bound.graph.input:
         if value.name in constants:
@@ -146,26 +147,65 @@ def _feeds(bound: onnx.ModelProto, scales: Sequence[float], *, first: int = 0) -
     usual = make_inputs(bound, types, seed=0)[0]
     return tuple(
         {
-            name: array * array.dtype.type(scale) if array.dtype.kind == "f" else _varied(array, usual[name], seed)
+            name: _varied(
+                array * array.dtype.type(scale) if array.dtype.kind == "f" else array, usual[name], seed, compared
+            )
             for name, array in make_inputs(bound, types, seed=seed)[0].items()
         }
         for seed, scale in enumerate(scales, start=first)
     )
 
 
-def _varied(array: npt.NDArray[Any], usual: npt.NDArray[Any], seed: int) -> npt.NDArray[Any]:
-    """Return integers or booleans that differ from the usual ones; the first of each row stays.
+def _varied(array: npt.NDArray[Any], usual: npt.NDArray[Any], seed: int, compared: _Numbers) -> npt.NDArray[Any]:
+    """Return an input that differs from the usual one enough for conditions to be true and false.
 
-    A row that is masked as a whole would give no finite output.
+    Integers and booleans that are the same in every set vary, except for the first of each row, because a row that is
+    masked as a whole would give no finite output. In one set a quarter of the other integers is zero. In another one a
+    quarter of all numbers are those that the model compares with.
     """
-    if seed == 0 or array.dtype.kind not in "iub" or not array.size or not np.array_equal(array, usual):
+    kind = array.dtype.kind
+    if seed == 0 or kind not in "iubf" or not array.size:
         return array
-    value, random = int(array.flat[0]), np.random.default_rng(seed)
-    if array.size == 1:
+    value, random = int(array.flat[0]) if kind != "f" else 1, np.random.default_rng(seed)
+    deciding = compared["f" if kind == "f" else "i"] if seed == _COMPARED else [0] * (kind in "iu" and seed == _ZEROS)
+    if kind == "f" or not np.array_equal(array, usual):
+        if not deciding or kind == "b":
+            return array
+        made = np.where(random.random(array.shape) < _DECIDING, random.choice(deciding, array.shape), array)
+    elif array.size == 1:
         return np.full_like(array, random.choice([0, 1, value // 2, 2 * value]))
-    made: npt.NDArray[Any] = random.integers(0, max(value, 1) + 1, array.shape).astype(array.dtype)
-    made[..., 0] = array[..., 0]
+    else:
+        made = random.integers(0, max(value, 1) + 1, array.shape)
+    made = made.astype(array.dtype)
+    if array.ndim:
+        made[..., 0] = array[..., 0]
     return made
+
+
+_ZEROS, _COMPARED, _DECIDING = 1, 2, 0.25
+"""Sets with zeros and with compared numbers, and the share of these."""
+
+_Numbers = Mapping[str, Sequence[float]]
+"""Numbers by kind: ``i`` or ``f``."""
+
+_BOUNDS = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
+
+
+def _compared(model: onnx.ModelProto) -> _Numbers:
+    """Return the constants that a model compares with; of integers no negative ones, and the neighbours as well."""
+    known = {tensor.name: tensor for tensor in model.graph.initializer}
+    nodes = (node for node in model.graph.node if node.op_type == "Constant")
+    known |= {node.output[0]: value.t for node in nodes for value in node.attribute if value.name == "value"}
+    found: dict[str, set[float]] = {"i": set(), "f": set()}
+    for node in model.graph.node:
+        for name in node.input if node.op_type in _BOUNDS | {"Equal"} else ():
+            if name in known and np.prod(known[name].dims) == 1:
+                constant = numpy_helper.to_array(known[name])
+                if constant.dtype.kind in "iu":
+                    found["i"].update(number for step in (-1, 0, 1) if (number := int(constant.item()) + step) >= 0)
+                elif constant.dtype.kind == "f" and node.op_type == "Equal":
+                    found["f"].add(float(constant.item()))
+    return {kind: sorted(numbers) for kind, numbers in found.items()}
 
 
 _SMALL = 16

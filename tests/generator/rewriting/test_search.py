@@ -152,6 +152,20 @@ def test_masks_vary_so_that_none_is_left_out(tmp_path: Path):
     assert found.steps == ()
 
 
+@pytest.mark.parametrize("kind", ["int64", "float"])
+def test_numbers_that_a_model_compares_with_are_among_the_inputs(tmp_path: Path, kind: str):
+    text = f"""<ir_version: 8, opset_import: ["" : 17]>
+    model (float[4,64] x, {kind}[4,64] labels) => (float[4,64] y)
+      <{kind} ignored = {{9}}, float zero = {{0}}> {{
+        hidden = Equal(labels, ignored) s = Where(hidden, zero, x) y = Sin(s)
+    }}"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "hidden.onnx")
+
+    _, found = searched(tmp_path / "hidden.onnx", unmasked=unmasked)
+
+    assert found.steps == ()
+
+
 def test_a_model_that_takes_one_value_only_is_refused(tmp_path: Path):
     onnx.save(onnx.parser.parse_model(MASKED), tmp_path / "masked.onnx")
     subject = read_subject(tmp_path / "masked.onnx", None, {})
