@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ..bricks.decomposition import Decomposition
 from ..constructor.choice import Choice
 from ..constructor.construction import construct
+from ..constructor.coverage import cannot_be_bricks
 from ..constructor.result import Estimate
 from ..constructor.uncertainty.calibration import NORMAL
 from ..db import Store
@@ -171,7 +172,8 @@ def predict(
     choice = choice_of(store, how, known, measure=measure)
     evidence, taken = evidence_under(choice, known, store, how, cut_of(how)), set[str]()
     learned = learn(store, choice)
-    gaps = Gaps(known, evidence, learned)
+    able = [model for model in known if not cannot_be_bricks(model.graph)]  # bricks of others would not complete them
+    gaps = Gaps(able, evidence, learned)
     for number in range(ROUNDS if measure else 0):
         if number and (learned is None or learned.familiar):
             break
@@ -179,10 +181,10 @@ def predict(
         keys = gaps.choose(math.log1p(target), VISITS, left_s) - taken
         if not keys:
             break
-        _measure(known, keys, store, how, progress)
+        _measure(able, keys, store, how, progress)
         taken |= keys  # failed bricks too: they are not tried again
         evidence = evidence_under(choice, known, store, how, cut_of(how), evidence.executed)
-        gaps = Gaps(known, evidence, learned, taken)
+        gaps = Gaps(able, evidence, learned, taken)
     evidence = gaps.filled(evidence)
     rows = tuple(construct(model, evidence) for model in decompositions)
     return Predictions(rows, frozenset(taken), target, time.monotonic() - begun)
@@ -224,6 +226,12 @@ _COLUMNS: Sequence[Field] = (
 )
 
 
+def _obstacle(entry: Estimate) -> str:
+    """Return why no sum of bricks is this model, with the remedy."""
+    layers = [f"{part.op_types[0]} {part.layers[0]} {part.reason}" for part in entry.parts.missing if part.key is None]
+    return f"{layers[0] if layers else 'a brick is not measured'}; 'dlbricks measure MODEL' measures it as a whole"
+
+
 def predictions_answer(found: Predictions) -> Answer:
     """Return the answer of ``predict``: one row per model."""
     summary = []
@@ -233,9 +241,7 @@ def predictions_answer(found: Predictions) -> Answer:
         elif entry.parts.predicted is not None:
             summary += predicted_lines(entry, entry.parts.predicted)
         elif entry.latency.ms is None:
-            summary.append(
-                f"{entry.name}: not known, since {entry.parts.prediction_reason or 'a layer cannot be a brick'}"
-            )
+            summary.append(f"{entry.name}: not known: {entry.parts.prediction_reason or _obstacle(entry)}")
     wide = [method_half(entry) for entry in found.rows if (half := half_of(entry)) and half > math.log1p(found.target)]
     if methods := [half for half in wide if half]:
         summary.append(

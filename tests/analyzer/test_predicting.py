@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import onnx
 import pytest
 from dlbricks.analyzer.predicting import first_answer, predict, predictions_answer
 from dlbricks.constructor.result import Latency
@@ -63,6 +64,23 @@ def test_a_target_that_is_reached_measures_nothing(tmp_path):
         found = predict(find_models([MODEL]), store=store, target=1e6)
 
     assert found.measured == frozenset()
+
+
+def test_a_model_with_a_layer_that_cannot_be_a_brick_is_not_measured_in_vain(tmp_path, here):
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        outer (float[64,64] x, int64 count) => (float[64,64] z) {
+            y = Softmax(x)
+            z = Loop(count, , x) <body = b (int64 i, bool c, float[64,64] s) => (bool d, float[64,64] t) {
+                d = Identity(c) t = MatMul(s, y) }> }"""
+    onnx.save(onnx.parser.parse_model(text), here / "outer.onnx")
+
+    with Store.open(tmp_path / "new.db") as store:
+        found = predict(find_models(["outer.onnx"]), store=store, target=1e-6)
+
+    assert found.measured == frozenset()
+    told = " ".join(predictions_answer(found).summary)
+    assert "its body reads 'y'" in told
+    assert "'dlbricks measure MODEL'" in told
 
 
 def test_a_target_or_budget_that_is_none_is_refused(tmp_path):
