@@ -288,7 +288,7 @@ def _trust(folder: Path) -> str:
                 models, estimate = run["summary"]["measured_undisturbed"], run["summary"]["estimate"]
                 change = f"median {percent(models['median'])}, 95th percentile {percent(models['p95'])}"
                 rows.append([
-                    f"Latency beside {run['loops']} busy loop(s) on two cores, {found['threads']} thread(s)",
+                    f"Latency beside {_counted(run['loops'], 'busy loop')} on two cores, {_threads(found)}",
                     f"{models['count']} models, {phases} {link}",
                     f"undisturbed: {_bias(models)}, {change}; estimates: median error {percent(estimate['median'])}",
                 ])  # fmt: skip
@@ -296,13 +296,14 @@ def _trust(folder: Path) -> str:
         found, link = read(f"gates-t{threads}")
         right = sum(row["failed"] == (row["kind"] == "slower") for row in found["tries"])
         tested = f"{len(found['tries'])} tries, {percent(found['injected'])} slower or equal, quiet and busy {link}"
-        rows.append([f"`compare OLD NEW --fail-on slower` is right, {threads} thread(s)", tested, f"{right} right"])
+        rows.append([f"`compare OLD NEW --fail-on slower` is right, {_threads(found)}", tested, f"{right} right"])
     for path in sorted(folder.glob("equal-t*.json")):
         found, link = read(path.stem)
-        claim = f"Proofs of a model against itself exclude zero in at most 5 %, {found['threads']} thread(s)"
-        rows.append(
-            [claim, f"{found['model']}, beside other programs {link}", f"{found['exclude_zero']} of {found['proofs']}"]
-        )
+        claim = f"Proofs of a model against itself exclude zero in at most 5 %, {_threads(found)}"
+        machine = "alone on the machine" if path.stem.endswith("quiet") else "beside other programs"
+        seen = f"{found['exclude_zero']} of {found['proofs']}, half-width {percent(found['half_width'])}"
+        saving = f"{found['save_3_percent']} seem to save 3 % or more"
+        rows.append([claim, f"{_counted(len(found['models']), 'model')}, {machine} {link}", f"{seen}; {saving}"])
     found, link = read("sessions-runtime-g1-t1")
     beyond, count = found["beyond_5_percent"], len(found["models"])
     for of, what in (("model", "models"), ("bricks", "sums of bricks")):
@@ -315,6 +316,16 @@ def _trust(folder: Path) -> str:
     seen = f"{percent(beyond['ratio']['p'])} beyond it by time blocks, so that the session is the unit of this interval"
     rows.append(["The same, ratio of estimate and model", f"F-test of {count} models and runs, 5 % point {link}", seen])
     return _table(("claim", "tested on", "result"), rows)
+
+
+def _counted(count: int, noun: str) -> str:
+    """Return a count with its noun."""
+    return f"{count} {noun}{'s' if count > 1 else ''}"
+
+
+def _threads(found: Result) -> str:
+    """Return the number of threads of a result."""
+    return _counted(found["threads"], "thread")
 
 
 def _bias(found: Result) -> str:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
+from ...constructor.uncertainty.calibration import NORMAL
 from .subject import AnalysedModel, Node, Spent
 
 
@@ -115,6 +120,10 @@ LATENCY = "latency"
 """Requirement: the model's latency."""
 
 
+_SMALLEST = 1e-3
+"""Smallest share of the latency that a prediction may leave."""
+
+
 @dataclass(frozen=True, slots=True)
 class Idea:
     """A remedy that may save time. A finding adds the predicted saving; without a prediction, only a trial shows it.
@@ -183,6 +192,31 @@ def finding_of(subject: AnalysedModel, idea: Idea, current: Spent, saving: Spent
         keys=current.keys,
         remedy=idea.remedy,
     )
+
+
+@cache
+def _formula_sds() -> Mapping[str, float]:
+    """Return the relative standard deviation of each kind's prediction, by ``benchmarks/proofs.py --fit``."""
+    rows = json.loads(files(__package__).joinpath("formulas.json").read_text("utf-8"))
+    return {row["kind"]: row["sd"] for row in rows}
+
+
+def with_formula(found: Finding) -> Finding:
+    """Return a prediction with the error of its kind in its interval.
+
+    The error was fitted to proven savings of other models. A kind without proven predictions has the largest known
+    error. A bound (``at_most``) predicts nothing and stays.
+    """
+    if found.at_most or found.ci95_ms is None or found.share <= 0:
+        return found
+    known = _formula_sds()
+    sd = NORMAL * known.get(found.kind, max(known.values()))
+    latency_ms = found.saving_ms / found.share
+    least, ratio, most = (
+        max(1 - saving / latency_ms, _SMALLEST) for saving in (found.ci95_ms[1], found.saving_ms, found.ci95_ms[0])
+    )
+    low, high = (ratio * math.exp(way * math.hypot(math.log(end / ratio), sd)) for way, end in ((-1, least), (1, most)))
+    return replace(found, ci95_ms=(latency_ms * (1 - high), latency_ms * (1 - low)))
 
 
 def spent_by(nodes: Iterable[Node]) -> str:
