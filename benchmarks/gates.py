@@ -37,7 +37,7 @@ from facts import percent, write
 from onnx import helper, numpy_helper
 
 _SIDE = 192
-_BATCH = 5
+_BATCH = 10
 _SMALL = ("squeezenet", "mobilenet_v2", "shufflenet", "minilm_l6", "levit_128", "resnet18")
 """Models of a few milliseconds, and of several families."""
 

@@ -3,10 +3,11 @@
     python benchmarks/proofs.py [--models NAME ...] [--folder .cache/proofs]
     python benchmarks/proofs.py --fit
 
-Each model is measured alone in several ways, in a run each: as it is, with two threads, with fewer optimisations, and
-with another runtime. The finding ``alternatives`` predicts the saving of each way from these runs. Then its remedy is
-tried like in ``analyze --prove``. Models in ``proofs.json`` under ``--out`` are not repeated, so that several short
-calls add up. Without a free second core the threads are not tried, and the model has no such row.
+Each model is measured in several ways, in a run each: as it is with its bricks, and alone with two threads, with fewer
+optimisations, and with another runtime. The finding ``alternatives`` predicts the saving of each way from these runs.
+Then its remedy is tried like in ``analyze --prove``, but threads beside other programs as well: on a shared machine no
+core may be free for minutes, and the time of programs of lower priority is taken off. Models in ``proofs.json`` under
+``--out`` are not repeated, so that several short calls add up.
 
 The error of a prediction is the logarithm of its ratio of latencies less that of the proven ratio. ``--fit`` takes the
 least relative standard deviation with which 95 % of the intervals of one kind contain the proven ratio
@@ -19,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
@@ -33,7 +35,10 @@ from dlbricks.analyzer.findings.proof import Proving, Workbench
 from dlbricks.analyzer.findings.subject import AnalysedModel
 from dlbricks.constructor.uncertainty.calibration import NORMAL, fitted_sd
 from dlbricks.db import Store
+from dlbricks.generator.decomposition.generate import generate
+from dlbricks.generator.measurement import trial
 from dlbricks.generator.measurement.measure import measure
+from dlbricks.generator.measurement.run import run
 from dlbricks.models import ModelSource, find_models
 from facts import middle, percent, provenance, share
 from facts import write as write_figures
@@ -47,7 +52,6 @@ MODELS = (
 )  # fmt: skip
 """Models of a few milliseconds, of many families."""
 
-_BASE: Mapping[str, Any] = {"threads": 1}
 _WAYS: Sequence[Mapping[str, Any]] = (
     {"threads": 2},
     {"threads": 1, "options": {"optimization": "extended"}},
@@ -68,6 +72,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path(".cache/proofs"), help="of the databases")
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
     options = parser.parse_args()
+    trial.free_cores = lambda: os.cpu_count() or 1
     path = options.out / f"{NAME}.json"
     found = json.loads(path.read_text()) if path.exists() else {"rows": []}
     options.folder.mkdir(parents=True, exist_ok=True)
@@ -80,19 +85,23 @@ def main() -> None:
             write_figures(options.out, NAME, found, f"{source.name}: {len(rows)} predictions were tried")
     fits = fitted(found["rows"])
     write_figures(options.out, NAME, {**found, "fits": fits}, text(fits))
-    formulas = [{name: row[name] for name in ("kind", "sd", "models")} for row in fits if row["models"] >= _FEWEST]
-    _FORMULAS.write_text(json.dumps(formulas, indent=1) + "\n")
+    if fits:
+        formulas = [{name: row[name] for name in ("kind", "sd", "models")} for row in fits]
+        _FORMULAS.write_text(json.dumps(formulas, indent=1) + "\n")
 
 
 def proven(source: ModelSource, store: Store, visits: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Return predictions and proofs of one model, and where they were made."""
-    base = measure([source], store=store, visits=visits, **_BASE)
-    for way in _WAYS:
-        measure([source], store=store, visits=visits, **way)
-    (composed,) = estimate([source], store=store, stack=base.stack, threads=1)
-    subject = AnalysedModel(composed, store)
-    assert subject.choice is not None  # it was measured above
     with tempfile.TemporaryDirectory(prefix="dlbricks-proofs-") as folder:
+        made = generate([source], out=Path(folder) / "suite", granularity=1, graph="runtime", annotate=True)
+        if made.suite is None:
+            raise SystemExit(f"{source.name} cannot be decomposed: {made.rows[0].error}")
+        base = run(made.suite, store=store, models=[source], visits=visits)
+        for way in _WAYS:
+            measure([source], store=store, visits=visits, **way)
+        (composed,) = estimate([source], store=store, granularity=1, graph="runtime", stack=base.stack, threads=1)
+        subject = AnalysedModel(composed, store)
+        assert subject.choice is not None  # it was measured above
         bench = Workbench(source, subject.choice, Path(folder), Proving())
         tried = bench.prove([*ALTERNATIVES.run(subject)])
     rows = [{"model": source.name, **_row(found)} for found in tried if found.proof is not None]
@@ -123,6 +132,8 @@ def fitted(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     fits = []
     for kind, some in groupby(ordered, key=lambda row: str(row["kind"])):
         mine = [*some]
+        if len(mine) < _FEWEST:
+            continue
         held, widths = zip(*_left_out(mine), strict=True)
         fits.append(
             {

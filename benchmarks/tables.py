@@ -265,11 +265,15 @@ def _trust(folder: Path) -> str:
         )
     fits, link = read("calibration")
     for name, threads in (("accuracy-runtime-g1-t1-b1", "one thread"), ("accuracy-runtime-g1-t2-b1", "two threads")):
-        held = fits[name]["validation"].values()
-        seen = "; ".join(f"{percent(one['hold_1'])} of {one['models']} ({one['cpu']})" for one in held)
-        rows.append(
-            [f"Intervals that contain the measured latency, {threads}", f"other runs and families {link}", seen]
-        )
+        for unit in ("session", "time block"):
+            held = [one for one in fits[name]["validation"].values() if one["unit"] == unit]
+            seen = "; ".join(
+                f"{percent(one['hold_1'])} of {one['models']} ({one['cpu']}), half-width "
+                f"{percent(one['median_half_width'])}"
+                for one in held
+            )
+            claim = f"Intervals by {unit}s that contain the measured latency, {threads}"
+            rows += [[claim, f"other runs and families {link}", seen]] if held else []
     found, link = read("calibrated-own")
     first, second = found["first"], found["second"]
     held = f"{percent(second['later_held'])} of {second['later_models']}"
@@ -280,7 +284,9 @@ def _trust(folder: Path) -> str:
     ])  # fmt: skip
     for name, phases in (
         ("busy-high-t1-r3", "quiet and busy phases alternate"), ("busy-high-t1", "runs one after the other"),
-        ("busy-high-t2-r3", "quiet and busy phases alternate"), ("busy-high-t2", "runs one after the other"),
+        ("busy-high-t2-r1", "quiet and busy phases alternate"),
+        ("busy-high-t2-r3", "the same, before waits were subtracted at two threads"),
+        ("busy-high-t2", "runs one after the other, before that"),
     ):  # fmt: skip
         found, link = read(name)
         for run in found["runs"]:
@@ -342,10 +348,14 @@ def _held(folder: Path) -> str:
 
 
 def _busy_two(folder: Path) -> str:
-    """Return the change of latencies at two threads beside two busy loops: the 95th percentile."""
-    runs = json.loads((folder / "busy-high-t2.json").read_text())["runs"]
-    (p95,) = (run["summary"]["measured_undisturbed"]["p95"] for run in runs if run["loops"] == 2)
-    return percent(p95)
+    """Return the change of latencies at two threads beside two busy loops, and the error of estimates there."""
+    runs = json.loads((folder / "busy-high-t2-r1.json").read_text())["runs"]
+    (seen,) = (run["summary"] for run in runs if run["loops"] == 2)
+    models, error = seen["measured_undisturbed"], percent(seen["estimate"]["median"])
+    return (
+        f"{models['count']} models beside two busy loops change by {percent(models['median'])} at the median and "
+        f"{percent(models['p95'])} at the 95th percentile; median error of estimates {error}"
+    )
 
 
 def _calibration(folder: Path) -> str:
