@@ -9,10 +9,10 @@ Then its remedy is tried like in ``analyze --prove``, but threads beside other p
 core may be free for minutes, and the time of programs of lower priority is taken off. Models in ``proofs.json`` under
 ``--out`` are not repeated, so that several short calls add up.
 
-The error of a prediction is the logarithm of its ratio of latencies less that of the proven ratio. ``--fit`` takes the
-least relative standard deviation with which 95 % of the intervals of one kind contain the proven ratio
-(``fitted_sd``), and writes it to ``analyzer/findings/formulas.json``. The quoted coverage leaves models out: the
-interval of each model's prediction is widened by the fit to all others, and must contain the proven ratio.
+The error of a prediction is the logarithm of its ratio of latencies less that of the proven ratio. The fitted deviation
+is the least with which 95 % of the intervals of one kind contain the proven ratio (``fitted_sd``): 0 if they do without
+it. The quoted coverage leaves models out: each interval is widened by the fit to all other models, and must contain the
+proven ratio. Findings have intervals for these kinds only (``analyzer/findings/finding.py``).
 """
 
 from __future__ import annotations
@@ -58,7 +58,6 @@ _WAYS: Sequence[Mapping[str, Any]] = (
     {"threads": 1, "backend": "openvino"},
 )
 
-_FORMULAS = Path(__file__).parents[1] / "analyzer/findings/formulas.json"
 _FEWEST = 10
 """Models that a fit needs."""
 
@@ -85,9 +84,6 @@ def main() -> None:
             write_figures(options.out, NAME, found, f"{source.name}: {len(rows)} predictions were tried")
     fits = fitted(found["rows"])
     write_figures(options.out, NAME, {**found, "fits": fits}, text(fits))
-    if fits:
-        formulas = [{name: row[name] for name in ("kind", "sd", "models")} for row in fits]
-        _FORMULAS.write_text(json.dumps(formulas, indent=1) + "\n")
 
 
 def proven(source: ModelSource, store: Store, visits: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:

@@ -253,7 +253,12 @@ def _trust(folder: Path) -> str:
 
     rows: list[Sequence[object]] = []
     for name, claim, models in (
-        ("accuracy-runtime-g1-t1-b1-new", "Estimates from bricks of the executed graph, one thread", "of new families"),
+        (
+            "epyc/accuracy-runtime-g1-t1-b1-new",
+            "Estimates from bricks of the executed graph, one thread",
+            "of new families",
+        ),
+        ("accuracy-runtime-g1-t1-b1-new", "The same, before means were trimmed", "of new families"),
         ("accuracy-runtime-g1-t1-b1", "The same, models that were looked at during development", "of the zoo"),
     ):
         found, link = read(name)
@@ -274,6 +279,23 @@ def _trust(folder: Path) -> str:
             )
             claim = f"Intervals by {unit}s that contain the measured latency, {threads}"
             rows += [[claim, f"other runs and families {link}", seen]] if held else []
+    found, link = read("proofs")
+    for fit in found["fits"]:
+        seen = f"{percent(fit['contained_left_out'])} hold, half-width {percent(fit['half_width'])}"
+        rows.append([
+            f"Predicted savings of a setting contain the proven one: {fit['kind']}",
+            f"{_counted(fit['models'], 'model')}, each judged by a fit to the others {link}",
+            f"{seen}; median error {percent(fit['median_error'])}",
+        ])  # fmt: skip
+    found, link = read("roofline")
+    graphs = [row for model in found["models"] for row in model["graphs"]]
+    bricks, beaten = (sum(map(of, graphs)) for of in (lambda row: row["brick_latencies"], _beaten_bricks))
+    rows.append([
+        "No measured way to run a model or brick is faster than its roofline",
+        f"{_counted(len(found['models']), 'model')}, executed and source graphs, 5 ways each {link}",
+        f"{sum(row['beaten'] for row in graphs)} of {len(graphs)} rooflines of models are beaten, and by {beaten} of "
+        f"{bricks:,} latencies those of bricks",
+    ])  # fmt: skip
     found, link = read("calibrated-own")
     first, second = found["first"], found["second"]
     held = f"{percent(second['later_held'])} of {second['later_models']}"
@@ -322,6 +344,11 @@ def _trust(folder: Path) -> str:
     seen = f"{percent(beyond['ratio']['p'])} beyond it by time blocks, so that the session is the unit of this interval"
     rows.append(["The same, ratio of estimate and model", f"F-test of {count} models and runs, 5 % point {link}", seen])
     return _table(("claim", "tested on", "result"), rows)
+
+
+def _beaten_bricks(row: Result) -> int:
+    """Return how many latencies of bricks are below their roofline."""
+    return len(row["beaten_bricks"])
 
 
 def _counted(count: int, noun: str) -> str:

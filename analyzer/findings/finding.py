@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
-from ...constructor.uncertainty.calibration import NORMAL
 from .subject import AnalysedModel, Node, Spent
 
 
@@ -120,8 +115,8 @@ LATENCY = "latency"
 """Requirement: the model's latency."""
 
 
-_SMALLEST = 1e-3
-"""Smallest share of the latency that a prediction may leave."""
+_TRIED = frozenset({"threads", "options", "framework"})
+"""Kinds whose intervals contained the proven saving on models of many families (``benchmarks/proofs.py``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,29 +189,12 @@ def finding_of(subject: AnalysedModel, idea: Idea, current: Spent, saving: Spent
     )
 
 
-@cache
-def _formula_sds() -> Mapping[str, float]:
-    """Return the relative standard deviation of each kind's prediction, by ``benchmarks/proofs.py --fit``."""
-    rows = json.loads(files(__package__).joinpath("formulas.json").read_text("utf-8"))
-    return {row["kind"]: row["sd"] for row in rows}
+def with_tried_interval(found: Finding) -> Finding:
+    """Return a prediction without its interval if the savings of its kind were never compared with proven ones.
 
-
-def with_formula(found: Finding) -> Finding:
-    """Return a prediction with the error of its kind in its interval.
-
-    The error was fitted to proven savings of other models. A kind without proven predictions has the largest known
-    error. A bound (``at_most``) predicts nothing and stays.
+    A bound (``at_most``) predicts nothing and keeps its interval.
     """
-    if found.at_most or found.ci95_ms is None or found.share <= 0:
-        return found
-    known = _formula_sds()
-    sd = NORMAL * known.get(found.kind, max(known.values()))
-    latency_ms = found.saving_ms / found.share
-    least, ratio, most = (
-        max(1 - saving / latency_ms, _SMALLEST) for saving in (found.ci95_ms[1], found.saving_ms, found.ci95_ms[0])
-    )
-    low, high = (ratio * math.exp(way * math.hypot(math.log(end / ratio), sd)) for way, end in ((-1, least), (1, most)))
-    return replace(found, ci95_ms=(latency_ms * (1 - high), latency_ms * (1 - low)))
+    return found if found.at_most or found.kind in _TRIED else replace(found, ci95_ms=None)
 
 
 def spent_by(nodes: Iterable[Node]) -> str:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from importlib.resources import files
 
 import pytest
 from dlbricks.analyzer.findings.analyze import AnalyzeReport, ColdStart, ModelFindings
-from dlbricks.analyzer.findings.finding import Finding, Proof, Remedy, joint_of, with_formula
+from dlbricks.analyzer.findings.finding import Finding, Proof, Remedy, joint_of, with_tried_interval
 from dlbricks.analyzer.report.answers.findings import analyze_answer
 from flat import flat_estimate
 
@@ -22,28 +20,15 @@ def saves(ms: float, *layers: str, proof: Proof | None = None, at_most: bool = F
     )  # fmt: skip
 
 
-def test_a_prediction_has_the_error_of_its_kind_in_its_interval() -> None:
-    predicted = saves(20, "a")
-    known = json.loads(files("dlbricks.analyzer.findings").joinpath("formulas.json").read_text("utf-8"))
-    widths = {row["kind"]: _width(with_formula(replace(predicted, kind=row["kind"]))) for row in known}
-    other = with_formula(predicted)
+@pytest.mark.parametrize(("kind", "at_most", "kept"), [("options", False, True), ("slow_kernel", False, False),
+                                                       ("slow_kernel", True, True)])  # fmt: skip
+def test_only_predictions_of_tried_kinds_and_bounds_have_an_interval(kind, at_most, kept) -> None:
+    predicted = replace(saves(20, "a", at_most=at_most), kind=kind)
 
-    assert widths
-    assert all(width >= _width(predicted) for width in widths.values())
-    assert _width(other) == pytest.approx(max(widths.values())), "nothing is known of its error"
-    assert other.ci95_ms[0] < predicted.saving_ms < other.ci95_ms[1]
-    assert (other.saving_ms, other.share) == (predicted.saving_ms, predicted.share)
+    found = with_tried_interval(predicted)
 
-
-def test_a_bound_is_no_prediction() -> None:
-    bound = saves(20, "a", at_most=True)
-
-    assert with_formula(bound) == bound
-
-
-def _width(found: Finding) -> float:
-    low, high = found.ci95_ms
-    return high - low
+    assert found.ci95_ms == (predicted.ci95_ms if kept else None)
+    assert found.saving_ms == predicted.saving_ms
 
 
 PROOF = Proof(before_ms=200.0, after_ms=190.0, saving_ms=10.0, ci95_ms=(8.0, 12.0), largest_error=0.0)
