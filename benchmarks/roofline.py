@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from dlbricks import estimate
-from dlbricks.constructor.choice import MODEL
 from dlbricks.db import Store, Subject
 from dlbricks.db.values import NATIVE
 from dlbricks.errors import DlbricksError
@@ -39,7 +38,7 @@ MODELS = (
 
 _WAYS: tuple[dict[str, Any], ...] = (
     {"options": {"optimization": "extended"}},
-    {"options": {"optimization": "none"}},
+    {"options": {"optimization": "basic"}},
     {"backend": "openvino"},
     {"backend": "torch"},
 )
@@ -95,13 +94,13 @@ def compared(source: ModelSource, store: Store, graph: str) -> Iterator[dict[str
     if bound is None or found.model.decomposition is None or found.roofline.bricks is None:
         print(f"{source.name}, {graph}: {found.error or found.roofline.reason}")
         return
-    ways = _latencies(store, found.model.decomposition.own.key, Subject.MODEL)
+    ways = _latencies(store, found.model.decomposition.own.key)
     fastest = min(ways, key=lambda way: way["high_ms"])
     bricks = [
         {"key": row.key, "operators": list(row.op_types), "bound_ms": row.bound_ms, **way}
         for row in found.roofline.bricks.layers
         if row.bound_ms is not None
-        for way in _latencies(store, row.key, Subject.BRICK)
+        for way in _latencies(store, row.key, found.model.level)
     ]
     yield {
         "graph": graph,
@@ -114,9 +113,9 @@ def compared(source: ModelSource, store: Store, graph: str) -> Iterator[dict[str
     }
 
 
-def _latencies(store: Store, key: str, subject: Subject) -> list[dict[str, Any]]:
-    """Return every stored latency of a model, or of a brick among others, at one thread in the own precision."""
-    stacks = store.stacks()
+def _latencies(store: Store, key: str, level: str | None = None) -> list[dict[str, Any]]:
+    """Return every stored latency of a model, or of a brick in a cache state, at one thread in the own precision."""
+    stacks, subject = store.stacks(), Subject.MODEL if level is None else Subject.BRICK
     return [
         {
             "way": f"{stacks[one.stack].backend} {one.variant}".strip(),
@@ -124,10 +123,8 @@ def _latencies(store: Store, key: str, subject: Subject) -> list[dict[str, Any]]
             "ms": one.latency_ms,
             "high_ms": (one.latency_ns + one.half_ns) / 1e6,
         }
-        for one in store.measurements(subject=subject, keys=[key], variant=None)
-        if (one.conditions.threads, one.conditions.dtype) == (1, NATIVE)
-        and one.latency_ns > 0
-        and (subject is Subject.MODEL or one.conditions.cache == MODEL)
+        for one in store.measurements(subject=subject, keys=[key], variant=None, cache=level)
+        if (one.conditions.threads, one.conditions.dtype) == (1, NATIVE) and one.latency_ns > 0
     ]
 
 

@@ -328,7 +328,7 @@ def _trust(folder: Path) -> str:
     for path in sorted(folder.glob("equal-t*.json")):
         found, link = read(path.stem)
         claim = f"Proofs of a model against itself exclude zero in at most 5 %, {_threads(found)}"
-        machine = "alone on the machine" if path.stem.endswith("quiet") else "beside other programs"
+        machine = "beside other programs" + (", before waits were subtracted" if path.stem.endswith("first") else "")
         seen = f"{found['exclude_zero']} of {found['proofs']}, half-width {percent(found['half_width'])}"
         saving = f"{found['save_3_percent']} seem to save 3 % or more"
         rows.append([claim, f"{_counted(len(found['models']), 'model')}, {machine} {link}", f"{seen}; {saving}"])
