@@ -258,7 +258,7 @@ def _trust(folder: Path) -> str:
             "Estimates from bricks of executed graphs, one thread",
             "of new families",
         ),
-        ("accuracy-runtime-g1-t1-b1-new", "The same, before means were trimmed", "of new families"),
+        ("accuracy-runtime-g1-t1-b1-new", "The same, an earlier version", "of new families"),
         ("accuracy-runtime-g1-t1-b1", "The same, models that were looked at during development", "of the zoo"),
     ):
         found, link = read(name)
