@@ -192,6 +192,7 @@ def experiment(
         **protocol(options),
         "protocol": PROTOCOL,
         "packing": PACKING,
+        "unit": "session",
         "half": [half for half in HALVES if half in options.half] or None,
         "method_sd": method_error(method_of(options, store, done), store.systems()[done.system].cpu).sd,
         "neighbour": neighbour.facts if options.neighbour else None,

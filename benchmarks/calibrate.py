@@ -47,7 +47,7 @@ SCATTER = CONSTANTS.with_name("scatter.json")
 Place = tuple[str, str, int, str]
 """Backend, device, threads, and subject: ``bricks`` or ``model``."""
 
-_BESIDE = ("again", "xeon-2.5ghz")
+_BESIDE = ("again", "xeon-2.5ghz", "epyc")
 """Folders of runs that are no headline, and show what runs differ by as well as others."""
 
 _UNDISTURBED = {"bricks": "undisturbed_ms", "model": "measured_undisturbed_ms"}
@@ -165,7 +165,8 @@ def validated(name: str, fitted: Mapping[str, Any]) -> dict[str, Any]:
     """Return the error of the method over one run, and the share of intervals that contain 1 in other data."""
     made = calibrated(fitted["models"], fitted["method_sd"])
     others = {name: {**fitted, "models": [row for row in fitted["models"] if row["half"] == "new"]}}
-    for path in (RESULTS / f"{name}-new.json", *(RESULTS / place / f"{name}.json" for place in _BESIDE)):
+    beside = (RESULTS / place / f"{name}{half}.json" for place in _BESIDE for half in ("", "-new"))
+    for path in (RESULTS / f"{name}-new.json", *beside):
         one = json.loads(path.read_text()) if path.exists() else {}
         if one.get("protocol") == PROTOCOL:
             others[path.relative_to(RESULTS).with_suffix("").as_posix()] = one
@@ -177,7 +178,9 @@ def validated(name: str, fitted: Mapping[str, Any]) -> dict[str, Any]:
             coverage[other] = {
                 "cpu": one["system"]["cpu"],
                 "models": len(rows),
+                "unit": one.get("unit", "time block"),
                 "hold_1": share_held(errors, sampling, made["sd"]),
+                "median_half_width": float(np.median(np.expm1(np.hypot(sampling, NORMAL * made["sd"])))),
                 "sd": fitted_sd(errors, sampling),
             }
     return {**made, "validation": coverage}

@@ -1,23 +1,26 @@
 """Count right decisions of the gate: a model against a copy, and against a copy that is slower by a known share.
 
     python benchmarks/gates.py [--model minilm_l6] [--tries 20] [--threads 1] [--loops 0 2] [--slower 0.12]
-    python benchmarks/gates.py --proofs 100 [--model squeezenet] [--threads 1]
+    python benchmarks/gates.py --proofs 200 [--models squeezenet ...] [--threads 1] [--name NAME]
 
 The slower copy computes an additional chain of products of its first input, so long that it takes at least ``--slower``
 more. The result contains this share, by CPU time in one process before the tries. Each try calls ``dlbricks.gate``
 with a minimum effect of 5 %. It fails if ``compare --fail-on slower`` would end with exit code 4. Written under
 ``--out``: ``gates-t<threads>.json``.
 
-With ``--proofs`` the model is compared with itself as often, like in the proof of a finding. At most 5 % of the
-intervals may exclude zero. Written: ``equal-t<threads>.json``; a later call adds to it.
+With ``--proofs`` models are compared with themselves as often in all, like in the proof of a finding. At most 5 % of
+the intervals may exclude zero. Written: ``equal-t<threads>[-<name>].json``; a later call adds to it.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import statistics
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +38,12 @@ from onnx import helper, numpy_helper
 
 _SIDE = 192
 _BATCH = 10
+_SMALL = ("squeezenet", "mobilenet_v2", "shufflenet", "minilm_l6", "levit_128", "resnet18")
+"""Models of a few milliseconds, and of several families."""
+
 _MINIMUM = 0.05
+_FINDING = 0.03
+"""Share of a model that a finding must save."""
 
 
 def main() -> None:
@@ -47,6 +55,8 @@ def main() -> None:
     parser.add_argument("--loops", type=int, nargs="+", default=[0, 2])
     parser.add_argument("--slower", type=float, default=0.12)
     parser.add_argument("--proofs", type=int, default=0)
+    parser.add_argument("--models", nargs="+", default=_SMALL, help="of the proofs")
+    parser.add_argument("--name", default="", help="distinguishes several runs of proofs")
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="dlbricks-gates-") as name:
@@ -77,27 +87,34 @@ def experiment(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def equal(options: argparse.Namespace, folder: Path) -> None:
-    """Prove a model against itself until the file has so many proofs; it is written after each batch."""
-    (source,) = find_models([options.model])
-    runnable, how = source.runnable(folder), Proving()
-    place = place_of(runtime_from({}), options.threads)
-    pair = TrialPair(Contender(runnable, place), Contender(runnable, place))
-    name = f"equal-t{options.threads}"
+    """Prove models against themselves until the file has so many proofs; it is written after each batch."""
+    name = f"equal-t{options.threads}" + (f"-{options.name}" if options.name else "")
     path = options.out / f"{name}.json"
     rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    how, place = Proving(), place_of(runtime_from({}), options.threads)
     settings = {"visits": how.visits, "processes": how.processes, "threads": options.threads}
-    while len(rows) < options.proofs:
-        trials = try_out([pair] * min(_BATCH, options.proofs - len(rows)), visits=how.visits, processes=how.processes)
-        for trial in trials:
+    for source in itertools.cycle(find_models(options.models)):
+        if len(rows) >= options.proofs:
+            break
+        contender = Contender(source.runnable(folder), place)
+        pairs = [TrialPair(contender, contender)] * min(_BATCH, options.proofs - len(rows))
+        for trial in try_out(pairs, visits=how.visits, processes=how.processes):
             if not isinstance(trial, Trial):
                 raise trial
             proof = proof_of(trial)
-            rows.append(
-                {"saving": proof.saving_ms / proof.before_ms, "ci95": [end / proof.before_ms for end in proof.ci95_ms]}
-            )
-        excluding = sum(not row["ci95"][0] <= 0 <= row["ci95"][1] for row in rows)
-        found = {"model": options.model, **settings, "proofs": len(rows), "exclude_zero": excluding, "rows": rows}
-        write(options.out, name, found, f"{excluding} of {len(rows)} proofs exclude zero")
+            ends = [end / proof.before_ms for end in proof.ci95_ms]
+            rows.append({"model": source.name, "saving": proof.saving_ms / proof.before_ms, "ci95": ends})
+        excluding = [row for row in rows if not row["ci95"][0] <= 0 <= row["ci95"][1]]
+        found = {
+            **settings,
+            "models": Counter(row["model"] for row in rows),
+            "proofs": len(rows),
+            "exclude_zero": len(excluding),
+            "save_3_percent": sum(row["ci95"][0] >= _FINDING for row in rows),
+            "half_width": statistics.median((row["ci95"][1] - row["ci95"][0]) / 2 for row in rows),
+            "rows": rows,
+        }
+        write(options.out, name, found, f"{len(excluding)} of {len(rows)} proofs exclude zero")
 
 
 def _tried(before: ModelSource, after: ModelSource, options: argparse.Namespace) -> dict[str, Any]:

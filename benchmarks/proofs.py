@@ -1,16 +1,18 @@
-"""Compare predictions of findings with the savings of their remedies, over models of the zoo, and write the zoo's page.
+"""Compare predicted savings of settings with proven ones, and fit the error of each kind of prediction.
 
-    python benchmarks/proofs.py [--models NAME ...] [--budget 600] [--visits 36] [--again]
+    python benchmarks/proofs.py [--models NAME ...] [--folder .cache/proofs]
+    python benchmarks/proofs.py --fit
 
-Each model is generated and measured like in ``dlbricks report``, then analysed with at most ``--budget`` seconds of
-proofs. Models are done one by one. Models in ``proofs.json`` under ``--out`` are not repeated without ``--again``, so
-that a call continues an earlier one. ``--folder`` keeps the database and the page (``zoo.html``); measurements there
-are reused.
+Each model is measured in several ways, in a run each: as it is with its bricks, and alone with two threads, with fewer
+optimisations, and with another runtime. The finding ``alternatives`` predicts the saving of each way from these runs.
+Then its remedy is tried like in ``analyze --prove``, but threads beside other programs as well: on a shared machine no
+core may be free for minutes, and the time of programs of lower priority is taken off. Models in ``proofs.json`` under
+``--out`` are not repeated, so that several short calls add up.
 
-A prediction is right if it differs from the proven saving by at most 25 %, or 2 % of the model. Findings with an upper
-bound predict nothing, nor do ideas, which only a trial can confirm; both are listed. A remedy that saved nothing counts
-as wrong if a saving was predicted. Wrong predictions whose interval overlaps the proven one are counted separately:
-noise can explain them.
+The error of a prediction is the logarithm of its ratio of latencies less that of the proven ratio. The fitted deviation
+is the least with which 95 % of the intervals of one kind contain the proven ratio (``fitted_sd``): 0 if they do without
+it. The quoted coverage leaves models out: each interval is widened by the fit to all other models, and must contain the
+proven ratio. Findings have intervals for these kinds only (``analyzer/findings/finding.py``).
 """
 
 from __future__ import annotations
@@ -18,218 +20,156 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from datetime import UTC, datetime
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from dlbricks.analyzer.findings.analyze import analyze
+import numpy as np
+from dlbricks import estimate
+from dlbricks.analyzer.findings.analyses.trials import ALTERNATIVES
 from dlbricks.analyzer.findings.finding import Finding
-from dlbricks.analyzer.reporting import keep_findings, report, set_up
+from dlbricks.analyzer.findings.proof import Proving, Workbench
+from dlbricks.analyzer.findings.subject import AnalysedModel
+from dlbricks.constructor.uncertainty.calibration import NORMAL, fitted_sd
 from dlbricks.db import Store
+from dlbricks.generator.decomposition.generate import generate
+from dlbricks.generator.measurement import trial
+from dlbricks.generator.measurement.measure import measure
+from dlbricks.generator.measurement.run import run
 from dlbricks.models import ModelSource, find_models
-from facts import percent, provenance, quietness, share
+from facts import middle, percent, provenance, share
 from facts import write as write_figures
 
 NAME = "proofs"
 
 MODELS = (
-    "squeezenet", "alexnet", "resnet50", "inception_v1", "inception_v2", "shufflenet", "densenet121", "zfnet512",
-    "vgg19", "bert_base", "gpt2", "vit_b16",
-    "minilm_l6", "swin_tiny", "swinv2_tiny", "convnext_tiny", "mobilevit_small", "levit_128", "efficientnet_b0",
-    "mobilenet_v2", "poolformer_s12", "distilbert", "albert_base", "resnet18",
+    "squeezenet", "mobilenet_v2", "shufflenet", "resnet18", "inception_v1", "efficientnet_b0", "levit_128",
+    "mobilevit_small", "poolformer_s12", "deit_tiny", "minilm_l6", "electra_small", "pvt_v2_b0", "hgnetv2_b0",
+    "swiftformer_xs", "mobilenet_v1",
 )  # fmt: skip
-"""The built-in ones, and a dozen exports of several families."""
+"""Models of a few milliseconds, of many families."""
 
-_NEAR, _SMALL = 0.25, 0.02
+_WAYS: Sequence[Mapping[str, Any]] = (
+    {"threads": 2},
+    {"threads": 1, "options": {"optimization": "extended"}},
+    {"threads": 1, "backend": "openvino"},
+)
+
+_FEWEST = 10
+"""Models that a fit needs."""
 
 
 def main() -> None:
-    """Prove, model by model."""
+    """Measure, predict and prove, or fit."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", metavar="NAME", default=MODELS)
-    parser.add_argument("--budget", type=float, default=600.0, help="seconds of proofs for one model")
-    parser.add_argument("--visits", type=int, default=36, help="of each side in one proof")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--again", action="store_true", help="models that are done already, too")
-    parser.add_argument("--folder", type=Path, default=Path(".cache/proofs"), help="of the database and the page")
+    parser.add_argument("--visits", type=int, default=12, help="of each way")
+    parser.add_argument("--fit", action="store_true", help="only fit what is stored")
+    parser.add_argument("--folder", type=Path, default=Path(".cache/proofs"), help="of the databases")
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
     options = parser.parse_args()
-    done = _earlier(options.out / f"{NAME}.json")
+    trial.free_cores = lambda: os.cpu_count() or 1
+    path = options.out / f"{NAME}.json"
+    found = json.loads(path.read_text()) if path.exists() else {"rows": []}
     options.folder.mkdir(parents=True, exist_ok=True)
-    sources = find_models(options.models)
-    with Store.open(options.folder / f"{NAME}.db") as store:
-        for source in sources:
-            if options.again or source.name not in done:
-                done[source.name] = proven(source, store, options)
-                print(f"{source.name}: {done[source.name]['wall_s']:.0f} s", flush=True)
-                _keep(options.out, done)
-        where = _where(store)
-        how = replace(set_up(threads=options.threads), system=where.pop("system_key"), stack=where.pop("stack_key"))
-        report(sources, store=store, out=options.folder / "zoo.html", setup=how, measure=False)
-        found = {**where, **result(list(done.values()))}
-    write_figures(options.out, NAME, found, text(found))
+    known = {row["model"] for row in found["rows"]}
+    if not options.fit:
+        for source in find_models([name for name in options.models if name not in known]):
+            with Store.open(options.folder / f"{source.name}.db") as store:
+                rows, facts = proven(source, store, options.visits)
+            found = {**facts, "rows": [*found["rows"], *rows]}
+            write_figures(options.out, NAME, found, f"{source.name}: {len(rows)} predictions were tried")
+    fits = fitted(found["rows"])
+    write_figures(options.out, NAME, {**found, "fits": fits}, text(fits))
 
 
-def _earlier(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the finished models by name."""
-    return {one["model"]: one for one in json.loads(path.read_text())["models"]} if path.exists() else {}
-
-
-def _keep(out: Path, done: Mapping[str, Any]) -> None:
-    out.mkdir(parents=True, exist_ok=True)
-    (out / f"{NAME}.json").write_text(json.dumps({"models": list(done.values())}, indent=1) + "\n")
-
-
-def _where(store: Store) -> dict[str, Any]:
-    """Return the provenance of the latest measurement of a model."""
-    measured = [one for one in store.measurements(variant="") if one.subject == "model"]
-    if not measured:
-        raise SystemExit("no model was measured")
-    last = measured[-1]
-    return {
-        **provenance(store, last.system, last.stack),
-        "quiet": quietness(store, [one.id for one in measured]),
-        "system_key": last.system,
-        "stack_key": last.stack,
-    }
-
-
-def proven(source: ModelSource, store: Store, options: argparse.Namespace) -> dict[str, Any]:
-    """Return the predictions and proofs of one model."""
-    begun = time.monotonic()
-    made = report([source], store=store, setup=set_up(threads=options.threads), prove=False)
-    (section,) = made.sections
-    record: dict[str, Any] = {"model": source.name, "date": datetime.now(UTC).isoformat(timespec="seconds")}
-    truth = section.truth
-    if truth is None or not section.estimate.complete:
-        reason = section.estimate.error or "not all of its bricks can be measured"
-        return {**record, "error": reason, "wall_s": time.monotonic() - begun, "rows": []}
-    measured_s = time.monotonic() - begun
-    (row,) = analyze(
-        [source], store=store, system=truth.system, stack=truth.stack, threads=truth.conditions.threads,
-        cache=section.estimate.place.cache, dtype=truth.conditions.dtype, prove=True, visits=options.visits,
-        until=time.monotonic() + options.budget,
-    ).rows  # fmt: skip
-    keep_findings(truth, row.findings, proven=True)
-    return {
-        **record,
-        "error": row.error,
-        "latency_ms": row.latency_ms,
-        "measured_s": measured_s,
-        "wall_s": time.monotonic() - begun,
-        "unasked": list(row.unasked),
-        "rows": [_row(one) for one in (*row.findings, *row.tried)],
-    }
+def proven(source: ModelSource, store: Store, visits: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return predictions and proofs of one model, and where they were made."""
+    with tempfile.TemporaryDirectory(prefix="dlbricks-proofs-") as folder:
+        made = generate([source], out=Path(folder) / "suite", granularity=1, graph="runtime", annotate=True)
+        if made.suite is None:
+            raise SystemExit(f"{source.name} cannot be decomposed: {made.rows[0].error}")
+        base = run(made.suite, store=store, models=[source], visits=visits)
+        for way in _WAYS:
+            measure([source], store=store, visits=visits, **way)
+        (composed,) = estimate([source], store=store, granularity=1, graph="runtime", stack=base.stack, threads=1)
+        subject = AnalysedModel(composed, store)
+        assert subject.choice is not None  # it was measured above
+        bench = Workbench(source, subject.choice, Path(folder), Proving())
+        tried = bench.prove([*ALTERNATIVES.run(subject)])
+    rows = [{"model": source.name, **_row(found)} for found in tried if found.proof is not None]
+    for found in tried:
+        if found.proof is None:
+            print(f"{source.name}, {found.kind}: {found.unproven}")
+    return rows, provenance(store, base.system, base.stack)
 
 
 def _row(found: Finding) -> dict[str, Any]:
-    """Return a finding with its prediction and proof, both relative to the model's one latency."""
-    proof, tried = found.proof, found.proven_share
-    # An idea has no prediction: what it saves is what it saved.
-    known = not found.at_most and math.isfinite(found.share) and (tried is None or abs(found.share - tried) > 1e-12)
-    predicted = found.share if known else None
-    least, most = (None, None) if found.ci95_ms is None or not found.saving_ms else found.ci95_ms
-    scale = None if not found.saving_ms else found.share / found.saving_ms
-    expected = None if predicted is None or scale is None or least is None else [scale * least, scale * most]
-    interval = None if proof is None else [one / proof.before_ms for one in proof.ci95_ms]
+    """Return the predicted and the proven ratio of latencies, each with half of its logarithm's interval."""
+    assert found.ci95_ms is not None and found.proof is not None  # noqa: PT018
+    proof = found.proof
+    least, most = (1 - saving / found.current_ms for saving in reversed(found.ci95_ms))
+    low, high = (1 - saving / proof.before_ms for saving in reversed(proof.ci95_ms))
     return {
         "kind": found.kind,
-        "title": found.title,
-        "layers": len(found.layers),
-        "at_most": found.at_most,
-        "predicted_ms": None if predicted is None else found.saving_ms,
-        "predicted": predicted,
-        "predicted_ci": expected,
-        "proven_ms": found.proven_ms,
-        "proven": tried,
-        "proven_ci": interval,
-        "saves": proof is not None and proof.ci95_ms[0] > 0,
-        "right": None if predicted is None or tried is None else is_right(predicted, tried),
-        "overlap": None if expected is None or interval is None else _overlap(expected, interval),
-        "unproven": found.unproven,
+        "predicted": 1 - found.share,
+        "half": math.log(most / least) / 2,
+        "proven": proof.after_ms / proof.before_ms,
+        "proven_half": math.log(high / low) / 2,
     }
 
 
-def _overlap(one: Sequence[float], other: Sequence[float]) -> bool:
-    return one[0] <= other[1] and other[0] <= one[1]
+def fitted(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the error of each kind of prediction, with the coverage of models that were left out."""
+    ordered = sorted(rows, key=lambda row: str(row["kind"]))
+    fits = []
+    for kind, some in groupby(ordered, key=lambda row: str(row["kind"])):
+        mine = [*some]
+        if len(mine) < _FEWEST:
+            continue
+        held, widths = zip(*_left_out(mine), strict=True)
+        fits.append(
+            {
+                "kind": kind,
+                "models": len({row["model"] for row in mine}),
+                "sd": round(_sd(mine), 4),
+                "median_error": middle([abs(_error(row)) for row in mine]),
+                "contained_before": share(sum(abs(_error(row)) <= row["half"] for row in mine), len(mine)),
+                "contained_left_out": share(sum(held), len(held)),
+                "half_width_before": middle([row["half"] for row in mine]),
+                "half_width": middle(widths),
+            }
+        )
+    return fits
 
 
-def is_right(predicted: float, proven_share: float) -> bool:
-    """Return True if a prediction is near the proven saving, both as shares of the model."""
-    apart = abs(predicted - proven_share)
-    return apart <= _NEAR * abs(proven_share) or apart <= _SMALL
+def _left_out(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[bool, float]]:
+    """Yield whether each interval, widened by a fit to the other models, contains the proven ratio, and its half."""
+    for row in rows:
+        sd = _sd([other for other in rows if other["model"] != row["model"]])
+        half = math.hypot(row["half"], NORMAL * sd)
+        yield abs(_error(row)) <= half, half
 
 
-def result(models: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return all models with their summary."""
-    rows = [row for one in models for row in one["rows"]]
-    compared = [row for row in rows if row["right"] is not None]
-    saving = [row for row in rows if row["saves"]]
-    kinds = sorted({row["kind"] for row in saving})
-    return {
-        "summary": {
-            "models": len(models),
-            "failed": sum(one["error"] is not None for one in models),
-            "tried": sum(row["proven"] is not None for row in rows),
-            "saving": len(saving),
-            "kinds": kinds,
-            "compared": len(compared),
-            "right": share(sum(row["right"] for row in compared), len(compared)),
-            "right_or_noise": share(sum(row["right"] or bool(row["overlap"]) for row in compared), len(compared)),
-            "right_of_saving": share(
-                sum(row["right"] for row in compared if row["saves"]), sum(row["saves"] for row in compared)
-            ),
-        },
-        "models": list(models),
-    }
+def _error(row: Mapping[str, Any]) -> float:
+    return math.log(row["predicted"] / row["proven"])
 
 
-def text(found: Mapping[str, Any]) -> str:
-    """Return the result as Markdown."""
-    all_of = found["summary"]
-    lines = [
-        "# What findings predict, and what their remedies save",
-        "",
-        (
-            f"dlbricks {found['dlbricks']}, {found['date']}, {found['system']['cpu']}; visits of models were "
-            f"{found['quiet']['state']}. {all_of['models']} models, {all_of['failed']} of them with an error; "
-            f"{all_of['tried']} remedies were tried, {all_of['saving']} save something beyond their interval, of "
-            f"{len(all_of['kinds'])} kinds: {', '.join(all_of['kinds'])}. Of {all_of['compared']} predictions that "
-            f"were tried {percent(all_of['right'])} are within 25 % of what was proven or 2 % of the model; of those "
-            f"whose remedy saves something, {percent(all_of['right_of_saving'])}. With those whose intervals overlap "
-            f"it is {percent(all_of['right_or_noise'])} of all."
-        ),
-        "",
-        "Shares of the model, with 95 % intervals.",
-        "",
-        "| model | finding | predicted | proven | near | |",
-        "|---|---|---|---|---|---|",
-    ]
-    for one in found["models"]:
-        lines += [f"| {one['model']} | | | | | {one['error']} |"] if one["error"] else []
-        lines += [
-            f"| {one['model']} | {row['kind']} | {'at most' if row['at_most'] else _spelt(row, 'predicted')} | "
-            f"{_spelt(row, 'proven')} | {_near(row)} | {row['unproven'] or ''} |"
-            for row in one["rows"]
-        ]
+def _sd(rows: Sequence[Mapping[str, Any]]) -> float:
+    return fitted_sd(np.array([_error(row) for row in rows]), np.array([row["half"] for row in rows]))
+
+
+def text(fits: Sequence[Mapping[str, Any]]) -> str:
+    """Return the table as Markdown."""
+    names = ("median_error", "sd", "contained_before", "contained_left_out", "half_width_before", "half_width")
+    lines = [f"| {' | '.join(('kind', 'models', *names))} |", "|---" * (len(names) + 2) + "|"]
+    for row in fits:
+        cells = [row["kind"], str(row["models"]), *(percent(row[name]) for name in names)]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
-
-
-def _near(row: Mapping[str, Any]) -> str:
-    if row["right"] is None:
-        return ""
-    return "yes" if row["right"] else "intervals overlap" if row["overlap"] else "no"
-
-
-def _spelt(row: Mapping[str, Any], which: str) -> str:
-    """Return a share with its interval; empty if unknown."""
-    ends = row[f"{which}_ci"]
-    if row[which] is None:
-        return ""
-    return percent(row[which]) + ("" if ends is None else f" ({percent(ends[0])} to {percent(ends[1])})")
 
 
 if __name__ == "__main__":

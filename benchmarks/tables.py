@@ -253,7 +253,12 @@ def _trust(folder: Path) -> str:
 
     rows: list[Sequence[object]] = []
     for name, claim, models in (
-        ("accuracy-runtime-g1-t1-b1-new", "Estimates from bricks of the executed graph, one thread", "of new families"),
+        (
+            "epyc/accuracy-runtime-g1-t1-b1-new",
+            "Estimates from bricks of executed graphs, one thread",
+            "of new families",
+        ),
+        ("accuracy-runtime-g1-t1-b1-new", "The same, an earlier version", "of new families"),
         ("accuracy-runtime-g1-t1-b1", "The same, models that were looked at during development", "of the zoo"),
     ):
         found, link = read(name)
@@ -265,11 +270,33 @@ def _trust(folder: Path) -> str:
         )
     fits, link = read("calibration")
     for name, threads in (("accuracy-runtime-g1-t1-b1", "one thread"), ("accuracy-runtime-g1-t2-b1", "two threads")):
-        held = fits[name]["validation"].values()
-        seen = "; ".join(f"{percent(one['hold_1'])} of {one['models']} ({one['cpu']})" for one in held)
-        rows.append(
-            [f"Intervals that contain the measured latency, {threads}", f"other runs and families {link}", seen]
-        )
+        for unit in ("session", "time block"):
+            held = [one for one in fits[name]["validation"].values() if one["unit"] == unit]
+            seen = "; ".join(
+                f"{percent(one['hold_1'])} of {one['models']} ({one['cpu']}), half-width "
+                f"{percent(one['median_half_width'])}"
+                for one in held
+            )
+            claim = f"Intervals by {unit}s that contain the measured latency, {threads}"
+            rows += [[claim, f"other runs and families {link}", seen]] if held else []
+    found, link = read("proofs")
+    for fit in found["fits"]:
+        seen = f"{percent(fit['contained_left_out'])} hold, half-width {percent(fit['half_width'])}"
+        rows.append([
+            f"Predicted savings of a setting contain the proven one: {fit['kind']}",
+            f"{_counted(fit['models'], 'model')}, each judged by a fit to the others {link}",
+            f"{seen}; median error {percent(fit['median_error'])}",
+        ])  # fmt: skip
+    found, link = read("roofline")
+    graphs = [row for model in found["models"] for row in model["graphs"]]
+    bricks, beaten = (sum(map(of, graphs)) for of in (lambda row: row["brick_latencies"], _beaten_bricks))
+    excess = max((one["bound_ms"] / one["high_ms"] - 1 for row in graphs for one in row["beaten_bricks"]), default=0.0)
+    models = f"{sum(row['beaten'] for row in graphs)} of {len(graphs)} rooflines of models are beaten"
+    rows.append([
+        "No measured way to run a model or brick is faster than its roofline",
+        f"{_counted(len(found['models']), 'model')}, executed and source graphs {link}",
+        f"{models}; {beaten} of {bricks:,} latencies of bricks are below theirs, by {percent(excess)} at most",
+    ])  # fmt: skip
     found, link = read("calibrated-own")
     first, second = found["first"], found["second"]
     held = f"{percent(second['later_held'])} of {second['later_models']}"
@@ -280,7 +307,9 @@ def _trust(folder: Path) -> str:
     ])  # fmt: skip
     for name, phases in (
         ("busy-high-t1-r3", "quiet and busy phases alternate"), ("busy-high-t1", "runs one after the other"),
-        ("busy-high-t2-r3", "quiet and busy phases alternate"), ("busy-high-t2", "runs one after the other"),
+        ("busy-high-t2-r1", "quiet and busy phases alternate"),
+        ("busy-high-t2-r3", "the same, before waits were subtracted at two threads"),
+        ("busy-high-t2", "runs one after the other, before that"),
     ):  # fmt: skip
         found, link = read(name)
         for run in found["runs"]:
@@ -288,7 +317,7 @@ def _trust(folder: Path) -> str:
                 models, estimate = run["summary"]["measured_undisturbed"], run["summary"]["estimate"]
                 change = f"median {percent(models['median'])}, 95th percentile {percent(models['p95'])}"
                 rows.append([
-                    f"Latency beside {run['loops']} busy loop(s) on two cores, {found['threads']} thread(s)",
+                    f"Latency beside {_counted(run['loops'], 'busy loop')} on two cores, {_threads(found)}",
                     f"{models['count']} models, {phases} {link}",
                     f"undisturbed: {_bias(models)}, {change}; estimates: median error {percent(estimate['median'])}",
                 ])  # fmt: skip
@@ -296,13 +325,14 @@ def _trust(folder: Path) -> str:
         found, link = read(f"gates-t{threads}")
         right = sum(row["failed"] == (row["kind"] == "slower") for row in found["tries"])
         tested = f"{len(found['tries'])} tries, {percent(found['injected'])} slower or equal, quiet and busy {link}"
-        rows.append([f"`compare OLD NEW --fail-on slower` is right, {threads} thread(s)", tested, f"{right} right"])
+        rows.append([f"`compare OLD NEW --fail-on slower` is right, {_threads(found)}", tested, f"{right} right"])
     for path in sorted(folder.glob("equal-t*.json")):
         found, link = read(path.stem)
-        claim = f"Proofs of a model against itself exclude zero in at most 5 %, {found['threads']} thread(s)"
-        rows.append(
-            [claim, f"{found['model']}, beside other programs {link}", f"{found['exclude_zero']} of {found['proofs']}"]
-        )
+        claim = f"Proofs of a model against itself exclude zero in at most 5 %, {_threads(found)}"
+        machine = "beside other programs" + (", before waits were subtracted" if path.stem.endswith("first") else "")
+        seen = f"{found['exclude_zero']} of {found['proofs']}, half-width {percent(found['half_width'])}"
+        saving = f"{found['save_3_percent']} seem to save 3 % or more"
+        rows.append([claim, f"{_counted(len(found['models']), 'model')}, {machine} {link}", f"{seen}; {saving}"])
     found, link = read("sessions-runtime-g1-t1")
     beyond, count = found["beyond_5_percent"], len(found["models"])
     for of, what in (("model", "models"), ("bricks", "sums of bricks")):
@@ -315,6 +345,21 @@ def _trust(folder: Path) -> str:
     seen = f"{percent(beyond['ratio']['p'])} beyond it by time blocks, so that the session is the unit of this interval"
     rows.append(["The same, ratio of estimate and model", f"F-test of {count} models and runs, 5 % point {link}", seen])
     return _table(("claim", "tested on", "result"), rows)
+
+
+def _beaten_bricks(row: Result) -> int:
+    """Return how many latencies of bricks are below their roofline."""
+    return len(row["beaten_bricks"])
+
+
+def _counted(count: int, noun: str) -> str:
+    """Return a count with its noun."""
+    return f"{count} {noun}{'s' if count > 1 else ''}"
+
+
+def _threads(found: Result) -> str:
+    """Return the number of threads of a result."""
+    return _counted(found["threads"], "thread")
 
 
 def _bias(found: Result) -> str:
@@ -331,10 +376,14 @@ def _held(folder: Path) -> str:
 
 
 def _busy_two(folder: Path) -> str:
-    """Return the change of latencies at two threads beside two busy loops: the 95th percentile."""
-    runs = json.loads((folder / "busy-high-t2.json").read_text())["runs"]
-    (p95,) = (run["summary"]["measured_undisturbed"]["p95"] for run in runs if run["loops"] == 2)
-    return percent(p95)
+    """Return the change of latencies at two threads beside two busy loops, and the error of estimates there."""
+    runs = json.loads((folder / "busy-high-t2-r1.json").read_text())["runs"]
+    (seen,) = (run["summary"] for run in runs if run["loops"] == 2)
+    models, error = seen["measured_undisturbed"], percent(seen["estimate"]["median"])
+    return (
+        f"{models['count']} models beside two busy loops change by {percent(models['median'])} at the median and "
+        f"{percent(models['p95'])} at the 95th percentile; median error of estimates {error}"
+    )
 
 
 def _calibration(folder: Path) -> str:

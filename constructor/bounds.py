@@ -22,7 +22,7 @@ from .measurements import BrickMeasurements
 from .result import BenanzaBound, BenanzaBounds, GroundTruth
 from .uncertainty.calibration import NORMAL, scatters
 from .uncertainty.interval import Uncertainty, Weights
-from .uncertainty.pairing import Paired, paired
+from .uncertainty.pairing import paired
 
 _REPLICATES = 128
 
@@ -181,7 +181,6 @@ def benanza_bounds(
     model: Decomposition,
     bounds: Bounds | None,
     truth: GroundTruth,
-    both: Paired | None,
     evidence: Evidence,
 ) -> BenanzaBounds:
     """Return the lower bounds in milliseconds and their ratios to the measured model.
@@ -190,15 +189,13 @@ def benanza_bounds(
         model: The decomposed model.
         bounds: The bounds, if any.
         truth: The measured latency.
-        both: Means over alternating visits of bricks and model, if any.
         evidence: All measurements.
     """
     measured, state = truth.measurement, state_of(model, evidence.choice)
     reason, comparable = truth.reason, False
     if measured is not None:
         reason = "not every brick is measured" if model.sequences else "no layer of the model is executed"
-        measured_ns = measured.latency_ns if both is None else both.measured_ns
-        if model.sequences and bounds is not None and measured_ns > 0:
+        if model.sequences and bounds is not None and measured.latency_ns > 0:
             reason = not_of_one_state(state, {model.level, evidence.executed[model.own.key].level}, measured)
             comparable = reason is None
 
@@ -206,7 +203,7 @@ def benanza_bounds(
         low, high = bound.ci95_ns
         ratio, ci95 = None, None
         if comparable and measured is not None:
-            ratio, ci95 = benanza_ratio(bound, measured, measured_ns, evidence)
+            ratio, ci95 = benanza_ratio(bound, measured, evidence)
         return BenanzaBound(bound.latency_ns / 1e6, (low / 1e6, high / 1e6), ratio, ci95)
 
     if bounds is None:
@@ -214,18 +211,16 @@ def benanza_bounds(
     return BenanzaBounds(shown(bounds.sequential), shown(bounds.critical_path), reason)
 
 
-def benanza_ratio(
-    bound: Bound, truth: Measurement, measured_ns: float, evidence: Evidence
-) -> tuple[float, tuple[float, float] | None]:
+def benanza_ratio(bound: Bound, truth: Measurement, evidence: Evidence) -> tuple[float, tuple[float, float] | None]:
     """Return a bound divided by the measured latency, and its interval, over alternating visits if there are any.
 
     Args:
         bound: The bound.
-        truth: Measurement of the model.
-        measured_ns: Its latency; positive.
+        truth: Measurement of the model, with a positive latency.
         evidence: All measurements.
     """
     uncertainty, (least, most) = evidence.uncertainty, bound.bias_ns
+    measured_ns = truth.latency_ns
     ratio = bound.latency_ns / measured_ns
     if bound.latency_ns <= 0:
         return ratio, None

@@ -213,7 +213,7 @@ def construct(model: Decomposition | Failed, evidence: Evidence) -> Estimate:
     latency = _latency(prediction, evidence, key)
     truth, both = truth_of(model, parts, evidence, known, latency)
     latency = latency if both is None else _paired(latency, both)
-    lower = benanza_bounds(model, bounds, truth, both, evidence)
+    lower = benanza_bounds(model, bounds, truth, evidence)
     attribution = None if known is None else _attribution(known, truth)
     note = benanza_note(lower, truth, attribution, parallel=_at_once(evidence.choice))
     rows = rows_of(model, parts, bricks, evidence, path)

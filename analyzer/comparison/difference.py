@@ -26,8 +26,8 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
-from ...constructor.uncertainty.pairing import ratio_spread, without_stalls
-from ...db.samples.statistics import student, time_blocks
+from ...constructor.uncertainty.pairing import ratio_spread, trimmed
+from ...db.samples.statistics import student
 from ...errors import UsageError
 
 MINIMUM_EFFECT = 0.03
@@ -145,9 +145,6 @@ _PROCESS_SD = 0.003
 on one and two threads, the interval of four processes excluded no difference in 3.1 % without this least value, and in
 1.9% with it; it was chosen on the same trials."""
 
-_TRIM = 0.2
-"""Share of a process's visits that is left out at each end: those that something else disturbed."""
-
 Array = npt.NDArray[np.float64]
 
 
@@ -177,31 +174,14 @@ def paired(before_ns: Sequence[Array], after_ns: Sequence[Array], *, looks: floa
         after_ns: Of the second.
         looks: Intervals are wider by this factor, if the result was looked at again and again before.
     """
-    before, after = without_stalls(before_ns, after_ns)
-    ours = float(_trimmed(np.sort(np.concatenate(before)))) / _NS_PER_MS
+    ours, theirs = (trimmed(np.concatenate(side)) / _NS_PER_MS for side in (before_ns, after_ns))
     if len(before_ns) < FEWEST_PROCESSES:
-        return _by_block(ours, before, after)
-    found = np.array([_trimmed(np.sort(np.log(theirs / own))) for own, theirs in zip(before_ns, after_ns, strict=True)])
+        error, degrees = ratio_spread(after_ns, before_ns)
+        return Levels(ours, theirs, difference(ours, theirs, (error, degrees)))
+    found = np.array([trimmed(np.log(after / before)) for before, after in zip(before_ns, after_ns, strict=True)])
     centre, degrees = float(found.mean()), found.size - 1
     error = looks * math.hypot(float(found.std(ddof=1)), _PROCESS_SD) / math.sqrt(found.size)
     half = student(degrees) * error
     ends = math.exp(centre - half), math.exp(centre + half)
     seen = Difference(math.exp(centre), ends, two_sided(centre / error, degrees))
     return Levels(ours, ours * seen.ratio, seen)
-
-
-def _by_block(ours: float, before: Sequence[Array], after: Sequence[Array]) -> Levels:
-    """Return the ratio of means with a bootstrap interval over time blocks of both sides."""
-    base, other = (float(np.concatenate(side).mean()) for side in (before, after))
-    blocks = time_blocks(before)
-    degrees = max(1, blocks.size - 1)
-    error = ratio_spread(time_blocks(after), blocks)
-    ratio, reach = other / base, math.exp(min(student(degrees) * error, _FAR))
-    p = two_sided(abs(math.log(ratio)) / error, degrees) if error > 0 else float(ratio == 1)
-    return Levels(ours, ours * ratio, Difference(ratio, (ratio / reach, ratio * reach), p))
-
-
-def _trimmed(values: Array) -> float:
-    """Return the mean of sorted values without a fifth at each end."""
-    cut = int(values.size * _TRIM)
-    return float(values[cut : values.size - cut].mean())

@@ -29,7 +29,7 @@ from ..estimation.query import ChosenStack, Query, QueryFields, asked, chosen_st
 from ..estimation.reading import read_evidence, request_of
 from ..shell import shell_command, with_command
 from .analyses import quantisation, settings, slow_kernels, trials
-from .finding import BRICKS, LATENCY, Analysis, Finding, Idea, Joint, joint_of
+from .finding import BRICKS, LATENCY, Analysis, Finding, Idea, Joint, joint_of, with_tried_interval
 from .improve import rewrite_findings
 from .proof import LATE, Proving, Workbench
 from .subject import AnalysedModel, latency_of
@@ -366,7 +366,8 @@ def _row(estimate: Estimate, store: Store, how: _Analysing, place: ChosenStack |
             continue
         try:
             if not analysis.requires & lacking.keys():
-                found += [finding for finding in analysis.run(subject) if _shown(finding, how.minimum_share)]
+                shown = (finding for finding in analysis.run(subject) if _shown(finding, how.minimum_share))
+                found += map(with_tried_interval, shown)
             if how.prove:
                 ideas += analysis.ideas(subject)
         except DlbricksError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from .subject import AnalysedModel, Node, Spent
@@ -115,6 +115,10 @@ LATENCY = "latency"
 """Requirement: the model's latency."""
 
 
+_TRIED = frozenset({"threads", "options", "framework"})
+"""Kinds whose intervals contained the proven saving on models of many families (``benchmarks/proofs.py``)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Idea:
     """A remedy that may save time. A finding adds the predicted saving; without a prediction, only a trial shows it.
@@ -183,6 +187,14 @@ def finding_of(subject: AnalysedModel, idea: Idea, current: Spent, saving: Spent
         keys=current.keys,
         remedy=idea.remedy,
     )
+
+
+def with_tried_interval(found: Finding) -> Finding:
+    """Return a prediction without its interval if the savings of its kind were never compared with proven ones.
+
+    A bound (``at_most``) predicts nothing and keeps its interval.
+    """
+    return found if found.at_most or found.kind in _TRIED else replace(found, ci95_ms=None)
 
 
 def spent_by(nodes: Iterable[Node]) -> str:

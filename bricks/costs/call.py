@@ -102,8 +102,10 @@ class CostedNode:
         return value
 
     def window(self) -> int:
-        """Count the elements of the pooling window, ``Kh Kw ...``."""
-        return math.prod(self.require("kernel_shape"))
+        """Count the elements of the pooling window, ``Kh Kw ...``, which ends at the input."""
+        data = self.input(0).shape
+        extents = data[1:-1] if self.attribute("channels_last", 0) else data[2:]
+        return math.prod(map(min, self.require("kernel_shape"), extents))
 
 
 Formula = Callable[[CostedNode], Cost]

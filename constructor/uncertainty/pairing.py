@@ -1,9 +1,13 @@
-"""Ratio of bricks and model, by means over visits that alternated.
+"""Ratio of bricks and model, by trimmed means over visits that alternated.
 
-A disturbance of the machine met both within seconds, so that their ratio holds even if neither latency does. Its
-interval is a bootstrap over sessions: these differ by more than their time blocks (``benchmarks/sessions.py``), since
-each process places memory anew and each session orders the pack anew. Fewer than four sessions show too little, and
-time blocks stand for them. Each draw takes bricks and model of the same sessions or blocks.
+A disturbance of the machine met both within seconds, so that their ratio holds even if neither latency does. Each visit
+of all bricks gives one sum. A fifth of the sums, and of the model's visits, is left out at each end: another program
+meets few visits, and by chance more of one side. Beside two busy loops at two threads this halves the error
+(docs/explanation/trust.md).
+
+The interval is a jackknife over sessions (Efron 1982, "The jackknife, the bootstrap and other resampling plans"): these
+differ by more than their time blocks (``benchmarks/sessions.py``), since each process places memory anew and each
+session orders the pack anew. Fewer than four sessions show too little, and time blocks stand for them.
 """
 
 from __future__ import annotations
@@ -11,12 +15,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...db.samples.statistics import student, time_blocks
+from ...db.samples.statistics import VISITS_PER_BLOCK, student
 from ...db.values import Measurement, Subject
 from .interval import Uncertainty, Weights
 
@@ -24,11 +27,8 @@ FUSION = ("unfused", "extended")
 """Algorithms without fusion and with it, in the same layout: their difference is the saving of fusion. It may be
 measured apart from the model."""
 
-_DRAWS = 2000
-_SEED = 0
-
-_STALL = 3.0
-_FEW = 0.1
+_TRIM = 0.2
+"""Share of the visits that is left out at each end: those that something else disturbed."""
 
 _SESSIONS = 4
 """Sessions of a default run. Of fewer, Student's t makes an interval too wide to be of use."""
@@ -42,8 +42,8 @@ class Paired:
     """Latencies of bricks and model in the sessions that visited both.
 
     Attributes:
-        estimate_ns: Mean of the combination of bricks.
-        measured_ns: Mean of the model.
+        estimate_ns: Trimmed mean of the combination of bricks.
+        measured_ns: Trimmed mean of the model.
         spread: Standard error of the logarithm of their ratio.
         degrees: Degrees of freedom of ``spread``.
         apart: Half of the 95 % interval of the parts that were measured apart from the model, relative to the estimate.
@@ -97,52 +97,45 @@ def paired(
         return None
     factors = np.array([weight for weight, _ in taken])
     together = {place: factors @ np.stack([values[place] for _, values in taken]) for place in sorted(places)}
-    bricks, models = without_stalls([*together.values()], [model[place] for place in together])
-    constant_ns = uncertainty.value_ns(constant)
-    ours, theirs = _units(bricks) + constant_ns, _units(models)
-    estimate = float(np.concatenate(bricks).mean()) + constant_ns
-    measured = float(np.concatenate(models).mean())
+    constant_ns, models = uncertainty.value_ns(constant), [model[place] for place in together]
+    bricks = [values + constant_ns for values in together.values()]
+    estimate, measured = (trimmed(np.concatenate(side)) for side in (bricks, models))
     if estimate <= 0 or measured <= 0:
         return None
-    apart = uncertainty.half_ns(constant) / estimate
-    return Paired(estimate, measured, ratio_spread(ours, theirs), max(1, ours.size - 1), apart)
+    spread, degrees = ratio_spread(bricks, models)
+    return Paired(estimate, measured, spread, degrees, uncertainty.half_ns(constant) / estimate)
 
 
-def _units(sessions: Sequence[Array]) -> Array:
-    """Return the values that are independent of each other: means of sessions, or of time blocks with few sessions."""
-    if len(sessions) < _SESSIONS:
-        return time_blocks(sessions)
-    return np.array([session.mean() for session in sessions])
+def ratio_spread(ours: Sequence[Array], theirs: Sequence[Array]) -> tuple[float, float]:
+    """Return the standard error of the logarithm of a ratio of trimmed means, and its degrees of freedom.
 
-
-def without_stalls(bricks: Sequence[Array], models: Sequence[Array]) -> tuple[list[Array], list[Array]]:
-    """Return both sides without the visits in which either took more than three times its median.
-
-    In these visits the machine stopped for a tenth of a second or more, and by chance met one of both. The rule does
-    not see their ratio. If more than a tenth of the visits are slow, the machine is slow, and all visits are kept.
+    Args:
+        ours: Visits of one side, by session (or process).
+        theirs: Visits of the other side; those at one position belong together.
     """
-    limits = [_STALL * float(np.median(np.concatenate(side))) for side in (bricks, models)]
-    kept = [(ours <= limits[0]) & (theirs <= limits[1]) for ours, theirs in zip(bricks, models, strict=True)]
-    if np.concatenate(kept).mean() < 1 - _FEW:
-        return [*bricks], [*models]
-    filled = [(ours[calm], theirs[calm]) for ours, theirs, calm in zip(bricks, models, kept, strict=True) if calm.any()]
-    return [ours for ours, _ in filled], [theirs for _, theirs in filled]
-
-
-def ratio_spread(ours: Array, theirs: Array) -> float:
-    """Return the standard deviation of the logarithm of the ratio of means, over draws of sessions or time blocks."""
-    count = ours.size
+    units = [*zip(ours, theirs, strict=True)]
+    if len(units) < _SESSIONS:
+        units = [block for pair in units for block in zip(*map(_blocks, pair), strict=True)]
+    count = len(units)
     if count < 2:
-        return math.inf
-    draws = _draws(count)
-    drawn = np.log(ours[draws].mean(axis=1).clip(min=1e-9)) - np.log(theirs[draws].mean(axis=1))
-    return float(drawn.std()) * math.sqrt(count / (count - 1))
+        return math.inf, 1
+    left = np.empty(count)
+    for place in range(count):
+        sides = zip(*(unit for number, unit in enumerate(units) if number != place), strict=True)
+        mine, other = (max(trimmed(np.concatenate(side)), 1e-9) for side in sides)
+        left[place] = math.log(mine / other)
+    return float(left.std()) * math.sqrt(count - 1), count - 1
 
 
-@lru_cache(maxsize=16)
-def _draws(count: int) -> NDArray[np.int64]:
-    """Return the sessions or time blocks of each replicate: equal for equal counts."""
-    return np.random.default_rng(_SEED).integers(0, count, size=(_DRAWS, count))
+def _blocks(session: Array) -> list[Array]:
+    """Return the time blocks of a session."""
+    return np.array_split(session, max(1, session.size // VISITS_PER_BLOCK))
+
+
+def trimmed(values: Array) -> float:
+    """Return the mean without a fifth of the values at each end."""
+    cut = int(values.size * _TRIM)
+    return float(np.sort(values)[cut : values.size - cut].mean())
 
 
 def _shared(brick: Measurement, truth: Measurement, uncertainty: Uncertainty) -> Mapping[tuple[int, int], Array]:

@@ -113,9 +113,9 @@ class Settings:
     memory_reuse: bool = True
 
     @property
-    def serial(self) -> bool:
-        """True if one thread of the processor computes and all others sleep."""
-        return self.device == "cpu" and self.threads == 1
+    def computing(self) -> int:
+        """Threads of the processor that compute; 0 on other devices."""
+        return self.threads if self.device == "cpu" else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -292,8 +292,8 @@ class Timed(Reply, frozen=True):
 
     Attributes:
         begun_us: Start of the timed part: microseconds since 1970, UTC.
-        elapsed_ns: The timed executions together. If one thread computes, the time that the kernel gave to other
-            programs meanwhile is taken off (``timing.Interruptions``).
+        elapsed_ns: The timed executions together, less the time that the kernel gave to other programs meanwhile
+            (``timing.Interruptions``).
         compute_ns: The slower of two probes of arithmetic, one before and one after.
         memory_ns: The slower of two probes of memory, likewise.
         cpu_ns: CPU time of the process in the timed part.

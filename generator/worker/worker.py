@@ -361,10 +361,10 @@ class _WorkerState:
             elapsed_ns = device.timed_ns(loop, synchronize)
             seen = clock.read()
             after = self._probe()
-        self._crowded = seen.switches > 0 and not self._settings.serial
+        self._crowded = seen.switches > 0 and self._settings.computing != 1
         return messages.Timed(
             begun_us,
-            round(elapsed_ns) - (seen.stolen_ns if self._settings.serial else 0),
+            round(elapsed_ns) - seen.stolen_ns(self._settings.computing),
             max(before[0], after[0]),
             max(before[1], after[1]),
             seen.cpu_ns,

@@ -470,7 +470,7 @@ class _ProfiledPack(Pack):
             executable.run()
             executable.synchronize()
             seen = clock.read()
-            passes.append((seen.wall_ns, seen.stolen_ns if self._settings.serial else 0))
+            passes.append((seen.wall_ns, seen.stolen_ns(self._settings.computing)))
         self._passes.append(passes)
 
     @property

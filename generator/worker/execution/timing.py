@@ -6,7 +6,7 @@ import gc
 import resource
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,6 +73,8 @@ class Probe:
         return compute_ns, memory_ns
 
 
+_MOST_STOLEN = 0.75
+
 _SETTLING = 4
 """Most executions that ``settle`` makes."""
 
@@ -104,53 +106,63 @@ class Interruptions:
         wall_ns: Its duration.
         cpu_ns: CPU time of this process.
         switches: How often the kernel took a core away from the process, to run another program.
-        waited_ns: Time that the threads of the process together waited for a core; None if the system does not tell.
+        waits_ns: Time that each thread of the process waited for a core; None if the system does not tell.
     """
 
     wall_ns: int
     cpu_ns: int
     switches: int
-    waited_ns: int | None
+    waits_ns: tuple[int, ...] | None
 
     @property
-    def stolen_ns(self) -> int:
-        """The time that other programs had, if one thread computes and the others sleep.
+    def waited_ns(self) -> int | None:
+        """Time that all threads together waited for a core; None if the system does not tell."""
+        return None if self.waits_ns is None else sum(self.waits_ns)
 
-        It is wall time less CPU time, as far as the kernel says that a thread waited for a core: a runtime may also
-        sleep. It is 0 if the kernel switched to no other program: the rest is then the inaccuracy of the clocks.
+    def stolen_ns(self, computing: int) -> int:
+        """Return the time that other programs had.
+
+        With one computing thread it is wall time less CPU time, as far as the kernel says that a thread waited for a
+        core: a runtime may also sleep. It is 0 if the kernel switched to no other program: the rest is then the
+        inaccuracy of the clocks.
+
+        With several, each operator ends when the last of its threads does: a thread that waits stops the others, which
+        spin meanwhile. It is the longest wait of a thread, since several may wait at once. It is never more than most
+        of the wall time, since a thread that has nothing to do waits as well.
+
+        Args:
+            computing: Number of threads that compute; 0 if none of the processor does.
         """
-        if not self.switches or self.waited_ns is None:
+        if not computing or not self.waits_ns:
             return 0
-        return max(0, min(self.wall_ns - self.cpu_ns, self.waited_ns))
+        if computing == 1:
+            waited_ns = sum(self.waits_ns) if self.switches else 0
+            return max(0, min(self.wall_ns - self.cpu_ns, waited_ns))
+        return min(max(self.waits_ns), round(_MOST_STOLEN * self.wall_ns))
 
 
 class KernelClock:
     """Reads the kernel's counters, from its beginning until ``read``."""
 
     def __init__(self) -> None:
-        self._waited_ns, self._switches = waited_ns(), switches()
+        self._waits_ns, self._switches = waits_ns(), switches()
         self._cpu_ns, self._wall_ns = time.process_time_ns(), time.perf_counter_ns()
 
     def read(self) -> Interruptions:
         """Return what happened since the beginning."""
         wall_ns, cpu_ns = time.perf_counter_ns() - self._wall_ns, time.process_time_ns() - self._cpu_ns
-        switched, waited = switches() - self._switches, waited_ns()
-        known = waited is not None and self._waited_ns is not None
-        return Interruptions(
-            wall_ns, cpu_ns, switched, max(0, (waited or 0) - (self._waited_ns or 0)) if known else None
-        )
+        switched, waits = switches() - self._switches, waits_ns()
+        since = tuple(max(0, waited - self._waits_ns.get(task, 0)) for task, waited in waits.items())
+        return Interruptions(wall_ns, cpu_ns, switched, since if waits and self._waits_ns else None)
 
 
-def waited_ns() -> int | None:
-    """Return the nanoseconds that all threads of this process waited for a core; None if the system does not tell."""
-    total, known = 0, False
+def waits_ns() -> dict[str, int]:
+    """Return the nanoseconds that each thread of this process waited for a core; empty if the system does not tell."""
+    found = {}
     for task in _TASKS.glob("*/schedstat"):
-        try:
-            total += int(task.read_text().split()[1])
-        except (OSError, IndexError, ValueError):
-            continue  # the thread has ended, or the kernel does not count this
-        known = True
-    return total if known else None
+        with suppress(OSError, IndexError, ValueError):  # the thread has ended, or the kernel does not count this
+            found[task.parent.name] = int(task.read_text().split()[1])
+    return found
 
 
 _SHORT_NS = 100_000

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from dlbricks.analyzer.findings.analyze import AnalyzeReport, ColdStart, ModelFindings
-from dlbricks.analyzer.findings.finding import Finding, Proof, Remedy, joint_of
+from dlbricks.analyzer.findings.finding import Finding, Proof, Remedy, joint_of, with_tried_interval
 from dlbricks.analyzer.report.answers.findings import analyze_answer
 from flat import flat_estimate
 
@@ -18,6 +18,17 @@ def saves(ms: float, *layers: str, proof: Proof | None = None, at_most: bool = F
         "planted", "planted", layers, ms, 0.0, ms, (ms - 1, ms + 2), ms / LATENCY_MS, (), (), Remedy("manual", ""),
         proof=proof, at_most=at_most,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "at_most", "kept"), [("options", False, True), ("slow_kernel", False, False),
+                                                       ("slow_kernel", True, True)])  # fmt: skip
+def test_only_predictions_of_tried_kinds_and_bounds_have_an_interval(kind, at_most, kept) -> None:
+    predicted = replace(saves(20, "a", at_most=at_most), kind=kind)
+
+    found = with_tried_interval(predicted)
+
+    assert found.ci95_ms == (predicted.ci95_ms if kept else None)
+    assert found.saving_ms == predicted.saving_ms
 
 
 PROOF = Proof(before_ms=200.0, after_ms=190.0, saving_ms=10.0, ci95_ms=(8.0, 12.0), largest_error=0.0)

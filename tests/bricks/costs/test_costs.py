@@ -168,6 +168,8 @@ ROW, ZERO = activation(5), constant([0.0], "float")
          {"macs": 0, "multiplications": 40, "additions": 44, "divisions": 8, "weight_bytes": 64}),
         ("MaxPool", [activation(1, 2, 4, 4)], (1, 2, 2, 2), {"kernel_shape": [2, 2], "strides": [2, 2]},
          {"comparisons": 32}),  # whole windows
+        ("AveragePool", [activation(1, 2, 4, 4)], (1, 2, 1, 1), {"kernel_shape": [9, 9], "ceil_mode": 1},
+         {"additions": 32, "divisions": 2}),  # the window ends at the input
         ("GlobalAveragePool", [activation(1, 2, 4, 4)], (1, 2, 1, 1), {}, {"additions": 32, "divisions": 2}),
         ("Pow", [activation(2, 3), constant([2.0], "float")], (2, 3), {}, {"multiplications": 6}),
         ("Pow", [activation(2, 3), constant([3.0], "float")], (2, 3), {}, {"multiplications": 12}),

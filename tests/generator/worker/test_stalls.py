@@ -76,7 +76,18 @@ def test_it_is_taken_off_the_node_that_it_met():
     ],
 )
 def test_stolen_is_what_other_programs_had_while_one_thread_waited(wall, cpu, switches, waited, stolen):
-    assert Interruptions(wall, cpu, switches, waited).stolen_ns == stolen
+    assert Interruptions(wall, cpu, switches, None if waited is None else (waited,)).stolen_ns(1) == stolen
+
+
+@pytest.mark.parametrize(
+    ("waits", "stolen"),
+    [((0, 4000), 4000), ((0, 0), 0), ((4000, 5000), 5000), ((0, 90_000), 15_000), (None, 0)],
+)
+def test_several_threads_wait_for_the_one_that_waits_for_a_core(waits, stolen):
+    seen = Interruptions(20_000, 36_000, 2, waits)
+
+    assert seen.stolen_ns(2) == stolen
+    assert seen.stolen_ns(0) == 0
 
 
 def test_a_process_that_sleeps_and_computes_is_told_of_both():
@@ -90,7 +101,7 @@ def test_a_process_that_sleeps_and_computes_is_told_of_both():
 
     assert seen.wall_ns >= 35e6
     assert seen.cpu_ns >= 19e6
-    assert seen.stolen_ns <= seen.wall_ns - seen.cpu_ns
+    assert seen.stolen_ns(1) <= seen.wall_ns - seen.cpu_ns
 
 
 @pytest.mark.parametrize(("counts", "executions"), [([0, 0], 1), ([0, 1, 1, 1], 2), (range(8), 4)])
