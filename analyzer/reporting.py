@@ -36,9 +36,7 @@ from .estimation.estimate import estimate, estimates_between, estimates_in
 from .estimation.estimates import Estimates
 from .estimation.query import Query, QueryFields
 from .estimation.reading import evidence_under, find_ceilings, missing, read_evidence
-from .findings.analyze import ANALYSES, analyze
 from .findings.finding import Finding
-from .findings.proof import LATE
 from .report.answers.estimates import estimates_answer
 from .report.page.overview import headline, operators
 from .report.page.page import render_page
@@ -61,8 +59,8 @@ if TYPE_CHECKING:
 _KEPT, _FILE = "findings", "findings.json"
 """Folder within the cache folder, and the file of an entry."""
 
-_FORMAT = 2
-"""Changes whenever findings are written otherwise."""
+_FORMAT = 3
+"""Changes whenever findings are written otherwise, or there are other analyses."""
 
 
 def kept_findings(truth: Measurement, *, proven: bool) -> tuple[Finding, ...] | None:
@@ -98,7 +96,7 @@ def keep_findings(truth: Measurement, findings: Sequence[Finding], *, proven: bo
 
 
 def _entry(truth: Measurement, *, proven: bool) -> str:
-    return content_key([truth.id, proven, [analysis.name for analysis in ANALYSES], __version__, _FORMAT])
+    return content_key([truth.id, proven, __version__, _FORMAT])
 
 
 _PRODUCTS = (512, 1024)
@@ -347,8 +345,10 @@ def _analysed(
         late = time.monotonic() >= plan.until
         findings = kept_findings(truth, proven=prove and not late)
         if findings is None and late:
-            unasked.append(f"{entry.name} was not analysed: {LATE}")
+            unasked.append(f"{entry.name} was not analysed: the time was up")
         elif findings is None or (prove and write is not None):
+            from .findings.analyze import analyze  # the findings of most models are kept
+
             (row,) = analyze(
                 [entry if _shows_execution(entry) else entry.model.source], store=plan.store, system=truth.system,
                 stack=truth.stack, threads=truth.conditions.threads, cache=entry.place.cache,
