@@ -13,7 +13,7 @@ from ...db import Combination, Stack, Store, Subject, System
 from ...db.queries import Filter
 from ...errors import AmbiguousQuery, BackendUnavailable, DlbricksError, UsageError
 from ...generator.backends.registry import get, names
-from ...generator.decomposition.executed import instruction_set
+from ...generator.decomposition.cut import instruction_set
 
 _SHOWN = 8
 """Least number of characters of a key in messages."""

@@ -17,7 +17,7 @@ from ...bricks.graph.footprint import CORE_LEVEL, REPEAT_LEVELS, REUSE_LEVELS, i
 from ...bricks.reference import OVERHEAD, built_in_key
 from ...constructor.choice import COLD, MODEL, Choice, Cutting, MeasuredPlace, in_parallel, narrows
 from ...constructor.coverage import missing_of
-from ...constructor.decomposition import Interventions, as_written, intervened, state_of
+from ...constructor.decomposition import Interventions, as_written, intervened, intervened_in, state_of
 from ...constructor.evidence import MOST_RIVALS, REACH, EstimateRequest, Evidence, Table, Twin, bricks_of, twin_of
 from ...constructor.measurements import BrickMeasurements
 from ...constructor.roofline import Ceilings, ceilings_of, networks_of
@@ -280,7 +280,7 @@ def _executed_graphs(models: Sequence[Decomposition], store: Store, choice: Choi
     """
     if choice is not None and executes_as_written(choice.stack):
         return {model.own.key: as_written(model.own) for model in models}
-    found = {model.own.key: intervened(model.executed) for model in models if model.executed is not None}
+    found = {model.own.key: intervened_in(model) for model in models if model.executed is not None}
     rest = [model for model in models if model.executed is None]
     reason = "nothing is stored" if choice is None else _why_not(choice)
     if rest and choice is not None and reason is None and not _at_levels(choice.conditions.cache):
@@ -289,7 +289,7 @@ def _executed_graphs(models: Sequence[Decomposition], store: Store, choice: Choi
         measured = _measured_keys(store, choice, states)
         if not any(keys.difference(known) for keys in measured):
             reason = "no brick of the executed graph is measured as the model is"
-    if reason is not None or choice is None:
+    if not rest or reason is not None or choice is None:
         return found | {model.own.key: Interventions(reason=reason or "") for model in rest}
     graphs = ExecutedGraphs(choice.stack.runtime, choice.conditions.threads)
     unfused = _any_unfused(rest, store, choice)

@@ -13,7 +13,7 @@ from ....bricks.suite.brick import signature_of
 from ....bricks.suite.suite import Suite
 from ....errors import DlbricksError, UsageError
 from ....generator.decomposition.cut import Cut
-from ....generator.decomposition.decompose import Decomposer
+from ....generator.decomposition.decomposer import Decomposer
 from ....generator.network import export
 from ....generator.planning.library_plans import PlanReport
 from ....models import ModelSource
