@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Unpack
 import msgspec
 
 from ..bricks.decomposition import Decomposition, Failed
+from ..constructor.choice import Query
 from ..constructor.evidence import Evidence
 from ..constructor.remedies import Task, TaskKind
 from ..constructor.result import Estimate
@@ -34,7 +35,7 @@ from ..tabular import Records, Tabular
 from ..version import __version__
 from .estimation.estimate import estimate, estimates_between, estimates_in
 from .estimation.estimates import Estimates
-from .estimation.query import Query, QueryFields
+from .estimation.query import QueryFields
 from .estimation.reading import evidence_under, find_ceilings, missing, read_evidence
 from .findings.finding import Finding
 from .report.answers.estimates import estimates_answer

@@ -15,7 +15,7 @@ from ...bricks.decomposition import Decomposition, Failed
 from ...bricks.graph.boundary import BOUNDARY
 from ...bricks.graph.footprint import CORE_LEVEL, REPEAT_LEVELS, REUSE_LEVELS, is_level, level_name, nearest_levels
 from ...bricks.reference import OVERHEAD, built_in_key
-from ...constructor.choice import COLD, MODEL, Choice, Cutting, MeasuredPlace, in_parallel, narrows
+from ...constructor.choice import COLD, MODEL, Choice, Query, in_parallel, narrows
 from ...constructor.coverage import missing_of
 from ...constructor.decomposition import Interventions, as_written, intervened, intervened_in, state_of
 from ...constructor.evidence import MOST_RIVALS, REACH, EstimateRequest, Evidence, Table, Twin, bricks_of, twin_of
@@ -30,7 +30,7 @@ from ...errors import DlbricksError
 from ...generator.decomposition.cut import Cut
 from ...generator.decomposition.decompose import readable
 from ...generator.decomposition.executed import ExecutedGraphs
-from .query import Query, choose, executes_as_written, filter_of, stored_under, why_not_here
+from .query import choose, executes_as_written, filter_of, stored_under, why_not_here
 from .tasks import Tasks
 
 SINGLE = Cut(1)
@@ -96,11 +96,8 @@ def request_of(choice: Choice | None, store: Store, query: Query, cut: Cut) -> E
         query: Requested properties.
         cut: Settings of the decomposition.
     """
-    cutting = Cutting(cut.granularity, cut.graph, cut.overlap, cut.connected)
-    place = MeasuredPlace(
-        backend=query.backend, device=query.device, threads=query.threads, cache=query.cache, dtype=query.dtype
-    )
-    return EstimateRequest(cutting, place, Tasks(store, choice, query, cut))
+    place = Query(None, None, query.backend, query.device, query.threads, query.cache, query.dtype)
+    return EstimateRequest(cut, place, Tasks(store, choice, query, cut))
 
 
 def evidence_under(

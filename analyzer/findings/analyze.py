@@ -13,7 +13,7 @@ from typing import Unpack
 
 from ...bricks.decomposition import Failed
 from ...bricks.inference.shapes import ShapeOracle
-from ...constructor.choice import Choice, MeasuredPlace
+from ...constructor.choice import Choice, Query
 from ...constructor.construction import construct, failed
 from ...constructor.remedies import Task
 from ...constructor.result import Estimate
@@ -25,7 +25,7 @@ from ...generator.decomposition.decompose import Model, decompose, source_of, un
 from ...generator.machine.system import probe_system
 from ...generator.progress import Progress, ProgressCallback, Stage
 from ...tabular import Records, Row, Tabular
-from ..estimation.query import ChosenStack, Query, QueryFields, asked, chosen_stack, executes_as_written
+from ..estimation.query import ChosenStack, QueryFields, asked, chosen_stack, executes_as_written
 from ..estimation.reading import read_evidence, request_of
 from ..shell import shell_command, with_command
 from .analyses import quantisation, settings, slow_kernels, trials
@@ -140,7 +140,7 @@ class ModelFindings:
 
     def record(self) -> Row:
         """As a JSON object."""
-        place = self.estimate.place if self.error is None else MeasuredPlace()
+        place = self.estimate.place if self.error is None else Query()
         return {
             "name": self.name,
             "latency_ms": self.latency_ms,

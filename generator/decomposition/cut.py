@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...bricks.layer import Cutting
 from ...bricks.suite.suite import GRAPHS
 from ...db.values import DEFAULT_RUNTIME, Runtime, RuntimeFields, Stack, System, runtime_from
 from ...errors import UsageError
@@ -23,24 +24,14 @@ class CutFields(RuntimeFields, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """How models are cut into sequences.
+class Cut(Cutting):
+    """How models are cut into sequences, with the runtime of executed graphs.
 
     Attributes:
-        granularity: G, the maximum number of layers in a sequence; for a fused cut, of units.
-        overlap: Sequences begin at every layer (stride 1), which gives compositions a choice.
-        connected: Accept weakly connected sequences as well as paths.
-        graph: The graph that is cut. ``source``: the model unchanged. ``runtime``: the graph that a runtime executes
-            for it; the bricks belong to that runtime and this machine. ``fused``: the model, cut along the fusions of
-            a runtime.
         runtime: The runtime of executed graphs and fusions.
         threads: Its threads; 0: all physical cores.
     """
 
-    granularity: int
-    overlap: bool = False
-    connected: bool = False
-    graph: str = "source"
     runtime: Runtime = DEFAULT_RUNTIME
     threads: int = 1
 

@@ -220,6 +220,7 @@ def test_an_unforeseen_exception_costs_only_its_model(small_models, tmp_path, mo
 
 def test_a_result_that_does_not_come_back_costs_only_its_model(small_models, tmp_path, monkeypatch):
     monkeypatch.setenv("DLBRICKS_CACHE", str(tmp_path / "cache"))
+
     class Pool:
         def __init__(self, *_arguments, **_options):
             self.calls = 0
