@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from ...bricks.decomposition import Decomposition, Failed
-from ...errors import DlbricksError
 from ...models import ModelSource, require_known
 from ..progress import Progress, ProgressCallback, Stage
 from .cut import Cut
@@ -20,9 +19,6 @@ T = TypeVar("T")
 
 Model = ModelSource | Decomposition | Failed
 """A model, or the result of decomposing it."""
-
-_MOST_TEXT = 300
-"""Characters of an unforeseen exception's text; some quote whole graphs."""
 
 
 def source_of(model: Model) -> ModelSource:
@@ -64,32 +60,6 @@ def decompose(
             left_s = elapsed_s / done * (len(sources) - done)
             progress(Progress(Stage.GENERATE, done, len(sources), result.name, elapsed_s, left_s))
     return [found[place] for place in range(len(models))]
-
-
-def attempt(source: ModelSource, do: Callable[[ModelSource], T]) -> T | Failed:
-    """Apply a function to a model, or return why it failed: the other models of a batch go on.
-
-    A model is untrusted and may break an assumption that nobody knew of. That is our mistake, to be reported.
-    """
-    try:
-        return do(source)
-    except DlbricksError as error:
-        return Failed(source, str(error))
-    except Exception as error:  # noqa: BLE001  # the boundary of one model
-        return Failed(source, unforeseen(source.name, error))
-
-
-def unforeseen(name: str, error: Exception, done: str = "decomposed") -> str:
-    """Return the text for an exception that no code path was written for.
-
-    Args:
-        name: The subject of the sentence, for example the model's name.
-        error: The exception.
-        done: The step that failed, as a participle.
-    """
-    text = " ".join(str(error).split())[:_MOST_TEXT]
-    kind = type(error).__name__
-    return f"{name} could not be {done}: {kind}{f': {text}' if text else ''}; please report this with the model"
 
 
 def _decomposed(

@@ -16,7 +16,7 @@ import onnx
 
 from ...bricks.cutting.fused import fused_sequences, fused_units
 from ...bricks.cutting.sequences import sequences, windows
-from ...bricks.decomposition import Decomposition, Failed, footprint_class
+from ...bricks.decomposition import Decomposition, Failed, attempt, footprint_class, unforeseen
 from ...bricks.graph.graph import ExecutedModel, ModelGraph, build_graph
 from ...bricks.inference.shapes import ShapeOracle
 from ...bricks.layer import ELEMENT_BITS, TensorType
@@ -29,7 +29,6 @@ from ..worker.client import Workers, start_worker
 from ..worker.messages import NetworkFile, Place
 from ..worker.serving import confine
 from .cut import Cut
-from .decompose import attempt, unforeseen
 from .executed import ExecutedGraphs, require_parts
 from .keeping import keep_decomposition
 
