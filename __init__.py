@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from .analyzer.comparison.gate import Gate, gate
     from .analyzer.estimation.estimate import estimate, estimate_between
     from .analyzer.estimation.estimates import Estimates
-    from .analyzer.estimation.query import Query
     from .analyzer.findings.analyze import AnalyzeReport, analyze
     from .analyzer.findings.finding import Finding
     from .analyzer.findings.improve import Improvement, improve
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from .bricks.suite.brick import Brick, build_brick, load_brick
     from .bricks.suite.suite import Suite
     from .bricks.suite.writing import write_suite
+    from .constructor.choice import Query
     from .constructor.remedies import Task
     from .constructor.result import Estimate
     from .db.store import Store
@@ -173,7 +173,7 @@ __getattr__, __dir__ = lazy(
         "Predictions": "analyzer.predicting",
         "PlanReport": "generator.planning.library_plans",
         "Plots": "analyzer.report.drawing",
-        "Query": "analyzer.estimation.query",
+        "Query": "constructor.choice",
         "Report": "analyzer.reporting",
         "Reproduction": "analyzer.manifests.reproduce",
         "Run": "db.values",

@@ -8,6 +8,7 @@ from typing import Unpack
 
 from ..bricks.decomposition import Decomposition, Failed
 from ..bricks.inference.shapes import ShapeOracle
+from ..constructor.choice import Query
 from ..constructor.remedies import Task
 from ..db import Store
 from ..errors import UsageError
@@ -20,7 +21,7 @@ from .comparison.compare import LayerComparison, layers_of
 from .comparison.difference import MINIMUM_EFFECT, Relation, check_minimum_effect
 from .comparison.results import Figure, Judged, Results, decomposed, open_results, verdicts_of
 from .comparison.sides import Side
-from .estimation.query import Query, QueryFields, asked
+from .estimation.query import QueryFields, asked
 from .estimation.tasks import Tasks, default_options
 from .shell import shell_command
 

@@ -13,7 +13,7 @@ from typing import Any, Unpack
 from ..bricks.decomposition import Decomposition
 from ..bricks.inference.shapes import ShapeOracle
 from ..bricks.layer import LayerState
-from ..constructor.choice import Choice
+from ..constructor.choice import Choice, Query
 from ..constructor.remedies import Task
 from ..db import Kernel, KernelView, Store, Subject
 from ..db.queries import Filter
@@ -25,7 +25,7 @@ from ..models import ModelSource
 from ..tabular import Records, Row, Tabular, nested_rows
 from .comparison.results import ModelBrick, brick_of, unique_bricks
 from .estimation.estimate import settle
-from .estimation.query import Query, QueryFields, asked, matching, require_one, stored_under
+from .estimation.query import QueryFields, asked, matching, require_one, stored_under
 from .estimation.tasks import Tasks
 from .shell import shell_command
 

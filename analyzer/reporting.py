@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Unpack
 import msgspec
 
 from ..bricks.decomposition import Decomposition, Failed
-from ..constructor.choice import Choice
+from ..constructor.choice import Choice, Query
 from ..constructor.construction import construct
 from ..constructor.evidence import Evidence
 from ..constructor.remedies import Task, TaskKind
@@ -37,11 +37,9 @@ from ..version import __version__
 from .estimation.estimate import estimate, estimates_between, estimates_in
 from .estimation.estimates import Estimates
 from .estimation.learning import Gaps, learn
-from .estimation.query import Query, QueryFields
+from .estimation.query import QueryFields
 from .estimation.reading import evidence_under, find_ceilings, missing, read_evidence
-from .findings.analyze import ANALYSES, analyze
 from .findings.finding import Finding
-from .findings.proof import LATE
 from .report.answers.estimates import estimates_answer
 from .report.page.overview import headline, operators
 from .report.page.page import render_page
@@ -64,8 +62,8 @@ if TYPE_CHECKING:
 _KEPT, _FILE = "findings", "findings.json"
 """Folder within the cache folder, and the file of an entry."""
 
-_FORMAT = 2
-"""Changes whenever findings are written otherwise."""
+_FORMAT = 3
+"""Changes whenever findings are written otherwise, or there are other analyses."""
 
 
 def kept_findings(truth: Measurement, *, proven: bool) -> tuple[Finding, ...] | None:
@@ -101,7 +99,7 @@ def keep_findings(truth: Measurement, findings: Sequence[Finding], *, proven: bo
 
 
 def _entry(truth: Measurement, *, proven: bool) -> str:
-    return content_key([truth.id, proven, [analysis.name for analysis in ANALYSES], __version__, _FORMAT])
+    return content_key([truth.id, proven, __version__, _FORMAT])
 
 
 _PRODUCTS = (512, 1024)
@@ -363,8 +361,10 @@ def _analysed(
         late = time.monotonic() >= plan.until
         findings = kept_findings(truth, proven=prove and not late)
         if findings is None and late:
-            unasked.append(f"{entry.name} was not analysed: {LATE}")
+            unasked.append(f"{entry.name} was not analysed: the time was up")
         elif findings is None or (prove and write is not None):
+            from .findings.analyze import analyze  # the findings of most models are kept
+
             (row,) = analyze(
                 [entry if _shows_execution(entry) else entry.model.source], store=plan.store, system=truth.system,
                 stack=truth.stack, threads=truth.conditions.threads, cache=entry.place.cache,

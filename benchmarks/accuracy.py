@@ -39,9 +39,9 @@ from typing import Any
 
 from dlbricks import estimate
 from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.bricks.layer import Cutting
 from dlbricks.bricks.suite.suite import Suite
 from dlbricks.constructor import Estimate
-from dlbricks.constructor.choice import Cutting
 from dlbricks.constructor.result import EstimatedModel
 from dlbricks.constructor.uncertainty.calibration import Method, method_error
 from dlbricks.db import Measurement, Store, Subject

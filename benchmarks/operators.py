@@ -36,7 +36,7 @@ from dlbricks.bricks.suite.writing import write_suite
 from dlbricks.db import Store, Subject
 from dlbricks.errors import DlbricksError
 from dlbricks.generator.decomposition.cut import Cut
-from dlbricks.generator.decomposition.decompose import Decomposer
+from dlbricks.generator.decomposition.decomposer import Decomposer
 from dlbricks.generator.measurement.run import run
 from dlbricks.generator.network.export import export_model
 from dlbricks.models import ModelSource, find_models

@@ -27,7 +27,6 @@ from typing import Any
 import numpy as np
 from dlbricks.analyzer.estimation.estimate import settle
 from dlbricks.analyzer.estimation.learning import cost_s
-from dlbricks.analyzer.estimation.query import Query
 from dlbricks.analyzer.estimation.reading import read_evidence
 from dlbricks.analyzer.predicting import ROUNDS, START_S, VISITS, choice_of
 from dlbricks.analyzer.reporting import cut_of, set_up
@@ -35,7 +34,7 @@ from dlbricks.bricks.decomposition import Decomposition, Failed
 from dlbricks.bricks.features import Features, features_of
 from dlbricks.bricks.graph.footprint import parse_level
 from dlbricks.bricks.layer import LayerSequence
-from dlbricks.constructor.choice import Choice
+from dlbricks.constructor.choice import Choice, Query
 from dlbricks.constructor.construction import construct
 from dlbricks.constructor.decomposition import state_of
 from dlbricks.constructor.evidence import Evidence

@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from dlbricks.analyzer.estimation.query import Query
 from dlbricks.analyzer.findings.analyze import analyze
+from dlbricks.constructor.choice import Query
 from dlbricks.db import Store
 from dlbricks.errors import UsageError
 from dlbricks.generator.measurement.ceilings import measure_ceilings

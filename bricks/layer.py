@@ -119,6 +119,25 @@ class LayerSequence:
         return tuple([index for index in self.layers if index not in self.copies]) if self.copies else self.layers
 
 
+@dataclass(frozen=True, slots=True)
+class Cutting:
+    """How models are cut into sequences.
+
+    Attributes:
+        granularity: G, the maximum number of layers in a sequence; for a fused cut, of units.
+        overlap: Sequences begin at every layer (stride 1), which gives compositions a choice.
+        connected: Accept weakly connected sequences as well as paths.
+        graph: The graph that is cut. ``source``: the model unchanged. ``runtime``: the graph that a runtime executes
+            for it; the bricks belong to that runtime and this machine. ``fused``: the model, cut along the fusions of
+            a runtime.
+    """
+
+    granularity: int
+    overlap: bool = False
+    connected: bool = False
+    graph: str = "source"
+
+
 # Work and memory traffic of one execution of a layer.
 
 

@@ -35,33 +35,18 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Cutting:
-    """The settings of a decomposition.
+class Query:
+    """Requested system, stack and conditions of measurements; None leaves a property open.
 
     Attributes:
-        granularity: Most layers in a sequence.
-        graph: Decomposed graph: ``source``, ``runtime`` or ``fused``.
-        overlap: True if sequences may begin at every layer.
-        connected: True if sequences may be connected windows.
-    """
-
-    granularity: int
-    graph: str = "source"
-    overlap: bool = False
-    connected: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredPlace:
-    """System, stack and conditions of an estimate's measurements; the request, if no measurement matches.
-
-    Attributes:
-        system: Key of the system; None if no measurement matches.
-        stack: Key of the stack; None if no measurement matches.
-        backend: Backend.
-        device: Device.
-        threads: Threads.
-        cache: Cache state. ``model``: bricks at the model's own reuse distance.
+        system: Key of the system, or a prefix.
+        stack: Key of the stack, or a prefix.
+        backend: Name of the backend.
+        device: Its device.
+        threads: Threads; 0 means the most stored threads of a system, up to one per physical core, as in a run without
+            this option.
+        cache: Cache state: ``model`` (bricks at the model's own reuse distance), ``hot``, ``cold``, or the name of one
+            level.
         dtype: Precision.
     """
 

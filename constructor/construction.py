@@ -10,12 +10,12 @@ from dataclasses import replace
 from ..bricks.decomposition import Decomposition, Failed
 from ..bricks.graph.control import ControlFlow
 from ..bricks.graph.expansion import BARE, FRAMING
-from ..bricks.layer import LayerSequence
+from ..bricks.layer import Cutting, LayerSequence
 from ..db import Measurement, Subject
 from ..db.values import NATIVE
 from ..errors import InvalidSequence
 from .bounds import benanza_bounds, bounds_of
-from .choice import COLD, MODEL, Choice, Cutting, MeasuredPlace, in_parallel
+from .choice import COLD, MODEL, Choice, Query, in_parallel
 from .composition import Cover, CriticalPath, Quotient, Window, cheapest_cover, critical_path, sequential
 from .coverage import cannot_be_bricks, coverage_of, missing_of, rows_of
 from .curve import Interpolation
@@ -254,10 +254,10 @@ def failed(model: Failed, request: EstimateRequest) -> Estimate:
     return Estimate(EstimatedModel(model.source, request.cutting, error=model.reason), request.place)
 
 
-def place_of(choice: Choice) -> MeasuredPlace:
+def place_of(choice: Choice) -> Query:
     """Return a combination as a place."""
     conditions, stack = choice.conditions, choice.stack
-    return MeasuredPlace(
+    return Query(
         choice.system_key, choice.stack_key, stack.backend, stack.device,
         conditions.threads, conditions.cache, conditions.dtype,
     )  # fmt: skip

@@ -44,6 +44,18 @@ def intervened(executed: ExecutedModel) -> Interventions:
     return Interventions(executed, alone(executed.graph), level_name(footprint_class(executed.graph)))
 
 
+def intervened_in(model: Decomposition) -> Interventions:
+    """Return the bricks of a model's executed graph; the model's own sequences, if they are its single layers.
+
+    Args:
+        model: A decomposition with an executed graph.
+    """
+    assert model.executed is not None  # noqa: S101  # the caller has checked it
+    if model.graph is model.executed.graph and all(len(part.own) == 1 for part in model.sequences):
+        return Interventions(model.executed, model.sequences, model.level)
+    return intervened(model.executed)
+
+
 def as_written(graph: ModelGraph) -> Interventions:
     """Return the bricks of a model that the runtime executes unchanged."""
     return Interventions(parts=alone(graph), level=level_name(footprint_class(graph)), written=graph)

@@ -11,10 +11,10 @@ from ..bricks.decomposition import Decomposition
 from ..bricks.graph.boundary import boundary_of, boundary_variants
 from ..bricks.graph.footprint import is_level, level_name, nearest_levels
 from ..bricks.graph.graph import ModelGraph
-from ..bricks.layer import LayerSequence
+from ..bricks.layer import Cutting, LayerSequence
 from ..db import Failure, KernelView, Measurement, Run, Subject
 from ..db.values import HOST, INNER
-from .choice import Choice, Cutting, MeasuredPlace
+from .choice import Choice, Query
 from .curve import Interpolation
 from .decomposition import Interventions, state_of
 from .measurements import BrickMeasurements
@@ -48,7 +48,7 @@ class EstimateRequest:
     """
 
     cutting: Cutting
-    place: MeasuredPlace
+    place: Query
     remedies: Remedies
 
 

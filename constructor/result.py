@@ -7,16 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..bricks.layer import LayerState
+from ..bricks.layer import Cutting, LayerState
 from ..bricks.suite.brick import BrickTypes
-from .choice import MeasuredPlace
+from .choice import Query
 
 if TYPE_CHECKING:
     from ..bricks.decomposition import Decomposition
     from ..bricks.graph.control import ControlFlow
     from ..db import Measurement
     from ..models import ModelSource
-    from .choice import Cutting
     from .curve import Interpolation
     from .evidence import Evidence
     from .predictor import Predicted
@@ -392,7 +391,7 @@ class Estimate:
     """
 
     model: EstimatedModel
-    place: MeasuredPlace = field(default_factory=MeasuredPlace)
+    place: Query = field(default_factory=Query)
     parts: Parts = Parts()
     latency: Latency = Latency()
     sums: Sums = Sums()

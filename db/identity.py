@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Select, Table, bindparam, insert, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
 from ..errors import StoreError
@@ -30,10 +29,7 @@ def chunks(connection: Connection, values: Iterable[str]) -> Iterator[list[str]]
         yield chunk
 
 
-_INSERTS: dict[str, Callable[[Table], sqlite.Insert | postgresql.Insert]] = {
-    "sqlite": sqlite.insert,
-    "postgresql": postgresql.insert,
-}
+_ON_CONFLICT = frozenset({"sqlite", "postgresql"})
 """Databases with ``ON CONFLICT``."""
 
 
@@ -54,8 +50,11 @@ def insert_new(connection: Connection, table: Table, rows: Sequence[Row]) -> int
     """
     if not rows:
         return 0
-    make = _INSERTS.get(connection.dialect.name)
-    if make is not None and connection.dialect.insert_returning:  # SQLite returns rows since 3.35
+    dialect = connection.dialect
+    if dialect.name in _ON_CONFLICT and dialect.insert_returning:  # SQLite returns rows since 3.35
+        from sqlalchemy.dialects import postgresql, sqlite  # readers do not need PostgreSQL's dialect: 50 ms
+
+        make = postgresql.insert if dialect.name == "postgresql" else sqlite.insert
         statement = make(table).on_conflict_do_nothing().returning(*table.primary_key)
         return len(connection.execute(statement, rows).all())
     return sum(_inserted(connection, table, row) for row in rows)

@@ -8,13 +8,14 @@ from typing import Any, Unpack
 
 from ...bricks.decomposition import Decomposition
 from ...bricks.inference.shapes import ShapeOracle
+from ...constructor.choice import Query
 from ...constructor.evidence import ends_in_view
 from ...db import Store
 from ...db.values import Run, earlier_version
 from ...generator.decomposition.cut import Cut
 from ...models import ModelSource
 from ...tabular import Records, Row, Tabular, nested_rows
-from ..estimation.query import Query, QueryFields, asked, executes_as_written
+from ..estimation.query import QueryFields, asked, executes_as_written
 from .difference import MINIMUM_EFFECT, Relation, check_minimum_effect
 from .results import (
     Judged,

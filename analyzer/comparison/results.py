@@ -11,7 +11,7 @@ from functools import partial
 from ...bricks.decomposition import Decomposition, Failed
 from ...bricks.inference.shapes import ShapeOracle
 from ...bricks.layer import Layer, LayerSequence, LayerState
-from ...constructor.choice import Choice
+from ...constructor.choice import Choice, Query
 from ...constructor.construction import construct
 from ...constructor.coverage import form_of
 from ...constructor.decomposition import state_of
@@ -24,7 +24,6 @@ from ...generator.decomposition.cut import Cut
 from ...generator.decomposition.decompose import decompose, readable
 from ...models import ModelSource
 from ...tabular import Row
-from ..estimation.query import Query
 from ..estimation.reading import evidence_under
 from .difference import Difference, Relation, difference, discoveries, relation
 from .sides import By, Compared, Side, SideResults, Timeline, find_sides, read_side, visited_in_turn

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from ...bricks.graph.boundary import BOUNDARY
-from ...constructor.choice import COLD, MODEL, Choice
+from ...constructor.choice import COLD, MODEL, Choice, Query
 from ...constructor.uncertainty.calibration import scatters
 from ...constructor.uncertainty.interval import Uncertainty
 from ...db import Failure, Measurement, Store, Subject
 from ...db.samples.statistics import Baseline, alike, low_probes
 from ...db.values import DATA, PARTS, Block, Run, Stack
 from ...errors import AmbiguousQuery, UsageError
-from ..estimation.query import Query, matching, require_one, stored_under
+from ..estimation.query import matching, require_one, stored_under
 from .difference import welch
 
 # What a machine may have done between two measurements.

@@ -8,6 +8,7 @@ from typing import Unpack
 
 from ...bricks.decomposition import Failed
 from ...bricks.inference.shapes import ShapeOracle
+from ...constructor.choice import Query
 from ...constructor.construction import construct, failed
 from ...constructor.evidence import Evidence
 from ...constructor.interpolation import Sized, read_between
@@ -21,7 +22,7 @@ from ...generator.decomposition.decompose import Model, decompose, readable, sou
 from ...models import ModelSource
 from .estimates import Estimates
 from .learning import Gaps, learn
-from .query import Query, QueryFields, asked, chosen_stack
+from .query import QueryFields, asked, chosen_stack
 from .reading import read_evidence, request_of
 
 # Decomposition of a model by the requested graph; the generator's ``cutter`` does the cutting.

@@ -8,40 +8,16 @@ from dataclasses import dataclass, replace
 from typing import TypedDict
 
 from ...bricks.graph.footprint import is_level
-from ...constructor.choice import MODEL, Choice
+from ...constructor.choice import MODEL, Choice, Query
 from ...db import Combination, Stack, Store, Subject, System
 from ...db.queries import Filter
 from ...errors import AmbiguousQuery, BackendUnavailable, DlbricksError, UsageError
 from ...generator.backends.registry import get, names
-from ...generator.decomposition.executed import instruction_set
+from ...generator.decomposition.cut import instruction_set
 
 _SHOWN = 8
 """Least number of characters of a key in messages."""
 _LISTED = 12
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """Requested properties of stored measurements; None leaves a property open.
-
-    Attributes:
-        system: Key of the system, or a prefix.
-        stack: Key of the stack, or a prefix.
-        backend: Name of the backend.
-        device: Its device.
-        threads: Threads; 0 means the most stored threads of a system, up to one per physical core, as in a run without
-            this option.
-        cache: Cache state: ``model``, ``hot``, ``cold``, or the name of one level.
-        dtype: Precision.
-    """
-
-    system: str | None = None
-    stack: str | None = None
-    backend: str | None = None
-    device: str | None = None
-    threads: int | None = None
-    cache: str | None = None
-    dtype: str | None = None
 
 
 class QueryFields(TypedDict, total=False):

@@ -15,9 +15,9 @@ from ...bricks.decomposition import Decomposition, Failed
 from ...bricks.graph.boundary import BOUNDARY
 from ...bricks.graph.footprint import CORE_LEVEL, REPEAT_LEVELS, REUSE_LEVELS, is_level, level_name, nearest_levels
 from ...bricks.reference import OVERHEAD, built_in_key
-from ...constructor.choice import COLD, MODEL, Choice, Cutting, MeasuredPlace, in_parallel, narrows
+from ...constructor.choice import COLD, MODEL, Choice, Query, in_parallel, narrows
 from ...constructor.coverage import missing_of
-from ...constructor.decomposition import Interventions, as_written, intervened, state_of
+from ...constructor.decomposition import Interventions, as_written, intervened, intervened_in, state_of
 from ...constructor.evidence import MOST_RIVALS, REACH, EstimateRequest, Evidence, Table, Twin, bricks_of, twin_of
 from ...constructor.measurements import BrickMeasurements
 from ...constructor.roofline import Ceilings, ceilings_of, networks_of
@@ -30,7 +30,7 @@ from ...errors import DlbricksError
 from ...generator.decomposition.cut import Cut
 from ...generator.decomposition.decompose import readable
 from ...generator.decomposition.executed import ExecutedGraphs
-from .query import Query, choose, executes_as_written, filter_of, stored_under, why_not_here
+from .query import choose, executes_as_written, filter_of, stored_under, why_not_here
 from .tasks import Tasks
 
 SINGLE = Cut(1)
@@ -96,11 +96,8 @@ def request_of(choice: Choice | None, store: Store, query: Query, cut: Cut) -> E
         query: Requested properties.
         cut: Settings of the decomposition.
     """
-    cutting = Cutting(cut.granularity, cut.graph, cut.overlap, cut.connected)
-    place = MeasuredPlace(
-        backend=query.backend, device=query.device, threads=query.threads, cache=query.cache, dtype=query.dtype
-    )
-    return EstimateRequest(cutting, place, Tasks(store, choice, query, cut))
+    place = Query(None, None, query.backend, query.device, query.threads, query.cache, query.dtype)
+    return EstimateRequest(cut, place, Tasks(store, choice, query, cut))
 
 
 def evidence_under(  # noqa: PLR0917
@@ -286,7 +283,7 @@ def _executed_graphs(models: Sequence[Decomposition], store: Store, choice: Choi
     """
     if choice is not None and executes_as_written(choice.stack):
         return {model.own.key: as_written(model.own) for model in models}
-    found = {model.own.key: intervened(model.executed) for model in models if model.executed is not None}
+    found = {model.own.key: intervened_in(model) for model in models if model.executed is not None}
     rest = [model for model in models if model.executed is None]
     reason = "nothing is stored" if choice is None else _why_not(choice)
     if rest and choice is not None and reason is None and not _at_levels(choice.conditions.cache):
@@ -295,7 +292,7 @@ def _executed_graphs(models: Sequence[Decomposition], store: Store, choice: Choi
         measured = _measured_keys(store, choice, states)
         if not any(keys.difference(known) for keys in measured):
             reason = "no brick of the executed graph is measured as the model is"
-    if reason is not None or choice is None:
+    if not rest or reason is not None or choice is None:
         return found | {model.own.key: Interventions(reason=reason or "") for model in rest}
     graphs = ExecutedGraphs(choice.stack.runtime, choice.conditions.threads)
     unfused = _any_unfused(rest, store, choice)

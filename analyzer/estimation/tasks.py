@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from ...bricks.graph.footprint import is_level
-from ...constructor.choice import MODEL, Choice
+from ...constructor.choice import MODEL, Choice, Query
 from ...constructor.remedies import Task, TaskKind
 from ...db import Stack, Store
 from ...db.values import NATIVE
@@ -16,7 +16,7 @@ from ...generator.backends.base import Backend
 from ...generator.backends.registry import get
 from ...generator.decomposition.cut import Cut
 from ...models import ModelSource
-from .query import Query, executes_as_written
+from .query import executes_as_written
 
 _DEFAULT_BACKEND = "onnxruntime"
 

@@ -9,82 +9,30 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
-from ...bricks.decomposition import Failed
+from ...bricks.decomposition import Failed, unforeseen
 from ...bricks.inference.shapes import ShapeOracle
-from ...constructor.choice import COLD, Choice, MeasuredPlace
+from ...constructor.choice import Choice, Query
 from ...constructor.construction import construct, failed
 from ...constructor.remedies import Task
 from ...constructor.result import Estimate
-from ...db import Conditions, Measurement, Store
+from ...db import Conditions, Store
 from ...db.values import NATIVE
 from ...errors import DlbricksError, MachineBusy, UsageError
 from ...generator.decomposition.cut import Cut
-from ...generator.decomposition.decompose import Model, decompose, source_of, unforeseen
+from ...generator.decomposition.decompose import Model, decompose, source_of
 from ...generator.machine.system import probe_system
 from ...generator.progress import Progress, ProgressCallback, Stage
 from ...tabular import Records, Row, Tabular
-from ..estimation.query import ChosenStack, Query, QueryFields, asked, chosen_stack, executes_as_written
+from ..estimation.query import ChosenStack, QueryFields, asked, chosen_stack, executes_as_written
 from ..estimation.reading import read_evidence, request_of
 from ..shell import shell_command, with_command
 from .analyses import quantisation, settings, slow_kernels, trials
 from .finding import BRICKS, LATENCY, Analysis, Finding, Idea, Joint, joint_of, with_tried_interval
 from .improve import rewrite_findings
 from .proof import LATE, Proving, Workbench
-from .subject import AnalysedModel, latency_of
-
-# Cold start: loading a model and its first run, compared with a run of the steady state.
-#
-# TrIMS (Dakkak et al., IEEE CLOUD 2019) asks this for one model in one process: if a model is loaded for every request,
-# loading is most of the latency. It is not a finding, since it saves nothing of a latency. Both times are stored with
-# the measurement of a whole model: one sample each, of the first process that loaded it. That process has imported the
-# runtime, and the file may have been read before, so that the first start of all takes longer. Memory that is touched
-# for the first time is not told apart from the work that kernels prepare.
-
-
-_NS_PER_MS = 1e6
-
-
-@dataclass(frozen=True, slots=True)
-class ColdStart:
-    """Loading a model and running it once.
-
-    Attributes:
-        load_ms: Until the runtime could run it.
-        first_run_ms: The first run after that.
-        latency_ms: A run of the steady state.
-    """
-
-    load_ms: float
-    first_run_ms: float
-    latency_ms: float
-
-    @property
-    def runs(self) -> float:
-        """How many runs of the steady state take as long as loading and the first run."""
-        return (self.load_ms + self.first_run_ms) / self.latency_ms
-
-    def record(self) -> dict[str, Any]:
-        """As a JSON object."""
-        return asdict(self) | {"runs": self.runs}
-
-
-def cold_start_of(measured: Measurement | None) -> ColdStart | None:
-    """Return the cold start of a whole model; None if it was not timed."""
-    if measured is None or measured.load_ns is None or measured.first_run_ns is None or measured.latency_ns <= 0:
-        return None
-    return ColdStart(*(ns / _NS_PER_MS for ns in (measured.load_ns, measured.first_run_ns, measured.latency_ns)))
-
-
-def cold_start_in(subject: AnalysedModel) -> ColdStart | None:
-    """Return the cold start in the latest measurement of a model; None if it was not timed."""
-    evidence = subject.estimate.evidence
-    stored = () if evidence is None else evidence.models.get(subject.graph.key, ())
-    warm = (measured for measured in stored if measured.conditions.cache != COLD)
-    found = [start for measured in warm if (start := cold_start_of(measured)) is not None]
-    return found[-1] if found else None
-
+from .subject import AnalysedModel, ColdStart, cold_start_in, latency_of
 
 # The analyses, in the order in which they are asked.
 
@@ -192,7 +140,7 @@ class ModelFindings:
 
     def record(self) -> Row:
         """As a JSON object."""
-        place = self.estimate.place if self.error is None else MeasuredPlace()
+        place = self.estimate.place if self.error is None else Query()
         return {
             "name": self.name,
             "latency_ms": self.latency_ms,

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
+from typing import Any
 
 from ...bricks.graph.graph import Layouts, ModelGraph
 from ...bricks.layer import UNMOVED, Cost, Layer
-from ...constructor.choice import Choice
+from ...constructor.choice import COLD, Choice
 from ...constructor.result import Estimate, SequenceLatency
-from ...db import Store
+from ...db import Measurement, Store
 from ...errors import UsageError
 from ...models import ModelSource
 
@@ -271,3 +272,55 @@ def weighted_quantile(values: Sequence[tuple[float, float]], share: float) -> fl
         if passed >= share * total:
             return value
     return None
+
+
+# Cold start: loading a model and its first run, compared with a run of the steady state.
+#
+# TrIMS (Dakkak et al., IEEE CLOUD 2019) asks this for one model in one process: if a model is loaded for every request,
+# loading is most of the latency. It is not a finding, since it saves nothing of a latency. Both times are stored with
+# the measurement of a whole model: one sample each, of the first process that loaded it. That process has imported the
+# runtime, and the file may have been read before, so that the first start of all takes longer. Memory that is touched
+# for the first time is not told apart from the work that kernels prepare.
+
+
+_NS_PER_MS = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class ColdStart:
+    """Loading a model and running it once.
+
+    Attributes:
+        load_ms: Until the runtime could run it.
+        first_run_ms: The first run after that.
+        latency_ms: A run of the steady state.
+    """
+
+    load_ms: float
+    first_run_ms: float
+    latency_ms: float
+
+    @property
+    def runs(self) -> float:
+        """How many runs of the steady state take as long as loading and the first run."""
+        return (self.load_ms + self.first_run_ms) / self.latency_ms
+
+    def record(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return asdict(self) | {"runs": self.runs}
+
+
+def cold_start_of(measured: Measurement | None) -> ColdStart | None:
+    """Return the cold start of a whole model; None if it was not timed."""
+    if measured is None or measured.load_ns is None or measured.first_run_ns is None or measured.latency_ns <= 0:
+        return None
+    return ColdStart(*(ns / _NS_PER_MS for ns in (measured.load_ns, measured.first_run_ns, measured.latency_ns)))
+
+
+def cold_start_in(subject: AnalysedModel) -> ColdStart | None:
+    """Return the cold start in the latest measurement of a model; None if it was not timed."""
+    evidence = subject.estimate.evidence
+    stored = () if evidence is None else evidence.models.get(subject.graph.key, ())
+    warm = (measured for measured in stored if measured.conditions.cache != COLD)
+    found = [start for measured in warm if (start := cold_start_of(measured)) is not None]
+    return found[-1] if found else None

@@ -18,13 +18,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ...constructor.choice import COLD, MODEL
+from ...constructor.choice import COLD, MODEL, Query
 from ...db import Measurement, Run, Stack, Store, Subject
 from ...db.queries import Filter
 from ...db.values import Runtime
 from ...tabular import Row
 from ..comparison.difference import Difference, difference, two_sided
-from ..estimation.query import Query, matching
+from ..estimation.query import matching
 
 # The runs of a model in one place, in the order in which they were made.
 

@@ -18,7 +18,7 @@ from typing import Unpack
 from ...bricks.decomposition import Decomposition, Failed
 from ...bricks.inference.shapes import ShapeOracle
 from ...bricks.reference import CHAIN, OVERHEAD, built_in_key
-from ...constructor.choice import COLD
+from ...constructor.choice import COLD, Query
 from ...db import Measurement, Run, Stack, Store, Subject
 from ...db.samples.statistics import Baseline
 from ...db.values import Visit, earlier_version
@@ -26,7 +26,7 @@ from ...generator.decomposition.cut import Cut
 from ...models import ModelSource
 from ..comparison.difference import Difference, Levels, check_minimum_effect
 from ..comparison.results import brick_of, decomposed, unique_bricks
-from ..estimation.query import Query, QueryFields, asked
+from ..estimation.query import QueryFields, asked
 from .changes import (
     FEWEST,
     MINIMUM_EFFECT,

@@ -20,6 +20,7 @@ import msgspec
 
 from ...bricks.reference import OVERHEAD, built_in_key
 from ...bricks.suite.suite import Suite
+from ...constructor.choice import Query
 from ...constructor.uncertainty.interval import Uncertainty
 from ...db import Measurement, Run, Stack, Store, Subject
 from ...db.exporting import PUBLIC_STATE, public_values
@@ -30,7 +31,7 @@ from ...errors import AmbiguousQuery, UsageError
 from ...generator.measurement.settings import MeasurementFields, MeasurementSettings
 from ...generator.measurement.start import SOFTWARE
 from ...tabular import Row
-from ..estimation.query import Query, QueryFields, asked
+from ..estimation.query import QueryFields, asked
 from .parts import (
     Data,
     Log,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, singledispatch
 from pathlib import Path
@@ -17,6 +16,7 @@ from ..comparison.compare import Comparison, ModelComparison
 from ..estimation.estimates import Estimates
 from ..history.result import History, ModelHistory
 from .causes import rows_of
+from .page.overview import similarity_matrix
 from .plots.accuracy import estimate_beside_measured
 from .plots.figure import save
 from .plots.forest import Rival, forest
@@ -32,27 +32,6 @@ if TYPE_CHECKING:
 
 
 # The similarity of two models (DLBricks, section 2.2).
-
-
-def jaccard(first: AbstractSet[str], second: AbstractSet[str]) -> float:
-    """Return ``|A & B| / |A | B|``; 1 for two empty sets.
-
-    Args:
-        first: Unique layer or brick keys of a model.
-        second: Unique keys of another model.
-    """
-    union = len(first | second)
-    return len(first & second) / union if union else 1.0
-
-
-def similarity_matrix(models: Sequence[Iterable[str]]) -> list[list[float]]:
-    """Return the Jaccard similarity of every pair of models: symmetric, with 1 on the diagonal.
-
-    Args:
-        models: Layer or brick keys of each model; repetitions do not count.
-    """
-    unique = [frozenset(keys) for keys in models]
-    return [[jaccard(first, second) for second in unique] for first in unique]
 
 
 _MOST_BRICKS = 25

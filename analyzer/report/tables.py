@@ -13,10 +13,11 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self
 
 from ...tabular import Field, Records, Row, finite, flattened
-from .units import cut, duration, half_of, listed, margin, milliseconds, percent, quantity, short, size
+from .units import counted, cut, duration, half_of, listed, margin, milliseconds, percent, quantity, short, size
 
 if TYPE_CHECKING:
-    from ...constructor.result import Form
+    from ...bricks.graph.control import ControlFlow
+    from ...constructor.result import Form, Framing
 
 
 WIDTH = 100
@@ -368,3 +369,61 @@ def _shape(word: str) -> str:
 
 def _kernel(name: str) -> str:
     return cut(name.removeprefix("com.microsoft."), _LONGEST)
+
+
+# What dynamic dimensions were bound to, and which course control flow takes, as lines below a table.
+
+
+_MODELS = 4
+"""Models that a line names, before it counts them."""
+
+_LINES = 5
+"""Different bindings that a summary lists."""
+
+
+def values_of(bound: Mapping[str, int]) -> str:
+    """Dimensions and their values: ``batch=1 past_sequence_length=127``."""
+    return " ".join(f"{name}={size}" for name, size in bound.items())
+
+
+def dimension_lines(models: Iterable[tuple[str, Mapping[str, int]]]) -> list[str]:
+    """Return one line per set of dimensions, with its models; nothing for static shapes."""
+    alike: dict[str, list[str]] = {}
+    for name, bound in models:
+        if bound:
+            alike.setdefault(values_of(bound), []).append(name)
+    lines = [f"dimensions: {values} ({listed(names, _MODELS)})" for values, names in alike.items()]
+    return at_most(lines, _LINES, of=" sets of dimensions", indent="")
+
+
+def control_lines(
+    models: Iterable[tuple[str, Sequence[ControlFlow]]], framing: Iterable[Sequence[Framing]] = ()
+) -> list[str]:
+    """Return one line per control-flow operator: its course, the source of this knowledge, the result.
+
+    Args:
+        models: Name and control flow of each model.
+        framing: Time of each operator outside its body, model by model; may be empty.
+    """
+    known = iter(framing)
+    lines = []
+    for name, control in models:
+        own = next(known, ()) or (None,) * len(control)
+        lines += [f"{name}: {_told(flow)}{_taking(one)}" for flow, one in zip(control, own, strict=True)]
+    return at_most(lines, _LINES, of=" of control flow", indent="")
+
+
+def _taking(own: Framing | None) -> str:
+    """Write the measured time of a control-flow operator outside its body."""
+    if own is None or (own.own_ms is None and own.moved_ms is None):
+        return ""
+    parts = (("beyond its body", own.own_ms), ("slices and stacks", own.moved_ms))
+    return "".join(f"; {words} {milliseconds(ms)} ms" for words, ms in parts if ms is not None)
+
+
+def _told(flow: ControlFlow) -> str:
+    course = flow.course if flow.op_type == "If" else counted(int(flow.course), "iteration") if flow.course else ""
+    words = [f"{flow.op_type} {flow.name}", *([course] if course else []), str(flow.how)]
+    times = f" {flow.times} times" if flow.times > 1 else ""
+    became = f", written out as {counted(flow.layers, 'layer')}" if flow.layers else ", one layer"
+    return f"{' '.join(words)}{times}{became}{f': {flow.reason}' if flow.reason else ''}"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...bricks.layer import Cutting
 from ...bricks.suite.suite import GRAPHS
-from ...db.values import DEFAULT_RUNTIME, Runtime, RuntimeFields, Stack, runtime_from
+from ...db.values import DEFAULT_RUNTIME, Runtime, RuntimeFields, Stack, System, runtime_from
 from ...errors import UsageError
+from ..machine.system import probe_system
 
 
 class CutFields(RuntimeFields, total=False):
@@ -21,24 +24,14 @@ class CutFields(RuntimeFields, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """How models are cut into sequences.
+class Cut(Cutting):
+    """How models are cut into sequences, with the runtime of executed graphs.
 
     Attributes:
-        granularity: G, the maximum number of layers in a sequence; for a fused cut, of units.
-        overlap: Sequences begin at every layer (stride 1), which gives compositions a choice.
-        connected: Accept weakly connected sequences as well as paths.
-        graph: The graph that is cut. ``source``: the model unchanged. ``runtime``: the graph that a runtime executes
-            for it; the bricks belong to that runtime and this machine. ``fused``: the model, cut along the fusions of
-            a runtime.
         runtime: The runtime of executed graphs and fusions.
         threads: Its threads; 0: all physical cores.
     """
 
-    granularity: int
-    overlap: bool = False
-    connected: bool = False
-    graph: str = "source"
     runtime: Runtime = DEFAULT_RUNTIME
     threads: int = 1
 
@@ -66,16 +59,25 @@ class Cut:
         made.check()
         return made
 
+    def salt(self) -> str:
+        """Return what binds executed graphs of this cut to their stack and instruction set.
+
+        Raises:
+            BackendUnavailable: The runtime is unknown or not installed.
+            UsageError: An option is wrong.
+        """
+        from ..backends.registry import get  # the source's graph needs no backend
+
+        return runtime_salt(get(self.runtime.backend).stack(self.runtime.device, dict(self.runtime.options)))
+
     def bound_to(self) -> str | None:
         """Return the owner of this cut's bricks: stack and instruction set for executed graphs, else None."""
         if self.graph != "runtime":
             return None
         from ..backends.registry import get, require_available  # the source's graph needs no backend
-        from .executed import instruction_set, runtime_salt
 
-        backend = get(self.runtime.backend)
-        require_available(backend, self.runtime.backend, self.runtime.device)
-        return runtime_salt(backend.stack(self.runtime.device, dict(self.runtime.options)), instruction_set())
+        require_available(get(self.runtime.backend), self.runtime.backend, self.runtime.device)
+        return self.salt()
 
 
 def cut_from(settings: Cut | None, fields: CutFields) -> Cut:
@@ -96,3 +98,24 @@ def cut_from(settings: Cut | None, fields: CutFields) -> Cut:
         settings = Cut(**own, runtime=runtime_from(fields))
     settings.check()
     return settings
+
+
+_DIGITS = 12
+
+
+def instruction_set(system: System | None = None) -> str:
+    """Return the instruction sets by which runtimes choose kernels and layouts, as one short word.
+
+    Args:
+        system: The machine; default this one.
+
+    Returns:
+        The architecture, and a digest of the instruction sets: equal on machines with equal sets.
+    """
+    found = system or probe_system()
+    return f"{found.architecture}-{hashlib.sha256(' '.join(found.isa).encode()).hexdigest()[:_DIGITS]}"
+
+
+def runtime_salt(stack: Stack, isa: str | None = None) -> str:
+    """Return the salt that binds the keys of an executed graph to its stack and instruction set; default this one."""
+    return f"runtime:{stack.key}:{isa or instruction_set()}"

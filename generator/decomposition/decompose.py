@@ -2,103 +2,23 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from functools import partial
-from multiprocessing import get_context
-from pathlib import Path
-from types import TracebackType
-from typing import Self, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
-import onnx
-
-from ...bricks.cutting.fused import fused_sequences, fused_units
-from ...bricks.cutting.sequences import sequences, windows
-from ...bricks.decomposition import Decomposition, Failed, footprint_class
-from ...bricks.graph.graph import ExecutedModel, ModelGraph, build_graph
-from ...bricks.inference.shapes import ShapeOracle
-from ...bricks.layer import ELEMENT_BITS, TensorType
-from ...db.values import Runtime
-from ...errors import BackendError, DlbricksError, WorkerError
+from ...bricks.decomposition import Decomposition, Failed
 from ...models import ModelSource, require_known
-from ...models.subgraphs import all_graphs, all_nodes
-from ..backends.custom_ops import adopt, asked, files_of
 from ..progress import Progress, ProgressCallback, Stage
-from ..worker.client import Workers, start_worker
-from ..worker.messages import NetworkFile, Place
-from ..worker.serving import confine
 from .cut import Cut
-from .executed import ExecutedGraphs, require_parts
+from .keeping import kept_decomposition
 
-# The shape oracle: one execution in a worker finds the types that inference does not.
-
-
-_MEMORY_BYTES = 8 << 30
-_RUNTIME = "onnxruntime"
-"""The runtime that loads the user's custom operators."""
-
-
-class WorkerOracle(Workers[Place]):
-    """A ``ShapeOracle`` that executes a model once, with seeded weights and inputs, in a worker.
-
-    The worker starts with the first question and ends with the context. If a model cannot be executed, or ends its
-    worker, its shapes stay unknown: ``problems`` has the reason, and the layers are reported as skipped.
-
-    Args:
-        backend: Name of the runtime.
-        memory_bytes: Limit of the worker.
-        timeout_s: Limit of one execution, loading included.
-    """
-
-    def __init__(self, *, backend: str = _RUNTIME, memory_bytes: int = _MEMORY_BYTES, timeout_s: float = 60.0) -> None:
-        super().__init__(partial(start_worker, memory_bytes=memory_bytes))
-        self._place = Place(Runtime.of(backend, options=asked() if backend == _RUNTIME else None))
-        self._timeout_s = timeout_s
-        self.problems: list[str] = []
-
-    def __call__(self, model: onnx.ModelProto, names: Sequence[str]) -> Mapping[str, TensorType]:
-        """Return types of the named values, without values that could not be found or that nothing needs."""
-        names = _worth_running(model.graph, names)
-        if not names:
-            return {}
-        with tempfile.TemporaryDirectory(prefix="dlbricks-oracle-") as folder:
-            path = Path(folder) / "model.onnx"
-            path.write_bytes(model.SerializeToString())
-            try:
-                file = NetworkFile(path=str(path), synthetic=True)
-                found = self.at(self._place).types(file, names, timeout_s=self._timeout_s)
-            except (BackendError, WorkerError) as error:
-                self.problems.append(str(error))
-                return {}
-        return {
-            name: TensorType(dtype, tuple(shape)) for name, (dtype, shape) in found.items() if dtype in ELEMENT_BITS
-        }
-
-
-def _worth_running(graph: onnx.GraphProto, names: Sequence[str]) -> list[str]:
-    """Return the names without optional outputs that nothing reads, for example masks of Dropout."""
-    read = {value.name for inner in all_graphs(graph) for value in inner.output}
-    read.update(name for node in all_nodes(graph.node) for name in node.input)
-    idle = {
-        output
-        for node in graph.node
-        if any(output in read for output in node.output)
-        for output in node.output
-        if output not in read
-    }
-    return [name for name in names if name not in idle]
-
+if TYPE_CHECKING:
+    from ...bricks.inference.shapes import ShapeOracle
 
 T = TypeVar("T")
 
 Model = ModelSource | Decomposition | Failed
 """A model, or the result of decomposing it."""
-
-_MOST_TEXT = 300
-"""Characters of an unforeseen exception's text; some quote whole graphs."""
 
 
 def source_of(model: Model) -> ModelSource:
@@ -142,162 +62,21 @@ def decompose(
     return [found[place] for place in range(len(models))]
 
 
-class Decomposer:
-    """Cuts models one after the other; keeps its workers between models.
-
-    Args:
-        cut: How to cut.
-        oracle: Finds shapes that inference does not; None: a worker that starts when it is needed.
-    """
-
-    def __init__(self, cut: Cut, *, oracle: ShapeOracle | None = None) -> None:
-        self._cut = cut
-        self._own_oracle = WorkerOracle()
-        self._oracle = oracle or self._own_oracle
-        self.executed = ExecutedGraphs(cut.runtime, cut.threads)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._own_oracle.__exit__(kind, error, trace)
-        self.executed.__exit__(kind, error, trace)
-
-    def __call__(self, source: ModelSource) -> Decomposition:
-        """Read a model and cut it.
-
-        Raises:
-            DlbricksError: The model cannot be read or bound, or the runtime cannot report the graph that it executes.
-        """
-        if self._cut.graph == "runtime":
-            require_parts(self._cut.runtime.backend)
-        skeleton = source.skeleton()
-        own = build_graph(skeleton, oracle=self._oracle)
-        if self._cut.graph == "source":
-            return _cut_up(source, self._cut, own)
-        return _cut_up(source, self._cut, own, self.executed.of(source, skeleton, own, self._oracle))
-
-    def attempt(self, source: ModelSource) -> Decomposition | Failed:
-        """Cut a model, or return why it cannot be cut."""
-        return attempt(source, self)
-
-
-def attempt(source: ModelSource, do: Callable[[ModelSource], T]) -> T | Failed:
-    """Apply a function to a model, or return why it failed: the other models of a batch go on.
-
-    A model is untrusted and may break an assumption that nobody knew of. That is our mistake, to be reported.
-    """
-    try:
-        return do(source)
-    except DlbricksError as error:
-        return Failed(source, str(error))
-    except Exception as error:  # noqa: BLE001  # the boundary of one model
-        return Failed(source, unforeseen(source.name, error))
-
-
-def _cut_up(source: ModelSource, cut: Cut, own: ModelGraph, executed: ExecutedModel | None = None) -> Decomposition:
-    graph, units = own, None
-    width = {"overlap": cut.overlap, "connected": cut.connected}
-    if executed is not None:
-        own = executed.source
-        graph = executed.graph if cut.graph == "runtime" else own
-    if executed is not None and cut.graph == "fused":
-        parts, units = fused_sequences(executed, cut.granularity, **width), fused_units(executed).groups
-    else:
-        parts = sequences(graph, cut.granularity, **width)
-    rivals = cut.granularity > 1 and cut.graph != "fused"  # windows would cut through fusions
-    return Decomposition(
-        source=source,
-        own=own,
-        graph=graph,
-        sequences=tuple(parts),
-        units=tuple(tuple(unit) for unit in units) if units is not None else tuple((index,) for index in graph.live),
-        footprint_class=footprint_class(graph),
-        windows=tuple(windows(graph, cut.granularity, connected=cut.connected)) if rivals else (),
-        executed=executed,
-    )
-
-
-def unforeseen(name: str, error: Exception, done: str = "decomposed") -> str:
-    """Return the text for an exception that no code path was written for.
-
-    Args:
-        name: The subject of the sentence, for example the model's name.
-        error: The exception.
-        done: The step that failed, as a participle.
-    """
-    text = " ".join(str(error).split())[:_MOST_TEXT]
-    kind = type(error).__name__
-    return f"{name} could not be {done}: {kind}{f': {text}' if text else ''}; please report this with the model"
-
-
 def _decomposed(
     models: Mapping[int, ModelSource], cut: Cut, oracle: ShapeOracle | None, jobs: int
 ) -> Iterator[tuple[int, Decomposition | Failed]]:
-    """Yield place and result of each model as it finishes."""
-    if jobs == 1 or len(models) < 2:
-        with Decomposer(cut, oracle=oracle) as decomposer:
-            for place, source in models.items():
-                yield place, decomposer.attempt(source)
-        return
-    left = dict(models)
-    try:
-        yield from _in_pool(left, cut, min(jobs, len(left)))
-    except BrokenProcessPool:
-        # An unknown model ended its process. Each remaining model therefore gets a separate process, which
-        # identifies the culprit.
-        for position, source in list(left.items()):
-            try:
-                yield from _in_pool({position: source}, cut, 1)
-            except BrokenProcessPool:
-                yield position, Failed(source, f"model {source.name} ended the process that read it")
+    """Yield place and result of each model: first the kept ones, then others as they finish."""
+    left = {}
+    for place, source in models.items():
+        kept = kept_decomposition(source, cut) if oracle is None else None
+        if kept is None:
+            left[place] = source
+        else:
+            yield place, kept
+    if left:
+        from .decomposer import decomposed  # most models are kept
 
-
-def _begin(libraries: Mapping[str, str]) -> None:
-    """Set up a process of the pool."""
-    confine()
-    adopt(libraries)
-
-
-def _attempt(source: ModelSource, cut: Cut) -> Decomposition | Failed:
-    """Cut a model in a process of the pool."""
-    with Decomposer(cut) as decomposer:
-        return decomposer.attempt(source)
-
-
-def _in_pool(left: dict[int, ModelSource], cut: Cut, jobs: int) -> Iterator[tuple[int, Decomposition | Failed]]:
-    """Decompose in parallel, and remove each finished model from ``left``.
-
-    Raises:
-        BrokenProcessPool: A process died; the models still in ``left`` are undone.
-    """
-    # A fork server, not fork: this process may have threads. Its processes inherit what it has imported.
-    context = get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(files_of(asked()),))
-    broken: BrokenProcessPool | None = None
-    try:
-        futures: dict[Future[Decomposition | Failed], int] = {
-            pool.submit(_attempt, source, cut): position for position, source in left.items()
-        }
-        for future in as_completed(futures):
-            position = futures[future]
-            try:
-                result = future.result()
-            except BrokenProcessPool as error:
-                broken = error  # keep the results of the other models
-                continue
-            except Exception as error:  # noqa: BLE001
-                # The boundary of ``attempt`` again, for errors after it: a result that cannot be pickled.
-                result = Failed(left[position], unforeseen(left[position].name, error))
-            del left[position]
-            yield position, result
-    finally:
-        pool.shutdown(cancel_futures=True)
-    if broken is not None:
-        raise broken
+        yield from decomposed(left, cut, oracle, jobs)
 
 
 def readable(found: Sequence[Decomposition | Failed]) -> list[Decomposition]:

@@ -23,7 +23,7 @@ from ...bricks.graph.expansion import Expansion, ExpansionStep
 from ...bricks.graph.graph import ExecutedModel, ModelGraph, build_graph
 from ...bricks.inference.shapes import ShapeOracle
 from ...bricks.layer import DEQUANTIZE, QUANTIZE, Layer, LayerState, Role
-from ...db.values import Runtime, Stack, System, content_key
+from ...db.values import Runtime, Stack, content_key
 from ...errors import DlbricksError, UsageError
 from ...models import ModelSource
 from ...models.cache import keep, kept
@@ -35,11 +35,11 @@ from ..backends.base import MADE_OF, OptimiserTraits, node_name
 from ..backends.custom_ops import asked
 from ..backends.registry import get, optimiser_of
 from ..machine.cores import physical_cores
-from ..machine.system import probe_system
 from ..network.network import read_network
 from ..worker.client import Timeouts, Workers, file_of, start_worker
 from ..worker.execution.extraction import EXECUTED, stage_files
 from ..worker.messages import Place
+from .cut import instruction_set, runtime_salt
 from .origins import GraphOperator, composed, match, sharing
 
 # Origins by name: which layers became which node, if a runtime states the source values of each node.
@@ -208,27 +208,8 @@ _KEPT = "executed"
 _FORMAT = 1
 """Version of the files that workers write; increase it when they change."""
 
-_DIGITS = 12
 _UNCHANGED = frozenset({"Cast", "Expand", "Flatten", "Reshape", "Slice", "Squeeze", "Tile", "Unsqueeze"})
 """Operators that return their input unchanged if input and output have the same type."""
-
-
-def instruction_set(system: System | None = None) -> str:
-    """Return the instruction sets by which runtimes choose kernels and layouts, as one short word.
-
-    Args:
-        system: The machine; default this one.
-
-    Returns:
-        The architecture, and a digest of the instruction sets: equal on machines with equal sets.
-    """
-    found = system or probe_system()
-    return f"{found.architecture}-{hashlib.sha256(' '.join(found.isa).encode()).hexdigest()[:_DIGITS]}"
-
-
-def runtime_salt(stack: Stack, isa: str) -> str:
-    """Return the salt that binds the keys of an executed graph to its stack and instruction set."""
-    return f"runtime:{stack.key}:{isa}"
 
 
 class ExecutedGraphs(Workers[Place]):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Unpack
 
 from ...bricks.cutting.fused import fused_units
-from ...bricks.decomposition import Decomposition, Failed
+from ...bricks.decomposition import Decomposition, Failed, attempt
 from ...bricks.features import keep_features
 from ...bricks.graph.boundary import boundary_variants
 from ...bricks.graph.control import ControlFlow
@@ -27,7 +27,7 @@ from ...models import ModelSource, require_known
 from ...tabular import Records, Tabular
 from ..progress import ProgressCallback
 from .cut import Cut, CutFields, cut_from
-from .decompose import Model, attempt, decompose
+from .decompose import Model, decompose
 
 _TOTALS = ("granularity", "layers", "folded", "sequences", "unique", "decoys", "wall_s")
 """Fields of a ``GenerateReport`` that JSON repeats unchanged."""

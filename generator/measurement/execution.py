@@ -29,9 +29,9 @@ from ...models.runnable import Runnable
 from ...tabular import Tabular
 from ..backends.base import Algorithm, Backend
 from ..backends.registry import get, require_available
-from ..decomposition.cut import Cut
+from ..decomposition.cut import Cut, instruction_set, runtime_salt
 from ..decomposition.decompose import Model, decompose
-from ..decomposition.executed import ExecutedGraphs, instruction_set, runtime_salt
+from ..decomposition.executed import ExecutedGraphs
 from ..machine.lock import machine_lock
 from ..machine.nvml import gpu_state
 from ..machine.system import probe_system

@@ -11,7 +11,8 @@ import pytest
 from dlbricks.bricks.cutting.sequences import sequences
 from dlbricks.bricks.decomposition import Decomposition
 from dlbricks.bricks.graph.graph import ModelGraph
-from dlbricks.constructor.choice import Cutting, MeasuredPlace
+from dlbricks.bricks.layer import Cutting
+from dlbricks.constructor.choice import Query
 from dlbricks.constructor.curve import Interpolation
 from dlbricks.constructor.decomposition import Interventions
 from dlbricks.constructor.evidence import EstimateRequest, Evidence
@@ -68,7 +69,7 @@ def read(wanted: Sized, others: Iterable[Sized], known: BrickMeasurements) -> Ev
     """What is known with what was read, of the bricks of all sizes alike."""
     sizes = [*others]
     bricks = {(size.model.own.key, ""): known for size in (wanted, *sizes)}
-    request = EstimateRequest(Cutting(1), MeasuredPlace(), None)  # type: ignore[arg-type]  # nothing asks for remedies
+    request = EstimateRequest(Cutting(1), Query(), None)  # type: ignore[arg-type]  # nothing asks for remedies
     return read_between(
         wanted, sizes, "seq", Evidence(request, bricks=bricks, uncertainty=Uncertainty(known.members(), {}))
     )

@@ -13,7 +13,7 @@ STACKS = table_of(StackRow)
 @pytest.fixture(params=["own word", "no word"])
 def store(request, home, tmp_path, monkeypatch):
     if request.param == "no word":  # a database that SQLAlchemy knows no such statement of
-        monkeypatch.setattr(identity, "_INSERTS", {})
+        monkeypatch.setattr(identity, "_ON_CONFLICT", frozenset())
     with Store.open(home(tmp_path / "a.db")) as opened:
         yield opened
 

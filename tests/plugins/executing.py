@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from dlbricks.bricks.graph.graph import ExecutedModel, build_graph
 from dlbricks.db.values import Runtime
-from dlbricks.generator.decomposition.decompose import WorkerOracle
+from dlbricks.generator.decomposition.decomposer import WorkerOracle
 from dlbricks.generator.decomposition.executed import ExecutedGraphs
 from dlbricks.generator.worker.client import Worker
 from dlbricks.generator.worker.messages import Place

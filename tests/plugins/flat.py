@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from dlbricks.analyzer.estimation.estimates import FIELDS
-from dlbricks.constructor.choice import Cutting
+from dlbricks.bricks.layer import Cutting
 from dlbricks.constructor.result import Estimate, EstimatedModel
 from dlbricks.models import ModelSource
 

@@ -14,7 +14,7 @@ from ....constructor.uncertainty.calibration import NORMAL
 from ....db import Measurement, Stack, Store, Subject
 from ....errors import DlbricksError
 from ....generator.backends.base import TF32
-from ....generator.decomposition.decompose import WorkerOracle
+from ....generator.decomposition.decomposer import WorkerOracle
 from ....models import ModelSource
 from ...comparison.sides import Timeline, visited_in_turn
 from ...estimation.query import stored_under

@@ -12,9 +12,19 @@ from ...shell import with_command
 from ..causes import advised_for, written
 from ..roofs import roofline_lines
 from ..sweeping import sweep_lines
-from ..tables import MOST, Answer, at_most, form_cells, form_columns, table_lines, unlisted
+from ..tables import (
+    MOST,
+    Answer,
+    at_most,
+    control_lines,
+    dimension_lines,
+    form_cells,
+    form_columns,
+    table_lines,
+    unlisted,
+    values_of,
+)
 from ..units import counted, listed, milliseconds, percent, ratio_within, short
-from .generation import control_lines, dimension_lines, values_of
 
 if TYPE_CHECKING:
     from ....constructor.curve import Interpolation

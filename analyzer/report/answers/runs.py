@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, TypeVar
 from ....generator.measurement.measure import MeasureReport, measure_records
 from ....generator.measurement.run import RunReport, run_records
 from ....tabular import Field, Row
-from ..tables import Answer
+from ..tables import Answer, dimension_lines
 from ..units import counted, duration, milliseconds, percent, short
-from .generation import dimension_lines
 
 if TYPE_CHECKING:
     from ....generator.measurement.data_effects import DataLayer

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ....db import Stack, System
-from ...findings.analyze import cold_start_of
+from ...findings.subject import cold_start_of
 from ..section import Section
 from ..units import counted, half_of, inferences, milliseconds, percent, ratio, ratio_within, size, within
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
-from ..drawing import similarity_matrix
 from ..section import LayerRow, Section
 from ..units import half_of
 from .payload import clipped
@@ -217,3 +217,24 @@ def _bricks(sections: Sequence[Section], rows: Mapping[str, Sequence[LayerRow]])
         }
         for key in ranked
     ]
+
+
+def jaccard(first: AbstractSet[str], second: AbstractSet[str]) -> float:
+    """Return ``|A & B| / |A | B|``; 1 for two empty sets.
+
+    Args:
+        first: Unique layer or brick keys of a model.
+        second: Unique keys of another model.
+    """
+    union = len(first | second)
+    return len(first & second) / union if union else 1.0
+
+
+def similarity_matrix(models: Sequence[Iterable[str]]) -> list[list[float]]:
+    """Return the Jaccard similarity of every pair of models: symmetric, with 1 on the diagonal.
+
+    Args:
+        models: Layer or brick keys of each model; repetitions do not count.
+    """
+    unique = [frozenset(keys) for keys in models]
+    return [[jaccard(first, second) for second in unique] for first in unique]

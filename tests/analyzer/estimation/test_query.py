@@ -3,10 +3,10 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from dlbricks.analyzer.estimation.query import Query, QueryFields, asked, choose
+from dlbricks.analyzer.estimation.query import QueryFields, asked, choose
 from dlbricks.analyzer.estimation.reading import find_ceilings
 from dlbricks.bricks.reference import COPY, GEMM, OVERHEAD, STREAM, built_in_key
-from dlbricks.constructor.choice import Choice
+from dlbricks.constructor.choice import Choice, Query
 from dlbricks.constructor.evidence import ends_in_view
 from dlbricks.constructor.roofline import Ceilings
 from dlbricks.db import Conditions, Stack, Subject, System

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from dlbricks.analyzer.estimation.query import Query
 from dlbricks.analyzer.estimation.tasks import Tasks, default_options
-from dlbricks.constructor.choice import Choice
+from dlbricks.constructor.choice import Choice, Query
 from dlbricks.constructor.remedies import Task, TaskKind
 from dlbricks.db import Conditions, Stack
 from dlbricks.generator.backends.registry import get, names

@@ -6,11 +6,11 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from dlbricks.analyzer.estimation.query import Query
 from dlbricks.analyzer.estimation.reading import read_evidence
 from dlbricks.analyzer.findings.subject import AnalysedModel
 from dlbricks.bricks.cutting.sequences import sequences
 from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.constructor.choice import Query
 from dlbricks.constructor.construction import construct
 from dlbricks.generator.decomposition.cut import Cut
 from dlbricks.generator.decomposition.decompose import decompose

@@ -8,8 +8,8 @@ import onnx
 import onnx.parser
 import pytest
 from dlbricks.analyzer.findings.analyses import settings, slow_kernels, trials
-from dlbricks.analyzer.findings.analyze import analyze, cold_start_in
-from dlbricks.analyzer.findings.subject import is_depthwise
+from dlbricks.analyzer.findings.analyze import analyze
+from dlbricks.analyzer.findings.subject import cold_start_in, is_depthwise
 from dlbricks.bricks.graph.graph import build_graph
 from dlbricks.db import Conditions
 

@@ -12,7 +12,6 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from dlbricks.analyzer.estimation.query import Query
 from dlbricks.analyzer.estimation.reading import read_evidence
 from dlbricks.analyzer.findings import analyze as analysing
 from dlbricks.analyzer.findings import proof as proving
@@ -21,7 +20,7 @@ from dlbricks.analyzer.findings.finding import Analysis, Finding, Idea, Remedy
 from dlbricks.analyzer.findings.proof import LATE, Proving, Workbench, proof_of
 from dlbricks.analyzer.findings.subject import AnalysedModel
 from dlbricks.bricks.suite.suite import Suite
-from dlbricks.constructor.choice import Choice
+from dlbricks.constructor.choice import Choice, Query
 from dlbricks.constructor.construction import construct
 from dlbricks.db import Conditions, Store
 from dlbricks.db.samples.statistics import MIN_SAMPLES

@@ -22,7 +22,7 @@ from dlbricks.db.values import DATA, INNER
 from dlbricks.errors import AmbiguousQuery
 from dlbricks.generator.backends.registry import get
 from dlbricks.generator.decomposition.cut import Cut
-from dlbricks.generator.decomposition.decompose import Decomposer
+from dlbricks.generator.decomposition.decomposer import Decomposer
 from dlbricks.generator.machine.system import probe_system
 from dlbricks.generator.worker.client import Worker
 from dlbricks.models import find_models

@@ -18,9 +18,8 @@ from dlbricks.bricks.suite.brick import build_brick, load_brick
 from dlbricks.db.values import Runtime
 from dlbricks.errors import BrokenModel, TamperedBrick, UsageError
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
-from dlbricks.generator.decomposition.cut import Cut
-from dlbricks.generator.decomposition.decompose import Decomposer
-from dlbricks.generator.decomposition.executed import instruction_set, runtime_salt
+from dlbricks.generator.decomposition.cut import Cut, instruction_set, runtime_salt
+from dlbricks.generator.decomposition.decomposer import Decomposer
 from dlbricks.generator.network.network import synthetic_network
 from dlbricks.generator.worker.client import Worker
 from dlbricks.generator.worker.execution.extraction import EXECUTED, stage_files

@@ -11,7 +11,7 @@ from dlbricks.db.values import Runtime
 from dlbricks.errors import UsageError
 from dlbricks.generator.backends.registry import get
 from dlbricks.generator.decomposition.cut import Cut
-from dlbricks.generator.decomposition.decompose import Decomposer
+from dlbricks.generator.decomposition.decomposer import Decomposer
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.measurement.run import run
 from dlbricks.generator.network.network import read_network

@@ -14,7 +14,7 @@ import onnx
 import pytest
 from dlbricks.bricks.suite.suite import Suite
 from dlbricks.errors import SuiteError, UsageError
-from dlbricks.generator.decomposition import decompose as decomposing
+from dlbricks.generator.decomposition import decomposer as decomposing
 from dlbricks.generator.decomposition.cut import Cut
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.models import find_models
@@ -167,7 +167,7 @@ def test_a_model_that_ends_its_process_is_named(tmp_path, small_models, monkeypa
     """Inference is C++: what it does to its process on hostile input is not ours to choose."""
     (tmp_path / "sitecustomize.py").write_text(
         "import os\n"
-        "from dlbricks.generator.decomposition import decompose as cutter\n"
+        "from dlbricks.generator.decomposition import decomposer as cutter\n"
         "real = cutter.build_graph\n"
         "def build_graph(skeleton, **options):\n"
         "    if skeleton.path is not None and skeleton.path.name == 'deadly.onnx':\n"
@@ -192,7 +192,7 @@ def test_a_model_that_ends_its_process_is_named(tmp_path, small_models, monkeypa
         capture_output=True,
         text=True,
         check=True,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        env={**os.environ, "PYTHONPATH": str(tmp_path), "DLBRICKS_CACHE": str(tmp_path / "cache")},
     )
 
     errors = eval(answer.stdout)
@@ -201,6 +201,7 @@ def test_a_model_that_ends_its_process_is_named(tmp_path, small_models, monkeypa
 
 
 def test_an_unforeseen_exception_costs_only_its_model(small_models, tmp_path, monkeypatch):
+    monkeypatch.setenv("DLBRICKS_CACHE", str(tmp_path / "cache"))
     real, calls = decomposing.sequences, []
 
     def sequences(*arguments, **options):
@@ -218,6 +219,8 @@ def test_an_unforeseen_exception_costs_only_its_model(small_models, tmp_path, mo
 
 
 def test_a_result_that_does_not_come_back_costs_only_its_model(small_models, tmp_path, monkeypatch):
+    monkeypatch.setenv("DLBRICKS_CACHE", str(tmp_path / "cache"))
+
     class Pool:
         def __init__(self, *_arguments, **_options):
             self.calls = 0

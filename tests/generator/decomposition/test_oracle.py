@@ -6,7 +6,7 @@ import tempfile
 
 from dlbricks.bricks.graph.graph import build_graph
 from dlbricks.bricks.layer import TensorType
-from dlbricks.generator.decomposition.decompose import WorkerOracle
+from dlbricks.generator.decomposition.decomposer import WorkerOracle
 
 
 def test_types_come_from_an_execution_that_leaves_nothing_behind(skeleton_of, tmp_path, monkeypatch):

@@ -1,0 +1,152 @@
+"""Decompositions in the user's cache folder: a model is cut once per version, runtime and instruction set."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from pathlib import Path
+
+import msgspec
+import onnx
+
+from ...bricks.cutting.sequences import KeyedWindow
+from ...bricks.decomposition import Decomposition
+from ...bricks.graph.graph import ExecutedModel, ModelGraph
+from ...bricks.layer import LayerSequence
+from ...db.values import content_key
+from ...errors import DlbricksError
+from ...models import ModelSource
+from ...models.cache import keep, kept
+from ...models.source import fingerprint
+from ...version import __version__
+from ..backends.custom_ops import asked
+from .cut import Cut
+
+_KEPT, _FILE = "decompositions", "decomposition.msgpack.z"
+"""Folder within the cache folder, and the file of an entry."""
+
+_FORMAT = 1
+"""Version of the entries."""
+
+_DECIDING = ("bricks", "models", "generator/decomposition")
+"""Folders of the package whose code decides a decomposition."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A decomposition without its source.
+
+    Attributes:
+        own: The model's own graph; None if ``executed`` contains it.
+        executed: The executed graph.
+        sequences: As in ``Decomposition``, like the fields below.
+    """
+
+    own: ModelGraph | None
+    executed: ExecutedModel | None
+    sequences: tuple[LayerSequence, ...]
+    units: tuple[tuple[int, ...], ...]
+    footprint_class: int
+    windows: tuple[KeyedWindow, ...]
+
+
+def keep_decomposition(model: Decomposition, cut: Cut) -> None:
+    """Keep a decomposition, if its model can be identified and the cache folder can be written.
+
+    Args:
+        model: The decomposition.
+        cut: How it was cut.
+    """
+    entry = _entry(model.source, cut)
+    if entry is None:
+        return
+    executed, own = model.executed, replace(model.own, identity=model.own.key)
+    if executed is not None:
+        executed = replace(executed, source=own)
+    content = _Kept(
+        None if executed is not None else own, executed, model.sequences, model.units, model.footprint_class,
+        model.windows,
+    )  # fmt: skip
+    try:
+        written = msgspec.msgpack.encode(content, enc_hook=_written)
+    except OverflowError:
+        return  # a size beyond 64 bits: it is cut again
+    keep(_KEPT, entry, lambda folder: _write(folder / _FILE, written))
+
+
+def kept_decomposition(source: ModelSource, cut: Cut) -> Decomposition | None:
+    """Return the kept decomposition of a model; None without one.
+
+    Args:
+        source: The model.
+        cut: How it is cut.
+    """
+    entry = _entry(source, cut)
+    folder = kept(_KEPT, entry) if entry is not None else None
+    if folder is None:
+        return None
+    try:
+        content = _decoder().decode(zlib.decompress((folder / _FILE).read_bytes()))
+    except (OSError, ValueError, zlib.error):
+        return None  # damaged: it is cut again
+    own = content.own if content.executed is None else content.executed.source
+    if own is None:
+        return None
+    return Decomposition(
+        source=source,
+        own=own,
+        graph=content.executed.graph if content.executed is not None and cut.graph == "runtime" else own,
+        sequences=content.sequences,
+        units=content.units,
+        footprint_class=content.footprint_class,
+        windows=content.windows,
+        executed=content.executed,
+    )
+
+
+def _entry(source: ModelSource, cut: Cut) -> str | None:
+    """Return the name of a decomposition in the cache folder; None if model or runtime are unknown."""
+    model = fingerprint(source)
+    if model is None:
+        return None
+    width = [cut.granularity, cut.overlap, cut.connected, cut.graph]
+    try:
+        runtime = None if cut.graph == "source" else [_salt(cut), cut.threads]
+    except DlbricksError:
+        return None
+    return content_key([model, width, runtime, asked(), [_FORMAT, __version__, onnx.__version__, _newest()]])
+
+
+@lru_cache(maxsize=8)
+def _salt(cut: Cut) -> str:
+    return cut.salt()
+
+
+@cache
+def _newest() -> int:
+    """Return when the deciding code was last changed, for a checkout that is being edited."""
+    root = Path(__file__).parents[2]
+    return max(path.stat().st_mtime_ns for folder in _DECIDING for path in (root / folder).rglob("*.py"))
+
+
+@cache
+def _decoder() -> msgspec.msgpack.Decoder[_Kept]:
+    return msgspec.msgpack.Decoder(_Kept, dec_hook=_read)
+
+
+def _written(value: object) -> bytes:
+    if isinstance(value, onnx.NodeProto):
+        return bytes(value.SerializeToString())
+    raise NotImplementedError(type(value))
+
+
+def _read(kind: type, value: bytes) -> onnx.NodeProto:
+    if kind is onnx.NodeProto:
+        node: onnx.NodeProto = onnx.NodeProto.FromString(value)
+        return node
+    raise NotImplementedError(kind)
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.write_bytes(zlib.compress(content, level=1))
