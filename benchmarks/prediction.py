@@ -38,7 +38,7 @@ from dlbricks.constructor.choice import Choice, Query
 from dlbricks.constructor.construction import construct
 from dlbricks.constructor.decomposition import state_of
 from dlbricks.constructor.evidence import Evidence
-from dlbricks.constructor.predictor import Belief, Calibration, Example, Forest, Gap, Guess, Machine, Origin, prior
+from dlbricks.constructor.predictor import Belief, Example, Forest, Gap, Guess, Machine, Origin, PredictorErrors, prior
 from dlbricks.db import Store, System
 from dlbricks.generator.decomposition.cut import Cut
 from dlbricks.generator.decomposition.decompose import decompose, readable
@@ -78,7 +78,7 @@ MORE = (
 )  # fmt: skip
 _MEASURED = (0, 1, 3, 10)
 _BUDGETS_S = (0, 2, 5, 10)
-_START = Calibration(
+_START = PredictorErrors(
     slope=0.0, size=0.0, offset=0.0, operators={}, unseen=1.0, alike=0.3, near=0.3, reach=1.5, measured=0.03,
     system=0.3, shift=0.2, local=0.3, single=0.2, least=0.01, quantile=1.0,
 )  # fmt: skip
@@ -254,7 +254,7 @@ def guessed(forest: Forest, examples: Sequence[Example], places: Sequence[int]) 
     )
 
 
-def fitted(guesses: Mapping[str, LeftOut], families: Collection[str]) -> Calibration:
+def fitted(guesses: Mapping[str, LeftOut], families: Collection[str]) -> PredictorErrors:
     """Fit the errors of bricks of some families, each predicted from all other families."""
     known = [guesses[family] for family in sorted(families) if len(guesses[family].places)]
     errors = np.concatenate([one.errors for one in known])
@@ -295,7 +295,7 @@ class Outcome:
     share: float
 
 
-def outcome(data: Data, model: Model, left: LeftOut, how: Calibration, count: int) -> Outcome:
+def outcome(data: Data, model: Model, left: LeftOut, how: PredictorErrors, count: int) -> Outcome:
     """Measure so many bricks of a model."""
     numbers = {place: number for number, place in enumerate(left.places)}
     mine = [place for place in model.counts if place in numbers]
@@ -377,7 +377,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return made
 
 
-def shipped(data: Data, guesses: Mapping[str, LeftOut]) -> Calibration:
+def shipped(data: Data, guesses: Mapping[str, LeftOut]) -> PredictorErrors:
     """Return the errors of predictions over all families, with the widest quantile of all numbers of bricks."""
     how = fitted(guesses, guesses.keys())
     quantiles = []
@@ -399,7 +399,7 @@ def first_of_families(data: Data) -> Data:
     return Data(models, [data.examples[place] for place in used], data.system)
 
 
-def transferred(here: Data, there: Data, how: Calibration) -> list[dict[str, Any]]:
+def transferred(here: Data, there: Data, how: PredictorErrors) -> list[dict[str, Any]]:
     """Predict a model of each family at another number of threads; choose and learn bricks as ``predict`` does.
 
     The seconds are those that ``predict`` expects, with the start of its worker.
@@ -440,7 +440,7 @@ def _split(model: Model, data: Data, measured: Collection[int]) -> Gap:
     return Gap({place: float(count) for place, count in model.counts.items() if place not in measured}, known)
 
 
-def ship(sources: Sequence[Data], calibration: Calibration) -> None:
+def ship(sources: Sequence[Data], calibration: PredictorErrors) -> None:
     """Write the calibration and the bricks of some databases into the package."""
     folder = Path(__file__).resolve().parents[1] / "constructor"
     (folder / "prediction.json").write_text(json.dumps({"calibration": asdict(calibration)}, indent=1) + "\n")

@@ -299,7 +299,7 @@ class Guess:
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class PredictorErrors:
     """Errors of predictions, fitted with families of models left out (``benchmarks/prediction.py``).
 
     Attributes:
@@ -338,10 +338,10 @@ class Calibration:
 
 
 @cache
-def calibration() -> Calibration:
+def calibration() -> PredictorErrors:
     """Return the shipped calibration."""
     text = files("dlbricks.constructor").joinpath("prediction.json").read_text("utf-8")
-    return Calibration(**json.loads(text)["calibration"])
+    return PredictorErrors(**json.loads(text)["calibration"])
 
 
 class Belief:
@@ -353,7 +353,7 @@ class Belief:
         familiar: True if bricks of the same system and runtime were learned from.
     """
 
-    def __init__(self, guess: Guess, how: Calibration, *, familiar: bool) -> None:
+    def __init__(self, guess: Guess, how: PredictorErrors, *, familiar: bool) -> None:
         self._how = how
         self.log_ns = guess.log_ns.copy()
         factors = np.array([how.operators.get(operator, 1.0) for operator in guess.operators])
@@ -391,7 +391,7 @@ class Belief:
         block = np.ix_(touched, touched) if len(touched) < len(self.log_ns) else slice(None)
         self.covariance[block] -= np.outer(gain, shared)
 
-    def total(self, bricks: Weighted, known_ns: float = 0.0) -> Total:
+    def total(self, bricks: Weighted, known_ns: float = 0.0) -> PredictedTotal:
         """Return the latency of a model.
 
         Args:
@@ -405,7 +405,7 @@ class Belief:
         weights = shares * self._widened()[places]
         variance = float(weights @ self.covariance[np.ix_(places, places)] @ weights)
         sd = math.sqrt(max(0.0, variance) + self._how.least**2)
-        return Total(total_ns, self._how.quantile * sd, dict(zip(places, shares.tolist(), strict=True)))
+        return PredictedTotal(total_ns, self._how.quantile * sd, dict(zip(places, shares.tolist(), strict=True)))
 
     def _widened(self) -> Floats:
         """Return the relative error of each latency divided by the error of its logarithm."""
@@ -413,7 +413,7 @@ class Belief:
         widened: Floats = np.sqrt(np.expm1(variances) * np.exp(variances) / variances)
         return widened
 
-    def gains(self, totals: Sequence[Total]) -> Floats:
+    def gains(self, totals: Sequence[PredictedTotal]) -> Floats:
         """Return by how much measuring each brick would reduce the sum of the totals' variances."""
         shares = np.zeros((len(totals), len(self.log_ns)))
         for row, total in zip(shares, totals, strict=True):
@@ -485,7 +485,7 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
-class Total:
+class PredictedTotal:
     """The latency of a model with predicted bricks.
 
     Attributes:

@@ -322,7 +322,7 @@ class GroundTruth:
         ci95_ms: Its interval.
         undisturbed_ms: Latency on a quiet machine.
         ratio: The estimate divided by the measured latency; if ``paired``, both are means of alternating visits.
-        ratio_ci95: Its interval: scatter between time blocks, and the error of the method if known.
+        ratio_ci95: Its interval: scatter between sessions (time blocks if they are few), and the error of the method.
         paired: True if bricks and model alternated. False if they were measured in different sessions; then the
             interval includes the scatter between sessions. None without a ratio.
         disturbance: Relative slowdown of the visits against quiet visits (0.1 is 10 %).

@@ -28,7 +28,7 @@ from ...constructor.predictor import (
     Machine,
     Origin,
     Predicted,
-    Total,
+    PredictedTotal,
     calibration,
     prior,
 )
@@ -262,7 +262,7 @@ class Gaps:
             evidence = filled(model, evidence, values, found)
         return evidence
 
-    def _narrowing(self, belief: Belief, gap: Gap, total: Total) -> tuple[Candidate, ...]:
+    def _narrowing(self, belief: Belief, gap: Gap, total: PredictedTotal) -> tuple[Candidate, ...]:
         gains = belief.gains([total])
         variance = (total.half / calibration().quantile) ** 2
         order = sorted(gap.counts, key=lambda place: -gains[place])[:_NAMED]

@@ -26,7 +26,7 @@ from ...generator.machine.lock import machine_lock
 from ...generator.progress import Progress, ProgressCallback, Stage
 from ...generator.rewriting.checking import Race, Samples
 from ...generator.rewriting.process import Searching, as_file, raced
-from ...generator.rewriting.search import Found, Request, Step, step_path
+from ...generator.rewriting.search import Found, SearchRequest, Step, step_path
 from ...models import ModelSource
 from ...tabular import Records, Tabular
 from ..comparison.difference import FEWEST_PROCESSES, Levels, paired
@@ -71,7 +71,7 @@ class Proven:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ProvenChange:
     """Rewrites of one kind in an improved model.
 
     Attributes:
@@ -119,8 +119,8 @@ class Improvement(Tabular):
     name: str
     path: Path | None
     proof: Proven | None
-    changes: tuple[Change, ...]
-    unproven: tuple[Change, ...]
+    changes: tuple[ProvenChange, ...]
+    unproven: tuple[ProvenChange, ...]
     rejected: tuple[tuple[str, str], ...]
     untried: tuple[str, ...]
     command: str
@@ -177,7 +177,7 @@ def _proof(proof: Proven | None) -> dict[str, object]:
     }
 
 
-def _change(change: Change) -> dict[str, object]:
+def _change(change: ProvenChange) -> dict[str, object]:
     own = {"kind": change.kind, "places": change.places, "layers": change.layers, "note": change.note}
     return own | _proof(change.proof)
 
@@ -218,7 +218,9 @@ def improve(
     with tempfile.TemporaryDirectory(prefix="dlbricks-improve-") as name:
         file = as_file(source, Path(name))
         assert file.path is not None  # noqa: S101  # it is a file now
-        request = Request(str(file.path.resolve()), name, file.batch, file.dims, number, _SEARCHED * budget_s, noise_ok)
+        request = SearchRequest(
+            str(file.path.resolve()), name, file.batch, file.dims, number, _SEARCHED * budget_s, noise_ok
+        )
         with Searching(request) as search:
             with machine_lock():
                 found = search.find()
@@ -267,8 +269,8 @@ class _Outcome:
 
     model: Path | None = None
     proof: Proven | None = None
-    changes: tuple[Change, ...] = ()
-    unproven: tuple[Change, ...] = ()
+    changes: tuple[ProvenChange, ...] = ()
+    unproven: tuple[ProvenChange, ...] = ()
 
 
 class _Bench:
@@ -280,7 +282,7 @@ class _Bench:
         progress: Called between processes.
     """
 
-    def __init__(self, request: Request, until: float, progress: ProgressCallback | None) -> None:
+    def __init__(self, request: SearchRequest, until: float, progress: ProgressCallback | None) -> None:
         self._request, self._until, self._progress = request, until, progress
         self._begun = time.monotonic()
         self.folder = Path(request.folder)
@@ -367,12 +369,12 @@ def _proven(found: Found, bench: _Bench, search: Searching) -> _Outcome:
     return _Outcome(final, whole, kept, left_out)
 
 
-def _apart(changes: Sequence[Change], left_out: Sequence[int]) -> Iterator[Change]:
+def _apart(changes: Sequence[ProvenChange], left_out: Sequence[int]) -> Iterator[ProvenChange]:
     return (change for number, change in enumerate(changes) if number not in left_out)
 
 
-def _changed(step: Step, proof: Proven | None) -> Change:
-    return Change(step.kind, step.places, step.layers, step.note, proof)
+def _changed(step: Step, proof: Proven | None) -> ProvenChange:
+    return ProvenChange(step.kind, step.places, step.layers, step.note, proof)
 
 
 _WORDS = re.compile(r"[^\w.@+-]")
@@ -401,7 +403,7 @@ def rewrite_findings(
     latency = latency_ms or (math.nan if found.proof is None else found.proof.before_ms)
     code = shlex.join(["dlbricks", "improve", str(source.path or source.name), "-o", "improved.onnx"])
 
-    def finding(change: Change, *, proven: bool) -> Finding:
+    def finding(change: ProvenChange, *, proven: bool) -> Finding:
         engine, _, what = change.kind.partition(": ")
         seen = change.proof or Proven(latency, latency, 0.0, (0.0, 0.0))
         saving, low, high = (latency * share for share in (seen.saving, *seen.ci95))

@@ -164,7 +164,12 @@ class Uncertainty:
         return student(degrees) * error
 
     def error_ns(self, weights: Weights) -> tuple[float, float]:
-        """Return the standard error of the combination, and its degrees of freedom."""
+        """Return the standard error of the combination in ns, and its degrees of freedom.
+
+        In time block b, a measurement i deviates from its mean by r(i, b), weighted by the visits of the block. The
+        sum E(b) of w(i) r(i, b) keeps common disturbances. The variance is the sum of E(b)^2, times B / (B - 1) for B
+        blocks that share sessions. For each run, (sum of w(i) L(i) process_sd)^2 / processes is added.
+        """
         alone = 0.0
         alike: defaultdict[_Layout, list[tuple[float, NDArray[np.float64]]]] = defaultdict(list)
         shared: defaultdict[str, float] = defaultdict(float)

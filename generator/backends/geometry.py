@@ -17,7 +17,7 @@ from ...bricks.canonical.spatial import same_pads
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class SlidingWindow:
     """A window that slides over the spatial axes; one number per axis.
 
     Attributes:

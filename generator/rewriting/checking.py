@@ -48,7 +48,7 @@ _FACTOR = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class CheckedModel:
     """A model to be rewritten.
 
     Attributes:
@@ -68,7 +68,7 @@ class Subject:
     other_feeds: tuple[Feeds, ...]
 
 
-def read_subject(path: Path, batch: int | None, dims: Mapping[str, int], *, shapes: bool = True) -> Subject:
+def read_subject(path: Path, batch: int | None, dims: Mapping[str, int], *, shapes: bool = True) -> CheckedModel:
     """Read a model file.
 
     Args:
@@ -89,7 +89,7 @@ def read_subject(path: Path, batch: int | None, dims: Mapping[str, int], *, shap
     if binding.rebatch is not None:
         apply(model, binding)
     if binding.rebatch is not None or not binding.bound or not shapes:
-        return Subject(path, model, overridable, external, feeds, ())
+        return CheckedModel(path, model, overridable, external, feeds, ())
     others = list[Feeds]()
     sizes = {name: _another(size) for name, size in binding.bound.items()}
     for changed in (sizes, *({**binding.bound, name: size} for name, size in list(sizes.items())[:_SHAPES])):
@@ -97,7 +97,7 @@ def read_subject(path: Path, batch: int | None, dims: Mapping[str, int], *, shap
         with contextlib.suppress(DlbricksError):  # another size need not be possible
             apply(other, plan(other, dims=changed))
             others += _feeds(other, _SCALES[:1], first=1)
-    return Subject(path, model, overridable, external, feeds, tuple(others))
+    return CheckedModel(path, model, overridable, external, feeds, tuple(others))
 
 
 def _with_weights(path: Path) -> tuple[NormalForm, bool]:
@@ -242,7 +242,7 @@ def _attribute(attribute: onnx.AttributeProto) -> object:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CheckVerdict:
     """The result of a check.
 
     Attributes:
@@ -280,7 +280,7 @@ class Checker:
         ModelError: The original cannot run.
     """
 
-    def __init__(self, subject: Subject, *, threads: int, noise_ok: bool) -> None:
+    def __init__(self, subject: CheckedModel, *, threads: int, noise_ok: bool) -> None:
         self._threads = threads
         least = _RELAXED if noise_ok else _LEAST
         data = subject.model.SerializeToString()
@@ -325,23 +325,23 @@ class Checker:
         """The smallest tolerance of any set of inputs."""
         return min(reference.tolerance for reference in self._references)
 
-    def check(self, model: bytes) -> Verdict:
+    def check(self, model: bytes) -> CheckVerdict:
         """Compare a model with the original."""
         try:
             runner, executed = loaded(model, threads=self._threads)
         except Exception as error:  # noqa: BLE001  # the runtime refuses it in its own ways
-            return Verdict(np.inf, f"the runtime refuses it: {' '.join(str(error).split())[:160]}")
+            return CheckVerdict(np.inf, f"the runtime refuses it: {' '.join(str(error).split())[:160]}")
         largest = 0.0
         for reference in self._references:
             try:
                 outputs = runner.run(None, dict(reference.feeds))
             except Exception as error:  # noqa: BLE001
-                return Verdict(np.inf, f"it does not run: {' '.join(str(error).split())[:160]}")
+                return CheckVerdict(np.inf, f"it does not run: {' '.join(str(error).split())[:160]}")
             error_ = _largest(outputs, reference.outputs)
             if error_ > reference.tolerance:
-                return Verdict(error_, f"an output differs by {error_:.2g} of its largest value")
+                return CheckVerdict(error_, f"an output differs by {error_:.2g} of its largest value")
             largest = max(largest, error_)
-        return Verdict(largest, "", runner, executed)
+        return CheckVerdict(largest, "", runner, executed)
 
 
 def _reference(runner: Any, plain: Any, feeds: Feeds, least: float) -> _Reference | None:

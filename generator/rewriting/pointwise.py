@@ -69,7 +69,7 @@ def _one(operator: str, domain: str = "") -> Nodes:
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class KernelFunction:
     """A function that the runtime has kernels for.
 
     Attributes:
@@ -85,7 +85,7 @@ class Function:
     single: bool = False
 
 
-def _power(exponent: float) -> Function:
+def _power(exponent: float) -> KernelFunction:
     """Return x to a multiple of a quarter, made of square roots and products."""
 
     def nodes(draft: Draft, x: str, _: tuple[float, ...]) -> str:
@@ -106,7 +106,7 @@ def _power(exponent: float) -> Function:
             made = draft.op("Mul", made, factor)
         return draft.op("Reciprocal", made) if exponent < 0 else made
 
-    return Function(lambda x, _: np.power(x, exponent), nodes)
+    return KernelFunction(lambda x, _: np.power(x, exponent), nodes)
 
 
 def _hard_swish(draft: Draft, x: str, _: tuple[float, ...]) -> str:
@@ -125,42 +125,42 @@ def _cube(draft: Draft, x: str, _: tuple[float, ...]) -> str:
     return draft.op("Mul", x, draft.op("Mul", x, x))
 
 
-FUNCTIONS: Mapping[str, Function] = {
-    "Sigmoid": Function(lambda x, _: _expit(x), _one("Sigmoid")),
-    "Tanh": Function(lambda x, _: np.tanh(x), _one("Tanh")),
-    "Erf": Function(lambda x, _: _erf(x), _one("Erf")),
-    "Exp": Function(lambda x, _: _exp(x), _one("Exp")),
-    "Gelu": Function(lambda x, _: 0.5 * x * (1 + _erf(x / np.sqrt(2))), _one("Gelu", MICROSOFT), single=True),
-    "FastGelu": Function(
+FUNCTIONS: Mapping[str, KernelFunction] = {
+    "Sigmoid": KernelFunction(lambda x, _: _expit(x), _one("Sigmoid")),
+    "Tanh": KernelFunction(lambda x, _: np.tanh(x), _one("Tanh")),
+    "Erf": KernelFunction(lambda x, _: _erf(x), _one("Erf")),
+    "Exp": KernelFunction(lambda x, _: _exp(x), _one("Exp")),
+    "Gelu": KernelFunction(lambda x, _: 0.5 * x * (1 + _erf(x / np.sqrt(2))), _one("Gelu", MICROSOFT), single=True),
+    "FastGelu": KernelFunction(
         lambda x, _: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
         _one("FastGelu", MICROSOFT),
         single=True,
     ),
-    "QuickGelu": Function(
+    "QuickGelu": KernelFunction(
         lambda x, p: x * _expit(p[0] * x),
         lambda draft, x, p: draft.op("QuickGelu", x, domain=MICROSOFT, alpha=p[0]),
         ((1.0,), (1.702,)),
         single=True,
     ),
-    "HardSwish": Function(lambda x, _: x * np.clip(x / 6 + 0.5, 0, 1), _hard_swish),
-    "Softplus": Function(lambda x, _: _softplus(x), _one("Softplus")),
-    "Softsign": Function(lambda x, _: x / (1 + np.abs(x)), _one("Softsign")),
-    "Elu": Function(
+    "HardSwish": KernelFunction(lambda x, _: x * np.clip(x / 6 + 0.5, 0, 1), _hard_swish),
+    "Softplus": KernelFunction(lambda x, _: _softplus(x), _one("Softplus")),
+    "Softsign": KernelFunction(lambda x, _: x / (1 + np.abs(x)), _one("Softsign")),
+    "Elu": KernelFunction(
         lambda x, p: np.where(x > 0, x, p[0] * np.expm1(np.minimum(x, 0))),
         lambda draft, x, p: draft.op("Elu", x, alpha=p[0]),
         ((1.0,),),
     ),
-    "Selu": Function(
+    "Selu": KernelFunction(
         lambda x, _: 1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * np.expm1(np.minimum(x, 0))),
         _one("Selu"),
     ),
     **{f"Power {exponent}": _power(exponent) for exponent in (4, 5, 6, 8)},
-    "Square": Function(lambda x, _: x * x, _square),
-    "Cube": Function(lambda x, _: x**3, _cube),
-    "Mish": Function(lambda x, _: x * np.tanh(_softplus(x)), _mish),
-    "Sin": Function(lambda x, _: np.sin(x), _one("Sin")),
-    "Cos": Function(lambda x, _: np.cos(x), _one("Cos")),
-    "Softabs": Function(lambda x, _: np.sqrt(1 + x * x), lambda draft, x, _: _softabs(draft, x)),
+    "Square": KernelFunction(lambda x, _: x * x, _square),
+    "Cube": KernelFunction(lambda x, _: x**3, _cube),
+    "Mish": KernelFunction(lambda x, _: x * np.tanh(_softplus(x)), _mish),
+    "Sin": KernelFunction(lambda x, _: np.sin(x), _one("Sin")),
+    "Cos": KernelFunction(lambda x, _: np.cos(x), _one("Cos")),
+    "Softabs": KernelFunction(lambda x, _: np.sqrt(1 + x * x), lambda draft, x, _: _softabs(draft, x)),
 }
 """By name; affine and piecewise linear functions are recognised by their slopes."""
 
@@ -169,7 +169,7 @@ def _softabs(draft: Draft, x: str) -> str:
     return draft.op("Sqrt", draft.op("Add", draft.op("Mul", x, x), draft.constant(1.0, np.float32)))
 
 
-POWERS: Mapping[str, Function] = {
+POWERS: Mapping[str, KernelFunction] = {
     f"Power {quarters / 4:g}": _power(quarters / 4) for quarters in range(-12, 13) if quarters not in {0, 4}
 }
 """Functions of positive numbers only."""
@@ -257,7 +257,7 @@ def _identity(_draft: Draft, x: str, _parameters: tuple[float, ...]) -> str:
     return x
 
 
-def _tabled(table: Mapping[str, Function], x: Array, y: Array) -> Iterator[Fit]:
+def _tabled(table: Mapping[str, KernelFunction], x: Array, y: Array) -> Iterator[Fit]:
     weights = 1 / np.maximum(1, np.abs(y))
     for name, function in table.items():
         for start in function.starts:
@@ -336,7 +336,7 @@ def _shifted(x: Array, y: Array, weights: Array) -> Iterator[Fit]:
         function = FUNCTIONS[name]
         for begin in _BEGINS:
 
-            def residuals(at: Array, function: Function = function) -> Array:
+            def residuals(at: Array, function: KernelFunction = function) -> Array:
                 found = function.values(at[0] * x[few] + at[1], tuple(at[2:]))
                 a, d, _ = _linear(found, y[few], weights[few])
                 made: Array = np.clip(np.nan_to_num((a * found + d - y[few]) * weights[few]), -1e3, 1e3)

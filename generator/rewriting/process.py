@@ -20,7 +20,7 @@ from ..worker.client import MODEL_MEMORY_BYTES, Worker
 from ..worker.serving import answer_all, serve_confined
 from .checking import Race, Samples, race, read_subject
 from .engines import ENGINES
-from .search import Found, Request, Search, found_path
+from .search import Found, Search, SearchRequest, found_path
 
 _COMMAND = (sys.executable, "-P", "-m", "dlbricks.generator.rewriting.process")
 
@@ -52,7 +52,7 @@ class Searching:
         request: Settings of the search.
     """
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: SearchRequest) -> None:
         self._request = request
         self._worker = Worker(command=_COMMAND)
 
@@ -115,7 +115,7 @@ class _Server:
     def answer(self, request: messages.AnyRequest) -> messages.Reply:
         """Execute a request and return its reply."""
         if isinstance(request, messages.Call) and request.what == "rewrites":
-            wanted = msgspec.json.decode(request.names[0], type=Request)
+            wanted = msgspec.json.decode(request.names[0], type=SearchRequest)
             subject = read_subject(Path(wanted.path), wanted.batch, dict(wanted.dims))
             self._search = Search(subject, wanted)
             return messages.Called(value=msgspec.Raw(msgspec.json.encode(self._search.run(ENGINES))))

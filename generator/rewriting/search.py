@@ -15,7 +15,7 @@ import msgspec
 import onnx
 
 from ...errors import DlbricksError
-from .checking import Checker, Subject, Timing, Verdict, compare, computes_the_same, loaded
+from .checking import CheckedModel, Checker, CheckVerdict, Timing, compare, computes_the_same, loaded
 from .form import Rewrite, RewriteGraph
 from .recurrence import looped
 from .repetition import loops
@@ -39,7 +39,7 @@ _CLOSE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class SearchRequest:
     """Settings of a search.
 
     Attributes:
@@ -137,7 +137,7 @@ class Search:
         request: Settings of the search.
     """
 
-    def __init__(self, subject: Subject, request: Request) -> None:
+    def __init__(self, subject: CheckedModel, request: SearchRequest) -> None:
         self._begun = time.perf_counter()
         self._end = self._begun + request.budget_s
         self._request, self._subject = request, subject
@@ -348,7 +348,7 @@ class Search:
         current: _Round,
         group: list[Rewrite],
         model: onnx.ModelProto,
-        verdict: Verdict,
+        verdict: CheckVerdict,
         timing: Timing,
     ) -> None:
         current.kept.append(group)

@@ -28,7 +28,7 @@ _LEAST_S, _MOST_S = 1.0, 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class Witness:
+class Optimiser:
     """An optimiser of somebody else.
 
     Attributes:
@@ -40,14 +40,14 @@ class Witness:
     code: str
 
 
-WITNESSES: Mapping[str, Witness] = {
-    "onnxslim": Witness("onnxslim", "import onnxslim; onnx.save(onnxslim.slim(onnx.load(source)), target)"),
-    "onnxscript": Witness(
+WITNESSES: Mapping[str, Optimiser] = {
+    "onnxslim": Optimiser("onnxslim", "import onnxslim; onnx.save(onnxslim.slim(onnx.load(source)), target)"),
+    "onnxscript": Optimiser(
         "onnxscript",
         "import onnxscript.optimizer as o, onnxscript.rewriter as r; "
         "onnx.save(r.rewrite(o.optimize(onnx.load(source))), target)",
     ),
-    "onnxruntime.transformers": Witness(
+    "onnxruntime.transformers": Optimiser(
         "onnxruntime.transformers",
         "from onnxruntime.transformers import optimizer as o; "
         "o.optimize_model(source, model_type='bert', num_heads=0, hidden_size=0, opt_level=0, use_gpu=False)"

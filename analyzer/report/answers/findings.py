@@ -13,7 +13,7 @@ from ..units import counted, inferences, milliseconds, percent
 if TYPE_CHECKING:
     from ...findings.analyze import AnalyzeReport, ModelFindings
     from ...findings.finding import Finding
-    from ...findings.improve import Change, Improvement, Proven
+    from ...findings.improve import Improvement, Proven, ProvenChange
 
 _NAMED = 3
 """Layers that a line names, before it counts them."""
@@ -59,7 +59,7 @@ def improve_answer(found: Improvement) -> Answer:
     )
 
 
-def _cells(change: Change) -> dict[str, object]:
+def _cells(change: ProvenChange) -> dict[str, object]:
     row: dict[str, object] = {"kind": change.kind, "places": change.places, "note": change.note}
     if change.proof is not None:
         row |= {"before_ms": change.proof.before_ms, "after_ms": change.proof.after_ms}

@@ -1,8 +1,8 @@
 """One matrix product as a call of cuBLAS, and its operands in memory of a GPU.
 
-A ``Problem`` is independent of the library, so that its meaning can be computed. cuBLAS stores matrices by columns,
-ONNX by rows. ONNX's matrix in memory is therefore the transposed matrix for cuBLAS. dlbricks asks for the transposed
-result, which is the product of the transposed operands in reverse order.
+A ``ProductProblem`` is independent of the library, so that its meaning can be computed. cuBLAS stores matrices by
+columns, ONNX by rows. ONNX's matrix in memory is therefore the transposed matrix for cuBLAS. dlbricks asks for the
+transposed result, which is the product of the transposed operands in reverse order.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Addend:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ProductProblem:
     """``result = activation(alpha * left * right + addend)``, all column by column.
 
     Attributes:
@@ -90,7 +90,7 @@ class Problem:
         return self.addend is None and not self.activation
 
 
-def problem_of(model: onnx.ModelProto) -> Problem:
+def problem_of(model: onnx.ModelProto) -> ProductProblem:
     """Translate a brick of one product.
 
     Args:
@@ -123,7 +123,7 @@ class _Graph:
         return self._shapes[name]
 
 
-def _matmul(node: onnx.NodeProto, graph: _Graph) -> Problem:
+def _matmul(node: onnx.NodeProto, graph: _Graph) -> ProductProblem:
     one, other = (graph.shape(node, name) for name in node.input)
     a = one if len(one) > 1 else (1, *one)
     b = other if len(other) > 1 else (*other, 1)
@@ -136,7 +136,7 @@ def _matmul(node: onnx.NodeProto, graph: _Graph) -> Problem:
     whole = tuple(max(sizes) for sizes in zip(_padded(a[:-2], rank), _padded(b[:-2], rank), strict=True))
     if behind != 1 and (math.prod(whole) != batch or {ahead, behind} - {1, batch}):
         raise _refused(node, "is broadcast over a part of its batch")
-    return Problem(
+    return ProductProblem(
         left=Matrix(node.input[1], columns, depth, stride=columns * depth if behind > 1 else 0),
         right=Matrix(node.input[0], depth, rows, stride=rows * depth if ahead > 1 else 0),
         result=Matrix(node.output[0], columns, rows, stride=columns * rows if batch > 1 else 0),
@@ -145,13 +145,13 @@ def _matmul(node: onnx.NodeProto, graph: _Graph) -> Problem:
     )
 
 
-def _gemm(node: onnx.NodeProto, graph: _Graph) -> Problem:
+def _gemm(node: onnx.NodeProto, graph: _Graph) -> ProductProblem:
     a, b = (graph.shape(node, name) for name in node.input[:2])
     given = attributes_of(node)
     turned, other_turned = bool(given.get("transA", 0)), bool(given.get("transB", 0))
     depth, rows = a if turned else a[::-1]
     columns = b[0] if other_turned else b[1]
-    found = Problem(
+    found = ProductProblem(
         left=Matrix(node.input[1], b[1], b[0], other_turned),
         right=Matrix(node.input[0], a[1], a[0], turned),
         result=Matrix(node.output[0], columns, rows),
@@ -165,7 +165,7 @@ def _gemm(node: onnx.NodeProto, graph: _Graph) -> Problem:
     return replace(found, addend=Addend(node.input[2], (shape[0], shape[1]), factor))
 
 
-def _followed(found: Problem, node: onnx.NodeProto, graph: _Graph) -> Problem:
+def _followed(found: ProductProblem, node: onnx.NodeProto, graph: _Graph) -> ProductProblem:
     """Return the product with one more operator after it."""
     value = found.result.value
     if list(node.input).count(value) != 1 or found.activation:
@@ -270,7 +270,7 @@ class Operands:
         return [found.reshape(shape).astype(kind)]
 
 
-def added(problem: Problem, addend: Addend, array: Array, *, fixed: bool) -> tuple[Array, float]:
+def added(problem: ProductProblem, addend: Addend, array: Array, *, fixed: bool) -> tuple[Array, float]:
     """Return the summand for the library and its factor: 0 for a vector (one number per column).
 
     Args:

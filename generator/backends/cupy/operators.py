@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...device.device import Run
-from ..geometry import Window, nearest
+from ..geometry import SlidingWindow, nearest
 from .call import DeviceCall, refused
 
 MOVERS: dict[str, Callable[[DeviceCall], Run]] = {}
@@ -266,7 +266,7 @@ def _pool(call: DeviceCall) -> Run:
     x, y = call.fraction(), call.y()
     if x.ndim not in {3, 4}:
         raise refused(call.node, f"over {x.ndim - 2} axes")
-    along = _numbers(Window.of(call.given, x.shape[2:], call.given["kernel_shape"]), x.shape[2:], y.shape[2:])
+    along = _numbers(SlidingWindow.of(call.given, x.shape[2:], call.given["kernel_shape"]), x.shape[2:], y.shape[2:])
     high, wide = along if len(along) == 2 else (_WHOLE, *along)
     average = call.node.op_type == "AveragePool"
     padded = bool(call.given.get("count_include_pad", 0))
@@ -274,7 +274,7 @@ def _pool(call: DeviceCall) -> Run:
     return partial(kernel, x, *high, *wide, padded, y)
 
 
-def _numbers(window: Window, sizes: Sequence[int], targets: Sequence[int]) -> list[tuple[int, ...]]:
+def _numbers(window: SlidingWindow, sizes: Sequence[int], targets: Sequence[int]) -> list[tuple[int, ...]]:
     """Numbers of each axis in the order of ``_PARAMETERS``; the last one is the end of the trailing padding."""
     ends = [size + after for size, after in zip(sizes, window.end, strict=True)]
     parts = (sizes, targets, window.kernel, window.strides, window.dilations, window.begin, ends)

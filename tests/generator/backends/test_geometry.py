@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from dlbricks.generator.backends.geometry import Window, nearest
+from dlbricks.generator.backends.geometry import SlidingWindow, nearest
 from dlbricks.generator.network.network import synthetic_network
 from onnx.reference import ReferenceEvaluator
 
@@ -38,10 +38,10 @@ def test_a_way_to_resize_that_is_not_known_is_none():
 def test_a_window_may_pad_of_its_own(automatic, begin, end):
     given = {"strides": [2], "pads": [2, 3], "auto_pad": automatic}
 
-    assert Window.of(given, (6,), [3]) == Window((3,), (2,), (1,), (begin,), (end,))
+    assert SlidingWindow.of(given, (6,), [3]) == SlidingWindow((3,), (2,), (1,), (begin,), (end,))
 
 
 def test_a_window_is_padded_as_it_says():
-    found = Window.of({"pads": [1, 0, 2, 1], "dilations": [2, 1]}, (9, 8), (3, 2))
+    found = SlidingWindow.of({"pads": [1, 0, 2, 1], "dilations": [2, 1]}, (9, 8), (3, 2))
 
-    assert found == Window((3, 2), (1, 1), (2, 1), (1, 0), (2, 1))
+    assert found == SlidingWindow((3, 2), (1, 1), (2, 1), (1, 0), (2, 1))

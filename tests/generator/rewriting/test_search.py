@@ -13,7 +13,7 @@ from dlbricks.errors import ModelError
 from dlbricks.generator.rewriting.affine import affine
 from dlbricks.generator.rewriting.checking import Checker, Race, race, read_subject
 from dlbricks.generator.rewriting.form import Draft, Rewrite
-from dlbricks.generator.rewriting.search import Found, Request, Search, step_path
+from dlbricks.generator.rewriting.search import Found, Search, SearchRequest, step_path
 from dlbricks.generator.rewriting.values import Engine, Values
 from onnx import numpy_helper
 
@@ -36,7 +36,7 @@ def written(folder: Path, rows: str) -> Path:
 
 
 def searched(path: Path, **engines: Engine) -> tuple[Search, Found]:
-    search = Search(read_subject(path, None, {}), Request(str(path), str(path.parent), budget_s=8.0))
+    search = Search(read_subject(path, None, {}), SearchRequest(str(path), str(path.parent), budget_s=8.0))
     return search, search.run({name: (engine, 0.3) for name, engine in engines.items()})
 
 

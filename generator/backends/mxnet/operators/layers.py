@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from .....models.subgraphs import attributes_of
-from ...geometry import Window, nearest
+from ...geometry import SlidingWindow, nearest
 from .translation import Array, OnnxNode, Symbol, operator, register
 
 
@@ -102,13 +102,13 @@ _NATIVE = 3
 """Spatial dimensions that MXNet convolves over at most."""
 
 
-def _padded(node: OnnxNode, window: Window, data: Symbol, filler: float = 0.0) -> Symbol:
+def _padded(node: OnnxNode, window: SlidingWindow, data: Symbol, filler: float = 0.0) -> Symbol:
     """Return the data with its padding as data."""
     width = ((0, 0), (0, 0), *zip(window.begin, window.end, strict=True))
     return node.padded(data, width, "constant", filler)
 
 
-def _places(window: Window, size: Sequence[int]) -> tuple[int, ...]:
+def _places(window: SlidingWindow, size: Sequence[int]) -> tuple[int, ...]:
     """Return the number of positions of the window in padded data, rounded down."""
     room = [length + before + behind for length, before, behind in zip(size, window.begin, window.end, strict=True)]
     return tuple(
@@ -117,11 +117,11 @@ def _places(window: Window, size: Sequence[int]) -> tuple[int, ...]:
     )
 
 
-def _window(node: OnnxNode, kernel: Sequence[int]) -> Window:
+def _window(node: OnnxNode, kernel: Sequence[int]) -> SlidingWindow:
     """Return the window of an operator, with automatic padding resolved."""
     if len(kernel) > _NATIVE:
         raise node.refusal(f"over {len(kernel)} dimensions")
-    found = Window.of(attributes_of(node.proto), node.shape()[2:], kernel)
+    found = SlidingWindow.of(attributes_of(node.proto), node.shape()[2:], kernel)
     if min((*found.begin, *found.end)) < 0:
         raise node.refusal("with negative pads")
     return found
@@ -244,7 +244,7 @@ def _pool(node: OnnxNode) -> Symbol:
     )
 
 
-def _average_of_data(node: OnnxNode, found: Window) -> Symbol:
+def _average_of_data(node: OnnxNode, found: SlidingWindow) -> Symbol:
     """Averages with uneven padding that does not count: sums over padded data, by how much of each window is data."""
     places = node.result()[2:]
     reaches = [
@@ -268,7 +268,7 @@ def _average_of_data(node: OnnxNode, found: Window) -> Symbol:
     return node.sym.broadcast_mul(sums, node.bind(shares))
 
 
-def _convention(found: Window, size: tuple[int, ...], result: tuple[int, ...]) -> str | None:
+def _convention(found: SlidingWindow, size: tuple[int, ...], result: tuple[int, ...]) -> str | None:
     """Return the rounding mode that gives the result's size with the front padding on both sides; None if neither does.
 
     Elements after the data do not count, so that padding there can replace a size that is rounded up.

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional
 
-from ...geometry import Window, coordinates, nearest
+from ...geometry import SlidingWindow, coordinates, nearest
 from .call import Tensor, TorchCall, operator, padded, register
 
 
@@ -33,7 +33,7 @@ _TRANSPOSED = {1: torch.conv_transpose1d, 2: torch.conv_transpose2d, 3: torch.co
 def convolve(call: TorchCall, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute a convolution with the attributes of a node; asymmetric padding is done first."""
     rank = _rank(call, x)
-    window = Window.of(call.attributes, x.shape[2:], weight.shape[2:])
+    window = SlidingWindow.of(call.attributes, x.shape[2:], weight.shape[2:])
     before = window.begin
     if before != window.end:
         x = functional.pad(x, padding_list(before, window.end))
@@ -184,8 +184,8 @@ def _global_average_pool(_: TorchCall, x: Tensor) -> Tensor:
     return torch.mean(x, list(range(2, x.ndim)), True)  # noqa: FBT003
 
 
-def _window(call: TorchCall, x: Tensor) -> Window:
-    return Window.of(call.attributes, x.shape[2:], call.attributes["kernel_shape"])
+def _window(call: TorchCall, x: Tensor) -> SlidingWindow:
+    return SlidingWindow.of(call.attributes, x.shape[2:], call.attributes["kernel_shape"])
 
 
 @operator("Upsample")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from dlbricks.errors import UnsupportedBrick
-from dlbricks.generator.backends.cublas.problem import Matrix, Problem, added, problem_of
+from dlbricks.generator.backends.cublas.problem import Matrix, ProductProblem, added, problem_of
 from dlbricks.generator.backends.library import computed_in, described, values_of
 from dlbricks.generator.measurement.agreement import difference
 from dlbricks.generator.network.network import Network, synthetic_network
@@ -60,7 +60,7 @@ def _matrices(matrix: Matrix, flat: np.ndarray, batch: int) -> np.ndarray:
     return found.swapaxes(1, 2) if matrix.transposed else found
 
 
-def _executed(problem: Problem, network: Network) -> np.ndarray:
+def _executed(problem: ProductProblem, network: Network) -> np.ndarray:
     """The result as it lies in memory, by what the description says."""
     flat = {name: np.ascontiguousarray(array).reshape(-1) for name, array in values_of(network).items()}
     left, right = (_matrices(each, flat[each.value], problem.batch) for each in (problem.left, problem.right))
