@@ -657,10 +657,17 @@ class _Writer:
     def _few_steps(self, index: int, steps: Indices) -> None:
         """Write both directions of a recurrent operator up to the last step that each needs."""
         node, draft, sides = self._values.graph.nodes[index], self._draft, list[str]()
-        for direction, begin, end in ((0, 0, steps.max() + 1), (1, steps.min(), self._values.shapes[node.input[0]][0])):
-            x = self._part_of(node.input[0], {0: np.arange(begin, end)})
+        source, count = node.input[0], self._values.shapes[node.input[0]][0]
+        from_end = steps.min() >= count / 2  # counted from there, a last step is the last one of any sequence
+        for direction, begin, end in ((0, 0, steps.max() + 1), (1, steps.min(), count)):
+            own = np.arange(begin, end)
+            if from_end and len(own) < count and source not in self._new:
+                x = draft.op("Gather", source, draft.constant(own - count, np.int64), axis=0)
+            else:
+                x = self._part_of(source, {0: own})
             states = self._direction(index, direction, x)[0]
-            sides.append(draft.op("Gather", states, draft.constant(steps - begin, np.int64), axis=0))
+            wanted = draft.constant(steps - (end if from_end else begin), np.int64)
+            sides.append(draft.op("Gather", states, wanted, axis=0))
         self._new[node.output[0]] = draft.op("Concat", *sides, axis=1), {0: steps}
 
     def _direction(self, index: int, direction: int, x: str) -> Sequence[str]:

@@ -457,6 +457,19 @@ def test_what_only_looks_alike_stays(graph: str):
             assert apart(after[0], before[0]) < 1e-5
 
 
+def test_the_last_step_of_two_directions_is_the_last_of_a_longer_sequence():
+    engine, kind, graph, weights = CASES["the last step of two directions"]
+    model = model_of(graph.replace("{31}", "{-1}"), **weights)
+    values = values_of(model)
+    found = {rewrite.kind.partition(": ")[2]: rewrite for rewrite in found_by(engine, values)}
+    changed = values.graph.build([found[kind]])
+
+    for longer in (model, changed):
+        longer.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 40
+
+    assert_alike(model, changed, 1e-6)
+
+
 def test_a_loop_with_a_known_number_of_rounds_is_written_out():
     model = model_of(
         "(float[4,8] x) => (float[4,8] y, float[3,4,8] s) <int64 n = {3}, bool c = {1}>"
