@@ -571,6 +571,34 @@ def _is_by_rows(values: Values, place: int, rows: Sequence[int]) -> bool:
     return node.op_type in {"LayerNormalization", "LogSoftmax", "Softmax"} and axis % rank == rank - 1
 
 
+def _by_frames(values: Values, index: int) -> Rewrite | None:
+    """Return a convolution of volumes with kernels of depth one as a convolution of images, frames as a batch."""
+    graph, node, attributes = values.graph, values.graph.nodes[index], values.graph.attributes[index]
+    weights = values.constant(node.input[1]) if node.op_type == "Conv" else None
+    if (
+        weights is None
+        or weights.ndim != 5
+        or weights.shape[2] != 1
+        or attributes.get("auto_pad", "NOTSET") != "NOTSET"
+    ):
+        return None
+    pads, strides = attributes.get("pads", [0] * 6), attributes.get("strides", [1] * 3)
+    if pads[0] or pads[3] or strides[0] != 1:
+        return None
+    draft, (samples, channels, depth, *size) = Draft(graph), values.shapes[node.input[0]]
+    frames = draft.op("Transpose", node.input[0], perm=[0, 2, 1, 3, 4])
+    images = draft.reshape(frames, [samples * depth, channels, *size])
+    made = draft.op(
+        "Conv", images, draft.constant(weights[:, :, 0]), *node.input[2:], kernel_shape=list(weights.shape[3:]),
+        pads=[*pads[1:3], *pads[4:]], strides=strides[1:], dilations=attributes.get("dilations", [1] * 3)[1:],
+        group=attributes.get("group", 1),
+    )  # fmt: skip
+    height, width = values.shapes[node.output[0]][3:]
+    made = draft.reshape(made, [samples, depth, weights.shape[0], height, width])
+    draft.finish(draft.op("Transpose", made, perm=[0, 2, 1, 3, 4]), node.output[0])
+    return values.cheaper(draft, "order: frames as a batch", node.output[0])
+
+
 def _slice_written(values: Values, index: int) -> Rewrite | None:
     """Return a Concat of slices for a ScatterND that writes a whole range along one axis."""
     graph, node = values.graph, values.graph.nodes[index]
@@ -604,6 +632,6 @@ def _slice_written(values: Values, index: int) -> Rewrite | None:
 
 
 _SEARCHES = (
-    _slice_written, _tabled, _swapped, _delayed, _by_parts, _shared, _before_choice, _fewer_sorted, _broadcast,
-    _separable, _averaged, chosen_first, _together,
+    _slice_written, _by_frames, _tabled, _swapped, _delayed, _by_parts, _shared, _before_choice, _fewer_sorted,
+    _broadcast, _separable, _averaged, chosen_first, _together,
 )  # fmt: skip

@@ -395,6 +395,10 @@ CASES = {
         "{h, l, c = LSTM<direction=\"bidirectional\", hidden_size=8>(x, w, r, z) y = Gather<axis=0>(h, b)}"),
         {"w": random(2, 32, 8), "r": random(2, 32, 8), "z": random(2, 64)},
     ),
+    "kernels of depth one": (
+        "order", "frames as a batch", ("(float[1,8,6,20,20] x) => (float[1,16,6,10,10] y)"
+        "{y = Conv<pads=[0,1,1,0,1,1], strides=[1,2,2]>(x, w, c)}"), {"w": random(16, 8, 1, 3, 3), "c": random(16)},
+    ),
     "a flip by interpolation": (
         "affine", "selection", X + "{y = GridSample(x, g)}",
         {"g": np.stack(np.meshgrid(*[(np.arange(16) * 2 + 1) / 16 - 1] * 2), -1)[None, :, ::-1].astype(np.float32)},
