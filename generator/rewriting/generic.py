@@ -260,7 +260,7 @@ def _prints(feeds: Sequence[Feeds], name: str, axis: int) -> bool:
     """Return True if an input has equal slices along an axis in all feeds."""
     size = feeds[0][name].shape[axis]
     rows = np.concatenate([_rows(feed[name], axis) for feed in feeds], 1)
-    return size > 1 and len({row.tobytes() for row in rows}) < size
+    return bool(size > 1 and len({row.tobytes() for row in rows}) < size)
 
 
 def _sampled(array: Array, axis: int) -> Array:
