@@ -8,14 +8,7 @@ from contextlib import contextmanager
 
 from sqlalchemy import exc
 
-from ..errors import (
-    DatabaseLocked,
-    DatabaseReadOnly,
-    DatabaseUnreachable,
-    DiskFull,
-    ForeignDatabase,
-    StoreError,
-)
+from ..errors import DatabaseLocked, DatabaseReadOnly, DatabaseUnreachable, DiskFull, ForeignDatabase, StoreError
 
 _Row = tuple[type[StoreError], str, str]
 

@@ -101,11 +101,7 @@ class DatabasePlace:
 
 
 def engine(
-    place: DatabasePlace,
-    *,
-    read_only: bool = False,
-    foreign_keys: bool = True,
-    busy_timeout_s: float = BUSY_TIMEOUT_S,
+    place: DatabasePlace, *, read_only: bool = False, foreign_keys: bool = True, busy_timeout_s: float = BUSY_TIMEOUT_S
 ) -> Engine:
     """Return a configured engine.
 

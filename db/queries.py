@@ -501,9 +501,7 @@ class Reader:
                 .exists(),
                 ~select(newer.c.id)
                 .where(
-                    newer.c.item_id == item.id,
-                    newer.c.finished_us > failure.failed_us,
-                    *_by(newer.c.run_id, wanted),
+                    newer.c.item_id == item.id, newer.c.finished_us > failure.failed_us, *_by(newer.c.run_id, wanted)
                 )
                 .exists(),
                 *_by(failure.run_id, wanted),

@@ -187,8 +187,7 @@ def _check_key(kind: str, stored: str, computed: str) -> None:
     # In merged databases a key that does not match its content would confuse two machines.
     if stored != computed:
         raise StoreError(
-            f"the stored {kind} {stored[:12]} does not match its key",
-            remedy="the database was edited; restore a copy",
+            f"the stored {kind} {stored[:12]} does not match its key", remedy="the database was edited; restore a copy"
         )
 
 

@@ -14,26 +14,8 @@ from .faults import guarded
 from .identity import insert_new, item_id, item_ids, put_view
 from .queries import Reader
 from .rows import STATISTICS, block_row, keyed_row, run_row, statistics_row, view_row
-from .schema import (
-    BlockRow,
-    FailureRow,
-    MeasurementRow,
-    RunRow,
-    StackRow,
-    SystemRow,
-    table_of,
-)
-from .values import (
-    PROTOCOL,
-    Block,
-    Failure,
-    Identity,
-    KernelView,
-    Measurement,
-    Run,
-    Stack,
-    System,
-)
+from .schema import BlockRow, FailureRow, MeasurementRow, RunRow, StackRow, SystemRow, table_of
+from .values import PROTOCOL, Block, Failure, Identity, KernelView, Measurement, Run, Stack, System
 
 _measurement, _block, _failure, _run = map(table_of, (MeasurementRow, BlockRow, FailureRow, RunRow))
 _is_open = _measurement.c.finished_us.is_(None)

@@ -186,11 +186,7 @@ def standardise(n: int, r: int, *, scale: bool, bias: bool) -> Cost:
     Additions 3n (mean, centring, variance) + n for a bias + r (epsilon); multiplications 2n (squares, reciprocal
     deviation) + n for a scale; divisions 4r (mean, variance, root, reciprocal).
     """
-    return Cost(
-        additions=(3 + bias) * n + r,
-        multiplications=(2 + scale) * n,
-        divisions=4 * r,
-    )
+    return Cost(additions=(3 + bias) * n + r, multiplications=(2 + scale) * n, divisions=4 * r)
 
 
 def batch_norm(call: CostedNode) -> Cost:

@@ -51,11 +51,7 @@ def rnn(call: CostedNode) -> Cost:
     return recurrent(call, 1, Cost(exponentials=1))
 
 
-RECURRENT_FORMULAS: dict[tuple[str, str], Formula] = {
-    ("", "GRU"): gru,
-    ("", "LSTM"): lstm,
-    ("", "RNN"): rnn,
-}
+RECURRENT_FORMULAS: dict[tuple[str, str], Formula] = {("", "GRU"): gru, ("", "LSTM"): lstm, ("", "RNN"): rnn}
 
 
 # Work of attention: ONNX's Attention, RotaryEmbedding and LinearAttention, and ONNX Runtime's fused forms.
@@ -421,10 +417,7 @@ def affine_grid(call: CostedNode) -> Cost:
 def _fourier(transforms: int, length: int) -> Cost:
     """Radix-2 butterflies of length N: ``2 N log2 N`` multiplications and ``3 N log2 N`` additions each."""
     stages = max(1, (length - 1).bit_length())
-    return Cost(
-        multiplications=2 * transforms * length * stages,
-        additions=3 * transforms * length * stages,
-    )
+    return Cost(multiplications=2 * transforms * length * stages, additions=3 * transforms * length * stages)
 
 
 def dft(call: CostedNode) -> Cost:

@@ -445,11 +445,7 @@ def described(network: Network) -> onnx.ModelProto:
 def values_of(network: Network) -> dict[str, Array]:
     """Values of inputs, weights and constants by name."""
     inline = (each for each in network.brick.graph.initializer if each.name not in network.weights)
-    return {
-        **{each.name: numpy_helper.to_array(each) for each in inline},
-        **network.weights,
-        **network.feeds,
-    }
+    return {**{each.name: numpy_helper.to_array(each) for each in inline}, **network.weights, **network.feeds}
 
 
 def computed_in(network: Network, dtype: str, runtime: str) -> str:

@@ -68,11 +68,7 @@ class FleetNode:
 
 
 def work(
-    node: FleetNode,
-    *,
-    most: int | None = None,
-    drain: bool = False,
-    note: Callable[[str], None] = lambda _text: None,
+    node: FleetNode, *, most: int | None = None, drain: bool = False, note: Callable[[str], None] = lambda _text: None
 ) -> list[EndedJob]:
     """Work for a fleet until SIGTERM or SIGINT, or until a limit.
 

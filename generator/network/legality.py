@@ -408,12 +408,7 @@ _RULES: dict[str, dict[int, Rule]] = {
     "Loop": {0: _trip_count, 1: _TRUE},
     "Where": {0: _always(MIXED)},
     "Compress": {1: _always(MIXED)},
-    "NonMaxSuppression": {
-        0: _UNIT,
-        2: _always(exact(3)),
-        3: _always(exact(0.5)),
-        4: _ZERO,
-    },
+    "NonMaxSuppression": {0: _UNIT, 2: _always(exact(3)), 3: _always(exact(0.5)), 4: _ZERO},
     "Dropout": {1: _always(exact(0.5)), 2: _ZERO},
     "RNN": {4: _sequence_length},
     "GRU": {4: _sequence_length},

@@ -316,12 +316,7 @@ class CublasBackend(LibraryBackend):
             if operands.problem.is_plain:
                 found.append((ROW, lambda: (plain_run(operands, memory, tf32=tf32), 0)))
             return measured(
-                found,
-                operands.loaded(),
-                memory,
-                device,
-                lambda error: str(self.wording.meaning(error)),
-                most=most,
+                found, operands.loaded(), memory, device, lambda error: str(self.wording.meaning(error)), most=most
             )
 
 

@@ -521,11 +521,7 @@ def _array(tensor: openvino.Tensor) -> npt.NDArray[Any]:
     """Return a copy of a tensor, in NumPy's or ml_dtypes' type."""
     kind = tensor.element_type.get_type_name()
     array = np.array(tensor.data)
-    carried = {
-        "bf16": TensorProto.BFLOAT16,
-        "f8e4m3": TensorProto.FLOAT8E4M3FN,
-        "f8e5m2": TensorProto.FLOAT8E5M2,
-    }
+    carried = {"bf16": TensorProto.BFLOAT16, "f8e4m3": TensorProto.FLOAT8E4M3FN, "f8e5m2": TensorProto.FLOAT8E5M2}
     return array.view(helper.tensor_dtype_to_np_dtype(carried[kind])) if kind in carried else array
 
 

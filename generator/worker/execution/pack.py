@@ -37,24 +37,9 @@ _USUAL = 0.25
 """Quantile of the executions of a node that is its usual time: other programs meet most nodes in few executions."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ExecutedBrick:
-    """A brick in the form that the runtime executes.
-
-    Attributes:
-        network: Its network, with optimisation off.
-        edges: Places of the layout changes at its edges.
-        boundary: Its variant (one of ``BOUNDARY``); empty inside a model.
-    """
-
-    network: Network
-    edges: frozenset[int] = frozenset()
-    boundary: str = ""
-
-
 def executed_bricks(
     networks: Mapping[str, Network], backend: Backend, settings: Settings
-) -> tuple[dict[str, ExecutedBrick], dict[str, BackendError]]:
+) -> tuple[dict[str, PackedBrick], dict[str, BackendError]]:
     """Bring bricks into the form that the runtime executes, as many at once as possible.
 
     Args:
@@ -68,7 +53,7 @@ def executed_bricks(
     Raises:
         MemoryError: There was not enough memory.
     """
-    found = {name: ExecutedBrick(network) for name, network in networks.items() if network.as_is}
+    found = {name: PackedBrick(network) for name, network in networks.items() if network.as_is}
     names = [name for name, network in networks.items() if not network.as_is]
     together = backend.packs(settings) and settings.dtype == NATIVE
     groups = grouped([networks[name] for name in names]) if together else []
@@ -80,7 +65,7 @@ def executed_bricks(
     def optimise(group: Sequence[str]) -> None:
         optimised = _optimised([networks[name] for name in group], backend, settings)
         found.update(
-            (name, ExecutedBrick(network, backend.edges(network) if packs else frozenset()))
+            (name, PackedBrick(network, uncounted=backend.edges(network) if packs else frozenset()))
             for name, network in zip(group, optimised, strict=True)
         )
 
@@ -240,14 +225,11 @@ class StreamedPack(Pack):
 
     Args:
         bricks: By the brick's id, in the order in which they are run.
-        copies: Number of copies of each brick in the pass, by its id, each with separate weights.
         backend: The runtime.
         settings: Its settings.
     """
 
-    def __init__(
-        self, bricks: Mapping[str, ExecutedBrick], copies: Mapping[str, int], backend: Backend, settings: Settings
-    ) -> None:
+    def __init__(self, bricks: Mapping[str, PackedBrick], backend: Backend, settings: Settings) -> None:
         self._names = [*bricks]
         self.refused: dict[str, BackendError] = {}
         self._backend, self._settings = backend, settings
@@ -263,7 +245,7 @@ class StreamedPack(Pack):
             for place, (name, brick) in enumerate(bricks.items()):
                 begun = len(self._steps)
                 try:
-                    for copy in range(copies.get(name, 1)):
+                    for copy in range(brick.copies):
                         self._steps.append(
                             self._step(place, self._loaded(_apart(brick.network) if copy else brick.network))
                         )
@@ -439,12 +421,11 @@ class _ProfiledPack(Pack):
 
     def __init__(
         self,
-        groups: Sequence[Mapping[str, ExecutedBrick]],
-        copies: Mapping[str, int],
+        groups: Sequence[Mapping[str, PackedBrick]],
         backend: Backend,
         settings: Settings,
     ) -> None:
-        self._backend, self._settings, self._copies = backend, settings, copies
+        self._backend, self._settings = backend, settings
         self._groups = [{**group} for group in groups]
         self._visits: list[int | None] = []
         self._packs: list[tuple[PackedNetwork, PackedExecutable]] = []
@@ -452,11 +433,7 @@ class _ProfiledPack(Pack):
         self._call = _call_network(backend, settings)
         try:
             for group in self._groups:
-                members = [
-                    PackedBrick(brick.network, copies.get(name, 1), brick.edges, brick.boundary)
-                    for name, brick in group.items()
-                ]
-                packed = pack(members, threads=settings.threads)
+                packed = pack([*group.values()], threads=settings.threads)
                 self._packs.append((packed, backend.prepare_packed(packed.network, settings)))
         except BaseException:
             self.close()
@@ -509,9 +486,8 @@ class _ProfiledPack(Pack):
             inner = _by_member(packed.nodes, reading.names, visits, len(group))
             whole = inner + _by_member(packed.uncounted, reading.names, visits, len(group))
             for place, (name, brick) in enumerate(group.items()):
-                count = self._copies.get(name, 1)
-                bare = rounded(inner[:, place] / count) if brick.edges else ()
-                times.append(Times(name, rounded(whole[:, place] / count), bare))
+                bare = rounded(inner[:, place] / brick.copies) if brick.uncounted else ()
+                times.append(Times(name, rounded(whole[:, place] / brick.copies), bare))
         return Readings(tuple(times), idle_ns, watched, float(unwatched_ns))
 
     def close(self) -> None:
@@ -598,9 +574,7 @@ def _call_network(backend: Backend, settings: Settings) -> Executable:
     return executable
 
 
-def load_pack(
-    bricks: Mapping[str, ExecutedBrick], copies: Mapping[str, int], backend: Backend, settings: Settings
-) -> LoadedPack:
+def load_pack(bricks: Mapping[str, PackedBrick], backend: Backend, settings: Settings) -> LoadedPack:
     """Load bricks in the order given, and run them once.
 
     If a runtime reports the time of its nodes, all bricks run as one network (``network.packed``). Otherwise the bricks
@@ -609,7 +583,6 @@ def load_pack(
 
     Args:
         bricks: By the brick's id.
-        copies: Number of copies of each brick by its id, each with separate weights.
         backend: The runtime.
         settings: Its settings.
 
@@ -617,27 +590,27 @@ def load_pack(
         MemoryError: There was not enough memory.
     """
     try:
-        return _load(bricks, copies, backend, settings)
+        return _load(bricks, backend, settings)
     except BackendError as error:
         refused = _culprits(bricks, backend, settings, error)
     left = {name: brick for name, brick in bricks.items() if name not in refused}
     if not left:
         return LoadedPack(None, refused)
     try:
-        loaded = _load(left, copies, backend, settings)
+        loaded = _load(left, backend, settings)
     except BackendError as error:  # each half can be run, but not both together
         return LoadedPack(None, refused | dict.fromkeys(left, error))
     return replace(loaded, refused=refused | {**loaded.refused})
 
 
 def _culprits(
-    bricks: Mapping[str, ExecutedBrick], backend: Backend, settings: Settings, error: BackendError
+    bricks: Mapping[str, PackedBrick], backend: Backend, settings: Settings, error: BackendError
 ) -> dict[str, BackendError]:
     """Return the bricks that fail even alone, among bricks that cannot be loaded or run together."""
     names = sorted(bricks)
 
     def load(part: Sequence[str]) -> None:
-        loaded = _load({name: bricks[name] for name in part}, {}, backend, settings)
+        loaded = _load({name: replace(bricks[name], copies=1) for name in part}, backend, settings)
         if loaded.pack is not None:
             loaded.pack.close()
 
@@ -645,11 +618,7 @@ def _culprits(
 
 
 def _load(
-    bricks: Mapping[str, ExecutedBrick],
-    copies: Mapping[str, int],
-    backend: Backend,
-    settings: Settings,
-    apart: Collection[str] | None = None,
+    bricks: Mapping[str, PackedBrick], backend: Backend, settings: Settings, apart: Collection[str] | None = None
 ) -> LoadedPack:
     """Load bricks and run them once.
 
@@ -657,7 +626,6 @@ def _load(
 
     Args:
         bricks: By the brick's id, in the order in which they are run.
-        copies: Number of copies of each brick by its id.
         backend: The runtime.
         settings: Its settings.
         apart: The long bricks; None: find them.
@@ -668,10 +636,10 @@ def _load(
         names = [*bricks]
         groups = [[names[place] for place in places] for places in grouped([bricks[name].network for name in names])]
         groups = [part for group in groups for part in _parted(group, apart or ())]
-        pack = _ProfiledPack([{name: bricks[name] for name in group} for group in groups], copies, backend, settings)
+        pack = _ProfiledPack([{name: bricks[name] for name in group} for group in groups], backend, settings)
         known = {name for group in groups for name in group}
     else:
-        pack = streamed = StreamedPack(bricks, copies, backend, settings)
+        pack = streamed = StreamedPack(bricks, backend, settings)
         refused, known = streamed.refused, {*bricks}
         if not streamed.loaded:
             streamed.close()
@@ -684,7 +652,7 @@ def _load(
         raise
     if long is not None:
         pack.close()
-        return _load(bricks, copies, backend, settings, apart=long)
+        return _load(bricks, backend, settings, apart=long)
     return LoadedPack(pack if known else None, refused, tuple(name for name in bricks if name not in known))
 
 
