@@ -164,14 +164,10 @@ def _expanded_shape(site: Site) -> Domain | None:
     return exact(*shape[len(shape) - count[0] :])
 
 
-def _output_axis(slot: int = 0) -> Rule:
-    """Return the size of the output along the node's axis."""
-
-    def rule(site: Site) -> Domain | None:
-        shape, axis = site.output(slot), site.attribute("axis", -1)
-        return exact(shape[axis]) if shape and -len(shape) <= axis < len(shape) else None
-
-    return rule
+def _output_axis(site: Site) -> Domain | None:
+    """Return the size of the output along the attribute ``axis``."""
+    shape, axis = site.output(), site.attribute("axis", -1)
+    return exact(shape[axis]) if shape and -len(shape) <= axis < len(shape) else None
 
 
 def _repeats(site: Site) -> Domain | None:
@@ -359,7 +355,7 @@ _STRUCTURE: dict[str, dict[int, Rule]] = {
     "ScatterND": {1: _gather_nd},
     "TensorScatter": {2: _ZERO},
     "ArrayFeatureExtractor": {1: _indices(0, -1)},
-    "OneHot": {0: lambda site: between(0, (_output_axis()(site) or exact(1)).values[0]), 1: _output_axis()},
+    "OneHot": {0: lambda site: between(0, (_output_axis(site) or exact(1)).values[0]), 1: _output_axis},
     "GatherBlockQuantized": {1: lambda site: _indices(0, site.attribute("gather_axis", 0))(site)},
     "EmbedLayerNormalization": {0: _indices(2, 0), 1: _indices(4, 0), 8: _indices(3, 0)},
     "MaxUnpool": {1: _unpool, 2: _output_shape},
@@ -384,7 +380,7 @@ _STRUCTURE: dict[str, dict[int, Rule]] = {
     "CenterCropPad": {1: _crop},
     "Col2Im": {1: _image},
     "AffineGrid": {1: _affine_size},
-    "TopK": {1: _output_axis()},
+    "TopK": {1: _output_axis},
     "Range": {0: _range, 1: _range, 2: _range},
     "Split": {1: _split},
     "Squeeze": {1: _changed_axes},
@@ -393,7 +389,7 @@ _STRUCTURE: dict[str, dict[int, Rule]] = {
     "Trilu": {1: _ZERO},
     "CumSum": {1: _ZERO},
     "CumProd": {1: _ZERO},
-    "DFT": {1: _output_axis()},
+    "DFT": {1: _output_axis},
     "HannWindow": {0: _output_shape},
     "HammingWindow": {0: _output_shape},
     "BlackmanWindow": {0: _output_shape},

@@ -279,15 +279,10 @@ _BINARY: Mapping[str, Function] = {
     "Pow": lambda _, x, y: np.power(x, y),
     "Sub": lambda _, x, y: np.subtract(x, y),
 }
-_BOUNDED: Mapping[str, Function] = {
-    # NumPy before 2.1 refuses to clip where there is no bound at all.
-    "Clip": lambda _, x, low=None, high=None: x if low is None and high is None else np.clip(x, low, high)
-}
-
 FUNCTIONS: Mapping[str, tuple[int, Function]] = {
     **{name: (1, function) for name, function in _UNARY.items()},
     **{name: (2, function) for name, function in _BINARY.items()},
-    **{name: (3, function) for name, function in _BOUNDED.items()},
+    "Clip": (3, lambda _, x, low=None, high=None: x if low is None and high is None else np.clip(x, low, high)),
 }
 """Operator to the number of operands that count, and its function of the node and their numbers."""
 
