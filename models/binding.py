@@ -83,7 +83,7 @@ def plan_rebatch(model: ModelProto, old: int, new: int) -> Rebatch:
     rebatch = Rebatch(inputs, _grown_targets(model.graph, old, new))
     apply_rebatch(model, rebatch)
     after = _infer(model, strict=True, change=change)
-    _check(model.graph, rebatch, _RebatchChange(change, old, new, before, after))
+    _check(model.graph, rebatch, (old, new), (before, after), change)
     return replace(
         rebatch, outputs={value.name: after[value.name] for value in model.graph.output if value.name in after}
     )
@@ -150,42 +150,39 @@ def _target(node: NodeProto, constants: Mapping[str, TensorProto]) -> Shape:
     return tuple(np.frombuffer(tensor.raw_data, "<i8").tolist()) if tensor else ()
 
 
-@dataclass(frozen=True, slots=True)
-class _RebatchChange:
-    """A change of batch as text, with both batches and the static shapes by value at each."""
-
-    text: str
-    old: int
-    new: int
-    before: Mapping[str, Shape]
-    after: Mapping[str, Shape]
-
-    def refusal(self, node: NodeProto, reason: str) -> UnsupportedModel:
-        label = f"{node.op_type} '{node.name or node.output[0]}'"
-        return UnsupportedModel(f"{self.text}: {label} {reason}", remedy=_REMEDY)
-
-
-def _check(graph: GraphProto, rebatch: Rebatch, change: _RebatchChange) -> None:
-    old, new = change.old, change.new
+def _check(
+    graph: GraphProto,
+    rebatch: Rebatch,
+    sizes: tuple[int, int],
+    shapes: tuple[Mapping[str, Shape], Mapping[str, Shape]],
+    change: str,
+) -> None:
+    """Raise ``UnsupportedModel`` unless every value grows with the batch, or stays; sizes and shapes: old and new."""
+    (old, new), (before, after) = sizes, shapes
     constants = {value.name: static_shape(value.type) for value in graph.input if is_weight(value)}
     constants.update((tensor.name, tuple(tensor.dims)) for tensor in graph.initializer)
+
+    def refusal(node: NodeProto, reason: str) -> UnsupportedModel:
+        label = f"{node.op_type} '{node.name or node.output[0]}'"
+        return UnsupportedModel(f"{change}: {label} {reason}", remedy=_REMEDY)
+
     for node in graph.node:
         for name in node.output:
-            was, now = change.before.get(name), change.after.get(name)
+            was, now = before.get(name), after.get(name)
             if was is None or was == now:
                 continue
             if now is None:
-                raise change.refusal(node, "has no static shape any more")
+                raise refusal(node, "has no static shape any more")
             if count_elements(now) * old != count_elements(was) * new:
-                raise change.refusal(node, f"turns {list(was)} into {list(now)}")
+                raise refusal(node, f"turns {list(was)} into {list(now)}")
         if node.output and node.output[0] in rebatch.targets:
-            was, now = change.before.get(node.input[0]), change.after.get(node.input[0])
+            was, now = before.get(node.input[0]), after.get(node.input[0])
             if was is None or now is None or now[0] * old != was[0] * new or now[1:] != was[1:]:
-                raise change.refusal(node, "has a constant target, and reads samples that do not lead its input")
+                raise refusal(node, "has a constant target, and reads samples that do not lead its input")
         if node.op_type in _RECURRENT and not node.domain:
             for state in node.input[5:7]:
                 if (constants.get(state) or (0, new))[1:2] == (old,):
-                    raise change.refusal(node, f"starts from a constant state '{state}' of that batch")
+                    raise refusal(node, f"starts from a constant state '{state}' of that batch")
 
 
 def _infer(model: ModelProto, *, strict: bool, change: str) -> dict[str, Shape]:
