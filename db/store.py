@@ -11,7 +11,7 @@ from sqlalchemy.exc import IntegrityError
 
 from ..errors import StoreError
 from .faults import guarded
-from .identity import insert_new, item_id, item_ids, put_view
+from .identity import insert_new, item_ids, put_view
 from .queries import Reader
 from .rows import STATISTICS, block_row, keyed_row, run_row, statistics_row, view_row
 from .schema import BlockRow, FailureRow, MeasurementRow, RunRow, StackRow, SystemRow, table_of
@@ -213,7 +213,7 @@ class Store(Reader):
                 self._discard(connection, instead_of)
             row = {
                 "id": failure.id,
-                "item_id": item_id(connection, failure.identity),
+                "item_id": item_ids(connection, [failure.identity])[failure.identity],
                 "run_id": failure.run,
                 "failed_us": _now_us(),
                 "kind": failure.kind,

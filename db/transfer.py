@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Table, bindparam, exists, or_, select, update
@@ -100,24 +100,19 @@ def transfer(source: Connection, target: Connection, policy: Policy | None = Non
     subjects = [str(subject) for subject in policy.subjects]
     systems = _add_keyed(target, SystemRow, stored_systems(source))
     stacks = _add_keyed(target, StackRow, stored_stacks(source))
-    done = Transferred(systems=systems, stacks=stacks)
-    runs, new = _runs(source, target, policy, subjects)
-    done = replace(done, runs=new)
+    runs, new_runs = _runs(source, target, policy, subjects)
     identities = _identities(source, subjects)
     known = item_ids(target, identities.values())
     items = {id_: known[identity] for id_, identity in identities.items()}
+    measurements = blocks = failures = 0
     for rows in _new_rows(source, target, _measurement, items, runs):
-        blocks = _blocks(source, [row["id"] for row in rows])
-        done = replace(
-            done,
-            measurements=done.measurements
-            + insert_new(target, _measurement, [policy.measurement(row) for row in rows]),
-            blocks=done.blocks + insert_new(target, _block, blocks),
-        )
+        taken = _blocks(source, [row["id"] for row in rows])
+        measurements += insert_new(target, _measurement, [policy.measurement(row) for row in rows])
+        blocks += insert_new(target, _block, taken)
     for rows in _new_rows(source, target, _failure, items, runs):
-        new = insert_new(target, _failure, [policy.failure(row) for row in rows])
-        done = replace(done, failures=done.failures + new)
-    return replace(done, kernel_views=_views(source, target, policy, identities) if policy.node is None else 0)
+        failures += insert_new(target, _failure, [policy.failure(row) for row in rows])
+    views = _views(source, target, policy, identities) if policy.node is None else 0
+    return Transferred(systems, stacks, new_runs, measurements, blocks, failures, views)
 
 
 def _add_keyed(target: Connection, row: type[Base], stored: Mapping[str, System | Stack]) -> int:
