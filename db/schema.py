@@ -17,24 +17,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from sqlalchemy import (
-    JSON,
-    BigInteger,
-    CheckConstraint,
-    Column,
-    Double,
-    ForeignKey,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    PrimaryKeyConstraint,
-    String,
-    Table,
-    Text,
-    UniqueConstraint,
-    text,
-)
+import sqlalchemy as sql
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 APPLICATION_ID = 0x444C4252
@@ -46,26 +29,26 @@ REVISION = "0006"
 EARLIER = ("", "0001", "0002", "0003", "0004", "0005")
 """Revisions of versions that were never released; nothing reads them."""
 
-REVISION_TABLE = Table(
+REVISION_TABLE = sql.Table(
     # The layout of Alembic, which runs migrations; the name marks the database as one of dlbricks.
     "dlbricks_revision",
-    MetaData(),
-    Column("version_num", String(32), nullable=False),
-    PrimaryKeyConstraint("version_num", name="dlbricks_revision_pkc"),
+    sql.MetaData(),
+    sql.Column("version_num", sql.String(32), nullable=False),
+    sql.PrimaryKeyConstraint("version_num", name="dlbricks_revision_pkc"),
 )
 
-_KEY = String(64)
-_UUID = String(36)
-_NAME = String(64)
-_UNNAMED = text("''")
-_OPEN = text("finished_us IS NULL")
+_KEY = sql.String(64)
+_UUID = sql.String(36)
+_NAME = sql.String(64)
+_UNNAMED = sql.text("''")
+_OPEN = sql.text("finished_us IS NULL")
 
 
 class Base(DeclarativeBase):
     """Root of the declarative models."""
 
     # Named constraints: SQLite alters tables by copying them, and migrations find constraints by name.
-    metadata = MetaData(
+    metadata = sql.MetaData(
         naming_convention={
             "ix": "ix_%(table_name)s_%(column_0_N_name)s",
             "uq": "uq_%(table_name)s_%(column_0_N_name)s",
@@ -75,10 +58,10 @@ class Base(DeclarativeBase):
         }
     )
     type_annotation_map: ClassVar[dict[Any, Any]] = {
-        dict[str, Any]: JSON,
-        list[Any]: JSON,
-        bytes: LargeBinary,
-        float: Double,
+        dict[str, Any]: sql.JSON,
+        list[Any]: sql.JSON,
+        bytes: sql.LargeBinary,
+        float: sql.Double,
     }
 
 
@@ -88,8 +71,8 @@ class SystemRow(Base):
     __tablename__ = "system"
 
     key: Mapped[str] = mapped_column(_KEY, primary_key=True)
-    cpu: Mapped[str] = mapped_column(Text)
-    architecture: Mapped[str] = mapped_column(Text)
+    cpu: Mapped[str] = mapped_column(sql.Text)
+    architecture: Mapped[str] = mapped_column(sql.Text)
     physical_cores: Mapped[int]
     logical_cores: Mapped[int]
     cache_bytes: Mapped[list[Any]]
@@ -104,8 +87,8 @@ class StackRow(Base):
     __tablename__ = "stack"
 
     key: Mapped[str] = mapped_column(_KEY, primary_key=True)
-    backend: Mapped[str] = mapped_column(Text)
-    device: Mapped[str] = mapped_column(Text)
+    backend: Mapped[str] = mapped_column(sql.Text)
+    device: Mapped[str] = mapped_column(sql.Text)
     versions: Mapped[list[Any]]
     options: Mapped[list[Any]]
 
@@ -116,16 +99,16 @@ class RunRow(Base):
     __tablename__ = "run"
 
     id: Mapped[str] = mapped_column(_UUID, primary_key=True)
-    started: Mapped[str] = mapped_column(String(40))
-    tool: Mapped[str] = mapped_column(Text)
-    command: Mapped[str] = mapped_column(Text)
-    suite: Mapped[str | None] = mapped_column(Text)
-    system: Mapped[str] = mapped_column(ForeignKey("system.key"))
-    stack: Mapped[str] = mapped_column(ForeignKey("stack.key"))
+    started: Mapped[str] = mapped_column(sql.String(40))
+    tool: Mapped[str] = mapped_column(sql.Text)
+    command: Mapped[str] = mapped_column(sql.Text)
+    suite: Mapped[str | None] = mapped_column(sql.Text)
+    system: Mapped[str] = mapped_column(sql.ForeignKey("system.key"))
+    stack: Mapped[str] = mapped_column(sql.ForeignKey("stack.key"))
     options: Mapped[dict[str, Any]]
     before: Mapped[dict[str, Any]]
-    after: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
-    finished: Mapped[str | None] = mapped_column(String(40))
+    after: Mapped[dict[str, Any] | None] = mapped_column(sql.JSON(none_as_null=True))
+    finished: Mapped[str | None] = mapped_column(sql.String(40))
     node: Mapped[str] = mapped_column(_NAME, server_default=_UNNAMED)
     campaign: Mapped[str] = mapped_column(_NAME, server_default=_UNNAMED)
 
@@ -134,14 +117,14 @@ class CombinationRow(Base):
     """A system, a stack and conditions."""
 
     __tablename__ = "combination"
-    __table_args__ = (UniqueConstraint("system", "stack", "threads", "cache", "dtype"),)
+    __table_args__ = (sql.UniqueConstraint("system", "stack", "threads", "cache", "dtype"),)
 
-    id: Mapped[int] = mapped_column(Integer, primary_key=True)
-    system: Mapped[str] = mapped_column(ForeignKey("system.key"))
-    stack: Mapped[str] = mapped_column(ForeignKey("stack.key"))
+    id: Mapped[int] = mapped_column(sql.Integer, primary_key=True)
+    system: Mapped[str] = mapped_column(sql.ForeignKey("system.key"))
+    stack: Mapped[str] = mapped_column(sql.ForeignKey("stack.key"))
     threads: Mapped[int]
-    cache: Mapped[str] = mapped_column(String(32))
-    dtype: Mapped[str] = mapped_column(String(32))
+    cache: Mapped[str] = mapped_column(sql.String(32))
+    dtype: Mapped[str] = mapped_column(sql.String(32))
 
 
 class ItemRow(Base):
@@ -150,13 +133,13 @@ class ItemRow(Base):
     __tablename__ = "item"
     # In this order the constraint's index serves every query of the store: of one combination (all keys, or given
     # ones), and of several combinations for given keys.
-    __table_args__ = (UniqueConstraint("combination_id", "subject", "key", "variant"),)
+    __table_args__ = (sql.UniqueConstraint("combination_id", "subject", "key", "variant"),)
 
-    id: Mapped[int] = mapped_column(Integer, primary_key=True)
-    combination_id: Mapped[int] = mapped_column(ForeignKey("combination.id"))
-    subject: Mapped[str] = mapped_column(String(16))
+    id: Mapped[int] = mapped_column(sql.Integer, primary_key=True)
+    combination_id: Mapped[int] = mapped_column(sql.ForeignKey("combination.id"))
+    subject: Mapped[str] = mapped_column(sql.String(16))
     key: Mapped[str] = mapped_column(_KEY)
-    variant: Mapped[str] = mapped_column(String(128))
+    variant: Mapped[str] = mapped_column(sql.String(128))
 
 
 class MeasurementRow(Base):
@@ -164,19 +147,19 @@ class MeasurementRow(Base):
 
     __tablename__ = "measurement"
     __table_args__ = (
-        CheckConstraint(
+        sql.CheckConstraint(
             "finished_us IS NULL OR (median_ns IS NOT NULL AND samples IS NOT NULL AND verdict IS NOT NULL)",
             name="finished_has_statistics",
         ),
-        Index("ix_measurement_latest", "item_id", "finished_us", "id"),
-        Index("uq_measurement_open", "item_id", "node", unique=True, sqlite_where=_OPEN, postgresql_where=_OPEN),
-        Index("ix_measurement_run_id", "run_id"),
+        sql.Index("ix_measurement_latest", "item_id", "finished_us", "id"),
+        sql.Index("uq_measurement_open", "item_id", "node", unique=True, sqlite_where=_OPEN, postgresql_where=_OPEN),
+        sql.Index("ix_measurement_run_id", "run_id"),
     )
 
     id: Mapped[str] = mapped_column(_UUID, primary_key=True)
-    item_id: Mapped[int] = mapped_column(ForeignKey("item.id"))
-    run_id: Mapped[str] = mapped_column(ForeignKey("run.id"))
-    finished_us: Mapped[int | None] = mapped_column(BigInteger)
+    item_id: Mapped[int] = mapped_column(sql.ForeignKey("item.id"))
+    run_id: Mapped[str] = mapped_column(sql.ForeignKey("run.id"))
+    finished_us: Mapped[int | None] = mapped_column(sql.BigInteger)
     """Microseconds since 1970, UTC: decides which measurement of an item is the latest."""
     unroll: Mapped[int]
     median_ns: Mapped[float | None]
@@ -190,13 +173,13 @@ class MeasurementRow(Base):
     samples: Mapped[int | None]
     block_medians_ns: Mapped[bytes | None]
     """Packed little-endian float64."""
-    verdict: Mapped[str | None] = mapped_column(String(16))
-    stop: Mapped[str | None] = mapped_column(String(16))
-    load_ns: Mapped[int | None] = mapped_column(BigInteger)
-    first_run_ns: Mapped[int | None] = mapped_column(BigInteger)
+    verdict: Mapped[str | None] = mapped_column(sql.String(16))
+    stop: Mapped[str | None] = mapped_column(sql.String(16))
+    load_ns: Mapped[int | None] = mapped_column(sql.BigInteger)
+    first_run_ns: Mapped[int | None] = mapped_column(sql.BigInteger)
     protocol: Mapped[int]
     """``values.PROTOCOL``."""
-    footprint_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    footprint_bytes: Mapped[int | None] = mapped_column(sql.BigInteger)
     undisturbed_ns: Mapped[float | None]
     quiet: Mapped[float | None]
     node: Mapped[str] = mapped_column(_NAME, server_default=_UNNAMED)
@@ -208,7 +191,7 @@ class BlockRow(Base):
 
     __tablename__ = "block"
 
-    measurement_id: Mapped[str] = mapped_column(ForeignKey("measurement.id"), primary_key=True)
+    measurement_id: Mapped[str] = mapped_column(sql.ForeignKey("measurement.id"), primary_key=True)
     process: Mapped[int] = mapped_column(primary_key=True)
     round: Mapped[int] = mapped_column(primary_key=True)
     warmups: Mapped[int]
@@ -223,14 +206,14 @@ class FailureRow(Base):
     """A brick or model that could not be measured (``values.Failure``)."""
 
     __tablename__ = "failure"
-    __table_args__ = (Index("ix_failure_item_id", "item_id"),)
+    __table_args__ = (sql.Index("ix_failure_item_id", "item_id"),)
 
     id: Mapped[str] = mapped_column(_UUID, primary_key=True)
-    item_id: Mapped[int] = mapped_column(ForeignKey("item.id"))
-    run_id: Mapped[str] = mapped_column(ForeignKey("run.id"))
-    failed_us: Mapped[int] = mapped_column(BigInteger)
-    kind: Mapped[str] = mapped_column(String(16))
-    reason: Mapped[str] = mapped_column(Text)
+    item_id: Mapped[int] = mapped_column(sql.ForeignKey("item.id"))
+    run_id: Mapped[str] = mapped_column(sql.ForeignKey("run.id"))
+    failed_us: Mapped[int] = mapped_column(sql.BigInteger)
+    kind: Mapped[str] = mapped_column(sql.String(16))
+    reason: Mapped[str] = mapped_column(sql.Text)
 
 
 class KernelViewRow(Base):
@@ -238,18 +221,18 @@ class KernelViewRow(Base):
 
     __tablename__ = "kernel_view"
 
-    item_id: Mapped[int] = mapped_column(ForeignKey("item.id"), primary_key=True, autoincrement=False)
-    taken_us: Mapped[int] = mapped_column(BigInteger)
+    item_id: Mapped[int] = mapped_column(sql.ForeignKey("item.id"), primary_key=True, autoincrement=False)
+    taken_us: Mapped[int] = mapped_column(sql.BigInteger)
     """Microseconds since 1970, UTC; the later of two views of an item stays."""
-    source: Mapped[str] = mapped_column(Text)
+    source: Mapped[str] = mapped_column(sql.Text)
     executions: Mapped[int]
-    wall_ns: Mapped[int] = mapped_column(BigInteger)
+    wall_ns: Mapped[int] = mapped_column(sql.BigInteger)
     kernels: Mapped[list[Any]]
     """Name, operator, place, calls and time of each."""
 
 
-def table_of(row: type[Base]) -> Table:
+def table_of(row: type[Base]) -> sql.Table:
     """Return the table of a declarative model, for Core statements."""
     table = row.__table__
-    assert isinstance(table, Table)  # noqa: S101  (declarative allows joins here, we declare none)
+    assert isinstance(table, sql.Table)  # noqa: S101  (declarative allows joins here, we declare none)
     return table

@@ -8,27 +8,16 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, bindparam, exists, or_, select, update
 
+from . import schema
 from .identity import CHUNK, insert_new, item_ids, put_view, stored_stacks, stored_systems
 from .rows import Row, keyed_row
-from .schema import (
-    Base,
-    BlockRow,
-    CombinationRow,
-    FailureRow,
-    ItemRow,
-    KernelViewRow,
-    MeasurementRow,
-    RunRow,
-    StackRow,
-    SystemRow,
-    table_of,
-)
 from .values import Conditions, Identity, Stack, Subject, System
 
 _combination, _item, _measurement, _block, _failure, _run = map(
-    table_of, (CombinationRow, ItemRow, MeasurementRow, BlockRow, FailureRow, RunRow)
+    schema.table_of,
+    (schema.CombinationRow, schema.ItemRow, schema.MeasurementRow, schema.BlockRow, schema.FailureRow, schema.RunRow),
 )
-_view = table_of(KernelViewRow)
+_view = schema.table_of(schema.KernelViewRow)
 
 
 class Policy:
@@ -98,8 +87,8 @@ def transfer(source: Connection, target: Connection, policy: Policy | None = Non
     """
     policy = policy or Policy()
     subjects = [str(subject) for subject in policy.subjects]
-    systems = _add_keyed(target, SystemRow, stored_systems(source))
-    stacks = _add_keyed(target, StackRow, stored_stacks(source))
+    systems = _add_keyed(target, schema.SystemRow, stored_systems(source))
+    stacks = _add_keyed(target, schema.StackRow, stored_stacks(source))
     runs, new_runs = _runs(source, target, policy, subjects)
     identities = _identities(source, subjects)
     known = item_ids(target, identities.values())
@@ -115,9 +104,9 @@ def transfer(source: Connection, target: Connection, policy: Policy | None = Non
     return Transferred(systems, stacks, new_runs, measurements, blocks, failures, views)
 
 
-def _add_keyed(target: Connection, row: type[Base], stored: Mapping[str, System | Stack]) -> int:
+def _add_keyed(target: Connection, row: type[schema.Base], stored: Mapping[str, System | Stack]) -> int:
     rows = [keyed_row(value) for _, value in sorted(stored.items())]
-    return insert_new(target, table_of(row), rows)
+    return insert_new(target, schema.table_of(row), rows)
 
 
 def _runs(
