@@ -33,28 +33,9 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "Block",
-    "Combination",
-    "Conditions",
-    "Failure",
-    "Filter",
-    "Kernel",
-    "KernelView",
-    "Measurement",
-    "Run",
-    "Stack",
-    "Stop",
-    "Store",
-    "Subject",
-    "System",
-    "Transferred",
-    "Upgrade",
-    "Verdict",
-    "export",
-    "frame",
-    "merge",
-    "upgrade",
-]
+    "Block", "Combination", "Conditions", "Failure", "Filter", "Kernel", "KernelView", "Measurement", "Run", "Stack",
+    "Stop", "Store", "Subject", "System", "Transferred", "Upgrade", "Verdict", "export", "frame", "merge", "upgrade",
+]  # fmt: skip
 
 __getattr__, __dir__ = lazy(
     __name__,

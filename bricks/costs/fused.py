@@ -104,24 +104,18 @@ _MEAN = elementwise.of_sizes(
 )
 
 QUANTIZATION_FORMULAS: dict[tuple[str, str], Formula] = {
-    ("", "DequantizeLinear"): dequantize,
-    ("", "DynamicQuantizeLinear"): dynamic_quantize,
-    ("", "QuantizeLinear"): quantize,
-    (_MICROSOFT, "DequantizeLinear"): dequantize,
+    ("", "DequantizeLinear"): dequantize, ("", "DynamicQuantizeLinear"): dynamic_quantize,
+    ("", "QuantizeLinear"): quantize, (_MICROSOFT, "DequantizeLinear"): dequantize,
     (_MICROSOFT, "DynamicQuantizeLSTM"): dynamic_quantize_lstm,
     (_MICROSOFT, "DynamicQuantizeMatMul"): dynamic_quantize_matmul,
     (_MICROSOFT, "GatherBlockQuantized"): elementwise.per_element("(x - zero_point) scale", _DEQUANTIZE),
-    (_MICROSOFT, "MatMulBnb4"): matmul_n_bits,
-    (_MICROSOFT, "MatMulInteger16"): linear.matmul_integer,
-    (_MICROSOFT, "MatMulIntegerToFloat"): matmul_integer_to_float,
-    (_MICROSOFT, "MatMulNBits"): matmul_n_bits,
-    (_MICROSOFT, "QAttention"): quantized_attention,
-    (_MICROSOFT, "QGemm"): quantized_gemm,
+    (_MICROSOFT, "MatMulBnb4"): matmul_n_bits, (_MICROSOFT, "MatMulInteger16"): linear.matmul_integer,
+    (_MICROSOFT, "MatMulIntegerToFloat"): matmul_integer_to_float, (_MICROSOFT, "MatMulNBits"): matmul_n_bits,
+    (_MICROSOFT, "QAttention"): quantized_attention, (_MICROSOFT, "QGemm"): quantized_gemm,
     (_MICROSOFT, "QLinearAdd"): _requantized("a + b", _DEQUANTIZE + Cost(additions=1)),
     (_MICROSOFT, "QLinearAveragePool"): quantized_average_pool,
     (_MICROSOFT, "QLinearConcat"): _requantized("x"),  # as if the scales differed
-    (_MICROSOFT, "QLinearConv"): linear.qlinear_conv,
-    (_MICROSOFT, "QLinearGlobalAveragePool"): _MEAN,
+    (_MICROSOFT, "QLinearConv"): linear.qlinear_conv, (_MICROSOFT, "QLinearGlobalAveragePool"): _MEAN,
     (_MICROSOFT, "QLinearLeakyRelu"): _requantized("x if x >= 0 else alpha x", Cost(comparisons=1, multiplications=1)),
     (_MICROSOFT, "QLinearMul"): _requantized("a b", _DEQUANTIZE + Cost(multiplications=1)),
     (_MICROSOFT, "QLinearReduceMean"): _MEAN,
@@ -131,7 +125,7 @@ QUANTIZATION_FORMULAS: dict[tuple[str, str], Formula] = {
     ),
     (_MICROSOFT, "QLinearWhere"): _requantized("a if condition else b", Cost(comparisons=1)),
     (_MICROSOFT, "QuantizeLinear"): quantize,
-}
+}  # fmt: skip
 
 
 _NCHWC = "com.microsoft.nchwc"
@@ -215,29 +209,18 @@ FUSED_FORMULAS: dict[tuple[str, str], Formula] = {
     (_MICROSOFT, "BiasGelu"): elementwise.per_element(
         "gelu(a + b)", elementwise.ACTIVATIONS["Gelu"][1] + Cost(additions=1)
     ),
-    (_MICROSOFT, "BiasSoftmax"): bias_softmax,
-    (_MICROSOFT, "EmbedLayerNormalization"): embed_layer_norm,
-    (_MICROSOFT, "ExpandDims"): elementwise.move,
-    (_MICROSOFT, "FastGelu"): fast_gelu,
-    (_MICROSOFT, "FusedConv"): fused_conv,
-    (_MICROSOFT, "FusedGemm"): fused_gemm,
+    (_MICROSOFT, "BiasSoftmax"): bias_softmax, (_MICROSOFT, "EmbedLayerNormalization"): embed_layer_norm,
+    (_MICROSOFT, "ExpandDims"): elementwise.move, (_MICROSOFT, "FastGelu"): fast_gelu,
+    (_MICROSOFT, "FusedConv"): fused_conv, (_MICROSOFT, "FusedGemm"): fused_gemm,
     (_MICROSOFT, "GatherND"): elementwise.move,
     (_MICROSOFT, "Gelu"): elementwise.per_element(*elementwise.ACTIVATIONS["Gelu"]),
-    (_MICROSOFT, "GroupNorm"): microsoft_group_norm,
-    (_MICROSOFT, "NhwcFusedConv"): fused_conv,
-    (_MICROSOFT, "NhwcMaxPool"): linear.max_pool,
-    (_MICROSOFT, "Pad"): elementwise.move,
+    (_MICROSOFT, "GroupNorm"): microsoft_group_norm, (_MICROSOFT, "NhwcFusedConv"): fused_conv,
+    (_MICROSOFT, "NhwcMaxPool"): linear.max_pool, (_MICROSOFT, "Pad"): elementwise.move,
     (_MICROSOFT, "QuickGelu"): elementwise.per_element(*elementwise.ACTIVATIONS["QuickGelu"]),
-    (_MICROSOFT, "RotaryEmbedding"): linear.rotary_embedding,
-    (_MICROSOFT, "SkipLayerNormalization"): skip_layer_norm,
-    (_MICROSOFT, "SkipSimplifiedLayerNormalization"): skip_rms_norm,
-    (_MICROSOFT, "Trilu"): elementwise.move,
-    (_NCHWC, "AveragePool"): linear.average_pool,
-    (_NCHWC, "Conv"): fused_conv,
-    (_NCHWC, "GlobalAveragePool"): elementwise.AVERAGED,
-    (_NCHWC, "GlobalMaxPool"): elementwise.COMPARED,
-    (_NCHWC, "MaxPool"): linear.max_pool,
-    (_NCHWC, "ReorderInput"): elementwise.move,
-    (_NCHWC, "ReorderOutput"): elementwise.move,
-    (_NCHWC, "Upsample"): linear.resize,
-}
+    (_MICROSOFT, "RotaryEmbedding"): linear.rotary_embedding, (_MICROSOFT, "SkipLayerNormalization"): skip_layer_norm,
+    (_MICROSOFT, "SkipSimplifiedLayerNormalization"): skip_rms_norm, (_MICROSOFT, "Trilu"): elementwise.move,
+    (_NCHWC, "AveragePool"): linear.average_pool, (_NCHWC, "Conv"): fused_conv,
+    (_NCHWC, "GlobalAveragePool"): elementwise.AVERAGED, (_NCHWC, "GlobalMaxPool"): elementwise.COMPARED,
+    (_NCHWC, "MaxPool"): linear.max_pool, (_NCHWC, "ReorderInput"): elementwise.move,
+    (_NCHWC, "ReorderOutput"): elementwise.move, (_NCHWC, "Upsample"): linear.resize,
+}  # fmt: skip

@@ -155,7 +155,7 @@ class TorchBackend(Backend):
         return self._prepared(network, settings)
 
     def _prepared(self, network: Network, settings: Settings) -> _TorchExecutable:
-        from .graph import FLOATS, meaning, translated
+        from .graph import FLOATS, CudaStreams, branched, meaning, translated
 
         translate, compiled = translated, _compiled
         off = settings.options.get("onednn") == "off"
@@ -171,7 +171,7 @@ class TorchBackend(Backend):
             mode = settings.options["mode"]
             call = compiled(found) if mode in _COMPILED else found.module.forward
             if mode == "branches":
-                call = _branched(found)
+                call = branched(found.module, CudaStreams())
         except Exception as error:  # PyTorch's exceptions share no base class
             raise meaning(error) from error
         return _TorchExecutable(found, _without_onednn(call) if off else call, settings.device)
@@ -226,7 +226,7 @@ class _TorchExecutable(Executable):
         self._call = call
         self._graph: Run | None = None
         self._latest: Sequence[torch.Tensor] = ()
-        self._wait: Callable[[], None] = torch.cuda.synchronize if device == "cuda" else _nothing
+        self._wait: Callable[[], None] = torch.cuda.synchronize if device == "cuda" else lambda: None
 
     def run(self) -> None:
         try:
@@ -268,6 +268,7 @@ class _TorchExecutable(Executable):
                     tensor.mul_(1)
 
     def synchronize(self) -> None:
+
         try:
             self._wait()
         except Exception as error:  # as above
@@ -287,10 +288,6 @@ class _TorchExecutable(Executable):
         self._call = released
         self._graph = None
         self._inputs = self._latest = ()
-
-
-def _nothing() -> None:
-    """Nothing is to be waited for on the CPU."""
 
 
 def _without_onednn(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -321,12 +318,6 @@ def _compiled(found: TorchNetwork) -> Callable[..., Any]:
         warnings.simplefilter("ignore")  # the compiler's, about its own code
         compiled(*found.inputs)
     return compiled
-
-
-def _branched(found: TorchNetwork) -> Callable[..., Any]:
-    from .graph import CudaStreams, branched
-
-    return branched(found.module, CudaStreams())
 
 
 def _named_kernels(settings: Settings) -> AbstractContextManager[object]:
@@ -421,19 +412,12 @@ def as_graph(run: Run) -> Run:
     try:
         run()
     except BaseException as error:
-        _abandon(graph)
+        with suppress(Exception):  # the stream needs this end; it says once more that the capture failed
+            graph.capture_end()
         if isinstance(error, BackendError | MemoryError):
             raise
         raise BackendError(f"this cannot be captured as a CUDA graph: {' '.join(str(error).split())}") from error
     graph.capture_end()
 
-    def launch() -> None:
-        graph.replay()
-
-    return launch
-
-
-def _abandon(graph: Any) -> None:
-    """End a capture that failed: the stream cannot be used before."""
-    with suppress(Exception):  # it says once more that the capture failed
-        graph.capture_end()
+    replay: Run = graph.replay
+    return replay
