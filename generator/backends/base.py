@@ -483,15 +483,12 @@ class Backend(ABC):
         Raises:
             UsageError: It cannot; the message lists its precisions.
         """
-        if dtype not in self.dtypes:
-            raise UsageError(
-                f"backend {self.name} does not compute in {dtype!r}", remedy=f"it has {', '.join(self.dtypes)}"
-            )
-        known = self.dtypes_on(device) if device else self.dtypes
+        known, where, there = self.dtypes, "", ""
+        if dtype in known and device:
+            known, where, there = self.dtypes_on(device), f" on device {device!r}", " there"
         if dtype not in known:
             raise UsageError(
-                f"backend {self.name} does not compute in {dtype!r} on device {device!r}",
-                remedy=f"it has {', '.join(known)} there",
+                f"backend {self.name} does not compute in {dtype!r}{where}", remedy=f"it has {', '.join(known)}{there}"
             )
 
     # Execution of one network

@@ -305,18 +305,11 @@ class OrtBackend(base.Backend):
 
     def executed_graph(self, network: Network, settings: base.Settings) -> base.ExecutedGraph:
         """Return the graph of a session like the one of ``prepare``, without packed weights (see ``Backend``)."""
-        weights = {name: session.value_of(array) for name, array in network.weights.items()}
-        feeds = {name: session.value_of(array) for name, array in network.feeds.items()}
         settings = session.streaming(settings)
         make_options = partial(graph_options, network, settings)
         with session.WORDING.translating():
             return graph.executed_graph(
-                network,
-                weights,
-                feeds,
-                make_options,
-                level=level(network, settings),
-                providers=session.providers(settings),
+                network, make_options, level=level(network, settings), providers=session.providers(settings)
             )
 
     def in_turn(self, options: Mapping[str, str]) -> bool:
@@ -329,10 +322,8 @@ class OrtBackend(base.Backend):
         On a GPU, a graph that no session can read back is left to the session that runs it.
         """
         network, settings = _in_precision(network, settings), session.streaming(settings)
-        weights = {name: session.value_of(array) for name, array in network.weights.items()}
-        make_options = partial(graph_options, network, settings)
         try:
-            found = graph.optimised_network(network, weights, make_options, session.providers(settings))
+            found = graph.optimised_network(network, graph_options(network, settings), session.providers(settings))
             if settings.device != "cpu":
                 session.created(found, session_options(found, settings), session.providers(settings))
         except Exception as error:  # the runtime's exceptions share no base class

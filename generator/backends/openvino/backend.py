@@ -207,7 +207,7 @@ def profiled(
 
 
 def _launch(counter: openvino.ProfilingInfo) -> Launch:
-    return Launch(counter.exec_type, counter.node_type, _PLACE, round(counter.real_time.total_seconds() * _NS_PER_S))
+    return counter.exec_type, counter.node_type, _PLACE, round(counter.real_time.total_seconds() * _NS_PER_S)
 
 
 OPTIONS = (

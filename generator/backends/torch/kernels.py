@@ -171,7 +171,7 @@ def launches(
             waiting[name].append(operator)
         for event in sorted(inside, key=lambda event: event.time_range.start):
             operator = waiting[event.name].popleft() if waiting[event.name] else ""
-            yield Launch(event.name, operator, event.device_type.name.lower(), _duration(event))
+            yield event.name, operator, event.device_type.name.lower(), _duration(event)
         return
     begin_ns, end_ns = begin * _NS_PER_US, end * _NS_PER_US
     primitives = [found for found in primitives if begin_ns <= found[1] <= end_ns]
@@ -181,9 +181,9 @@ def launches(
         rest_ns = length_ns
         for primitive, at_ns, took_ns in primitives:
             if start_ns <= at_ns + took_ns // 2 <= start_ns + length_ns:
-                yield Launch(primitive, operator or name, "cpu", took_ns)
+                yield primitive, operator or name, "cpu", took_ns
                 rest_ns -= took_ns
-        yield Launch(name, operator, "cpu", max(0, rest_ns))
+        yield name, operator, "cpu", max(0, rest_ns)
 
 
 def _launched(event: FunctionEvent, operator: str) -> Iterator[tuple[str, str]]:
