@@ -70,7 +70,9 @@ def units_of(graph: ModelGraph, wishes: Iterable[Collection[int]], *, copied: Co
     reasons: dict[tuple[int, ...], str] = {}
     links = _joined(graph, wishes)
     for group in links:
-        parts = _by_opset(graph, group)
+        # The group, or its layers one by one if no opset suits all of them.
+        common = common_opsets(graph.layers[index].valid_opsets for index in group)
+        parts = [(index,) for index in group] if is_empty(common) else [group]
         groups += parts
         reasons |= {group: _OPSETS} if len(parts) > 1 else {}
     while tangled := _tangles(edges, groups):
@@ -105,12 +107,6 @@ def _joined(graph: ModelGraph, wishes: Iterable[Collection[int]]) -> dict[tuple[
     for index in graph.live:
         groups.setdefault(find(index), []).append(index)
     return {tuple(group): sum(links[index] for index in group) for group in groups.values()}
-
-
-def _by_opset(graph: ModelGraph, group: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Return the group, or its layers one by one if no opset suits all of them."""
-    common = common_opsets(graph.layers[index].valid_opsets for index in group)
-    return [(index,) for index in group] if is_empty(common) else [group]
 
 
 def _edges(graph: ModelGraph) -> list[tuple[int, int]]:

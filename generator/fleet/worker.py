@@ -182,7 +182,11 @@ class _NodeWorker:
         if ended is None:
             return None  # ended before the server answered: the next start goes on from the file
         if isinstance(job, CellJob) and lost:
-            self._set_aside(job.cell.key)
+            # Rename a file that cannot be read, so that the next attempt does not find it.
+            aside = self._node.state / "unreadable"
+            aside.mkdir(exist_ok=True)
+            for path in self._cells.glob(f"{job.cell.key}.db*"):
+                path.replace(aside / path.name)
         elif isinstance(job, CellJob) and ended.complete:
             self._forget(job.cell.key)
         reason = ended.measured.reason
@@ -273,13 +277,6 @@ class _NodeWorker:
         for key, (_, status) in states(connection, here).items():
             if status == "succeeded":
                 self._forget(key)
-
-    def _set_aside(self, key: str) -> None:
-        """Rename a file that cannot be read, so that the next attempt does not find it."""
-        aside = self._node.state / "unreadable"
-        aside.mkdir(exist_ok=True)
-        for path in self._cells.glob(f"{key}.db*"):
-            path.replace(aside / path.name)
 
     def _forget(self, key: str) -> None:
         for path in self._cells.glob(f"{key}.*"):

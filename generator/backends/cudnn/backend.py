@@ -69,7 +69,10 @@ class Execution:
         self._graph = merged(whole, channels_last=self._target.channels_last)
         self._built = self._offered()
         if exact:
-            _leave_out(self._built)
+            # Make the library refuse plans that do not multiply in full float32.
+            import cudnn
+
+            self._built.deselect_numeric_notes([getattr(cudnn.numerical_note, note) for note in _NARROWING])
         self._numbers: list[Array] = []  # scalars, which the library reads on the host
         self._buffers = self._filled(whole, network)
         self._pack = {self._uid(name): self._address(name) for name in self._bound(whole)}
@@ -222,13 +225,6 @@ def _outputs(whole: OperationGraph, network: Network) -> list[tuple[str, tuple[i
         kind = helper.tensor_dtype_to_np_dtype(declared[name].tensor_type.elem_type)
         found.append((whole.outputs[name], declared_shape(declared[name]), kind))
     return found
-
-
-def _leave_out(built: Any) -> None:
-    """Make the library refuse plans that do not multiply in full float32."""
-    import cudnn
-
-    built.deselect_numeric_notes([getattr(cudnn.numerical_note, note) for note in _NARROWING])
 
 
 def _reason(error: Exception) -> str:

@@ -434,7 +434,11 @@ def synthesise(model: onnx.ModelProto, *, seed: int) -> dict[str, npt.NDArray[An
         >>> weights["conv1_w_0"].shape
         (64, 3, 3, 3)
     """
-    planned = _planned(model)
+    # The distribution of every weight input of a skeleton, by name.
+    graph = infer_shapes(model, propagate=False).graph
+    walk = Walk(graph)
+    _pass(walk, graph.node)
+    planned = {name: walk.settle(name) for name in walk.weights}
     values = (value for value in model.graph.input if is_weight(value))
     arrays = {
         value.name: draw(
@@ -448,18 +452,6 @@ def synthesise(model: onnx.ModelProto, *, seed: int) -> dict[str, npt.NDArray[An
     }
     scale_biases(model.graph, arrays)
     return arrays
-
-
-def _planned(model: onnx.ModelProto) -> dict[str, Draw]:
-    """Return the distribution of every weight input of a skeleton, by name.
-
-    Args:
-        model: Skeleton-form ONNX: a whole model or a brick.
-    """
-    graph = infer_shapes(model, propagate=False).graph
-    walk = Walk(graph)
-    _pass(walk, graph.node)
-    return {name: walk.settle(name) for name in walk.weights}
 
 
 def _pass(walk: Walk, nodes: Iterable[NodeProto]) -> None:
