@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 import onnx
 
 from ....models.subgraphs import infer_shapes, is_standard
+from ..base import registering
 from .operations import Builder, CudnnNode, Derivation, OperationGraph
 
 Emit = Callable[[CudnnNode], None]
@@ -38,12 +39,7 @@ _COMMUTATIVE = frozenset({"add", "mul", "max", "min"})
 _REDUCTIONS = {"ReduceSum": "ADD", "ReduceMean": "AVG", "ReduceMax": "MAX", "ReduceMin": "MIN", "ReduceProd": "MUL"}
 
 
-def _operator(*op_types: str) -> Callable[[Emit], Emit]:
-    def register(emit: Emit) -> Emit:
-        OPERATORS.update(dict.fromkeys(op_types, emit))
-        return emit
-
-    return register
+_operator = registering(OPERATORS)
 
 
 @_operator("Conv")
