@@ -419,12 +419,7 @@ _FEWEST_IDLE = 20
 class _ProfiledPack(Pack):
     """Bricks as one network per group; the runtime reports the time of its nodes."""
 
-    def __init__(
-        self,
-        groups: Sequence[Mapping[str, PackedBrick]],
-        backend: Backend,
-        settings: Settings,
-    ) -> None:
+    def __init__(self, groups: Sequence[Mapping[str, PackedBrick]], backend: Backend, settings: Settings) -> None:
         self._backend, self._settings = backend, settings
         self._groups = [{**group} for group in groups]
         self._visits: list[int | None] = []
