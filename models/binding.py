@@ -15,7 +15,17 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from ..errors import BrokenModel, UnboundDimension, UnsupportedModel, UsageError
-from .dimensions import NAMELESS, Dimension, DimensionKind, classify, classify_name, default_value, expression
+from .dimensions import (
+    NAMELESS,
+    Dimension,
+    DimensionKind,
+    classify,
+    classify_name,
+    default_value,
+    expression,
+    names_in,
+    value_of,
+)
 from .external import count_elements
 from .skeleton import is_weight
 from .subgraphs import Shape, infer_shapes, require_text, static_shape, static_shapes
@@ -336,7 +346,7 @@ def _kinds(dynamic: list[Dimension], given: Mapping[str, int]) -> tuple[dict[str
     for dimension in dynamic:
         if (arithmetic := expression(dimension.name)) and dimension.name not in given:
             composed[dimension.name] = None
-            for name in arithmetic.names:
+            for name in names_in(arithmetic):
                 kinds.setdefault(name, classify_name(name, dimension.input))
         # A plain dimension takes precedence over a name in arithmetic.
         elif kinds.get(dimension.label, DimensionKind.UNKNOWN) is DimensionKind.UNKNOWN:
@@ -362,7 +372,7 @@ def _values(dynamic: list[Dimension], batch: int | None, given: Mapping[str, int
             bound[name] = _total(kinds, bound, decoding=decoding)
     for name in composed:
         arithmetic = expression(name)
-        value = arithmetic.value(bound) if arithmetic else None
+        value = value_of(arithmetic, bound) if arithmetic else None
         if value is not None:
             bound[name] = value
     _require_all(dynamic, bound)
@@ -405,6 +415,6 @@ def _substitute(value: ValueInfoProto, bound: Mapping[str, int]) -> None:
         if name in bound:
             dim.dim_value = bound[name]
         elif arithmetic := expression(name):
-            size = arithmetic.value(bound)
+            size = value_of(arithmetic, bound)
             if size is not None:
                 dim.dim_value = size
