@@ -22,7 +22,7 @@ from .plots.figure import save
 from .plots.forest import Rival, forest
 from .plots.history import over_time
 from .plots.layers import latency_by_layer, waterfall
-from .plots.sweep import ModelShare, Sweep, similarity_grid, sweeps, unique_share
+from .plots.sweep import Sweep, similarity_grid, sweeps, unique_share
 from .roofs import chart, has_roof
 from .sweeping import sweeps_of
 from .units import counted
@@ -144,9 +144,9 @@ def generated_plots(report: GenerateReport) -> Plots:
     rows = [row for row in report.rows if row.error is None]
     if not rows:
         return Plots({}, "")
-    shares = [ModelShare(row.name, row.sequences or 0, row.unique or 0) for row in rows]
+    shares = {row.name: (row.sequences or 0, row.unique or 0) for row in rows}
     if len(rows) > 1:
-        shares.append(ModelShare("all together", report.sequences, report.unique))
+        shares["all together"] = report.sequences, report.unique
     title = f"Unique sequences at G={report.granularity}"
     drawn: dict[str, Callable[[], Figure]] = {"unique": partial(unique_share, shares, title=title)}
     if len(rows) > 1:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ...tabular import Field
 from ..estimation.estimates import forms_of, rate_record
 from ..shell import why_unbounded
-from .plots.roofline import Roof, RooflineDot, roofline_chart
+from .plots.roofline import roofline_chart
 from .tables import FORM, MOST, Answer, form_cells, table_lines, unlisted
 from .units import counted, duration, milliseconds, percent, quantity, ratio
 
@@ -166,14 +166,5 @@ def has_roof(entry: Estimate) -> bool:
 def chart(entry: Estimate, *, title: str) -> Figure:
     """Draw the roofline of a model."""
     assert entry.roofline.bricks is not None  # noqa: S101  # ``has_roof``
-    ceilings = entry.roofline.bricks.ceilings
-    assert ceilings.compute is not None  # noqa: S101
-    rows = [(row, row.latency_ms, row.total_ms) for row in entry.roofline.bricks.layers if _drawable(row)]
-    timed = [(row, latency, total) for row, latency, total in rows if latency and total]
-    whole = sum(total for _, _, total in timed)
-    dots = [
-        RooflineDot("+".join(row.op_types), row.flops or 0, row.bytes, each, total / whole)
-        for row, each, total in timed
-    ]
-    levels = {name: ceiling.rate.best / _GIGA for name, ceiling in ceilings.levels}
-    return roofline_chart(dots, Roof(ceilings.compute.rate.best / _GIGA, levels), title=title)
+    bricks = entry.roofline.bricks
+    return roofline_chart([row for row in bricks.layers if _drawable(row)], bricks.ceilings, title=title)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from ...constructor.curve import Curve
+from ...constructor.curve import Curve, Point
 from ...constructor.result import Estimate
 from ...constructor.sweep import BATCH, swept
 from ...tabular import Field
-from .plots.sweep import Reading, Sweep
+from .plots.sweep import Sweep
 from .tables import table_lines
 from .units import percent
 
@@ -31,8 +30,7 @@ def sweep(curve: Curve, *, title: str, label: str, unit: str, items: Callable[[i
     at = [point.length for point in curve.points]
     lengths = sorted({*at, *(round(length) for length in _spaced(at))})
     found = [point for length in lengths if (point := curve.at(length)) is not None]
-    made = [Reading(point.length, point.ms, point.ci95_ms, items(point.length)) for point in found]
-    return Sweep(title, label, unit, [reading for reading in made if reading.length in at], made)
+    return Sweep(title, label, unit, items, found)
 
 
 def sweeps_of(estimates: Sequence[Estimate]) -> dict[str, Sweep]:
@@ -45,20 +43,14 @@ def sweeps_of(estimates: Sequence[Estimate]) -> dict[str, Sweep]:
 
 def drawn_sweep(row: Mapping[str, Any]) -> Sweep:
     """Return a sweep ready to draw, from its row (``ModelSweep.record``)."""
-    batched = row["dimension"] == BATCH
-    points = [
-        (Reading(point["size"], point["latency_ms"], point["ci95_ms"], point["size"] if batched else 1), point)
-        for point in row["points"]
-        if point["latency_ms"]
-    ]
+    batched, known = row["dimension"] == BATCH, [point for point in row["points"] if point["latency_ms"]]
     return Sweep(
         title=row["name"],
         label=row["dimension"],
         unit="inputs" if batched else "executions",
-        measured=[reading for reading, point in points if not point["interpolated"]],
-        between=[reading for reading, _ in points],
-        bounds=[replace(reading, ms=ms) for reading, point in points if (ms := point["lower_bound_ms"])],
-        read=[reading for reading, point in points if point["interpolated"]],
+        items=(lambda size: size) if batched else (lambda _size: 1),
+        between=[Point(at["size"], at["latency_ms"], at["ci95_ms"], at["interpolated"]) for at in known],
+        bounds=[Point(at["size"], ms) for at in known if (ms := at["lower_bound_ms"])],
         joined=True,
     )
 

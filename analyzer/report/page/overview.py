@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
+from ...findings.finding import Finding
 from ..section import LayerRow, Section
 from ..units import half_of
 from .payload import clipped
@@ -113,30 +114,13 @@ _MOST = 60
 """Bricks that are listed, those of most time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recurring:
-    """Findings of one kind over all models.
+def recurring(sections: Sequence[Section]) -> list[dict[str, Any]]:
+    """Return the kinds of findings, largest saving first.
 
-    Attributes:
-        kind: Name of the analysis.
-        title: Title of the largest of them.
-        models: How many models have one.
-        count: How many there are.
-        proven_ms: Sum of the proven savings.
-        predicted_ms: Sum of the predicted savings of findings that were not tried; they may overlap.
+    Each has the title of its largest finding, the numbers of models and findings, and the sums of proven savings and of
+    predicted ones that were not tried; predicted savings may overlap.
     """
-
-    kind: str
-    title: str
-    models: int
-    count: int
-    proven_ms: float
-    predicted_ms: float
-
-
-def recurring(sections: Sequence[Section]) -> list[Recurring]:
-    """Return findings by kind, largest saving first."""
-    kinds: dict[str, list[tuple[str, Any]]] = {}
+    kinds: dict[str, list[tuple[str, Finding]]] = {}
     for section in sections:
         for finding in (finding for finding in section.findings or () if not finding.at_most):
             kinds.setdefault(finding.kind, []).append((section.name, finding))
@@ -145,8 +129,9 @@ def recurring(sections: Sequence[Section]) -> list[Recurring]:
         largest = max((finding for _, finding in pairs), key=lambda finding: finding.saving_ms)
         proven = math.fsum(finding.proven_ms or 0.0 for _, finding in pairs if not finding.unproven)
         predicted = math.fsum(finding.saving_ms for _, finding in pairs if finding.proof is None)
-        found.append(Recurring(kind, largest.title, len({name for name, _ in pairs}), len(pairs), proven, predicted))
-    return sorted(found, key=lambda row: (-row.proven_ms, -row.predicted_ms))
+        row = {"kind": kind, "title": largest.title, "models": len({name for name, _ in pairs}), "count": len(pairs)}
+        found.append({**row, "proven_ms": proven, "predicted_ms": predicted})
+    return sorted(found, key=lambda row: (-row["proven_ms"], -row["predicted_ms"]))
 
 
 def overview_data(sections: Sequence[Section], rows: Mapping[str, Sequence[LayerRow]]) -> dict[str, Any]:

@@ -113,11 +113,10 @@ def _listed(ranked: Sequence[Operator]) -> Iterator[Operator]:
 
 def _falls(entry: Estimate) -> Iterator[tuple[CauseRow, float, float]]:
     """Yield the causes with begin and width of their bars, in percent of the widest sum."""
-    bars = [*placed(rows_of(entry))]
-    ends = [sorted((bar.begin, bar.end)) for bar in bars]
-    most = max((high for _, high in ends), default=0.0) or 1.0
-    for bar, (low, high) in zip(bars, ends, strict=True):
-        yield bar.cause, 100 * max(0.0, low) / most, 100 * (high - max(0.0, low)) / most
+    bars = [(cause, max(0.0, min(ends)), max(ends)) for cause, *ends in placed(rows_of(entry))]
+    most = max((high for _, _, high in bars), default=0.0) or 1.0
+    for cause, low, high in bars:
+        yield cause, 100 * low / most, 100 * (high - low) / most
 
 
 def _colours(models: Sequence[Sequence[LayerRow]]) -> dict[str, int]:

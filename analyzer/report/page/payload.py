@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ....constructor.composition import Quotient
@@ -24,40 +23,25 @@ _LONGEST_BLOCK = 256
 """Sequences of a block at most: comparing every length with every place takes time by the product of both."""
 
 
-@dataclass(frozen=True, slots=True)
-class OutlineBlock:
-    """Part of an outline.
-
-    Attributes:
-        begin: Position of its first sequence.
-        width: Number of sequences in each repetition.
-        count: Number of repetitions; 1 for a single sequence.
-        inside: Blocks of one repetition; empty for a single sequence.
-    """
-
-    begin: int
-    width: int
-    count: int
-    inside: tuple[OutlineBlock, ...] = ()
+OutlineBlock = tuple[int, int, int, "list[OutlineBlock]"]
+"""Part of an outline: position of its first sequence, number of sequences in each repetition, number of repetitions (1
+for a single sequence), and the blocks of one repetition (none for a single sequence)."""
 
 
-def outline(keys: Sequence[Hashable]) -> tuple[OutlineBlock, ...]:
+def outline(keys: Sequence[Hashable], offset: int = 0) -> list[OutlineBlock]:
     """Fold adjacent repetitions, from left to right, the widest first (O(n * ``_LONGEST``)).
 
     Args:
         keys: Identity of each sequence.
+        offset: Position of the first.
 
     Returns:
         Blocks that cover all positions, in order.
 
     Example:
-        >>> [(block.begin, block.width, block.count) for block in outline("xababababy")]
+        >>> [(begin, width, count) for begin, width, count, _ in outline("xababababy")]
         [(0, 1, 1), (1, 2, 4), (9, 1, 1)]
     """
-    return _folded(keys, 0)
-
-
-def _folded(keys: Sequence[Hashable], offset: int) -> tuple[OutlineBlock, ...]:
     size = len(keys)
     widths = range(1, min(_LONGEST_BLOCK, size // 2) + 1)
     # equal[w][i]: how many positions from i on are the same as those w later.
@@ -75,10 +59,10 @@ def _folded(keys: Sequence[Hashable], offset: int) -> tuple[OutlineBlock, ...]:
             count = equal[width][place] // width + 1
             if count > 1 and count * width > best_count * best_width:
                 best_width, best_count = width, count
-        inside = _folded(keys[place : place + best_width], offset + place) if best_width > 1 else ()
-        found.append(OutlineBlock(offset + place, best_width, best_count, inside))
+        inside = outline(keys[place : place + best_width], offset + place) if best_width > 1 else []
+        found.append((offset + place, best_width, best_count, inside))
         place += best_width * best_count
-    return tuple(found)
+    return found
 
 
 # When each sequence of a model would run, if branches ran at once.
@@ -152,7 +136,7 @@ def data_of(section: Section, rows: Sequence[LayerRow]) -> dict[str, Any]:
             "start": [_rounded(start) for start, _ in schedule],
             "lane": [lane for _, lane in schedule],
         },
-        "outline": _nested(outline([number[row.sequence.key] for row in rows])),
+        "outline": outline([number[row.sequence.key] for row in rows]),
         "roofs": _roofs(section),
     }
 
@@ -202,10 +186,6 @@ def _roofs(section: Section) -> Mapping[str, Any] | None:
         "compute": _rounded(found.ceilings.compute.rate.best / _GIGA),
         "levels": [[name, _rounded(ceiling.rate.best / _GIGA)] for name, ceiling in found.ceilings.levels],
     }
-
-
-def _nested(blocks: Sequence[OutlineBlock]) -> list[Any]:
-    return [[block.begin, block.width, block.count, _nested(block.inside)] for block in blocks]
 
 
 def _rounded(value: float | None) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from ....constructor.curve import Point
+
 
 # How much models repeat themselves and each other: unique-layer share and similarity.
 
@@ -20,29 +22,20 @@ _WRITTEN_CELLS = 16
 """Up to this many models each cell of the grid has its number written into it."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelShare:
-    """How many of a model's sequences are unique within it."""
-
-    name: str
-    sequences: int
-    unique: int
-
-
-def unique_share(models: Sequence[ModelShare], *, title: str) -> Figure:
+def unique_share(models: Mapping[str, tuple[int, int]], *, title: str) -> Figure:
     """Sequences per model, and how many of them are unique; one row per model."""
     figure = new_figure(9, row_height(len(models)), title=title)
     axes = figure.subplots()
     plain_axes(axes, grid="x")
     rows = list(range(len(models)))
-    axes.barh(rows, [model.sequences for model in models], color="#CFD8DC", height=0.72, label="sequences")
-    axes.barh(rows, [model.unique for model in models], color=BLUE, height=0.72, label="unique")
-    longest = max((model.sequences for model in models), default=0) or 1
-    for row, model in enumerate(models):
-        if model.sequences:
-            text = f"{model.unique} of {model.sequences}  ({100 * model.unique / model.sequences:.0f}%)"
-            axes.text(model.sequences + longest * 0.01, row, text, va="center", fontsize=8, color="#37474F")
-    name_rows(axes, [model.name for model in models])
+    axes.barh(rows, [sequences for sequences, _ in models.values()], color="#CFD8DC", height=0.72, label="sequences")
+    axes.barh(rows, [unique for _, unique in models.values()], color=BLUE, height=0.72, label="unique")
+    longest = max((sequences for sequences, _ in models.values()), default=0) or 1
+    for row, (sequences, unique) in enumerate(models.values()):
+        if sequences:
+            text = f"{unique} of {sequences}  ({100 * unique / sequences:.0f}%)"
+            axes.text(sequences + longest * 0.01, row, text, va="center", fontsize=8, color="#37474F")
+    name_rows(axes, [*models])
     axes.set_xlim(0, longest * 1.25)
     axes.set_xlabel("sequences")
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, fontsize=9, frameon=False, borderaxespad=0.2)
@@ -83,34 +76,6 @@ _TALLEST = 2.5
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """A latency at one length.
-
-    Attributes:
-        length: The length.
-        ms: Latency.
-        ci95_ms: Its interval; None if it is unknown.
-        items: Items of one execution, for the throughput.
-    """
-
-    length: int
-    ms: float
-    ci95_ms: tuple[float, float] | None
-    items: int
-
-    def height(self, *, rate: bool) -> float:
-        """Return the latency in ms, or throughput per second."""
-        return 1000.0 * self.items / self.ms if rate else self.ms
-
-    def ends(self, *, rate: bool) -> tuple[float, float] | None:
-        """Return its interval; a rate is at most a thousand times its value, since a latency may be near zero."""
-        if self.ci95_ms is None or not rate:
-            return self.ci95_ms
-        low, high = self.ci95_ms
-        return 1000.0 * self.items / high, 1000.0 * self.items / max(low, self.ms * 1e-3)
-
-
-@dataclass(frozen=True, slots=True)
 class Sweep:
     """One model against one of its dimensions.
 
@@ -118,21 +83,41 @@ class Sweep:
         title: Title of its column.
         label: Unit of the dimension.
         unit: Unit of the throughput.
-        measured: Measured lengths, in order.
+        items: Number of these units per execution, by length.
         between: Measured and interpolated lengths, in order.
         bounds: Known lower bounds, in order.
-        read: Lengths with interpolated bricks; in order, and part of ``between``.
-        joined: True if ``between`` has only measured lengths: the line only joins them.
+        joined: True if the line only joins the lengths; interpolated ones are rings on it.
     """
 
     title: str
     label: str
     unit: str
-    measured: Sequence[Reading]
-    between: Sequence[Reading]
-    bounds: Sequence[Reading] = ()
-    read: Sequence[Reading] = ()
+    items: Callable[[int], int]
+    between: Sequence[Point]
+    bounds: Sequence[Point] = ()
     joined: bool = False
+
+    @property
+    def measured(self) -> list[Point]:
+        """Measured lengths, in order."""
+        return [point for point in self.between if not point.interpolated]
+
+    @property
+    def read(self) -> list[Point]:
+        """Lengths with interpolated bricks, in order."""
+        return [point for point in self.between if point.interpolated and self.joined]
+
+    def height(self, point: Point, *, rate: bool) -> float:
+        """Return the latency of a point in ms, or its throughput per second."""
+        return 1000.0 * self.items(point.length) / point.ms if rate else point.ms
+
+    def ends(self, point: Point, *, rate: bool) -> tuple[float, float] | None:
+        """Return its interval; a rate is at most a thousand times its value, since a latency may be near zero."""
+        if point.ci95_ms is None or not rate:
+            return point.ci95_ms
+        low, high = point.ci95_ms
+        items = self.items(point.length)
+        return 1000.0 * items / high, 1000.0 * items / max(low, point.ms * 1e-3)
 
 
 def sweeps(found: Sequence[Sweep], *, title: str) -> Figure:
@@ -163,18 +148,18 @@ def _draw(axes: Axes, sweep: Sweep, *, rate: bool) -> None:
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_locator(NullLocator())
-    line = [(reading.length, reading.height(rate=rate)) for reading in sweep.between]
+    line = [(point.length, sweep.height(point, rate=rate)) for point in sweep.between]
     axes.plot(*zip(*line, strict=True), color=BLUE, linewidth=1.2, label="_" if sweep.joined else "interpolated")
-    known = [(reading.length, ends) for reading in sweep.between if (ends := reading.ends(rate=rate)) is not None]
+    known = [(point.length, ends) for point in sweep.between if (ends := sweep.ends(point, rate=rate)) is not None]
     if known:
         lengths, lows, highs = zip(*((length, *bounds) for length, bounds in known), strict=True)
         axes.fill_between(lengths, lows, highs, color=BLUE, alpha=0.15, linewidth=0, label="95% interval")
     if sweep.bounds:
-        lowest = [(reading.length, reading.height(rate=rate)) for reading in sweep.bounds]
+        lowest = [(point.length, sweep.height(point, rate=rate)) for point in sweep.bounds]
         axes.plot(*zip(*lowest, strict=True), "_", color=GREY, markersize=13, markeredgewidth=2, label="fastest bricks")
     for some, filled, label in (sweep.measured, BLUE, "from measured bricks"), (sweep.read, "white", "interpolated"):
-        dots = [(reading.length, reading.height(rate=rate)) for reading in some]
+        dots = [(point.length, sweep.height(point, rate=rate)) for point in some]
         if dots:
             axes.plot(*zip(*dots, strict=True), "o", color=BLUE, markerfacecolor=filled, markersize=5, label=label)
-    highest = max(reading.height(rate=rate) for reading in (*sweep.measured, *sweep.read))
+    highest = max(sweep.height(point, rate=rate) for point in (*sweep.measured, *sweep.read))
     axes.set_ylim(0, min(axes.get_ylim()[1], _TALLEST * highest))
