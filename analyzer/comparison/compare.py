@@ -29,7 +29,7 @@ from .results import (
     unique_bricks,
     verdicts_of,
 )
-from .sides import By, Side, find_side
+from .sides import By, Side, find_side, place_record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,16 +196,9 @@ def _cells(**latencies: SideLatency | None) -> Row:
 
 
 def _described(side: Side) -> Row:
-    place = side.choice
     return {
         "name": side.name,
-        "system": place.system_key,
-        "stack": place.stack_key,
-        "backend": place.stack.backend,
-        "device": place.stack.device,
-        "versions": dict(place.stack.versions),
-        "options": dict(place.stack.options),
-        **asdict(place.conditions),
+        **place_record(side.choice),
         "run": None if side.run is None else side.run.id,
         "started": None if side.run is None else side.run.started,
         "variant": side.variant,

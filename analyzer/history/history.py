@@ -218,14 +218,12 @@ def _versions(points: Sequence[RunPoint], at: int) -> tuple[VersionChange, ...]:
     """Return the version changes between a run and the previous one."""
     old, new = points[at - 1].versions, points[at].versions
     names = dict.fromkeys([*old, *new])
-    return tuple(VersionChange(name, old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name))
+    return tuple((name, old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name))
 
 
 def _cause(versions: Sequence[VersionChange], machine: Sequence[MachineEvidence]) -> tuple[Cause, str]:
     """Return the cause of a change, and the reason for it."""
-    changed = ", ".join(
-        f"{version.package} {version.before or 'absent'} → {version.after or 'absent'}" for version in versions
-    )
+    changed = ", ".join(f"{package} {before or 'absent'} → {after or 'absent'}" for package, before, after in versions)
     # In another version of a runtime our own networks may take longer as well.
     telling = [witness for witness in machine if witness.kind == _PROBE or not versions]
     moving = [witness for witness in telling if witness.moved]

@@ -149,19 +149,9 @@ def _levels(levels: Levels | None) -> Row:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class VersionChange:
-    """A package with another version than in the previous run; None if it was missing.
-
-    Attributes:
-        package: A package of the runtime, ``dlbricks``, or the ``kernel``.
-        before: Version in the previous run.
-        after: Version in this run.
-    """
-
-    package: str
-    before: str | None
-    after: str | None
+VersionChange = tuple[str, str | None, str | None]
+"""A package of the runtime, ``dlbricks`` or the ``kernel``, with its versions in the previous run and in this one; None
+if it was missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +209,7 @@ class Change:
             "runs_after": self.runs_after,
             "cause": self.cause,
             "reason": self.reason,
-            "versions": [asdict(version) for version in self.versions],
+            "versions": [dict(zip(("package", "before", "after"), version, strict=True)) for version in self.versions],
             "machine": [asdict(evidence) for evidence in self.machine],
             "bricks": [brick.record() for brick in self.bricks],
             "bricks_missing": self.bricks_missing,

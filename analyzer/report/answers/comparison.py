@@ -166,20 +166,19 @@ def _advice(row: ModelAdvice) -> list[str]:
             lines.append(f"  not distinguishable from it: {', '.join(row.ties)}")
         if first.measured_by is not None:
             lines.append(f"  measured by: {shell_command(first.measured_by)}")
-    standard = None if row.default is None else row.default.name
+    standard = None if row.default is None else row.default.other
     for other in (row.runner_up, row.default):
         if other is not None and other.layers:
-            lines.append(
-                f"  layers that decide it over {other.name}{' (the default)' if other.name == standard else ''}:"
-            )
+            standing = " (the default)" if other.other == standard else ""
+            lines.append(f"  layers that decide it over {other.other}{standing}:")
             lines += _deciding(other.layers[:_DECISIVE])
-    if row.mixing is not None and row.mixing.bricks_ms and row.mixing.bricks:
-        gain_ms, whole_ms = row.mixing.gain_ms, row.mixing.bricks_ms
+    gain_ms, whole_ms = row.mixing_ms, row.bricks_ms
+    if gain_ms is not None and whole_ms and row.mixed:
         lines.append(
             f"  a framework for every layer could save {milliseconds(gain_ms)} ms of "
             f"{milliseconds(whole_ms)} ms of bricks ({gain_ms / whole_ms:.0%}), changes between them not counted:"
         )
-        lines += _mixed(row.mixing.bricks[:_DECISIVE])
+        lines += _mixed(row.mixed[:_DECISIVE])
     lines += [f"{row.name}, {ranked.name}: {ranked.reason}" for ranked in row.ranking if ranked.reason]
     if row.reason is not None:
         lines.append(f"{row.name}: {row.reason}")
@@ -210,7 +209,7 @@ def _columns(gain: str, base: str, other: str, *more: Field) -> list[Field]:
 
 
 def _mixed(bricks: Sequence[Mixed]) -> list[str]:
-    rows = [{"gain_ms": mixed.layer.gain_ms, "side": mixed.side, **_brick(mixed.layer.brick)} for mixed in bricks]
+    rows = [{"gain_ms": layer.gain_ms, "side": side, **_brick(layer.brick)} for side, layer in bricks]
     columns = [Field("gain_ms", "gain ms", "ms"), Field("occurrences", "x"), Field("side", "on")]
     return table_lines(rows, [*columns, FORM])
 

@@ -81,15 +81,15 @@ def _remarks(row: ModelKernels, most: int | None) -> list[str]:
             for share in row.elsewhere[:_LISTED]
         ]
     if row.missing:
-        what = "the model" if row.whole else counted(sum(missing.count for missing in row.missing), "sequence")
+        what = "the model" if row.whole else counted(sum(count for _, _, count in row.missing), "sequence")
         lines.append(
             f"{row.name}: the kernels of {what} are not known"
             + (f": {shell_command(row.remedy)}" if row.remedy else "")
         )
         if not row.whole:
             kinds = Counter[str]()
-            for missing in row.missing:
-                kinds["+".join(missing.op_types)] += missing.count
+            for _, names, count in row.missing:
+                kinds["+".join(names)] += count
             lines += [f"  {count:>4} x {operators}" for operators, count in kinds.most_common(_MISSING)]
             if len(kinds) > _MISSING:
                 more = sum(count for _, count in kinds.most_common()[_MISSING:])
@@ -146,7 +146,7 @@ def view_lines(views: Mapping[Identity, KernelView], stacks: Mapping[str, Stack]
         for row in kernels[:_LISTED]:
             time = "-" if row.time_ms is None else milliseconds(row.time_ms)
             share = "-" if row.share is None else percent(row.share)
-            units = f"  {row.units.name}" if row.units.name else ""
+            units = f"  {row.units}" if row.units else ""
             lines.append(f"  {time:>10} ms {share:>5}  {row.kernel.calls:>3} x {_label(row.kernel)}{units}")
     return lines
 
