@@ -31,7 +31,7 @@ def fleet_plan(*, campaign: Path, dry_run: bool, database: str) -> None:
     Example:
         dlbricks fleet plan november.toml
     """
-    from ..analyzer.report.answers.fleet import plan_answer
+    from ..analyzer.report.answers.runs import plan_answer
     from ..generator.fleet.campaign import load_campaign
     from ..generator.fleet.planning import plan
 
@@ -73,7 +73,7 @@ def fleet_work(*, node: str | None, state: Path | None, once: bool, drain: bool,
     """
     if not node:
         raise UsageError("a worker needs the name of its node", remedy="give --node, or set DLBRICKS_NODE")
-    from ..analyzer.report.answers.fleet import work_answer
+    from ..analyzer.report.answers.runs import work_answer
     from ..generator.fleet.worker import FleetNode, work
 
     here = FleetNode(name=node, url=database, state=state or _state() / node, **how)
@@ -99,7 +99,7 @@ def fleet_status(*, campaign: str | None, database: str) -> None:
     Example:
         dlbricks fleet status
     """
-    from ..analyzer.report.answers.fleet import status_answer
+    from ..analyzer.report.answers.runs import status_answer
     from ..generator.fleet.status import fleet_status as status
 
     answer(status_answer(status(database, campaign=campaign)))

@@ -162,7 +162,7 @@ def kernels(*, database: str, **options: Any) -> None:
         dlbricks kernels squeezenet --backend torch
     """
     from ..analyzer.kernels import kernels as find_kernels
-    from ..analyzer.report.answers.kernels import kernels_answer
+    from ..analyzer.report.answers.bricks import kernels_answer
     from ..db import Store
 
     with Store.open(database, read_only=True) as store:
@@ -303,7 +303,7 @@ def history(
         dlbricks history squeezenet --fail-on change
     """
     from ..analyzer.history.history import history as find_history
-    from ..analyzer.report.answers.history import history_answer
+    from ..analyzer.report.answers.comparison import history_answer
     from ..db import Store
 
     sources = take_models(options)

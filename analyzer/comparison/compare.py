@@ -14,7 +14,7 @@ from ...db import Store
 from ...db.values import Run, earlier_version
 from ...generator.decomposition.cut import Cut
 from ...models import ModelSource
-from ...tabular import Records, Row, Tabular, nested_rows
+from ...tabular import Records, Row, Tabular, fields, nested_rows, record_of
 from ..estimation.query import QueryFields, asked, executes_as_written
 from .difference import MINIMUM_EFFECT, Relation, check_minimum_effect
 from .results import (
@@ -71,15 +71,8 @@ class LayerComparison(Judged):
 
     def record(self) -> Row:
         """As a JSON object."""
-        return {
-            **self.brick.record(),
-            "base_ms": self.base_ms,
-            "other_ms": self.other_ms,
-            **self.judgement(),
-            "gain_ms": self.gain_ms,
-            "form": asdict(self.brick.form),
-            "apart": self.pair.apart,
-        }
+        own = record_of(self, fields("base_ms other_ms ratio ratio_ci95 verdict reason gain_ms apart=pair.apart"))
+        return {**self.brick.record(), **own, "form": asdict(self.brick.form)}
 
 
 @dataclass(frozen=True, slots=True)

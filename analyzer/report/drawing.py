@@ -14,17 +14,16 @@ from ...errors import UsageError
 from ...generator.decomposition.generate import GenerateReport
 from ..comparison.compare import Comparison, ModelComparison
 from ..estimation.estimates import Estimates
-from ..history.result import History, ModelHistory
+from ..history.history import History, ModelHistory
 from .causes import rows_of
-from .page.overview import similarity_matrix
+from .page.payload import similarity_matrix
 from .plots.accuracy import estimate_beside_measured
 from .plots.figure import save
 from .plots.forest import Rival, forest
 from .plots.history import over_time
 from .plots.layers import latency_by_layer, waterfall
-from .plots.sweep import Sweep, similarity_grid, sweeps, unique_share
 from .roofs import chart, has_roof
-from .sweeping import sweeps_of
+from .sweeping import Sweep, similarity_grid, sweeps, sweeps_of, unique_share
 from .units import counted
 
 if TYPE_CHECKING:

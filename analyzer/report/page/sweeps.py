@@ -9,8 +9,7 @@ from ....constructor.curve import Point
 from ....constructor.result import Estimate
 from ....constructor.sweep import BATCH, swept
 from ....tabular import Row
-from ..plots.sweep import Sweep
-from ..sweeping import drawn_sweep, how_of, said_of_batch
+from ..sweeping import Sweep, drawn_sweep, how_of, said_of_batch
 from ..units import half_of, milliseconds
 from .payload import clipped
 

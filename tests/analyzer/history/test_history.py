@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from dlbricks.analyzer.history.history import history
-from dlbricks.analyzer.history.result import Cause
+from dlbricks.analyzer.history.history import Cause, history
 from dlbricks.db import Conditions
 
 

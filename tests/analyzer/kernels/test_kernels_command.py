@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from dlbricks.analyzer.kernels import Kernels, ModelKernels
-from dlbricks.analyzer.report.answers.kernels import kernels_answer
+from dlbricks.analyzer.report.answers.bricks import kernels_answer
 from dlbricks.db import Store
 from dlbricks.generator.backends import registry
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend

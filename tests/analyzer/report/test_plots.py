@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from dlbricks.analyzer.comparison.difference import Difference, Levels
 from dlbricks.analyzer.history.changes import RunPoint
-from dlbricks.analyzer.history.result import Cause, Change, ModelHistory, Witness
+from dlbricks.analyzer.history.history import Cause, Change, ModelHistory, Witness
 from dlbricks.analyzer.report.causes import CauseRow
 from dlbricks.analyzer.report.plots.accuracy import estimate_beside_measured
 from dlbricks.analyzer.report.plots.figure import GREEN, RED, save
 from dlbricks.analyzer.report.plots.forest import Rival, forest
 from dlbricks.analyzer.report.plots.history import over_time
 from dlbricks.analyzer.report.plots.layers import latency_by_layer, waterfall
-from dlbricks.analyzer.report.plots.roofline import roofline_chart
-from dlbricks.analyzer.report.plots.sweep import similarity_grid, unique_share
+from dlbricks.analyzer.report.roofs import roofline_chart
+from dlbricks.analyzer.report.sweeping import similarity_grid, unique_share
 from dlbricks.constructor.result import Estimate, SequenceLatency
 from dlbricks.constructor.roofline import Ceiling, Ceilings, LayerRoof
 from dlbricks.db.samples.rates import Rate

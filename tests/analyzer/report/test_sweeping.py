@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from dlbricks.analyzer.estimation.estimates import Estimates
 from dlbricks.analyzer.report.drawing import plots, sweep_plots
-from dlbricks.analyzer.report.plots.sweep import sweeps
-from dlbricks.analyzer.report.sweeping import sweep, sweep_lines, sweeps_of
+from dlbricks.analyzer.report.sweeping import sweep, sweep_lines, sweeps, sweeps_of
 from dlbricks.constructor import Estimate
 from dlbricks.constructor.curve import Curve, Interpolation, Point
 from dlbricks.constructor.sweep import swept
