@@ -222,7 +222,7 @@ def _transpose(node: _Node) -> _Part | None:
 def _reshape(node: _Node) -> _Part | None:
     """Return the part of a view: a kept axis, or a block of axes with a block as the needed part."""
     wants, keeps = dict[int, Indices](), dict[int, Indices]()
-    for inside, outside in _blocks(node.shape(0), node.out):
+    for inside, outside in blocks_of(node.shape(0), node.out):
         given = {axis: node.demand[axis] for axis in outside if axis in node.demand}
         if not given:
             continue
@@ -247,7 +247,7 @@ def _reshape(node: _Node) -> _Part | None:
     return _Part({0: wants}, keeps, write)
 
 
-def _blocks(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+def blocks_of(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]]:
     """Return groups of axes of two shapes with equal products of sizes."""
     groups, inside, outside = list[tuple[list[int], list[int]]](), list[int](), list[int]()
     i = j = 0
@@ -411,10 +411,10 @@ def _expand(node: _Node) -> _Part | None:
             wants[axis - ahead] = indices
         elif axis >= ahead and node.shape(0)[axis - ahead] != 1:
             return None
-    sizes = [len(node.demand[axis]) if axis in node.demand else size for axis, size in enumerate(node.out)]
+    sizes = {axis: len(indices) for axis, indices in node.demand.items()}
 
-    def write(draft: Draft, _: onnx.NodeProto, inputs: Mapping[int, str], to: str) -> None:
-        draft.op("Expand", inputs[0], draft.constant(sizes, np.int64), to=to)
+    def write(draft: Draft, old: onnx.NodeProto, inputs: Mapping[int, str], to: str) -> None:
+        draft.op("Expand", inputs[0], node.values.shape_of_copies(draft, old, sizes), to=to)
 
     return _Part({0: wants}, node.demand, write)
 

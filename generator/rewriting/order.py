@@ -5,17 +5,17 @@ Candidates are runs of operators that each read one value. Both orders are compu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 
-from .choice import chosen_first
+from .choice import chosen_first, reordered
 from .demand import selected
 from .form import Array, Draft, Rewrite
-from .generic import generic_of
-from .values import MOVING, POINTWISE, Values, apart, late, predicted_ns
+from .parts import by_parts, summed_axis
+from .values import POINTWISE, Values, apart, late, predicted_ns
 
 _SHRINKING = frozenset({
     "AveragePool", "Gather", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMean", "ReduceMin",
@@ -143,14 +143,9 @@ def _copied_at(values: Values, index: int, members: Sequence[int]) -> Rewrite | 
         node = graph.nodes[place]
         names[node.output[0]] = draft.copy(node, names, to=graph.fresh("once"))
     inputs = {x: names[value]}
-    target = values.constant(copier.input[1]) if copier.op_type == "Expand" else None
     unchanged = all(graph.nodes[place].op_type in POINTWISE for place in members[1:])
     if copier.op_type == "Expand" and not (unchanged and values.shapes[value] == values.shapes[copier.output[0]]):
-        if target is None:
-            return None
-        shape = (1,) * (len(target) - len(values.shapes[x])) + values.shapes[x]
-        wider = [int(new) if new != old else 1 for new, old in zip(target, shape, strict=True)]
-        inputs[copier.input[1]] = draft.constant(wider, np.int64)
+        inputs[copier.input[1]] = values.shape_of_copies(draft, copier, {})
     draft.copy(copier, inputs, to=value)
     after = _cost_if_equal(values, draft, [graph.nodes[place] for place in members], x, value)
     if after is None:
@@ -171,53 +166,6 @@ def _needed_for(values: Values, end: int, region: Sequence[int]) -> list[int]:
     return sorted(needed)
 
 
-def _by_parts(values: Values, index: int) -> Rewrite | None:
-    """Return the product with a Concat as a sum of products, if parts are constant or copies of smaller values."""
-    graph, node, attributes = values.graph, values.graph.nodes[index], values.graph.attributes[index]
-    maker = graph.maker(node.input[0]) if node.input else None
-    weight = values.constant(node.input[1]) if len(node.input) > 1 else None
-    if maker is None or maker.op_type != "Concat" or weight is None or node.output[0] not in values.shapes:
-        return None
-    shape = values.shapes[node.input[0]]
-    axis = graph.attributes[graph.producer[node.input[0]]]["axis"] % len(shape)
-    summed = _summed_axis(node, attributes, weight, axis, len(shape))
-    if summed is None:
-        return None
-    draft, offset, whole, sums = Draft(graph), 0, list[tuple[str, Array]](), list[str]()
-    for name in maker.input:
-        width = values.shapes[name][axis]
-        part = weight.take(range(offset, offset + width), summed)
-        offset += width
-        alone = range(len(shape)) if node.op_type != "Conv" or _is_by_place(attributes, weight) else (0,)
-        found = _smaller(values, draft, name, [other for other in alone if other != axis])
-        if found is None:
-            whole.append((name, part))
-            continue
-        source, gather = found
-        made = draft.op(node.op_type, source, draft.constant(part), **attributes)
-        if gather is not None:
-            made = draft.copy(gather, {gather.input[0]: made}, to=graph.fresh("copied"))
-        sums.append(made)
-    if not sums:
-        return None
-    if whole:
-        names = [name for name, _ in whole]
-        joined = names[0] if len(names) == 1 else draft.op("Concat", *names, axis=axis)
-        weights = draft.constant(np.concatenate([part for _, part in whole], summed))
-        sums.insert(0, draft.op(node.op_type, joined, weights, **attributes))
-    total = sums[0]
-    for other in sums[1:]:
-        total = draft.op("Add", total, other)
-    if len(node.input) > 2 and node.input[2]:
-        bias = values.constant(node.input[2])
-        if bias is None or attributes.get("beta", 1.0) != 1.0:
-            return None
-        around = (-1, *[1] * (len(shape) - 2)) if node.op_type == "Conv" else (-1,)
-        total = draft.op("Add", total, draft.constant(bias.reshape(around)))
-    draft.finish(total, node.output[0])
-    return values.cheaper(draft, "order: product before copies", node.output[0], f"{len(maker.input)} parts")
-
-
 def _shared(values: Values, index: int) -> Rewrite | None:
     """Return products with one weight, of Concats that share a part, as sums: the shared part is multiplied once."""
     graph, node, attributes = values.graph, values.graph.nodes[index], values.graph.attributes[index]
@@ -236,7 +184,7 @@ def _shared(values: Values, index: int) -> Rewrite | None:
     joined = [list(maker.input) for maker in makers if maker is not None]
     shape = values.shapes[node.input[0]]
     axis = graph.attributes[graph.producer[node.input[0]]]["axis"] % len(shape)
-    summed = _summed_axis(node, attributes, weight, axis, len(shape))
+    summed = summed_axis(node, attributes, weight, axis, len(shape))
     widths = {tuple(values.shapes[name][axis] for name in names) for names in joined}
     if summed is None or len(widths) > 1 or attributes.get("beta", 1.0) != 1.0:
         return None
@@ -260,66 +208,6 @@ def _shared(values: Values, index: int) -> Rewrite | None:
     if saving_ns < _LEAST_SHARE * values.total_ns:
         return None
     return draft.rewrite("order: shared part multiplied once", made, graph.names(members), saving_ns)
-
-
-def _summed_axis(
-    node: onnx.NodeProto, attributes: Mapping[str, Any], weight: Array, axis: int, rank: int
-) -> int | None:
-    """Return the axis of the weights along which a product sums, if that is an axis of its first input; else None."""
-    if node.op_type == "Conv":
-        return 1 if attributes.get("group", 1) == 1 and axis == 1 else None
-    if axis != rank - 1:
-        return None
-    if node.op_type == "Gemm":
-        plain = not attributes.get("transA") and attributes.get("alpha", 1.0) == 1.0
-        return int(attributes.get("transB", 0)) if plain else None
-    return 0 if node.op_type == "MatMul" and weight.ndim == 2 else None
-
-
-def _is_by_place(attributes: Mapping[str, Any], weight: Array) -> bool:
-    """Return True for a convolution that works on each place alone."""
-    single = np.prod(weight.shape[2:]) == 1 and set(attributes.get("strides") or [1]) == {1}
-    return bool(single and not any(attributes.get("pads") or ()))
-
-
-def _smaller(values: Values, draft: Draft, name: str, axes: Sequence[int]) -> tuple[str, onnx.NodeProto | None] | None:
-    """Return the smaller value that a part of a Concat is a copy of, with a Gather that copies it; None if none is.
-
-    Args:
-        values: The graph.
-        draft: The new nodes.
-        name: The part.
-        axes: Axes along which copies may be left out.
-    """
-    graph, shape = values.graph, values.shapes[name]
-    if values.is_constant(name):
-        return name, None
-    maker = graph.maker(name)
-    if maker is not None and maker.op_type == "Expand" and values.is_constant(maker.input[0]):
-        own = (1,) * (len(shape) - len(values.shapes[maker.input[0]])) + values.shapes[maker.input[0]]
-        if all(size == own[axis] or axis in axes for axis, size in enumerate(shape)):
-            return draft.reshape(maker.input[0], own), None
-    if maker is not None and maker.op_type == "Gather" and maker.input[0] in values.shapes:
-        source = values.shapes[maker.input[0]]
-        along = graph.attributes[graph.producer[name]].get("axis", 0) % len(source)
-        if along in axes and np.prod(source) < _SMALLER * np.prod(shape):
-            return maker.input[0], maker
-    equal = [
-        other for other in axes
-        if shape[other] > 1 and generic_of(values).is_one_slice(name, other)
-    ]  # fmt: skip
-    if not equal:
-        return None
-    small = tuple(1 if other in equal else size for other, size in enumerate(shape))
-    wanted = values.runs[0][name][tuple(slice(0, 1) if other in equal else slice(None) for other in range(len(shape)))]
-    source_name = name
-    while (maker := graph.maker(source_name)) is not None and maker.op_type in MOVING and maker.op_type != "Concat":
-        source_name = maker.input[0]
-        array = values.runs[0].get(source_name)
-        if array is not None and array.size == wanted.size and np.array_equal(array.reshape(-1), wanted.reshape(-1)):
-            return (source_name if array.shape == small else draft.reshape(source_name, small)), None
-    bounds = ([0] * len(equal), [1] * len(equal), equal)
-    return draft.op("Slice", name, *(draft.constant(numbers, np.int64) for numbers in bounds)), None
 
 
 def _cost_if_equal(values: Values, draft: Draft, old: Sequence[onnx.NodeProto], x: str, value: str) -> float | None:
@@ -632,6 +520,6 @@ def _slice_written(values: Values, index: int) -> Rewrite | None:
 
 
 _SEARCHES = (
-    _slice_written, _by_frames, _tabled, _swapped, _delayed, _by_parts, _shared, _before_choice, _fewer_sorted,
-    _broadcast, _separable, _averaged, chosen_first, _together,
+    _slice_written, _by_frames, _tabled, _swapped, _delayed, by_parts, _shared, _before_choice, _fewer_sorted,
+    _broadcast, _separable, _averaged, chosen_first, reordered, _together,
 )  # fmt: skip

@@ -13,12 +13,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 from .affine import grouped, groups_of, pick, taps_of
 from .form import Array, Draft, Rewrite
+from .generic import generic_of
 from .values import Values, late
 
 _LEAST_WEIGHTS, _LEAST_RANK = 64, 24
 _RANK_SHARE, _SINGULAR, _RANK_GAIN = 0.7, 1e-5, 0.85
 """Ranks worth trying, as a share of the break-even; singular values that count as zero; multiplications that stay."""
-_TAP_GAIN = 0.9
+_TAP_GAIN, _MOST_TAPS = 0.9, 16
 _BLOCKS = 0.5
 """Share of weights that are not zero from which blocks are not looked for."""
 _CLOSE = 1e-5
@@ -96,7 +97,9 @@ def weights(values: Values, deadline: float) -> list[Rewrite]:
 
 def _computed(values: Values, index: int) -> list[Rewrite]:
     """Return rewrites of a product by its left side."""
-    return [*_permuted(values, index), *_from_left(values, index), *_lookup(values, index)][:1]
+    return [*_permuted(values, index), *_diagonal(values, index), *_from_left(values, index), *_lookup(values, index)][
+        :1
+    ]
 
 
 def _product(values: Values, index: int) -> _Product | None:
@@ -396,7 +399,7 @@ def _from_left(values: Values, index: int) -> Iterator[Rewrite]:
 
 
 def _permuted(values: Values, index: int) -> Iterator[Rewrite]:
-    """Rewrite a product with a constant one-hot matrix on the left as a selection of rows."""
+    """Rewrite a product with a constant matrix of one element in each row on the left as a selection with factors."""
     node = values.graph.nodes[index]
     if node.op_type != "MatMul" or values.is_constant(node.input[1]):
         return
@@ -404,45 +407,111 @@ def _permuted(values: Values, index: int) -> Iterator[Rewrite]:
     shape = values.shapes.get(node.input[1], ())
     if matrix is None or matrix.ndim != 2 or len(shape) < 2 or not ((matrix != 0).sum(1) == 1).all():
         return
-    if (matrix.max(1) != 1).any():
-        return
-    draft = Draft(values.graph)
-    draft.finish(pick(draft, node.input[1], matrix.argmax(1), len(shape) - 2), node.output[0])
+    rows, draft, made = np.abs(matrix).argmax(1), Draft(values.graph), node.input[1]
+    if not np.array_equal(rows, np.arange(shape[-2])):
+        made = pick(draft, made, rows, len(shape) - 2)
+    if ((factors := matrix.sum(1, keepdims=True)) != 1).any():
+        made = draft.op("Mul", made, draft.constant(factors))
+    draft.finish(made, node.output[0])
     yield draft.rewrite("weights: selection", node.output, [node.name], 0.7 * values.costs[index])
+
+
+def _diagonal(values: Values, index: int) -> Iterator[Rewrite]:
+    """Rewrite a product with a computed diagonal matrix as factors of rows or columns."""
+    graph, node = values.graph, values.graph.nodes[index]
+    for slot, name in enumerate(node.input if node.op_type == "MatMul" else ()):
+        shape = values.shapes.get(name, ())
+        if len(shape) < 2 or shape[-1] != shape[-2] or shape[-1] < _LEAST_RANK or values.is_constant(name):
+            continue
+        runs = [run.get(name) for run in (*values.runs, *generic_of(values).runs)]
+        if any(array is None or (array * (1 - np.eye(shape[-1], dtype=array.dtype))).any() for array in runs):
+            continue
+        draft, axis = Draft(graph), -1 - slot
+        if graph.opset >= 13:
+            factors = draft.op("ReduceSum", name, draft.constant([axis], np.int64))
+        else:
+            factors = draft.op("ReduceSum", name, axes=[axis])
+        draft.op("Mul", node.input[1 - slot], factors, to=node.output[0])
+        if rewrite := values.cheaper(draft, "weights: diagonal matrix as factors", node.output[0]):
+            yield rewrite
+            return
 
 
 def _lookup(values: Values, index: int) -> Iterator[Rewrite]:
     """Rewrite a product with a one-hot left side, computed from indices, as a lookup."""
     graph, node = values.graph, values.graph.nodes[index]
-    if node.op_type != "MatMul" or len(node.input) < 2:
+    weight = graph.constants.get(node.input[1]) if node.op_type in {"Conv", "MatMul"} else None
+    if weight is None or (node.op_type == "MatMul" and weight.ndim != 2):
         return
-    rows, table = node.input
-    weight = graph.constants.get(table)
-    maker = graph.maker(rows)
-    if weight is None or weight.ndim != 2 or maker is None or any(rows not in run for run in values.runs):
+    name = _indices_of(values, node.input[0], 1 if node.op_type == "Conv" else -1)
+    if name is None:
         return
-    hot = [run[rows] for run in values.runs]
+    draft, note = Draft(graph), "indices out of range fail, where the product gave zeros"
+    if node.op_type == "Conv":
+        if _taps_looked_up(values, index, draft, name, weight):
+            yield from filter(None, [values.cheaper(draft, "weights: lookup", node.output[0], note)])
+        return
+    made = draft.op("Gather", node.input[1], name, axis=0)
+    if values.shapes[name] != values.shapes[node.output[0]][:-1]:
+        made = draft.reshape(made, values.target(node.output[0]))
+    draft.finish(made, node.output[0])
+    gone = graph.unneeded(node.output, [name])
+    yield draft.rewrite("weights: lookup", node.output, graph.names(gone), values.cost_of(gone), note)
+
+
+def _indices_of(values: Values, rows: str, axis: int) -> str | None:
+    """Return the upstream value with the indices of one-hot vectors along an axis; None if they are not one-hot."""
+    if any(rows not in run for run in values.runs):
+        return None
+    hot = [np.moveaxis(run[rows], axis, -1) for run in values.runs]
     if hot[0].shape[-1] < 4 or not all(
         ((array != 0).sum(-1) == 1).all() and (array.max(-1) == 1).all() for array in hot
     ):
-        return
+        return None
     picked = [array.argmax(-1) for array in hot]
     region = next(iter(values.regions(rows, lambda _: True, most_nodes=12)), None)
-    for name in _upstream(values, rows, 12) if region else ():
+    for name in _upstream(values, rows, 12) if region and picked[0].size else ():
         kind = values.dtypes.get(name)
-        if kind is None or kind.kind not in "iu" or values.runs[0][name].size != picked[0].size or not picked[0].size:
-            continue
-        if all(
+        if kind is not None and kind.kind in "iu" and all(
             np.array_equal(run[name].reshape(-1), index.reshape(-1))
             for run, index in zip(values.runs, picked, strict=True)
-        ):
-            draft = Draft(graph)
-            made = draft.op("Gather", table, name, axis=0)
-            draft.reshape(made, values.target(node.output[0]), to=node.output[0])
-            gone = graph.unneeded(list(node.output), [name])
-            note = "an index out of range is refused, where the product gave zeros"
-            yield draft.rewrite("weights: lookup", node.output, graph.names(gone), values.cost_of(gone), note)
-            return
+        ):  # fmt: skip
+            return name
+    return None
+
+
+def _taps_looked_up(values: Values, index: int, draft: Draft, name: str, weight: Array) -> bool:
+    """Write a convolution of one-hot channels as the sum of lookups, one for each tap; return False if it is not one.
+
+    A place beyond the border reads a row of zeros.
+    """
+    node, attributes, spatial = values.graph.nodes[index], values.graph.attributes[index], weight.ndim - 2
+    size, taps = weight.shape[1], list(np.ndindex(*weight.shape[2:]))
+    plain = attributes.get("group", 1) == 1 and attributes.get("auto_pad", "NOTSET") == "NOTSET"
+    if not plain or len(taps) > _MOST_TAPS or len(values.shapes[name]) != spatial + 1:
+        return False
+    strides, dilations = (attributes.get(key) or [1] * spatial for key in ("strides", "dilations"))
+    pads, places = attributes.get("pads") or [0] * 2 * spatial, values.shapes[node.output[0]][2:]
+    if any(pads):
+        around = draft.constant([0, *pads[:spatial], 0, *pads[spatial:]], np.int64)
+        name = draft.op("Pad", name, around, draft.constant(size, values.dtypes[name]))
+    total, axes = "", draft.constant(range(1, spatial + 1), np.int64)
+    for tap in taps:
+        begins = [place * step for place, step in zip(tap, dilations, strict=True)]
+        ends = [low + (number - 1) * step + 1 for low, number, step in zip(begins, places, strides, strict=True)]
+        bounds = [
+            draft.constant(begins, np.int64),
+            draft.constant(ends, np.int64),
+            axes,
+            draft.constant(strides, np.int64),
+        ]
+        table = np.concatenate([weight[(slice(None), slice(None), *tap)].T, np.zeros((1, len(weight)), weight.dtype)])
+        made = draft.op("Gather", draft.constant(table), draft.op("Slice", name, *bounds), axis=0)
+        total = draft.op("Add", total, made) if total else made
+    if len(node.input) > 2 and node.input[2]:
+        total = draft.op("Add", total, node.input[2])
+    draft.op("Transpose", total, perm=[0, spatial + 1, *range(1, spatial + 1)], to=node.output[0])
+    return True
 
 
 def _upstream(values: Values, value: str, most: int) -> list[str]:
