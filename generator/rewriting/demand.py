@@ -27,6 +27,8 @@ Demand = Mapping[int, Indices]
 
 _WORTH = 0.97
 """Share of a value from which it is computed as a whole."""
+_LEAST_MASK, _MOST_USED = 8, 0.7
+"""Elements of a mask of channels, and share of them that may not be zero."""
 _NONZERO = 0.92
 """Share of rows that are not zero from which the zero ones are left."""
 
@@ -122,7 +124,35 @@ def _pointwise(node: _Node) -> _Part | None:
     slots = [slot for slot, name in enumerate(node.node.input) if name]
     if node.node.op_type in {"Clip", "Dropout"}:
         return _Part({slot: node.demand if slot == 0 else {} for slot in slots}, node.demand)
-    return _Part({slot: node.aligned(slot, node.demand) for slot in slots}, node.demand)
+    part = _Part({slot: node.aligned(slot, node.demand) for slot in slots}, node.demand)
+    return (_masked(node, part) if node.zeros and node.node.op_type == "Mul" else None) or part
+
+
+def _masked(node: _Node, part: _Part) -> _Part | None:
+    """Return a product with constants along one axis, zeros around them, as a product without the zeros."""
+    slot = next((slot for slot in (0, 1) if node.constant(slot) is not None), None)
+    mask = None if slot is None else node.constant(slot)
+    other = 1 - (slot or 0)
+    maker = node.values.graph.maker(node.node.input[other])
+    if mask is None or mask.size < _LEAST_MASK or mask.size != max(mask.shape) or node.shape(other) != node.out:
+        return None
+    axis, used = len(node.out) - mask.ndim + mask.shape.index(mask.size), np.nonzero(mask.reshape(-1))[0]
+    wanted = node.demand.get(axis, np.arange(node.out[axis]))
+    kept = np.intersect1d(wanted, used)
+    alone = len(node.values.graph.readers[node.node.input[other]]) == 1
+    if maker is None or not alone or maker.op_type not in _RULES or not 0 < len(kept) <= _MOST_USED * len(wanted):
+        return None
+    numbers = mask.reshape(-1)[kept].reshape(-1, *[1] * (len(node.out) - 1 - axis))
+    places, around = np.searchsorted(wanted, kept), np.zeros((2, len(node.out)), np.int64)
+    if np.ptp(places) != len(kept) - 1:
+        return None  # zeros between the others cost more than they save
+    around[:, axis] = places[0], len(wanted) - 1 - places[-1]
+
+    def write(draft: Draft, _: onnx.NodeProto, inputs: Mapping[int, str], to: str) -> None:
+        made = inputs[other] if (numbers == 1).all() else draft.op("Mul", inputs[other], draft.constant(numbers))
+        draft.op("Pad", made, draft.constant(around.reshape(-1)), to=to)
+
+    return _Part({other: {**part.wants[other], axis: kept}}, part.keeps, write)
 
 
 def _selection(node: _Node) -> _Part | None:

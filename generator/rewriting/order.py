@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from ...models.subgraphs import attribute_of
 from .choice import chosen_first, reordered
 from .demand import selected
 from .form import Array, Draft, Rewrite
@@ -19,7 +20,7 @@ from .values import POINTWISE, Values, apart, late, predicted_ns
 
 _SHRINKING = frozenset({
     "AveragePool", "Gather", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMean", "ReduceMin",
-    "ReduceSum", "Slice",
+    "ReduceSum", "Resize", "Slice",
 })  # fmt: skip
 _COPYING = frozenset({"Expand", "Resize", "Tile", "Upsample"})
 _LARGEST_MOVE = 1 << 22
@@ -82,7 +83,8 @@ def _swapped(values: Values, index: int) -> Rewrite | None:
         if x is None or not (shrinks or copies) or not values.is_float(x) or before < _LEAST_SHARE * values.total_ns:
             continue
         draft = Draft(graph)
-        made = draft.copy(last, {str(_only(values, last)): x}, to=graph.fresh("early"))
+        names = {str(_only(values, last)): x, **_sizes_before(values, draft, last, members)}
+        made = draft.copy(last, names, to=graph.fresh("early"))
         for node in members:
             made = draft.copy(node, {str(_only(values, node)): made}, to=graph.fresh("moved"))
         draft.finish(made, value)
@@ -92,6 +94,23 @@ def _swapped(values: Values, index: int) -> Rewrite | None:
         kind = f"order: {last.op_type} first" if shrinks else f"order: {members[0].op_type} last"
         return draft.rewrite(kind, [value], graph.names([*run[begin:], index]), before - after)
     return None
+
+
+def _sizes_before(
+    values: Values, draft: Draft, last: onnx.NodeProto, members: Sequence[onnx.NodeProto]
+) -> dict[str, str]:
+    """Return the scales and sizes of a Resize in the order of axes before Transposes, by their old names."""
+    perms = [attribute_of(node, "perm") for node in members if node.op_type == "Transpose"]
+    if last.op_type != "Resize" or not perms or any(perm is None for perm in perms):
+        return {}
+    order, found = np.arange(len(perms[0])), dict[str, str]()
+    for perm in perms:
+        order = order[list(perm)]
+    for name in last.input[2:]:
+        array = values.constant(name) if name else None
+        if array is not None and len(array) == len(order):
+            found[name] = draft.constant(array[np.argsort(order)])
+    return found
 
 
 def _delayed(values: Values, index: int) -> Rewrite | None:

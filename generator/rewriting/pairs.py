@@ -18,21 +18,31 @@ from .values import Values, late
 _SUMMING = frozenset({"Add", "Concat", "Div", "Neg", "Sub", "Sum"})
 _VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 _PRODUCTS = frozenset({"MatMul", "Mul"})
-_LEAST_NODES, _MOST_VECTORS, _MOST_RESULTS, _MOST_RUNS = 12, 64, 4096, 80
+_LEAST_NODES, _LEAST_PRODUCTS, _MOST_VECTORS, _MOST_RESULTS, _MOST_RUNS, _MOST_FITS = 12, 6, 48, 4096, 80, 6
+_MOST_NODES = 6000
 _CLOSE = 2e-5
 
 
 def pairs(values: Values, deadline: float) -> list[Rewrite]:
     """Return regions that multiply pairs of vectors one by one, as one product."""
-    found, covered = list[Rewrite](), set[int]()
+    found, covered, fits = list[Rewrite](), set[int](), 0
     for index in reversed(range(len(values.graph.nodes))):
         node = values.graph.nodes[index]
-        if late(deadline):
+        if late(deadline) or fits == _MOST_FITS:
             break
         if index in covered or node.op_type not in _SUMMING | {"ReduceSum"} or len(node.input) < 1:
             continue
         region, leaves = _region(values, index)
-        if len(region) >= _LEAST_NODES and (rewrite := values.attempt(_fitted, values, index, region, leaves)):
+        multiplied = [
+            place for place in region
+            if values.graph.nodes[place].op_type in _PRODUCTS
+            and not any(map(values.is_constant, values.graph.nodes[place].input))
+        ]  # fmt: skip
+        sizes = {prod(values.shapes[name]) for name in leaves}
+        if len(region) < _LEAST_NODES or len(sizes) > 1 or len(multiplied) < _LEAST_PRODUCTS:
+            continue
+        fits += 1
+        if rewrite := values.attempt(_fitted, values, index, region, leaves):
             found.append(rewrite)
             covered |= region
     return found
@@ -45,9 +55,12 @@ def _region(values: Values, index: int) -> tuple[set[int], list[str]]:
         place = waiting.pop()
         if place in region:
             continue
+        if len(region) > _MOST_NODES:
+            return set(), []
         region.add(place)
         reads = values.computed(graph.nodes[place])
-        if graph.nodes[place].op_type in _PRODUCTS and len(graph.nodes[place].input) - len(reads) < 1:
+        squared = graph.nodes[place].op_type in _PRODUCTS and not any(map(values.is_constant, graph.nodes[place].input))
+        if squared:
             leaves.update(dict.fromkeys(_vector(values, name, region) for name in graph.nodes[place].input))
             continue
         for name in reads:

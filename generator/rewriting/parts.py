@@ -176,10 +176,17 @@ class _Writer:
             made = draft.op("Concat", *(own.source for own in sources), axis=term.axis)
         made = self._product(made, term.axis, np.concatenate([own.weight for own in sources]))
         for number, (place, axis) in enumerate(moves):
-            if broadcast and number == len(moves) - 1 and self._values.graph.nodes[place].op_type in {"Expand", "Tile"}:
+            if broadcast and number == len(moves) - 1 and self._is_broadcast(place):
                 break
             made = self._moved(made, place, axis)
         return made
+
+    def _is_broadcast(self, place: int) -> bool:
+        """Return True for a node that copies along axes of size 1 alone."""
+        node, shapes = self._values.graph.nodes[place], self._values.shapes
+        before, after = shapes[node.input[0]], shapes[node.output[0]]
+        pairs = zip((1,) * (len(after) - len(before)) + before, after, strict=True)
+        return node.op_type in {"Expand", "Tile"} and all(own in {1, size} for own, size in pairs)
 
     def _product(self, x: str, axis: int, weight: Array) -> str:
         draft, shape = self.draft, self._values.shapes.get(x, ())
@@ -256,7 +263,8 @@ def by_parts(values: Values, index: int) -> Rewrite | None:  # noqa: PLR0911  # 
             total = draft.op("Add", total, draft.constant(bias.reshape(around)))
         draft.finish(total, value)
         note = f"{len(terms)} parts"
-        if rewrite := values.cheaper(draft, "order: product before copies", value, note):
+        rewrite = values.attempt(values.cheaper, draft, "order: product before copies", value, note)
+        if rewrite is not None:
             return rewrite
     return None
 
