@@ -117,7 +117,9 @@ def _goes_on(values: Values, value: str, allowed: Sequence[bool]) -> bool:
     readers = graph.readers.get(value, [])
     if len(readers) != 1 or value in graph.wanted or not allowed[readers[0]]:
         return False
-    reader = graph.nodes[readers[0]]
+    reader, maker = graph.nodes[readers[0]], graph.maker(value)
+    if maker is not None and maker.op_type == "Concat" and len(maker.input) > _MANY:
+        return False  # the parts are perhaps moves of one value
     return reader.op_type in _SCALING and len(values.computed(reader)) == 1
 
 
@@ -581,14 +583,16 @@ def move(draft: Draft, where: Array, shape: Sequence[int], x: str, value: str) -
 
 
 def _gathered(draft: Draft, where: Array, shape: Sequence[int], x: str, value: str) -> str:
-    """Write a Gather of single elements, or of those of each sample if all samples are alike."""
+    """Write a Gather of blocks of neighbours, from each sample if all samples are alike."""
     samples, size = shape[0], int(np.prod(shape[1:]))
-    if 1 < samples == where.shape[0]:
-        own = where.reshape(samples, -1)
-        if np.array_equal(own, own[0] + size * np.arange(samples)[:, None]):
-            draft.op("Gather", draft.reshape(x, [0, -1]), draft.constant(where[0], np.int64), axis=1, to=value)
-            return "selection"
-    draft.op("Gather", draft.reshape(x, [-1]), draft.constant(where, np.int64), axis=0, to=value)
+    own, lead = where.reshape(where.shape[0], -1), [0]
+    if samples < 2 or samples != len(own) or (own != own[0] + size * np.arange(samples)[:, None]).any():
+        own, lead, size = where.reshape(1, -1), [], samples * size
+    breaks = np.nonzero(np.diff(own[0]) != 1)[0] + 1
+    block = int(np.gcd.reduce([size, own[0].size, *breaks, *own[0][[0, *breaks]]]))
+    rows = draft.reshape(x, [*lead, -1, block])
+    made = draft.op("Gather", rows, draft.constant(own[0][::block] // block, np.int64), axis=len(lead))
+    draft.reshape(made, [*lead, *where.shape[len(lead) :]], to=value)
     return "selection"
 
 

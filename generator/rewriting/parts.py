@@ -19,7 +19,7 @@ from .form import Array, Draft, Rewrite
 from .generic import generic_of
 from .values import Values
 
-_SMALLER, _MOST_TERMS = 0.6, 24
+_SMALLER, _MOST_TERMS, _MOST_READS = 0.6, 24, 80
 _PLAIN = frozenset({"Identity", "Squeeze", "Transpose", "Unsqueeze"})
 _VIEWS = frozenset({"Flatten", "Reshape"})
 
@@ -41,6 +41,10 @@ class _Term:
     moves: tuple[tuple[int, int], ...]
 
 
+class _TooManyError(Exception):
+    """A product's input is a sum of too many values."""
+
+
 class _Reader:
     """A reader of a product's input.
 
@@ -50,23 +54,26 @@ class _Reader:
     """
 
     def __init__(self, values: Values, *, by_place: bool) -> None:
-        self._values, self._by_place = values, by_place
+        self._values, self._by_place, self._reads = values, by_place, 0
 
     def terms(self, name: str, axis: int, weight: Array, moves: tuple[tuple[int, int], ...] = ()) -> list[_Term]:
         """Return a value as terms."""
         values, place = self._values, self._values.graph.producer.get(name)
-        leaf = [self._narrowed(_Term(name, axis, weight, moves))]
-        if values.is_constant(name) or place is None or name not in values.shapes or not values.is_float(name):
-            return leaf
-        node = values.graph.nodes[place]
-        if node.domain not in {"", "ai.onnx"} or any(read not in values.shapes for read in node.input if read):
-            return leaf
-        if node.op_type == "Concat":
-            return self._joined(place, name, axis, weight, moves) or leaf
-        if node.op_type in {"Add", "Div", "Mul", "Neg", "Sub"}:
-            return self._sides(node, name, axis, weight, moves) or leaf
-        before = self._before(place, axis)
-        return leaf if before is None else self.terms(node.input[0], before, weight, ((place, axis), *moves))
+        self._reads += 1
+        if self._reads > _MOST_READS:
+            raise _TooManyError
+        found, node = list[_Term](), None if place is None else values.graph.nodes[place]
+        known = name in values.shapes and values.is_float(name) and not values.is_constant(name)
+        if place is not None and node is not None and known and node.domain in {"", "ai.onnx"} and all(
+            read in values.shapes for read in node.input if read
+        ):  # fmt: skip
+            if node.op_type == "Concat":
+                found = self._joined(place, name, axis, weight, moves)
+            elif node.op_type in {"Add", "Div", "Mul", "Neg", "Sub"}:
+                found = self._sides(node, name, axis, weight, moves)
+            elif (before := self._before(place, axis)) is not None:
+                found = self.terms(node.input[0], before, weight, ((place, axis), *moves))
+        return found or [self._narrowed(_Term(name, axis, weight, moves))]
 
     def _narrowed(self, term: _Term) -> _Term:
         """Return a term with one of several equal slices as its source."""
@@ -143,6 +150,9 @@ class _Reader:
             return axis if picked is not None and self._by_place and axis not in picked else None
         if not self._by_place:
             return axis if kind == "Identity" else None
+        if kind == "Resize" and attributes.get("mode", "nearest") != "cubic" and len(node.input) > 2:
+            fixed = all(not name or values.is_constant(name) for name in node.input[1:])
+            return axis if fixed and before[axis] == after[axis] else None
         if kind == "Transpose":
             return int((attributes.get("perm") or list(range(len(after)))[::-1])[axis])
         if kind in _VIEWS | _PLAIN:
@@ -192,7 +202,10 @@ class _Writer:
         draft, shape = self.draft, self._values.shapes.get(x, ())
         if weight.ndim > 2:
             return draft.op("Conv", x, draft.constant(np.moveaxis(weight, 0, 1)), **self._attributes)
-        rank = len(self._values.shapes[self._node.input[0]]) if not shape else len(shape)
+        wanted = len(self._values.shapes[self._node.input[0]])
+        rank = len(shape) or wanted
+        if self._node.op_type == "Conv" and axis == 1 and rank == wanted:
+            return draft.op("Conv", x, draft.constant(weight.T.reshape(*weight.T.shape, *[1] * (rank - 2))))
         if axis == rank - 1:
             return draft.op("MatMul", x, draft.constant(weight))
         if axis == rank - 2:
@@ -206,6 +219,9 @@ class _Writer:
         value = node.output[0]
         if node.op_type == "Expand":
             return draft.op("Expand", made, values.shape_of_copies(draft, node, {axis: 1}))
+        if node.op_type == "Resize" and len(node.input) > 3:
+            sizes = [self._width if place == axis else size for place, size in enumerate(values.shapes[value])]
+            return draft.op("Resize", made, "", "", draft.constant(sizes, np.int64), **values.graph.attributes[place])
         if node.op_type in _VIEWS:
             sizes = values.target(value)
             sizes[axis] = self._width
@@ -227,7 +243,10 @@ def by_parts(values: Values, index: int) -> Rewrite | None:  # noqa: PLR0911  # 
     by_place = plain or _is_by_place(attributes, weight)
     first = np.moveaxis(weight, axis, 0)
     first = first.reshape(first.shape[:2]) if not plain and by_place else first
-    terms = _Reader(values, by_place=by_place).terms(x, len(shape) - 1 if plain else 1, first)
+    try:
+        terms = _Reader(values, by_place=by_place).terms(x, len(shape) - 1 if plain else 1, first)
+    except _TooManyError:
+        return None
     rows, together = prod(shape) // len(first), dict[tuple[str, int, tuple[tuple[int, int], ...]], Array]()
     for term in terms:
         key = term.source, term.axis, term.moves

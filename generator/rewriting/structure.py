@@ -19,7 +19,7 @@ from .values import Values, late
 _LEAST_WEIGHTS, _LEAST_RANK = 64, 24
 _RANK_SHARE, _SINGULAR, _RANK_GAIN = 0.7, 1e-5, 0.85
 """Ranks worth trying, as a share of the break-even; singular values that count as zero; multiplications that stay."""
-_TAP_GAIN, _MOST_TAPS = 0.9, 16
+_TAP_GAIN, _MOST_TAPS, _MOST_CHOSEN, _LEAST_WIDTH = 0.9, 16, 6, 32
 _BLOCKS = 0.5
 """Share of weights that are not zero from which blocks are not looked for."""
 _CLOSE = 1e-5
@@ -86,7 +86,7 @@ def weights(values: Values, deadline: float) -> list[Rewrite]:
         if product is None:
             found += values.attempt(_computed, values, index) or []
             continue
-        for search in (_blocks, _one_hot, _running_sum, _taps, _components, _low_rank, _separable):
+        for search in (_blocks, _one_hot, _running_sum, _banded, _taps, _components, _kronecker, _low_rank, _separable):
             if rewrite := values.attempt(next, search(product), None):
                 found.append(rewrite)
                 break
@@ -96,10 +96,10 @@ def weights(values: Values, deadline: float) -> list[Rewrite]:
 
 
 def _computed(values: Values, index: int) -> list[Rewrite]:
-    """Return rewrites of a product by its left side."""
-    return [*_permuted(values, index), *_diagonal(values, index), *_from_left(values, index), *_lookup(values, index)][
-        :1
-    ]
+    """Return the first rewrite of a product by its left side."""
+    searches = (_permuted, _diagonal, _from_left, _lookup)
+    found = itertools.chain.from_iterable(search(values, index) for search in searches)
+    return list(itertools.islice(found, 1))
 
 
 def _product(values: Values, index: int) -> _Product | None:
@@ -399,21 +399,85 @@ def _from_left(values: Values, index: int) -> Iterator[Rewrite]:
 
 
 def _permuted(values: Values, index: int) -> Iterator[Rewrite]:
-    """Rewrite a product with a constant matrix of one element in each row on the left as a selection with factors."""
+    """Rewrite a product with a constant matrix of few elements in each row on the left as a sum of chosen rows."""
     node = values.graph.nodes[index]
     if node.op_type != "MatMul" or values.is_constant(node.input[1]):
         return
     matrix = values.constant(node.input[0])
     shape = values.shapes.get(node.input[1], ())
-    if matrix is None or matrix.ndim != 2 or len(shape) < 2 or not ((matrix != 0).sum(1) == 1).all():
+    if matrix is None or matrix.ndim != 2 or len(shape) < 2 or not matrix.any():
         return
-    rows, draft, made = np.abs(matrix).argmax(1), Draft(values.graph), node.input[1]
-    if not np.array_equal(rows, np.arange(shape[-2])):
-        made = pick(draft, made, rows, len(shape) - 2)
-    if ((factors := matrix.sum(1, keepdims=True)) != 1).any():
-        made = draft.op("Mul", made, draft.constant(factors))
-    draft.finish(made, node.output[0])
-    yield draft.rewrite("weights: selection", node.output, [node.name], 0.7 * values.costs[index])
+    number = int((matrix != 0).sum(1).max())
+    if number > _MOST_CHOSEN or matrix.shape[1] < _LEAST_WIDTH * (number - 1):
+        return
+    order = np.argsort(matrix == 0, axis=1, kind="stable")[:, :number]
+    draft, total = Draft(values.graph), ""
+    for rows in order.T:
+        made, factors = node.input[1], matrix[np.arange(len(matrix)), rows][:, None]
+        if not np.array_equal(rows, np.arange(shape[-2])):
+            made = pick(draft, made, rows, len(shape) - 2)
+        if (factors != 1).any():
+            made = draft.op("Mul", made, draft.constant(factors))
+        total = draft.op("Add", total, made) if total else made
+    draft.finish(total, node.output[0])
+    yield from filter(None, [values.cheaper(draft, "weights: selection", node.output[0], f"{number} in each row")])
+
+
+def _kronecker(product: _Product) -> Iterator[Rewrite]:
+    """Rewrite a product with a Kronecker product of two matrices as two products."""
+    matrix = product.matrix
+    if matrix is None or product.node.op_type != "MatMul" or min(matrix.shape) < _LEAST_RANK:
+        return
+    best: tuple[int, Array, Array] | None = None
+    for high, wide in itertools.product(*(_divisors(size) for size in matrix.shape)):
+        low, thin = matrix.shape[0] // high, matrix.shape[1] // wide
+        blocks = matrix.reshape(high, low, wide, thin)
+        at = np.unravel_index(np.abs(blocks).argmax(), blocks.shape)
+        outer, inner = blocks[:, at[1], :, at[3]], blocks[at[0], :, at[2], :] / blocks[at]
+        cost = min(matrix.shape[0] * thin + high * thin * wide, matrix.shape[0] * wide + low * wide * thin)
+        if best is not None and cost >= best[0]:
+            continue
+        some = np.einsum("hw,lt->hlwt", outer[:4, :4], inner[:4, :4])
+        if np.abs(some - blocks[:4, :4, :4, :4]).max() > _CLOSE * np.abs(blocks[at]):
+            continue
+        if np.abs(np.kron(outer, inner) - matrix).max() <= _CLOSE * np.abs(blocks[at]):
+            best = cost, outer, inner
+    if best is None:
+        return
+    _, outer, inner = best
+    draft, shape = Draft(product.values.graph), product.values.target(product.value)
+    made = draft.reshape(product.x, [*shape[:-1], len(outer), len(inner)])
+    made = draft.op("MatMul", made, draft.constant(inner, matrix.dtype))
+    made = draft.op("MatMul", draft.constant(outer.T, matrix.dtype), made)
+    draft.reshape(made, shape, to=product.value)
+    yield from filter(None, [product.values.cheaper(draft, "weights: Kronecker product", product.value)])
+
+
+def _divisors(number: int) -> list[int]:
+    return [size for size in range(2, number // 2 + 1) if number % size == 0]
+
+
+def _banded(product: _Product) -> Iterator[Rewrite]:
+    """Rewrite a product with the same few numbers around each diagonal element as a convolution."""
+    matrix = product.matrix
+    if matrix is None or product.node.op_type != "MatMul" or min(matrix.shape) < _LEAST_RANK:
+        return
+    rows, columns = np.nonzero(matrix)
+    low, high = int((rows - columns).min(initial=0)), int((rows - columns).max(initial=0))
+    if high - low + 1 > _BLOCKS * _BLOCKS * len(matrix) or not len(rows):
+        return
+    taps = np.array([matrix.diagonal(-step).max() + matrix.diagonal(-step).min() for step in range(low, high + 1)]) / 2
+    whole = sum(np.eye(*matrix.shape, -step) * tap for step, tap in zip(range(low, high + 1), taps, strict=True))
+    if np.abs(whole - matrix).max() > _CLOSE * np.abs(matrix).max():
+        return
+    draft, shape = Draft(product.values.graph), product.values.target(product.value)
+    pads = [-low, high + matrix.shape[1] - len(matrix)]
+    if min(pads) < 0:
+        return
+    made = draft.reshape(product.x, [-1, 1, len(matrix)])
+    made = draft.op("Conv", made, draft.constant(taps.reshape(1, 1, -1), matrix.dtype), pads=pads)
+    draft.reshape(made, shape, to=product.value)
+    yield from filter(None, [product.values.cheaper(draft, "weights: band as a convolution", product.value)])
 
 
 def _diagonal(values: Values, index: int) -> Iterator[Rewrite]:

@@ -54,7 +54,7 @@ _FUSED = frozenset({"BatchNormalization", "Clip", "HardSigmoid", "LeakyRelu", "R
 """Operators that the runtime computes on the way of a convolution."""
 
 _CALL_NS, _BODY_NS = 1500.0, 50_000.0
-_ELEMENT_NS, _SPECIAL_NS, _POWER_NS, MOVED_NS = 0.35, 1.5, 8.0, 1.2
+_ELEMENT_NS, _SPECIAL_NS, _POWER_NS, MOVED_NS, _PLACED_NS = 0.35, 1.5, 8.0, 1.2, 3.0
 MACS_PER_NS, _THIN_MACS_PER_NS, _TAP_NS = 20.0, 6.0, 0.3
 """Rough rates of one core, for ranking only."""
 _UNPACKED = 2.0
@@ -137,6 +137,10 @@ def predicted_ns(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) ->
             _POWER_NS if kind in SLOW or kind in _WAVES else _SPECIAL_NS if kind in _SPECIAL else _ELEMENT_NS
         )
     moved_ns = _POWER_NS if kind == "GridSample" else MOVED_NS
+    if kind in {"Gather", "GatherElements"} and reads[0]:
+        axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
+        after = reads[0][axis % len(reads[0]) + 1 :] if kind == "Gather" else ()
+        return _CALL_NS + size * (moved_ns + _PLACED_NS / float(np.prod(after)))
     return float(_CALL_NS + size * moved_ns) + (float(np.prod(reads[0])) * _TAP_NS if reads and reads[0] else 0.0)
 
 
