@@ -15,7 +15,7 @@ from ...models.subgraphs import attribute_of
 from .choice import chosen_first, reordered
 from .demand import selected
 from .form import Array, Draft, Rewrite
-from .parts import by_parts, summed_axis
+from .parts import by_parts
 from .values import POINTWISE, Values, apart, late, predicted_ns
 
 _SHRINKING = frozenset({
@@ -23,7 +23,7 @@ _SHRINKING = frozenset({
     "ReduceSum", "Resize", "Slice",
 })  # fmt: skip
 _COPYING = frozenset({"Expand", "Resize", "Tile", "Upsample"})
-_LARGEST_MOVE = 1 << 22
+_LARGEST_MOVE, _LARGEST_TABLE = 1 << 22, 1 << 20
 _SLOW_AVERAGE = 19
 """Opset from which ONNX Runtime averages by a slow kernel."""
 _SMALLER, _CHEAPER = 0.6, 0.9
@@ -117,15 +117,13 @@ def _delayed(values: Values, index: int) -> Rewrite | None:
     """Return the rewrite that copies the result of a region instead of its input."""
     graph, copier = values.graph, values.graph.nodes[index]
     copied = copier.output[0]
-    x = copier.input[0] if copier.op_type == "Expand" else _only(values, copier)
+    table = copier.op_type == "Gather" and values.is_constant(copier.input[0]) and not values.is_constant(copied)
+    x = copier.input[0] if copier.op_type == "Expand" or table else _only(values, copier)
     doubled = copier.op_type == "Concat" and len(set(copier.input)) == 1
-    if x is None or values.is_constant(x) or not (doubled or copier.op_type in _COPYING | {"Gather"}):
+    if x != copier.input[0] or not {x, copied} <= values.shapes.keys() or (values.is_constant(x) and not table):
         return None
-    if (
-        not {x, copied} <= values.shapes.keys()
-        or np.prod(values.shapes[copied]) * _SMALLER < np.prod(values.shapes[x])
-        or x != copier.input[0]
-    ):
+    large = np.prod(values.shapes[x]) > (_LARGEST_TABLE if table else np.prod(values.shapes[copied]) * _SMALLER)
+    if large or not (doubled or copier.op_type in _COPYING | {"Gather"}):
         return None
     region, inside, ends = [index], {copied}, list[int]()
     for place in range(index + 1, len(graph.nodes)):
@@ -166,6 +164,8 @@ def _copied_at(values: Values, index: int, members: Sequence[int]) -> Rewrite | 
     if copier.op_type == "Expand" and not (unchanged and values.shapes[value] == values.shapes[copier.output[0]]):
         inputs[copier.input[1]] = values.shape_of_copies(draft, copier, {})
     draft.copy(copier, inputs, to=value)
+    if values.is_constant(x):
+        return values.cheaper(draft, "order: layers applied to the table", value, f"{len(members) - 1} layers")
     after = _cost_if_equal(values, draft, [graph.nodes[place] for place in members], x, value)
     if after is None:
         return None
@@ -183,50 +183,6 @@ def _needed_for(values: Values, end: int, region: Sequence[int]) -> list[int]:
                 needed.add(place)
                 waiting.append(place)
     return sorted(needed)
-
-
-def _shared(values: Values, index: int) -> Rewrite | None:
-    """Return products with one weight, of Concats that share a part, as sums: the shared part is multiplied once."""
-    graph, node, attributes = values.graph, values.graph.nodes[index], values.graph.attributes[index]
-    weight = values.constant(node.input[1]) if len(node.input) > 1 else None
-    members = [
-        place for place in graph.readers[node.input[1]] if weight is not None
-        and graph.nodes[place].input[1:] == node.input[1:] and graph.attributes[place] == attributes
-        and values.shapes[graph.nodes[place].output[0]] == values.shapes[node.output[0]]
-    ] if len(node.input) > 1 else []  # fmt: skip
-    makers = [graph.maker(graph.nodes[place].input[0]) for place in members]
-    if len(members) < 2 or members[0] != index or any(
-        maker is None or maker.op_type != "Concat" for maker in makers
-    ):  # fmt: skip
-        return None
-    assert weight is not None  # noqa: S101  # it has members
-    joined = [list(maker.input) for maker in makers if maker is not None]
-    shape = values.shapes[node.input[0]]
-    axis = graph.attributes[graph.producer[node.input[0]]]["axis"] % len(shape)
-    summed = summed_axis(node, attributes, weight, axis, len(shape))
-    widths = {tuple(values.shapes[name][axis] for name in names) for names in joined}
-    if summed is None or len(widths) > 1 or attributes.get("beta", 1.0) != 1.0:
-        return None
-    same = [len(set(names)) == 1 for names in zip(*joined, strict=True)]
-    if len(set(same)) < 2:
-        return None
-    rows = np.repeat(same, widths.pop())
-    draft, parts = Draft(graph), [np.compress(rows == side, weight, summed) for side in (True, False)]
-    weights = [draft.constant(part) for part in parts]
-
-    def product(names: Sequence[str], side: int, *bias: str) -> str:
-        chosen = [name for name, equal in zip(names, same, strict=True) if equal != bool(side)]
-        x = chosen[0] if len(chosen) == 1 else draft.op("Concat", *chosen, axis=axis)
-        return draft.op(node.op_type, x, weights[side], *bias, **attributes)
-
-    once, made = product(joined[0], 0, *node.input[2:]), [graph.nodes[place].output[0] for place in members]
-    for names, value in zip(joined, made, strict=True):
-        draft.op("Add", product(names, 1), once, to=value)
-    before = values.cost_of(members)
-    saving_ns = before * float(rows.mean()) * (1 - 1 / len(members)) - len(members) * float(np.prod(shape)) * _ADDED_NS
-    if saving_ns < _LEAST_SHARE * values.total_ns:
-        return None
-    return draft.rewrite("order: shared part multiplied once", made, graph.names(members), saving_ns)
 
 
 def _cost_if_equal(values: Values, draft: Draft, old: Sequence[onnx.NodeProto], x: str, value: str) -> float | None:
@@ -436,48 +392,6 @@ def _together(values: Values, index: int) -> Rewrite | None:
     )
 
 
-def _tabled(values: Values, index: int) -> Rewrite | None:
-    """Return a look-up in a table of results, for layers that read rows of a constant table one by one."""
-    graph, look_up = values.graph, values.graph.nodes[index]
-    table = values.constant(look_up.input[0]) if look_up.op_type == "Gather" else None
-    rows = values.shapes.get(look_up.output[0], ())
-    if table is None or table.ndim != 2 or graph.attributes[index].get("axis", 0) != 0 or len(rows) < 2:
-        return None
-    inside, last = {look_up.output[0]}, index
-    for place in range(index + 1, len(graph.nodes)):
-        node = graph.nodes[place]
-        reads = values.computed(node)
-        if not reads or not inside.issuperset(reads) or len(node.output) > 1 or not _is_by_rows(values, place, rows):
-            continue
-        inside.add(node.output[0])
-        last = place
-    value = graph.nodes[last].output[0]
-    width = values.shapes[value][-1]
-    if last == index or not values.is_float(value) or table.shape[0] * width > _LARGEST_MOVE:
-        return None
-    members = [place for place in range(index + 1, last + 1) if graph.nodes[place].output[0] in inside]
-    run = values.function([graph.nodes[place] for place in members], {look_up.output[0]: table.dtype}, [value])
-    made = run(table.reshape((1,) * (len(rows) - 2) + table.shape))[0].reshape(table.shape[0], width)
-    draft = Draft(graph)
-    draft.finish(draft.op("Gather", draft.constant(made), look_up.input[1], axis=0), value)
-    return values.cheaper(draft, "order: layers applied to the table", value, f"{len(members)} layers")
-
-
-def _is_by_rows(values: Values, place: int, rows: Sequence[int]) -> bool:
-    """Return True for an operator that treats rows along the last axis separately."""
-    node, rank = values.graph.nodes[place], len(rows)
-    shape = values.shapes.get(node.output[0], ())
-    if shape[:-1] != tuple(rows[:-1]):
-        return False
-    constants = [values.shapes[read] for read in node.input if read and values.is_constant(read)]
-    if node.op_type in POINTWISE:
-        return all(len(other) < 2 or max(other[:-1]) == 1 for other in constants)
-    if node.op_type == "MatMul":
-        return len(constants) == 1 and len(constants[0]) == 2 and not values.is_constant(node.input[0])
-    axis = values.graph.attributes[place].get("axis", -1)
-    return node.op_type in {"LayerNormalization", "LogSoftmax", "Softmax"} and axis % rank == rank - 1
-
-
 def _by_frames(values: Values, index: int) -> Rewrite | None:
     """Return a convolution of volumes with kernels of depth one as a convolution of images, frames as a batch."""
     graph, node, attributes = values.graph, values.graph.nodes[index], values.graph.attributes[index]
@@ -539,6 +453,6 @@ def _slice_written(values: Values, index: int) -> Rewrite | None:
 
 
 _SEARCHES = (
-    _slice_written, _by_frames, _tabled, _swapped, _delayed, by_parts, _shared, _before_choice, _fewer_sorted,
+    _slice_written, _by_frames, _swapped, _delayed, by_parts, _before_choice, _fewer_sorted,
     _broadcast, _separable, _averaged, chosen_first, reordered, _together,
 )  # fmt: skip

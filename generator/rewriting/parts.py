@@ -237,7 +237,7 @@ def by_parts(values: Values, index: int) -> Rewrite | None:  # noqa: PLR0911  # 
     if weight is None or value not in values.shapes or values.is_constant(x) or len(values.shapes.get(x, ())) < 2:
         return None
     shape, plain = values.shapes[x], node.op_type != "Conv"
-    axis = summed_axis(node, attributes, weight, len(shape) - 1 if plain else 1, len(shape))
+    axis = _summed_axis(node, attributes, weight, len(shape) - 1 if plain else 1, len(shape))
     if axis is None or (node.op_type == "Gemm" and attributes.get("beta", 1.0) != 1.0):
         return None
     by_place = plain or _is_by_place(attributes, weight)
@@ -288,7 +288,7 @@ def by_parts(values: Values, index: int) -> Rewrite | None:  # noqa: PLR0911  # 
     return None
 
 
-def summed_axis(node: onnx.NodeProto, attributes: dict[str, Any], weight: Array, axis: int, rank: int) -> int | None:
+def _summed_axis(node: onnx.NodeProto, attributes: dict[str, Any], weight: Array, axis: int, rank: int) -> int | None:
     """Return the axis of the weights along which a product sums, if that is an axis of its first input; else None."""
     if node.op_type == "Conv":
         return 1 if attributes.get("group", 1) == 1 and axis == 1 else None

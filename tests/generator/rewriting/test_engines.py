@@ -190,11 +190,6 @@ CASES = {
         "{p = Unsqueeze(x, a) q = Unsqueeze(x, o) e = Expand(p, n) f = Expand(q, n) c = Concat<axis=2>(e, f)"
         " m = MatMul(c, w) y = Relu(m)}"), {"w": random(32, 32)},
     ),
-    "convolutions between Transposes": (
-        "layout", "Transposes carried forward",
-        X + "{a = Conv(x, w) b = Transpose<perm=[0,2,3,1]>(a) c = Add(b, s) d = Tanh(c) e = Mul(b, d)"
-        " f = Transpose<perm=[0,3,1,2]>(e) y = Conv(f, w)}", {"w": random(8, 8, 1, 1), "s": random(8)},
-    ),
     "pooling after a pointwise product": (
         "order", "GlobalAveragePool first",
         "(float[1,64,16,16] x) => (float[1,64,1,1] y) {a = Conv(x, w) y = GlobalAveragePool(a)}",
@@ -379,11 +374,6 @@ CASES = {
     "the first of a sorted value": (
         "order", "fewer elements sorted", ("(float[8,512] x) => (float[8,4] y) <int64[1] k = {512}, int64[1] b = {0},"
         "int64[1] e = {4}, int64[1] a = {1}>{v, i = TopK(x, k) y = Slice(v, b, e, a)}"), {},
-    ),
-    "rounds that share a part": (
-        "order", "shared part multiplied once", ("(float[1,8,16,16] x, float[1,24,16,16] c) => (float[1,8,16,16] y)"
-        "{a = Concat<axis=1>(x, c) b = Conv<pads=[1,1,1,1]>(a, w) d = Tanh(b) e = Concat<axis=1>(d, c)"
-        " y = Conv<pads=[1,1,1,1]>(e, w)}"), {"w": random(8, 32, 3, 3)},
     ),
     "constant channels before a convolution": (
         "order", "product before copies", ("(float[2,8,24,24] x) => (float[2,8,24,24] y)"
