@@ -162,11 +162,8 @@ class _Writer:
             self._new[value] = draft.op("Expand", self.row(node.input[0]), target)
             return
         if node.op_type in _VIEWS:
-            sizes = [
-                self._choice.number if axis == self._axes[value] else size
-                for axis, size in enumerate(self._values.target(value))
-            ]
-            self._new[value] = draft.reshape(self.row(node.input[0]), sizes)
+            source, sizes = self.row(node.input[0]), {self._axes[value]: self._choice.number}
+            self._new[value] = self._values.viewed(draft, node, source, sizes)
             return
         inputs = {name: self.row(name) for name in node.input if name}
         self._new[value] = draft.copy(node, inputs, to=self._values.graph.fresh("row"))

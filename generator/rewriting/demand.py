@@ -269,10 +269,10 @@ def _reshape(node: _Node) -> _Part | None:
             {axis: indices for axis, indices in zip(inside, along, strict=True) if len(indices) < node.shape(0)[axis]}
         )
         keeps.update(given)
-    sizes = node.target(keeps)
+    sizes = {axis: len(indices) for axis, indices in keeps.items()}
 
-    def write(draft: Draft, _: onnx.NodeProto, inputs: Mapping[int, str], to: str) -> None:
-        draft.reshape(inputs[0], sizes, to=to)
+    def write(draft: Draft, old: onnx.NodeProto, inputs: Mapping[int, str], to: str) -> None:
+        node.values.viewed(draft, old, inputs[0], sizes, to=to)
 
     return _Part({0: wants}, keeps, write)
 
@@ -803,7 +803,12 @@ class _Writer:
                 continue
             key = made, axis, places.tobytes()
             if key not in self._cut:
-                self._cut[key] = pick(self._draft, made, places, axis)
+                other = self._values.other.get(name)
+                if axis not in there and other is not None and other.shape[axis] != size:
+                    places = np.where(places < size / 2, places, places - size)  # the last index of any length
+                    self._cut[key] = self._draft.op("Gather", made, self._draft.constant(places, np.int64), axis=axis)
+                else:
+                    self._cut[key] = pick(self._draft, made, places, axis)
             made = self._cut[key]
         return made
 

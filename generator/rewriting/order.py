@@ -406,16 +406,16 @@ def _by_frames(values: Values, index: int) -> Rewrite | None:
     pads, strides = attributes.get("pads", [0] * 6), attributes.get("strides", [1] * 3)
     if pads[0] or pads[3] or strides[0] != 1:
         return None
-    draft, (samples, channels, depth, *size) = Draft(graph), values.shapes[node.input[0]]
+    draft, (_, channels, depth, *size) = Draft(graph), values.shapes[node.input[0]]
     frames = draft.op("Transpose", node.input[0], perm=[0, 2, 1, 3, 4])
-    images = draft.reshape(frames, [samples * depth, channels, *size])
+    images = draft.reshape(frames, [-1, channels, *size])
     made = draft.op(
         "Conv", images, draft.constant(weights[:, :, 0]), *node.input[2:], kernel_shape=list(weights.shape[3:]),
         pads=[*pads[1:3], *pads[4:]], strides=strides[1:], dilations=attributes.get("dilations", [1] * 3)[1:],
         group=attributes.get("group", 1),
     )  # fmt: skip
     height, width = values.shapes[node.output[0]][3:]
-    made = draft.reshape(made, [samples, depth, weights.shape[0], height, width])
+    made = draft.reshape(made, [-1, depth, weights.shape[0], height, width])
     draft.finish(draft.op("Transpose", made, perm=[0, 2, 1, 3, 4]), node.output[0])
     return values.cheaper(draft, "order: frames as a batch", node.output[0])
 

@@ -223,9 +223,7 @@ class _Writer:
             sizes = [self._width if place == axis else size for place, size in enumerate(values.shapes[value])]
             return draft.op("Resize", made, "", "", draft.constant(sizes, np.int64), **values.graph.attributes[place])
         if node.op_type in _VIEWS:
-            sizes = values.target(value)
-            sizes[axis] = self._width
-            return draft.reshape(made, sizes)
+            return values.viewed(draft, node, made, {axis: self._width})
         return draft.copy(node, {node.input[0]: made}, to=values.graph.fresh("moved"))
 
 

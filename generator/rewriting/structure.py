@@ -467,7 +467,9 @@ def _banded(product: _Product) -> Iterator[Rewrite]:
     if high - low + 1 > _BLOCKS * _BLOCKS * len(matrix) or not len(rows):
         return
     taps = np.array([matrix.diagonal(-step).max() + matrix.diagonal(-step).min() for step in range(low, high + 1)]) / 2
-    whole = sum(np.eye(*matrix.shape, -step) * tap for step, tap in zip(range(low, high + 1), taps, strict=True))
+    whole = sum(
+        np.eye(len(matrix), matrix.shape[1], -step) * tap for step, tap in zip(range(low, high + 1), taps, strict=True)
+    )
     if np.abs(whole - matrix).max() > _CLOSE * np.abs(matrix).max():
         return
     draft, shape = Draft(product.values.graph), product.values.target(product.value)

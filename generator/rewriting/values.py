@@ -231,6 +231,22 @@ class Values:
         made = draft.constant(wanted, np.int64)
         return draft.op("Where", draft.constant(read, np.bool_), node.input[1], made) if any(read) else made
 
+    def viewed(self, draft: Draft, node: onnx.NodeProto, x: str, sizes: Mapping[int, int], *, to: str = "") -> str:
+        """Write a view of another value with other sizes along some axes of its result, and return its name.
+
+        Sizes that change in a dynamic model are read as before.
+        """
+        index = self.graph.producer[node.output[0]]
+        if node.op_type in {"Squeeze", "Unsqueeze"} and (len(node.input) > 1 or "axes" in self.graph.attributes[index]):
+            return draft.copy(node, {node.input[0]: x}, to=to or self.graph.fresh("view"))
+        given = self.constant(node.input[1]) if node.op_type == "Reshape" else np.array(self.target(node.output[0]))
+        if given is not None:
+            return draft.reshape(x, [sizes.get(axis, int(size)) for axis, size in enumerate(given)], to=to)
+        rank = len(self.shapes[node.output[0]])
+        mask = draft.constant([axis in sizes for axis in range(rank)], np.bool_)
+        numbers = draft.constant([sizes.get(axis, 0) for axis in range(rank)], np.int64)
+        return draft.op("Reshape", x, draft.op("Where", mask, numbers, node.input[1]), to=to)
+
     def is_float(self, value: str) -> bool:
         """Return True if a value is recorded and of a floating-point type."""
         return value in self.dtypes and self.dtypes[value].kind == "f"
