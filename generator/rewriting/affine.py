@@ -561,7 +561,8 @@ def move(draft: Draft, where: Array, shape: Sequence[int], x: str, value: str) -
         draft.op("Identity", x, to=value)
         return "nothing"
     if where.size == places.size and np.array_equal(where.reshape(-1), places.reshape(-1)):
-        draft.reshape(x, where.shape, to=value)
+        kept = [0] if where.ndim and where.shape[0] == shape[0] else list(where.shape[:1])
+        draft.reshape(x, [*kept, *where.shape[1:]], to=value)
         return "Reshape"
     if where.ndim != places.ndim:
         return _gathered(draft, where, shape, x, value)
@@ -582,11 +583,13 @@ def move(draft: Draft, where: Array, shape: Sequence[int], x: str, value: str) -
     return "selection"
 
 
-def _gathered(draft: Draft, where: Array, shape: Sequence[int], x: str, value: str) -> str:
+def _gathered(draft: Draft, where: Array, shape: Sequence[int], x: str, value: str) -> str | None:
     """Write a Gather of blocks of neighbours, from each sample if all samples are alike."""
+    if not where.ndim:
+        return None
     samples, size = shape[0], int(np.prod(shape[1:]))
     own, lead = where.reshape(where.shape[0], -1), [0]
-    if samples < 2 or samples != len(own) or (own != own[0] + size * np.arange(samples)[:, None]).any():
+    if samples != len(own) or (own != own[0] + size * np.arange(samples)[:, None]).any():
         own, lead, size = where.reshape(1, -1), [], samples * size
     breaks = np.nonzero(np.diff(own[0]) != 1)[0] + 1
     block = int(np.gcd.reduce([size, own[0].size, *breaks, *own[0][[0, *breaks]]]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -99,7 +100,7 @@ def shapes_of_inputs(values: Values) -> list[Rewrite]:
     """Return one rewrite that reads all shapes from inputs, so that a shape does not need the value that has it."""
     graph, draft, known, made = values.graph, Draft(values.graph), dict[object, str](), dict[str, str]()
 
-    def once(key: object, operator: str, *inputs: str, **attributes: int) -> str:
+    def once(key: object, operator: str, *inputs: str, **attributes: Any) -> str:
         if key not in known:
             known[key] = draft.op(operator, *inputs, **attributes)
         return known[key]
