@@ -35,6 +35,7 @@ from .options import (
     since_option,
     split_options,
     stack_options,
+    target_option,
     wait_option,
 )
 from .reporting import analyze, improve, predict, report, tokens
@@ -176,6 +177,7 @@ def generate(*, plot: Path | None, quiet: bool, form: str, **options: Any) -> No
 )
 @click.option("--kernels", is_flag=True, help="Also record the kernels, in a separate pass after timing.")
 @click.option("--dry-run", is_flag=True, help="Only forecast the measurements and their duration.")
+@target_option(None, "Half of the interval of each model to reach; --visits is then the most. Needs --annotate.")
 @pace_options
 @click.option(
     "--again",
@@ -197,12 +199,15 @@ def run(
     threads: tuple[int, ...],
     budget_s: float | None,
     dry_run: bool,
+    target: float | None,
     database: str,
     quiet: bool,
     form: str,
     **options: Any,
 ) -> None:
     """Measure the unmeasured bricks of a suite. A repeated call continues an interrupted one.
+
+    With --target, all bricks get few visits, and only those that decide a model's latency get more.
 
     \b
     Example:
@@ -213,6 +218,7 @@ def run(
     options["models"] += more
     options["algorithms"] = options["algorithms"] or named
     from ..analyzer.report.answers.runs import run_answer
+    from ..analyzer.targeting import run_to
     from ..generator.measurement.run import run as run_suite
 
     opened, sources = open_suite(suite), take_models(options)
@@ -220,7 +226,8 @@ def run(
     if problems and len(problems) == len(sources):
         raise problems[0]  # a typing error, most likely: none of the models is there
     with _store(database, dry_run=dry_run) as store, Reporter(quiet=quiet) as progress:
-        suited = partial(run_suite, opened, store=store, dry_run=dry_run, progress=progress, **options)
+        measure = run_suite if target is None else partial(run_to, target=target)
+        suited = partial(measure, opened, store=store, dry_run=dry_run, progress=progress, **options)
         reports = each_measured(
             threads,
             sources,

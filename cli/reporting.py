@@ -34,6 +34,7 @@ from .options import (
     quiet_option,
     report_options,
     setting_option,
+    target_option,
     wait_option,
 )
 
@@ -146,14 +147,7 @@ def open_store(database: str, *, stored: bool) -> AbstractContextManager[Store]:
 
 @click.command()
 @model_arguments
-@click.option(
-    "--target",
-    type=share,
-    default="10%",
-    show_default=True,
-    metavar="SHARE",
-    help="Half of the interval to reach.",
-)
+@target_option("10%", "Half of the interval to reach.")
 @report_options
 @setting_option
 @database_option
