@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -11,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 
 from ..errors import StoreError
 from .rows import Row, to_stack, to_system
-from .schema import CombinationRow, ItemRow, KernelViewRow, StackRow, SystemRow, table_of
+from .schema import COMBINATION, ITEM, KERNEL_VIEW, STACK, SYSTEM
 from .values import Conditions, Identity, Stack, System
 
 CHUNK = 500
@@ -52,9 +53,8 @@ def insert_new(connection: Connection, table: Table, rows: Sequence[Row]) -> int
         return 0
     dialect = connection.dialect
     if dialect.name in _ON_CONFLICT and dialect.insert_returning:  # SQLite returns rows since 3.35
-        from sqlalchemy.dialects import postgresql, sqlite  # readers do not need PostgreSQL's dialect: 50 ms
-
-        make = postgresql.insert if dialect.name == "postgresql" else sqlite.insert
+        # Importing PostgreSQL's dialect takes 50 ms.
+        make = import_module(f"sqlalchemy.dialects.{dialect.name}").insert
         statement = make(table).on_conflict_do_nothing().returning(*table.primary_key)
         return len(connection.execute(statement, rows).all())
     return sum(_inserted(connection, table, row) for row in rows)
@@ -96,9 +96,8 @@ class Natural:
         return found
 
 
-_ITEM, _KERNEL_VIEW = table_of(ItemRow), table_of(KernelViewRow)
-_combinations = Natural(table_of(CombinationRow), "system", "stack", "threads", "cache", "dtype")
-_items = Natural(_ITEM, "combination_id", "subject", "key", "variant")
+_combinations = Natural(COMBINATION, "system", "stack", "threads", "cache", "dtype")
+_items = Natural(ITEM, "combination_id", "subject", "key", "variant")
 
 
 _Value = TypeVar("_Value")
@@ -117,13 +116,13 @@ class _Referred(dict[str, _Value]):
 
 def stored_systems(connection: Connection) -> dict[str, System]:
     """Return every system by its key."""
-    rows = connection.execute(select(table_of(SystemRow))).mappings()
+    rows = connection.execute(select(SYSTEM)).mappings()
     return _Referred((row["key"], to_system(dict(row))) for row in rows)
 
 
 def stored_stacks(connection: Connection) -> dict[str, Stack]:
     """Return every stack by its key."""
-    rows = connection.execute(select(table_of(StackRow))).mappings()
+    rows = connection.execute(select(STACK)).mappings()
     return _Referred((row["key"], to_stack(dict(row))) for row in rows)
 
 
@@ -180,7 +179,7 @@ def item_ids(connection: Connection, identities: Collection[Identity]) -> dict[I
                 if (subject, key, variant) not in known
             ]
             if rows:
-                insert_new(connection, _ITEM, rows)
+                insert_new(connection, ITEM, rows)
                 known = _known_items(connection, combination, chunk)
             found |= {i: known[str(i.subject), i.key, i.variant] for i in chunk}
     return found
@@ -195,7 +194,7 @@ def _order(identity: Identity) -> tuple[object, ...]:
 def _known_items(
     connection: Connection, combination: int, wanted: Collection[Identity]
 ) -> dict[tuple[str, str, str], int]:
-    c = _ITEM.c
+    c = ITEM.c
     query = select(c.id, c.subject, c.key, c.variant).where(
         c.combination_id == combination,
         c.subject.in_({str(identity.subject) for identity in wanted}),
@@ -210,17 +209,15 @@ def put_view(connection: Connection, identity: Identity, row: Mapping[str, Any])
     Args:
         connection: Inside a writing transaction.
         identity: Identity of the view.
-        row: Columns of ``KernelViewRow`` except ``item_id``.
+        row: Columns of ``KERNEL_VIEW`` except ``item_id``.
 
     Returns:
         True if it was stored; False if the existing view is as new.
     """
     item = item_id(connection, identity)
-    if insert_new(connection, _KERNEL_VIEW, [{**row, "item_id": item}]):
+    if insert_new(connection, KERNEL_VIEW, [{**row, "item_id": item}]):
         return True
     later = (
-        update(_KERNEL_VIEW)
-        .where(_KERNEL_VIEW.c.item_id == item, _KERNEL_VIEW.c.taken_us < row["taken_us"])
-        .values(**row)
+        update(KERNEL_VIEW).where(KERNEL_VIEW.c.item_id == item, KERNEL_VIEW.c.taken_us < row["taken_us"]).values(**row)
     )
     return connection.execute(later).rowcount == 1

@@ -35,18 +35,17 @@ from .place import BUSY_TIMEOUT_S, WRITING, DatabasePlace, engine
 from .revision import NEW, check, identify, make_tables, use_wal
 from .rows import STATISTICS, to_block, to_measurement, to_run, to_view
 from .schema import (
+    BLOCK,
+    COMBINATION,
+    FAILURE,
+    ITEM,
+    KERNEL_VIEW,
+    MEASUREMENT,
     REVISION,
     REVISION_TABLE,
-    BlockRow,
-    CombinationRow,
-    FailureRow,
-    ItemRow,
-    KernelViewRow,
-    MeasurementRow,
-    RunRow,
-    StackRow,
-    SystemRow,
-    table_of,
+    RUN,
+    STACK,
+    SYSTEM,
 )
 from .values import (
     PROTOCOL,
@@ -134,14 +133,7 @@ class Filter:
         return replace(self, **fields)
 
 
-_stack = table_of(StackRow)
-_combination = table_of(CombinationRow)
-_item = table_of(ItemRow)
-_measurement = table_of(MeasurementRow)
-_block = table_of(BlockRow)
-_run = table_of(RunRow)
-_failure, _view, _system = table_of(FailureRow), table_of(KernelViewRow), table_of(SystemRow)
-_IDENTITY = (_item.c.combination_id, _item.c.subject, _item.c.key, _item.c.variant)
+_IDENTITY = (ITEM.c.combination_id, ITEM.c.subject, ITEM.c.key, ITEM.c.variant)
 """The first columns of every query for identities."""
 
 
@@ -166,7 +158,7 @@ class LeftOpen:
 
 def _places(connection: Connection, wanted: Filter) -> dict[int, Circumstances]:
     """Return the matching combinations; these are few, for any number of measurements."""
-    c = _combination.c
+    c = COMBINATION.c
     query = select(c.id, c.system, c.stack, c.threads, c.cache, c.dtype)
     conditions = wanted.conditions
     equal: list[tuple[ColumnElement[Any], object]] = [
@@ -176,8 +168,8 @@ def _places(connection: Connection, wanted: Filter) -> dict[int, Circumstances]:
     if conditions is not None:
         equal += [(c.threads, conditions.threads), (c.cache, conditions.cache), (c.dtype, conditions.dtype)]
     if wanted.backend is not None or wanted.device is not None:
-        query = query.join(_stack, _stack.c.key == c.stack)
-        equal += [(_stack.c.backend, wanted.backend), (_stack.c.device, wanted.device)]
+        query = query.join(STACK, STACK.c.key == c.stack)
+        equal += [(STACK.c.backend, wanted.backend), (STACK.c.device, wanted.device)]
     query = query.where(*(_is(column, value) for column, value in equal if value is not None)).order_by(c.id)
     return {
         id_: Circumstances(system, stack, Conditions(threads, cache, dtype))
@@ -204,16 +196,16 @@ def _chunks(connection: Connection, keys: Collection[str] | None) -> Iterator[li
 
 
 def _select_items(query: Select[Any], wanted: Filter, places: Collection[int], chunk: list[str] | None) -> Select[Any]:
-    query = query.where(_item.c.combination_id.in_(places))
+    query = query.where(ITEM.c.combination_id.in_(places))
     if wanted.subject is None:
         # Every subject by name, so that the index (combination, subject, key, variant) is used.
-        query = query.where(_item.c.subject.in_([str(subject) for subject in Subject]))
+        query = query.where(ITEM.c.subject.in_([str(subject) for subject in Subject]))
     else:
-        query = query.where(_item.c.subject == str(wanted.subject))
+        query = query.where(ITEM.c.subject == str(wanted.subject))
     if chunk is not None:
-        query = query.where(_item.c.key.in_(chunk))
+        query = query.where(ITEM.c.key.in_(chunk))
     if wanted.variant is not None:
-        query = query.where(_is(_item.c.variant, wanted.variant))
+        query = query.where(_is(ITEM.c.variant, wanted.variant))
     return query
 
 
@@ -223,7 +215,7 @@ def _matching_items(connection: Connection, wanted: Filter) -> list[int]:
     return [
         id_
         for chunk in _chunks(connection, wanted.keys)
-        for id_ in connection.scalars(_select_items(select(_item.c.id), wanted, list(places), chunk))
+        for id_ in connection.scalars(_select_items(select(ITEM.c.id), wanted, list(places), chunk))
     ]
 
 
@@ -249,28 +241,28 @@ def _taken(connection: Connection, wanted: Filter, *, latest: bool) -> tuple[Fro
         latest: Return only the newest measurement.
     """
     if not latest:
-        return _measurement, and_(_measurement.c.item_id == _item.c.id, _finished(_measurement, wanted))
-    newer = _measurement.alias("newer")
-    newest = select(newer).where(newer.c.item_id == _item.c.id, _finished(newer, wanted))
+        return MEASUREMENT, and_(MEASUREMENT.c.item_id == ITEM.c.id, _finished(MEASUREMENT, wanted))
+    newer = MEASUREMENT.alias("newer")
+    newest = select(newer).where(newer.c.item_id == ITEM.c.id, _finished(newer, wanted))
     newest = newest.order_by(newer.c.finished_us.desc(), newer.c.id.desc()).limit(1)
     if connection.dialect.name == "postgresql":
         return newest.lateral("latest"), true()
     first = newest.with_only_columns(newer.c.id).scalar_subquery()
-    return _measurement, and_(_measurement.c.item_id == _item.c.id, _measurement.c.id == first)
+    return MEASUREMENT, and_(MEASUREMENT.c.item_id == ITEM.c.id, MEASUREMENT.c.id == first)
 
 
 def _by(run: ColumnElement[str], wanted: Filter) -> list[ColumnElement[bool]]:
     """Return the condition that a run is of the filter's node; empty without a node."""
-    return [] if wanted.node is None else [run.in_(select(_run.c.id).where(_run.c.node == wanted.node))]
+    return [] if wanted.node is None else [run.in_(select(RUN.c.id).where(RUN.c.node == wanted.node))]
 
 
 def _measured(condition: ColumnElement[bool]) -> ColumnElement[bool]:
     """Return the condition that an item has a measurement with some property."""
-    return select(_measurement.c.id).where(_measurement.c.item_id == _item.c.id, condition).exists()
+    return select(MEASUREMENT.c.id).where(MEASUREMENT.c.item_id == ITEM.c.id, condition).exists()
 
 
 def _measured_keys(connection: Connection, wanted: Filter) -> set[str]:
-    query = select(_item.c.key).distinct().where(_measured(_finished(_measurement, wanted)))
+    query = select(ITEM.c.key).distinct().where(_measured(_finished(MEASUREMENT, wanted)))
     places = list(_places(connection, wanted))
     return {
         key
@@ -280,7 +272,7 @@ def _measured_keys(connection: Connection, wanted: Filter) -> set[str]:
 
 
 def _blocks(connection: Connection, measurements: Collection[str]) -> dict[str, list[Block]]:
-    c = _block.c
+    c = BLOCK.c
     query = select(c.measurement_id, c.process, c.round, c.warmups, c.samples, c.data, c.visits)
     query = query.order_by(c.measurement_id, c.process, c.round)
     found: dict[str, list[Block]] = {}
@@ -420,15 +412,15 @@ class Reader:
     def runs(self) -> list[Run]:
         """Return every run, oldest first."""
         with self.reading() as connection:
-            rows = connection.execute(select(_run).order_by(_run.c.started, _run.c.id)).mappings()
+            rows = connection.execute(select(RUN).order_by(RUN.c.started, RUN.c.id)).mappings()
             return [to_run(dict(row)) for row in rows]
 
     def open_item(self, identity: Identity, *, node: str = "") -> tuple[str, int, list[Block]] | None:
         """Return (measurement id, unroll, blocks) of an item left open by an interrupted run on a node, or None."""
         with self.reading() as connection:
             items = _matching_items(connection, Filter.of(identity))
-            query = select(_measurement.c.id, _measurement.c.unroll).where(
-                _measurement.c.item_id.in_(items), _measurement.c.finished_us.is_(None), _measurement.c.node == node
+            query = select(MEASUREMENT.c.id, MEASUREMENT.c.unroll).where(
+                MEASUREMENT.c.item_id.in_(items), MEASUREMENT.c.finished_us.is_(None), MEASUREMENT.c.node == node
             )
             row = connection.execute(query).one_or_none()
             return None if row is None else (row[0], row[1], _blocks(connection, [row[0]]).get(row[0], []))
@@ -438,14 +430,14 @@ class Reader:
         with self.reading() as connection:
             places = _places(connection, Filter(None, None, system, stack, conditions))
             query = (
-                select(*_IDENTITY, _run.c.id, _run.c.started, func.max(_block.c.process), _measurement.c.protocol)
-                .select_from(_measurement)
-                .join(_item, _item.c.id == _measurement.c.item_id)
-                .join(_run, _run.c.id == _measurement.c.run_id)
-                .join(_block, _block.c.measurement_id == _measurement.c.id, isouter=True)
-                .where(_measurement.c.finished_us.is_(None), _item.c.combination_id.in_(list(places)))
-                .where(_measurement.c.node == node)
-                .group_by(_measurement.c.id, *_IDENTITY, _run.c.id, _run.c.started)
+                select(*_IDENTITY, RUN.c.id, RUN.c.started, func.max(BLOCK.c.process), MEASUREMENT.c.protocol)
+                .select_from(MEASUREMENT)
+                .join(ITEM, ITEM.c.id == MEASUREMENT.c.item_id)
+                .join(RUN, RUN.c.id == MEASUREMENT.c.run_id)
+                .join(BLOCK, BLOCK.c.measurement_id == MEASUREMENT.c.id, isouter=True)
+                .where(MEASUREMENT.c.finished_us.is_(None), ITEM.c.combination_id.in_(list(places)))
+                .where(MEASUREMENT.c.node == node)
+                .group_by(MEASUREMENT.c.id, *_IDENTITY, RUN.c.id, RUN.c.started)
             )
             return [LeftOpen(_identity(places, row), *row[4:]) for row in connection.execute(query)]
 
@@ -473,9 +465,9 @@ class Reader:
             places = _places(connection, wanted)
             if not places:
                 return []
-            item, (taken, on) = _item.c, _taken(connection, wanted, latest=latest)
+            item, (taken, on) = ITEM.c, _taken(connection, wanted, latest=latest)
             said = [taken.c[column.name] for column in STATISTICS]
-            query = select(*_IDENTITY, *said).select_from(_item).join(taken, on)
+            query = select(*_IDENTITY, *said).select_from(ITEM).join(taken, on)
             query = query.order_by(item.key, item.combination_id, item.variant, taken.c.finished_us, taken.c.id)
             return [
                 to_measurement(row[4:], _identity(places, row))
@@ -486,11 +478,11 @@ class Reader:
     def failures(self, wanted: Filter = ANY, /, **fields: Unpack[FilterFields]) -> list[Failure]:
         """Return the newest failure of each matching item, unless it was measured later."""
         wanted = wanted.but(**fields)
-        item, failure = _item.c, _failure.c
-        later, newer = _failure.alias("later"), _measurement.alias("newer")
+        item, failure = ITEM.c, FAILURE.c
+        later, newer = FAILURE.alias("later"), MEASUREMENT.alias("newer")
         query = (
             select(*_IDENTITY, failure.id, failure.run_id, failure.kind, failure.reason)
-            .join(_failure, failure.item_id == item.id)
+            .join(FAILURE, failure.item_id == item.id)
             .where(
                 ~select(later.c.id)
                 .where(
@@ -524,8 +516,10 @@ class Reader:
     def kernels(self, wanted: Filter = ANY, /, **fields: Unpack[FilterFields]) -> dict[Identity, KernelView]:
         """Return the matching kernel views by identity."""
         wanted = wanted.but(**fields)
-        c = _view.c
-        query = select(*_IDENTITY, c.source, c.executions, c.wall_ns, c.kernels).join(_view, c.item_id == _item.c.id)
+        c = KERNEL_VIEW.c
+        query = select(*_IDENTITY, c.source, c.executions, c.wall_ns, c.kernels).join(
+            KERNEL_VIEW, c.item_id == ITEM.c.id
+        )
         if wanted.since_us is not None:
             query = query.where(c.taken_us >= wanted.since_us)
         with self.reading() as connection:
@@ -570,12 +564,12 @@ class Reader:
             kinds = {id_: (place.conditions.cache, place.stack in apart) for id_, place in places.items()}
             numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds.values()))}
             taken, on = _taken(connection, wanted, latest=True)
-            group = case({id_: numbers[kind] for id_, kind in kinds.items()}, value=_item.c.combination_id)
-            rank = func.row_number().over(partition_by=(_item.c.key, group), order_by=(taken.c.mean_ns, _item.c.id))
+            group = case({id_: numbers[kind] for id_, kind in kinds.items()}, value=ITEM.c.combination_id)
+            rank = func.row_number().over(partition_by=(ITEM.c.key, group), order_by=(taken.c.mean_ns, ITEM.c.id))
             columns = [*_IDENTITY, *(taken.c[column.name] for column in STATISTICS)]
             labelled = [column.label(f"c{number}") for number, column in enumerate(columns)]
             query = select(*labelled, group.label("among"), taken.c.mean_ns.label("ranked_ns"), rank.label("rank"))
-            query = query.select_from(_item).join(taken, on).where(_item.c.variant.not_in(parts))
+            query = query.select_from(ITEM).join(taken, on).where(ITEM.c.variant.not_in(parts))
             for chunk in _chunks(connection, wanted.keys):
                 every = _select_items(query, wanted, list(places), chunk).subquery()
                 outer = select(every).order_by(every.c.c2, every.c.among, every.c.rank)
@@ -604,8 +598,8 @@ class Reader:
         """
         wanted = among.but(subject=subject, keys=keys, variant=variant)
         # An item counts once, for any number of measurements.
-        query = select(_item.c.combination_id, func.count()).where(_measured(_finished(_measurement, wanted)))
-        query = query.group_by(_item.c.combination_id)
+        query = select(ITEM.c.combination_id, func.count()).where(_measured(_finished(MEASUREMENT, wanted)))
+        query = query.group_by(ITEM.c.combination_id)
         counts: Counter[int] = Counter()
         with self.reading() as connection:
             places = _places(connection, wanted)
@@ -645,7 +639,7 @@ class Reader:
 
 def _counts(connection: Connection) -> dict[str, int]:
     """Return the number of rows of each kind."""
-    finished = _measurement.c.finished_us.is_not(None)
+    finished = MEASUREMENT.c.finished_us.is_not(None)
 
     def count(table: Table, *where: ColumnElement[bool]) -> int:
         return int(connection.scalar(select(func.count()).select_from(table).where(*where)) or 0)
@@ -654,14 +648,14 @@ def _counts(connection: Connection) -> dict[str, int]:
         return len(_measured_keys(connection, Filter(subject, variant=None, protocol=None)))
 
     return {
-        "systems": count(_system),
-        "stacks": count(_stack),
-        "runs": count(_run),
+        "systems": count(SYSTEM),
+        "stacks": count(STACK),
+        "runs": count(RUN),
         "bricks": measured(Subject.BRICK),
         "models": measured(Subject.MODEL),
-        "measurements": count(_measurement, finished),
-        "open": count(_measurement, ~finished),
-        "blocks": count(_block),
-        "failures": count(_failure),
-        "kernel_views": count(_view),
+        "measurements": count(MEASUREMENT, finished),
+        "open": count(MEASUREMENT, ~finished),
+        "blocks": count(BLOCK),
+        "failures": count(FAILURE),
+        "kernel_views": count(KERNEL_VIEW),
     }

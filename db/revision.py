@@ -13,7 +13,7 @@ from sqlalchemy.exc import OperationalError
 from ..errors import ForeignDatabase, NewerDatabase, OlderDatabase, StoreError
 from .faults import guarded
 from .place import BUSY_TIMEOUT_S, WRITING, DatabasePlace, engine
-from .schema import APPLICATION_ID, EARLIER, REVISION, REVISION_TABLE, Base
+from .schema import APPLICATION_ID, EARLIER, METADATA, REVISION, REVISION_TABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def make_tables(engine: Engine, place: DatabasePlace) -> str:
         alone(connection)
         revision = identify(connection, place)
         if revision == NEW:
-            Base.metadata.create_all(connection)
+            METADATA.create_all(connection)
             REVISION_TABLE.create(connection)
             connection.execute(insert(REVISION_TABLE).values(version_num=REVISION))
             mark(connection, place)

@@ -15,13 +15,12 @@ from .identity import insert_new, item_id, item_ids, put_view
 from .queries import Reader
 from .rows import STATISTICS, block_row, keyed_row, run_row, statistics_row, view_row
 from .schema import (
-    BlockRow,
-    FailureRow,
-    MeasurementRow,
-    RunRow,
-    StackRow,
-    SystemRow,
-    table_of,
+    BLOCK,
+    FAILURE,
+    MEASUREMENT,
+    RUN,
+    STACK,
+    SYSTEM,
 )
 from .values import (
     PROTOCOL,
@@ -35,16 +34,15 @@ from .values import (
     System,
 )
 
-_measurement, _block, _failure, _run = map(table_of, (MeasurementRow, BlockRow, FailureRow, RunRow))
-_is_open = _measurement.c.finished_us.is_(None)
+_is_open = MEASUREMENT.c.finished_us.is_(None)
 
 # Statements of the measuring loop, built once: building them costs more than running them.
-_BEGIN = insert(_measurement)
-_ADD_BLOCK = insert(_block)
+_BEGIN = insert(MEASUREMENT)
+_ADD_BLOCK = insert(BLOCK)
 _FINISH = (
-    update(_measurement)
-    .where(_measurement.c.id == bindparam("known_id"), _measurement.c.item_id == bindparam("known_item"), _is_open)
-    .values({column.name: bindparam(column.name) for column in (*STATISTICS[1:], _measurement.c.finished_us)})
+    update(MEASUREMENT)
+    .where(MEASUREMENT.c.id == bindparam("known_id"), MEASUREMENT.c.item_id == bindparam("known_item"), _is_open)
+    .values({column.name: bindparam(column.name) for column in (*STATISTICS[1:], MEASUREMENT.c.finished_us)})
 )
 
 
@@ -80,26 +78,24 @@ class Store(Reader):
     def put_system(self, system: System) -> str:
         """Store a system, once; return its key."""
         with self.writing() as connection:
-            insert_new(connection, table_of(SystemRow), [keyed_row(system)])
+            insert_new(connection, SYSTEM, [keyed_row(system)])
         return system.key
 
     def put_stack(self, stack: Stack) -> str:
         """Store a stack, once; return its key."""
         with self.writing() as connection:
-            insert_new(connection, table_of(StackRow), [keyed_row(stack)])
+            insert_new(connection, STACK, [keyed_row(stack)])
         return stack.key
 
     def begin_run(self, run: Run) -> None:
         """Store a run before its first measurement; its system and stack must be stored."""
         with self.writing() as connection:
-            connection.execute(insert(_run), run_row(run))
+            connection.execute(insert(RUN), run_row(run))
 
     def end_run(self, id: str, *, after: Mapping[str, object], finished: str) -> None:  # noqa: A002  (as in Run)
         """Store the state after a run and its end time."""
         with self.writing() as connection:
-            changed = connection.execute(
-                update(_run).where(_run.c.id == id).values(after=dict(after), finished=finished)
-            )
+            changed = connection.execute(update(RUN).where(RUN.c.id == id).values(after=dict(after), finished=finished))
             if changed.rowcount != 1:
                 raise StoreError(f"database {self.place} holds no run {id}")
 
@@ -109,11 +105,11 @@ class Store(Reader):
             self._discard(connection, measurement_id)
 
     def _discard(self, connection: Connection, measurement_id: str) -> None:
-        query = select(_measurement.c.id).where(_measurement.c.id == measurement_id, _is_open)
+        query = select(MEASUREMENT.c.id).where(MEASUREMENT.c.id == measurement_id, _is_open)
         if connection.scalar(query) is None:
             raise StoreError(f"database {self.place} holds no open measurement {measurement_id}")
-        connection.execute(delete(_block).where(_block.c.measurement_id == measurement_id))
-        connection.execute(delete(_measurement).where(_measurement.c.id == measurement_id))
+        connection.execute(delete(BLOCK).where(BLOCK.c.measurement_id == measurement_id))
+        connection.execute(delete(MEASUREMENT).where(MEASUREMENT.c.id == measurement_id))
 
     def add_session(self, opened: Iterable[OpenedMeasurement], blocks: Iterable[tuple[str, Block]]) -> None:
         """Open items and commit the blocks of one session, all or nothing.
@@ -175,7 +171,7 @@ class Store(Reader):
             if place in seen:
                 return f"{named} is given twice"
             if measurement not in known:
-                query = select(_measurement.c.id).where(_measurement.c.id == measurement)
+                query = select(MEASUREMENT.c.id).where(MEASUREMENT.c.id == measurement)
                 with self.reading() as connection:
                     if connection.scalar(query) is None:
                         return f"{named}, which was never begun"
@@ -214,8 +210,8 @@ class Store(Reader):
                 for measurement, _ in added
             ]
             blocks = [block_row(measurement.id, block) for measurement, taken in added for block in taken]
-            new = insert_new(connection, _measurement, rows)
-            insert_new(connection, _block, blocks)
+            new = insert_new(connection, MEASUREMENT, rows)
+            insert_new(connection, BLOCK, blocks)
         return new
 
     def add_failure(self, failure: Failure, *, instead_of: str | None = None) -> None:
@@ -237,7 +233,7 @@ class Store(Reader):
                 "kind": failure.kind,
                 "reason": failure.reason,
             }
-            insert_new(connection, _failure, [row])
+            insert_new(connection, FAILURE, [row])
 
     def put_kernels(self, identity: Identity, view: KernelView) -> None:
         """Store which kernels ran for an item, in place of an earlier view of it; its stack must be stored."""
@@ -247,7 +243,7 @@ class Store(Reader):
 
 def _nodes(connection: Connection, runs: Collection[str]) -> dict[str, str]:
     """Return the node of each stored run."""
-    found = connection.execute(select(_run.c.id, _run.c.node).where(_run.c.id.in_(runs)))
+    found = connection.execute(select(RUN.c.id, RUN.c.node).where(RUN.c.id.in_(runs)))
     return {run: node for run, node in found}  # noqa: C416  (dict() takes no rows that mypy knows as pairs)
 
 

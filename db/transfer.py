@@ -11,24 +11,17 @@ from sqlalchemy import Connection, Table, bindparam, exists, or_, select, update
 from .identity import CHUNK, insert_new, item_ids, put_view, stored_stacks, stored_systems
 from .rows import Row, keyed_row
 from .schema import (
-    Base,
-    BlockRow,
-    CombinationRow,
-    FailureRow,
-    ItemRow,
-    KernelViewRow,
-    MeasurementRow,
-    RunRow,
-    StackRow,
-    SystemRow,
-    table_of,
+    BLOCK,
+    COMBINATION,
+    FAILURE,
+    ITEM,
+    KERNEL_VIEW,
+    MEASUREMENT,
+    RUN,
+    STACK,
+    SYSTEM,
 )
 from .values import Conditions, Identity, Stack, Subject, System
-
-_combination, _item, _measurement, _block, _failure, _run = map(
-    table_of, (CombinationRow, ItemRow, MeasurementRow, BlockRow, FailureRow, RunRow)
-)
-_view = table_of(KernelViewRow)
 
 
 class Policy:
@@ -98,31 +91,30 @@ def transfer(source: Connection, target: Connection, policy: Policy | None = Non
     """
     policy = policy or Policy()
     subjects = [str(subject) for subject in policy.subjects]
-    systems = _add_keyed(target, SystemRow, stored_systems(source))
-    stacks = _add_keyed(target, StackRow, stored_stacks(source))
+    systems = _add_keyed(target, SYSTEM, stored_systems(source))
+    stacks = _add_keyed(target, STACK, stored_stacks(source))
     done = Transferred(systems=systems, stacks=stacks)
     runs, new = _runs(source, target, policy, subjects)
     done = replace(done, runs=new)
     identities = _identities(source, subjects)
     known = item_ids(target, identities.values())
     items = {id_: known[identity] for id_, identity in identities.items()}
-    for rows in _new_rows(source, target, _measurement, items, runs):
+    for rows in _new_rows(source, target, MEASUREMENT, items, runs):
         blocks = _blocks(source, [row["id"] for row in rows])
         done = replace(
             done,
-            measurements=done.measurements
-            + insert_new(target, _measurement, [policy.measurement(row) for row in rows]),
-            blocks=done.blocks + insert_new(target, _block, blocks),
+            measurements=done.measurements + insert_new(target, MEASUREMENT, [policy.measurement(row) for row in rows]),
+            blocks=done.blocks + insert_new(target, BLOCK, blocks),
         )
-    for rows in _new_rows(source, target, _failure, items, runs):
-        new = insert_new(target, _failure, [policy.failure(row) for row in rows])
+    for rows in _new_rows(source, target, FAILURE, items, runs):
+        new = insert_new(target, FAILURE, [policy.failure(row) for row in rows])
         done = replace(done, failures=done.failures + new)
     return replace(done, kernel_views=_views(source, target, policy, identities) if policy.node is None else 0)
 
 
-def _add_keyed(target: Connection, row: type[Base], stored: Mapping[str, System | Stack]) -> int:
+def _add_keyed(target: Connection, table: Table, stored: Mapping[str, System | Stack]) -> int:
     rows = [keyed_row(value) for _, value in sorted(stored.items())]
-    return insert_new(target, table_of(row), rows)
+    return insert_new(target, table, rows)
 
 
 def _runs(
@@ -130,32 +122,32 @@ def _runs(
 ) -> tuple[Collection[str], int]:
     """Copy the selected runs; return their ids and the number of new ones."""
     used = [
-        exists().where(table.c.run_id == _run.c.id, table.c.item_id == _item.c.id, _item.c.subject.in_(subjects))
-        for table in (_measurement, _failure)
+        exists().where(table.c.run_id == RUN.c.id, table.c.item_id == ITEM.c.id, ITEM.c.subject.in_(subjects))
+        for table in (MEASUREMENT, FAILURE)
     ]
-    query = select(_run) if set(policy.subjects) == set(Subject) else select(_run).where(or_(*used))
+    query = select(RUN) if set(policy.subjects) == set(Subject) else select(RUN).where(or_(*used))
     if policy.node is not None:
-        query = query.where(_run.c.node == policy.node)
-    rows = [policy.run(dict(row)) for row in source.execute(query.order_by(_run.c.id)).mappings()]
-    new = insert_new(target, _run, rows)
-    going_on = set(target.scalars(select(_run.c.id).where(_run.c.finished.is_(None))))
+        query = query.where(RUN.c.node == policy.node)
+    rows = [policy.run(dict(row)) for row in source.execute(query.order_by(RUN.c.id)).mappings()]
+    new = insert_new(target, RUN, rows)
+    going_on = set(target.scalars(select(RUN.c.id).where(RUN.c.finished.is_(None))))
     ended = [
         {"known": row["id"], "a": row["after"], "f": row["finished"]}
         for row in rows
         if row["finished"] is not None and row["id"] in going_on
     ]
     if ended:
-        which = (_run.c.id == bindparam("known"), _run.c.finished.is_(None))
-        target.execute(update(_run).where(*which).values(after=bindparam("a"), finished=bindparam("f")), ended)
+        which = (RUN.c.id == bindparam("known"), RUN.c.finished.is_(None))
+        target.execute(update(RUN).where(*which).values(after=bindparam("a"), finished=bindparam("f")), ended)
     return {row["id"] for row in rows}, new
 
 
 def _identities(source: Connection, subjects: Collection[str]) -> dict[int, Identity]:
     """Return the identities of all copied items, by the source's local key."""
-    places = {id_: place for id_, *place in source.execute(select(_combination))}
-    finished = exists().where(_measurement.c.item_id == _item.c.id, _measurement.c.finished_us.is_not(None))
-    others = [exists().where(table.c.item_id == _item.c.id) for table in (_failure, _view)]
-    query = select(_item).where(_item.c.subject.in_(subjects), or_(finished, *others))
+    places = {id_: place for id_, *place in source.execute(select(COMBINATION))}
+    finished = exists().where(MEASUREMENT.c.item_id == ITEM.c.id, MEASUREMENT.c.finished_us.is_not(None))
+    others = [exists().where(table.c.item_id == ITEM.c.id) for table in (FAILURE, KERNEL_VIEW)]
+    query = select(ITEM).where(ITEM.c.subject.in_(subjects), or_(finished, *others))
     return {row["id"]: _identity(row, places) for row in map(dict, source.execute(query).mappings())}
 
 
@@ -164,8 +156,8 @@ def _new_rows(
 ) -> Iterator[list[Row]]:
     """Yield rows of a table with items that the target lacks, with the target's ``item_id``, in chunks."""
     query = select(table).order_by(table.c.id)
-    if table is _measurement:
-        query = query.where(_measurement.c.finished_us.is_not(None))
+    if table is MEASUREMENT:
+        query = query.where(MEASUREMENT.c.finished_us.is_not(None))
     for chunk in source.execution_options(yield_per=CHUNK).execute(query).mappings().partitions(CHUNK):
         known = set(target.scalars(select(table.c.id).where(table.c.id.in_([row["id"] for row in chunk]))))
         new = [
@@ -178,15 +170,19 @@ def _new_rows(
 
 
 def _blocks(source: Connection, measurements: Collection[str]) -> list[Row]:
-    query = select(_block).where(_block.c.measurement_id.in_(measurements))
-    ordered = query.order_by(_block.c.measurement_id, _block.c.process, _block.c.round)
+    query = select(BLOCK).where(BLOCK.c.measurement_id.in_(measurements))
+    ordered = query.order_by(BLOCK.c.measurement_id, BLOCK.c.process, BLOCK.c.round)
     return [dict(row) for row in source.execute(ordered).mappings()]
 
 
 def _views(source: Connection, target: Connection, policy: Policy, identities: Mapping[int, Identity]) -> int:
     """Copy kernel views; of two views of an item the later one stays, by the clocks of the measuring machines."""
-    columns = [column for column in _view.c if column.name != "item_id"]
-    rows = source.execution_options(yield_per=CHUNK).execute(select(_view).order_by(_view.c.item_id)).mappings()
+    columns = [column for column in KERNEL_VIEW.c if column.name != "item_id"]
+    rows = (
+        source.execution_options(yield_per=CHUNK)
+        .execute(select(KERNEL_VIEW).order_by(KERNEL_VIEW.c.item_id))
+        .mappings()
+    )
     return sum(
         put_view(target, identities[row["item_id"]], policy.view({column.name: row[column.name] for column in columns}))
         for row in rows
