@@ -1,4 +1,4 @@
-"""From raw sums to corrected estimates: the corrections, the size of each cause, and the answer where one is unknown."""
+"""From raw sums to corrected estimates: corrections, the size of each cause, and the answer where one is unknown."""
 
 from __future__ import annotations
 
