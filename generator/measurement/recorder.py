@@ -97,10 +97,11 @@ class SampleRecorder:
 
     def loaded(self, task: MeasurementTask, reply: Loaded) -> None:
         """Note a worker's reply about a loaded task."""
+        touched = task.footprint_bytes
         for member in task.members:
             record = self.of(member)
             if task.packed:
-                record.unroll, record.footprint_bytes = 1, task.footprint_bytes
+                record.unroll, record.footprint_bytes = 1, touched
                 continue
             record.unroll = reply.unroll
             record.load_ns = record.load_ns or reply.load_ns
