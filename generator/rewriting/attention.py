@@ -15,7 +15,7 @@ import onnx
 from .form import MICROSOFT, Array, Draft, Rewrite
 from .values import Values, apart, late
 
-_MOST_STEPS = 14
+_MOST_STEPS, _SOME = 14, 16
 _CLOSE = 2e-5
 _LEAST_BLOCK, _MOVES, _HIDDEN = 16, 24, -1e3
 """Queries of a block at least; work on one key of a block, as that of so many queries; a number that hides a key."""
@@ -25,19 +25,24 @@ _GAIN = 0.25
 
 
 def attention(values: Values, deadline: float) -> list[Rewrite]:
-    """Return attentions of ONNX Runtime's own operator."""
+    """Return attentions without masked keys, and attentions of ONNX Runtime's own operator."""
     graph, found = values.graph, list[Rewrite]()
+    places = list[tuple[int, int]]()
     for index, node in enumerate(graph.nodes):
-        if late(deadline):
-            break
-        shape = values.shapes.get(node.output[0]) if node.op_type == "Softmax" else None
-        if shape is None or len(shape) != 4 or values.dtypes[node.output[0]] != np.float32:
-            continue
-        readers = graph.readers[node.output[0]]
-        reader = graph.nodes[readers[0]] if len(readers) == 1 else None
-        if reader is not None and reader.op_type == "MatMul" and reader.input[0] == node.output[0]:
-            found += filter(None, [values.attempt(_unmasked, values, index, readers[0])])
-            found += values.attempt(list, itertools.islice(_around(values, index, readers[0]), 1)) or []
+        readers = graph.readers[node.output[0]] if node.op_type == "Softmax" else []
+        single = len(readers) == 1 and values.dtypes.get(node.output[0]) == np.float32
+        if (
+            single
+            and graph.nodes[readers[0]].op_type == "MatMul"
+            and graph.nodes[readers[0]].input[0] == node.output[0]
+        ):
+            places.append((index, readers[0]))
+    for search in (_unmasked, _around):
+        for place in places:
+            if late(deadline):
+                break
+            rewrite = values.attempt(search, values, *place)
+            found += [] if rewrite is None else [rewrite]
     return found
 
 
@@ -45,6 +50,8 @@ def _unmasked(values: Values, softmax: int, product: int) -> Rewrite | None:
     """Return the attention of blocks of queries to the keys that a constant mask leaves to any of them."""
     graph, value = values.graph, values.graph.nodes[product].output[0]
     scores = graph.nodes[softmax].input[0]
+    if len(values.shapes[scores]) < 3:
+        return None
     (*lead, tokens, keys), rank = values.shapes[scores], len(values.shapes[scores]) - 2
     found = _scores(values, scores)
     maker = None if found is None else graph.maker(found[0])
@@ -142,14 +149,17 @@ def _upstream(values: Values, value: str, width: int) -> Iterator[str]:
                 waiting.append(name)
 
 
-def _around(values: Values, softmax: int, product: int) -> Iterator[Rewrite]:
+def _around(values: Values, softmax: int, product: int) -> Rewrite | None:
+    """Return an attention as one operator."""
     graph, run = values.graph, values.runs[0]
     scores_name = graph.nodes[softmax].input[0]
+    if len(values.shapes[scores_name]) != 4:
+        return None
     _, heads, tokens, keys = values.shapes[scores_name]
     value_input, made = graph.nodes[product].input[1], graph.nodes[product].output[0]
     merged = _merged(values, made)
     if merged is None or len(values.shapes[value_input]) != 4:
-        return
+        return None
     width = heads * values.shapes[value_input][-1]
     for value in _upstream(values, value_input, width):
         if apart(_heads(run[value], heads), run[value_input]) > _CLOSE:
@@ -162,7 +172,8 @@ def _around(values: Values, softmax: int, product: int) -> Iterator[Rewrite]:
             draft.op("MultiHeadAttention", *inputs, domain=MICROSOFT, num_heads=heads, scale=scale, to=merged)
             gone = graph.unneeded([merged], [name for name in inputs if name in graph.producer])
             saving_ns = _GAIN * values.cost_of(gone)
-            yield draft.rewrite("attention: one operator", [merged], graph.names(gone), saving_ns, f"{heads} heads")
+            return draft.rewrite("attention: one operator", [merged], graph.names(gone), saving_ns, f"{heads} heads")
+    return None
 
 
 def _merged(values: Values, made: str) -> str | None:
@@ -187,22 +198,24 @@ def _merged(values: Values, made: str) -> str | None:
 def _scored(values: Values, name: str, heads: int) -> Iterator[tuple[str, str, float, str]]:
     """Yield query, key, scale and mask (empty for none) that make the scores."""
     run, maker = values.runs[0], values.graph.maker(name)
-    scores = run[name].astype(np.float64)
-    batch, _, tokens, _ = scores.shape
+    batch, _, tokens, _ = run[name].shape
+    scores = run[name][:, :, :_SOME].astype(np.float64)
     masks = [""]
     if maker is not None and maker.op_type == "Add":
-        masks += [
-            source for source in maker.input if source in values.shapes and _fits(values.shapes[source], scores.shape)
-        ]
+        masks = [
+            source
+            for source in maker.input
+            if source in values.shapes and _fits(values.shapes[source], run[name].shape)
+        ]  # a mask without effect in this run counts, too
     widths = {shape[2] for shape in values.shapes.values() if len(shape) == 3 and shape[2] % heads == 0}
     for width in sorted(widths):
         near = list(_upstream(values, name, width))[:4]
         for query, key in itertools.product(near, near):
             if values.shapes[query][:2] != (batch, tokens) or values.shapes[key][:2] != (batch, scores.shape[3]):
                 continue
-            plain = _heads(run[query], heads) @ _heads(run[key], heads).swapaxes(-1, -2)
+            plain = _heads(run[query][:, :_SOME], heads) @ _heads(run[key], heads).swapaxes(-1, -2)
             for mask in masks:
-                added = 0.0 if not mask else _array(values, mask).astype(np.float64)
+                added = 0.0 if not mask else np.atleast_2d(_array(values, mask))[..., :_SOME, :].astype(np.float64)
                 rest = scores - added
                 scale = float((plain * rest).sum() / ((plain**2).sum() + 1e-30))
                 if scale and np.abs(scale * plain - rest).max() <= _CLOSE * (np.abs(rest).max() + 1e-12):

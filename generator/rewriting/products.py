@@ -501,12 +501,13 @@ def _moved(letters: str, *groups: Sequence[str]) -> bool:
 
 def products(values: Values, deadline: float) -> list[Rewrite]:
     """Return regions of products and sums in a cheaper order."""
-    found, covered = list[Rewrite](), set[int]()
+    found, covered = pairs(values, deadline), set[int]()
+    gone = {name for rewrite in found for name in rewrite.replaces}
     for index in reversed(range(len(values.graph.nodes))):
         node = values.graph.nodes[index]
         if late(deadline):
             break
-        if index in covered or node.op_type not in _ROOTS or not _is_plain(values, node):
+        if index in covered or node.name in gone or node.op_type not in _ROOTS or not _is_plain(values, node):
             continue
         if rewrite := values.attempt(_cheapest, values, index, deadline):
             found.append(rewrite)
@@ -515,7 +516,7 @@ def products(values: Values, deadline: float) -> list[Rewrite]:
         values.attempt(search, values, index)
         for index in range(len(values.graph.nodes)) if not late(deadline) for search in (_mixed, _modulated)
     )  # fmt: skip
-    return [*pairs(values, deadline), *found, *(rewrite for rewrite in others if rewrite is not None)]
+    return [*found, *(rewrite for rewrite in others if rewrite is not None)]
 
 
 def _modulated(values: Values, index: int) -> Rewrite | None:
