@@ -54,7 +54,8 @@ _FUSED = frozenset({"BatchNormalization", "Clip", "HardSigmoid", "LeakyRelu", "R
 """Operators that the runtime computes on the way of a convolution."""
 
 _CALL_NS, _BODY_NS = 1500.0, 50_000.0
-_ELEMENT_NS, _SPECIAL_NS, _POWER_NS, MOVED_NS, _PLACED_NS = 0.35, 1.5, 8.0, 1.2, 3.0
+_ELEMENT_NS, _SPECIAL_NS, _POWER_NS, MOVED_NS = 0.35, 1.5, 8.0, 1.2
+_PLACED_NS, _SCATTERED_NS = 3.0, 15.0
 MACS_PER_NS, _THIN_MACS_PER_NS, _TAP_NS = 20.0, 6.0, 0.3
 """Rough rates of one core, for ranking only."""
 _UNPACKED = 2.0
@@ -136,6 +137,8 @@ def predicted_ns(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) ->
         return _CALL_NS + size * (
             _POWER_NS if kind in SLOW or kind in _WAVES else _SPECIAL_NS if kind in _SPECIAL else _ELEMENT_NS
         )
+    if kind in {"ScatterElements", "ScatterND"} and len(reads) > 2 and reads[1] and reads[2]:
+        return _CALL_NS + size * MOVED_NS + float(np.prod(reads[2])) + _SCATTERED_NS * float(np.prod(reads[1]))
     moved_ns = _POWER_NS if kind == "GridSample" else MOVED_NS
     if kind in {"Gather", "GatherElements"} and reads[0]:
         axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)

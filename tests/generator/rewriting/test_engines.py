@@ -199,10 +199,10 @@ CASES = {
         "order", "ArgMax before monotone functions",
         "(float[32,64] x) => (int64[32] y) {s = Softmax<axis=1>(x) y = ArgMax<axis=1, keepdims=0>(s)}", {},
     ),
-    "a copy for an operator that broadcasts": (
-        "order", "broadcasting in place of Expand",
-        "(float[32,64] x, float[32,1] r) => (float[32,64] y) <int64[2] s = {32, 64}>{e = Expand(r, s) y = Mul(x, e)}",
-        {},
+    "means of two coordinates": (
+        "products", "sums of one value at once", ("(float[1,24,32,32] x) => (float[1,24] y, float[1,24] z)"
+        "{p = Mul(x, a) y = ReduceSum<keepdims=0>(p, s) q = Mul(x, b) z = ReduceSum<keepdims=0>(q, s)}"),
+        {"a": random(1, 1, 32, 1), "b": random(1, 32), "s": np.array([2, 3])},
     ),
     "moves around a clip": (
         "layout", "moves undone", X + "<float l = {-1}, float h = {1}>"
@@ -487,6 +487,11 @@ CASES = {
             "(float[256,64] x) => (float[256,64] y) {m = MatMul(x, w) t = Tanh(m) n = MatMul(t, v) o = Exp(n)"
             " y = Mul(o, z)}"),
         {"w": random(64, 64), "v": random(64, 64), "z": (np.arange(64) < 32).astype(np.float32)},
+    ),
+    "sums of rows, element by element": (
+        "order", "ScatterElements by rows", ("(float[30,32] x, int64[200] k, float[200,32] m) => (float[30,32] y)"
+        '{u = Unsqueeze(k, one) e = Expand(u, s) y = ScatterElements<axis=0, reduction="add">(x, e, m)}'),
+        {"one": np.array([1]), "s": np.array([200, 32])},
     ),
     "kernels of depth one": (
         "order", "frames as a batch", ("(float[1,8,6,20,20] x) => (float[1,16,6,10,10] y)"
