@@ -36,7 +36,7 @@ _MONOTONE = POINTWISE | {"LogSoftmax", "Softmax"}
 
 
 def order(values: Values, deadline: float) -> list[Rewrite]:
-    """Return rewrites of two kinds: another order of operators, and broadcasting in place of copies."""
+    """Return rewrites of single operators and of runs of them: another order, or another operator."""
     found = list[Rewrite]()
     for index in values.dearest:
         if late(deadline):
@@ -411,17 +411,18 @@ def _slice_written(values: Values, index: int) -> Rewrite | None:
 
 
 def _by_rows(values: Values, index: int) -> Rewrite | None:
-    """Return a GatherElements or ScatterElements with equal indices for all elements of a row by rows."""
+    """Return a Gather for a GatherElements with equal indices for all elements of a row.
+
+    A ScatterElements stays: several threads of the runtime's ScatterND lose sums of equal rows.
+    """
     graph, node = values.graph, values.graph.nodes[index]
-    if node.op_type not in {"GatherElements", "ScatterElements"} or node.output[0] not in values.shapes:
+    if node.op_type != "GatherElements" or node.output[0] not in values.shapes:
         return None
     shape, chosen = (values.shapes.get(name, ()) for name in node.input[:2])
     axis, rank = graph.attributes[index].get("axis", 0) % max(len(shape), 1), len(shape)
     others = [place for place in range(rank) if place != axis]
-    scatters = node.op_type == "ScatterElements"
-    if any(shape[place] != chosen[place] for place in others) or (scatters and axis):
-        return None
-    if prod(shape[axis + 1 :]) < _SHORTEST or prod(shape[:axis]) > 1:
+    short = prod(shape[axis + 1 :]) < _SHORTEST or prod(shape[:axis]) > 1
+    if short or any(shape[place] != chosen[place] for place in others):
         return None
     draft, rows, maker = Draft(graph), node.input[1], graph.maker(node.input[1])
     narrow = tuple(size if place == axis else 1 for place, size in enumerate(chosen))
@@ -432,13 +433,8 @@ def _by_rows(values: Values, index: int) -> Rewrite | None:
         rows = draft.op("Slice", rows, *(draft.constant(numbers, np.int64) for numbers in bounds))
     else:
         return None
-    if scatters:
-        reduction = graph.attributes[index].get("reduction")
-        rows = draft.reshape(rows, [-1, 1])
-        draft.op("ScatterND", node.input[0], rows, node.input[2], to=node.output[0], reduction=reduction)
-    else:
-        draft.op("Gather", node.input[0], draft.reshape(rows, [-1]), to=node.output[0], axis=axis)
-    return values.cheaper(draft, f"order: {node.op_type} by rows", node.output[0])
+    draft.op("Gather", node.input[0], draft.reshape(rows, [-1]), to=node.output[0], axis=axis)
+    return values.cheaper(draft, "order: elements gathered by rows", node.output[0])
 
 
 _SEARCHES = (

@@ -267,14 +267,6 @@ CASES = {
         "channels", "multiples of 16", X + "{a = Conv(x, v) b = Relu(a) y = Conv(b, w)}",
         {"v": random(15, 8, 3, 3)[:, :, :1, :1], "w": random(8, 15, 1, 1)},
     ),
-    "attention": (
-        "attention", "one operator", ("(float[2,8,32] q, float[2,8,32] k, float[2,8,32] v) => (float[2,8,32] y)"
-        "<int64[4] s = {0, 0, 4, 8}, int64[3] o = {0, 0, 32}, float f = {0.35}>"
-        "{qr = Reshape(q, s) qt = Transpose<perm=[0,2,1,3]>(qr) kr = Reshape(k, s) kt = Transpose<perm=[0,2,3,1]>(kr)"
-        " vr = Reshape(v, s) vt = Transpose<perm=[0,2,1,3]>(vr) m = MatMul(qt, kt) n = Mul(m, f)"
-        " p = Softmax<axis=-1>(n) a = MatMul(p, vt) t = Transpose<perm=[0,2,1,3]>(a) r = Reshape(t, o)"
-        " y = Relu(r)}"), {},
-    ),
     "products of one input": (
         "repetition", "products of one input", ("(float[32,64] x) => (float[32,64] y, float[32,16] z)"
         "{y = MatMul(x, v) z = MatMul(x, w)}"), {"v": random(64, 64), "w": random(64, 16)},
@@ -488,9 +480,9 @@ CASES = {
             " y = Mul(o, z)}"),
         {"w": random(64, 64), "v": random(64, 64), "z": (np.arange(64) < 32).astype(np.float32)},
     ),
-    "sums of rows, element by element": (
-        "order", "ScatterElements by rows", ("(float[30,32] x, int64[200] k, float[200,32] m) => (float[30,32] y)"
-        '{u = Unsqueeze(k, one) e = Expand(u, s) y = ScatterElements<axis=0, reduction="add">(x, e, m)}'),
+    "rows, element by element": (
+        "order", "elements gathered by rows", ("(float[300,32] x, int64[200] k) => (float[200,32] y)"
+        "{u = Unsqueeze(k, one) e = Expand(u, s) y = GatherElements<axis=0>(x, e)}"),
         {"one": np.array([1]), "s": np.array([200, 32])},
     ),
     "kernels of depth one": (
