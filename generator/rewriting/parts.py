@@ -19,7 +19,7 @@ from .form import Array, Draft, Rewrite
 from .generic import generic_of
 from .values import Values
 
-_SMALLER, _MOST_TERMS, _MOST_READS = 0.6, 24, 80
+_SMALLER, _SHARE, _MOST_TERMS, _MOST_READS = 0.6, 0.96, 24, 80
 _PLAIN = frozenset({"Identity", "Squeeze", "Transpose", "Unsqueeze"})
 _VIEWS = frozenset({"Flatten", "Reshape"})
 
@@ -279,11 +279,14 @@ def by_parts(values: Values, index: int) -> Rewrite | None:  # noqa: PLR0911  # 
             around = (-1,) if plain else (-1, *[1] * (len(shape) - 2))
             total = draft.op("Add", total, draft.constant(bias.reshape(around)))
         draft.finish(total, value)
-        note = f"{len(terms)} parts"
-        rewrite = values.attempt(values.cheaper, draft, "order: product before copies", value, note)
+        rewrite = values.attempt(_priced, values, draft, value, f"{len(terms)} parts")
         if rewrite is not None:
             return rewrite
     return None
+
+
+def _priced(values: Values, draft: Draft, value: str, note: str) -> Rewrite | None:
+    return values.cheaper(draft, "order: product before copies", value, note, share=_SHARE)
 
 
 def _summed_axis(node: onnx.NodeProto, attributes: dict[str, Any], weight: Array, axis: int, rank: int) -> int | None:

@@ -328,10 +328,12 @@ class Values:
             shapes = {name: array.shape for name, array in found.items()}
         return self.cost_of_new(draft, {**shapes, **{name: self.runs[0][name].shape for name in reads}})
 
-    def cheaper(self, draft: Draft, kind: str, value: str, note: str = "") -> Rewrite | None:
+    def cheaper(
+        self, draft: Draft, kind: str, value: str, note: str = "", *, share: float = _CHEAPER
+    ) -> Rewrite | None:
         """Return new nodes for one value as a rewrite; None if they compute another value or are not cheaper.
 
-        Nodes of constants alone are computed here.
+        Nodes of constants alone are computed here. ``share`` is the part of the old nodes' cost that they may take.
         """
         for node in list(draft.nodes):
             if all(name in draft.constants or self.is_constant(name) for name in node.input if name):
@@ -341,7 +343,7 @@ class Values:
         gone = self.graph.unneeded([value], {name for node in draft.nodes for name in node.input})
         before = self.cost_of(gone)
         after = self.priced(draft, value) if before >= _LEAST_SHARE * self.total_ns else None
-        if after is None or after > _CHEAPER * before:
+        if after is None or after > share * before:
             return None
         return draft.rewrite(kind, [value], self.graph.names(gone), before - after, note)
 
