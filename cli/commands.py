@@ -167,10 +167,7 @@ def generate(*, plot: Path | None, **options: Any) -> None:
 )
 @shared.since_option
 @shared.node_options
-@shared.database_option
-@shared.quiet_option
-@shared.wait_option
-@shared.format_options
+@shared.measuring_options
 def run(
     *, suite: Path, threads: tuple[int, ...], budget_s: float | None, dry_run: bool, database: str, **options: Any
 ) -> None:
@@ -217,10 +214,7 @@ def _store(database: str, *, dry_run: bool) -> AbstractContextManager[Store]:
 @shared.node_options
 @flag("--data", "Also measure the effect of the model's own values.")
 @flag("--kernels", "Also record the kernels, in a separate pass after timing.")
-@shared.database_option
-@shared.quiet_option
-@shared.wait_option
-@shared.format_options
+@shared.measuring_options
 def measure(*, threads: tuple[int, ...], budget_s: float | None, database: str, **options: Any) -> None:
     """Measure whole models: the ground truth.
 

@@ -76,8 +76,7 @@ def brick() -> None:
 @brick.command("list")
 @shared.suite_option
 @shared.all_option
-@shared.database_option
-@shared.format_options
+@shared.stored_options
 def brick_list(*, suite: Path | None, database: str) -> None:
     """Bricks of a suite, or all that were measured.
 
@@ -93,8 +92,7 @@ def brick_list(*, suite: Path | None, database: str) -> None:
 @brick.command("show")
 @click.argument("key")
 @shared.suite_option
-@shared.database_option
-@shared.format_options
+@shared.stored_options
 def brick_show(*, key: str, suite: Path | None, database: str) -> None:
     """One brick: its layers, its work, and every measurement of it. KEY may be its beginning.
 
@@ -232,10 +230,7 @@ def backends_plans(*, suite: Path, gpu: str, dtypes: tuple[str, ...], layouts: t
 @option("--dtype", "With either: precision; for ceilings else float32; 'any' for all.", metavar="NAME")
 @option("--device", "With either: device; for ceilings else cpu.", click.Choice(["cpu", "cuda"]))
 @shared.setting_option
-@shared.database_option
-@shared.quiet_option
-@shared.wait_option
-@shared.format_options
+@shared.measuring_options
 def system(*, ceilings: bool, calibrate: bool, database: str, **options: Any) -> None:
     """Show this machine and its quietness, measure its ceilings, or calibrate its estimates.
 

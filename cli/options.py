@@ -264,6 +264,12 @@ wait_option = option(
 )
 """Of every command that measures."""
 
+stored_options = stacked(database_option, format_options)
+"""Of every command that reads or writes a database."""
+
+measuring_options = stacked(database_option, quiet_option, wait_option, format_options)
+"""Of every command that measures into a database."""
+
 all_option = stacked(flag("--all every", "Every row of the table, not only the 15 with the most time."), kept("every"))
 
 interpolate_option = flag(

@@ -16,6 +16,7 @@ from ...db import Measurement, Store, Subject
 from ...db.samples.statistics import Baseline, alike, low_probes
 from ...db.values import DATA, PARTS, Block, Run, Stack
 from ...errors import AmbiguousQuery, UsageError
+from ...tabular import Row
 from ..estimation.query import matching, require_one, stored_under
 from .difference import welch
 
@@ -178,7 +179,7 @@ class Side:
         return self.choice.conditions.cache == COLD
 
 
-def place_record(place: Choice, *keys: str) -> dict[str, object]:
+def place_record(place: Choice, *keys: str) -> Row:
     """Return the keys of a combination in JSON: all of them, or some."""
     stack = place.stack
     row = {
@@ -194,7 +195,7 @@ def place_record(place: Choice, *keys: str) -> dict[str, object]:
 
 
 def find_sides(
-    store: Store, query: Query, *, bricks: Collection[str], models: Collection[str], by: By, merged: bool = False
+    store: Store, query: Query, bricks: Collection[str], models: Collection[str], by: By, *, merged: bool = False
 ) -> list[Side]:
     """Return the sides with results of some models, in the order of their first measurement.
 
