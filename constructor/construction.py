@@ -135,7 +135,8 @@ def _apart(
     run_sd = _run_sd(evidence, evidence.members(prediction.weights).values(), truth)
     theirs = truth.latency_ns / truth.undisturbed_ns - 1 if truth.undisturbed_ns else 0.0
     runs = math.hypot(run_sd, max(0.0, latency.disturbance or 0.0) / 2, max(0.0, theirs) / 2)
-    half = math.hypot(latency.ci95_ms[1] / latency.ms - 1, truth.half_ns / truth.latency_ns, NORMAL * runs)
+    own = evidence.uncertainty.half_ns({truth.id: 1.0}) / truth.latency_ns
+    half = math.hypot(latency.ci95_ms[1] / latency.ms - 1, own, NORMAL * runs)
     return _around(ratio, half)
 
 
@@ -356,9 +357,7 @@ def _cover(model: Decomposition, bricks: BrickMeasurements) -> tuple[LayerSequen
 
 def _attribution(prediction: Prediction, truth: GroundTruth) -> Mapping[str, Term]:
     """Return the causes of the difference to the measured latency."""
-    measured = None
-    if truth.ms is not None and truth.measurement is not None:
-        measured = (truth.ms, _ms(truth.measurement.half_ns))
+    measured = None if truth.ms is None or truth.ci95_ms is None else (truth.ms, truth.ci95_ms[1] - truth.ms)
     return {**prediction.terms, "unexplained": unexplained(prediction, measured, truth.reason)}
 
 

@@ -209,31 +209,17 @@ def data_effect(evidence: Evidence, model: str, remedy: Task | None) -> Known:
     return {found.id: 1.0}
 
 
-def significant(found: Known, evidence: Evidence) -> Known:
-    """Return a correcting term; empty if its interval includes zero."""
-    if isinstance(found, Unknown):
-        return found
-    ms, half = value_ms(found, evidence)
-    return found if abs(ms) > half else {}
-
-
 def value_ms(weights: Weights, evidence: Evidence) -> tuple[float, float]:
     """Return value and half-width in ms."""
     return evidence.uncertainty.value_ns(weights) / _NS_PER_MS, evidence.uncertainty.half_ns(weights) / _NS_PER_MS
 
 
-def term_of(found: Known, evidence: Evidence, *, counted: bool) -> Term:
-    """Return a term as a result.
-
-    Args:
-        found: The term.
-        evidence: All measurements.
-        counted: True if it is part of the sums.
-    """
+def term_of(found: Known, evidence: Evidence, *, always: bool) -> Term:
+    """Return a term as a result. Unless it always counts, it counts if its interval excludes zero."""
     if isinstance(found, Unknown):
         return Term(reason=found.reason, remedy=found.remedy)
     ms, half = value_ms(found, evidence)
-    return Term(ms, (ms - half, ms + half), counted=counted)
+    return Term(ms, (ms - half, ms + half), counted=always or not found or abs(ms) > half)
 
 
 # Reasons why a model is faster than the lower bound of its bricks.
@@ -395,7 +381,8 @@ def predict(
         "cache": cache,
         "data": data_effect(evidence, asked.model, remedy("data", asked.level)),
     }
-    counted = {name: term if name in _ALWAYS else significant(term, evidence) for name, term in terms.items()}
+    results = {name: term_of(term, evidence, always=name in _ALWAYS) for name, term in terms.items()}
+    counted = {name: term if results[name].counted else {} for name, term in terms.items()}
     # Start from the stored sum that is nearest to the model, and add the known corrections.
     if isinstance(there, Total):
         once = call if isinstance(call, Unknown) else combined((1 - there.calls, call))
@@ -415,7 +402,7 @@ def predict(
         half_ms=with_method(half_ms, method, value=ms),
         weights=weights,
         method=method,
-        terms={name: term_of(term, evidence, counted=term == counted[name]) for name, term in terms.items()},
+        terms=results,
         explained_ms=explained_ms,
         explained_half_ms=explained_half_ms,
     )

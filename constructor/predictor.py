@@ -143,13 +143,24 @@ class Example:
 
 
 @cache
+def _shipped() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(
+        lzma.decompress(files("dlbricks.constructor").joinpath("prior.json.xz").read_bytes())
+    )
+    return found
+
+
+def prior_systems() -> list[System]:
+    """Return the systems whose bricks ship with the package, one for each number of threads."""
+    places = [{name: _frozen(value) for name, value in place["system"].items()} for place in _shipped()["origins"]]
+    return [System(**fields) for fields in places]
+
+
+@cache
 def prior() -> tuple[Example, ...]:
     """Return the bricks that ship with the package: the zoo on several systems (docs/explanation/prediction.md)."""
-    record = json.loads(lzma.decompress(files("dlbricks.constructor").joinpath("prior.json.xz").read_bytes()))
-    places = []
-    for place in record["origins"]:
-        fields: dict[str, Any] = {name: _frozen(value) for name, value in place["system"].items()}
-        system = System(**fields)
+    record, places = _shipped(), []
+    for place, system in zip(record["origins"], prior_systems(), strict=True):
         origin = Origin(system.key, place["backend"], place["device"], place["threads"], place["dtype"])
         places.append((origin, Machine.of(system, origin.device, origin.threads)))
     examples = []

@@ -9,11 +9,13 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import StoreError
-from .schema import MeasurementRow, table_of
+from .schema import MEASUREMENT
 from .values import Block, Identity, Kernel, KernelView, Measurement, Run, Stack, Stop, Summary, System, Verdict, Visit
+
+_Keyed = TypeVar("_Keyed", System, Stack)
 
 Row = dict[str, Any]
 """Values of a table's row by column."""
@@ -35,7 +37,7 @@ _OWN = (
 """Columns that are fields of a ``Measurement``."""
 _SPELLED = ("id", "run_id", "ci95_low_ns", "ci95_high_ns", "block_medians_ns", "verdict", "stop")
 """Columns with another form than the field."""
-STATISTICS = tuple(table_of(MeasurementRow).c[name] for name in (*_SPELLED, *_SUMMARY, *_OWN))
+STATISTICS = tuple(MEASUREMENT.c[name] for name in (*_SPELLED, *_SUMMARY, *_OWN))
 """Columns of a finished measurement for ``to_measurement``, in its order."""
 
 
@@ -96,7 +98,7 @@ def _unpacked(data: object, samples: int, each: int) -> array[int]:
 
 
 def block_row(measurement: str, block: Block) -> Row:
-    """Return a row of ``BlockRow``."""
+    """Return a row of ``BLOCK``."""
     return {
         "measurement_id": measurement,
         "process": block.process,
@@ -121,7 +123,7 @@ def to_block(row: Sequence[Any]) -> Block:
 
 
 def statistics_row(measurement: Measurement) -> Row:
-    """Return the columns of ``MeasurementRow`` for a finished measurement."""
+    """Return the columns of ``MEASUREMENT`` for a finished measurement."""
     summary = measurement.summary
     (low, high), medians = summary.ci95_ns, summary.block_medians_ns
     return {
@@ -151,49 +153,27 @@ def to_measurement(row: Sequence[Any], identity: Identity) -> Measurement:
 
 
 def keyed_row(value: System | Stack) -> Row:
-    """Return a row of ``SystemRow`` or ``StackRow``."""
+    """Return a row of ``SYSTEM`` or ``STACK``."""
     return asdict(value) | {"key": value.key}
 
 
-def to_system(row: Mapping[str, Any]) -> System:
-    """Return the system of a row of ``SystemRow``; its key must match its content."""
-    system = System(
-        cpu=row["cpu"],
-        architecture=row["architecture"],
-        physical_cores=row["physical_cores"],
-        logical_cores=row["logical_cores"],
-        cache_bytes=tuple((name, size) for name, size in row["cache_bytes"]),
-        memory_gib=row["memory_gib"],
-        isa=tuple(row["isa"]),
-        gpus=tuple(row["gpus"]),
-    )
-    _check_key("system", row["key"], system.key)
-    return system
-
-
-def to_stack(row: Mapping[str, Any]) -> Stack:
-    """Return the stack of a row of ``StackRow``; its key must match its content."""
-    stack = Stack(
-        backend=row["backend"],
-        device=row["device"],
-        versions=tuple((name, version) for name, version in row["versions"]),
-        options=tuple((name, value) for name, value in row["options"]),
-    )
-    _check_key("stack", row["key"], stack.key)
-    return stack
-
-
-def _check_key(kind: str, stored: str, computed: str) -> None:
-    # In merged databases a key that does not match its content would confuse two machines.
-    if stored != computed:
+def to_keyed(kind: type[_Keyed], row: Mapping[str, Any]) -> _Keyed:
+    """Return a system or stack; raises ``StoreError`` if it does not match its key."""
+    value = kind(**{name: _as_tuples(row[name]) for name in kind.__slots__})
+    if row["key"] != value.key:
         raise StoreError(
-            f"the stored {kind} {stored[:12]} does not match its key",
+            f"the stored {kind.__name__.lower()} {row['key'][:12]} does not match its key",
             remedy="the database was edited; restore a copy",
         )
+    return value
+
+
+def _as_tuples(value: object) -> Any:
+    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
 
 
 def run_row(run: Run) -> Row:
-    """Return a row of ``RunRow``."""
+    """Return a row of ``RUN``."""
     row = {name: getattr(run, name) for name in Run.__slots__}
     return row | {
         "options": dict(run.options),
@@ -203,17 +183,17 @@ def run_row(run: Run) -> Row:
 
 
 def to_run(row: Mapping[str, Any]) -> Run:
-    """Return the run of a row of ``RunRow``."""
+    """Return the run of a row of ``RUN``."""
     return Run(**{name: row[name] for name in Run.__slots__})
 
 
 def view_row(view: KernelView) -> Row:
-    """Return the columns of ``KernelViewRow`` for the kernels."""
+    """Return the columns of ``KERNEL_VIEW`` for the kernels."""
     return asdict(view) | {"kernels": [list(astuple(kernel)) for kernel in view.kernels]}
 
 
 def to_view(row: Mapping[str, Any]) -> KernelView:
-    """Return the kernel view of a row of ``KernelViewRow``.
+    """Return the kernel view of a row of ``KERNEL_VIEW``.
 
     Raises:
         StoreError: The row has another form.

@@ -1,4 +1,4 @@
-"""The tables, as SQLAlchemy declarative models.
+"""The tables, for statements of SQLAlchemy Core: importing its ORM would take a tenth of a second in each command.
 
 ::
 
@@ -15,7 +15,7 @@ An item has at most one kernel view, the latest.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from sqlalchemy import (
     JSON,
@@ -35,7 +35,7 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.types import TypeEngine
 
 APPLICATION_ID = 0x444C4252
 """``PRAGMA application_id`` of dlbricks' SQLite files: "DLBR" in ASCII."""
@@ -57,199 +57,165 @@ REVISION_TABLE = Table(
 _KEY = String(64)
 _UUID = String(36)
 _NAME = String(64)
+_Type = TypeEngine[Any] | type[TypeEngine[Any]]
 _UNNAMED = text("''")
 _OPEN = text("finished_us IS NULL")
 
 
-class Base(DeclarativeBase):
-    """Root of the declarative models."""
-
-    # Named constraints: SQLite alters tables by copying them, and migrations find constraints by name.
-    metadata = MetaData(
-        naming_convention={
-            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-            "ck": "ck_%(table_name)s_%(constraint_name)s",
-            "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
-            "pk": "pk_%(table_name)s",
-        }
-    )
-    type_annotation_map: ClassVar[dict[Any, Any]] = {
-        dict[str, Any]: JSON,
-        list[Any]: JSON,
-        bytes: LargeBinary,
-        float: Double,
+# Named constraints: SQLite alters tables by copying them, and migrations find constraints by name.
+METADATA = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
     }
+)
 
 
-class SystemRow(Base):
-    """Hardware (``values.System``)."""
-
-    __tablename__ = "system"
-
-    key: Mapped[str] = mapped_column(_KEY, primary_key=True)
-    cpu: Mapped[str] = mapped_column(Text)
-    architecture: Mapped[str] = mapped_column(Text)
-    physical_cores: Mapped[int]
-    logical_cores: Mapped[int]
-    cache_bytes: Mapped[list[Any]]
-    memory_gib: Mapped[int]
-    isa: Mapped[list[Any]]
-    gpus: Mapped[list[Any]]
+def _required(name: str, kind: _Type, *constraints: ForeignKey) -> Column[Any]:
+    return Column(name, kind, *constraints, nullable=False)
 
 
-class StackRow(Base):
-    """Backend, device, versions and options (``values.Stack``)."""
-
-    __tablename__ = "stack"
-
-    key: Mapped[str] = mapped_column(_KEY, primary_key=True)
-    backend: Mapped[str] = mapped_column(Text)
-    device: Mapped[str] = mapped_column(Text)
-    versions: Mapped[list[Any]]
-    options: Mapped[list[Any]]
+def _node() -> Column[Any]:
+    return Column("node", _NAME, nullable=False, server_default=_UNNAMED)
 
 
-class RunRow(Base):
-    """Provenance of one run (``values.Run``)."""
+SYSTEM = Table(  # hardware (``values.System``)
+    "system",
+    METADATA,
+    Column("key", _KEY, primary_key=True),
+    _required("cpu", Text),
+    _required("architecture", Text),
+    _required("physical_cores", Integer),
+    _required("logical_cores", Integer),
+    _required("cache_bytes", JSON),
+    _required("memory_gib", Integer),
+    _required("isa", JSON),
+    _required("gpus", JSON),
+)
 
-    __tablename__ = "run"
+STACK = Table(  # backend, device, versions and options (``values.Stack``)
+    "stack",
+    METADATA,
+    Column("key", _KEY, primary_key=True),
+    _required("backend", Text),
+    _required("device", Text),
+    _required("versions", JSON),
+    _required("options", JSON),
+)
 
-    id: Mapped[str] = mapped_column(_UUID, primary_key=True)
-    started: Mapped[str] = mapped_column(String(40))
-    tool: Mapped[str] = mapped_column(Text)
-    command: Mapped[str] = mapped_column(Text)
-    suite: Mapped[str | None] = mapped_column(Text)
-    system: Mapped[str] = mapped_column(ForeignKey("system.key"))
-    stack: Mapped[str] = mapped_column(ForeignKey("stack.key"))
-    options: Mapped[dict[str, Any]]
-    before: Mapped[dict[str, Any]]
-    after: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
-    finished: Mapped[str | None] = mapped_column(String(40))
-    node: Mapped[str] = mapped_column(_NAME, server_default=_UNNAMED)
-    campaign: Mapped[str] = mapped_column(_NAME, server_default=_UNNAMED)
+RUN = Table(  # provenance of one run (``values.Run``)
+    "run",
+    METADATA,
+    Column("id", _UUID, primary_key=True),
+    _required("started", String(40)),
+    _required("tool", Text),
+    _required("command", Text),
+    Column("suite", Text),
+    _required("system", _KEY, ForeignKey("system.key")),
+    _required("stack", _KEY, ForeignKey("stack.key")),
+    _required("options", JSON),
+    _required("before", JSON),
+    Column("after", JSON(none_as_null=True)),
+    Column("finished", String(40)),
+    _node(),
+    Column("campaign", _NAME, nullable=False, server_default=_UNNAMED),
+)
 
+COMBINATION = Table(  # a system, a stack and conditions
+    "combination",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    _required("system", _KEY, ForeignKey("system.key")),
+    _required("stack", _KEY, ForeignKey("stack.key")),
+    _required("threads", Integer),
+    _required("cache", String(32)),
+    _required("dtype", String(32)),
+    UniqueConstraint("system", "stack", "threads", "cache", "dtype"),
+)
 
-class CombinationRow(Base):
-    """A system, a stack and conditions."""
-
-    __tablename__ = "combination"
-    __table_args__ = (UniqueConstraint("system", "stack", "threads", "cache", "dtype"),)
-
-    id: Mapped[int] = mapped_column(Integer, primary_key=True)
-    system: Mapped[str] = mapped_column(ForeignKey("system.key"))
-    stack: Mapped[str] = mapped_column(ForeignKey("stack.key"))
-    threads: Mapped[int]
-    cache: Mapped[str] = mapped_column(String(32))
-    dtype: Mapped[str] = mapped_column(String(32))
-
-
-class ItemRow(Base):
-    """The identity of measurements: a subject under a combination."""
-
-    __tablename__ = "item"
+ITEM = Table(  # the identity of measurements: a subject under a combination
+    "item",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    _required("combination_id", Integer, ForeignKey("combination.id")),
+    _required("subject", String(16)),
+    _required("key", _KEY),
+    _required("variant", String(128)),
     # In this order the constraint's index serves every query of the store: of one combination (all keys, or given
     # ones), and of several combinations for given keys.
-    __table_args__ = (UniqueConstraint("combination_id", "subject", "key", "variant"),)
+    UniqueConstraint("combination_id", "subject", "key", "variant"),
+)
 
-    id: Mapped[int] = mapped_column(Integer, primary_key=True)
-    combination_id: Mapped[int] = mapped_column(ForeignKey("combination.id"))
-    subject: Mapped[str] = mapped_column(String(16))
-    key: Mapped[str] = mapped_column(_KEY)
-    variant: Mapped[str] = mapped_column(String(128))
+MEASUREMENT = Table(  # one measurement (``values.Measurement``); statistics are NULL while it is open
+    "measurement",
+    METADATA,
+    Column("id", _UUID, primary_key=True),
+    _required("item_id", Integer, ForeignKey("item.id")),
+    _required("run_id", _UUID, ForeignKey("run.id")),
+    Column("finished_us", BigInteger),  # since 1970, UTC: decides which measurement of an item is the latest
+    _required("unroll", Integer),
+    Column("median_ns", Double),
+    Column("mean_ns", Double),
+    Column("trimmed_mean_ns", Double),
+    Column("min_ns", Double),
+    Column("p90_ns", Double),
+    Column("p99_ns", Double),
+    Column("ci95_low_ns", Double),
+    Column("ci95_high_ns", Double),
+    Column("samples", Integer),
+    Column("block_medians_ns", LargeBinary),  # packed little-endian float64
+    Column("verdict", String(16)),
+    Column("stop", String(16)),
+    Column("load_ns", BigInteger),
+    Column("first_run_ns", BigInteger),
+    _required("protocol", Integer),  # ``values.PROTOCOL``
+    Column("footprint_bytes", BigInteger),
+    Column("undisturbed_ns", Double),
+    Column("quiet", Double),
+    _node(),  # the run's node, here too to distinguish open measurements
+    CheckConstraint(
+        "finished_us IS NULL OR (median_ns IS NOT NULL AND samples IS NOT NULL AND verdict IS NOT NULL)",
+        name="finished_has_statistics",
+    ),
+    Index("ix_measurement_latest", "item_id", "finished_us", "id"),
+    Index("uq_measurement_open", "item_id", "node", unique=True, sqlite_where=_OPEN, postgresql_where=_OPEN),
+    Index("ix_measurement_run_id", "run_id"),
+)
 
+BLOCK = Table(  # raw samples of one session; the primary key prevents duplicate blocks
+    "block",
+    METADATA,
+    Column("measurement_id", _UUID, ForeignKey("measurement.id"), primary_key=True),
+    Column("process", Integer, primary_key=True),
+    Column("round", Integer, primary_key=True),
+    _required("warmups", Integer),
+    _required("samples", Integer),  # their number; ``data`` is deflated if it is shorter than 16 bytes per sample
+    _required("data", LargeBinary),
+    Column("visits", LargeBinary),  # time and quietness of each sample (``values.Visit``), deflated if shorter
+)
 
-class MeasurementRow(Base):
-    """One measurement (``values.Measurement``); statistics are NULL while it is open."""
+FAILURE = Table(  # a brick or model that could not be measured (``values.Failure``)
+    "failure",
+    METADATA,
+    Column("id", _UUID, primary_key=True),
+    _required("item_id", Integer, ForeignKey("item.id")),
+    _required("run_id", _UUID, ForeignKey("run.id")),
+    _required("failed_us", BigInteger),
+    _required("kind", String(16)),
+    _required("reason", Text),
+    Index("ix_failure_item_id", "item_id"),
+)
 
-    __tablename__ = "measurement"
-    __table_args__ = (
-        CheckConstraint(
-            "finished_us IS NULL OR (median_ns IS NOT NULL AND samples IS NOT NULL AND verdict IS NOT NULL)",
-            name="finished_has_statistics",
-        ),
-        Index("ix_measurement_latest", "item_id", "finished_us", "id"),
-        Index("uq_measurement_open", "item_id", "node", unique=True, sqlite_where=_OPEN, postgresql_where=_OPEN),
-        Index("ix_measurement_run_id", "run_id"),
-    )
-
-    id: Mapped[str] = mapped_column(_UUID, primary_key=True)
-    item_id: Mapped[int] = mapped_column(ForeignKey("item.id"))
-    run_id: Mapped[str] = mapped_column(ForeignKey("run.id"))
-    finished_us: Mapped[int | None] = mapped_column(BigInteger)
-    """Microseconds since 1970, UTC: decides which measurement of an item is the latest."""
-    unroll: Mapped[int]
-    median_ns: Mapped[float | None]
-    mean_ns: Mapped[float | None]
-    trimmed_mean_ns: Mapped[float | None]
-    min_ns: Mapped[float | None]
-    p90_ns: Mapped[float | None]
-    p99_ns: Mapped[float | None]
-    ci95_low_ns: Mapped[float | None]
-    ci95_high_ns: Mapped[float | None]
-    samples: Mapped[int | None]
-    block_medians_ns: Mapped[bytes | None]
-    """Packed little-endian float64."""
-    verdict: Mapped[str | None] = mapped_column(String(16))
-    stop: Mapped[str | None] = mapped_column(String(16))
-    load_ns: Mapped[int | None] = mapped_column(BigInteger)
-    first_run_ns: Mapped[int | None] = mapped_column(BigInteger)
-    protocol: Mapped[int]
-    """``values.PROTOCOL``."""
-    footprint_bytes: Mapped[int | None] = mapped_column(BigInteger)
-    undisturbed_ns: Mapped[float | None]
-    quiet: Mapped[float | None]
-    node: Mapped[str] = mapped_column(_NAME, server_default=_UNNAMED)
-    """The run's node, here too to distinguish open measurements."""
-
-
-class BlockRow(Base):
-    """Raw samples of one session; the primary key prevents duplicate blocks."""
-
-    __tablename__ = "block"
-
-    measurement_id: Mapped[str] = mapped_column(ForeignKey("measurement.id"), primary_key=True)
-    process: Mapped[int] = mapped_column(primary_key=True)
-    round: Mapped[int] = mapped_column(primary_key=True)
-    warmups: Mapped[int]
-    samples: Mapped[int]
-    """Number of samples; ``data`` is deflated if it is shorter than 16 bytes per sample."""
-    data: Mapped[bytes]
-    visits: Mapped[bytes | None]
-    """Time and quietness of each sample (``values.Visit``), deflated if this is shorter."""
-
-
-class FailureRow(Base):
-    """A brick or model that could not be measured (``values.Failure``)."""
-
-    __tablename__ = "failure"
-    __table_args__ = (Index("ix_failure_item_id", "item_id"),)
-
-    id: Mapped[str] = mapped_column(_UUID, primary_key=True)
-    item_id: Mapped[int] = mapped_column(ForeignKey("item.id"))
-    run_id: Mapped[str] = mapped_column(ForeignKey("run.id"))
-    failed_us: Mapped[int] = mapped_column(BigInteger)
-    kind: Mapped[str] = mapped_column(String(16))
-    reason: Mapped[str] = mapped_column(Text)
-
-
-class KernelViewRow(Base):
-    """The kernels that ran for an item (``values.KernelView``), in the latest profile."""
-
-    __tablename__ = "kernel_view"
-
-    item_id: Mapped[int] = mapped_column(ForeignKey("item.id"), primary_key=True, autoincrement=False)
-    taken_us: Mapped[int] = mapped_column(BigInteger)
-    """Microseconds since 1970, UTC; the later of two views of an item stays."""
-    source: Mapped[str] = mapped_column(Text)
-    executions: Mapped[int]
-    wall_ns: Mapped[int] = mapped_column(BigInteger)
-    kernels: Mapped[list[Any]]
-    """Name, operator, place, calls and time of each."""
-
-
-def table_of(row: type[Base]) -> Table:
-    """Return the table of a declarative model, for Core statements."""
-    table = row.__table__
-    assert isinstance(table, Table)  # noqa: S101  (declarative allows joins here, we declare none)
-    return table
+KERNEL_VIEW = Table(  # the kernels that ran for an item (``values.KernelView``), in the latest profile
+    "kernel_view",
+    METADATA,
+    Column("item_id", Integer, ForeignKey("item.id"), primary_key=True, autoincrement=False),
+    _required("taken_us", BigInteger),  # since 1970, UTC; the later of two views of an item stays
+    _required("source", Text),
+    _required("executions", Integer),
+    _required("wall_ns", BigInteger),
+    _required("kernels", JSON),  # name, operator, place, calls and time of each
+)

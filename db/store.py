@@ -4,38 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from ..errors import StoreError
 from .faults import guarded
-from .identity import insert_new, item_id, item_ids, put_view
+from .identity import insert_new, item_ids, put_view
 from .queries import Reader
 from .rows import STATISTICS, block_row, keyed_row, run_row, statistics_row, view_row
-from .schema import (
-    BlockRow,
-    FailureRow,
-    MeasurementRow,
-    RunRow,
-    StackRow,
-    SystemRow,
-    table_of,
-)
-from .values import (
-    PROTOCOL,
-    Block,
-    Failure,
-    Identity,
-    KernelView,
-    Measurement,
-    Run,
-    Stack,
-    System,
-)
+from .schema import BLOCK, FAILURE, MEASUREMENT, RUN, STACK, SYSTEM
+from .values import PROTOCOL, Block, Failure, Identity, KernelView, Measurement, Run, Stack, System
 
-_measurement, _block, _failure, _run = map(table_of, (MeasurementRow, BlockRow, FailureRow, RunRow))
+_measurement, _block, _failure, _run = MEASUREMENT, BLOCK, FAILURE, RUN
 _is_open = _measurement.c.finished_us.is_(None)
 
 # Statements of the measuring loop, built once: building them costs more than running them.
@@ -48,21 +29,9 @@ _FINISH = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedMeasurement:
-    """A measurement that begins.
-
-    Attributes:
-        id: Its UUID.
-        run: The run that begins it.
-        identity: The measured item and its conditions.
-        unroll: Copies in the network.
-    """
-
-    id: str
-    run: str
-    identity: Identity
-    unroll: int
+OpenedMeasurement = tuple[str, str, Identity, int]
+"""A measurement that begins: its UUID, the run that begins it, the measured item with its conditions, and the copies in
+the network."""
 
 
 class Store(Reader):
@@ -80,13 +49,13 @@ class Store(Reader):
     def put_system(self, system: System) -> str:
         """Store a system, once; return its key."""
         with self.writing() as connection:
-            insert_new(connection, table_of(SystemRow), [keyed_row(system)])
+            insert_new(connection, SYSTEM, [keyed_row(system)])
         return system.key
 
     def put_stack(self, stack: Stack) -> str:
         """Store a stack, once; return its key."""
         with self.writing() as connection:
-            insert_new(connection, table_of(StackRow), [keyed_row(stack)])
+            insert_new(connection, STACK, [keyed_row(stack)])
         return stack.key
 
     def begin_run(self, run: Run) -> None:
@@ -130,12 +99,12 @@ class Store(Reader):
         with guarded(str(self.place)):
             try:
                 with self._writer.begin() as connection:
-                    items = item_ids(connection, [item.identity for item in new])
-                    nodes = _nodes(connection, {item.run for item in new})
+                    items = item_ids(connection, [identity for _, _, identity, _ in new])
+                    nodes = _nodes(connection, {run for _, run, *_ in new})
                     begun = [
-                        {"id": item.id, "item_id": items[item.identity], "run_id": item.run, "unroll": item.unroll,
-                         "protocol": PROTOCOL, "node": nodes.get(item.run, "")}
-                        for item in new
+                        {"id": measurement, "item_id": items[identity], "run_id": run, "unroll": unroll,
+                         "protocol": PROTOCOL, "node": nodes.get(run, "")}
+                        for measurement, run, identity, unroll in new
                     ]  # fmt: skip
                     rows = [block_row(measurement, block) for measurement, block in taken]
                     for statement, values in ((_BEGIN, begun), (_ADD_BLOCK, rows)):
@@ -150,22 +119,21 @@ class Store(Reader):
     def _not_begun(self, new: Sequence[OpenedMeasurement]) -> str:
         """Return which item of a refused session cannot be begun, and why; empty if all can."""
         nodes, seen = {run.id: run.node for run in self.runs()}, set()
-        for item in new:
-            what = item.identity
+        for _, run, what, _ in new:
             named = f"{what.subject} {what.key[:12]}"
-            held = self.open_item(what, node=nodes.get(item.run, ""))
+            held = self.open_item(what, node=nodes.get(run, ""))
             if held is not None:
                 return f"{named} is open already as measurement {held[0]}"
             if what in seen:
                 return f"{named} is begun twice"
-            if item.run not in nodes:
-                return f"run {item.run} of {named} is not stored"
+            if run not in nodes:
+                return f"run {run} of {named} is not stored"
             seen.add(what)
         return ""
 
     def _not_added(self, new: Sequence[OpenedMeasurement], taken: Sequence[tuple[str, Block]]) -> str:
         """Return which block of a refused session cannot be added, and why; empty if all can."""
-        known, seen = {item.id for item in new}, set()
+        known, seen = {measurement for measurement, *_ in new}, set()
         stored = self.blocks_of({measurement for measurement, _ in taken})
         for measurement, block in taken:
             place = (measurement, block.process, block.round)
@@ -231,7 +199,7 @@ class Store(Reader):
                 self._discard(connection, instead_of)
             row = {
                 "id": failure.id,
-                "item_id": item_id(connection, failure.identity),
+                "item_id": item_ids(connection, [failure.identity])[failure.identity],
                 "run_id": failure.run,
                 "failed_us": _now_us(),
                 "kind": failure.kind,

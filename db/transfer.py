@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Table, bindparam, exists, or_, select, update
 
+from . import schema
 from .identity import CHUNK, insert_new, item_ids, put_view, stored_stacks, stored_systems
 from .rows import Row, keyed_row
-from .schema import (
-    Base,
-    BlockRow,
-    CombinationRow,
-    FailureRow,
-    ItemRow,
-    KernelViewRow,
-    MeasurementRow,
-    RunRow,
-    StackRow,
-    SystemRow,
-    table_of,
-)
 from .values import Conditions, Identity, Stack, Subject, System
 
-_combination, _item, _measurement, _block, _failure, _run = map(
-    table_of, (CombinationRow, ItemRow, MeasurementRow, BlockRow, FailureRow, RunRow)
-)
-_view = table_of(KernelViewRow)
+_combination, _item, _measurement = schema.COMBINATION, schema.ITEM, schema.MEASUREMENT
+_block, _failure, _run = schema.BLOCK, schema.FAILURE, schema.RUN
+_view = schema.KERNEL_VIEW
 
 
 class Policy:
@@ -98,31 +85,26 @@ def transfer(source: Connection, target: Connection, policy: Policy | None = Non
     """
     policy = policy or Policy()
     subjects = [str(subject) for subject in policy.subjects]
-    systems = _add_keyed(target, SystemRow, stored_systems(source))
-    stacks = _add_keyed(target, StackRow, stored_stacks(source))
-    done = Transferred(systems=systems, stacks=stacks)
-    runs, new = _runs(source, target, policy, subjects)
-    done = replace(done, runs=new)
+    systems = _add_keyed(target, schema.SYSTEM, stored_systems(source))
+    stacks = _add_keyed(target, schema.STACK, stored_stacks(source))
+    runs, new_runs = _runs(source, target, policy, subjects)
     identities = _identities(source, subjects)
     known = item_ids(target, identities.values())
     items = {id_: known[identity] for id_, identity in identities.items()}
+    measurements = blocks = failures = 0
     for rows in _new_rows(source, target, _measurement, items, runs):
-        blocks = _blocks(source, [row["id"] for row in rows])
-        done = replace(
-            done,
-            measurements=done.measurements
-            + insert_new(target, _measurement, [policy.measurement(row) for row in rows]),
-            blocks=done.blocks + insert_new(target, _block, blocks),
-        )
+        taken = _blocks(source, [row["id"] for row in rows])
+        measurements += insert_new(target, _measurement, [policy.measurement(row) for row in rows])
+        blocks += insert_new(target, _block, taken)
     for rows in _new_rows(source, target, _failure, items, runs):
-        new = insert_new(target, _failure, [policy.failure(row) for row in rows])
-        done = replace(done, failures=done.failures + new)
-    return replace(done, kernel_views=_views(source, target, policy, identities) if policy.node is None else 0)
+        failures += insert_new(target, _failure, [policy.failure(row) for row in rows])
+    views = _views(source, target, policy, identities) if policy.node is None else 0
+    return Transferred(systems, stacks, new_runs, measurements, blocks, failures, views)
 
 
-def _add_keyed(target: Connection, row: type[Base], stored: Mapping[str, System | Stack]) -> int:
+def _add_keyed(target: Connection, table: Table, stored: Mapping[str, System | Stack]) -> int:
     rows = [keyed_row(value) for _, value in sorted(stored.items())]
-    return insert_new(target, table_of(row), rows)
+    return insert_new(target, table, rows)
 
 
 def _runs(

@@ -132,45 +132,38 @@ def estimate(
     if settings is not None and (granularity, overlap, connected, graph) != (1, False, False, None):
         raise UsageError("settings are given, and a field of them beside", remedy="give all of it in one")
     if settings is None and graph is None and not predict:
-        cut, models = stored_cut(store, models, wanted, cut, oracle)
+        return Estimates(tuple(_as_stored(store, models, wanted, cut, oracle)[1]))
     return Estimates(tuple(estimates_in(store, models, wanted, cut, oracle=oracle, predict=predict)))
 
 
-def stored_cut(
+def _as_stored(
     store: Store, models: Sequence[Model], query: Query, cut: Cut, oracle: ShapeOracle | None = None
-) -> tuple[Cut, Sequence[Model]]:
-    """Find the graph whose bricks are stored: the models' own, else one that a runtime executes or fuses.
-
-    Args:
-        store: Where brick latencies are.
-        models: The models.
-        query: Which of the stored measurements.
-        cut: How wide sequences are.
-        oracle: Finds shapes that inference does not.
+) -> tuple[Cut, list[Estimate]]:
+    """Estimate along the graph whose bricks are stored: the models' own, else one that a runtime executes or fuses.
 
     Returns:
-        The cut along that graph, and the models decomposed by it; the models' own graph if no brick is stored.
+        The cut along that graph, and the estimates; those of the models' own graph if no brick is stored.
 
     Raises:
         AmbiguousQuery: Several stored combinations match.
     """
     cut = cut.of("source")
     own = decompose(models, cut, oracle=oracle)
-    if read_evidence(store, own, query, cut).choice is not None or not store.combinations():
-        return cut, own
-    for graph in ("runtime", "fused"):
+    evidence = read_evidence(store, own, query, cut)
+    for graph in ("runtime", "fused") if evidence.choice is None and store.combinations() else ():
         try:
             settled = settle(store, query, cut.of(graph))
             if settled.why_not is not None:
                 continue
-            found = decompose(models, settled.cut, oracle=oracle)
-            if read_evidence(store, found, settled.query, settled.cut).choice is not None:
-                return settled.cut, found
+            executed = decompose(models, settled.cut, oracle=oracle)
+            found = read_evidence(store, executed, settled.query, settled.cut)
         except AmbiguousQuery:
             raise
         except (BackendUnavailable, UsageError):
             continue  # this graph is unknown here, or in this precision
-    return cut, own
+        if found.choice is not None:
+            return settled.cut, [construct(model, found) for model in executed]
+    return cut, [construct(model, evidence) for model in own]
 
 
 def _estimated(model: Model, evidence: Evidence) -> Estimate:
@@ -264,12 +257,15 @@ def estimate_between(
         **fields: Fields of a ``Query``, in place of those of ``query``.
     """
     wanted, cut = asked(query, fields), Cut(granularity, overlap, connected, graph or "source")
+    found = None
     if graph is None:
-        cut, _ = stored_cut(store, models, wanted, cut)
-    return Estimates(tuple(estimates_between(store, models, wanted, cut)))
+        cut, found = _as_stored(store, models, wanted, cut)
+    return Estimates(tuple(estimates_between(store, models, wanted, cut, found)))
 
 
-def estimates_between(store: Store, models: Sequence[ModelSource], query: Query, cut: Cut) -> list[Estimate]:
+def estimates_between(
+    store: Store, models: Sequence[ModelSource], query: Query, cut: Cut, found: list[Estimate] | None = None
+) -> list[Estimate]:
     """Estimate with interpolation, for a query and a cut.
 
     Args:
@@ -277,8 +273,9 @@ def estimates_between(store: Store, models: Sequence[ModelSource], query: Query,
         models: The models.
         query: Requested properties.
         cut: Settings of the decomposition.
+        found: Estimates without interpolation, if known.
     """
-    found = estimates_in(store, models, query, cut)
+    found = estimates_in(store, models, query, cut) if found is None else found
     wanted = {
         source: relatives
         for source, entry in zip(models, found, strict=True)

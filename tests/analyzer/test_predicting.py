@@ -8,6 +8,7 @@ from dataclasses import replace
 import onnx
 import pytest
 from dlbricks.analyzer.predicting import first_answer, predict, predictions_answer
+from dlbricks.constructor.predictor import prior_systems
 from dlbricks.constructor.result import Latency
 from dlbricks.db import Store
 from dlbricks.errors import UsageError
@@ -18,6 +19,13 @@ UNKNOWN = find_models([MODEL], batches=[3])
 """A size whose bricks do not ship with the package."""
 
 
+@pytest.fixture
+def familiar(monkeypatch):
+    """Let this machine count as one whose bricks ship with the package."""
+    monkeypatch.setattr("dlbricks.analyzer.reporting.probe_system", lambda: prior_systems()[0])
+
+
+@pytest.mark.usefixtures("familiar")
 def test_without_measuring_nothing_is_stored(tmp_path):
     with Store.open(tmp_path / "new.db") as store:
         found = predict(find_models([MODEL]), store=store, measure=False)
@@ -88,6 +96,16 @@ def test_a_target_or_budget_that_is_none_is_refused(tmp_path):
         predict([], store=store, target=0.0)
 
 
+def test_an_unfamiliar_machine_without_measurements_gives_no_latency(tmp_path, monkeypatch):
+    strange = replace(prior_systems()[0], cpu="a processor of next year")
+    monkeypatch.setattr("dlbricks.analyzer.reporting.probe_system", lambda: strange)
+    with Store.open(tmp_path / "new.db") as store:
+        (entry,) = predict(find_models([MODEL]), store=store, measure=False).rows
+
+    assert entry.latency.ms is None
+    assert "interval" in entry.parts.prediction_reason
+
+
 def test_without_a_readable_model_the_errors_are_the_answer(cli):
     done = cli("predict", "missing.onnx", "--json")
 
@@ -95,6 +113,7 @@ def test_without_a_readable_model_the_errors_are_the_answer(cli):
     assert broken["error"]
 
 
+@pytest.mark.usefixtures("familiar")
 def test_the_command_answers_in_json_and_leaves_no_empty_database(cli, here):
     done = cli("predict", MODEL, "missing.onnx", "--no-measure", "--json")
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 from dlbricks.db import Store, identity
-from dlbricks.db.schema import StackRow, table_of
+from dlbricks.db.schema import STACK
 from sqlalchemy import select
-
-STACKS = table_of(StackRow)
 
 
 @pytest.fixture(params=["own word", "no word"])
@@ -24,14 +22,14 @@ def rows(*keys: str, size: int = 1) -> list[dict[str, object]]:
 
 def sizes(store: Store) -> dict[str, int]:
     with store.reading() as connection:
-        return {key: int(size) for key, size in connection.execute(select(STACKS.c.key, STACKS.c.backend))}
+        return {key: int(size) for key, size in connection.execute(select(STACK.c.key, STACK.c.backend))}
 
 
 def test_what_is_there_stays(store):
     with store.writing() as connection:
-        assert identity.insert_new(connection, STACKS, rows("a", "b")) == 2
-        assert identity.insert_new(connection, STACKS, rows("b", "c", size=9)) == 1
-        assert identity.insert_new(connection, STACKS, []) == 0
+        assert identity.insert_new(connection, STACK, rows("a", "b")) == 2
+        assert identity.insert_new(connection, STACK, rows("b", "c", size=9)) == 1
+        assert identity.insert_new(connection, STACK, []) == 0
 
     assert sizes(store) == {"a": 1, "b": 1, "c": 9}
 
@@ -39,5 +37,5 @@ def test_what_is_there_stays(store):
 def test_many_rows_are_counted_once(store):
     many = rows(*(f"{number:05}" for number in range(2500)))
     with store.writing() as connection:
-        assert identity.insert_new(connection, STACKS, many[::2]) == 1250
-        assert identity.insert_new(connection, STACKS, many) == 1250
+        assert identity.insert_new(connection, STACK, many[::2]) == 1250
+        assert identity.insert_new(connection, STACK, many) == 1250
