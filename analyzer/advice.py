@@ -268,21 +268,14 @@ def _advised(
     ways = [_way(results, model, side, Tasks(store, side.choice, query, Cut(1))) for side in sides]
     known = sorted((way for way in ways if way.latency_ms is not None), key=lambda way: way.latency_ms or 0.0)
     unknown = [way for way in ways if way.latency_ms is None]
-    if not known:
+    if len(known) < 2:
         reason = "nothing is stored" if not sides else "neither the model nor all of its bricks are measured anywhere"
+        reason = f"nothing to compare with: only {known[0].name} is known" if known else reason
+        composed, mixed = _mixing(results, model, known[0].side, ()) if known else (None, ())
         remedies = _remedies(model, sides, store, query)
-        return ModelAdvice(name, ranking=tuple(unknown), reason=reason, remedies=remedies)
+        return ModelAdvice(name, (*known, *unknown), None, None, composed, mixed, reason, remedies)
     best, rest = known[0].side, known[1:]
     composed, mixed = _mixing(results, model, best, [way.side for way in rest])
-    if not rest:
-        return ModelAdvice(
-            name,
-            ranking=(*known, *unknown),
-            composed=composed,
-            mixed=mixed,
-            reason=f"nothing to compare with: only {best.name} is known",
-            remedies=_remedies(model, sides, store, query),
-        )
     pairs = [results.pair(model, best, way.side) for way in rest]
     judged = with_verdicts(pairs, minimum_effect)
     ranked = [replace(way, pair=pair) for way, pair in zip(rest, judged, strict=True)]
@@ -294,14 +287,8 @@ def _advised(
         ordered = tuple(sorted(layers, key=lambda layer: -abs(layer.gain_ms)))
         return ModelComparison(name, base=best.name, other=side.name, layers=ordered)
 
-    return ModelAdvice(
-        name,
-        ranking=(known[0], *ranked, *unknown),
-        runner_up=over(runner_up),
-        default=None if default is None else over(default, (best, runner_up)),
-        composed=composed,
-        mixed=mixed,
-    )
+    standard = None if default is None else over(default, (best, runner_up))
+    return ModelAdvice(name, (known[0], *ranked, *unknown), over(runner_up), standard, composed, mixed)
 
 
 def _way(results: Results, model: Decomposition, side: Side, tasks: Tasks) -> RankedSide:

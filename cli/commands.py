@@ -158,7 +158,7 @@ def generate(*, plot: Path | None, **options: Any) -> None:
 @custom_ops_option
 @shared.stack_options
 @flag("--algorithms", "Also measure each brick with each algorithm that the runtime offers.")
-@option("--algorithm named", "Also measure each brick with this algorithm; repeatable.", multiple=True, metavar="NAME")
+@option("--algorithm named", "Also measure each brick with this algorithm; repeatable.", multiple=True)
 @flag("--kernels", "Also record the kernels, in a separate pass after timing.")
 @flag("--dry-run", "Only forecast the measurements and their duration.")
 @shared.pace_options

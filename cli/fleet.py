@@ -42,7 +42,6 @@ def fleet_plan(*, campaign: Path, dry_run: bool, database: str) -> None:
     "--node",
     "Name of this machine in the campaign's file.",
     envvar="DLBRICKS_NODE",
-    metavar="NAME",
     show_default="$DLBRICKS_NODE",
 )
 @option(
@@ -87,7 +86,7 @@ def _state() -> Path:
 
 
 @fleet.command("status")
-@option("--campaign", "Only this campaign.", metavar="NAME")
+@option("--campaign", "Only this campaign.")
 @shared.stored_options
 def fleet_status(*, campaign: str | None, database: str) -> None:
     """Show the progress of campaigns, the nodes, the failures, and the expected end.

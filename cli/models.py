@@ -197,8 +197,8 @@ def stacked(*decorators: Callable[[Any], Any]) -> Callable[[Command], Command]:
 POSITIVE, NATURAL = click.IntRange(min=1), click.IntRange(min=0)
 
 _METAVARS: Mapping[Any, str] = {
-    POSITIVE: "N", NATURAL: "N", NEW_FILE: "FILE", seconds: "TIME", moment: "TIME", share: "SHARE", saving: "LIMIT",
-    batches: "N[,N...]", threads: "N[,N...]", lengths: "N[,N...]|N..M", dimension: "NAME=N[,N...]",
+    None: "NAME", POSITIVE: "N", NATURAL: "N", NEW_FILE: "FILE", seconds: "TIME", moment: "TIME", share: "SHARE",
+    saving: "LIMIT", batches: "N[,N...]", threads: "N[,N...]", lengths: "N[,N...]|N..M", dimension: "NAME=N[,N...]",
     setting: "NAME=VALUE",
 }  # fmt: skip
 """What help calls a value, by its type."""

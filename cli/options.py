@@ -239,10 +239,9 @@ node_options = stacked(
     option(
         "--node",
         "Name of this machine, stored with the run; distinguishes equal machines in one database.",
-        metavar="NAME",
         show_default="$DLBRICKS_NODE, else none",
     ),
-    option("--campaign", "Name of the campaign, stored with the run.", default="", metavar="NAME", show_default=False),
+    option("--campaign", "Name of the campaign, stored with the run.", default="", show_default=False),
 )
 
 quiet_option = stacked(flag("-q --quiet", "No progress on stderr."), kept("quiet"))

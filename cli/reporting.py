@@ -167,8 +167,8 @@ def predict(*, target: float, budget_s: float | None, stored: bool, database: st
 @option(
     "--at lengths", "Lengths to measure; else the shortest and longest needed one, and powers of two between.", lengths
 )
-@option("--prompt-dim prompt_dimension", "Dimension of PROMPT that counts its tokens; else found.", metavar="NAME")
-@option("--past-dim past_dimension", "Dimension of STEP that counts the cache; else found.", metavar="NAME")
+@option("--prompt-dim prompt_dimension", "Dimension of PROMPT that counts its tokens; else found.")
+@option("--past-dim past_dimension", "Dimension of STEP that counts the cache; else found.")
 @option(
     "--dim dims",
     "Value of another dimension, such as an encoder's length; repeatable.",

@@ -38,7 +38,7 @@ def db_info(*, database: str) -> None:
 @click.argument("file", type=NEW_FILE)
 @option("--to kind", "Format; else by the file's ending.", click.Choice(['csv', 'parquet', 'sqlite']))  # fmt: skip
 @flag("--measurements-only", "Nothing that names a model, a host or a path.")
-@option("--node", "Only measurements of this node.", metavar="NAME")
+@option("--node", "Only measurements of this node.")
 @shared.suite_option
 @option("--with models", "Name this model and its bricks; repeatable.", multiple=True, metavar="MODEL")
 @binding_options
@@ -62,7 +62,7 @@ def db_export(*, file: Path, kind: str | None, suite: Path | None, database: str
 
 @db.command("merge")
 @click.argument("other", metavar="FILE|URL")
-@option("--node", "Only measurements of this node.", metavar="NAME")
+@option("--node", "Only measurements of this node.")
 @shared.stored_options
 def db_merge(*, other: str, node: str | None, database: str) -> None:
     """Merge another database into this one. A repeated call adds nothing.

@@ -26,7 +26,7 @@ from ...tabular import Row, fields, record_of
 from ..estimation.query import stored_under
 from ..estimation.reading import evidence_under
 from .difference import Difference, Relation, difference, discoveries, relation
-from .sides import By, Compared, Side, Timeline, find_sides, visited_in_turn
+from .sides import By, Compared, Side, Timeline, find_sides, latency_ns, visited_in_turn
 
 _NS_PER_MS = 1e6
 _MANY = 1e9
@@ -212,18 +212,20 @@ def measured_pair(
     Args:
         base: Measurement on the base.
         other: Measurement on the other side.
-        compared: The compared latencies.
+        compared: How they are compared.
         error: Standard error of the difference of their logarithms, and its degrees of freedom.
         calibrated: True if the scatter between runs is calibrated for both stacks.
     """
-    ours, theirs = (figure_of(side, undisturbed=compared.undisturbed) for side in (base, other))
+    apart, undisturbed = compared
+    ours, theirs = (figure_of(side, undisturbed=undisturbed) for side in (base, other))
+    base_ns, other_ns = (latency_ns(side, undisturbed=undisturbed) for side in (base, other))
     return SidePair(
         ours,
         theirs,
         "measured",
-        difference(compared.base_ns, compared.other_ns, error, apart=compared.apart),
-        apart=compared.apart > 0,
-        guessed=compared.apart > 0 and not calibrated,
+        difference(base_ns, other_ns, error, apart=apart),
+        apart=apart > 0,
+        guessed=apart > 0 and not calibrated,
         noisy=Verdict.UNSTABLE in {base.summary.verdict, other.summary.verdict},
     )
 
@@ -447,7 +449,7 @@ class Results:
             return pair
         taken = uncertainty.blocks(base.id), uncertainty.blocks(other.id)
         compared = self._timeline.between(base, other, taken, in_turn=self._in_turn(base, other))
-        error = self._timeline.undisturbed_error(base, other, uncertainty) if compared.undisturbed else None
+        error = self._timeline.undisturbed_error(base, other, uncertainty) if compared[1] else None
         if error is None:
             error = uncertainty.error_ns({base.id: -1 / base.latency_ns, other.id: 1 / other.latency_ns})
         return measured_pair(base, other, compared, error, calibrated=self._timeline.known(base, other))

@@ -29,21 +29,14 @@ from .difference import welch
 # disturbed is in doubt too.
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """Two compared measurements.
+Compared = tuple[float, bool]
+"""How two measurements are compared: the relative standard deviation of changes of the machine between both; and true
+for latencies on a quiet machine, false for means."""
 
-    Attributes:
-        base_ns: Latency of the first.
-        other_ns: Latency of the second.
-        apart: Relative standard deviation of changes of the machine between both.
-        undisturbed: True for latencies on a quiet machine, false for means.
-    """
 
-    base_ns: float
-    other_ns: float
-    apart: float
-    undisturbed: bool = False
+def latency_ns(measurement: Measurement, *, undisturbed: bool) -> float:
+    """Return the latency of a measurement on a quiet machine, or its mean."""
+    return measurement.undisturbed_ns or 0.0 if undisturbed else measurement.latency_ns
 
 
 class Timeline:
@@ -64,9 +57,9 @@ class Timeline:
     def between(
         self, base: Measurement, other: Measurement, blocks: tuple[Sequence[Block], Sequence[Block]], *, in_turn: bool
     ) -> Compared:
-        """Two measurements of one kind, with the raw samples of each."""
+        """How two measurements of one kind are compared, by the raw samples of each."""
         if in_turn:
-            return Compared(base.latency_ns, other.latency_ns, 0.0)
+            return 0.0, False
         same = bool(base.quiet and other.quiet) or alike(*(low_probes(side) for side in blocks))
         return compare_across_runs(base, other, self._stacks, same=same)
 
@@ -94,7 +87,7 @@ class Timeline:
 
 
 def compare_across_runs(base: Measurement, other: Measurement, stacks: Mapping[str, Stack], *, same: bool) -> Compared:
-    """Return two measurements that did not alternate, from one database or two.
+    """Return how two measurements are compared that did not alternate, from one database or two.
 
     Args:
         base: The first.
@@ -103,8 +96,8 @@ def compare_across_runs(base: Measurement, other: Measurement, stacks: Mapping[s
         same: True if probes show the same machine at its best moments.
     """
     if base.undisturbed_ns and other.undisturbed_ns and (same or (base.quiet and other.quiet)):
-        return Compared(base.undisturbed_ns, other.undisturbed_ns, _of_runs(base, other, stacks), undisturbed=True)
-    return Compared(base.latency_ns, other.latency_ns, _apart(base, other, stacks))
+        return _of_runs(base, other, stacks), True
+    return _apart(base, other, stacks), False
 
 
 def visited_in_turn(base: Measurement, other: Measurement, ours: Sequence[Block], theirs: Sequence[Block]) -> bool:
