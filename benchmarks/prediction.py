@@ -21,6 +21,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -76,13 +77,39 @@ MORE = (
     "detr_resnet50", "conditional_detr", "table_transformer", "rt_detr_r18", "segformer_b0", "upernet_convnext_tiny",
     "mobilenet_v2_deeplab", "mobilevit_deeplab", "depth_anything_small",
 )  # fmt: skip
+_RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 _MEASURED = (0, 1, 3, 10)
 _BUDGETS_S = (0, 2, 5, 10)
 _START = PredictorErrors(
     slope=0.0, size=0.0, offset=0.0, operators={}, unseen=1.0, alike=0.3, near=0.3, reach=1.5, measured=0.03,
-    system=0.3, shift=0.2, local=0.3, single=0.2, least=0.01, quantile=1.0,
+    day=0.0, system=0.3, shift=0.2, local=0.3, single=0.2, least=0.01, quantile=1.0,
 )  # fmt: skip
 """Shares and distances were chosen by hand on 34 of the models; what is fitted is fitted with families left out."""
+
+
+_RUNS = (
+    ("again/accuracy-runtime-g1-t1-b1", "accuracy-runtime-g1-t1-b1", "accuracy-runtime-g1-t1-b1-n0.5"),
+    ("again/accuracy-fused-g1-t1-b1", "accuracy-fused-g1-t1-b1"),
+    ("again/accuracy-runtime-g1-t2-b1", "accuracy-runtime-g1-t2-b1", "accuracy-runtime-g1-t2-b1-n0.5"),
+)
+"""Runs of the same models on systems of one kind, hours apart, in docs/results."""
+
+
+def day_shifts() -> list[float]:
+    """Return the logarithm of the factor between each two runs: the median over models, without disturbances."""
+    found = []
+    for names in _RUNS:
+        records = [json.loads((_RESULTS / f"{name}.json").read_text()) for name in names]
+        runs = [{row["name"]: row["measured_undisturbed_ms"] for row in record["models"]} for record in records]
+        for one, other in combinations(runs, 2):
+            both = [name for name in one if one[name] and other.get(name)]
+            found.append(statistics.median(math.log(other[name] / one[name]) for name in both))
+    return found
+
+
+def day_sd() -> float:
+    """Return the standard deviation of the factor between two runs."""
+    return math.sqrt(statistics.fmean(shift**2 for shift in day_shifts()))
 
 
 Measured = Callable[[Decomposition, LayerSequence], tuple[int, float] | None]
@@ -135,6 +162,9 @@ def main() -> None:
         "system": asdict(data.system), "threads": options.threads, "models": len(data.models),
         "bricks": len(data.examples), "families": len({model.family for model in data.models}),
         "left_out": [row_of(data, guesses, count) for count in _MEASURED],
+        "other_days": [
+            other_days(data, guesses, count, day) for count in _MEASURED for day in (0.0, day_sd())
+        ],
         "fits_s": time.monotonic() - begun,
     }  # fmt: skip
     begun = time.monotonic()
@@ -226,11 +256,12 @@ def collected(
 
 @dataclass(frozen=True)
 class LeftOut:
-    """What the other families say of the bricks of one family that these do not have."""
+    """What the other families say of the bricks of one family; new are those that the other families do not have."""
 
     places: Sequence[int]
     guess: Guess
     errors: Any
+    new: Any
 
 
 def left_out(data: Data) -> dict[str, LeftOut]:
@@ -238,11 +269,11 @@ def left_out(data: Data) -> dict[str, LeftOut]:
     found = {}
     for family in sorted({model.family for model in data.models}):
         others = {place for model in data.models if model.family != family for place in model.counts}
-        mine = sorted({place for model in data.models if model.family == family for place in model.counts} - others)
+        mine = sorted({place for model in data.models if model.family == family for place in model.counts})
         forest = Forest.fitted([data.examples[place] for place in sorted(others)])
         guess = guessed(forest, data.examples, mine)
         errors = np.log([data.examples[place].latency_ns for place in mine]) - guess.log_ns
-        found[family] = LeftOut(mine, guess, errors)
+        found[family] = LeftOut(mine, guess, errors, np.array([place not in others for place in mine]))
     return found
 
 
@@ -256,12 +287,13 @@ def guessed(forest: Forest, examples: Sequence[Example], places: Sequence[int]) 
 
 def fitted(guesses: Mapping[str, LeftOut], families: Collection[str]) -> PredictorErrors:
     """Fit the errors of bricks of some families, each predicted from all other families."""
-    known = [guesses[family] for family in sorted(families) if len(guesses[family].places)]
-    errors = np.concatenate([one.errors for one in known])
-    seen = np.concatenate([one.guess.seen for one in known])
-    spread = np.concatenate([one.guess.spread for one in known])
-    log_ns = np.concatenate([one.guess.log_ns for one in known])
-    operators = np.array([operator for one in known for operator in one.guess.operators])
+    known = [guesses[family] for family in sorted(families)]
+    new = np.concatenate([one.new for one in known])
+    errors = np.concatenate([one.errors for one in known])[new]
+    seen = np.concatenate([one.guess.seen for one in known])[new]
+    spread = np.concatenate([one.guess.spread for one in known])[new]
+    log_ns = np.concatenate([one.guess.log_ns for one in known])[new]
+    operators = np.array([operator for one in known for operator in one.guess.operators])[new]
     table = np.column_stack([np.log(spread + 0.02), log_ns, np.ones(len(log_ns))])
     slope, size, offset = np.linalg.lstsq(table[seen], np.log(np.abs(errors[seen]) + 0.01), rcond=None)[0]
     scores = errors / np.exp(table @ [slope, size, offset])
@@ -295,11 +327,14 @@ class Outcome:
     share: float
 
 
-def outcome(data: Data, model: Model, left: LeftOut, how: PredictorErrors, count: int) -> Outcome:
-    """Measure so many bricks of a model."""
-    numbers = {place: number for number, place in enumerate(left.places)}
+def outcome(
+    data: Data, model: Model, left: LeftOut, how: PredictorErrors, count: int, shift: float | None = None
+) -> Outcome:
+    """Measure so many bricks of a model: in the run of the learned ones, or in a run with that factor."""
+    numbers = {place: number for number, place in enumerate(left.places) if shift is not None or left.new[number]}
     mine = [place for place in model.counts if place in numbers]
-    true = model.total_ns(data.examples)
+    factor = math.exp(shift or 0.0)
+    true = model.total_ns(data.examples) * factor
     if not mine:
         return Outcome(0.0, how.least * how.quantile, 0.0)
     which = [numbers[place] for place in mine]
@@ -309,12 +344,12 @@ def outcome(data: Data, model: Model, left: LeftOut, how: PredictorErrors, count
     )  # fmt: skip
     belief = Belief(guess, how, familiar=True)
     counts = {number: float(model.counts[place]) for number, place in enumerate(mine)}
-    known_ns = true - sum(data.examples[place].latency_ns * model.counts[place] for place in mine)
+    known_ns = true - sum(data.examples[place].latency_ns * factor * model.counts[place] for place in mine)
     spent_ns = 0.0
     for _ in range(min(count, len(mine))):
         gains = belief.gains([belief.total(counts, known_ns)])
         place = max(counts, key=lambda place: gains[place])
-        ns = data.examples[mine[place]].latency_ns
+        ns = data.examples[mine[place]].latency_ns * factor
         belief.learn(place, ns)
         known_ns += ns * counts.pop(place)
         spent_ns += ns
@@ -361,6 +396,21 @@ def row_of(data: Data, guesses: Mapping[str, LeftOut], count: int) -> dict[str, 
     return {"bricks": count, **summary(rows), "share": share, "models": rows}
 
 
+def other_days(data: Data, guesses: Mapping[str, LeftOut], count: int, day: float) -> dict[str, Any]:
+    """One row: each model in runs that are faster or slower than the learned one by each factor between two runs."""
+    same, families = outcomes(data, guesses, count), {model.name: model.family for model in data.models}
+    rows = []
+    for family, left in guesses.items():
+        others = [abs(one.error) / one.half for name, one in same.items() if families[name] != family]
+        how = replace(fitted(guesses, guesses.keys() - {family}), day=day, quantile=quantile(others))
+        for shift in (sign * shift for shift in day_shifts() for sign in (1, -1)):
+            for model in (model for model in data.models if model.family == family):
+                own = outcome(data, model, left, how, count, shift)
+                inside = abs(own.error) <= own.half
+                rows.append({"error": math.exp(-own.error) - 1, "half": own.half, "inside": inside})
+    return {"bricks": count, "day": day, **summary(rows)}
+
+
 def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Medians and shares."""
     errors = [abs(row["error"]) for row in rows]
@@ -385,7 +435,7 @@ def shipped(data: Data, guesses: Mapping[str, LeftOut]) -> PredictorErrors:
         found = outcomes(data, guesses, count).values()
         quantiles.append(quantile([abs(one.error) / one.half for one in found]))
     print("quantiles", quantiles)
-    return replace(how, quantile=max(quantiles))
+    return replace(how, day=day_sd(), quantile=max(quantiles))
 
 
 def first_of_families(data: Data) -> Data:

@@ -161,6 +161,7 @@ def generate(*, plot: Path | None, **options: Any) -> None:
 @option("--algorithm named", "Also measure each brick with this algorithm; repeatable.", multiple=True)
 @flag("--kernels", "Also record the kernels, in a separate pass after timing.")
 @flag("--dry-run", "Only forecast the measurements and their duration.")
+@shared.target_option(None, "Half of the interval of each model to reach; --visits is then the most. Needs --annotate.")
 @shared.pace_options
 @option(
     "--again", "Repeat these stored measurements; repeatable.", click.Choice(["noisy", "failed", "all"]), multiple=True
@@ -169,7 +170,14 @@ def generate(*, plot: Path | None, **options: Any) -> None:
 @shared.node_options
 @shared.measuring_options
 def run(
-    *, suite: Path, threads: tuple[int, ...], budget_s: float | None, dry_run: bool, database: str, **options: Any
+    *,
+    suite: Path,
+    threads: tuple[int, ...],
+    budget_s: float | None,
+    dry_run: bool,
+    target: float | None,
+    database: str,
+    **options: Any,
 ) -> None:
     """Measure the unmeasured bricks of a suite. A repeated call continues an interrupted one.
 
@@ -182,11 +190,13 @@ def run(
         raise UsageError(f"{more[0]!r} is a second suite", remedy="whole models go after --with")
     options |= {"models": options["models"] + more, "algorithms": options["algorithms"] or named}
     from ..analyzer.report.answers.runs import run_answer
+    from ..analyzer.targeting import run_to
     from ..generator.measurement.run import run as run_suite
 
     opened, sources = open_suite(suite), known_models(options)
     with _store(database, dry_run=dry_run) as store, watched() as progress:
-        suited = partial(run_suite, opened, store=store, dry_run=dry_run, progress=progress, **options)
+        measure = run_suite if target is None else partial(run_to, target=target)
+        suited = partial(measure, opened, store=store, dry_run=dry_run, progress=progress, **options)
         reports = each_measured(
             threads, sources, budget_s, progress,
             lambda number, models, share_s: suited(models=models, threads=number, budget_s=share_s),

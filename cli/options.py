@@ -207,6 +207,11 @@ def _without_visits(context: click.Context, _parameter: click.Parameter, budget_
     return budget_s
 
 
+def target_option(default: str | None, text: str) -> Callable[[Command], Command]:
+    """Return ``--target`` with its own default."""
+    return click.option("--target", type=share, default=default, show_default=True, metavar="SHARE", help=text)
+
+
 pace_options = stacked(
     option(
         "--visits",

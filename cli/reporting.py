@@ -126,7 +126,7 @@ def open_store(database: str, *, stored: bool) -> AbstractContextManager[Store]:
 
 @click.command()
 @model_arguments
-@option("--target", "Half of the interval to reach.", share, default="10%")
+@shared.target_option("10%", "Half of the interval to reach.")
 @shared.report_options
 @shared.setting_option
 @shared.measuring_options

@@ -17,12 +17,12 @@ from ..errors import InvalidSequence
 from .bounds import benanza_bounds, bounds_of
 from .choice import COLD, MODEL, Choice, Query, in_parallel
 from .composition import Cover, CriticalPath, Quotient, Window, cheapest_cover, critical_path, sequential
+from .correction import Asked, Corrected, benanza_note, correct, host_of, unexplained
 from .coverage import cannot_be_bricks, coverage_of, missing_of, rows_of
 from .curve import Interpolation
 from .decomposition import quotient_of, state_of
 from .evidence import EstimateRequest, Evidence
 from .measurements import BrickMeasurements
-from .prediction import Asked, Prediction, benanza_note, host_of, predict, unexplained
 from .predictor import Predicted
 from .remedies import Task
 from .result import (
@@ -47,7 +47,7 @@ def truth_of(
     model: Decomposition,
     parts: Sequence[LayerSequence],
     evidence: Evidence,
-    prediction: Prediction | None,
+    corrected: Corrected | None,
     latency: Latency,
 ) -> tuple[GroundTruth, Paired | None]:
     """Return the measured latency of the whole model, compared with its estimate.
@@ -56,7 +56,7 @@ def truth_of(
         model: The decomposed model.
         parts: The sequences of the estimate.
         evidence: All measurements.
-        prediction: The composed estimate; None if it is incomplete or empty.
+        corrected: The composed estimate; None if it is incomplete or empty.
         latency: The estimate with its interval.
 
     Returns:
@@ -74,15 +74,15 @@ def truth_of(
     both: Paired | None = None
     ratio: float | None = None
     ratio_ci95: tuple[float, float] | None = None
-    if prediction is not None and latency.ms is not None and parts and measured.latency_ns > 0:
-        weights = evidence.in_run(prediction.weights, measured.run)
+    if corrected is not None and latency.ms is not None and parts and measured.latency_ns > 0:
+        weights = evidence.in_run(corrected.weights, measured.run)
         both = paired(weights, measured, evidence.members(weights), evidence.uncertainty)
         if both is not None:
             ratio = both.estimate_ns / both.measured_ns
-            ratio_ci95 = _around(ratio, with_method(both.half, prediction.method))
+            ratio_ci95 = _around(ratio, with_method(both.half, corrected.method))
         else:
             ratio = latency.ms / measured.latency_ms
-            ratio_ci95 = _apart(ratio, measured, latency, evidence, prediction)
+            ratio_ci95 = _apart(ratio, measured, latency, evidence, corrected)
     incomplete = "not every brick is measured" if parts else "no layer of the model is executed"
     measured_ns = measured.latency_ns if both is None else both.measured_ns
     quiet_ns, half_ns = measured.undisturbed_ns or None, evidence.uncertainty.half_ns({measured.id: 1.0})
@@ -100,22 +100,22 @@ def truth_of(
     return truth, both
 
 
-def quietness(evidence: Evidence, prediction: Prediction) -> tuple[float | None, float | None, float | None]:
+def quietness(evidence: Evidence, corrected: Corrected) -> tuple[float | None, float | None, float | None]:
     """Return the estimate for a quiet machine in ms, the share of quiet visits, and the slowdown of all visits.
 
     Args:
         evidence: Measurements of the bricks.
-        prediction: The composed estimate.
+        corrected: The composed estimate.
     """
-    quiet_ns = evidence.uncertainty.undisturbed_ns(prediction.weights)
-    known = evidence.members(prediction.weights)
-    shares = [(known[id_].quiet, known[id_].latency_ns * weight) for id_, weight in prediction.weights.items()]
+    quiet_ns = evidence.uncertainty.undisturbed_ns(corrected.weights)
+    known = evidence.members(corrected.weights)
+    shares = [(known[id_].quiet, known[id_].latency_ns * weight) for id_, weight in corrected.weights.items()]
     rated = [(quiet, weight) for quiet, weight in shares if quiet is not None and weight > 0]
     total = math.fsum(weight for _, weight in rated)
     share = math.fsum(quiet * weight for quiet, weight in rated) / total if total > 0 else None
     if quiet_ns is None or quiet_ns <= 0:
         return None, share, None
-    return quiet_ns / 1e6, share, prediction.ms * 1e6 / quiet_ns - 1
+    return quiet_ns / 1e6, share, corrected.ms * 1e6 / quiet_ns - 1
 
 
 def _run_sd(evidence: Evidence, ours: Iterable[Measurement], truth: Measurement) -> float:
@@ -127,12 +127,12 @@ def _run_sd(evidence: Evidence, ours: Iterable[Measurement], truth: Measurement)
 
 
 def _apart(
-    ratio: float, truth: Measurement, latency: Latency, evidence: Evidence, prediction: Prediction
+    ratio: float, truth: Measurement, latency: Latency, evidence: Evidence, corrected: Corrected
 ) -> tuple[float, float] | None:
     """Return the interval of a ratio of different sessions; disturbance widens it."""
     if latency.ms is None or latency.ci95_ms is None:  # interpolated between two sizes: the error is unknown
         return None
-    run_sd = _run_sd(evidence, evidence.members(prediction.weights).values(), truth)
+    run_sd = _run_sd(evidence, evidence.members(corrected.weights).values(), truth)
     theirs = truth.latency_ns / truth.undisturbed_ns - 1 if truth.undisturbed_ns else 0.0
     runs = math.hypot(run_sd, max(0.0, latency.disturbance or 0.0) / 2, max(0.0, theirs) / 2)
     own = evidence.uncertainty.half_ns({truth.id: 1.0}) / truth.latency_ns
@@ -203,15 +203,15 @@ def construct(model: Decomposition | Failed, evidence: Evidence) -> Estimate:
         return failed(Failed(model.source, str(error)), request)
     missing = tuple(missing_of(model, parts, bricks, remedies))
     path: CriticalPath | None = None
-    prediction: Prediction | None = None
+    corrected: Corrected | None = None
     guessed = evidence.predicted.get(key)
     if all(brick.key in bricks.latest for brick in missing):
-        prediction = _predicted(model, parts, quotient, evidence)
+        corrected = _corrected(model, parts, quotient, evidence)
         if guessed is None:  # predictions enter the latency only, no other sum
             path = critical_path(quotient, [bricks.latency_ns(part) for part in parts])
-    known = prediction if guessed is None else None
+    known = corrected if guessed is None else None
     bounds = bounds_of(model, Cover(quotient, tuple(part.key for part in parts)), bricks, evidence.uncertainty, path)
-    latency = _latency(prediction, evidence, key)
+    latency = _latency(corrected, evidence, key)
     truth, both = truth_of(model, parts, evidence, known, latency)
     latency = latency if both is None else _paired(latency, both)
     lower = benanza_bounds(model, bounds, truth, evidence)
@@ -230,9 +230,9 @@ def construct(model: Decomposition | Failed, evidence: Evidence) -> Estimate:
             unique=len({part.key for part in parts}),
             coverage=coverage_of(model.graph, parts, bricks),
             framing=framing_of(model.own.control, rows),
-            interpolated=read if isinstance(read, Interpolation) and prediction is not None else None,
+            interpolated=read if isinstance(read, Interpolation) and corrected is not None else None,
             interpolation_reason=read if isinstance(read, str) else None,
-            predicted=guessed if isinstance(guessed, Predicted) and prediction is not None else None,
+            predicted=guessed if isinstance(guessed, Predicted) and corrected is not None else None,
             prediction_reason=guessed if isinstance(guessed, str) else None,
         ),
         latency,
@@ -264,9 +264,9 @@ def place_of(choice: Choice) -> Query:
     )  # fmt: skip
 
 
-def _predicted(
+def _corrected(
     model: Decomposition, parts: tuple[LayerSequence, ...], quotient: Quotient, evidence: Evidence
-) -> Prediction:
+) -> Corrected:
     """Compose the estimate of a model with all bricks measured."""
     cutting, remedies = evidence.request.cutting, evidence.request.remedies
     key, state = model.own.key, state_of(model, evidence.choice)
@@ -292,25 +292,25 @@ def _predicted(
         method=_method(model, cutting, evidence.choice, state),
         parallel=_at_once(evidence.choice),
     )
-    return predict(asked, evidence, executed, remedy)
+    return correct(asked, evidence, executed, remedy)
 
 
-def _latency(prediction: Prediction | None, evidence: Evidence, key: str) -> Latency:
+def _latency(corrected: Corrected | None, evidence: Evidence, key: str) -> Latency:
     """Return the best estimate with its interval."""
-    if prediction is None:
+    if corrected is None:
         return Latency()
     read, guessed = evidence.interpolated.get(key), evidence.predicted.get(key)
-    half_ms = _with_reading(prediction, read if isinstance(read, Interpolation) else None)
-    low_ms = None if half_ms is None else max(0.0, prediction.ms - half_ms)
-    high_ms = None if half_ms is None else prediction.ms + half_ms
+    half_ms = _with_reading(corrected, read if isinstance(read, Interpolation) else None)
+    low_ms = None if half_ms is None else max(0.0, corrected.ms - half_ms)
+    high_ms = None if half_ms is None else corrected.ms + half_ms
     if isinstance(guessed, Predicted):
-        reach = math.hypot(guessed.half, (half_ms or 0.0) / prediction.ms if prediction.ms > 0 else 0.0)
-        low_ms, high_ms = prediction.ms * math.exp(-reach), prediction.ms * math.exp(reach)
-    undisturbed_ms, quiet, disturbance = quietness(evidence, prediction)
+        reach = math.hypot(guessed.half, (half_ms or 0.0) / corrected.ms if corrected.ms > 0 else 0.0)
+        low_ms, high_ms = corrected.ms * math.exp(-reach), corrected.ms * math.exp(reach)
+    undisturbed_ms, quiet, disturbance = quietness(evidence, corrected)
     return Latency(
-        ms=prediction.ms,
+        ms=corrected.ms,
         ci95_ms=None if low_ms is None or high_ms is None else (low_ms, high_ms),
-        method=prediction.method,
+        method=corrected.method,
         scatter_calibrated=evidence.scatter_known,
         undisturbed_ms=undisturbed_ms,
         quiet=quiet,
@@ -355,17 +355,17 @@ def _cover(model: Decomposition, bricks: BrickMeasurements) -> tuple[LayerSequen
     return tuple(model.sequences[index] for index in cheapest_cover(windows, len(model.units)))
 
 
-def _attribution(prediction: Prediction, truth: GroundTruth) -> Mapping[str, Term]:
+def _attribution(corrected: Corrected, truth: GroundTruth) -> Mapping[str, Term]:
     """Return the causes of the difference to the measured latency."""
     measured = None if truth.ms is None or truth.ci95_ms is None else (truth.ms, truth.ci95_ms[1] - truth.ms)
-    return {**prediction.terms, "unexplained": unexplained(prediction, measured, truth.reason)}
+    return {**corrected.terms, "unexplained": unexplained(corrected, measured, truth.reason)}
 
 
-def _with_reading(prediction: Prediction, found: Interpolation | None) -> float | None:
+def _with_reading(corrected: Corrected, found: Interpolation | None) -> float | None:
     """Return the half-width with the error of interpolation; None if this error is unknown."""
     if found is None:
-        return prediction.half_ms
-    return None if found.error is None else math.hypot(prediction.half_ms, found.error * found.share * prediction.ms)
+        return corrected.half_ms
+    return None if found.error is None else math.hypot(corrected.half_ms, found.error * found.share * corrected.ms)
 
 
 def _method(model: Decomposition, cutting: Cutting, choice: Choice | None, state: str) -> Method | None:

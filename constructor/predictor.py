@@ -4,8 +4,9 @@
 
 *Physics* is a roofline with the rates of the system. The *forest* (extremely randomised trees on features of brick and
 system) predicts the logarithm of the ratio of latency to physics. A Gaussian process (``Belief``) models the remaining
-errors. They are correlated between bricks of one operator, more so between similar bricks. A measured brick therefore
-corrects other bricks and narrows their intervals.
+errors. They are correlated between bricks of one operator, more so between similar bricks. All bricks of a run share a
+factor: a machine is faster on one day than on another. A measured brick therefore corrects all others and narrows their
+intervals.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import json
 import lzma
 import math
 from collections.abc import Mapping, Sequence
-from copy import copy
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -48,7 +49,7 @@ _EQUAL = 0.1
 _USUAL = math.log(1e5)
 """Logarithm of the latency in ns at which the errors between systems are stated; smaller bricks have larger ones."""
 
-_NEARLY = 1.1
+NEARLY = 1.1
 """Width of an interval relative to its floor at which further bricks would narrow it by almost nothing."""
 
 _MIB = 1 << 20
@@ -133,6 +134,7 @@ class Example:
         machine: Rates of its system.
         latency_ns: Latency on a quiet machine.
         origin: Its system, runtime and conditions.
+        run: The run that measured it; empty for shipped ones.
     """
 
     features: Features
@@ -140,6 +142,7 @@ class Example:
     machine: Machine
     latency_ns: float
     origin: Origin
+    run: str = ""
 
 
 @cache
@@ -323,6 +326,7 @@ class PredictorErrors:
         near: Share common to similar bricks; the rest is common only to bricks with equal features.
         reach: Distance of features, in logarithms, at which ``near`` has fallen to 0.61.
         measured: Relative error of a measured brick.
+        day: Error common to all bricks of a run: difference between two runs on systems of one kind.
         system: Error common to all bricks of a system that was not learned from.
         shift: Error of such a system common to an operator.
         local: Error of such a system common to similar bricks.
@@ -340,6 +344,7 @@ class PredictorErrors:
     near: float
     reach: float
     measured: float
+    day: float
     system: float
     shift: float
     local: float
@@ -355,25 +360,45 @@ def calibration() -> PredictorErrors:
     return PredictorErrors(**json.loads(text)["calibration"])
 
 
+NOW = "now"
+"""The run whose latencies are predicted."""
+
+
 class Belief:
     """Means and covariances of the logarithms of bricks' latencies.
+
+    The logarithm is the sum of an error of the brick, correlated within its operator, and of common factors, times
+    sensitivities. Given the factors, a measurement touches one operator only.
+
+    Attributes:
+        apart: Covariances of the bricks' own errors.
+        sensitivities: Of each brick to each factor.
+        doubts: Covariances of the factors.
 
     Args:
         guess: Predictions of the forest.
         how: Their errors.
         familiar: True if bricks of the same system and runtime were learned from.
+        runs: Run of each brick; default: all ``NOW``.
     """
 
-    def __init__(self, guess: Guess, how: PredictorErrors, *, familiar: bool) -> None:
+    def __init__(self, guess: Guess, how: PredictorErrors, *, familiar: bool, runs: Sequence[str] = ()) -> None:
         self._how = how
-        self.log_ns = guess.log_ns.copy()
         factors = np.array([how.operators.get(operator, 1.0) for operator in guess.operators])
         usual = np.exp(how.offset + how.slope * np.log(guess.spread + 0.02) + how.size * guess.log_ns) * factors
         sd = np.where(guess.seen, usual, np.maximum(usual, how.unseen))
         scale = np.exp(how.size * (guess.log_ns - _USUAL))
-        self.covariance: Floats = np.zeros((len(sd), len(sd)))
-        if not familiar:
-            self.covariance += how.system**2 * np.outer(scale, scale)
+        self._apart_ns = guess.log_ns.copy()  # with all factors zero
+        self.apart: Floats = np.zeros((len(sd), len(sd)))
+        # Half of the variance between two runs is of the learned run, common to all others. Totals have the quantile of
+        # bricks, larger than the normal one.
+        day = how.day / math.sqrt(2) * NORMAL / how.quantile
+        labels = np.array(runs or [NOW] * len(sd))
+        own = [day * (labels == run) for run in dict.fromkeys([NOW, *runs])]
+        learned = np.full(len(sd), day) if familiar else how.system * scale
+        self.sensitivities: Floats = np.column_stack([learned, *own])
+        self._factors: Floats = np.zeros(1 + len(own))
+        self.doubts: Floats = np.eye(1 + len(own))
         operators = np.array(guess.operators)
         for operator in dict.fromkeys(guess.operators):
             members = np.flatnonzero(operators == operator)
@@ -386,21 +411,40 @@ class Belief:
             if not familiar:
                 local = how.shift**2 + how.local**2 * near + how.single**2 * equal
                 block += local * np.outer(scale[members], scale[members])
-            self.covariance[np.ix_(members, members)] += block
+            self.apart[np.ix_(members, members)] = block
+
+    @property
+    def log_ns(self) -> Floats:
+        """Expected logarithms of latencies in ns."""
+        found: Floats = self._apart_ns + self.sensitivities @ self._factors
+        return found
 
     @property
     def latencies_ns(self) -> Floats:
         """Expected latencies in ns."""
         return np.exp(self.log_ns)
 
+    @property
+    def variances(self) -> Floats:
+        """Variances of the logarithms."""
+        common = ((self.sensitivities @ self.doubts) * self.sensitivities).sum(axis=1)
+        found: Floats = self.apart.diagonal() + common
+        return found
+
     def learn(self, place: int, latency_ns: float) -> None:
-        """Add a measurement: it corrects and narrows correlated bricks."""
-        touched = np.flatnonzero(self.covariance[:, place])  # bricks of its operator, or all of an unknown system
-        shared = self.covariance[touched, place]
-        gain = shared / (self.covariance[place, place] + self._how.measured**2)
-        self.log_ns[touched] += gain * (math.log(max(latency_ns, _LEAST_NS)) - self.log_ns[place])
-        block = np.ix_(touched, touched) if len(touched) < len(self.log_ns) else slice(None)
-        self.covariance[block] -= np.outer(gain, shared)
+        """Add a measurement: it corrects and narrows the common factors, and bricks of its operator."""
+        measured = math.log(max(latency_ns, _LEAST_NS))
+        touched = np.flatnonzero(self.apart[:, place])
+        shared, own = self.apart[touched, place], self.apart[place, place] + self._how.measured**2
+        sensitivities, apart_ns = self.sensitivities[place].copy(), self._apart_ns[place]
+        reached = self.doubts @ sensitivities
+        variance = own + sensitivities @ reached
+        self._factors += reached / variance * (measured - apart_ns - sensitivities @ self._factors)
+        self.doubts -= np.outer(reached, reached) / variance
+        gain = shared / own
+        self._apart_ns[touched] += gain * (measured - apart_ns)
+        self.sensitivities[touched] -= np.outer(gain, sensitivities)
+        self.apart[np.ix_(touched, touched)] -= np.outer(gain, shared)
 
     def total(self, bricks: Weighted, known_ns: float = 0.0) -> PredictedTotal:
         """Return the latency of a model.
@@ -414,13 +458,14 @@ class Belief:
         total_ns = float(parts.sum()) + known_ns
         shares = parts / total_ns if total_ns > 0 else np.zeros(len(parts))
         weights = shares * self._widened()[places]
-        variance = float(weights @ self.covariance[np.ix_(places, places)] @ weights)
+        common = weights @ self.sensitivities[places]
+        variance = float(weights @ self.apart[np.ix_(places, places)] @ weights + common @ self.doubts @ common)
         sd = math.sqrt(max(0.0, variance) + self._how.least**2)
         return PredictedTotal(total_ns, self._how.quantile * sd, dict(zip(places, shares.tolist(), strict=True)))
 
     def _widened(self) -> Floats:
         """Return the relative error of each latency divided by the error of its logarithm."""
-        variances = np.maximum(self.covariance.diagonal(), 1e-12)
+        variances = np.maximum(self.variances, 1e-12)
         widened: Floats = np.sqrt(np.expm1(variances) * np.exp(variances) / variances)
         return widened
 
@@ -429,8 +474,9 @@ class Belief:
         shares = np.zeros((len(totals), len(self.log_ns)))
         for row, total in zip(shares, totals, strict=True):
             row[list(total.shares)] = [*total.shares.values()]
-        variances = self.covariance.diagonal() + self._how.measured**2
-        gains: Floats = ((shares * self._widened() @ self.covariance) ** 2).sum(axis=0) / variances
+        weights = shares * self._widened()
+        covariances = weights @ self.apart + weights @ self.sensitivities @ self.doubts @ self.sensitivities.T
+        gains: Floats = (covariances**2).sum(axis=0) / (self.variances + self._how.measured**2)
         return gains
 
     def choose(self, gaps: Sequence[Gap], costs_s: Floats, target: float, left_s: float) -> list[int]:
@@ -445,35 +491,37 @@ class Belief:
             target: Wanted half-width of the logarithm.
             left_s: Available seconds.
         """
-        imagined = copy(self)
-        imagined.log_ns, imagined.covariance = self.log_ns.copy(), self.covariance.copy()
+        imagined = deepcopy(self)
         shares = np.zeros((len(gaps), len(self.log_ns)))
         for row, gap in zip(shares, gaps, strict=True):
             total = self.total(gap.counts, gap.known_ns)
             row[list(total.shares)] = [*total.shares.values()]
         weights = shares * self._widened()
-        shared = weights @ self.covariance
+        apart = weights @ self.apart
         costs_s, chosen, error = costs_s.copy(), list[int](), self._how.measured
         fixed = np.array([math.hypot(gap.method, self._how.quantile * self._how.least) for gap in gaps])
         scatters = np.array([gap.scatter for gap in gaps])
         while True:
-            halves = self._how.quantile * np.sqrt(np.maximum(0.0, (shared * weights).sum(axis=1)))
+            sensitivities = weights @ imagined.sensitivities
+            common = sensitivities @ imagined.doubts
+            variances = (apart * weights).sum(axis=1) + (common * sensitivities).sum(axis=1)
+            halves = self._how.quantile * np.sqrt(np.maximum(0.0, variances))
             known = 1.0 - shares.sum(axis=1)
             floors = np.hypot(fixed, scatters * known)
-            wide = np.hypot(halves, floors) > np.maximum(target, _NEARLY * floors)
+            wide = np.hypot(halves, floors) > np.maximum(target, NEARLY * floors)
             costs_s[costs_s > left_s] = np.inf
-            rates = (shared[wide] ** 2).sum(axis=0) / (imagined.covariance.diagonal() + error**2) / costs_s
+            shared = apart[wide] + common[wide] @ imagined.sensitivities.T
+            rates = (shared**2).sum(axis=0) / (imagined.variances + error**2) / costs_s
             if not rates.any():
                 return chosen
             place = int(rates.argmax())
             chosen.append(place)
             left_s -= float(costs_s[place])
             costs_s[place] = np.inf
-            shared -= np.outer(shared[:, place], imagined.covariance[place]) / (
-                imagined.covariance[place, place] + error**2
-            )
-            imagined.learn(place, float(np.exp(imagined.log_ns[place])))
-            shared -= np.outer(weights[:, place], imagined.covariance[place])
+            block = imagined.apart[place]
+            apart -= np.outer(apart[:, place], block) / (block[place] + error**2)
+            imagined.learn(place, float(imagined.latencies_ns[place]))
+            apart -= np.outer(weights[:, place], imagined.apart[place])
             fixed = np.hypot(fixed, NORMAL * error * shares[:, place])
             weights[:, place] = shares[:, place] = 0.0
 

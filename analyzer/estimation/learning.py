@@ -20,6 +20,7 @@ from ...constructor.decomposition import state_of
 from ...constructor.evidence import Evidence
 from ...constructor.filling import filled
 from ...constructor.predictor import (
+    NOW,
     Belief,
     Candidate,
     Example,
@@ -111,6 +112,7 @@ def _stored(store: Store, device: str) -> list[Example]:
             Machine.of(systems[brick.system], device, brick.conditions.threads),
             brick.latency_ns if brick.undisturbed_ns is None else brick.undisturbed_ns,
             Origin(brick.system, stacks[brick.stack].backend, device, brick.conditions.threads, brick.conditions.dtype),
+            brick.run,
         )
         for brick in measured
         if brick.key in forms
@@ -210,10 +212,11 @@ class Gaps:
         self._belief: Belief | None = None
         if learned is not None:
             own = [(one.features, one.level, one.latency_ns) for one in learned.own]
+            runs = [NOW] * len(forms) + [one.run for one in learned.own] + [NOW] * len(seen)
             own += seen.values()
             guess = learned.forest.guess([*forms, *((form, level) for form, level, _ in own)], learned.machine)
             self._seen = guess.seen
-            self._belief = Belief(guess, calibration(), familiar=learned.familiar)
+            self._belief = Belief(guess, calibration(), familiar=learned.familiar, runs=runs)
             for number, (*_, ns) in enumerate(own, len(forms)):
                 self._belief.learn(number, ns)
 

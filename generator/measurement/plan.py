@@ -524,12 +524,11 @@ def _filled(pack: MeasurementTask, footprint: int) -> MeasurementTask:
     whole = [member for member in pack.members if member.read_bytes >= member.weight_bytes]  # no embedding's table
     largest = sorted(whole, key=lambda member: -member.read_bytes)
     copies: dict[str, int] = {}
-    filled, count = pack, 2
-    while count <= _MOST_COPIES and filled.footprint_bytes < _FILLED * footprint:
+    touched = pack.footprint_bytes
+    for count in range(2, _MOST_COPIES + 1):
         for member in largest:
-            if filled.footprint_bytes >= _FILLED * footprint or not member.read_bytes:
+            if touched >= _FILLED * footprint or not member.read_bytes:
                 break
             copies[member.id] = count
-            filled = replace(pack, copies=copies)
-        count += 1
-    return filled
+            touched += member.read_bytes
+    return replace(pack, copies=copies)

@@ -97,10 +97,11 @@ class SampleRecorder:
 
     def loaded(self, task: MeasurementTask, reply: Loaded) -> None:
         """Note a worker's reply about a loaded task."""
+        touched = task.footprint_bytes
         for member in task.members:
             record = self.of(member)
             if task.packed:
-                record.unroll, record.footprint_bytes = 1, task.footprint_bytes
+                record.unroll, record.footprint_bytes = 1, touched
                 continue
             record.unroll = reply.unroll
             record.load_ns = record.load_ns or reply.load_ns
@@ -215,13 +216,15 @@ class StoreRecorder(SampleRecorder):
         for record, block in taken:
             if record.measurement is None:
                 record.measurement = str(uuid.uuid4())
-                opened.append((record.measurement, self._run.id, record.identity, max(1, record.unroll)))
+                opened.append(
+                    OpenedMeasurement(record.measurement, self._run.id, record.identity, max(1, record.unroll))
+                )
             blocks.append((record.measurement, block))
         try:
             with self.costs.spend("store_s"):
                 self._store.add_session(opened, blocks)
         except BaseException:
-            begun = {measurement for measurement, *_ in opened}
+            begun = {measurement.id for measurement in opened}
             for record, _ in taken:
                 if record.measurement in begun:
                     record.measurement = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
@@ -41,6 +41,21 @@ class RunFailure:
 
 
 @dataclass(frozen=True, slots=True)
+class Width:
+    """Interval of a model's latency from its bricks.
+
+    Attributes:
+        half: Half of the 95 % interval, relative.
+        floor: The same from the error of composing and the scatter of processes alone; no visit reduces it.
+        enough: True if it reaches the target, or almost its floor.
+    """
+
+    half: float
+    floor: float
+    enough: bool
+
+
+@dataclass(frozen=True, slots=True)
 class RunReport(MeasuredReport):
     """Report of a run.
 
@@ -48,9 +63,13 @@ class RunReport(MeasuredReport):
 
     Attributes:
         outcome: What was asked for, and what became of it.
+        target: Wanted half-width of the models' intervals; None without a target.
+        widths: With a target: intervals of the models of the suite, by name.
     """
 
     outcome: RunOutcome
+    target: float | None = None
+    widths: Mapping[str, Width] = field(default_factory=dict)
 
     @property
     def bricks(self) -> int:
@@ -242,6 +261,8 @@ def _totals(reports: Sequence[RunReport], budget_s: float | None) -> dict[str, o
         "kernels": all_kernels(reports),
         "costs": asdict(sum((report.costs for report in others), start=first.costs)),
         "bound": {name: dict(bound) for report in reports for name, bound in report.bound.items()},
+        "target": first.target,
+        "widths": {name: asdict(width) for report in reports for name, width in report.widths.items()},
     }
 
 

@@ -331,7 +331,7 @@ class Scheduler:
                 readings = self._workers.at(task.place).read(task.id, timeout_s=timeout_s)
             self._costs.watched_s += readings.watched_ns / 1e9
             self._costs.unwatched_s += readings.unwatched_ns / 1e9
-            members = {member.id: member for member in task.members}
+            members, touched = {member.id: member for member in task.members}, task.footprint_bytes
             for times in readings.times:
                 member, timed = members.get(times.id), len(times.whole_ns)
                 if member is None or timed != len(taken):
@@ -340,7 +340,7 @@ class Scheduler:
                 blocks.append((self._of(member), block(tuple((ns, 1) for ns in times.whole_ns))))
                 for name, part_ns in ((INNER, times.inner_ns), (HOST, times.host_ns)):
                     if part_ns and (part := self._recorder.part(member, name)) is not None:
-                        part.footprint_bytes = task.footprint_bytes
+                        part.footprint_bytes = touched
                         blocks.append((part, block(tuple((ns, 1) for ns in part_ns))))
         return blocks
 

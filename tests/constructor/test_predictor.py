@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from dlbricks.bricks.features import EXTENTS, Features
-from dlbricks.constructor.predictor import Belief, Example, Forest, Gap, Machine, Origin, calibration, prior
+from dlbricks.constructor.predictor import NOW, Belief, Example, Forest, Gap, Machine, Origin, calibration, prior
+from dlbricks.constructor.uncertainty.calibration import NORMAL
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -86,14 +87,47 @@ def test_a_total_is_positive_and_within_its_interval(forest, sizes, known_ns):
 @given(sizes=SIZES, factor=st.floats(0.2, 5.0))
 def test_a_measured_brick_narrows_all_and_corrects_its_like(forest, sizes, factor):
     belief = believed(forest, "AB", sizes)
-    before, centre = belief.covariance.diagonal().copy(), belief.log_ns.copy()
+    before, centre = belief.variances, belief.log_ns
 
     belief.learn(0, factor * float(belief.latencies_ns[0]))
 
-    assert (belief.covariance.diagonal() <= before + 1e-12).all()
+    assert (belief.variances <= before + 1e-12).all()
+    moved = (belief.log_ns - centre) * math.copysign(1.0, math.log(factor))
+    assert (moved >= -1e-12).all()  # towards it
+    assert moved[0] >= moved[len(sizes) :].max()  # bricks of other operators less
+    assert moved[len(sizes) :] == pytest.approx(moved[-1])  # by the factor of the run
+
+
+@settings(deadline=None, max_examples=30)
+@given(shift=st.floats(-0.1, 0.1), familiar=st.booleans())
+def test_bricks_of_a_run_move_together_and_those_of_another_run_half_as_much(forest, shift, familiar):
+    sizes = [*range(100, 20_000, 700)]
+    bricks = [(made(operator, size), 0) for operator in "AB" for size in sizes] * 2
+    runs = [NOW] * (2 * len(sizes)) + ["yesterday"] * (2 * len(sizes))
+    belief = Belief(forest.guess(bricks, MACHINE), calibration(), familiar=familiar, runs=runs)
+    centre = belief.log_ns
+    one, other = len(sizes), 3 * len(sizes)  # bricks of B, in both runs
+
+    for place in range(len(sizes)):  # all of A, now
+        belief.learn(place, math.exp(shift) * float(np.exp(centre[place])))
+
     moved = belief.log_ns - centre
-    assert (moved[: len(sizes)] * math.log(factor) >= 0).all()  # bricks of its operator, towards it
-    assert moved[len(sizes) :] == pytest.approx(0.0)  # others not at all
+    assert abs(shift) / 4 <= abs(moved[one]) + 1e-9 <= abs(shift) + 1e-6
+    assert abs(moved[other]) <= abs(moved[one]) + 1e-9
+    if familiar:
+        assert moved[other] == pytest.approx(moved[one] / 2, abs=1e-9)
+
+
+def test_a_total_of_known_bricks_has_the_scatter_of_days(forest):
+    bricks = [one.features for one in EXAMPLES for _ in range(20)]
+    belief = Belief(forest.guess([(features, 0) for features in bricks], MACHINE), calibration(), familiar=True)
+    counts = dict.fromkeys(range(len(bricks)), 1.0)
+
+    same = Belief(forest.guess([(features, 0) for features in bricks], MACHINE),
+                  replace(calibration(), day=0.0), familiar=True)  # fmt: skip
+
+    whole, without = belief.total(counts), same.total(counts)
+    assert whole.half == pytest.approx(math.hypot(without.half, NORMAL * calibration().day), rel=0.01)
 
 
 @settings(deadline=None, max_examples=30)
@@ -107,7 +141,7 @@ def test_the_order_of_measurements_does_not_matter(forest, sizes):
         other.learn(place, 1e5 * (place + 1))
 
     assert one.log_ns == pytest.approx(other.log_ns, rel=1e-6)
-    assert one.covariance == pytest.approx(other.covariance, abs=1e-6)
+    assert one.variances == pytest.approx(other.variances, abs=1e-6)
 
 
 def test_no_bricks_are_predicted_as_none(forest):
@@ -121,7 +155,7 @@ def test_a_measured_brick_determines_bricks_with_equal_features(forest, familiar
     belief.learn(0, 3 * float(belief.latencies_ns[0]))
 
     assert belief.latencies_ns[1] == pytest.approx(belief.latencies_ns[0])
-    assert math.sqrt(belief.covariance[1, 1]) <= 1.01 * calibration().measured
+    assert math.sqrt(belief.variances[1]) <= 1.01 * calibration().measured
 
 
 @given(size=st.integers(1, 10**9))
@@ -188,11 +222,11 @@ def test_only_bricks_of_wide_models_are_chosen(forest):
 
 def test_to_choose_changes_nothing_that_is_believed(forest):
     belief = believed(forest, "A", [500, 5000])
-    before = belief.covariance.copy()
+    before = belief.variances, belief.log_ns
 
     assert belief.choose([Gap({0: 1.0, 1: 1.0})], np.array([1.0, 1.0]), 1e-9, 10.0)
 
-    assert (belief.covariance == before).all()
+    assert (np.array([belief.variances, belief.log_ns]) == before).all()
 
 
 def test_the_prior_is_of_measured_systems_and_small():

@@ -91,7 +91,7 @@ def _said(report: RunReport) -> list[str]:
             f"{count} {what}" for count, what in ((known, "skipped (measured before)"), (taken, "measured")) if count
         ]
         summary.append(f"{counted(report.models, 'whole model')}: {', '.join(done)}")
-    summary += _verdict_lines(report.verdicts, _STEADIER)
+    summary += _width_lines(report) if report.target else _verdict_lines(report.verdicts, _STEADIER)
     summary += [*_algorithms(report), *_watched(report.costs), *_held(report.costs), *_profiled(report.kernels)]
     if (report.remaining or report.models_remaining or report.algorithms_remaining) and not report.dry_run:
         summary.append(f"{_left(report)} not measured when the budget was spent: the same command continues")
@@ -99,6 +99,23 @@ def _said(report: RunReport) -> list[str]:
     if report.dry_run:
         return [*summary, "next: the same command without --dry-run"]
     return summary if report.remaining else [*summary, "next: dlbricks estimate MODEL, with the models of this suite"]
+
+
+def _width_lines(report: RunReport) -> list[str]:
+    """Return lines about the intervals of models in a run with a target."""
+    target = report.target or 0.0
+    reached = [width for width in report.widths.values() if width.half <= target]
+    floors = [width.half for width in report.widths.values() if width.half > target and width.enough]
+    lines = [f"{counted(len(reached), 'model')} within \u00b1 {percent(target)}"]
+    if floors:
+        lines.append(
+            f"{counted(len(floors), 'model')} within \u00b1 {percent(max(floors))}, the error of "
+            "composing a latency from bricks: no visit reduces it, 'dlbricks measure MODEL' does"
+        )
+    wide = [(name, width.half) for name, width in report.widths.items() if not width.enough]
+    return lines + [
+        f"{name}: only \u00b1 {percent(half)}; give it more --visits or a longer --budget" for name, half in wide
+    ]
 
 
 def _summed(failures: Sequence[Row]) -> list[Row]:

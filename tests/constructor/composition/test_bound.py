@@ -5,7 +5,7 @@ import itertools
 import pytest
 from dlbricks.bricks.cutting.sequences import KeyedWindow
 from dlbricks.constructor.composition import Cover, contract, critical_path, further_covers, lower_bound, sequential
-from dlbricks.constructor.prediction import benanza_note
+from dlbricks.constructor.correction import benanza_note
 from dlbricks.constructor.result import Term
 from dlbricks.db import Stack, Subject
 from dlbricks.db.values import INNER

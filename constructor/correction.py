@@ -324,7 +324,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
+class Corrected:
     """A composed estimate and its difference to the raw sum.
 
     Attributes:
@@ -346,9 +346,9 @@ class Prediction:
     explained_half_ms: float
 
 
-def predict(
+def correct(
     asked: Asked, evidence: Evidence, interventions: Interventions, remedy: Callable[[str, str], Task | None]
-) -> Prediction:
+) -> Corrected:
     """Compose the estimate of a model with all bricks measured.
 
     Args:
@@ -397,7 +397,7 @@ def predict(
     if not any(isinstance(term, Unknown) for name, term in terms.items() if name not in _OPTIONAL):
         known = [(SIGNS[name], term) for name, term in counted.items() if not isinstance(term, Unknown)]
         explained_ms, explained_half_ms = value_ms(combined(*known), evidence)
-    return Prediction(
+    return Corrected(
         ms=ms,
         half_ms=with_method(half_ms, method, value=ms),
         weights=weights,
@@ -427,21 +427,21 @@ def _method_error(asked: Asked, evidence: Evidence, *, executed: bool, written: 
     return method_error(method, evidence.choice.system.cpu, evidence.calibrations)
 
 
-def unexplained(prediction: Prediction, measured: tuple[float, float] | None, reason: str | None) -> Term:
+def unexplained(corrected: Corrected, measured: tuple[float, float] | None, reason: str | None) -> Term:
     """Return the measured latency minus all known causes.
 
     It includes the effect of the model's values if that is not measured.
 
     Args:
-        prediction: The estimate with its terms.
+        corrected: The estimate with its terms.
         measured: Ground truth and its half-width in ms, if measured.
         reason: Reason why it cannot be compared, if any.
     """
     if measured is None or reason is not None:
         return Term(reason=reason)
-    if prediction.explained_ms is None:
-        unknown = [name for name, term in prediction.terms.items() if term.ms is None and name not in _OPTIONAL]
+    if corrected.explained_ms is None:
+        unknown = [name for name, term in corrected.terms.items() if term.ms is None and name not in _OPTIONAL]
         return Term(reason=f"it cannot be separated from {' and '.join(unknown)}, not known either")
     latency, half = measured
-    left, reach = latency - prediction.explained_ms, math.hypot(prediction.explained_half_ms, half)
+    left, reach = latency - corrected.explained_ms, math.hypot(corrected.explained_half_ms, half)
     return Term(left, (left - reach, left + reach))

@@ -1,4 +1,4 @@
-"""From raw sums to predictions: what is corrected, what each cause comes to, and what is said where it is not known."""
+"""From raw sums to corrected estimates: corrections, the size of each cause, and the answer where one is unknown."""
 
 from __future__ import annotations
 
@@ -493,7 +493,7 @@ def test_two_stacks_that_are_installed_here_are_not_guessed_among(home, model):
 
 
 @pytest.mark.parametrize(("inter_op", "base"), [("1", 31.0), ("2", 25.0)])
-def test_a_runtime_that_runs_branches_at_once_is_predicted_by_the_critical_path(lab, fork, keys_of, inter_op, base):
+def test_a_runtime_that_runs_branches_at_once_is_composed_by_the_critical_path(lab, fork, keys_of, inter_op, base):
     stack = Stack("onnxruntime", "cpu", (), (("execution", "parallel"), ("inter_op", inter_op)))
     lab.store.put_stack(stack)
     lab.put(zip(keys_of(fork), (1.0, 2.0, 4.0, 8.0, 16.0), strict=True), stack=stack.key)

@@ -1,0 +1,79 @@
+"""``run --target`` visits the bricks that decide, and stops at the target or at the error of the method."""
+
+from __future__ import annotations
+
+import pytest
+from dlbricks.analyzer.predicting import VISITS
+from dlbricks.analyzer.report.answers.runs import run_answer
+from dlbricks.analyzer.targeting import run_to
+from dlbricks.db import Store, Subject
+from dlbricks.errors import UsageError
+from dlbricks.generator.decomposition.generate import generate
+from dlbricks.models import find_models
+
+MODEL = "squeezenet"
+QUICK = {"processes": 1, "sessions": 1}
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory):
+    place = tmp_path_factory.mktemp("target") / "suite"
+    return generate(find_models([MODEL]), granularity=1, graph="runtime", out=place, annotate=True).suite
+
+
+def _visits(store: Store) -> dict[str, int]:
+    return {one.key: one.summary.samples for one in store.measurements(subject=Subject.BRICK)}
+
+
+def test_a_wide_target_takes_the_fewest_visits_of_all_bricks(suite, tmp_path):
+    with Store.open(tmp_path / "m.db") as store:
+        report = run_to(suite, 100.0, store=store, **QUICK)
+
+        assert dict.fromkeys(suite.keys, VISITS).items() <= _visits(store).items()
+        assert len(store.runs()) == 1
+    assert report.measured >= len(suite.keys)
+    (width,) = report.widths.values()
+    assert 0 < width.floor <= width.half <= 100.0
+    assert width.enough
+    assert any("1 model within" in line for line in run_answer(report).summary)
+    assert report.to_json()["widths"][MODEL]["enough"] is True
+
+
+def test_only_bricks_that_decide_get_more_visits(suite, tmp_path):
+    with Store.open(tmp_path / "m.db") as store:
+        report = run_to(suite, 1e-9, store=store, visits=12, **QUICK)
+
+        visits = _visits(store)
+        latencies = {one.key: one.latency_ns for one in store.measurements(subject=Subject.BRICK)}
+    counts = suite.annotations[MODEL]
+    whole = sum(count * latencies[key] for key, count in counts.items())
+    decided = {key for key, taken in visits.items() if key in counts and taken == 12}
+    assert {*visits.values()} <= {VISITS, 12}
+    assert report.widths[MODEL].enough or decided
+    # A share may pass the limit between the rounds: none of a fifth of it, and all of five times of it.
+    assert all(counts[key] * latencies[key] / whole > 0.0002 for key in decided)
+    if decided:
+        assert decided >= {key for key, count in counts.items() if count * latencies[key] / whole > 0.005}
+    lines = run_answer(report).summary
+    assert any("no visit reduces it" in line or "give it more --visits" in line for line in lines)
+
+
+def test_a_target_needs_models_that_are_composed_from_bricks(suite, tmp_path):
+    plain = generate(find_models([MODEL]), granularity=1, graph="runtime", out=tmp_path / "plain").suite
+    with Store.open(tmp_path / "m.db") as store:
+        with pytest.raises(UsageError, match="--annotate"):
+            run_to(plain, 0.05, store=store)
+        with pytest.raises(UsageError, match="dlbricks measure"):
+            run_to(suite, 0.05, store=store, models=find_models([MODEL]))
+        with pytest.raises(UsageError, match="positive"):
+            run_to(suite, 0.0, store=store)
+        assert store.runs() == []
+
+
+def test_a_forecast_measures_nothing(suite, tmp_path):
+    with Store.open(tmp_path / "m.db") as store:
+        report = run_to(suite, 0.05, store=store, dry_run=True)
+
+        assert report.dry_run
+        assert report.widths == {}
+        assert store.measurements(variant=None) == []
