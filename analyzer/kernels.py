@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from functools import partial
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 from ..bricks.decomposition import Decomposition
 from ..bricks.inference.shapes import ShapeOracle
@@ -247,9 +247,18 @@ _NOT_FLAT = frozenset({"kernels", "elsewhere", "missing"})
 """What has rows of its own in JSON, and no place in a row of CSV."""
 
 
-MissingView = tuple[str | None, tuple[str, ...], int]
-"""What no kernels are known of: the key of a brick or model (None for a layer that cannot be a brick), its operators
-(empty for a whole model), and how often the model holds it."""
+class MissingView(NamedTuple):
+    """A brick of the model, a layer that cannot be one, or the model itself: its kernels are not known.
+
+    Attributes:
+        key: Of the brick or model; None for a layer that cannot be a brick.
+        op_types: Its operators; empty for a whole model.
+        copies: How often the model holds it.
+    """
+
+    key: str | None
+    op_types: tuple[str, ...]
+    copies: int
 
 
 _PLACE = ("system", "stack", "backend", "device", "threads", "dtype")
@@ -308,7 +317,7 @@ class ModelKernels:
             "profiled_ms": self.time_ms,
             "matrix_shares": use_shares(self.kernels),
             **record_of(self, fields("kernels elsewhere")),
-            "missing": [{"key": key, "op_types": names, "count": count} for key, names, count in self.missing],
+            "missing": [{"key": key, "op_types": names, "count": copies} for key, names, copies in self.missing],
             "command": None if self.remedy is None else shell_command(self.remedy),
             "error": self.error,
         }
@@ -439,11 +448,11 @@ def _kernels_of(
     *,
     whole: bool,
 ) -> ModelKernels:
-    missing = tuple((*part, count) for part, count in parts.items() if part[0] not in views)
+    missing = tuple(MissingView(*part, count) for part, count in parts.items() if part[0] not in views)
     known = [(views[key], count) for (key, _), count in parts.items() if key is not None and key in views]
     rows, time_ms = shares_of(known, choice.stack.device if choice is not None else "cpu")
     remedy = None
-    if any(key is not None for key, _, _ in missing):
+    if any(part.key is not None for part in missing):
         remedy = tasks.truth(model.source) if whole else tasks.measure(model.source)
     return ModelKernels(
         model.source.name,

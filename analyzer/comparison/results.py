@@ -449,7 +449,7 @@ class Results:
             return pair
         taken = uncertainty.blocks(base.id), uncertainty.blocks(other.id)
         compared = self._timeline.between(base, other, taken, in_turn=self._in_turn(base, other))
-        error = self._timeline.undisturbed_error(base, other, uncertainty) if compared[1] else None
+        error = self._timeline.undisturbed_error(base, other, uncertainty) if compared.undisturbed else None
         if error is None:
             error = uncertainty.error_ns({base.id: -1 / base.latency_ns, other.id: 1 / other.latency_ns})
         return measured_pair(base, other, compared, error, calibrated=self._timeline.known(base, other))

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 from ...bricks.graph.boundary import BOUNDARY
 from ...constructor.choice import COLD, MODEL, Choice, Query
@@ -29,9 +30,16 @@ from .difference import welch
 # disturbed is in doubt too.
 
 
-Compared = tuple[float, bool]
-"""How two measurements are compared: the relative standard deviation of changes of the machine between both; and true
-for latencies on a quiet machine, false for means."""
+class Compared(NamedTuple):
+    """How two measurements are compared.
+
+    Attributes:
+        apart: Relative standard deviation of changes of the machine between both.
+        undisturbed: True for latencies on a quiet machine, false for means.
+    """
+
+    apart: float
+    undisturbed: bool
 
 
 def latency_ns(measurement: Measurement, *, undisturbed: bool) -> float:
@@ -59,7 +67,7 @@ class Timeline:
     ) -> Compared:
         """How two measurements of one kind are compared, by the raw samples of each."""
         if in_turn:
-            return 0.0, False
+            return Compared(0.0, undisturbed=False)
         same = bool(base.quiet and other.quiet) or alike(*(low_probes(side) for side in blocks))
         return compare_across_runs(base, other, self._stacks, same=same)
 
@@ -96,8 +104,8 @@ def compare_across_runs(base: Measurement, other: Measurement, stacks: Mapping[s
         same: True if probes show the same machine at its best moments.
     """
     if base.undisturbed_ns and other.undisturbed_ns and (same or (base.quiet and other.quiet)):
-        return _of_runs(base, other, stacks), True
-    return _apart(base, other, stacks), False
+        return Compared(_of_runs(base, other, stacks), undisturbed=True)
+    return Compared(_apart(base, other, stacks), undisturbed=False)
 
 
 def visited_in_turn(base: Measurement, other: Measurement, ours: Sequence[Block], theirs: Sequence[Block]) -> bool:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
 from statistics import fmean
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 from ...bricks.decomposition import Decomposition, Failed
 from ...bricks.inference.shapes import ShapeOracle
@@ -185,9 +185,18 @@ class Confirmation:
         return record_of(self, fields(f"standing {_LEVELS} old new bricks reason"))
 
 
-VersionChange = tuple[str, str | None, str | None]
-"""A package of the runtime, ``dlbricks`` or the ``kernel``, with its versions in the previous run and in this one; None
-if it was missing."""
+class VersionChange(NamedTuple):
+    """A package with another version than in the previous run; None if it was missing.
+
+    Attributes:
+        package: A package of the runtime, ``dlbricks``, or the ``kernel``.
+        before: Version in the previous run.
+        after: Version in this run.
+    """
+
+    package: str
+    before: str | None
+    after: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,10 +245,9 @@ class Change:
     def record(self) -> Row:
         """As a JSON object."""
         own = f"run=first.run started=first.started found verdict {_LEVELS} runs_before runs_after cause reason"
-        names = ("package", "before", "after")
         return {
             **record_of(self, fields(own)),
-            "versions": [dict(zip(names, version, strict=True)) for version in self.versions],
+            "versions": [version._asdict() for version in self.versions],
             "machine": [asdict(evidence) for evidence in self.machine],
             **record_of(self, fields("bricks bricks_missing confirmation")),
         }
@@ -503,7 +511,7 @@ def _versions(points: Sequence[RunPoint], at: int) -> tuple[VersionChange, ...]:
     """Return the version changes between a run and the previous one."""
     old, new = points[at - 1].versions, points[at].versions
     names = dict.fromkeys([*old, *new])
-    return tuple((name, old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name))
+    return tuple(VersionChange(name, old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name))
 
 
 def _cause(versions: Sequence[VersionChange], machine: Sequence[MachineEvidence]) -> tuple[Cause, str]:

@@ -351,7 +351,7 @@ def _pair(base: Recorded, again: Recorded | None, stacks: Mapping[str, Stack], *
         return pair
     compared = compare_across_runs(ours, theirs, stacks, same=same)
     error = welch(base.error, again.error)
-    if compared[1] and base.undisturbed is not None and again.undisturbed is not None:
+    if compared.undisturbed and base.undisturbed is not None and again.undisturbed is not None:
         error = welch(base.undisturbed, again.undisturbed)
     calibrated = all(scatters(stacks, measurement).known for measurement in (ours, theirs))
     return measured_pair(ours, theirs, compared, error, calibrated=calibrated)

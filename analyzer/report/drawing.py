@@ -191,7 +191,7 @@ def sweep_plots(found: Sequence[Sweep], *, name: str, title: str) -> Plots:
 def _rivals(rows: Sequence[ModelComparison], comparison: Comparison) -> Figure:
     several = len({row.name for row in rows}) > 1
     labels = [f"{row.name}: {row.other}" if several and row.other else row.other or row.name for row in rows]
-    rivals: list[Rival] = [(label, row, row.gain_ms) for label, row in zip(labels, rows, strict=True)]
+    rivals = [Rival(label, row, row.gain_ms) for label, row in zip(labels, rows, strict=True)]
     base = next((row.base for row in rows if row.base), "")
     title, gain = f"{'Models' if several else rows[0].name} against {base}", "gain by faster bricks"
     return forest(rivals, minimum_effect=comparison.minimum_effect, base=base, title=title, gain=gain)
@@ -202,8 +202,8 @@ def _brick_rivals(row: ModelComparison, comparison: Comparison) -> Figure:
     layers.sort(key=lambda layer: -layer.gain_ms)
     bricks = [layer.brick for layer in layers]
     names = [f"{brick.occurrences} x {'+'.join(brick.operators)}  {brick.names[0]}" for brick in bricks]
-    rivals: list[Rival] = [(f"the model ({row.pair.basis})", row, None)]
-    rivals += [(name, layer, layer.gain_ms) for name, layer in zip(names, layers, strict=True)]
+    rivals = [Rival(f"the model ({row.pair.basis})", row, None)]
+    rivals += [Rival(name, layer, layer.gain_ms) for name, layer in zip(names, layers, strict=True)]
     rest = f", {len(layers)} of {len(row.layers)} bricks" if len(layers) < len(row.layers) else ""
     return forest(
         rivals,

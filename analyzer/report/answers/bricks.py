@@ -260,15 +260,15 @@ def _remarks(row: ModelKernels, most: int | None) -> list[str]:
             for share in row.elsewhere[:_LISTED]
         ]
     if row.missing:
-        what = "the model" if row.whole else counted(sum(count for _, _, count in row.missing), "sequence")
+        what = "the model" if row.whole else counted(sum(missing.copies for missing in row.missing), "sequence")
         lines.append(
             f"{row.name}: the kernels of {what} are not known"
             + (f": {shell_command(row.remedy)}" if row.remedy else "")
         )
         if not row.whole:
             kinds = Counter[str]()
-            for _, names, count in row.missing:
-                kinds["+".join(names)] += count
+            for missing in row.missing:
+                kinds["+".join(missing.op_types)] += missing.copies
             lines += [f"  {count:>4} x {operators}" for operators, count in kinds.most_common(_MISSING)]
             if len(kinds) > _MISSING:
                 more = sum(count for _, count in kinds.most_common()[_MISSING:])

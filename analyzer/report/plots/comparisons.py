@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from statistics import fmean, median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from .figure import BLUE, GREEN, GREY, ORANGE, RED, name_rows, new_figure, plain_axes, row_height, shorten
 
@@ -40,8 +40,18 @@ _HATCH = "/////"
 _STEPS = (1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 3.0, 5.0, 8.0)
 
 
-Rival = tuple[str, "Judged", float | None]
-"""One row: its label, a model or brick on both sides, and the saving of a base that is as fast; None if unknown."""
+class Rival(NamedTuple):
+    """One row.
+
+    Attributes:
+        label: Its name.
+        seen: A model or brick on both sides.
+        gain_ms: Saving of the base if it were as fast; None if unknown.
+    """
+
+    label: str
+    seen: Judged
+    gain_ms: float | None
 
 
 def forest(

@@ -275,7 +275,7 @@ def waterfall(causes: Sequence[CauseRow], *, title: str) -> Figure:
         for cause in causes
         if cause.step is None
     ]
-    bars = [bar for bar in placed(causes) if bar[0].step is not None]
+    bars = [bar for bar in placed(causes) if bar.cause.step is not None]
     figure = new_figure(9.5, row_height(len(bars), each=0.36, least=2.6), title=title)
     axes = figure.subplots()
     plain_axes(axes, grid="x")
@@ -297,7 +297,7 @@ def _kind(bar: CauseBar) -> str:
 
 
 def _draw_falls(axes: Axes, bars: Sequence[CauseBar]) -> None:
-    for kind in dict.fromkeys(_kind(bar) for bar in bars if bar[1] != bar[2]):
+    for kind in dict.fromkeys(_kind(bar) for bar in bars if bar.begin != bar.end):
         drawn = [(row, *bar[1:]) for row, bar in enumerate(bars) if _kind(bar) == kind]
         axes.barh(
             [row for row, _, _ in drawn],
