@@ -17,10 +17,10 @@ from ..generator.backends.registry import backends
 from ..generator.decomposition.cut import Cut
 from ..generator.machine.system import probe_system
 from ..models import ModelSource
-from ..tabular import Records, Row, Tabular
+from ..tabular import Records, Row, Tabular, fields, record_of
 from .comparison.compare import LayerComparison, ModelComparison, layers_of
 from .comparison.difference import MINIMUM_EFFECT, Relation, check_minimum_effect
-from .comparison.results import Figure, Judged, Results, decomposed, open_results, verdicts_of
+from .comparison.results import Figure, Judged, Results, SidePair, decomposed, open_results, with_verdicts
 from .comparison.sides import Side, place_record
 from .estimation.query import QueryFields, asked
 from .estimation.tasks import Tasks, default_options
@@ -36,7 +36,7 @@ _DEFAULT_BACKEND = "onnxruntime"
 # Values: the ways to run a model, and what to say of them.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RankedSide(Judged):
     """A stored combination as one way to run a model, and its difference from the best.
 
@@ -44,11 +44,13 @@ class RankedSide(Judged):
         side: The combination.
         figure: Latency of the model.
         measured_by: The task that measures the model in this combination; None if this machine cannot.
+        pair: The model on the best side and on this one.
     """
 
     side: Side
     figure: Figure
     measured_by: Task | None
+    pair: SidePair
 
     @property
     def name(self) -> str:
@@ -65,9 +67,7 @@ class RankedSide(Judged):
         return {
             "name": self.name,
             **place_record(self.side.choice, "stack", "backend", "device", "options", "threads", "dtype"),
-            "latency_ms": self.latency_ms,
-            "ci95_ms": None if self.figure.best is None else self.figure.best.ci95_ms,
-            "basis": self.figure.basis,
+            **record_of(self, fields("latency_ms ci95_ms=figure.best.ci95_ms basis=figure.basis")),
             **self.judgement(),
             "command": None if self.measured_by is None else shell_command(self.measured_by),
         }
@@ -158,16 +158,12 @@ class ModelAdvice:
         over = {"runner_up": self.runner_up, "default": self.default}
         task = None if self.fastest is None else self.fastest.measured_by
         return {
-            "name": self.name,
-            "best": self.best,
+            **record_of(self, fields("name best")),
             "command": None if task is None else shell_command(task),
-            "ties": self.ties,
-            "ranking": [ranked.record() for ranked in self.ranking],
+            **record_of(self, fields("ties ranking")),
             **{name: None if row is None else row.other for name, row in over.items()},
             **{f"over_{name}": [layer.record() for layer in row.layers] if row else [] for name, row in over.items()},
-            "bricks_ms": self.bricks_ms,
-            "lower_bound_ms": self.lower_bound_ms,
-            "mixing_ms": self.mixing_ms,
+            **record_of(self, fields("bricks_ms lower_bound_ms mixing_ms")),
             "mixed": [_mixed(mixed) for mixed in self.mixed],
             "reason": self.reason,
             "remedy": [shell_command(task) for task in self.remedies],
@@ -272,42 +268,27 @@ def _advised(
     ways = [_way(results, model, side, Tasks(store, side.choice, query, Cut(1))) for side in sides]
     known = sorted((way for way in ways if way.latency_ms is not None), key=lambda way: way.latency_ms or 0.0)
     unknown = [way for way in ways if way.latency_ms is None]
-    if not known:
+    if len(known) < 2:
         reason = "nothing is stored" if not sides else "neither the model nor all of its bricks are measured anywhere"
+        reason = f"nothing to compare with: only {known[0].name} is known" if known else reason
+        composed, mixed = _mixing(results, model, known[0].side, ()) if known else (None, ())
         remedies = _remedies(model, sides, store, query)
-        return ModelAdvice(name, ranking=tuple(unknown), reason=reason, remedies=remedies)
+        return ModelAdvice(name, (*known, *unknown), None, None, composed, mixed, reason, remedies)
     best, rest = known[0].side, known[1:]
     composed, mixed = _mixing(results, model, best, [way.side for way in rest])
-    if not rest:
-        return ModelAdvice(
-            name,
-            ranking=(*known, *unknown),
-            composed=composed,
-            mixed=mixed,
-            reason=f"nothing to compare with: only {best.name} is known",
-            remedies=_remedies(model, sides, store, query),
-        )
     pairs = [results.pair(model, best, way.side) for way in rest]
-    ranked = [
-        replace(way, pair=pair, verdict=verdict, reason=reason)
-        for way, pair, (verdict, reason) in zip(rest, pairs, verdicts_of(pairs, minimum_effect), strict=True)
-    ]
+    judged = with_verdicts(pairs, minimum_effect)
+    ranked = [replace(way, pair=pair) for way, pair in zip(rest, judged, strict=True)]
     slower = [way.side for way in ranked if way.verdict is Relation.SLOWER]
     runner_up, default = (slower or [way.side for way in ranked])[0], _default([way.side for way in known], best)
 
     def over(side: Side, shown: Collection[Side] = ()) -> ModelComparison:
         layers, _ = layers_of(results, model, best, side, minimum_effect) if side not in shown else ((), ())
         ordered = tuple(sorted(layers, key=lambda layer: -abs(layer.gain_ms)))
-        return ModelComparison(name=name, base=best.name, other=side.name, layers=ordered)
+        return ModelComparison(name, base=best.name, other=side.name, layers=ordered)
 
-    return ModelAdvice(
-        name,
-        ranking=(known[0], *ranked, *unknown),
-        runner_up=over(runner_up),
-        default=None if default is None else over(default, (best, runner_up)),
-        composed=composed,
-        mixed=mixed,
-    )
+    standard = None if default is None else over(default, (best, runner_up))
+    return ModelAdvice(name, (known[0], *ranked, *unknown), over(runner_up), standard, composed, mixed)
 
 
 def _way(results: Results, model: Decomposition, side: Side, tasks: Tasks) -> RankedSide:
@@ -316,7 +297,7 @@ def _way(results: Results, model: Decomposition, side: Side, tasks: Tasks) -> Ra
     if figure.best is None:
         figure = results.figure(model, side)
     reason = results.why_unknown(model, side) if figure.best is None else None
-    return RankedSide(side=side, figure=figure, measured_by=tasks.truth(model.source), reason=reason)
+    return RankedSide(side, figure, tasks.truth(model.source), SidePair(reason=reason))
 
 
 def _default(known: Sequence[Side], best: Side) -> Side | None:
@@ -337,8 +318,7 @@ def _remedies(model: Decomposition, sides: Sequence[Side], store: Store, query: 
     """Return tasks that measure the model on runtimes that can run here and that nothing is stored of."""
     known = {side.choice.stack.backend for side in sides}
     if sides:  # under the same conditions
-        like = sides[0].choice.conditions
-        query = replace(query, threads=like.threads, cache=like.cache, dtype=like.dtype)
+        query = replace(query, **asdict(sides[0].choice.conditions))
     tasks = [
         Tasks(store, None, replace(query, system=None, backend=name, stack=None), Cut(1)).truth(model.source)
         for name, availability in backends().items()

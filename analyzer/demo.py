@@ -11,7 +11,7 @@ from ..generator.decomposition.generate import GenerateReport, generate
 from ..generator.measurement.run import RunReport, run
 from ..generator.progress import ProgressCallback
 from ..models import find_models
-from ..tabular import Field, columns_of
+from ..tabular import Field, columns_of, fields, record_of
 from .estimation.estimate import estimate
 from .estimation.estimates import FIELDS, Estimates
 from .report.answers.estimates import estimates_answer
@@ -105,11 +105,7 @@ def demo_answer(result: Demo) -> Answer:
             "folder": str(result.folder),
             "sequences": made.sequences,
             "unique": made.unique,
-            "bricks": took.bricks,
-            "measured": took.measured,
-            "reused": took.reused,
-            "failed": took.failed,
-            "wall_s": took.wall_s,
+            **record_of(took, fields("bricks measured reused failed wall_s")),
             "plots": [str(path) for path in result.plots],
             "page": None if result.page is None else str(result.page),
         },

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from functools import partial
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 from ..bricks.decomposition import Decomposition
 from ..bricks.inference.shapes import ShapeOracle
@@ -22,8 +22,8 @@ from ..errors import UsageError
 from ..generator.decomposition.cut import Cut
 from ..generator.decomposition.decompose import decompose, readable
 from ..models import ModelSource
-from ..tabular import Records, Row, Tabular, nested_rows
-from .comparison.results import ModelBrick, brick_of, unique_bricks
+from ..tabular import Records, Row, Tabular, fields, nested_rows, record_of
+from .comparison.results import ModelBrick, bricks_of
 from .comparison.sides import place_record
 from .estimation.estimate import settle
 from .estimation.query import QueryFields, asked, matching, require_one, stored_under
@@ -164,11 +164,7 @@ class KernelShare:
         return {
             "name": self.kernel.name,
             "operator": self.kernel.operator or None,
-            "place": self.kernel.place,
-            "calls": self.kernel.calls,
-            "time_ms": self.time_ms,
-            "share": self.share,
-            "matrix": str(self.matrix),
+            **record_of(self, fields("place=kernel.place calls=kernel.calls time_ms share matrix")),
             "units": self.units or None,
             "elsewhere": self.elsewhere,
             "layers": [
@@ -251,9 +247,18 @@ _NOT_FLAT = frozenset({"kernels", "elsewhere", "missing"})
 """What has rows of its own in JSON, and no place in a row of CSV."""
 
 
-MissingView = tuple[str | None, tuple[str, ...], int]
-"""What no kernels are known of: the key of a brick or model (None for a layer that cannot be a brick), its operators
-(empty for a whole model), and how often the model holds it."""
+class MissingView(NamedTuple):
+    """A brick of the model, a layer that cannot be one, or the model itself: its kernels are not known.
+
+    Attributes:
+        key: Of the brick or model; None for a layer that cannot be a brick.
+        op_types: Its operators; empty for a whole model.
+        copies: How often the model holds it.
+    """
+
+    key: str | None
+    op_types: tuple[str, ...]
+    copies: int
 
 
 _PLACE = ("system", "stack", "backend", "device", "threads", "dtype")
@@ -306,16 +311,13 @@ class ModelKernels:
         """As a JSON object."""
         place = dict.fromkeys(_PLACE) if self.choice is None else place_record(self.choice, *_PLACE)
         return {
-            "name": self.name,
-            "batch": self.batch,
-            "whole": self.whole,
+            **record_of(self, fields("name batch whole")),
             **place,
             "source": self.source or None,
             "profiled_ms": self.time_ms,
             "matrix_shares": use_shares(self.kernels),
-            "kernels": [kernel.record() for kernel in self.kernels],
-            "elsewhere": [kernel.record() for kernel in self.elsewhere],
-            "missing": [{"key": key, "op_types": names, "count": count} for key, names, count in self.missing],
+            **record_of(self, fields("kernels elsewhere")),
+            "missing": [{"key": key, "op_types": names, "count": copies} for key, names, copies in self.missing],
             "command": None if self.remedy is None else shell_command(self.remedy),
             "error": self.error,
         }
@@ -446,11 +448,11 @@ def _kernels_of(
     *,
     whole: bool,
 ) -> ModelKernels:
-    missing = tuple((*part, count) for part, count in parts.items() if part[0] not in views)
+    missing = tuple(MissingView(*part, count) for part, count in parts.items() if part[0] not in views)
     known = [(views[key], count) for (key, _), count in parts.items() if key is not None and key in views]
     rows, time_ms = shares_of(known, choice.stack.device if choice is not None else "cpu")
     remedy = None
-    if any(key is not None for key, _, _ in missing):
+    if any(part.key is not None for part in missing):
         remedy = tasks.truth(model.source) if whole else tasks.measure(model.source)
     return ModelKernels(
         model.source.name,
@@ -470,13 +472,12 @@ def _with_layers(
 ) -> tuple[KernelShare, ...]:
     """Kernels with the bricks that they ran for, the longest time first."""
     ran: defaultdict[_Ran, list[tuple[int, ModelBrick]]] = defaultdict(list)
-    bricks = unique_bricks(model)
+    bricks = bricks_of(model)
     for key in dict.fromkeys(part.key for part in reversed(model.sequences) if part.key in views):
-        part, count = bricks[key]
-        brick, times = brick_of(model, part, count), Counter[_Ran]()
+        brick, times = bricks[key], Counter[_Ran]()
         for kernel in views[key].kernels:
             times[_ran(kernel)] += kernel.time_ns or 0
         for place, time_ns in times.items():
-            ran[place].append((count * time_ns, brick))
+            ran[place].append((brick.occurrences * time_ns, brick))
     ordered = {place: sorted(timed, key=lambda item: -item[0]) for place, timed in ran.items()}
     return tuple(replace(row, layers=tuple(brick for _, brick in ordered.get(_ran(row.kernel), ()))) for row in rows)

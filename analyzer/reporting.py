@@ -492,7 +492,7 @@ def report_answer(result: Report) -> Answer:
         summary.append(f"{len(result.sections) - _SHORT} more models: see the page, or --json")
     if result.page is not None:
         summary.append(f"Page: {result.page}")
-    return Answer.of(result.records(), columns=short.columns, summary=summary, table=short.table)
+    return Answer.of(result.records(), short.columns, summary, short.table)
 
 
 _SHORT, _COSTLY = 3, 3

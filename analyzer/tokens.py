@@ -37,29 +37,13 @@ _LENGTH_PARTS = ("_prompt", "_step")
 """What names of the zoo end in: of the model that fills a cache, and of that which extends it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lengthy:
-    """A model, and the dimension of it that is varied.
-
-    Attributes:
-        source: The model; nothing of it is read.
-        dimension: Name of the dimension.
-    """
-
-    source: ModelSource
-    dimension: str
-
-    def at(self, lengths: Iterable[int]) -> list[ModelSource]:
-        """Return the model at each length, with ``@dimension=length`` at the end of its name."""
-        return [
-            replace(
-                self.source,
-                name=f"{self.source.name}@{self.dimension}={length}",
-                dims=(*((name, size) for name, size in self.source.dims if name != self.dimension),
-                      (self.dimension, length)),
-            )
-            for length in lengths
-        ]  # fmt: skip
+def at_lengths(source: ModelSource, dimension: str, lengths: Iterable[int]) -> list[ModelSource]:
+    """Return a model at each length of one dimension, with ``@dimension=length`` at the end of its name."""
+    others = tuple((name, size) for name, size in source.dims if name != dimension)
+    return [
+        replace(source, name=f"{source.name}@{dimension}={length}", dims=(*others, (dimension, length)))
+        for length in lengths
+    ]
 
 
 def pair(models: Sequence[str], dims: Mapping[str, int] | None = None) -> tuple[ModelSource, ModelSource]:
@@ -88,8 +72,8 @@ def pair(models: Sequence[str], dims: Mapping[str, int] | None = None) -> tuple[
     return found[0], found[1]
 
 
-def lengthy(source: ModelSource, kind: DimensionKind, dimension: str | None, option: str) -> Lengthy:
-    """Return a model with the dimension that counts its length.
+def length_dimension(source: ModelSource, kind: DimensionKind, dimension: str | None, option: str) -> str:
+    """Return the dimension that counts the length of a model.
 
     Args:
         source: The model.
@@ -107,7 +91,7 @@ def lengthy(source: ModelSource, kind: DimensionKind, dimension: str | None, opt
         what = f"dimension '{dimension}'" if dimension else f"open dimension that counts {_COUNTED[kind]}"
         remedy = f"there are {', '.join(known)}: {option} NAME" if known else "export it with dynamic dimensions"
         raise UnboundDimension(f"model '{source.name}' has no {what}", remedy=remedy)
-    return Lengthy(source, name)
+    return name
 
 
 _COUNTED = {DimensionKind.SEQUENCE: "tokens of a prompt", DimensionKind.PAST: "positions of a cache"}
@@ -125,13 +109,15 @@ class Part:
     """The prompt or the step of a model, against its length.
 
     Attributes:
-        model: The model, and the dimension that varies.
+        source: The model.
+        dimension: The dimension that varies.
         estimates: One per length, by length.
         curve: The complete estimates.
         undisturbed: The same on a quiet machine.
     """
 
-    model: Lengthy
+    source: ModelSource
+    dimension: str
     estimates: dict[int, Estimate]
     curve: Curve
     undisturbed: Curve
@@ -141,8 +127,8 @@ class Part:
         points = [{"length": length, **record_of(entry, _POINT)} for length, entry in self.estimates.items()]
         left_out = [asdict(point) | {"error": point.error} for point in self.curve.left_out]
         return {
-            "model": self.model.source.name,
-            "dimension": self.model.dimension,
+            "model": self.source.name,
+            "dimension": self.dimension,
             "points": points,
             "left_out": left_out,
             "error": self.curve.error,
@@ -178,7 +164,7 @@ class Tokens(Tabular):
 
     def records(self) -> Records:
         """Return one row per length of the prompt; the measurements as ``curves``."""
-        names = {"prompt_model": self.prompt.model.source.name, "step_model": self.step.model.source.name}
+        names = {"prompt_model": self.prompt.source.name, "step_model": self.step.source.name}
         rows = [
             names | asdict(row) | {"ttft_undisturbed_ms": still.ttft_ms, "token_undisturbed_ms": still.token_ms}
             for row, still in zip(self.rows, self.undisturbed, strict=True)
@@ -247,18 +233,18 @@ def tokens(
     how = setup or set_up()
     if measure:
         how = settled(how)
-    filled = lengthy(prompt, DimensionKind.SEQUENCE, prompt_dimension, "--prompt-dim")
-    extended = lengthy(step, DimensionKind.PAST, past_dimension, "--past-dim")
+    filled = length_dimension(prompt, DimensionKind.SEQUENCE, prompt_dimension, "--prompt-dim")
+    extended = length_dimension(step, DimensionKind.PAST, past_dimension, "--past-dim")
     at_prompt = sorted(set(lengths)) or lengths_between(min(prompts), max(prompts))
     at_step = sorted(set(lengths)) or _of_steps(prompts, new)
-    sources = {"prompt": filled.at(at_prompt), "step": extended.at(at_step)}
+    sources = {"prompt": at_lengths(prompt, filled, at_prompt), "step": at_lengths(step, extended, at_step)}
     until = math.inf if budget_s is None else begun + budget_s
     plan = MeasuringPlan(store, how, visits, budget_s, until, progress)
     reports = _measured(sources, plan, suite) if measure else ()
     found = iter(_estimates([*sources["prompt"], *sources["step"]], store, how, measure=measure))
     parts = [
-        _part(model, {length: next(found) for length in where})
-        for model, where in ((filled, at_prompt), (extended, at_step))
+        _part(model, dimension, {length: next(found) for length in where})
+        for model, dimension, where in ((prompt, filled, at_prompt), (step, extended, at_step))
     ]
     answers, still = (
         tuple(generation(*curves, prompt=length, new=new) for length in prompts)
@@ -301,7 +287,7 @@ def _estimates(models: Sequence[ModelSource], store: Store, how: Setup, *, measu
     return estimates_in(store, models, how, cut_of(how))
 
 
-def _part(model: Lengthy, estimates: dict[int, Estimate]) -> Part:
+def _part(source: ModelSource, dimension: str, estimates: dict[int, Estimate]) -> Part:
     known = (
         Point(length, entry.latency.ms, entry.latency.ci95_ms)
         for length, entry in estimates.items()
@@ -312,7 +298,7 @@ def _part(model: Lengthy, estimates: dict[int, Estimate]) -> Part:
         for length, entry in estimates.items()
         if entry.latency.ms is not None and entry.latency.undisturbed_ms is not None
     )
-    return Part(model, estimates, Curve.through(known), Curve.through(quiet))
+    return Part(source, dimension, estimates, Curve.through(known), Curve.through(quiet))
 
 
 # What is answered.
@@ -353,7 +339,7 @@ def token_plots(found: Tokens) -> Plots:
             found.step.curve, title="each further token", label="tokens in the cache", unit="tokens", items=lambda _: 1
         ),
     ]
-    title = f"{found.prompt.model.source.name} and {found.step.model.source.name}"
+    title = f"{found.prompt.source.name} and {found.step.source.name}"
     if known is not None:
         title += f", {known.model.cutting.graph} graph, {conditions_of(known)}"
     return sweep_plots(drawn, name="tokens", title=title)
@@ -365,7 +351,7 @@ def _summary(found: Tokens) -> Iterator[str]:
         points = part.curve.points
         if points:
             text = ", ".join(f"{point.length}: {milliseconds(point.ms)}" for point in points)
-            yield f"{name}, from bricks of {part.model.source.name} at {part.model.dimension} (ms)  {text}"
+            yield f"{name}, from bricks of {part.source.name} at {part.dimension} (ms)  {text}"
             yield f"  {_trust(part.curve)}"
         yield from _missing(part)
     yield from _beyond(found)
@@ -384,7 +370,7 @@ def _beyond(found: Tokens) -> Iterator[str]:
         beyond = [length for length in needed if not low <= length <= high]
         if beyond:
             yield (
-                f"{part.model.source.name}: {part.model.dimension}={min(beyond)} to {max(beyond)} is outside {low} to "
+                f"{part.source.name}: {part.dimension}={min(beyond)} to {max(beyond)} is outside {low} to "
                 f"{high}, and is not extrapolated: give --at lengths that hold it"
             )
 

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dlbricks import estimate, estimate_between
-from dlbricks.analyzer.tokens import Lengthy
+from dlbricks.analyzer.tokens import at_lengths
 from dlbricks.constructor import Estimate
 from dlbricks.constructor.sweep import BATCH, sizes_of
 from dlbricks.db import Store, Subject
@@ -77,7 +77,7 @@ class Sweep(NamedTuple):
         """Return the model at each size."""
         if self.dimension == BATCH:
             return find_models([self.model], batches=self.sizes)
-        return Lengthy(find_models([self.model])[0], self.dimension).at(self.sizes)
+        return at_lengths(find_models([self.model])[0], self.dimension, self.sizes)
 
 
 def main() -> None:

@@ -158,7 +158,7 @@ def generate(*, plot: Path | None, **options: Any) -> None:
 @custom_ops_option
 @shared.stack_options
 @flag("--algorithms", "Also measure each brick with each algorithm that the runtime offers.")
-@option("--algorithm named", "Also measure each brick with this algorithm; repeatable.", multiple=True, metavar="NAME")
+@option("--algorithm named", "Also measure each brick with this algorithm; repeatable.", multiple=True)
 @flag("--kernels", "Also record the kernels, in a separate pass after timing.")
 @flag("--dry-run", "Only forecast the measurements and their duration.")
 @shared.target_option(None, "Half of the interval of each model to reach; --visits is then the most. Needs --annotate.")
@@ -168,10 +168,7 @@ def generate(*, plot: Path | None, **options: Any) -> None:
 )
 @shared.since_option
 @shared.node_options
-@shared.database_option
-@shared.quiet_option
-@shared.wait_option
-@shared.format_options
+@shared.measuring_options
 def run(
     *,
     suite: Path,
@@ -227,10 +224,7 @@ def _store(database: str, *, dry_run: bool) -> AbstractContextManager[Store]:
 @shared.node_options
 @flag("--data", "Also measure the effect of the model's own values.")
 @flag("--kernels", "Also record the kernels, in a separate pass after timing.")
-@shared.database_option
-@shared.quiet_option
-@shared.wait_option
-@shared.format_options
+@shared.measuring_options
 def measure(*, threads: tuple[int, ...], budget_s: float | None, database: str, **options: Any) -> None:
     """Measure whole models: the ground truth.
 

@@ -22,8 +22,7 @@ def fleet() -> None:
 @fleet.command("plan")
 @click.argument("campaign", type=PLACE, metavar="CAMPAIGN.toml")
 @flag("--dry-run", "Only show the queue; change nothing.")
-@shared.database_option
-@shared.format_options
+@shared.stored_options
 def fleet_plan(*, campaign: Path, dry_run: bool, database: str) -> None:
     """Queue the measurements of a campaign that are missing. A repeated call adds nothing.
 
@@ -43,7 +42,6 @@ def fleet_plan(*, campaign: Path, dry_run: bool, database: str) -> None:
     "--node",
     "Name of this machine in the campaign's file.",
     envvar="DLBRICKS_NODE",
-    metavar="NAME",
     show_default="$DLBRICKS_NODE",
 )
 @option(
@@ -62,8 +60,7 @@ def fleet_plan(*, campaign: Path, dry_run: bool, database: str) -> None:
 @option("--poll poll_s", "Time between two looks at an empty queue.", seconds, default="10s")
 @flag("--take-over", "Take the name over from a machine that is gone.")
 @shared.quiet_option
-@shared.database_option
-@shared.format_options
+@shared.stored_options
 def fleet_work(*, node: str | None, state: Path | None, once: bool, drain: bool, database: str, **how: Any) -> None:
     """Measure the queued jobs of this machine until SIGTERM.
 
@@ -89,9 +86,8 @@ def _state() -> Path:
 
 
 @fleet.command("status")
-@option("--campaign", "Only this campaign.", metavar="NAME")
-@shared.database_option
-@shared.format_options
+@option("--campaign", "Only this campaign.")
+@shared.stored_options
 def fleet_status(*, campaign: str | None, database: str) -> None:
     """Show the progress of campaigns, the nodes, the failures, and the expected end.
 

@@ -76,8 +76,7 @@ def brick() -> None:
 @brick.command("list")
 @shared.suite_option
 @shared.all_option
-@shared.database_option
-@shared.format_options
+@shared.stored_options
 def brick_list(*, suite: Path | None, database: str) -> None:
     """Bricks of a suite, or all that were measured.
 
@@ -93,8 +92,7 @@ def brick_list(*, suite: Path | None, database: str) -> None:
 @brick.command("show")
 @click.argument("key")
 @shared.suite_option
-@shared.database_option
-@shared.format_options
+@shared.stored_options
 def brick_show(*, key: str, suite: Path | None, database: str) -> None:
     """One brick: its layers, its work, and every measurement of it. KEY may be its beginning.
 
@@ -168,12 +166,11 @@ def backends_install(*, name: str, again: bool, python: str | None) -> None:
 @backends.command("check")
 @click.argument("name")
 @shared.suite_argument
-@option("--against", "Reference runtime.", metavar="NAME", default="onnxruntime")
+@option("--against", "Reference runtime.", default="onnxruntime")
 @shared.device_options
 @option(
     "--dtype",
     "Precision of the tested runtime; the reference uses the network's own.",
-    metavar="NAME",
     default="float32",
 )
 @shared.quiet_option
@@ -196,7 +193,7 @@ def backends_check(*, name: str, suite: Path, **options: Any) -> None:
 @backends.command("plans")
 @shared.suite_argument
 @option("--gpu", "GPU of the plans; it need not be here.", metavar="NAME|FILE", default="h200")
-@option("--dtype dtypes", "Precision in memory; repeatable; else float32.", metavar="NAME", multiple=True)
+@option("--dtype dtypes", "Precision in memory; repeatable; else float32.", multiple=True)
 @option("--layout layouts", "Layout of images; repeatable; else both.", click.Choice(["nchw", "nhwc"]), multiple=True)
 @shared.quiet_option
 @shared.format_options
@@ -227,15 +224,12 @@ def backends_plans(*, suite: Path, gpu: str, dtypes: tuple[str, ...], layouts: t
 )
 @option("-g --granularity", "With --calibrate: else 1.", POSITIVE)
 @option("--graph", "With --calibrate: else source.", click.Choice(["source", "fused", "runtime"]))
-@option("--backend", "With either: only this runtime; else all.", metavar="NAME")
+@option("--backend", "With either: only this runtime; else all.")
 @option("--threads", "With either: threads; for ceilings else 1.", NATURAL)
-@option("--dtype", "With either: precision; for ceilings else float32; 'any' for all.", metavar="NAME")
+@option("--dtype", "With either: precision; for ceilings else float32; 'any' for all.")
 @option("--device", "With either: device; for ceilings else cpu.", click.Choice(["cpu", "cuda"]))
 @shared.setting_option
-@shared.database_option
-@shared.quiet_option
-@shared.wait_option
-@shared.format_options
+@shared.measuring_options
 def system(*, ceilings: bool, calibrate: bool, database: str, **options: Any) -> None:
     """Show this machine and its quietness, measure its ceilings, or calibrate its estimates.
 

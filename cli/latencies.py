@@ -107,8 +107,7 @@ def each_estimated(threads: Sequence[int], estimate: Callable[[int | None], Esti
 @flag("--layers", "Also show each brick's rate, roofline bound and headroom.")
 @shared.all_option
 @shared.plot_option
-@shared.database_option
-@shared.format_options
+@shared.stored_options
 def estimate(
     *,
     threads: tuple[int, ...] | None,
@@ -152,8 +151,7 @@ def estimate(
 @flag("--whole", "Kernels of the whole model ('measure --kernels'); else of its bricks.")
 @shared.kernel_options
 @shared.all_option
-@shared.database_option
-@shared.format_options
+@shared.stored_options
 def kernels(*, database: str, **options: Any) -> None:
     """Show the executed kernels of models: share of time, matrix units, other devices.
 
@@ -193,8 +191,7 @@ def kernels(*, database: str, **options: Any) -> None:
     multiple=True,
 )
 @shared.plot_option
-@shared.database_option
-@shared.format_options
+@shared.stored_options
 def compare(
     *,
     by: str | None,
@@ -324,8 +321,7 @@ def history(
 @click.command()
 @model_arguments
 @shared.comparison_options
-@shared.database_option
-@shared.format_options
+@shared.stored_options
 def advise(*, database: str, **options: Any) -> None:
     """Show the fastest stored framework and options on this system, and the deciding layers.
 

@@ -27,13 +27,18 @@ if TYPE_CHECKING:
 def seconds(text: str) -> float:
     """Return the seconds of a time: a number, or one with the unit s, m or h."""
     units = {"s": 1.0, "m": 60.0, "h": 3600.0}
-    number, unit = (text[:-1], text[-1]) if text[-1:] in units else (text, "s")
+    unit = text[-1:] if text[-1:] in units else ""
+    return _number(text, unit, "time", "90, 90s, 5m or 1h") * units.get(unit, 1.0)
+
+
+def _number(text: str, unit: str, what: str, examples: str) -> float:
+    """Return the positive number before a unit; other text gives an error."""
     try:
-        value = float(number) * units[unit]
+        value = float(text.removesuffix(unit))
     except ValueError as error:
-        raise click.BadParameter(f"{text!r} is not a time; write 90, 90s, 5m or 1h") from error
+        raise click.BadParameter(f"{text!r} is not a {what}; write {examples}") from error
     if not 0 < value < float("inf"):
-        raise click.BadParameter(f"{text!r} is not a positive time")
+        raise click.BadParameter(f"{text!r} is not a positive {what}")
     return value
 
 
@@ -124,14 +129,9 @@ def setting(text: str) -> tuple[str, str]:
 
 def share(text: str) -> float:
     """Return a positive share: ``3%`` or ``0.03``."""
-    number, unit = (text[:-1], 100.0) if text.endswith("%") else (text, 1.0)
-    try:
-        value = float(number) / unit
-    except ValueError as error:
-        raise click.BadParameter(f"{text!r} is not a share; write 3% or 0.03") from error
-    if not 0 < value < float("inf"):
-        raise click.BadParameter(f"{text!r} is not a positive share")
-    if value > 1 and unit == 1:
+    unit = "%" if text.endswith("%") else ""
+    value = _number(text, unit, "share", "3% or 0.03") / (100.0 if unit else 1.0)
+    if value > 1 and not unit:
         raise click.BadParameter(f"{text!r} is a share above 1; write {value:g}% or {100 * value:g}%")
     return value
 
@@ -197,8 +197,8 @@ def stacked(*decorators: Callable[[Any], Any]) -> Callable[[Command], Command]:
 POSITIVE, NATURAL = click.IntRange(min=1), click.IntRange(min=0)
 
 _METAVARS: Mapping[Any, str] = {
-    POSITIVE: "N", NATURAL: "N", NEW_FILE: "FILE", seconds: "TIME", moment: "TIME", share: "SHARE", saving: "LIMIT",
-    batches: "N[,N...]", threads: "N[,N...]", lengths: "N[,N...]|N..M", dimension: "NAME=N[,N...]",
+    None: "NAME", POSITIVE: "N", NATURAL: "N", NEW_FILE: "FILE", seconds: "TIME", moment: "TIME", share: "SHARE",
+    saving: "LIMIT", batches: "N[,N...]", threads: "N[,N...]", lengths: "N[,N...]|N..M", dimension: "NAME=N[,N...]",
     setting: "NAME=VALUE",
 }  # fmt: skip
 """What help calls a value, by its type."""

@@ -244,10 +244,9 @@ node_options = stacked(
     option(
         "--node",
         "Name of this machine, stored with the run; distinguishes equal machines in one database.",
-        metavar="NAME",
         show_default="$DLBRICKS_NODE, else none",
     ),
-    option("--campaign", "Name of the campaign, stored with the run.", default="", metavar="NAME", show_default=False),
+    option("--campaign", "Name of the campaign, stored with the run.", default="", show_default=False),
 )
 
 quiet_option = stacked(flag("-q --quiet", "No progress on stderr."), kept("quiet"))
@@ -268,6 +267,12 @@ wait_option = option(
     callback=_patient,
 )
 """Of every command that measures."""
+
+stored_options = stacked(database_option, format_options)
+"""Of every command that reads or writes a database."""
+
+measuring_options = stacked(database_option, quiet_option, wait_option, format_options)
+"""Of every command that measures into a database."""
 
 all_option = stacked(flag("--all every", "Every row of the table, not only the 15 with the most time."), kept("every"))
 

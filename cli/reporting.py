@@ -49,10 +49,7 @@ if TYPE_CHECKING:
 @flag("--no-prove", "Do not try remedies.")
 @shared.interpolate_option
 @option("--write", "Folder for improved models with a proven saving.", NEW_FOLDER, metavar="DIR")
-@shared.database_option
-@shared.quiet_option
-@shared.wait_option
-@shared.format_options
+@shared.measuring_options
 def report(
     *,
     out: Path,
@@ -132,10 +129,7 @@ def open_store(database: str, *, stored: bool) -> AbstractContextManager[Store]:
 @shared.target_option("10%", "Half of the interval to reach.")
 @shared.report_options
 @shared.setting_option
-@shared.database_option
-@shared.quiet_option
-@shared.wait_option
-@shared.format_options
+@shared.measuring_options
 def predict(*, target: float, budget_s: float | None, stored: bool, database: str, **options: Any) -> None:
     """Predict the latency of models in seconds: stored bricks, predictions, and a few measurements.
 
@@ -173,8 +167,8 @@ def predict(*, target: float, budget_s: float | None, stored: bool, database: st
 @option(
     "--at lengths", "Lengths to measure; else the shortest and longest needed one, and powers of two between.", lengths
 )
-@option("--prompt-dim prompt_dimension", "Dimension of PROMPT that counts its tokens; else found.", metavar="NAME")
-@option("--past-dim past_dimension", "Dimension of STEP that counts the cache; else found.", metavar="NAME")
+@option("--prompt-dim prompt_dimension", "Dimension of PROMPT that counts its tokens; else found.")
+@option("--past-dim past_dimension", "Dimension of STEP that counts the cache; else found.")
 @option(
     "--dim dims",
     "Value of another dimension, such as an encoder's length; repeatable.",
@@ -187,10 +181,7 @@ def predict(*, target: float, budget_s: float | None, stored: bool, database: st
 @shared.setting_option
 @option("--suite", "Folder to keep the bricks in; else a temporary one.", NEW_FOLDER, metavar="SUITE")
 @option("--plot", "Also draw latency and throughput against length.", NEW_FOLDER, metavar="FILE|DIR")
-@shared.database_option
-@shared.quiet_option
-@shared.wait_option
-@shared.format_options
+@shared.measuring_options
 def tokens(
     *,
     models: tuple[str, ...],
@@ -242,10 +233,7 @@ def tokens(
 @option("--processes", "Workers of a proof.", POSITIVE, default=4)
 @option("--fail-on", "End with exit code 4 if a finding saves more (proven, else predicted): 'saving>10%'.", saving)
 @shared.all_option
-@shared.database_option
-@shared.quiet_option
-@shared.wait_option
-@shared.format_options
+@shared.measuring_options
 def analyze(*, fail_on: float | None, database: str, **options: Any) -> None:
     """Find missed optimisations of models, with savings, remedies and proofs.
 

@@ -19,8 +19,7 @@ def db() -> None:
 
 
 @db.command("info")
-@shared.database_option
-@shared.format_options
+@shared.stored_options
 def db_info(*, database: str) -> None:
     """Show the contents of a database.
 
@@ -39,12 +38,11 @@ def db_info(*, database: str) -> None:
 @click.argument("file", type=NEW_FILE)
 @option("--to kind", "Format; else by the file's ending.", click.Choice(['csv', 'parquet', 'sqlite']))  # fmt: skip
 @flag("--measurements-only", "Nothing that names a model, a host or a path.")
-@option("--node", "Only measurements of this node.", metavar="NAME")
+@option("--node", "Only measurements of this node.")
 @shared.suite_option
 @option("--with models", "Name this model and its bricks; repeatable.", multiple=True, metavar="MODEL")
 @binding_options
-@shared.database_option
-@shared.format_options
+@shared.stored_options
 def db_export(*, file: Path, kind: str | None, suite: Path | None, database: str, **options: Any) -> None:
     """Export measurements to a new file: a table (.csv, .parquet) or a database (.db).
 
@@ -64,9 +62,8 @@ def db_export(*, file: Path, kind: str | None, suite: Path | None, database: str
 
 @db.command("merge")
 @click.argument("other", metavar="FILE|URL")
-@option("--node", "Only measurements of this node.", metavar="NAME")
-@shared.database_option
-@shared.format_options
+@option("--node", "Only measurements of this node.")
+@shared.stored_options
 def db_merge(*, other: str, node: str | None, database: str) -> None:
     """Merge another database into this one. A repeated call adds nothing.
 
@@ -83,8 +80,7 @@ def db_merge(*, other: str, node: str | None, database: str) -> None:
 
 
 @db.command("upgrade")
-@shared.database_option
-@shared.format_options
+@shared.stored_options
 def db_upgrade(*, database: str) -> None:
     """Bring a database of an older dlbricks up to date.
 
@@ -105,8 +101,7 @@ def db_upgrade(*, database: str) -> None:
 @option("--run", "The run (an id or its beginning); else the newest finished one.", metavar="ID")
 @flag("--hashes", "Ask pip for missing hashes of wheels.")
 @shared.measured_options
-@shared.database_option
-@shared.format_options
+@shared.stored_options
 def manifest(*, suite: Path, out: Path, database: str, **options: Any) -> None:
     """Write a manifest of a measured suite, for others to reproduce.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import dlbricks
 import pytest
 from dlbricks.analyzer.markdown import _ANSWERS
 from dlbricks.errors import UsageError
+from dlbricks.tabular import fields, record_of
 
 DISABLED = {"optimization": "disabled"}
 
@@ -113,3 +115,34 @@ def test_what_every_function_returns_has_the_same_habits(name: str) -> None:
 def test_what_is_no_report_is_refused(thing: Any) -> None:
     with pytest.raises(UsageError, match="is not a result of dlbricks"):
         dlbricks.to_markdown(thing)
+
+
+@dataclass
+class Inner:
+    """A value with a record, as results hold them."""
+
+    ms: float
+
+    def record(self) -> dict[str, float]:
+        return {"inner_ms": self.ms}
+
+
+@dataclass
+class Outer:
+    """A result with nested values."""
+
+    name: str
+    first: Inner | None
+    rest: tuple[Inner, ...] = ()
+
+
+def test_a_field_reaches_into_a_result_and_nested_results_become_records() -> None:
+    names = fields("name ms=first.ms first rest")
+
+    assert record_of(Outer("a", Inner(1.5), (Inner(2.0), Inner(3.0))), names) == {
+        "name": "a",
+        "ms": 1.5,
+        "first": {"inner_ms": 1.5},
+        "rest": [{"inner_ms": 2.0}, {"inner_ms": 3.0}],
+    }
+    assert record_of(Outer("b", None), names) == {"name": "b", "ms": None, "first": None, "rest": ()}

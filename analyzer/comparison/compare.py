@@ -18,29 +18,31 @@ from ...tabular import Records, Row, Tabular, fields, nested_rows, record_of
 from ..estimation.query import QueryFields, asked, executes_as_written
 from .difference import MINIMUM_EFFECT, Relation, check_minimum_effect
 from .results import (
+    UNKNOWN,
     Judged,
     ModelBrick,
     Results,
     SideLatency,
     SidePair,
-    brick_of,
+    bricks_of,
     decomposed,
     open_results,
-    unique_bricks,
-    verdicts_of,
+    with_verdicts,
 )
 from .sides import By, Side, find_side, place_record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class LayerComparison(Judged):
     """One brick of a model on both sides; its verdict considers all bricks of the model.
 
     Attributes:
+        pair: The brick on both sides.
         brick: The brick.
         mixed: True if only one side is eager and the brick ends in a view: the reader of the result then pays for it.
     """
 
+    pair: SidePair
     brick: ModelBrick
     mixed: bool
 
@@ -71,8 +73,8 @@ class LayerComparison(Judged):
 
     def record(self) -> Row:
         """As a JSON object."""
-        own = record_of(self, fields("base_ms other_ms ratio ratio_ci95 verdict reason gain_ms apart=pair.apart"))
-        return {**self.brick.record(), **own, "form": asdict(self.brick.form)}
+        own = record_of(self, fields("base_ms other_ms ratio ratio_ci95 verdict reason gain_ms"))
+        return {**self.brick.record(), **own, "form": asdict(self.brick.form), "apart": self.pair.apart}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +96,13 @@ class Absent:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ModelComparison(Judged):
     """One model on two sides; unknown values are None.
 
     Attributes:
         name: The model.
+        pair: The model on both sides.
         base: Name of the base.
         other: Name of the other side; None without one.
         layers: Bricks with measurements on both sides, the largest gain first.
@@ -108,6 +111,7 @@ class ModelComparison(Judged):
     """
 
     name: str
+    pair: SidePair = UNKNOWN
     base: str | None = None
     other: str | None = None
     layers: tuple[LayerComparison, ...] = ()
@@ -127,17 +131,12 @@ class ModelComparison(Judged):
         """As a JSON object, with the latencies that the ratio is of."""
         base, other, compared = self.pair.base, self.pair.other, self.pair.compared
         return {
-            "name": self.name,
-            "base": self.base,
-            "other": self.other,
-            "basis": self.pair.basis,
+            **record_of(self, fields("name base other basis=pair.basis")),
             **_cells(base_measured=base.measured, other_measured=other.measured),
             **_cells(base_estimate=base.estimate, other_estimate=other.estimate),
             **_cells(base_undisturbed=base.undisturbed, other_undisturbed=other.undisturbed),
             **self.judgement(),
-            "apart": self.pair.apart,
-            "gain_ms": self.gain_ms,
-            "layers": [layer.record() for layer in self.layers],
+            **record_of(self, fields("apart=pair.apart gain_ms layers")),
             "missing": [asdict(absent) for absent in self.missing],
             "error": self.error,
             **_cells(base=compared[0], other=compared[1]),
@@ -192,9 +191,7 @@ def _described(side: Side) -> Row:
     return {
         "name": side.name,
         **place_record(side.choice),
-        "run": None if side.run is None else side.run.id,
-        "started": None if side.run is None else side.run.started,
-        "variant": side.variant,
+        **record_of(side, fields("run=run.id started=run.started variant")),
     }
 
 
@@ -261,22 +258,21 @@ def _rows(results: Results, sides: Sequence[Side], minimum_effect: float, runs: 
     alone = "nothing is stored" if base is None else f"nothing to compare with: only {base} is stored"
     known = [model for model in results.models if isinstance(model, Decomposition)]
     pairs = [results.pair(model, sides[0], other) for model in known for other in others]
-    found = iter(zip(pairs, verdicts_of(pairs, minimum_effect), strict=True))
+    found = iter(with_verdicts(pairs, minimum_effect))
     rows: list[ModelComparison] = []
     for model in results.models:
         if not isinstance(model, Decomposition):
-            rows.append(ModelComparison(name=model.source.name, error=model.reason, reason=model.reason))
+            rows.append(ModelComparison(model.source.name, SidePair(reason=model.reason), error=model.reason))
             continue
         if not others:
             version = earlier_version(runs, model.source.name, model.own.key)
             advice = f"{version}; compare both files: dlbricks compare OLD NEW" if version else alone
-            rows.append(ModelComparison(name=model.source.name, base=base, reason=advice))
+            rows.append(ModelComparison(model.source.name, SidePair(reason=advice), base))
         for other in others:
-            pair, (verdict, reason) = next(found)
+            pair = next(found)
+            pair = replace(pair, verdict=pair.verdict if pair.difference is not None else None)
             layers, missing = layers_of(results, model, sides[0], other, minimum_effect)
-            decided = verdict if pair.difference is not None else None
-            row = ModelComparison(pair, decided, reason, name=model.source.name, base=base, other=other.name)
-            rows.append(replace(row, layers=layers, missing=missing))
+            rows.append(ModelComparison(model.source.name, pair, base, other.name, layers, missing))
     return rows
 
 
@@ -295,14 +291,13 @@ def layers_of(
     bricks: list[ModelBrick] = []
     pairs: list[SidePair] = []
     missing: list[Absent] = []
-    for key, (part, count) in unique_bricks(model).items():
+    for key, brick in bricks_of(model).items():
         lacking = {side.name: reason for side in (base, other) if (reason := results.lacks(model, side, key))}
         if lacking:
-            operators = tuple(model.graph.layers[index].op_type for index in part.layers)
             reason = "; ".join(dict.fromkeys(lacking.values()))
-            missing.append(Absent(key, operators, count, tuple(lacking), reason))
+            missing.append(Absent(key, brick.operators, brick.occurrences, tuple(lacking), reason))
         else:
-            bricks.append(brick_of(model, part, count))
+            bricks.append(brick)
             pairs.append(results.brick_pair(model, base, other, key))
     missing += [
         Absent(None, (layer.op_type,), 1, (base.name, other.name), f"cannot be a brick: {layer.reason}")
@@ -310,7 +305,7 @@ def layers_of(
     ]
     mixed = executes_as_written(base.choice.stack) is not executes_as_written(other.choice.stack)
     layers = [
-        LayerComparison(pair, verdict, reason, brick=brick, mixed=mixed and ends_in_view(brick.operators))
-        for brick, pair, (verdict, reason) in zip(bricks, pairs, verdicts_of(pairs, minimum_effect), strict=True)
+        LayerComparison(pair, brick, mixed=mixed and ends_in_view(brick.operators))
+        for brick, pair in zip(bricks, with_verdicts(pairs, minimum_effect), strict=True)
     ]
     return tuple(sorted(layers, key=lambda layer: -layer.gain_ms)), tuple(missing)

@@ -6,11 +6,10 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from ...bricks.decomposition import Decomposition, Failed
 from ...bricks.inference.shapes import ShapeOracle
-from ...bricks.layer import Layer, LayerSequence, LayerState
+from ...bricks.layer import Layer, LayerState
 from ...constructor.choice import COLD, Choice, Query
 from ...constructor.construction import construct
 from ...constructor.coverage import form_of
@@ -23,11 +22,11 @@ from ...db import Failure, Measurement, Store, Subject, Verdict
 from ...generator.decomposition.cut import Cut
 from ...generator.decomposition.decompose import decompose, readable
 from ...models import ModelSource
-from ...tabular import Row
+from ...tabular import Row, fields, record_of
 from ..estimation.query import stored_under
 from ..estimation.reading import evidence_under
 from .difference import Difference, Relation, difference, discoveries, relation
-from .sides import By, Compared, Side, Timeline, find_sides, visited_in_turn
+from .sides import By, Compared, Side, Timeline, find_sides, latency_ns, visited_in_turn
 
 _NS_PER_MS = 1e6
 _MANY = 1e9
@@ -62,18 +61,16 @@ class ModelBrick:
         return {"key": self.key, "operators": self.operators, "names": self.names, "occurrences": self.occurrences}
 
 
-def unique_bricks(model: Decomposition) -> dict[str, tuple[LayerSequence, int]]:
-    """Return the first sequence of each brick of a model and the number of its occurrences, by key."""
+def bricks_of(model: Decomposition) -> dict[str, ModelBrick]:
+    """Return the bricks of a model by key, in the order of their first sequences."""
     counts = Counter(part.key for part in model.sequences)
     first = {part.key: part for part in reversed(model.sequences)}
-    return {key: (first[key], count) for key, count in counts.items()}
-
-
-def brick_of(model: Decomposition, part: LayerSequence, occurrences: int) -> ModelBrick:
-    """Return a brick of a model by its first sequence."""
-    layers = [model.graph.layers[index] for index in part.layers]
-    operators, names = tuple(layer.op_type for layer in layers), tuple(layer.name for layer in layers)
-    return ModelBrick(part.key, operators, names, occurrences, form_of(model, part))
+    found = {}
+    for key, count in counts.items():
+        layers = [model.graph.layers[index] for index in first[key].layers]
+        operators, names = tuple(layer.op_type for layer in layers), tuple(layer.name for layer in layers)
+        found[key] = ModelBrick(key, operators, names, count, form_of(model, first[key]))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +126,11 @@ class SidePair:
         basis: Source of the compared latencies: ``measured`` (ground truth), ``estimate``, ``bricks`` (their sum), or
             ``measured and estimate`` if the sides have no common source. None without a difference.
         difference: The difference; None if it is unknown.
-        reason: Why it is unknown, or not reliable.
+        reason: Why it is unknown or not reliable, or why the verdict is UNCLEAR.
         apart: True for different runs: the interval includes changes of the machine.
         guessed: True if these changes are not calibrated for the stacks, and taken from others.
         noisy: True if a measurement scatters by more than 10 %.
+        verdict: The other side in relation to the base (``with_verdicts``); None if nothing is known.
     """
 
     base: Figure = Figure()
@@ -143,6 +141,7 @@ class SidePair:
     apart: bool = False
     guessed: bool = False
     noisy: bool = False
+    verdict: Relation | None = None
 
     @property
     def compared(self) -> tuple[SideLatency | None, SideLatency | None]:
@@ -152,19 +151,16 @@ class SidePair:
         return self.base.estimate or self.base.measured, self.other.estimate or self.other.measured
 
 
-@dataclass(frozen=True, slots=True)
+UNKNOWN = SidePair()
+"""A pair of which nothing is known."""
+
+
 class Judged:
-    """A pair with its verdict.
+    """A model or brick on both sides as ``pair``, with its verdict."""
 
-    Attributes:
-        pair: The model or brick on both sides.
-        verdict: The other side in relation to the base; None if nothing is known.
-        reason: Why there is no verdict, or why it is UNCLEAR.
-    """
+    __slots__ = ()
 
-    pair: SidePair = SidePair()
-    verdict: Relation | None = None
-    reason: str | None = None
+    pair: SidePair
 
     @property
     def ratio(self) -> float | None:
@@ -176,14 +172,19 @@ class Judged:
         """Interval of ``ratio``."""
         return None if self.pair.difference is None else self.pair.difference.ci95
 
+    @property
+    def verdict(self) -> Relation | None:
+        """The other side in relation to the base; None if nothing is known."""
+        return self.pair.verdict
+
+    @property
+    def reason(self) -> str | None:
+        """Why there is no verdict, or why it is UNCLEAR."""
+        return self.pair.reason
+
     def judgement(self) -> Row:
         """Return the keys of a JSON object that say how both sides differ."""
-        return {
-            "ratio": self.ratio,
-            "ratio_ci95": self.ratio_ci95,
-            "verdict": self.verdict,
-            "reason": self.reason,
-        }
+        return record_of(self, fields("ratio ratio_ci95 verdict reason"))
 
 
 def figure_of(measurement: Measurement, *, undisturbed: bool = False) -> Figure:
@@ -211,36 +212,39 @@ def measured_pair(
     Args:
         base: Measurement on the base.
         other: Measurement on the other side.
-        compared: The compared latencies.
+        compared: How they are compared.
         error: Standard error of the difference of their logarithms, and its degrees of freedom.
         calibrated: True if the scatter between runs is calibrated for both stacks.
     """
-    ours, theirs = (figure_of(side, undisturbed=compared.undisturbed) for side in (base, other))
+    apart, undisturbed = compared
+    ours, theirs = (figure_of(side, undisturbed=undisturbed) for side in (base, other))
+    base_ns, other_ns = (latency_ns(side, undisturbed=undisturbed) for side in (base, other))
     return SidePair(
         ours,
         theirs,
         "measured",
-        difference(compared.base_ns, compared.other_ns, error, apart=compared.apart),
-        apart=compared.apart > 0,
-        guessed=compared.apart > 0 and not calibrated,
+        difference(base_ns, other_ns, error, apart=apart),
+        apart=apart > 0,
+        guessed=apart > 0 and not calibrated,
         noisy=Verdict.UNSTABLE in {base.summary.verdict, other.summary.verdict},
     )
 
 
-def verdicts_of(pairs: Sequence[SidePair], minimum_effect: float) -> list[tuple[Relation, str | None]]:
-    """Return the verdict of each of several pairs that were looked at together, and why it is UNCLEAR."""
+def with_verdicts(pairs: Sequence[SidePair], minimum_effect: float) -> list[SidePair]:
+    """Return several pairs that were looked at together, each with its verdict and why it is UNCLEAR."""
     fair = [pair.difference for pair in pairs if pair.difference is not None and pair.reason is None]
     found = iter(discoveries([seen.p for seen in fair]))
-    verdicts: list[tuple[Relation, str | None]] = []
+    judged: list[SidePair] = []
     for pair in pairs:
         if pair.difference is None or pair.reason is not None:
-            verdicts.append((Relation.UNCLEAR, pair.reason))
+            judged.append(replace(pair, verdict=Relation.UNCLEAR))
             continue
         discovered = next(found)
         verdict = relation(pair.difference, minimum_effect=minimum_effect, discovered=discovered)
         unclear = verdict is Relation.UNCLEAR
-        verdicts.append((verdict, _why_unclear(pair, discovered, minimum_effect, len(fair)) if unclear else None))
-    return verdicts
+        why = _why_unclear(pair, discovered, minimum_effect, len(fair)) if unclear else None
+        judged.append(replace(pair, verdict=verdict, reason=why))
+    return judged
 
 
 def _why_unclear(pair: SidePair, discovered: bool, minimum_effect: float, looked_at: int) -> str:  # noqa: FBT001
@@ -534,5 +538,5 @@ def open_results(
     known = [model for model in models if isinstance(model, Decomposition)]
     bricks = {part.key for model in known for part in model.sequences}
     truths = {model.own.key for model in known}
-    sides = find_sides(store, query, bricks=bricks, models=truths, by=by, merged=merged)
-    return Results(store, models, sides, partial(evidence_under, store=store, query=query, cut=cut), by)
+    sides = find_sides(store, query, bricks, truths, by, merged=merged)
+    return Results(store, models, sides, lambda choice, some: evidence_under(choice, some, store, query, cut), by)

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 from ...bricks.graph.boundary import BOUNDARY
 from ...constructor.choice import COLD, MODEL, Choice, Query
@@ -16,6 +17,7 @@ from ...db import Measurement, Store, Subject
 from ...db.samples.statistics import Baseline, alike, low_probes
 from ...db.values import DATA, PARTS, Block, Run, Stack
 from ...errors import AmbiguousQuery, UsageError
+from ...tabular import Row
 from ..estimation.query import matching, require_one, stored_under
 from .difference import welch
 
@@ -28,21 +30,21 @@ from .difference import welch
 # disturbed is in doubt too.
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """Two compared measurements.
+class Compared(NamedTuple):
+    """How two measurements are compared.
 
     Attributes:
-        base_ns: Latency of the first.
-        other_ns: Latency of the second.
         apart: Relative standard deviation of changes of the machine between both.
         undisturbed: True for latencies on a quiet machine, false for means.
     """
 
-    base_ns: float
-    other_ns: float
     apart: float
-    undisturbed: bool = False
+    undisturbed: bool
+
+
+def latency_ns(measurement: Measurement, *, undisturbed: bool) -> float:
+    """Return the latency of a measurement on a quiet machine, or its mean."""
+    return measurement.undisturbed_ns or 0.0 if undisturbed else measurement.latency_ns
 
 
 class Timeline:
@@ -63,9 +65,9 @@ class Timeline:
     def between(
         self, base: Measurement, other: Measurement, blocks: tuple[Sequence[Block], Sequence[Block]], *, in_turn: bool
     ) -> Compared:
-        """Two measurements of one kind, with the raw samples of each."""
+        """How two measurements of one kind are compared, by the raw samples of each."""
         if in_turn:
-            return Compared(base.latency_ns, other.latency_ns, 0.0)
+            return Compared(0.0, undisturbed=False)
         same = bool(base.quiet and other.quiet) or alike(*(low_probes(side) for side in blocks))
         return compare_across_runs(base, other, self._stacks, same=same)
 
@@ -93,7 +95,7 @@ class Timeline:
 
 
 def compare_across_runs(base: Measurement, other: Measurement, stacks: Mapping[str, Stack], *, same: bool) -> Compared:
-    """Return two measurements that did not alternate, from one database or two.
+    """Return how two measurements are compared that did not alternate, from one database or two.
 
     Args:
         base: The first.
@@ -102,8 +104,8 @@ def compare_across_runs(base: Measurement, other: Measurement, stacks: Mapping[s
         same: True if probes show the same machine at its best moments.
     """
     if base.undisturbed_ns and other.undisturbed_ns and (same or (base.quiet and other.quiet)):
-        return Compared(base.undisturbed_ns, other.undisturbed_ns, _of_runs(base, other, stacks), undisturbed=True)
-    return Compared(base.latency_ns, other.latency_ns, _apart(base, other, stacks))
+        return Compared(_of_runs(base, other, stacks), undisturbed=True)
+    return Compared(_apart(base, other, stacks), undisturbed=False)
 
 
 def visited_in_turn(base: Measurement, other: Measurement, ours: Sequence[Block], theirs: Sequence[Block]) -> bool:
@@ -178,7 +180,7 @@ class Side:
         return self.choice.conditions.cache == COLD
 
 
-def place_record(place: Choice, *keys: str) -> dict[str, object]:
+def place_record(place: Choice, *keys: str) -> Row:
     """Return the keys of a combination in JSON: all of them, or some."""
     stack = place.stack
     row = {
@@ -194,7 +196,7 @@ def place_record(place: Choice, *keys: str) -> dict[str, object]:
 
 
 def find_sides(
-    store: Store, query: Query, *, bricks: Collection[str], models: Collection[str], by: By, merged: bool = False
+    store: Store, query: Query, bricks: Collection[str], models: Collection[str], by: By, *, merged: bool = False
 ) -> list[Side]:
     """Return the sides with results of some models, in the order of their first measurement.
 

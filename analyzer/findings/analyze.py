@@ -24,7 +24,7 @@ from ...generator.decomposition.cut import Cut
 from ...generator.decomposition.decompose import Model, decompose, source_of
 from ...generator.machine.system import probe_system
 from ...generator.progress import Progress, ProgressCallback, Stage
-from ...tabular import Records, Row, Tabular
+from ...tabular import Records, Row, Tabular, fields, record_of
 from ..estimation.query import ChosenStack, QueryFields, asked, chosen_stack, executes_as_written
 from ..estimation.reading import read_evidence, request_of
 from ..shell import shell_command, with_command
@@ -128,7 +128,7 @@ class ModelFindings:
         tried = (found.proof.before_ms for found in self.findings if found.proof is not None)
         return joint_of(self.findings, self.latency_ms or next(tried, None))
 
-    def cells(self, found: Finding) -> dict[str, object]:
+    def cells(self, found: Finding) -> Row:
         """One of its findings as a flat row."""
         proof, record = found.proof, found.record()
         return {
@@ -142,18 +142,11 @@ class ModelFindings:
         """As a JSON object."""
         place = self.estimate.place if self.error is None else Query()
         return {
-            "name": self.name,
-            "latency_ms": self.latency_ms,
-            "latency_ci95_ms": self.latency_ci95_ms,
-            "basis": self.basis,
+            **record_of(self, fields("name latency_ms latency_ci95_ms basis")),
             **asdict(place),
-            "findings": [found.record() for found in self.findings],
-            "tried": [found.record() for found in self.tried],
-            "unasked": self.unasked,
-            "cold_start": None if self.cold_start is None else self.cold_start.record(),
+            **record_of(self, fields("findings tried unasked cold_start")),
             "commands": [shell_command(task) for task in self.remedies],
-            "error": self.error,
-            "joint": None if self.joint is None else self.joint.record(),
+            **record_of(self, fields("error joint")),
         }
 
 
@@ -179,7 +172,7 @@ class AnalyzeReport(Tabular):
         of_model = ("latency_ms", "basis", "system", "stack", "threads", "dtype")
         records = [row.record() for row in self.rows]
         flat = [
-            {name: record[name] for name in of_model} | row.cells(found) | {"evidence": found.evidence}
+            {**{name: record[name] for name in of_model}, **row.cells(found), "evidence": found.evidence}
             for row, record in zip(self.rows, records, strict=True)
             for found in (*row.findings, *row.tried)
         ]

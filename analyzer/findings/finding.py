@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
 
+from ...tabular import Row
 from .subject import AnalysedModel, Node, Spent
 
 
@@ -101,7 +101,7 @@ class Finding:
         latency_ms = self.saving_ms / self.share if self.share else self.proof.before_ms
         return self.proven_share * latency_ms
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> Row:
         """As a JSON object."""
         return asdict(self) | {"proven_ms": self.proven_ms, "proven_share": self.proven_share}
 
@@ -202,7 +202,7 @@ class Joint:
     share: float
     findings: tuple[int, ...]
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> Row:
         """As a JSON object."""
         return asdict(self)
 

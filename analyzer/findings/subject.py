@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
 
 from ...bricks.graph.graph import Layouts, ModelGraph
 from ...bricks.layer import UNMOVED, Cost, Layer
@@ -16,6 +15,7 @@ from ...constructor.result import Estimate, SequenceLatency
 from ...db import Measurement, Store
 from ...errors import UsageError
 from ...models import ModelSource
+from ...tabular import Row
 
 _HALF = 0.5
 _THIRD = 1 / 3
@@ -261,7 +261,7 @@ class ColdStart:
         """How many runs of the steady state take as long as loading and the first run."""
         return (self.load_ms + self.first_run_ms) / self.latency_ms
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> Row:
         """As a JSON object."""
         return asdict(self) | {"runs": self.runs}
 

@@ -22,7 +22,7 @@ from ...constructor.choice import COLD, MODEL, Query
 from ...db import Measurement, Run, Stack, Store, Subject
 from ...db.queries import Filter
 from ...db.values import Runtime
-from ...tabular import Row
+from ...tabular import Row, fields, record_of
 from ..comparison.difference import Difference, difference, two_sided
 from ..estimation.query import matching
 
@@ -74,13 +74,9 @@ class Track:
     def record(self) -> Row:
         """Return the keys of the place in JSON."""
         return {
-            "system": self.system,
-            "backend": self.runtime.backend,
-            "device": self.runtime.device,
+            **record_of(self, fields("system backend=runtime.backend device=runtime.device")),
             "options": dict(self.runtime.options),
-            "threads": self.threads,
-            "cache": self.cache,
-            "dtype": self.dtype,
+            **record_of(self, fields("threads cache dtype")),
         }
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ...bricks.decomposition import Decomposition, Failed
+from ...bricks.decomposition import Failed
 from ...bricks.graph.control import write_out
 from ...errors import DlbricksError, MachineBusy, UsageError
 from ...generator.backends.environments import locked_environment
@@ -26,7 +26,7 @@ from ...generator.worker.messages import Place
 from ...models import ModelSource
 from ..comparison.difference import Relation, paired
 from ..comparison.gate import alternate, judged
-from ..comparison.results import brick_of, unique_bricks
+from ..comparison.results import ModelBrick, bricks_of
 from .changes import Track
 from .history import BrickChange, Cause, Change, Confirmation, History, ModelHistory, Standing
 
@@ -157,12 +157,13 @@ def _bricks(source: ModelSource, folder: Path, places: tuple[Place, Place], plan
     paths = {key: made.brick_path(key) for key in made.keys}
     visits, processes, progress = plan.visits, plan.processes, plan.progress
     taken = take_turns(paths, places, visits=visits, processes=processes, progress=progress, label=source.name)
-    changes = [change for key, turns in taken.items() if (change := _change(model, key, turns)) is not None]
+    bricks = bricks_of(model)
+    changes = [change for key, turns in taken.items() if (change := _change(bricks[key], turns)) is not None]
     return tuple(sorted(changes, key=lambda change: -abs(change.contribution_ms)))
 
 
-def _change(model: Decomposition, key: str, turns: Turns) -> BrickChange | None:
+def _change(brick: ModelBrick, turns: Turns) -> BrickChange | None:
     if min(float(times.min()) for side in turns for times in side) <= 0:
         return None  # it takes no time that could be measured
-    levels, brick = paired(*turns), brick_of(model, *unique_bricks(model)[key])
+    levels = paired(*turns)
     return BrickChange(brick, levels.before_ms, levels.after_ms, levels.difference.ratio, levels.difference.ci95)

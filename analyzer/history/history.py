@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from statistics import fmean
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 from ...bricks.decomposition import Decomposition, Failed
 from ...bricks.inference.shapes import ShapeOracle
@@ -27,7 +28,7 @@ from ...generator.decomposition.cut import Cut
 from ...models import ModelSource
 from ...tabular import Records, Row, Tabular, fields, nested_rows, record_of
 from ..comparison.difference import Difference, Levels, Relation, check_minimum_effect
-from ..comparison.results import ModelBrick, brick_of, decomposed, unique_bricks
+from ..comparison.results import ModelBrick, bricks_of, decomposed
 from ..estimation.query import QueryFields, asked
 from .changes import (
     FEWEST,
@@ -184,9 +185,18 @@ class Confirmation:
         return record_of(self, fields(f"standing {_LEVELS} old new bricks reason"))
 
 
-VersionChange = tuple[str, str | None, str | None]
-"""A package of the runtime, ``dlbricks`` or the ``kernel``, with its versions in the previous run and in this one; None
-if it was missing."""
+class VersionChange(NamedTuple):
+    """A package with another version than in the previous run; None if it was missing.
+
+    Attributes:
+        package: A package of the runtime, ``dlbricks``, or the ``kernel``.
+        before: Version in the previous run.
+        after: Version in this run.
+    """
+
+    package: str
+    before: str | None
+    after: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,10 +245,9 @@ class Change:
     def record(self) -> Row:
         """As a JSON object."""
         own = f"run=first.run started=first.started found verdict {_LEVELS} runs_before runs_after cause reason"
-        names = ("package", "before", "after")
         return {
             **record_of(self, fields(own)),
-            "versions": [dict(zip(names, version, strict=True)) for version in self.versions],
+            "versions": [version._asdict() for version in self.versions],
             "machine": [asdict(evidence) for evidence in self.machine],
             **record_of(self, fields("bricks bricks_missing confirmation")),
         }
@@ -364,18 +373,6 @@ class _Known:
     since: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Series:
-    """Common data of the changes of one row."""
-
-    model: Decomposition
-    points: Sequence[RunPoint]
-    witnesses: Sequence[Witness]
-    bricks: _BrickRuns
-    order: Mapping[str, int]
-    """Number of every run of the database, the oldest first."""
-
-
 def history(
     models: Sequence[ModelSource],
     *,
@@ -445,8 +442,9 @@ def _row(known: _Known, model: Decomposition, track: Track, measurements: Sequen
         *_references(known, track, [point.run for point in points]),
     )
     bricks = _brick_runs(known, track, model) if found else {}
-    series = _Series(model, points, witnesses, bricks, {run: number for number, run in enumerate(known.runs)})
-    changes = [_change(series, shift) for shift in found]
+    order = {run: number for number, run in enumerate(known.runs)}  # the oldest first
+    blamed = partial(_blamed, model, bricks, order)
+    changes = [_change(points, witnesses, shift, blamed) for shift in found]
     few = f"{len(points)} of the {FEWEST} runs that it takes to find a change" if len(points) < FEWEST else ""
     version = earlier_version(known.runs.values(), model.source.name, model.own.key) if few else ""
     return ModelHistory(
@@ -474,17 +472,22 @@ def _scatter(latencies: Sequence[float], cuts: Sequence[int]) -> float | None:
     return math.sqrt(rest / degrees) if degrees else None
 
 
-def _change(series: _Series, shift: Shift) -> Change:
-    points = series.points
+def _change(
+    points: Sequence[RunPoint],
+    witnesses: Sequence[Witness],
+    shift: Shift,
+    blamed: Callable[[Sequence[RunPoint], Sequence[RunPoint]], tuple[tuple[BrickChange, ...], int]],
+) -> Change:
     # Of the runs that may be the first at the new level, that with which a version changed.
     at = min(shift.places, key=lambda place: (not _versions(points, place), abs(place - shift.at)))
     before, after = points[shift.begin : at], points[at : shift.end]
     seen = level_difference([point.latency_ms for point in before], [point.latency_ms for point in after])
     assert seen is not None  # noqa: S101  # there are several runs on either side
-    machine = tuple(_evidence(witness, seen, shift.begin, at, shift.end) for witness in series.witnesses)
+    machine = tuple(_evidence(witness, seen, shift.begin, at, shift.end) for witness in witnesses)
     versions = _versions(points, at)
     cause, reason = _cause(versions, machine)
-    bricks, missing = _blamed(series, before, after, slower=seen.ratio > 1)
+    bricks, missing = blamed(before, after)
+    ordered = sorted(bricks, key=lambda change: change.contribution_ms, reverse=seen.ratio > 1)
     return Change(
         points[at],
         points[max(shift.found, at)].run,
@@ -495,7 +498,7 @@ def _change(series: _Series, shift: Shift) -> Change:
         reason,
         versions,
         machine,
-        bricks,
+        tuple(ordered),
         missing,
     )
 
@@ -508,7 +511,7 @@ def _versions(points: Sequence[RunPoint], at: int) -> tuple[VersionChange, ...]:
     """Return the version changes between a run and the previous one."""
     old, new = points[at - 1].versions, points[at].versions
     names = dict.fromkeys([*old, *new])
-    return tuple((name, old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name))
+    return tuple(VersionChange(name, old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name))
 
 
 def _cause(versions: Sequence[VersionChange], machine: Sequence[MachineEvidence]) -> tuple[Cause, str]:
@@ -545,39 +548,43 @@ def _brick_runs(known: _Known, track: Track, model: Decomposition) -> _BrickRuns
 
 
 def _blamed(
-    series: _Series, before: Sequence[RunPoint], after: Sequence[RunPoint], *, slower: bool
+    model: Decomposition,
+    measured: _BrickRuns,
+    order: Mapping[str, int],
+    before: Sequence[RunPoint],
+    after: Sequence[RunPoint],
 ) -> tuple[tuple[BrickChange, ...], int]:
-    """Return the bricks that runs before and after a change measured, those first that moved the model most.
+    """Return the bricks that runs before and after a change measured.
 
     Bricks may have been measured by other runs than the model, at the same time.
 
     Args:
-        series: The series.
-        before: Its runs before the change.
+        model: The model.
+        measured: The measurements of its bricks.
+        order: Number of every run of the database.
+        before: Runs of the model before the change.
         after: Its runs after it.
-        slower: Which way the model moved.
 
     Returns:
         The bricks, and the number of unique ones that are not known on both sides.
     """
-    first, middle, last = (series.order[point.run] for point in (before[0], after[0], after[-1]))
+    first, middle, last = (order[point.run] for point in (before[0], after[0], after[-1]))
     sides = range(first, middle), range(middle, last + 1)
     changes = []
-    bricks = unique_bricks(series.model)
-    for key, (part, count) in bricks.items():
-        runs = series.bricks.get(key, {})
+    bricks = bricks_of(model)
+    for key, brick in bricks.items():
+        runs = measured.get(key, {})
         basis = basis_of(runs.values())
-        numbers = sorted(runs, key=series.order.__getitem__)
-        old, new = ([value_ns(runs[run], basis) for run in numbers if series.order[run] in side] for side in sides)
+        numbers = sorted(runs, key=order.__getitem__)
+        old, new = ([value_ns(runs[run], basis) for run in numbers if order[run] in side] for side in sides)
         if not old or not new:
             continue
         old_ms, new_ms = fmean(old) / _NS_PER_MS, fmean(new) / _NS_PER_MS
         seen = level_difference(old, new) if min(*old, *new) > 0 else None  # a logarithm of anything else has no sense
         ratio = new_ms / old_ms if old_ms and new_ms else None
         interval = None if seen is None else seen.ci95
-        changes.append(BrickChange(brick_of(series.model, part, count), old_ms, new_ms, ratio, interval))
-    sign = -1 if slower else 1
-    return tuple(sorted(changes, key=lambda change: sign * change.contribution_ms)), len(bricks) - len(changes)
+        changes.append(BrickChange(brick, old_ms, new_ms, ratio, interval))
+    return tuple(changes), len(bricks) - len(changes)
 
 
 # Whether the machine moved.

@@ -573,21 +573,12 @@ def software_part(stack: Stack, recorded: Mapping[str, Any] | None) -> Software:
     found = recorded or {}
     packages = dict(found.get("packages", {}))
     lock, lacking = lock_of(packages, python=found.get("python"))
-    return {
-        "backend": stack.backend,
-        "device": stack.device,
-        "versions": dict(stack.versions),
-        "options": dict(stack.options),
-        "python": found.get("python"),
-        "implementation": found.get("implementation"),
-        "compiler": found.get("compiler"),
-        "libc": found.get("libc"),
-        "image": found.get("image"),
-        "dlbricks": found.get("dlbricks"),
-        "packages": packages,
-        "without_hash": list(lacking),
-        "lock": lock,
-    }
+    return Software(
+        backend=stack.backend, device=stack.device, versions=dict(stack.versions), options=dict(stack.options),
+        python=found.get("python"), implementation=found.get("implementation"), compiler=found.get("compiler"),
+        libc=found.get("libc"), image=found.get("image"), dlbricks=found.get("dlbricks"),
+        packages=packages, without_hash=list(lacking), lock=lock,
+    )  # fmt: skip
 
 
 def data_part(settings: Mapping[str, Any], software: Software) -> Data:

@@ -29,9 +29,9 @@ from ...generator.measurement.run import run
 from ...generator.measurement.settings import MeasurementSettings
 from ...generator.measurement.start import stack_of
 from ...generator.progress import ProgressCallback
-from ...tabular import Records, Row, Tabular, flattened
+from ...tabular import Records, Row, Tabular, fields, flattened, record_of
 from ..comparison.difference import Relation, check_minimum_effect, welch
-from ..comparison.results import Judged, SidePair, figure_of, measured_pair, pair_without_time, verdicts_of
+from ..comparison.results import Judged, SidePair, figure_of, measured_pair, pair_without_time, with_verdicts
 from ..comparison.sides import compare_across_runs
 from .manifest import Manifest, Recorded, data_part, hardware_part, manifest, read_manifest, software_part
 
@@ -126,16 +126,18 @@ def differences(base: Manifest, here: Manifest) -> tuple[FieldDifference, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ReproducedBrick(Judged):
     """A brick in the manifest (the base) and here; without a verdict if it was not measured here.
 
     Attributes:
+        pair: The brick in the manifest and here.
         key: Key of the brick.
         operators: Its operators.
         cache: Its cache state.
     """
 
+    pair: SidePair
     key: str
     operators: tuple[str, ...]
     cache: str
@@ -144,9 +146,7 @@ class ReproducedBrick(Judged):
         """Return a JSON object; latencies are undisturbed ones if both sides know them, else means."""
         stated, here = self.pair.compared
         return {
-            "key": self.key,
-            "operators": self.operators,
-            "cache": self.cache,
+            **record_of(self, fields("key operators cache")),
             "manifest_ms": None if stated is None else stated.ms,
             "here_ms": None if here is None else here.ms,
             **self.judgement(),
@@ -198,8 +198,7 @@ class Reproduction(Tabular):
         """Return one row per brick of the manifest; the totals contain every difference."""
         shares = {str(verdict): self.verdicts.get(verdict, 0) for verdict in Relation}
         totals = {
-            "environment": self.environment,
-            "minimum_effect": self.minimum_effect,
+            **record_of(self, fields("environment minimum_effect")),
             "verdicts": None if self.environment is None else shares,
             "ratio": self.ratio,
             "machine": dict(self.machine),
@@ -321,11 +320,12 @@ def _compare_bricks(
     same = alike(_low_probes(base), _low_probes(again))
     pairs = [_pair(recorded, found.get(_place(recorded)), stacks, same=same) for recorded in base.bricks]
     rows = []
-    for recorded, pair, (verdict, reason) in zip(base.bricks, pairs, verdicts_of(pairs, minimum_effect), strict=True):
+    for recorded, judged in zip(base.bricks, with_verdicts(pairs, minimum_effect), strict=True):
         key, cache = _place(recorded)
-        row = ReproducedBrick(pair, verdict, reason, key=key, operators=suite.brick(key).operators, cache=cache)
-        known = (key, cache) in found
-        rows.append(row if known else replace(row, verdict=None, reason=failed.get(key, "not measured")))
+        pair = judged
+        if (key, cache) not in found:
+            pair = replace(judged, verdict=None, reason=failed.get(key, "not measured"))
+        rows.append(ReproducedBrick(pair, key, suite.brick(key).operators, cache))
     return tuple(rows)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...constructor.result import SIGNS
 from ..shell import shell_command, shell_steps, with_command
@@ -66,8 +66,12 @@ class CauseRow:
         return self.ms if self.counted else None
 
 
-CauseBar = tuple[CauseRow, float, float]
-"""A row of a waterfall, with begin and end of its bar in ms."""
+class CauseBar(NamedTuple):
+    """A row of a waterfall with begin and end of its bar in ms; both are equal if the row is unknown or not counted."""
+
+    cause: CauseRow
+    begin: float
+    end: float
 
 
 def placed(causes: Iterable[CauseRow]) -> Iterator[CauseBar]:
@@ -77,7 +81,7 @@ def placed(causes: Iterable[CauseRow]) -> Iterator[CauseBar]:
         begin = 0.0 if cause.total else at
         end = begin + (cause.step or 0.0)
         at = at if cause.step is None else end
-        yield cause, begin, end
+        yield CauseBar(cause, begin, end)
 
 
 def rows_of(entry: Estimate) -> Iterator[CauseRow]:

@@ -17,11 +17,9 @@ from ..estimation.estimates import Estimates
 from ..history.history import History, ModelHistory
 from .causes import rows_of
 from .page.payload import similarity_matrix
-from .plots.accuracy import estimate_beside_measured
+from .plots.comparisons import Rival, forest, over_time
+from .plots.estimates import estimate_beside_measured, latency_by_layer, waterfall
 from .plots.figure import save
-from .plots.forest import Rival, forest
-from .plots.history import over_time
-from .plots.layers import latency_by_layer, waterfall
 from .roofs import chart, has_roof
 from .sweeping import Sweep, similarity_grid, sweeps, sweeps_of, unique_share
 from .units import counted
@@ -192,45 +190,29 @@ def sweep_plots(found: Sequence[Sweep], *, name: str, title: str) -> Plots:
 
 def _rivals(rows: Sequence[ModelComparison], comparison: Comparison) -> Figure:
     several = len({row.name for row in rows}) > 1
-    rivals = [
-        Rival(
-            f"{row.name}: {row.other}" if several and row.other else row.other or row.name,
-            row.ratio,
-            row.ratio_ci95,
-            row.verdict,
-            row.gain_ms,
-            apart=row.pair.apart,
-        )
-        for row in rows
-    ]
+    labels = [f"{row.name}: {row.other}" if several and row.other else row.other or row.name for row in rows]
+    rivals = [Rival(label, row, row.gain_ms) for label, row in zip(labels, rows, strict=True)]
     base = next((row.base for row in rows if row.base), "")
-    title = f"{'Models' if several else rows[0].name} against {base}"
-    return forest(
-        rivals, minimum_effect=comparison.minimum_effect, base=base, title=title, gain="gain by faster bricks"
-    )
+    title, gain = f"{'Models' if several else rows[0].name} against {base}", "gain by faster bricks"
+    return forest(rivals, minimum_effect=comparison.minimum_effect, base=base, title=title, gain=gain)
 
 
 def _brick_rivals(row: ModelComparison, comparison: Comparison) -> Figure:
     layers = sorted(row.layers, key=lambda layer: -abs(layer.gain_ms))[:_MOST_BRICKS]
     layers.sort(key=lambda layer: -layer.gain_ms)
-    rivals = [Rival(f"the model ({row.pair.basis})", row.ratio, row.ratio_ci95, row.verdict, apart=row.pair.apart)]
-    rivals += [
-        Rival(
-            f"{layer.brick.occurrences} x {'+'.join(layer.brick.operators)}  {layer.brick.names[0]}",
-            layer.ratio,
-            layer.ratio_ci95,
-            layer.verdict,
-            layer.gain_ms,
-            apart=layer.pair.apart,
-            doubtful=str(layer.verdict) == "UNCLEAR",
-        )
-        for layer in layers
-    ]
+    bricks = [layer.brick for layer in layers]
+    names = [f"{brick.occurrences} x {'+'.join(brick.operators)}  {brick.names[0]}" for brick in bricks]
+    rivals = [Rival(f"the model ({row.pair.basis})", row, None)]
+    rivals += [Rival(name, layer, layer.gain_ms) for name, layer in zip(names, layers, strict=True)]
     rest = f", {len(layers)} of {len(row.layers)} bricks" if len(layers) < len(row.layers) else ""
-    title = f"{row.name}: {row.other} against {row.base}{rest}"
-    base = row.base or ""
-    gain = "gain if the base were as fast"
-    return forest(rivals, minimum_effect=comparison.minimum_effect, base=base, title=title, gain=gain)
+    return forest(
+        rivals,
+        minimum_effect=comparison.minimum_effect,
+        base=row.base or "",
+        title=f"{row.name}: {row.other} against {row.base}{rest}",
+        gain="gain if the base were as fast",
+        hatched=True,
+    )
 
 
 def _beside(estimates: Sequence[Estimate]) -> Figure:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ...tabular import Field
+from ...tabular import Field, fields, record_of
 from ..estimation.estimates import forms_of, rate_record
 from ..shell import why_unbounded
 from .plots.figure import BLUE, GREEN, GREY, ORANGE, RED, new_figure, plain_axes, shorten
@@ -87,13 +87,7 @@ def _row(row: CeilingRow) -> dict[str, Any]:
     rate = row.flops_s or row.bytes_s
     return {
         "ceiling": None if rate is None else _ceiling(row),
-        "backend": row.backend,
-        "stack": row.stack,
-        "dtype": row.dtype,
-        "network": row.network,
-        "working_set": row.working_set,
-        "level": row.level,
-        "latency_ms": row.latency_ms,
+        **record_of(row, fields("backend stack dtype network working_set level latency_ms")),
         **rate_record("gflops_s", row.flops_s),
         **rate_record("gbytes_s", row.bytes_s),
         "usual": None if rate is None else _interval(rate),

@@ -75,7 +75,6 @@ class Answer(Records):
     def of(
         cls,
         records: Records,
-        *,
         columns: Sequence[Field] = (),
         summary: Sequence[str] = (),
         table: Sequence[Row] | None = None,
@@ -311,7 +310,7 @@ _INPUTS = 2
 """Different shapes that a cell gives, likewise."""
 
 
-def form_cells(op_types: Sequence[str], names: Sequence[str], form: Form | None) -> dict[str, object]:
+def form_cells(op_types: Sequence[str], names: Sequence[str], form: Form | None) -> Row:
     """Return the cells of a brick.
 
     Args:

@@ -11,6 +11,7 @@ from typing import Any
 from ...db import KernelView
 from ...errors import UsageError
 from ...generator.network.export import annotate_model
+from ...tabular import fields, record_of
 from .page.payload import at_once
 from .section import LayerRow, Section, layer_rows
 from .tables import printable
@@ -48,6 +49,13 @@ def write_trace(sections: Sequence[Section], path: Path) -> int:
     return len(events)
 
 
+_OF_MODEL = fields(
+    "measured_ms=estimate.truth.ms estimate_ms=estimate.latency.ms system=estimate.place.system "
+    "stack=estimate.place.stack model=model.own.key"
+)
+"""What a viewer shows of a model as it is."""
+
+
 def trace_events(section: Section, process: int) -> Iterator[Event]:
     """Yield the events of one model; nothing until every layer is measured.
 
@@ -61,13 +69,9 @@ def trace_events(section: Section, process: int) -> Iterator[Event]:
         return
     yield _named("process_name", process, 0, section.name)
     yield _named("thread_name", process, _ROW, "constructed, one layer after the other")
-    entry = section.estimate
     yield _event(
         (process, _ROW), section.name, "model", (0.0, math.fsum(lengths)),
-        {
-            "measured_ms": entry.truth.ms, "estimate_ms": entry.latency.ms, "system": entry.place.system,
-            "stack": entry.place.stack, "model": None if section.model is None else section.model.own.key,
-        },
+        record_of(section, _OF_MODEL),
     )  # fmt: skip
     bounds = [math.fsum(lengths[:count]) for count in range(len(lengths) + 1)]
     for row, begin, end in zip(rows, bounds, bounds[1:], strict=False):
@@ -92,6 +96,12 @@ def trace_events(section: Section, process: int) -> Iterator[Event]:
                 begin = end
 
 
+_OF_LAYER = fields(
+    "on_critical_path=sequence.on_path ci95_ms=sequence.ci95_ms brick=sequence.key measurement=measurement.id"
+)
+"""What a viewer shows of a layer as it is."""
+
+
 def _layer(track: Track, row: LayerRow, begin: float, end: float) -> Event:
     return _event(
         track,
@@ -99,14 +109,9 @@ def _layer(track: Track, row: LayerRow, begin: float, end: float) -> Event:
         "layer",
         (begin, end),
         {
-            "operator": row.operator,
-            "reads": row.reads,
-            "writes": row.writes,
+            **record_of(row, fields("operator reads writes")),
             "executed": row.executed or None,
-            "on_critical_path": row.sequence.on_path,
-            "ci95_ms": row.sequence.ci95_ms,
-            "brick": row.sequence.key,
-            "measurement": None if row.measurement is None else row.measurement.id,
+            **record_of(row, _OF_LAYER),
         },
     )
 

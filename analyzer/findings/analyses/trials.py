@@ -16,7 +16,7 @@ from ....errors import DlbricksError
 from ....generator.backends.base import TF32
 from ....generator.decomposition.decomposer import WorkerOracle
 from ....models import ModelSource
-from ...comparison.sides import Timeline, visited_in_turn
+from ...comparison.sides import Timeline, latency_ns, visited_in_turn
 from ...estimation.query import stored_under
 from ..finding import LATENCY, Analysis, Finding, Remedy, saving_of
 from ..subject import AnalysedModel as Model
@@ -45,9 +45,10 @@ class Beside:
         """
         ours, theirs = (self._blocks.get(measurement.id, ()) for measurement in (base, other))
         in_turn = visited_in_turn(base, other, ours, theirs)
-        stand = self._timeline.between(base, other, (ours, theirs), in_turn=in_turn)
+        apart, undisturbed = self._timeline.between(base, other, (ours, theirs), in_turn=in_turn)
+        base_ns, other_ns = (latency_ns(side, undisturbed=undisturbed) for side in (base, other))
         own = math.hypot(*(measurement.half_ns / measurement.latency_ns for measurement in (base, other)))
-        return stand.other_ns / stand.base_ns, math.hypot(own, NORMAL * stand.apart), in_turn
+        return other_ns / base_ns, math.hypot(own, NORMAL * apart), in_turn
 
 
 def _saving(model: Model, idea: Finding, left: float, half: float) -> Finding:

@@ -16,7 +16,7 @@ from ....db.place import DatabasePlace
 from ....db.queries import Filter
 from ....db.values import PARTS, Identity
 from ....errors import MissingBrick, UsageError
-from ....tabular import Field
+from ....tabular import Field, Row, fields, record_of
 from ...kernels import KernelShare, shares_of, use_shares
 from ...shell import shell_command
 from ..tables import MOST, Answer, form_cells, kernel_of, shapes_of, unlisted
@@ -41,7 +41,7 @@ def bricks_answer(suite: Path | None, database: str, *, most: int | None = MOST)
         with Store.open(database, create=False, read_only=True) as store:
             keys = sorted({found.key for found in store.measurements(subject=Subject.BRICK)})
             latencies = _latencies(store, keys)
-        rows = [{"key": key} | _latency(latencies.get(key)) for key in keys]
+        rows: list[Row] = [{"key": key, **_latency(latencies.get(key))} for key in keys]
         columns = [
             Field("key", "brick", "key"),
             Field("latency_ms", "fastest ms ±95%", "ms", interval="ci95_ms"),
@@ -53,7 +53,7 @@ def bricks_answer(suite: Path | None, database: str, *, most: int | None = MOST)
     if _exists(database):
         with Store.open(database, create=False, read_only=True) as store:
             found = _latencies(store, opened.keys)
-    rows = [_described(opened.brick(key)) | _latency(found.get(key)) for key in opened.keys]
+    rows = [{**_described(opened.brick(key)), **_latency(found.get(key))} for key in opened.keys]
     return Answer(
         rows,
         columns=[
@@ -71,7 +71,7 @@ def bricks_answer(suite: Path | None, database: str, *, most: int | None = MOST)
     )
 
 
-def _slowest(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+def _slowest(rows: Sequence[Row]) -> list[Row]:
     """Return the rows, the slowest first and unmeasured bricks last."""
     return sorted(rows, key=lambda row: -value if isinstance(value := row["latency_ms"], float) else 0.0)
 
@@ -88,7 +88,7 @@ def brick_answer(beginning: str, suite: Path | None, database: str) -> Answer:
     """
     opened = None if suite is None else Suite.open(suite)
     key = "" if opened is None else find_key(beginning, opened.keys, f"suite {suite}")
-    rows: list[dict[str, object]] = []
+    rows: list[Row] = []
     views: dict[Identity, KernelView] = {}
     stacks: dict[str, Stack] = {}
     if opened is None or _exists(database):
@@ -136,13 +136,11 @@ def _known_keys(store: Store) -> set[str]:
     return measured | {entry.key for entry in store.failures(wanted)}
 
 
-def _row(entry: Measurement | Failure, stacks: Mapping[str, Stack]) -> dict[str, object]:
+def _row(entry: Measurement | Failure, stacks: Mapping[str, Stack]) -> Row:
     stack, measured = stacks[entry.stack], entry if isinstance(entry, Measurement) else None
     return {
-        "system": entry.system,
-        "stack": entry.stack,
-        "backend": stack.backend,
-        "device": stack.device,
+        **record_of(entry, fields("system stack")),
+        **record_of(stack, fields("backend device")),
         **asdict(entry.conditions),
         "variant": entry.variant,
         **_latency(measured),
@@ -168,15 +166,11 @@ def find_key(beginning: str, keys: Iterable[str], where: str) -> str:
     return matches[0]
 
 
-def _described(brick: Brick) -> dict[str, object]:
+def _described(brick: Brick) -> Row:
     return {
-        "key": brick.key,
-        "operators": list(brick.operators),
-        "layers": brick.layers,
+        **record_of(brick, fields("key operators layers")),
         **asdict(signature_of(brick)),
-        "weight_bytes": brick.weight_bytes,
-        "input_bytes": brick.input_bytes,
-        "output_bytes": brick.output_bytes,
+        **record_of(brick, fields("weight_bytes input_bytes output_bytes")),
         "cost": None if brick.cost is None else asdict(brick.cost) | {"flops": brick.cost.flops},
     }
 
@@ -191,7 +185,7 @@ def _latencies(store: Store, keys: Iterable[str]) -> dict[str, Measurement]:
     return fastest
 
 
-def _latency(found: Measurement | None) -> dict[str, object]:
+def _latency(found: Measurement | None) -> Row:
     return {"latency_ms": found and found.latency_ms, "ci95_ms": found and found.ci95_ms}
 
 
@@ -266,15 +260,15 @@ def _remarks(row: ModelKernels, most: int | None) -> list[str]:
             for share in row.elsewhere[:_LISTED]
         ]
     if row.missing:
-        what = "the model" if row.whole else counted(sum(count for _, _, count in row.missing), "sequence")
+        what = "the model" if row.whole else counted(sum(missing.copies for missing in row.missing), "sequence")
         lines.append(
             f"{row.name}: the kernels of {what} are not known"
             + (f": {shell_command(row.remedy)}" if row.remedy else "")
         )
         if not row.whole:
             kinds = Counter[str]()
-            for _, names, count in row.missing:
-                kinds["+".join(names)] += count
+            for missing in row.missing:
+                kinds["+".join(missing.op_types)] += missing.copies
             lines += [f"  {count:>4} x {operators}" for operators, count in kinds.most_common(_MISSING)]
             if len(kinds) > _MISSING:
                 more = sum(count for _, count in kinds.most_common()[_MISSING:])
@@ -302,15 +296,10 @@ def view_records(views: Mapping[Identity, KernelView], stacks: Mapping[str, Stac
         kernels, _ = shares_of([(view, 1)], stack.device)
         records.append(
             {
-                "system": identity.system,
-                "stack": identity.stack,
-                "backend": stack.backend,
-                "device": stack.device,
-                "threads": identity.conditions.threads,
-                "dtype": identity.conditions.dtype,
-                "variant": identity.variant,
-                "source": view.source,
-                "executions": view.executions,
+                **record_of(identity, fields("system stack")),
+                **record_of(stack, fields("backend device")),
+                **record_of(identity, fields("threads=conditions.threads dtype=conditions.dtype variant")),
+                **record_of(view, fields("source executions")),
                 "wall_ms": view.wall_ns / _NS_PER_MS,
                 "matrix_shares": use_shares(kernels),
                 "kernels": [kernel.record() for kernel in kernels],

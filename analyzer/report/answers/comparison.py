@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ....tabular import Field, columns_of
+from ....tabular import Field, columns_of, fields, record_of
 from ...comparison.gate import FIELDS
 from ...history.changes import MEAN, UNDISTURBED
 from ...shell import shell_command
@@ -335,12 +335,9 @@ def _table_of(bricks: Sequence[BrickChange], total: float, most: int | None, how
         return [together]
     rows = [
         {
-            "contribution_ms": change.contribution_ms,
+            **record_of(change, fields("contribution_ms before_ms after_ms")),
             "share": change.contribution_ms / total,
-            "occurrences": change.brick.occurrences,
-            "before_ms": change.before_ms,
-            "after_ms": change.after_ms,
-            **form_cells(change.brick.operators, change.brick.names, change.brick.form),
+            **_brick(change.brick),
         }
         for change in shown
     ]
@@ -362,9 +359,7 @@ def _by_run(row: ModelHistory, report: History, most: int | None) -> list[str]:
     rows = [
         {
             "started": _moment(point.started),
-            "latency_ms": point.latency_ms,
-            "ci95_ms": point.ci95_ms,
-            "quiet": point.quiet,
+            **record_of(point, fields("latency_ms ci95_ms quiet")),
             "versions": " ".join(
                 f"{name} {version}"
                 for name, version in point.versions.items()

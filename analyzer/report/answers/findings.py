@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ....tabular import Field
+from ....tabular import Field, Row, fields, record_of
 from ...shell import shell_command
 from ..tables import MOST, Answer
 from ..units import counted, inferences, milliseconds, percent
@@ -59,12 +59,9 @@ def improve_answer(found: Improvement) -> Answer:
     )
 
 
-def _cells(change: ProvenChange) -> dict[str, object]:
-    row: dict[str, object] = {"kind": change.kind, "places": change.places, "note": change.note}
-    if change.proof is not None:
-        row |= {"before_ms": change.proof.before_ms, "after_ms": change.proof.after_ms}
-        row |= {"saving": change.proof.saving, "saving_ci95": change.proof.ci95}
-    return row
+def _cells(change: ProvenChange) -> Row:
+    seen = "before_ms=proof.before_ms after_ms=proof.after_ms saving=proof.saving saving_ci95=proof.ci95"
+    return record_of(change, fields(f"kind places note {seen}"))
 
 
 def _improvement(found: Improvement) -> Iterator[str]:

@@ -17,7 +17,7 @@ from ....generator.backends.environments import Installed
 from ....generator.machine.system import machine_state, probe_system, quietness
 from ....generator.measurement.agreement import AgreementReport, Outcome
 from ....models.zoo import names
-from ....tabular import Field, columns_of
+from ....tabular import Field, columns_of, fields, record_of
 from ...estimation.calibrating import FIELDS, CalibrationReport
 from ..tables import Answer
 from ..units import counted, percent, short, size
@@ -163,10 +163,7 @@ def system_answer() -> Answer:
         **asdict(system),
         "cache_bytes": dict(system.cache_bytes),
         "state": state,
-        "quiet": judged.quiet,
-        "reasons": list(judged.reasons),
-        "notes": list(judged.notes),
-        "busy": judged.busy,
+        **record_of(judged, fields("quiet reasons notes busy")),
     }
     caches = ", ".join(f"{name} {size(count)}" for name, count in system.cache_bytes)
     known = ", ".join(f"{name}={value}" for name, value in state.items() if value is not None)
@@ -211,13 +208,10 @@ def database_answer(store: Store) -> Answer:
             "system": found.system,
             "cpu": systems[found.system].cpu,
             "stack": found.stack,
-            "backend": stacks[found.stack].backend,
-            "device": stacks[found.stack].device,
+            **record_of(stacks[found.stack], fields("backend device")),
             "versions": dict(stacks[found.stack].versions),
             "options": dict(stacks[found.stack].options),
-            "threads": found.conditions.threads,
-            "cache": found.conditions.cache,
-            "dtype": found.conditions.dtype,
+            **asdict(found.conditions),
             "measured": found.count,
         }
         for found in store.combinations()
@@ -227,10 +221,7 @@ def database_answer(store: Store) -> Answer:
     return Answer(
         rows,
         totals={
-            "database": info["database"],
-            "revision": info["revision"],
-            "bytes": info["bytes"],
-            "counts": counts,
+            **{name: info[name] for name in ("database", "revision", "bytes", "counts")},
             "systems": {key: asdict(system) for key, system in systems.items()},
         },
         columns=[

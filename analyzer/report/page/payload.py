@@ -14,7 +14,7 @@ from typing import Any
 
 from ....constructor.composition import Quotient
 from ....constructor.roofline import LayerRoof
-from ....tabular import fields, record_of
+from ....tabular import Row, fields, record_of
 from ...findings.finding import Finding
 from ..section import LayerRow, Section
 from ..tables import printable
@@ -145,7 +145,7 @@ def data_of(section: Section, rows: Sequence[LayerRow]) -> dict[str, Any]:
     }
 
 
-def _brick(row: LayerRow) -> dict[str, Any]:
+def _brick(row: LayerRow) -> Row:
     part, measured, roof = row.sequence, row.measurement, row.roof
     half = None
     if part.latency_ms is not None and part.ci95_ms is not None:
@@ -166,18 +166,15 @@ def _brick(row: LayerRow) -> dict[str, Any]:
     }
 
 
-def _under(roof: LayerRoof | None) -> dict[str, Any]:
+def _under(roof: LayerRoof | None) -> Row:
     """Return the work of a brick, and its roofline if that is a lower bound."""
-    if roof is None:
-        return {"flops": None, "bytes": None, "bound": None, "headroom": None, "by": None, "note": None}
-    holds = roof.headroom is None or roof.headroom >= 1
+    holds = roof is not None and (roof.headroom is None or roof.headroom >= 1)
+    bound = roof if holds else None
     return {
-        "flops": roof.flops,
-        "bytes": roof.bytes,
-        "bound": _rounded(roof.bound_ms) if holds else None,
-        "headroom": _rounded(roof.headroom) if holds else None,
-        "by": roof.bound_by if holds else None,
-        "note": roof.note,
+        **record_of(roof, fields("flops bytes note")),
+        **record_of(bound, fields("by=bound_by")),
+        "bound": None if bound is None else _rounded(bound.bound_ms),
+        "headroom": None if bound is None else _rounded(bound.headroom),
     }
 
 
@@ -321,7 +318,7 @@ def recurring(sections: Sequence[Section]) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: (-row["proven_ms"], -row["predicted_ms"]))
 
 
-def overview_data(sections: Sequence[Section], rows: Mapping[str, Sequence[LayerRow]]) -> dict[str, Any]:
+def overview_data(sections: Sequence[Section], rows: Mapping[str, Sequence[LayerRow]]) -> Row:
     """Models, bricks and similarity as plain data.
 
     Args:
@@ -346,7 +343,7 @@ _OF_MODEL = fields(
 """What the script shows of a model as it is."""
 
 
-def _model(section: Section, rows: Sequence[LayerRow]) -> dict[str, Any]:
+def _model(section: Section, rows: Sequence[LayerRow]) -> Row:
     entry, top = section.estimate, headline(section, rows)
     return {
         **record_of(section, _OF_MODEL),

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from dlbricks.analyzer.comparison.sides import Timeline, visited_in_turn
+from dlbricks.analyzer.comparison.sides import Timeline, latency_ns, visited_in_turn
 from dlbricks.constructor.uncertainty.calibration import scatter_of
 from dlbricks.db import Conditions, Measurement, Run, Stack, Stop, Store, Subject, System
 from dlbricks.db.values import Block, Identity, Visit
@@ -45,9 +45,7 @@ def run(store):
 def test_what_one_run_measured_was_visited_in_turn(store, run) -> None:
     one = run(undisturbed_ns=0.8e6, quiet=0.5)
 
-    standing = Timeline(store).between(one, changed(one, mean_ns=2e6), ((), ()), in_turn=True)
-
-    assert (standing.base_ns, standing.other_ns, standing.apart) == (1e6, 2e6, 0.0)
+    assert Timeline(store).between(one, changed(one, mean_ns=2e6), ((), ()), in_turn=True) == (0.0, False)
 
 
 QUIET = {"undisturbed_ns": 0.8e6, "quiet": 0.5}
@@ -66,10 +64,12 @@ QUIET = {"undisturbed_ns": 0.8e6, "quiet": 0.5}
 def test_two_runs_are_compared_as_they_are_on_a_quiet_machine_or_in_more_doubt(
     store, run, one, other, taken, doubt
 ) -> None:
-    standing = Timeline(store).between(run(**one), run(5, **other), ((), ()), in_turn=False)
+    sides = run(**one), run(5, **other)
 
-    assert (standing.base_ns, standing.other_ns) == taken
-    assert standing.apart == pytest.approx(math.hypot(APART, *doubt))
+    apart, undisturbed = Timeline(store).between(*sides, ((), ()), in_turn=False)
+
+    assert tuple(latency_ns(side, undisturbed=undisturbed) for side in sides) == taken
+    assert apart == pytest.approx(math.hypot(APART, *doubt))
 
 
 @pytest.mark.parametrize("slower", [(1.04, 2.0), (1.2, 1.0), (1.0, 3.0)])
@@ -82,9 +82,9 @@ def test_what_was_never_quiet_counts_as_quiet_where_probes_say_that_the_machine_
         for c, m in ((1.0, 1.0), slower)
     )
 
-    standing = Timeline(store).between(one, other, (ours, theirs), in_turn=False)
+    _, undisturbed = Timeline(store).between(one, other, (ours, theirs), in_turn=False)
 
-    assert standing.undisturbed is (slower == (1.04, 2.0))
+    assert undisturbed is (slower == (1.04, 2.0))
 
 
 def test_what_one_run_did_one_after_the_other_is_as_far_apart_as_runs_are(store, run) -> None:
@@ -93,9 +93,9 @@ def test_what_one_run_did_one_after_the_other_is_as_far_apart_as_runs_are(store,
     later = dataclasses.replace(one, undisturbed_ns=1.03e6)
     timeline, apart = Timeline(store), ([block(0)], [block(100)])
 
-    standing = timeline.between(one, later, apart, in_turn=visited_in_turn(one, later, *apart))
+    distance, _ = timeline.between(one, later, apart, in_turn=visited_in_turn(one, later, *apart))
 
-    assert standing.apart == pytest.approx(APART)
+    assert distance == pytest.approx(APART)
     assert timeline.apart(one, later, in_turn=False) == pytest.approx(APART)
 
 

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from dlbricks.analyzer.comparison.difference import Difference, Levels
+from dlbricks.analyzer.comparison.compare import ModelComparison
+from dlbricks.analyzer.comparison.difference import Difference, Levels, Relation
+from dlbricks.analyzer.comparison.results import SidePair
 from dlbricks.analyzer.history.changes import RunPoint
 from dlbricks.analyzer.history.history import Cause, Change, ModelHistory, Witness
 from dlbricks.analyzer.report.causes import CauseRow
-from dlbricks.analyzer.report.plots.accuracy import estimate_beside_measured
+from dlbricks.analyzer.report.plots.comparisons import forest, over_time
+from dlbricks.analyzer.report.plots.estimates import estimate_beside_measured, latency_by_layer, waterfall
 from dlbricks.analyzer.report.plots.figure import GREEN, RED, save
-from dlbricks.analyzer.report.plots.forest import Rival, forest
-from dlbricks.analyzer.report.plots.history import over_time
-from dlbricks.analyzer.report.plots.layers import latency_by_layer, waterfall
 from dlbricks.analyzer.report.roofs import roofline_chart
 from dlbricks.analyzer.report.sweeping import similarity_grid, unique_share
 from dlbricks.constructor.result import Estimate, SequenceLatency
@@ -209,8 +209,12 @@ def test_the_same_figure_gives_the_same_file(tmp_path: Path, suffix: str) -> Non
     assert len(first) > 2000
 
 
-def _forest(*rivals: Rival) -> Figure:
-    return forest(rivals, minimum_effect=0.03, base="base", title="Models", gain="gain")
+def rival(label: str, seen: Difference | None, gain_ms: float | None, **more: Any) -> Any:
+    return label, ModelComparison(label, SidePair(difference=seen, **more)), gain_ms
+
+
+def _forest(*rivals: Any, hatched: bool = False) -> Figure:
+    return forest(rivals, minimum_effect=0.03, base="base", title="Models", gain="gain", hatched=hatched)
 
 
 def _legend(figure: Figure) -> list[str]:
@@ -219,9 +223,10 @@ def _legend(figure: Figure) -> list[str]:
 
 
 def test_ratios_that_are_refused_or_unpaired_and_gains_that_may_be_chance_look_like_it() -> None:
-    sure = Rival("sure", 0.8, (0.7, 0.9), "FASTER", 2.0)
-    figure = _forest(sure, Rival("apart", 1.5, (1.4, 1.6), "SLOWER", 1.0, apart=True), Rival("none", None, None, None))
-    doubtful = _forest(sure, Rival("a", 0.9, (0.5, 2), "UNCLEAR", 1.0, doubtful=True))
+    sure = rival("sure", Difference(0.8, (0.7, 0.9), 0.0), 2.0, verdict=Relation.FASTER)
+    apart = rival("apart", Difference(1.5, (1.4, 1.6), 0.0), 1.0, verdict=Relation.SLOWER, apart=True)
+    unclear = rival("a", Difference(0.9, (0.5, 2.0), 0.5), 1.0, verdict=Relation.UNCLEAR)
+    figure, doubtful = _forest(sure, apart, rival("none", None, None)), _forest(sure, unclear, hatched=True)
 
     ratios, gains = figure.axes
     faces = {line.get_color(): line.get_markerfacecolor() for line in ratios.lines if line.get_marker() == "o"}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from dlbricks.analyzer.report.tables import render
-from dlbricks.analyzer.tokens import Tokens, lengthy, pair, token_plots, tokens, tokens_answer
+from dlbricks.analyzer.tokens import Tokens, at_lengths, length_dimension, pair, token_plots, tokens, tokens_answer
 from dlbricks.db import Store
 from dlbricks.errors import ModelNotFound, UnboundDimension, UsageError
 from dlbricks.models.dimensions import DimensionKind
@@ -90,15 +90,13 @@ def test_without_lengths_they_are_doubled_from_the_shortest_that_is_needed(decod
 def test_dimensions_are_found_or_named(decoder: Decoder) -> None:
     prompt, step = pair(decoder)
 
-    assert lengthy(prompt, DimensionKind.SEQUENCE, None, "--prompt-dim").dimension == "sequence_length"
-    assert lengthy(step, DimensionKind.PAST, None, "--past-dim").dimension == "past_length"
-    assert [source.dims for source in lengthy(step, DimensionKind.PAST, "past_length", "").at([4])] == [
-        (("past_length", 4),)
-    ]
+    assert length_dimension(prompt, DimensionKind.SEQUENCE, None, "--prompt-dim") == "sequence_length"
+    assert length_dimension(step, DimensionKind.PAST, None, "--past-dim") == "past_length"
+    assert [source.dims for source in at_lengths(step, "past_length", [4])] == [(("past_length", 4),)]
     with pytest.raises(UnboundDimension, match=r"no open dimension that counts positions.*sequence_length: --past-dim"):
-        lengthy(prompt, DimensionKind.PAST, None, "--past-dim")
+        length_dimension(prompt, DimensionKind.PAST, None, "--past-dim")
     with pytest.raises(UnboundDimension, match="no dimension 'n'"):
-        lengthy(prompt, DimensionKind.SEQUENCE, "n", "--prompt-dim")
+        length_dimension(prompt, DimensionKind.SEQUENCE, "n", "--prompt-dim")
 
 
 def test_a_pair_is_two_models_or_a_name_of_the_zoo(decoder: Decoder) -> None:

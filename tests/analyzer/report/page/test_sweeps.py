@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dlbricks.analyzer.report.page.page import render_page
-from dlbricks.analyzer.report.page.sweeps import shown_sweeps
+from dlbricks.analyzer.report.page.page import render_page, shown_sweeps
 from dlbricks.constructor.curve import Interpolation
 from flat import changed, flat_estimate
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""The latency of one model: by layer along the model, and by cause from its bricks to the measured latency."""
+"""Estimates against measured latencies for many models; latency by layer and by cause for one."""
 
 from __future__ import annotations
 
@@ -6,13 +6,142 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..causes import CauseBar, CauseRow, placed
-from .figure import BLUE, GREEN, GREY, ORANGE, RED, new_figure, plain_axes, row_height, shorten
+from .figure import BLUE, GREEN, GREY, ORANGE, RED, name_rows, new_figure, plain_axes, row_height, shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from ....constructor.result import SequenceLatency
+    from ....constructor.result import Estimate, SequenceLatency
+
+
+_INK = "#37474F"
+
+
+# Estimates against measured latencies, for many models.
+
+
+_NARROWEST = 0.85, 1.15
+_WIDEST = 0.2, 3.0
+"""What the axis of ratios shows at least, and of their intervals at most."""
+
+
+def estimate_beside_measured(models: Sequence[Estimate], *, title: str) -> Figure:
+    """Latencies of a zoo on the left, constructed over measured on the right; one row per model."""
+    figure = new_figure(11, row_height(len(models)), title=title)
+    latency, ratio = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
+    _draw_latencies(latency, models)
+    _draw_ratios(ratio, models)
+    name_rows(latency, [model.name for model in models])
+    ratio.tick_params(axis="y", left=False)
+    return figure
+
+
+def _draw_latencies(axes: Axes, models: Sequence[Estimate]) -> None:
+    plain_axes(axes, grid="x")
+    axes.set_xlabel("latency (ms)")
+    rows = range(len(models))
+    for row, model in zip(rows, models, strict=True):
+        latencies = (model.sums.sequential_ms, model.sums.critical_path_ms, model.truth.ms, model.latency.ms)
+        known = [latency for latency in latencies if latency is not None]
+        if len(known) > 1:
+            axes.plot([min(known), max(known)], [row, row], color="#CFD8DC", linewidth=3, solid_capstyle="round")
+        if model.latency.ci95_ms is not None and model.latency.ms is not None:
+            axes.plot(model.latency.ci95_ms, [row, row], color=GREEN, linewidth=1.4)
+    series = (
+        ("measured", "D", "black", [model.truth.ms for model in models]),
+        ("sequential", "o", BLUE, [model.sums.sequential_ms for model in models]),
+        ("critical path", "^", ORANGE, [model.sums.critical_path_ms for model in models]),
+        ("estimate", "s", GREEN, [model.latency.ms for model in models]),
+        ("undisturbed", "|", RED, [model.latency.undisturbed_ms if model.disturbed else None for model in models]),
+    )
+    everything: list[float] = []
+    for label, marker, colour, values in series:
+        points = [(value, row) for row, value in zip(rows, values, strict=True) if value is not None]
+        everything += [value for value, _ in points]
+        if points:  # the legend names what is drawn
+            size = 13 if marker == "|" else 6
+            axes.plot(
+                *_columns(points), marker, color=colour, markersize=size, markeredgewidth=2, alpha=0.9, label=label
+            )
+    everything += [bound for model in models if model.latency.ci95_ms is not None for bound in model.latency.ci95_ms]
+    _log_where_wide(axes, everything)
+    if everything:
+        axes.legend(
+            loc="lower left", bbox_to_anchor=(0, 1.0), ncols=5, fontsize=9, frameon=False, borderaxespad=0.2,
+            columnspacing=0.8, handletextpad=0.1,
+        )  # fmt: skip
+
+
+def _draw_ratios(axes: Axes, models: Sequence[Estimate]) -> None:
+    plain_axes(axes, grid="x")
+    axes.set_xlabel("constructed / measured (±10% shaded)")
+    axes.axvspan(0.9, 1.1, color="#E8F5E9", zorder=0)
+    axes.axvline(1, color=GREY, linewidth=1)
+    ends = [_NARROWEST[0], _NARROWEST[1]]
+    for row, model in enumerate(models):
+        measured_ms, estimate_ms, sums = model.truth.ms, model.latency.ms, model.sums
+        if measured_ms is None or estimate_ms is None:
+            said = "not measured" if measured_ms is None else "not complete"
+            axes.text(1, row, said, ha="center", va="center", fontsize=8, color=GREY)
+            continue
+        for value, marker, colour in ((sums.critical_path_ms, "^", ORANGE), (sums.sequential_ms, "o", BLUE)):
+            if value is not None:
+                ends.append(value / measured_ms)
+                axes.plot(value / measured_ms, row, marker, color=colour, markersize=4, alpha=0.6)
+        ratio = estimate_ms / measured_ms
+        colour = RED if model.disturbed else GREEN
+        bounds = model.truth.ratio_ci95 or (ratio, ratio)
+        ends += [max(bounds[0], _WIDEST[0]), min(bounds[1], _WIDEST[1]), ratio]
+        axes.errorbar(
+            ratio, row, xerr=[[ratio - bounds[0]], [bounds[1] - ratio]], fmt="s", color=colour, markersize=6,
+            markerfacecolor="white" if model.truth.paired is False else colour, elinewidth=1.4, capsize=2.5,
+        )  # fmt: skip
+        text = f"{ratio:.2f}" + (f"  +{model.disturbance:.0%}" if model.disturbed else "")
+        axes.annotate(text, (1.01, row), xycoords=("axes fraction", "data"), va="center", fontsize=8, color="#37474F")
+    margin = 0.02 * (max(ends) - min(ends))
+    axes.set_xlim(min(ends) - margin, max(ends) + margin)
+    _explain_ratios(axes, [model for model in models if model.truth.ms is not None and model.latency.ms is not None])
+
+
+def _explain_ratios(axes: Axes, models: Sequence[Estimate]) -> None:
+    """Draw the legend: colours for a quiet or disturbed machine, a hollow square for separate sessions."""
+    kinds = (
+        ("quiet", GREEN, GREEN, any(not model.disturbed for model in models)),
+        ("disturbed, by how much", RED, RED, any(model.disturbed for model in models)),
+        ("not paired", GREY, "white", any(model.truth.paired is False for model in models)),
+    )
+    drawn = [
+        axes.plot([], [], "s", color=colour, markerfacecolor=face, label=label)[0]
+        for label, colour, face, found in kinds
+        if found
+    ]
+    if drawn:
+        axes.legend(
+            handles=drawn, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, fontsize=9, frameon=False,
+            borderaxespad=0.2, columnspacing=0.8, handletextpad=0.1,
+        )  # fmt: skip
+
+
+def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    return [x for x, _ in points], [y for _, y in points]
+
+
+def _log_where_wide(axes: Axes, values: Sequence[float]) -> None:
+    """Make an axis logarithmic if values differ by more than a factor of ten; else it starts at zero."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    positive = [value for value in values if value > 0]
+    if positive and max(positive) > 10 * min(positive):
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    else:
+        axes.set_xlim(0, max(positive, default=1.0) * 1.08)
+
+
+# The latency of one model: by layer along the model, and by cause from its bricks to the measured latency.
 
 
 _NAMED_STEPS = 6
@@ -127,7 +256,6 @@ def _name_slowest(axes: Axes, steps: Sequence[SequenceLatency]) -> None:
         )
 
 
-_INK = "#37474F"
 _BROAD = 0.62
 """Height of a bar; the rest of a row is space."""
 
@@ -147,7 +275,7 @@ def waterfall(causes: Sequence[CauseRow], *, title: str) -> Figure:
         for cause in causes
         if cause.step is None
     ]
-    bars = [bar for bar in placed(causes) if bar[0].step is not None]
+    bars = [bar for bar in placed(causes) if bar.cause.step is not None]
     figure = new_figure(9.5, row_height(len(bars), each=0.36, least=2.6), title=title)
     axes = figure.subplots()
     plain_axes(axes, grid="x")
@@ -169,7 +297,7 @@ def _kind(bar: CauseBar) -> str:
 
 
 def _draw_falls(axes: Axes, bars: Sequence[CauseBar]) -> None:
-    for kind in dict.fromkeys(_kind(bar) for bar in bars if bar[1] != bar[2]):
+    for kind in dict.fromkeys(_kind(bar) for bar in bars if bar.begin != bar.end):
         drawn = [(row, *bar[1:]) for row, bar in enumerate(bars) if _kind(bar) == kind]
         axes.barh(
             [row for row, _, _ in drawn],
