@@ -117,7 +117,7 @@ LATENCY = "latency"
 
 
 _TRIED = frozenset({"threads", "options", "framework"})
-"""Kinds whose intervals contained the proven saving on models of many families (docs/results/proofs.json)."""
+"""Kinds whose intervals contained the proven saving on models of many families (``benchmarks/proofs.py``)."""
 
 
 def _nothing(_subject: AnalysedModel) -> Iterable[Finding]:
