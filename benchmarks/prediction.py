@@ -6,8 +6,8 @@ The database has the bricks of the models (``dlbricks generate --graph runtime``
 bricks that ship with the package, without whole models. Each model is left out with its family. The predictor then
 chooses 0, 1, 3 and 10 of its bricks to measure. The total is compared with the sum of all its measured
 bricks. Errors of bricks and the quantile of a family come from the other families. Written under ``--out``:
-``prediction.json``. ``--ship`` also writes the files of the package for all families: the errors of predictions
-(``prediction.json``) and, with a database, the bricks (``prior.json.xz``).
+``prediction.json``. ``--days`` writes errors in other runs instead. ``--ship`` also writes the files of the package for all
+families: the errors of predictions (``prediction.json``) and, with a database, the bricks (``prior.json.xz``).
 """
 
 from __future__ import annotations
@@ -152,6 +152,7 @@ def main() -> None:
     parser.add_argument("--dtype")
     parser.add_argument("--batch", type=int, help="of each model")
     parser.add_argument("--ship", action="store_true")
+    parser.add_argument("--days", action="store_true", help="only: other runs, without and with their common factor")
     parser.add_argument("--name", default="prediction", help="of the file")
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
     options = parser.parse_args()
@@ -161,11 +162,12 @@ def main() -> None:
     result: dict[str, Any] = {
         "system": asdict(data.system), "threads": options.threads, "models": len(data.models),
         "bricks": len(data.examples), "families": len({model.family for model in data.models}),
-        "left_out": [row_of(data, guesses, count) for count in _MEASURED],
-        "other_days": [
-            other_days(data, guesses, count, day) for count in _MEASURED for day in (0.0, day_sd())
-        ],
-        "fits_s": time.monotonic() - begun,
+    }  # fmt: skip
+    if options.days:
+        write(options, result | days(data, guesses))
+        return
+    result |= {
+        "left_out": [row_of(data, guesses, count) for count in _MEASURED], "fits_s": time.monotonic() - begun,
     }  # fmt: skip
     begun = time.monotonic()
     Forest.fitted(data.examples)
@@ -179,6 +181,11 @@ def main() -> None:
         result["transfer"] = transferred(data, there, calibration)
     if options.ship:
         ship(sources if options.db is not None else [], calibration)
+    write(options, result)
+
+
+def write(options: argparse.Namespace, result: Mapping[str, Any]) -> None:
+    """Write the results."""
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / f"{options.name}.json").write_text(json.dumps(result, indent=1) + "\n")
 
@@ -396,19 +403,38 @@ def row_of(data: Data, guesses: Mapping[str, LeftOut], count: int) -> dict[str, 
     return {"bricks": count, **summary(rows), "share": share, "models": rows}
 
 
-def other_days(data: Data, guesses: Mapping[str, LeftOut], count: int, day: float) -> dict[str, Any]:
-    """One row: each model in runs that are faster or slower than the learned one by each factor between two runs."""
+def other_days(
+    data: Data, guesses: Mapping[str, LeftOut], count: int, day: float, shifts: Sequence[float]
+) -> dict[str, Any]:
+    """One row: each model in runs that are slower than the learned one by some factors, given as logarithms."""
     same, families = outcomes(data, guesses, count), {model.name: model.family for model in data.models}
     rows = []
     for family, left in guesses.items():
         others = [abs(one.error) / one.half for name, one in same.items() if families[name] != family]
         how = replace(fitted(guesses, guesses.keys() - {family}), day=day, quantile=quantile(others))
-        for shift in (sign * shift for shift in day_shifts() for sign in (1, -1)):
-            for model in (model for model in data.models if model.family == family):
-                own = outcome(data, model, left, how, count, shift)
-                inside = abs(own.error) <= own.half
-                rows.append({"error": math.exp(-own.error) - 1, "half": own.half, "inside": inside})
+        members = [model for model in data.models if model.family == family]
+        for own in (outcome(data, model, left, how, count, shift) for model in members for shift in shifts):
+            inside = abs(own.error) <= own.half
+            rows.append({"error": math.exp(-own.error) - 1, "half": own.half, "inside": inside})
     return {"bricks": count, "day": day, **summary(rows)}
+
+
+def days(data: Data, guesses: Mapping[str, LeftOut]) -> dict[str, Any]:
+    """Return rows without and with the factor of a run: by the factors it was fitted to, and by one more.
+
+    The other factor is the one between the shipped bricks and the models of ``answers.py`` on the same processor.
+    """
+    folds = json.loads((_RESULTS / "answers-t1.json").read_text())["folds"].values()
+    later_ms = {name: row["quiet_ms"] for fold in folds for name, row in fold["measure 12"]["rows"].items()}
+    both = [model for model in data.models if model.name in later_ms]
+    later = statistics.median(math.log(later_ms[model.name] * 1e6 / model.total_ns(data.examples)) for model in both)
+    known = [sign * shift for shift in day_shifts() for sign in (1, -1)]
+    rows: dict[str, Any] = {"later": later, "day": day_sd()}
+    for name, shifts in (("pairs", known), ("other", [later])):
+        rows[name] = [
+            other_days(data, guesses, count, day, shifts) for count in _MEASURED for day in (0.0, day_sd())
+        ]  # fmt: skip
+    return rows
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
