@@ -6,8 +6,8 @@ The database has the bricks of the models (``dlbricks generate --graph runtime``
 bricks that ship with the package, without whole models. Each model is left out with its family. The predictor then
 chooses 0, 1, 3 and 10 of its bricks to measure. The total is compared with the sum of all its measured
 bricks. Errors of bricks and the quantile of a family come from the other families. Written under ``--out``:
-``prediction.json``. ``--days`` writes errors in other runs instead. ``--ship`` also writes the files of the package for all
-families: the errors of predictions (``prediction.json``) and, with a database, the bricks (``prior.json.xz``).
+``prediction.json``. ``--days`` writes errors in other runs instead. ``--ship`` also writes the files of the package,
+for all families: the errors of predictions (``prediction.json``) and, with a database, the bricks (``prior.json.xz``).
 """
 
 from __future__ import annotations
@@ -36,10 +36,19 @@ from dlbricks.bricks.features import Features, features_of
 from dlbricks.bricks.graph.footprint import parse_level
 from dlbricks.bricks.layer import LayerSequence
 from dlbricks.constructor.choice import Choice, Query
-from dlbricks.constructor.construction import construct
 from dlbricks.constructor.decomposition import state_of
-from dlbricks.constructor.evidence import Evidence
-from dlbricks.constructor.predictor import Belief, Example, Forest, Gap, Guess, Machine, Origin, PredictorErrors, prior
+from dlbricks.constructor.predictor import (
+    Belief,
+    Example,
+    Forest,
+    Gap,
+    Guess,
+    Machine,
+    Origin,
+    PredictorErrors,
+    prior,
+    prior_systems,
+)
 from dlbricks.db import Store, System
 from dlbricks.generator.decomposition.cut import Cut
 from dlbricks.generator.decomposition.decompose import decompose, readable
@@ -118,12 +127,11 @@ Measured = Callable[[Decomposition, LayerSequence], tuple[int, float] | None]
 
 @dataclass(frozen=True)
 class Model:
-    """A model: how often each brick occurs, by its place, and the latency as measured in ms."""
+    """A model, and how often each brick occurs, by its place."""
 
     name: str
     family: str
     counts: Mapping[int, int]
-    measured_ms: float | None
 
     def total_ns(self, examples: Sequence[Example]) -> float:
         """Return the sum of its bricks in ns."""
@@ -211,7 +219,7 @@ def gathered(options: argparse.Namespace, db: Path | None, threads: int) -> Data
         ns = found.latency_ns if found.undisturbed_ns is None else found.undisturbed_ns
         return parse_level(found.conditions.cache) or 0, ns
 
-    return collected(decompositions, choice, measured, evidence)
+    return collected(decompositions, choice, measured)
 
 
 def from_prior(sources: Sequence[ModelSource], threads: int) -> Data:
@@ -219,7 +227,7 @@ def from_prior(sources: Sequence[ModelSource], threads: int) -> Data:
     setup = set_up(threads=threads)
     decompositions = decompose(sources, cut_of(setup))
     with Store.open("sqlite://") as store:
-        choice = choice_of(store, setup, (), measure=True)
+        choice = replace(choice_of(store, setup, (), measure=True), system=prior_systems()[0])
     latencies: defaultdict[Features, defaultdict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for example in prior():
         if example.origin.threads == threads:
@@ -231,12 +239,10 @@ def from_prior(sources: Sequence[ModelSource], threads: int) -> Data:
         level = min(levels, key=lambda level: abs(math.log1p(level) - math.log1p(wanted)), default=None)
         return None if level is None else (level, statistics.fmean(levels[level]))
 
-    return collected(decompositions, choice, measured, None)
+    return collected(decompositions, choice, measured)
 
 
-def collected(
-    decompositions: Sequence[Decomposition | Failed], choice: Choice, measured: Measured, evidence: Evidence | None
-) -> Data:
+def collected(decompositions: Sequence[Decomposition | Failed], choice: Choice, measured: Measured) -> Data:
     """Return models and examples; models with a brick that is not measured are left out."""
     conditions = choice.conditions
     origin = Origin(choice.system_key, choice.stack.backend, choice.stack.device, conditions.threads, conditions.dtype)
@@ -255,9 +261,7 @@ def collected(
                 places[part.key, level] = len(examples)
                 examples.append(Example(features_of(model.graph, part), level, machine, max(ns, 100.0), origin))
             counts[places[part.key, level]] += 1
-        entry = construct(model, evidence) if evidence is not None else None
-        family = family_of(model.name.partition("@")[0])
-        models.append(Model(model.name, family, counts, entry.truth.ms if entry else None))
+        models.append(Model(model.name, family_of(model.name.partition("@")[0]), counts))
     return Data(models, examples, choice.system)
 
 
@@ -390,14 +394,9 @@ def row_of(data: Data, guesses: Mapping[str, LeftOut], count: int) -> dict[str, 
         reach = own.half * quantile(
             [abs(other.error) / other.half for name, other in found.items() if families[name] != model.family]
         )
-        against = (
-            None
-            if not model.measured_ms
-            else model.total_ns(data.examples) * math.exp(-own.error) / 1e6 / model.measured_ms
-        )
         rows.append(
             {"name": model.name, "family": model.family, "error": math.exp(-own.error) - 1, "half": reach,
-             "inside": abs(own.error) <= reach, "share": own.share, "against_measured": against}
+             "inside": abs(own.error) <= reach, "share": own.share}
         )  # fmt: skip
     share = statistics.median(row["share"] for row in rows)
     return {"bricks": count, **summary(rows), "share": share, "models": rows}
