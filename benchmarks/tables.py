@@ -161,9 +161,10 @@ def _improved(folder: Path) -> str:
 
 def _prediction(folder: Path) -> str:
     """Return errors of predictions for left-out families, by the number of measured bricks."""
-    found = json.loads((folder / "prediction.json").read_text())
-    places = (("one thread", "left_out"), ("one to two threads", "transfer"))
-    return _predictions((place, row) for place, key in places for row in found[key])
+    places = (("one thread", "prediction", "left_out"), ("one to two threads", "prediction", "transfer"),
+              ("EPYC to Xeon", "prediction-xeon", "transfer"))  # fmt: skip
+    found = [(place, json.loads((folder / f"{name}.json").read_text())[key]) for place, name, key in places]
+    return _predictions((place, row) for place, rows in found for row in rows)
 
 
 def _prediction_others(folder: Path) -> str:
