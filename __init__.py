@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from .analyzer.findings.finding import Finding
     from .analyzer.findings.improve import Improvement, improve
     from .analyzer.history.confirm import confirm
-    from .analyzer.history.history import history
-    from .analyzer.history.result import History
+    from .analyzer.history.history import History, history
     from .analyzer.kernels import Kernels, ModelKernels, kernels
     from .analyzer.manifests.manifest import Manifest, manifest, read_manifest
     from .analyzer.manifests.reproduce import Reproduction, reproduce
@@ -158,7 +157,7 @@ __getattr__, __dir__ = lazy(
         "Finding": "analyzer.findings.finding",
         "Gate": "analyzer.comparison.gate",
         "GenerateReport": "generator.decomposition.generate",
-        "History": "analyzer.history.result",
+        "History": "analyzer.history.history",
         "Improvement": "analyzer.findings.improve",
         "Kernels": "analyzer.kernels",
         "Layer": "bricks.layer",

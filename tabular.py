@@ -49,9 +49,20 @@ class Field:
         return result
 
 
+def fields(words: str) -> list[Field]:
+    """Return fields without a column: words ``key``, or ``key=path`` for an attribute of another name."""
+    return [Field(key, path=path or None) for key, _, path in (word.partition("=") for word in words.split())]
+
+
 def record_of(result: object, fields: Iterable[Field]) -> dict[str, object]:
-    """Return a result as a JSON object."""
-    return {field.key: field.of(result) for field in fields}
+    """Return a result as a JSON object; so are nested results with a ``record``."""
+    return {field.key: _recorded(field.of(result)) for field in fields}
+
+
+def _recorded(value: object) -> object:
+    if isinstance(value, tuple) and any(hasattr(item, "record") for item in value):
+        return [_recorded(item) for item in value]
+    return value.record() if hasattr(value, "record") else value
 
 
 def columns_of(fields: Iterable[Field], *keys: str) -> list[Field]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Unpack
 
@@ -10,6 +10,7 @@ from ..bricks.decomposition import Decomposition, Failed
 from ..bricks.inference.shapes import ShapeOracle
 from ..constructor.choice import Query
 from ..constructor.remedies import Task
+from ..constructor.result import Estimate
 from ..db import Store
 from ..errors import UsageError
 from ..generator.backends.registry import backends
@@ -17,10 +18,10 @@ from ..generator.decomposition.cut import Cut
 from ..generator.machine.system import probe_system
 from ..models import ModelSource
 from ..tabular import Records, Row, Tabular
-from .comparison.compare import LayerComparison, layers_of
+from .comparison.compare import LayerComparison, ModelComparison, layers_of
 from .comparison.difference import MINIMUM_EFFECT, Relation, check_minimum_effect
 from .comparison.results import Figure, Judged, Results, decomposed, open_results, verdicts_of
-from .comparison.sides import Side
+from .comparison.sides import Side, place_record
 from .estimation.query import QueryFields, asked
 from .estimation.tasks import Tasks, default_options
 from .shell import shell_command
@@ -61,15 +62,9 @@ class RankedSide(Judged):
 
     def record(self) -> Row:
         """As a JSON object."""
-        place = self.side.choice
         return {
             "name": self.name,
-            "stack": place.stack_key,
-            "backend": place.stack.backend,
-            "device": place.stack.device,
-            "options": dict(place.stack.options),
-            "threads": place.conditions.threads,
-            "dtype": place.conditions.dtype,
+            **place_record(self.side.choice, "stack", "backend", "device", "options", "threads", "dtype"),
             "latency_ms": self.latency_ms,
             "ci95_ms": None if self.figure.best is None else self.figure.best.ci95_ms,
             "basis": self.figure.basis,
@@ -78,65 +73,21 @@ class RankedSide(Judged):
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Mixed:
-    """A brick that another side than the best runs fastest.
-
-    Attributes:
-        side: Name of the side that runs it fastest.
-        layer: The brick on the best side and on that one.
-    """
-
-    side: str
-    layer: LayerComparison
-
-    def record(self) -> Row:
-        """As a JSON object."""
-        brick = self.layer.brick
-        return {
-            "key": brick.key,
-            "operators": brick.operators,
-            "occurrences": brick.occurrences,
-            "side": self.side,
-            "best_ms": self.layer.base_ms,
-            "fastest_ms": self.layer.other_ms,
-            "gain_ms": self.layer.gain_ms,
-            "names": brick.names,
-            "form": asdict(brick.form),
-        }
+Mixed = tuple[str, LayerComparison]
+"""A brick that another side than the best runs fastest: the name of that side, and the brick on both."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mixing:
-    """The possible gain if each brick ran in its fastest combination.
-
-    Attributes:
-        bricks_ms: Sum of the bricks in the best combination.
-        lower_bound_ms: Cheapest composition of the model from stored bricks of all stacks, under the same conditions.
-        bricks: The bricks with a gain, the largest first.
-    """
-
-    bricks_ms: float
-    lower_bound_ms: float
-    bricks: tuple[Mixed, ...]
-
-    @property
-    def gain_ms(self) -> float:
-        """The gain of the model over the best combination."""
-        return self.bricks_ms - self.lower_bound_ms
-
-
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """A combination other than the best.
-
-    Attributes:
-        name: Its name.
-        layers: The bricks with a different latency, the largest gain of the best first.
-    """
-
-    name: str
-    layers: tuple[LayerComparison, ...] = ()
+def _mixed(mixed: Mixed) -> Row:
+    """Return it as a JSON object."""
+    side, layer = mixed
+    return {
+        **layer.brick.record(),
+        "side": side,
+        "best_ms": layer.base_ms,
+        "fastest_ms": layer.other_ms,
+        "gain_ms": layer.gain_ms,
+        "form": asdict(layer.brick.form),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +97,12 @@ class ModelAdvice:
     Attributes:
         name: The model.
         ranking: All combinations, the fastest first and unknown ones last.
-        runner_up: The fastest combination with a proven difference from the best; else the second.
-        default: The default combination: onnxruntime with its own options. Without bricks if it is the best or the
-            runner-up.
-        mixing: The possible gain of a combination per brick.
+        runner_up: The best, and the fastest combination with a proven difference from it, else the second: the bricks
+            with a different latency, the largest gain of the best first.
+        default: The best, and the default combination: onnxruntime with its own options. Without bricks if it is the
+            best or the runner-up.
+        composed: The estimate of the best combination, if a gain of a combination per brick is known.
+        mixed: The bricks that gain by another combination, the largest gain first.
         reason: Why there is no advice, or only weak advice.
         remedies: Tasks that would improve the advice.
         error: Why the model could not be decomposed.
@@ -157,9 +110,10 @@ class ModelAdvice:
 
     name: str
     ranking: tuple[RankedSide, ...] = ()
-    runner_up: Rejected | None = None
-    default: Rejected | None = None
-    mixing: Mixing | None = None
+    runner_up: ModelComparison | None = None
+    default: ModelComparison | None = None
+    composed: Estimate | None = None
+    mixed: tuple[Mixed, ...] = ()
     reason: str | None = None
     remedies: tuple[Task, ...] = ()
     error: str | None = None
@@ -180,13 +134,28 @@ class ModelAdvice:
         return tuple(ranked.name for ranked in self.ranking if ranked.verdict not in {None, Relation.SLOWER})
 
     @property
+    def bricks_ms(self) -> float | None:
+        """Sum of the bricks in the best combination."""
+        return None if self.composed is None else self.composed.sums.sequential_ms
+
+    @property
+    def lower_bound_ms(self) -> float | None:
+        """Cheapest composition of the model from stored bricks of all stacks, under the same conditions."""
+        return None if self.composed is None else self.composed.bounds.sequential.ms
+
+    @property
+    def mixing_ms(self) -> float | None:
+        """The gain of the model over the best combination if each brick ran in its fastest one."""
+        return None if self.bricks_ms is None or self.lower_bound_ms is None else self.bricks_ms - self.lower_bound_ms
+
+    @property
     def complete(self) -> bool:
         """True if there are several combinations, all with a latency."""
         return len(self.ranking) > 1 and all(ranked.latency_ms is not None for ranked in self.ranking)
 
     def record(self) -> Row:
         """As a JSON object."""
-        runner_up, default, mixing = self.runner_up, self.default, self.mixing
+        over = {"runner_up": self.runner_up, "default": self.default}
         task = None if self.fastest is None else self.fastest.measured_by
         return {
             "name": self.name,
@@ -194,14 +163,12 @@ class ModelAdvice:
             "command": None if task is None else shell_command(task),
             "ties": self.ties,
             "ranking": [ranked.record() for ranked in self.ranking],
-            "runner_up": None if runner_up is None else runner_up.name,
-            "default": None if default is None else default.name,
-            "over_runner_up": [] if runner_up is None else [layer.record() for layer in runner_up.layers],
-            "over_default": [] if default is None else [layer.record() for layer in default.layers],
-            "bricks_ms": None if mixing is None else mixing.bricks_ms,
-            "lower_bound_ms": None if mixing is None else mixing.lower_bound_ms,
-            "mixing_ms": None if mixing is None else mixing.gain_ms,
-            "mixed": [] if mixing is None else [mixed.record() for mixed in mixing.bricks],
+            **{name: None if row is None else row.other for name, row in over.items()},
+            **{f"over_{name}": [layer.record() for layer in row.layers] if row else [] for name, row in over.items()},
+            "bricks_ms": self.bricks_ms,
+            "lower_bound_ms": self.lower_bound_ms,
+            "mixing_ms": self.mixing_ms,
+            "mixed": [_mixed(mixed) for mixed in self.mixed],
             "reason": self.reason,
             "remedy": [shell_command(task) for task in self.remedies],
             "error": self.error,
@@ -310,11 +277,16 @@ def _advised(
         remedies = _remedies(model, sides, store, query)
         return ModelAdvice(name, ranking=tuple(unknown), reason=reason, remedies=remedies)
     best, rest = known[0].side, known[1:]
-    mixing = _mixing(results, model, best, [way.side for way in rest])
+    composed, mixed = _mixing(results, model, best, [way.side for way in rest])
     if not rest:
-        reason = f"nothing to compare with: only {best.name} is known"
-        remedies = _remedies(model, sides, store, query)
-        return ModelAdvice(name, ranking=(*known, *unknown), mixing=mixing, reason=reason, remedies=remedies)
+        return ModelAdvice(
+            name,
+            ranking=(*known, *unknown),
+            composed=composed,
+            mixed=mixed,
+            reason=f"nothing to compare with: only {best.name} is known",
+            remedies=_remedies(model, sides, store, query),
+        )
     pairs = [results.pair(model, best, way.side) for way in rest]
     ranked = [
         replace(way, pair=pair, verdict=verdict, reason=reason)
@@ -323,17 +295,18 @@ def _advised(
     slower = [way.side for way in ranked if way.verdict is Relation.SLOWER]
     runner_up, default = (slower or [way.side for way in ranked])[0], _default([way.side for way in known], best)
 
-    def rejected(side: Side) -> Rejected:
-        layers, _ = layers_of(results, model, best, side, minimum_effect)
-        return Rejected(side.name, tuple(sorted(layers, key=lambda layer: -abs(layer.gain_ms))))
+    def over(side: Side, shown: Collection[Side] = ()) -> ModelComparison:
+        layers, _ = layers_of(results, model, best, side, minimum_effect) if side not in shown else ((), ())
+        ordered = tuple(sorted(layers, key=lambda layer: -abs(layer.gain_ms)))
+        return ModelComparison(name=name, base=best.name, other=side.name, layers=ordered)
 
-    shown = {best.name, runner_up.name}
     return ModelAdvice(
         name,
         ranking=(known[0], *ranked, *unknown),
-        runner_up=rejected(runner_up),
-        default=None if default is None else Rejected(default.name) if default.name in shown else rejected(default),
-        mixing=mixing,
+        runner_up=over(runner_up),
+        default=None if default is None else over(default, (best, runner_up)),
+        composed=composed,
+        mixed=mixed,
     )
 
 
@@ -374,20 +347,21 @@ def _remedies(model: Decomposition, sides: Sequence[Side], store: Store, query: 
     return tuple(task for task in tasks if task is not None)
 
 
-def _mixing(results: Results, model: Decomposition, best: Side, others: Sequence[Side]) -> Mixing | None:
-    """Return the possible gain of a combination per brick; None if the best or the bound is unknown."""
+def _mixing(
+    results: Results, model: Decomposition, best: Side, others: Sequence[Side]
+) -> tuple[Estimate | None, tuple[Mixed, ...]]:
+    """Return the estimate of the best, and the bricks that gain elsewhere; nothing without its sum or bound."""
     entry = results.estimate(model, best)
     if entry.sums.sequential_ms is None or entry.bounds.sequential.ms is None:
-        return None
+        return None, ()
     place = best.choice
     mixed = [
-        Mixed(side.name, layer)
+        (side.name, layer)
         for side in others
         if (side.choice.system_key, side.choice.conditions) == (place.system_key, place.conditions)
         for layer in layers_of(results, model, best, side, MINIMUM_EFFECT)[0]
         if layer.gain_ms > 0
     ]
-    mixed.sort(key=lambda brick: -brick.layer.gain_ms)
-    first = {brick.layer.brick.key: brick for brick in reversed(mixed)}
-    gaining = sorted(first.values(), key=lambda brick: -brick.layer.gain_ms)
-    return Mixing(entry.sums.sequential_ms, entry.bounds.sequential.ms, tuple(gaining))
+    mixed.sort(key=lambda found: -found[1].gain_ms)
+    first = {layer.brick.key: (side, layer) for side, layer in reversed(mixed)}
+    return entry, tuple(sorted(first.values(), key=lambda found: -found[1].gain_ms))

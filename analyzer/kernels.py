@@ -24,6 +24,7 @@ from ..generator.decomposition.decompose import decompose, readable
 from ..models import ModelSource
 from ..tabular import Records, Row, Tabular, nested_rows
 from .comparison.results import ModelBrick, brick_of, unique_bricks
+from .comparison.sides import place_record
 from .estimation.estimate import settle
 from .estimation.query import QueryFields, asked, matching, require_one, stored_under
 from .estimation.tasks import Tasks
@@ -48,35 +49,25 @@ class Use(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class KernelUnits:
-    """The units of a kernel.
+KernelUnits = tuple[Use, str]
+"""Whether a kernel uses matrix units, and the name of its units, such as ``Tensor Cores`` or ``AVX-512``; empty if the
+name of the kernel does not say."""
 
-    Attributes:
-        matrix: Whether it uses matrix units.
-        name: Name of the units, such as ``Tensor Cores``, ``AMX`` or ``AVX-512``; empty if the kernel's name does not
-            say.
-    """
-
-    matrix: Use
-    name: str = ""
-
-
-_TENSOR_CORES = KernelUnits(Use.YES, "Tensor Cores")
-_CUDA_CORES = KernelUnits(Use.NO, "CUDA cores")
-_UNKNOWN = KernelUnits(Use.UNKNOWN)
-_NONE = KernelUnits(Use.NO)
+_TENSOR_CORES: KernelUnits = (Use.YES, "Tensor Cores")
+_CUDA_CORES: KernelUnits = (Use.NO, "CUDA cores")
+_UNKNOWN: KernelUnits = (Use.UNKNOWN, "")
+_NONE: KernelUnits = (Use.NO, "")
 
 _GPU_ARCHITECTURE = r"(?:fermi|maxwell|pascal|volta|turing|ampere|hopper|blackwell|sm\d+)"
 
 _RULES: tuple[tuple[str, KernelUnits], ...] = (
     # CPU: names of oneDNN, of frameworks that call it, and of OpenVINO. Upper case in older versions of the latter.
-    (r"^reorder|^aten::(?:mkldnn_)?reorder", KernelUnits(Use.NO)),
-    (r"(?<![a-z0-9])amx(?![a-z])", KernelUnits(Use.YES, "AMX")),
-    (r"(?<![a-z])avx(?:512|10)", KernelUnits(Use.NO, "AVX-512")),
-    (r"(?<![a-z])avx2", KernelUnits(Use.NO, "AVX2")),
-    (r"(?:jit|brg\w*|gemm|uni)[_:]\w*avx(?![0-9])", KernelUnits(Use.NO, "AVX")),
-    (r"(?:jit|uni)\w*[_:]sse4", KernelUnits(Use.NO, "SSE")),
+    (r"^reorder|^aten::(?:mkldnn_)?reorder", (Use.NO, "")),
+    (r"(?<![a-z0-9])amx(?![a-z])", (Use.YES, "AMX")),
+    (r"(?<![a-z])avx(?:512|10)", (Use.NO, "AVX-512")),
+    (r"(?<![a-z])avx2", (Use.NO, "AVX2")),
+    (r"(?:jit|brg\w*|gemm|uni)[_:]\w*avx(?![0-9])", (Use.NO, "AVX")),
+    (r"(?:jit|uni)\w*[_:]sse4", (Use.NO, "SSE")),
     # GPU. CUDA cores first: such a name may also hold that of the generator.
     (r"simt|[_:]ffma|(?:implicit|explicit|precomputed)_convolve_sgemm|gemv|gemmk1|gemmSN_|splitKreduce", _CUDA_CORES),
     (rf"{_GPU_ARCHITECTURE}_(?:fp16_)?(?:[sdczh]gemm|[sdh]cudnn)", _CUDA_CORES),
@@ -150,14 +141,16 @@ class KernelShare:
     Attributes:
         kernel: The kernel; calls and time are per execution of the model or brick.
         share: Share of the time of all kernels; None if it is unknown.
-        units: Its units, by its name.
+        matrix: Whether it uses matrix units, by its name.
+        units: Name of its units; empty if its name does not say.
         elsewhere: True if it ran on another device than the device of its stack.
         layers: Its bricks, most time first; empty for a whole model.
     """
 
     kernel: Kernel
     share: float | None
-    units: KernelUnits
+    matrix: Use
+    units: str
     elsewhere: bool
     layers: tuple[ModelBrick, ...] = ()
 
@@ -175,17 +168,12 @@ class KernelShare:
             "calls": self.kernel.calls,
             "time_ms": self.time_ms,
             "share": self.share,
-            "matrix": str(self.units.matrix),
-            "units": self.units.name or None,
+            "matrix": str(self.matrix),
+            "units": self.units or None,
             "elsewhere": self.elsewhere,
             "layers": [
-                {
-                    "key": brick.key,
-                    "count": brick.occurrences,
-                    "names": brick.names,
-                    "op_types": brick.operators,
-                    "form": asdict(brick.form),
-                }
+                {"key": brick.key, "count": brick.occurrences, "names": brick.names, "op_types": brick.operators}
+                | {"form": asdict(brick.form)}
                 for brick in self.layers
             ],
         }
@@ -223,7 +211,7 @@ def shares_of(views: Iterable[tuple[KernelView, int]], device: str) -> tuple[tup
         KernelShare(
             kernel,
             None if not total_ns or kernel.time_ns is None else kernel.time_ns / total_ns,
-            units_of(kernel.name, kernel.operator),
+            *units_of(kernel.name, kernel.operator),
             elsewhere=device_of(kernel.place) != device,
         )
         for kernel in summed.values()
@@ -249,7 +237,7 @@ def matrix_share(kernels: Iterable[KernelShare], use: Use) -> float | None:
         None without kernels, or if a time is unknown.
     """
     found = list(kernels)
-    shares = [kernel.share or 0.0 for kernel in found if kernel.units.matrix is use]
+    shares = [kernel.share or 0.0 for kernel in found if kernel.matrix is use]
     return sum(shares) if found and all(kernel.share is not None for kernel in found) else None
 
 
@@ -263,19 +251,13 @@ _NOT_FLAT = frozenset({"kernels", "elsewhere", "missing"})
 """What has rows of its own in JSON, and no place in a row of CSV."""
 
 
-@dataclass(frozen=True, slots=True)
-class MissingView:
-    """A brick of the model, a layer that cannot be one, or the model itself: its kernels are not known.
+MissingView = tuple[str | None, tuple[str, ...], int]
+"""What no kernels are known of: the key of a brick or model (None for a layer that cannot be a brick), its operators
+(empty for a whole model), and how often the model holds it."""
 
-    Attributes:
-        key: Of the brick or model; None for a layer that cannot be a brick.
-        op_types: Its operators; empty for a whole model.
-        count: How often the model holds it.
-    """
 
-    key: str | None
-    op_types: tuple[str, ...]
-    count: int
+_PLACE = ("system", "stack", "backend", "device", "threads", "dtype")
+"""Keys that say where kernels ran."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,23 +304,18 @@ class ModelKernels:
 
     def record(self) -> dict[str, Any]:
         """As a JSON object."""
-        choice = self.choice
+        place = dict.fromkeys(_PLACE) if self.choice is None else place_record(self.choice, *_PLACE)
         return {
             "name": self.name,
             "batch": self.batch,
             "whole": self.whole,
-            "system": None if choice is None else choice.system_key,
-            "stack": None if choice is None else choice.stack_key,
-            "backend": None if choice is None else choice.stack.backend,
-            "device": None if choice is None else choice.stack.device,
-            "threads": None if choice is None else choice.conditions.threads,
-            "dtype": None if choice is None else choice.conditions.dtype,
+            **place,
             "source": self.source or None,
             "profiled_ms": self.time_ms,
             "matrix_shares": use_shares(self.kernels),
             "kernels": [kernel.record() for kernel in self.kernels],
             "elsewhere": [kernel.record() for kernel in self.elsewhere],
-            "missing": [asdict(missing) for missing in self.missing],
+            "missing": [{"key": key, "op_types": names, "count": count} for key, names, count in self.missing],
             "command": None if self.remedy is None else shell_command(self.remedy),
             "error": self.error,
         }
@@ -469,11 +446,11 @@ def _kernels_of(
     *,
     whole: bool,
 ) -> ModelKernels:
-    missing = tuple(MissingView(key, op_types, count) for (key, op_types), count in parts.items() if key not in views)
+    missing = tuple((*part, count) for part, count in parts.items() if part[0] not in views)
     known = [(views[key], count) for (key, _), count in parts.items() if key is not None and key in views]
     rows, time_ms = shares_of(known, choice.stack.device if choice is not None else "cpu")
     remedy = None
-    if any(part.key is not None for part in missing):
+    if any(key is not None for key, _, _ in missing):
         remedy = tasks.truth(model.source) if whole else tasks.measure(model.source)
     return ModelKernels(
         model.source.name,

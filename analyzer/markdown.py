@@ -20,15 +20,14 @@ from .advice import Advice
 from .comparison.compare import Comparison
 from .estimation.estimates import Estimates
 from .findings.analyze import AnalyzeReport
-from .history.result import History
+from .history.history import History
 from .kernels import Kernels
 from .manifests.reproduce import Reproduction
-from .report.answers.comparison import advice_answer, comparison_answer
+from .report.answers.bricks import kernels_answer
+from .report.answers.comparison import advice_answer, comparison_answer, history_answer
 from .report.answers.estimates import estimates_answer
 from .report.answers.findings import analyze_answer
 from .report.answers.generation import generate_answer, plans_answer
-from .report.answers.history import history_answer
-from .report.answers.kernels import kernels_answer
 from .report.answers.reproduction import reproduction_answer
 from .report.answers.resources import agreement_answer
 from .report.answers.runs import measure_answer, run_answer

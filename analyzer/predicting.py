@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +19,7 @@ from ..constructor.uncertainty.calibration import NORMAL
 from ..db import Store
 from ..errors import UsageError
 from ..generator.decomposition.decompose import decompose, readable
+from ..generator.measurement.settings import PaceFields
 from ..models import ModelSource
 from ..tabular import Field, Records, Row, Tabular
 from .estimation.estimates import estimate_record
@@ -29,13 +29,15 @@ from .estimation.reading import evidence_under
 from .report.answers.estimates import predicted_lines
 from .report.tables import Answer
 from .report.units import counted, duration, milliseconds, percent
-from .reporting import Setup, choice_here, cut_of, set_up, settled
+from .reporting import MeasuringPlan, Setup, choice_here, cut_of, set_up, settled
 
 if TYPE_CHECKING:
     from ..generator.progress import ProgressCallback
 
 VISITS = 3
 """Visits of each measured brick: more would narrow a model's interval less than the same seconds of other bricks."""
+
+_PACE: PaceFields = {"visits": VISITS, "processes": 1, "sessions": 1}
 
 START_S = 1.5
 """Seconds of a run beyond its bricks: starting a worker, its probes and the clock's cost."""
@@ -171,6 +173,7 @@ def predict(
     known = readable(decompositions)
     choice = choice_of(store, how, known, measure=measure)
     evidence, taken = evidence_under(choice, known, store, how, cut_of(how)), set[str]()
+    plan = MeasuringPlan(store, how, progress=progress)
     learned = learn(store, choice)
     able = [model for model in known if not cannot_be_bricks(model.graph)]  # bricks of others would not complete them
     gaps = Gaps(able, evidence, learned)
@@ -181,7 +184,9 @@ def predict(
         keys = gaps.choose(math.log1p(target), VISITS, left_s) - taken
         if not keys:
             break
-        _measure(able, keys, store, how, progress)
+        some = [replace(model, sequences=tuple(part for part in model.sequences if part.key in keys)) for model in able]
+        with TemporaryDirectory(prefix="dlbricks-predict-") as folder:
+            plan.measure([model for model in some if model.sequences], Path(folder, "suite"), _PACE)
         taken |= keys  # failed bricks too: they are not tried again
         evidence = evidence_under(choice, known, store, how, cut_of(how), evidence.executed)
         gaps = Gaps(able, evidence, learned, taken)
@@ -198,21 +203,6 @@ def choice_of(store: Store, how: Setup, models: Sequence[Decomposition], *, meas
         if stored is not None:
             return stored
     return choice_here(how)
-
-
-def _measure(
-    models: Sequence[Decomposition], keys: AbstractSet[str], store: Store, how: Setup, progress: ProgressCallback | None
-) -> None:
-    """Generate and measure some bricks of models."""
-    from ..generator.decomposition.generate import generate  # stored bricks are not measured again
-    from ..generator.measurement.run import run
-
-    some = [replace(model, sequences=tuple(part for part in model.sequences if part.key in keys)) for model in models]
-    with TemporaryDirectory(prefix="dlbricks-predict-") as folder:
-        made = generate([model for model in some if model.sequences], out=Path(folder, "suite"), settings=cut_of(how))
-        if made.suite is not None:
-            settings = how.settings(visits=VISITS, processes=1, sessions=1)
-            run(made.suite, store=store, settings=settings, progress=progress)
 
 
 _COLUMNS: Sequence[Field] = (

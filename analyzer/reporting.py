@@ -26,7 +26,7 @@ from ..db.samples.rates import stream_sizes
 from ..db.values import NATIVE, Conditions, Runtime, content_key
 from ..generator.backends.registry import get, require_available
 from ..generator.decomposition.cut import Cut
-from ..generator.decomposition.decompose import decompose, readable
+from ..generator.decomposition.decompose import Model, decompose, readable
 from ..generator.machine.cores import physical_cores
 from ..generator.machine.system import probe_system
 from ..generator.measurement.settings import MeasurementSettings, PaceFields
@@ -41,8 +41,8 @@ from .estimation.query import QueryFields
 from .estimation.reading import evidence_under, find_ceilings, missing, read_evidence
 from .findings.finding import Finding
 from .report.answers.estimates import estimates_answer
-from .report.page.overview import headline, operators
 from .report.page.page import render_page
+from .report.page.payload import headline, operators
 from .report.section import Section, layer_rows
 from .report.tables import Answer
 from .report.units import counted, duration, percent, within
@@ -298,10 +298,10 @@ class MeasuringPlan:
 
     store: Store
     how: Setup
-    visits: int
-    budget_s: float | None
-    until: float
-    progress: ProgressCallback | None
+    visits: int = 24
+    budget_s: float | None = None
+    until: float = math.inf
+    progress: ProgressCallback | None = None
 
     @property
     def room(self) -> bool:
@@ -311,6 +311,31 @@ class MeasuringPlan:
     def left_s(self, kept_s: float) -> float | None:
         """Return the rest of the budget without some reserve, at least one second."""
         return None if self.budget_s is None else max(1.0, self.until - kept_s - time.monotonic())
+
+    def measure(
+        self,
+        models: Sequence[Model],
+        suite: str | os.PathLike[str],
+        pace: PaceFields,
+        whole: Sequence[Decomposition] = (),
+    ) -> tuple[GenerateReport, RunReport | None]:
+        """Write the bricks of models into a folder and measure them, alternately with whole models.
+
+        Args:
+            models: The models; unreadable ones get an error.
+            suite: The folder.
+            pace: How often, or how long.
+            whole: The models that are measured as a whole.
+        """
+        from ..generator.decomposition.generate import generate  # what is stored is not measured again
+        from ..generator.measurement.run import run
+
+        progress = self.progress if any(isinstance(model, ModelSource) for model in models) else None
+        made = generate(models, out=suite, settings=cut_of(self.how), progress=progress)
+        if made.suite is None:
+            return made, None
+        settings = self.how.settings(**pace)
+        return made, run(made.suite, store=self.store, models=whole, settings=settings, progress=self.progress)
 
 
 def _measure_missing(
@@ -322,23 +347,11 @@ def _measure_missing(
     """Measure models alternately with their bricks; unreadable models are included, so that they get an error."""
     if not models:
         return None, None
-    from ..generator.decomposition.generate import generate  # what is stored is not measured again
-    from ..generator.measurement.run import run
-
+    kept_s = _CEILINGS_S if plan.room and not evidence.ceilings.known else 0.0
     with ExitStack() as resources:
         place = suite or Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-report-")), "suite")
-        generated = generate(models, out=place, settings=cut_of(plan.how))
-        if generated.suite is None:
-            return generated, None
-        kept_s = _CEILINGS_S if plan.room and not evidence.ceilings.known else 0.0
-        measured = run(
-            generated.suite,
-            store=plan.store,
-            models=[model for model in models if isinstance(model, Decomposition)],
-            settings=plan.how.settings(visits=plan.visits, budget_s=plan.left_s(kept_s)),
-            progress=plan.progress,
-        )
-        return generated, measured
+        pace: PaceFields = {"visits": plan.visits, "budget_s": plan.left_s(kept_s)}
+        return plan.measure(models, place, pace, readable(models))
 
 
 def _analysed(
@@ -365,11 +378,11 @@ def _analysed(
         elif findings is None or (prove and write is not None):
             from .findings.analyze import analyze  # the findings of most models are kept
 
+            conditions = asdict(replace(truth.conditions, cache=entry.place.cache or ""))
             (row,) = analyze(
-                [entry if _shows_execution(entry) else entry.model.source], store=plan.store, system=truth.system,
-                stack=truth.stack, threads=truth.conditions.threads, cache=entry.place.cache,
-                dtype=truth.conditions.dtype, prove=prove,
-                write=Path(write) if prove and write is not None else None, until=plan.until, progress=plan.progress,
+                [entry if _shows_execution(entry) else entry.model.source],
+                store=plan.store, query=Query(truth.system, truth.stack, **conditions), prove=prove, until=plan.until,
+                write=Path(write) if prove and write is not None else None, progress=plan.progress,
             ).rows  # fmt: skip
             if row.error is not None:
                 unasked.append(f"{row.name} was not analysed: {row.error}")

@@ -16,13 +16,12 @@ from ..constructor.result import Estimate
 from ..constructor.tokens import Generation, generation, lengths_between, steps_of
 from ..db import Store
 from ..errors import UnboundDimension, UsageError
-from ..generator.decomposition.generate import generate
-from ..generator.measurement.run import RunReport, run
+from ..generator.measurement.run import RunReport
 from ..generator.progress import ProgressCallback
 from ..models import ModelSource
 from ..models.dimensions import DimensionKind
 from ..models.source import find_models
-from ..tabular import Field, Records, Row, Tabular
+from ..tabular import Field, Records, Row, Tabular, fields, record_of
 from .estimation.estimate import estimates_in
 from .report.answers.estimates import caveats
 from .report.drawing import Plots, conditions_of, plots, sweep_plots
@@ -114,6 +113,13 @@ def lengthy(source: ModelSource, kind: DimensionKind, dimension: str | None, opt
 _COUNTED = {DimensionKind.SEQUENCE: "tokens of a prompt", DimensionKind.PAST: "positions of a cache"}
 
 
+_POINT = fields(
+    "estimate_ms=latency.ms ci95_ms=latency.ci95_ms undisturbed_ms=latency.undisturbed_ms measured_ms=truth.ms "
+    "coverage=parts.coverage.sequences error"
+)
+"""What JSON says of an estimate at one length."""
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """The prompt or the step of a model, against its length.
@@ -132,18 +138,7 @@ class Part:
 
     def record(self) -> Row:
         """Return the estimates as a JSON object."""
-        points = [
-            {
-                "length": length,
-                "estimate_ms": entry.latency.ms,
-                "ci95_ms": entry.latency.ci95_ms,
-                "undisturbed_ms": entry.latency.undisturbed_ms,
-                "measured_ms": entry.truth.ms,
-                "coverage": None if entry.parts.coverage is None else entry.parts.coverage.sequences,
-                "error": entry.error,
-            }
-            for length, entry in self.estimates.items()
-        ]
+        points = [{"length": length, **record_of(entry, _POINT)} for length, entry in self.estimates.items()]
         left_out = [asdict(point) | {"error": point.error} for point in self.curve.left_out]
         return {
             "model": self.model.source.name,
@@ -285,22 +280,18 @@ def _measured(
 
     A step mostly reads weights, a prompt computes. Each brick alternates with bricks of its own kind, as in its model.
     """
-    how, progress = plan.how, plan.progress
-    reports = []
+    reports: list[RunReport] = []
     with ExitStack() as resources:
         place = Path(suite or resources.enter_context(TemporaryDirectory(prefix="dlbricks-tokens-")))
         for number, (name, all_models) in enumerate(parts.items()):
-            found = estimates_here(all_models, plan.store, how)
+            found = estimates_here(all_models, plan.store, plan.how)
             models = [source for source, entry in zip(all_models, found, strict=True) if not entry.complete]
             if not models:
                 continue
-            made = generate(models, out=place / name, settings=cut_of(how), progress=progress)
-            if made.suite is None:
-                continue
             left_s = plan.left_s(0.0)
             share_s = None if left_s is None else max(1.0, left_s / (len(parts) - number))
-            settings = how.settings(visits=plan.visits, budget_s=share_s)
-            reports.append(run(made.suite, store=plan.store, settings=settings, progress=progress))
+            _, report = plan.measure(models, place / name, {"visits": plan.visits, "budget_s": share_s})
+            reports += [] if report is None else [report]
     return tuple(reports)
 
 

@@ -18,26 +18,24 @@ import click
 
 from ..errors import DlbricksError, UsageError
 from ..version import __version__
-from .console import Reporter, answer, drawn, note
+from . import options as shared
+from .console import answer, draw, note, watched
 from .fleet import fleet
 from .inventory import backends, brick, models, system
 from .latencies import advise, compare, each_measured, estimate, history, kernels
-from .models import NEW_FOLDER, PLACE, binding_options, custom_ops_option, model_arguments, open_suite, take_models
-from .options import (
-    check_runtime_options,
-    database_option,
-    format_options,
-    node_options,
-    pace_options,
-    plot_option,
-    quiet_option,
-    runtime_options,
-    since_option,
-    split_options,
-    stack_options,
-    target_option,
-    wait_option,
-)
+from .models import (
+    NATURAL,
+    NEW_FOLDER,
+    POSITIVE,
+    binding_options,
+    custom_ops_option,
+    flag,
+    known_models,
+    model_arguments,
+    open_suite,
+    option,
+    take_models,
+)  # fmt: skip
 from .reporting import analyze, improve, predict, report, tokens
 from .storage import db, manifest, reproduce
 
@@ -99,13 +97,11 @@ def commands() -> None:
 
 
 @commands.command()
-@click.option(
-    "-o", "--out", type=NEW_FOLDER, default=Path("demo"), show_default=True, help="Folder for results and plots."
-)
-@quiet_option
-@wait_option
-@format_options
-def demo(*, out: Path, quiet: bool, form: str) -> None:
+@option("-o --out", "Folder for results and plots.", NEW_FOLDER, default=Path("demo"))
+@shared.quiet_option
+@shared.wait_option
+@shared.format_options
+def demo(*, out: Path) -> None:
     """Everything on models of the built-in zoo, small enough for two cores.
 
     \b
@@ -115,128 +111,100 @@ def demo(*, out: Path, quiet: bool, form: str) -> None:
     from ..analyzer.demo import demo as show
     from ..analyzer.demo import demo_answer
 
-    with Reporter(quiet=quiet) as progress:
+    with watched() as progress:
         result = show(out, progress=progress)
-    answer(demo_answer(result), form, complete=result.complete)
+    answer(demo_answer(result), complete=result.complete)
 
 
 @commands.command()
 @model_arguments
-@split_options
-@runtime_options
-@click.option("-o", "--out", type=NEW_FOLDER, required=True, metavar="SUITE", help="Folder for the suite.")
-@click.option(
-    "--jobs", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Processes that decompose."
-)
-@click.option("--annotate", is_flag=True, help="Write the models' names and occurrences into the suite.")
-@click.option("--decoys", type=click.IntRange(min=0), default=0, metavar="N", help="Mix in N random bricks.")
-@click.option("--decoy-seed", metavar="S", help="Secret seed of the decoys; keep it private.")
-@plot_option
-@quiet_option
-@format_options
-def generate(*, plot: Path | None, quiet: bool, form: str, **options: Any) -> None:
+@shared.split_options
+@shared.runtime_options
+@option("-o --out", "Folder for the suite.", NEW_FOLDER, required=True, metavar="SUITE")
+@option("--jobs", "Processes that decompose.", POSITIVE, default=1)
+@flag("--annotate", "Write the models' names and occurrences into the suite.")
+@option("--decoys", "Mix in N random bricks.", NATURAL, default=0, show_default=False)
+@option("--decoy-seed", "Secret seed of the decoys; keep it private.", metavar="S")
+@shared.plot_option
+@shared.quiet_option
+@shared.format_options
+def generate(*, plot: Path | None, **options: Any) -> None:
     """Decompose models into a suite of unique bricks. MODEL is a file, a folder, a glob or a zoo name.
 
     \b
     Example:
         dlbricks generate squeezenet models/*.onnx -g 3 -o suite
     """
-    check_runtime_options(options["graph"])
+    shared.check_runtime_options(options["graph"])
     from ..analyzer.report.answers.generation import generate_answer
     from ..generator.decomposition.generate import generate as generate_suite
 
-    with Reporter(quiet=quiet) as progress:
+    with watched() as progress:
         report = generate_suite(take_models(options), progress=progress, **options)
-    if plot is not None:
-        from ..analyzer.report.drawing import plots
-
-        drawn(plots(report).write(plot))
-    answer(generate_answer(report), form, complete=report.complete)
+    draw(report, plot)
+    answer(generate_answer(report), complete=report.complete)
 
 
 @commands.command()
-@click.argument("suite", type=PLACE, metavar="SUITE")
-@click.option(
-    "--with",
-    "models",
+@shared.suite_argument
+@option(
+    "--with models",
+    "Whole models to measure alternately with the bricks; after the suite, repeatable.",
     multiple=True,
     metavar="MODEL...",
-    help="Whole models to measure alternately with the bricks; after the suite, repeatable.",
 )
 @click.argument("more", nargs=-1, metavar="")
 @binding_options
 @custom_ops_option
-@stack_options
-@click.option("--algorithms", is_flag=True, help="Also measure each brick with each algorithm that the runtime offers.")
-@click.option(
-    "--algorithm",
-    "named",
-    multiple=True,
-    metavar="NAME",
-    help="Also measure each brick with this algorithm; repeatable.",
+@shared.stack_options
+@flag("--algorithms", "Also measure each brick with each algorithm that the runtime offers.")
+@option("--algorithm named", "Also measure each brick with this algorithm; repeatable.", multiple=True, metavar="NAME")
+@flag("--kernels", "Also record the kernels, in a separate pass after timing.")
+@flag("--dry-run", "Only forecast the measurements and their duration.")
+@shared.target_option(None, "Half of the interval of each model to reach; --visits is then the most. Needs --annotate.")
+@shared.pace_options
+@option(
+    "--again", "Repeat these stored measurements; repeatable.", click.Choice(["noisy", "failed", "all"]), multiple=True
 )
-@click.option("--kernels", is_flag=True, help="Also record the kernels, in a separate pass after timing.")
-@click.option("--dry-run", is_flag=True, help="Only forecast the measurements and their duration.")
-@target_option(None, "Half of the interval of each model to reach; --visits is then the most. Needs --annotate.")
-@pace_options
-@click.option(
-    "--again",
-    type=click.Choice(["noisy", "failed", "all"]),
-    multiple=True,
-    help="Repeat these stored measurements; repeatable.",
-)
-@since_option
-@node_options
-@database_option
-@quiet_option
-@wait_option
-@format_options
+@shared.since_option
+@shared.node_options
+@shared.database_option
+@shared.quiet_option
+@shared.wait_option
+@shared.format_options
 def run(
     *,
     suite: Path,
-    more: tuple[str, ...],
-    named: tuple[str, ...],
     threads: tuple[int, ...],
     budget_s: float | None,
     dry_run: bool,
     target: float | None,
     database: str,
-    quiet: bool,
-    form: str,
     **options: Any,
 ) -> None:
     """Measure the unmeasured bricks of a suite. A repeated call continues an interrupted one.
-
-    With --target, all bricks get few visits, and only those that decide a model's latency get more.
 
     \b
     Example:
         dlbricks run suite --with squeezenet resnet50
     """
+    more, named = options.pop("more"), options.pop("named")
     if more and not options["models"]:
         raise UsageError(f"{more[0]!r} is a second suite", remedy="whole models go after --with")
-    options["models"] += more
-    options["algorithms"] = options["algorithms"] or named
+    options |= {"models": options["models"] + more, "algorithms": options["algorithms"] or named}
     from ..analyzer.report.answers.runs import run_answer
     from ..analyzer.targeting import run_to
     from ..generator.measurement.run import run as run_suite
 
-    opened, sources = open_suite(suite), take_models(options)
-    problems = [source.problem for source in sources if source.problem]
-    if problems and len(problems) == len(sources):
-        raise problems[0]  # a typing error, most likely: none of the models is there
-    with _store(database, dry_run=dry_run) as store, Reporter(quiet=quiet) as progress:
+    opened, sources = open_suite(suite), known_models(options)
+    with _store(database, dry_run=dry_run) as store, watched() as progress:
         measure = run_suite if target is None else partial(run_to, target=target)
         suited = partial(measure, opened, store=store, dry_run=dry_run, progress=progress, **options)
         reports = each_measured(
-            threads,
-            sources,
-            budget_s,
-            progress=progress,
-            measure=lambda number, models, share_s: suited(models=models, threads=number, budget_s=share_s),
-            spent_s=lambda report: report.bounded_s,
-        )
-    answer(run_answer(*reports, budget_s=budget_s), form, complete=all(report.complete for report in reports))
+            threads, sources, budget_s, progress,
+            lambda number, models, share_s: suited(models=models, threads=number, budget_s=share_s),
+        )  # fmt: skip
+    answer(run_answer(*reports, budget_s=budget_s), complete=all(report.complete for report in reports))
 
 
 def _store(database: str, *, dry_run: bool) -> AbstractContextManager[Store]:
@@ -253,19 +221,17 @@ def _store(database: str, *, dry_run: bool) -> AbstractContextManager[Store]:
 
 @commands.command()
 @model_arguments
-@stack_options
-@pace_options
-@since_option
-@node_options
-@click.option("--data", is_flag=True, help="Also measure the effect of the model's own values.")
-@click.option("--kernels", is_flag=True, help="Also record the kernels, in a separate pass after timing.")
-@database_option
-@quiet_option
-@wait_option
-@format_options
-def measure(
-    *, threads: tuple[int, ...], budget_s: float | None, database: str, quiet: bool, form: str, **options: Any
-) -> None:
+@shared.stack_options
+@shared.pace_options
+@shared.since_option
+@shared.node_options
+@flag("--data", "Also measure the effect of the model's own values.")
+@flag("--kernels", "Also record the kernels, in a separate pass after timing.")
+@shared.database_option
+@shared.quiet_option
+@shared.wait_option
+@shared.format_options
+def measure(*, threads: tuple[int, ...], budget_s: float | None, database: str, **options: Any) -> None:
     """Measure whole models: the ground truth.
 
     \b
@@ -277,18 +243,13 @@ def measure(
     from ..generator.measurement.measure import measure as measure_models
 
     sources = take_models(options)
-    with open_for_results(database) as store, Reporter(quiet=quiet) as progress:
+    with open_for_results(database) as store, watched() as progress:
+        measured = partial(measure_models, store=store, progress=progress, **options)
         reports = each_measured(
-            threads,
-            sources,
-            budget_s,
-            progress=progress,
-            measure=lambda number, models, share_s: measure_models(
-                models, store=store, threads=number, budget_s=share_s, progress=progress, **options
-            ),
-            spent_s=lambda report: report.bounded_s,
-        )
-    answer(measure_answer(*reports), form, complete=all(report.complete for report in reports))
+            threads, sources, budget_s, progress,
+            lambda number, models, share_s: measured(models=models, threads=number, budget_s=share_s),
+        )  # fmt: skip
+    answer(measure_answer(*reports), complete=all(report.complete for report in reports))
 
 
 _MORE = (

@@ -7,17 +7,18 @@ stderr is not a terminal, long commands write a line now and then.
 
 from __future__ import annotations
 
+import functools
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import click
 
-from ..analyzer.report.tables import WIDTH, Answer, Format, only_errors, printable, render
+from ..analyzer.report.tables import MOST, WIDTH, Answer, Format, only_errors, printable, render
 from ..analyzer.report.units import duration
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from ..generator.progress import Progress
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 INCOMPLETE = 3
 """Exit code of a command that did its work, but not all of it."""
@@ -53,11 +56,46 @@ _VERBS = {
 }
 
 
-def answer(result: Answer, form: str, *, complete: bool = True, crossed: bool = False) -> None:
+def kept(name: str) -> Callable[[Command], Command]:
+    """Return a decorator that keeps an option in the context of a command, where this module reads it."""
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def run(**options: Any) -> None:
+            del options[name]
+            command(**options)
+
+        return cast("Command", run)
+
+    return decorate
+
+
+def _option(name: str) -> Any:
+    """Return the value of an option that is kept in the context; None if the command has no such option."""
+    return click.get_current_context().params.get(name)
+
+
+def is_quiet() -> bool:
+    """Return true if the command shows no progress."""
+    return bool(_option("quiet"))
+
+
+def most_rows() -> int | None:
+    """Return the number of rows that a table lists; None: all."""
+    return None if _option("every") else MOST
+
+
+def watched() -> Reporter:
+    """Return the progress of the command."""
+    return Reporter(quiet=is_quiet())
+
+
+def answer(result: Answer, *, complete: bool = True, crossed: bool = False) -> None:
     """Write a command's answer to stdout; if every result is an error, write the errors to stderr.
 
     The exit code is 4 for a crossed limit, 3 for an incomplete answer, and 1 without any success.
     """
+    form = _option("form")
     if form == Format.TABLE and (errors := only_errors(result)):
         for error in errors:
             note(f"dlbricks: {' '.join(error.split())}")
@@ -80,9 +118,13 @@ def note(text: str) -> None:
     click.echo(printable(text), err=True)
 
 
-def drawn(paths: Iterable[Path]) -> None:
-    """Name the plots that were written."""
-    for path in paths:
+def draw(result: Any, place: Path | None, **how: Any) -> None:
+    """Write the plots of a result if a place is given, and name their files."""
+    if place is None:
+        return
+    from ..analyzer.report.drawing import plots
+
+    for path in plots(result, **how).write(place):
         note(f"drawn: {path}")
 
 

@@ -7,21 +7,21 @@ from typing import Any
 
 import click
 
-from ..analyzer.report.tables import MOST
 from ..errors import UsageError
-from .console import Reporter, answer
-from .models import NEW_FILE, NEW_FOLDER, PLACE, binding_options, open_suite, take_models
-from .options import (
-    all_option,
-    database_option,
-    device_options,
-    format_options,
-    quiet_option,
-    setting_option,
-    suite_argument,
-    suite_option,
-    wait_option,
-)
+from . import options as shared
+from .console import answer, most_rows, watched
+from .models import (
+    NATURAL,
+    NEW_FILE,
+    NEW_FOLDER,
+    PLACE,
+    POSITIVE,
+    binding_options,
+    flag,
+    open_suite,
+    option,
+    take_models,
+)  # fmt: skip
 
 
 @click.group()
@@ -30,9 +30,9 @@ def models() -> None:
 
 
 @models.command("list")
-@click.option("--all", "every", is_flag=True, help="A row per model: task, dimensions, requirements.")
-@format_options
-def models_list(*, every: bool, form: str) -> None:
+@flag("--all every", "A row per model: task, dimensions, requirements.")
+@shared.format_options
+def models_list(*, every: bool) -> None:
     """List the models of the zoo.
 
     \b
@@ -41,28 +41,21 @@ def models_list(*, every: bool, form: str) -> None:
     """
     from ..analyzer.report.answers.resources import zoo_answer
 
-    answer(zoo_answer(every=every), form)
+    answer(zoo_answer(every=every))
 
 
 @models.command("export")
 @click.argument("models", nargs=-1, required=True, metavar="NAME...")
 @binding_options
-@click.option("-o", "--out", type=NEW_FOLDER, required=True, metavar="DIR", help="Folder for the files.")
-@click.option("--force", is_flag=True, help="Replace other files of these names.")
-@click.option("--open", "opened", is_flag=True, help="Leave the lengths of a decoder open.")
-@click.option(
-    "--fuse-attention",
-    "attention",
-    is_flag=True,
-    help="Write attention as one operator of ONNX Runtime or ONNX.",
+@option("-o --out", "Folder for the files.", NEW_FOLDER, required=True, metavar="DIR")
+@flag("--force", "Replace other files of these names.")
+@flag("--open opened", "Leave the lengths of a decoder open.")
+@flag("--fuse-attention attention", "Write attention as one operator of ONNX Runtime or ONNX.")
+@option(
+    "--weights", "Store weights of products in few bits, by ONNX Runtime's quantizer.", click.Choice(["int4", "int8"])
 )
-@click.option(
-    "--weights",
-    type=click.Choice(["int4", "int8"]),
-    help="Store weights of products in few bits, by ONNX Runtime's quantizer.",
-)
-@format_options
-def models_export(*, out: Path, form: str, **options: Any) -> None:
+@shared.format_options
+def models_export(*, out: Path, **options: Any) -> None:
     """Write models of the zoo as self-contained ONNX files with seeded weights, for any other tool.
 
     \b
@@ -72,7 +65,7 @@ def models_export(*, out: Path, form: str, **options: Any) -> None:
     from ..analyzer.report.answers.generation import export_models
 
     result, complete = export_models(take_models(options), out, **options)
-    answer(result, form, complete=complete)
+    answer(result, complete=complete)
 
 
 @click.group()
@@ -81,11 +74,11 @@ def brick() -> None:
 
 
 @brick.command("list")
-@suite_option
-@all_option
-@database_option
-@format_options
-def brick_list(*, suite: Path | None, every: bool, database: str, form: str) -> None:
+@shared.suite_option
+@shared.all_option
+@shared.database_option
+@shared.format_options
+def brick_list(*, suite: Path | None, database: str) -> None:
     """Bricks of a suite, or all that were measured.
 
     \b
@@ -94,15 +87,15 @@ def brick_list(*, suite: Path | None, every: bool, database: str, form: str) -> 
     """
     from ..analyzer.report.answers.bricks import bricks_answer
 
-    answer(bricks_answer(suite, database, most=None if every else MOST), form)
+    answer(bricks_answer(suite, database, most=most_rows()))
 
 
 @brick.command("show")
 @click.argument("key")
-@suite_option
-@database_option
-@format_options
-def brick_show(*, key: str, suite: Path | None, database: str, form: str) -> None:
+@shared.suite_option
+@shared.database_option
+@shared.format_options
+def brick_show(*, key: str, suite: Path | None, database: str) -> None:
     """One brick: its layers, its work, and every measurement of it. KEY may be its beginning.
 
     \b
@@ -111,17 +104,17 @@ def brick_show(*, key: str, suite: Path | None, database: str, form: str) -> Non
     """
     from ..analyzer.report.answers.bricks import brick_answer
 
-    answer(brick_answer(key, suite, database), form)
+    answer(brick_answer(key, suite, database))
 
 
 @brick.command("export")
 @click.argument("key")
-@click.option("--suite", type=PLACE, required=True, metavar="SUITE", help="Suite that holds the brick.")
-@click.option("-o", "--out", type=NEW_FILE, metavar="FILE", help="ONNX file to write; else <key>.onnx.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the weights.")
-@click.option("--force", is_flag=True, help="Replace an existing file.")
-@format_options
-def brick_export(*, key: str, suite: Path, out: Path | None, seed: int, force: bool, form: str) -> None:
+@option("--suite", "Suite that holds the brick.", PLACE, required=True, metavar="SUITE")
+@option("-o --out", "ONNX file to write; else <key>.onnx.", NEW_FILE)
+@option("--seed", "Seed of the weights.", int, default=0)
+@flag("--force", "Replace an existing file.")
+@shared.format_options
+def brick_export(*, key: str, suite: Path, out: Path | None, seed: int, force: bool) -> None:
     """Write a brick as self-contained ONNX with seeded weights, for other tools.
 
     \b
@@ -130,7 +123,7 @@ def brick_export(*, key: str, suite: Path, out: Path | None, seed: int, force: b
     """
     from ..analyzer.report.answers.generation import export_brick
 
-    answer(export_brick(key, suite, out, seed=seed, force=force), form)
+    answer(export_brick(key, suite, out, seed=seed, force=force))
 
 
 @click.group()
@@ -139,8 +132,8 @@ def backends() -> None:
 
 
 @backends.command("list")
-@format_options
-def backends_list(*, form: str) -> None:
+@shared.format_options
+def backends_list() -> None:
     """List the runtimes, their devices, and the reasons for missing ones.
 
     \b
@@ -149,19 +142,17 @@ def backends_list(*, form: str) -> None:
     """
     from ..analyzer.report.answers.resources import backends_answer
 
-    answer(backends_answer(), form)
+    answer(backends_answer())
 
 
 @backends.command("install")
 @click.argument("name")
-@click.option("--again", is_flag=True, help="Replace an existing environment.")
-@click.option(
-    "--python",
-    metavar="PATH",
-    help="Interpreter to build it from; else this one, or one of the right version on the PATH.",
+@flag("--again", "Replace an existing environment.")
+@option(
+    "--python", "Interpreter to build it from; else this one, or one of the right version on the PATH.", metavar="PATH"
 )
-@format_options
-def backends_install(*, name: str, again: bool, python: str | None, form: str) -> None:
+@shared.format_options
+def backends_install(*, name: str, again: bool, python: str | None) -> None:
     """Install a runtime in a separate environment; the environment of dlbricks stays unchanged.
 
     \b
@@ -171,24 +162,23 @@ def backends_install(*, name: str, again: bool, python: str | None, form: str) -
     from ..analyzer.report.answers.resources import installation_answer
     from ..generator.backends.environments import install_backend
 
-    answer(installation_answer(install_backend(name, again=again, python=python)), form)
+    answer(installation_answer(install_backend(name, again=again, python=python)))
 
 
 @backends.command("check")
 @click.argument("name")
-@suite_argument
-@click.option("--against", metavar="NAME", default="onnxruntime", show_default=True, help="Reference runtime.")
-@device_options
-@click.option(
+@shared.suite_argument
+@option("--against", "Reference runtime.", metavar="NAME", default="onnxruntime")
+@shared.device_options
+@option(
     "--dtype",
+    "Precision of the tested runtime; the reference uses the network's own.",
     metavar="NAME",
     default="float32",
-    show_default=True,
-    help="Precision of the tested runtime; the reference uses the network's own.",
 )
-@quiet_option
-@format_options
-def backends_check(*, name: str, suite: Path, quiet: bool, form: str, **options: Any) -> None:
+@shared.quiet_option
+@shared.format_options
+def backends_check(*, name: str, suite: Path, **options: Any) -> None:
     """Compare the outputs of two runtimes, brick by brick.
 
     \b
@@ -198,29 +188,19 @@ def backends_check(*, name: str, suite: Path, quiet: bool, form: str, **options:
     from ..analyzer.report.answers.resources import agreement_answer
     from ..generator.measurement.agreement import check_agreement
 
-    with Reporter(quiet=quiet) as progress:
+    with watched() as progress:
         report = check_agreement(open_suite(suite), name, progress=progress, **options)
-    answer(agreement_answer(report), form, complete=report.complete)
+    answer(agreement_answer(report), complete=report.complete)
 
 
 @backends.command("plans")
-@suite_argument
-@click.option(
-    "--gpu", metavar="NAME|FILE", default="h200", show_default=True, help="GPU of the plans; it need not be here."
-)
-@click.option("--dtype", "dtypes", metavar="NAME", multiple=True, help="Precision in memory; repeatable; else float32.")
-@click.option(
-    "--layout",
-    "layouts",
-    type=click.Choice(["nchw", "nhwc"]),
-    multiple=True,
-    help="Layout of images; repeatable; else both.",
-)
-@quiet_option
-@format_options
-def backends_plans(
-    *, suite: Path, gpu: str, dtypes: tuple[str, ...], layouts: tuple[str, ...], quiet: bool, form: str
-) -> None:
+@shared.suite_argument
+@option("--gpu", "GPU of the plans; it need not be here.", metavar="NAME|FILE", default="h200")
+@option("--dtype dtypes", "Precision in memory; repeatable; else float32.", metavar="NAME", multiple=True)
+@option("--layout layouts", "Layout of images; repeatable; else both.", click.Choice(["nchw", "nhwc"]), multiple=True)
+@shared.quiet_option
+@shared.format_options
+def backends_plans(*, suite: Path, gpu: str, dtypes: tuple[str, ...], layouts: tuple[str, ...]) -> None:
     """Every execution plan that cuDNN offers for each brick; nothing is executed, and no GPU is needed.
 
     \b
@@ -231,33 +211,32 @@ def backends_plans(
     from ..generator.planning.library_plans import Layout, library_plans
 
     chosen = tuple(Layout(layout) for layout in layouts) or tuple(Layout)
-    with Reporter(quiet=quiet) as progress:
+    with watched() as progress:
         report = library_plans(
             open_suite(suite), gpu=gpu, dtypes=dtypes or ("float32",), layouts=chosen, progress=progress
         )
-    answer(plans_answer(report), form, complete=report.complete)
+    answer(plans_answer(report), complete=report.complete)
 
 
 @click.command()
 @click.argument("models", nargs=-1, metavar="[MODEL...]")
-@click.option("--ceilings", is_flag=True, help="Measure and store the highest arithmetic rates and bandwidths.")
-@click.option(
+@flag("--ceilings", "Measure and store the highest arithmetic rates and bandwidths.")
+@flag(
     "--calibrate",
-    is_flag=True,
-    help="Fit and store the error of estimates, from at least ten models that were measured with their bricks.",
+    "Fit and store the error of estimates, from at least ten models that were measured with their bricks.",
 )
-@click.option("-g", "--granularity", type=click.IntRange(min=1), metavar="N", help="With --calibrate: else 1.")
-@click.option("--graph", type=click.Choice(["source", "fused", "runtime"]), help="With --calibrate: else source.")
-@click.option("--backend", metavar="NAME", help="With either: only this runtime; else all.")
-@click.option("--threads", type=click.IntRange(min=0), metavar="N", help="With either: threads; for ceilings else 1.")
-@click.option("--dtype", metavar="NAME", help="With either: precision; for ceilings else float32; 'any' for all.")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="With either: device; for ceilings else cpu.")
-@setting_option
-@database_option
-@quiet_option
-@wait_option
-@format_options
-def system(*, ceilings: bool, calibrate: bool, database: str, quiet: bool, form: str, **options: Any) -> None:
+@option("-g --granularity", "With --calibrate: else 1.", POSITIVE)
+@option("--graph", "With --calibrate: else source.", click.Choice(["source", "fused", "runtime"]))
+@option("--backend", "With either: only this runtime; else all.", metavar="NAME")
+@option("--threads", "With either: threads; for ceilings else 1.", NATURAL)
+@option("--dtype", "With either: precision; for ceilings else float32; 'any' for all.", metavar="NAME")
+@option("--device", "With either: device; for ceilings else cpu.", click.Choice(["cpu", "cuda"]))
+@shared.setting_option
+@shared.database_option
+@shared.quiet_option
+@shared.wait_option
+@shared.format_options
+def system(*, ceilings: bool, calibrate: bool, database: str, **options: Any) -> None:
     """Show this machine and its quietness, measure its ceilings, or calibrate its estimates.
 
     \b
@@ -279,12 +258,12 @@ def system(*, ceilings: bool, calibrate: bool, database: str, quiet: bool, form:
         given = {name: value for name, value in {**cut, **options, "threads": threads}.items() if value is not None}
         with Store.open(database) as store:
             fitted = fit(find_models(models), store=store, **given)
-        answer(calibration_answer(fitted), form, complete=fitted.complete)
+        answer(calibration_answer(fitted), complete=fitted.complete)
         return
     if not ceilings:
         from ..analyzer.report.answers.resources import system_answer
 
-        answer(system_answer(), form)
+        answer(system_answer())
         return
     from ..analyzer.report.roofs import ceilings_answer
     from ..db.merging import open_for_results
@@ -293,19 +272,19 @@ def system(*, ceilings: bool, calibrate: bool, database: str, quiet: bool, form:
     options["threads"] = 1 if threads is None else threads
     options["device"] = options["device"] or "cpu"
     options["dtype"] = {None: "float32", "any": None}.get(options["dtype"], options["dtype"])
-    with open_for_results(database) as store, Reporter(quiet=quiet) as progress:
+    with open_for_results(database) as store, watched() as progress:
         report = measure_ceilings(store=store, progress=progress, **options)
-    answer(ceilings_answer(report), form, complete=report.complete)
+    answer(ceilings_answer(report), complete=report.complete)
 
 
 def _refuse_unused(options: dict[str, Any], *, ceilings: bool, calibrate: bool) -> None:
     """Refuse options of ``system`` that the requested answer does not use."""
     only = {"models": "--calibrate", "graph": "--calibrate", "granularity": "--calibrate", "options": "--ceilings"}
     for name, value in options.items():
-        flag = only.get(name, "--ceilings or --calibrate")
-        used = (ceilings and "ceilings" in flag) or (calibrate and "calibrate" in flag)
+        either = only.get(name, "--ceilings or --calibrate")
+        used = (ceilings and "ceilings" in either) or (calibrate and "calibrate" in either)
         if value is not None and value not in ({}, ()) and not used:
             written = {"models": "MODEL", "options": "--option"}.get(name, f"--{name}")
-            raise UsageError(f"{written} means nothing without {flag}", remedy=f"add {flag}")
+            raise UsageError(f"{written} means nothing without {either}", remedy=f"add {either}")
     if calibrate and not options["models"]:
         raise UsageError("--calibrate needs the models that were measured", remedy="name ten models or more")

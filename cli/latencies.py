@@ -7,34 +7,23 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ..analyzer.report.tables import MOST
 from ..analyzer.report.units import counted
 from ..errors import UsageError
-from .console import Reporter, answer, drawn, note
-from .models import PLACE, model_arguments, moment, seconds, take_models
-from .options import (
-    all_option,
-    comparison_options,
-    database_option,
-    estimated_options,
-    estimated_split_options,
-    format_options,
-    history_options,
-    interpolate_option,
-    kernel_options,
-    plot_option,
-    quiet_option,
-    wait_option,
-)
+from . import options as shared
+from .console import Reporter, answer, draw, most_rows, note, watched
+from .models import PLACE, flag, model_arguments, moment, option, seconds, take_models, whole_models
 
 if TYPE_CHECKING:
     from ..analyzer.estimation.estimates import Estimates
     from ..constructor.result import Estimate
+    from ..generator.measurement.measure import MeasureReport
+    from ..generator.measurement.run import RunReport
     from ..models import ModelSource
 
 
@@ -48,17 +37,15 @@ if TYPE_CHECKING:
 _LEAST_S = 1e-3
 """A share where nothing is left: the least is measured all the same, as of a single budget that is too short."""
 
-Report = TypeVar("Report")
+Report = TypeVar("Report", bound="RunReport | MeasureReport")
 
 
 def each_measured(
     threads: Sequence[int],
     models: Sequence[ModelSource],
     budget_s: float | None,
-    *,
     progress: Reporter,
     measure: Callable[[int, list[ModelSource], float | None], Report],
-    spent_s: Callable[[Report], float],
 ) -> list[Report]:
     """Return one report per number of threads.
 
@@ -68,7 +55,6 @@ def each_measured(
         budget_s: Total time of all; None: unlimited.
         progress: Shows the number of threads.
         measure: Measures with one number of threads, the given models and seconds.
-        spent_s: Returns the spent part of the budget of a report.
     """
     if len(threads) > 1:
         from ..generator.machine.cores import physical_cores
@@ -85,7 +71,7 @@ def each_measured(
             ]
         share_s = None if budget_s is None else max(_LEAST_S, budget_s / (len(threads) - place))
         report = measure(number, named, share_s)
-        budget_s = None if budget_s is None else budget_s - spent_s(report)
+        budget_s = None if budget_s is None else budget_s - report.bounded_s
         reports.append(report)
     return reports
 
@@ -113,27 +99,24 @@ def each_estimated(threads: Sequence[int], estimate: Callable[[int | None], Esti
 
 @click.command()
 @model_arguments
-@estimated_split_options
-@estimated_options
-@click.option("--explain", is_flag=True, help="Also show time by operator, and the causes between bricks and model.")
-@interpolate_option
-@click.option("--predict", is_flag=True, help="Predict unmeasured bricks from others.")
-@click.option("--layers", is_flag=True, help="Also show each brick's rate, roofline bound and headroom.")
-@all_option
-@plot_option
-@database_option
-@format_options
+@shared.estimated_split_options
+@shared.estimated_options
+@flag("--explain", "Also show time by operator, and the causes between bricks and model.")
+@shared.interpolate_option
+@flag("--predict", "Predict unmeasured bricks from others.")
+@flag("--layers", "Also show each brick's rate, roofline bound and headroom.")
+@shared.all_option
+@shared.plot_option
+@shared.database_option
+@shared.format_options
 def estimate(
     *,
     threads: tuple[int, ...] | None,
     explain: bool,
     interpolate: bool,
-    predict: bool,
     layers: bool,
-    every: bool,
     plot: Path | None,
     database: str,
-    form: str,
     **options: Any,
 ) -> None:
     """Latency of models, reconstructed from measured bricks.
@@ -147,37 +130,31 @@ def estimate(
     from ..analyzer.report.answers.estimates import estimates_answer
     from ..db import Store
 
+    predict = options.pop("predict")
     if interpolate and predict:
         raise UsageError("--interpolate and --predict fill the same gaps", remedy="leave one out")
-    if predict:
-        options["predict"] = True
+    estimated = estimate_between if interpolate else partial(estimate_models, predict=predict)
     sources = take_models(options)
     with Store.open(database, read_only=True) as store:
         estimates = each_estimated(
-            threads or (),
-            lambda number: (estimate_between if interpolate else estimate_models)(
-                sources, store=store, threads=number, **options
-            ),
+            threads or (), lambda number: estimated(sources, store=store, threads=number, **options)
         )
     graphs = {entry.model.cutting.graph for entry in estimates} - {"source"}
     if options["graph"] is None and graphs:
         note(f"picked: --graph {' '.join(graphs)}, the graph of the stored bricks")
-    if plot is not None:
-        from ..analyzer.report.drawing import estimate_plots
-
-        drawn(estimate_plots(estimates, explain=explain).write(plot))
-    result = estimates_answer(estimates, explain=explain, layers=layers, most=None if every else MOST)
-    answer(result, form, complete=estimates.complete)
+    draw(estimates, plot, explain=explain)
+    result = estimates_answer(estimates, explain=explain, layers=layers, most=most_rows())
+    answer(result, complete=estimates.complete)
 
 
 @click.command()
 @model_arguments
-@click.option("--whole", is_flag=True, help="Kernels of the whole model ('measure --kernels'); else of its bricks.")
-@kernel_options
-@all_option
-@database_option
-@format_options
-def kernels(*, every: bool, database: str, form: str, **options: Any) -> None:
+@flag("--whole", "Kernels of the whole model ('measure --kernels'); else of its bricks.")
+@shared.kernel_options
+@shared.all_option
+@shared.database_option
+@shared.format_options
+def kernels(*, database: str, **options: Any) -> None:
     """Show the executed kernels of models: share of time, matrix units, other devices.
 
     \b
@@ -185,60 +162,47 @@ def kernels(*, every: bool, database: str, form: str, **options: Any) -> None:
         dlbricks kernels squeezenet --backend torch
     """
     from ..analyzer.kernels import kernels as find_kernels
-    from ..analyzer.report.answers.kernels import kernels_answer
+    from ..analyzer.report.answers.bricks import kernels_answer
     from ..db import Store
 
     with Store.open(database, read_only=True) as store:
         found = find_kernels(take_models(options), store=store, **options)
-    answer(kernels_answer(found, most=None if every else MOST), form, complete=found.complete)
+    answer(kernels_answer(found, most=most_rows()), complete=found.complete)
 
 
 @click.command()
 @model_arguments
-@click.option(
+@option(
     "--by",
-    type=click.Choice(["combination", "run", "variant", "file"]),
-    help="Sides to compare: stored combinations; runs or variants (algorithms) of one combination; or two files, "
-    "which run alternately now. Two file arguments mean 'file'.",
+    "Sides to compare: stored combinations; runs or variants (algorithms) of one combination; or two files, which run "
+    "alternately now. Two file arguments mean 'file'.",
+    click.Choice(["combination", "run", "variant", "file"]),
 )
-@click.option("--base", metavar="ID|NAME", help="The base of the comparison; else the side that was measured first.")
-@click.option(
-    "--other", "others", multiple=True, metavar="ID|NAME", help="Compare only this side with the base; repeatable."
-)
-@comparison_options
-@click.option("--layers", is_flag=True, help="Also list bricks, with the base's gain from each.")
-@all_option
-@click.option(
-    "--budget",
-    "budget_s",
-    type=seconds,
-    default="60s",
-    show_default=True,
-    metavar="TIME",
-    help="Two files: time limit, even with an unclear verdict.",
-)
-@quiet_option
-@wait_option
-@click.option(
+@option("--base", "The base of the comparison; else the side that was measured first.", metavar="ID|NAME")
+@option("--other others", "Compare only this side with the base; repeatable.", multiple=True, metavar="ID|NAME")
+@shared.comparison_options
+@flag("--layers", "Also list bricks, with the base's gain from each.")
+@shared.all_option
+@option("--budget budget_s", "Two files: time limit, even with an unclear verdict.", seconds, default="60s")
+@shared.quiet_option
+@shared.wait_option
+@option(
     "--fail-on",
-    type=click.Choice(["slower", "faster", "unclear"]),
+    "End with exit code 4 if a model has this verdict; repeatable.",
+    click.Choice(["slower", "faster", "unclear"]),
     multiple=True,
-    help="End with exit code 4 if a model has this verdict; repeatable.",
 )
-@plot_option
-@database_option
-@format_options
+@shared.plot_option
+@shared.database_option
+@shared.format_options
 def compare(
     *,
     by: str | None,
     layers: bool,
-    every: bool,
     budget_s: float,
-    quiet: bool,
     fail_on: tuple[str, ...],
     plot: Path | None,
     database: str,
-    form: str,
     **options: Any,
 ) -> None:
     """Two files, or stored frameworks, options, systems or runs: SAME, FASTER, SLOWER or UNCLEAR.
@@ -251,8 +215,7 @@ def compare(
         dlbricks compare old.onnx new.onnx --fail-on slower --minimum-effect 5%
     """
     if by == "file" or (by is None and _two_files(options["models"])):
-        options |= {"layers": layers, "all": every, "plot": plot}
-        _gate(options, budget_s=budget_s, quiet=quiet, fail_on=fail_on, form=form)
+        _gate(options, budget_s, fail_on)
         return
     from ..analyzer.comparison.compare import compare as compare_stored
     from ..analyzer.report.answers.comparison import comparison_answer
@@ -260,17 +223,10 @@ def compare(
 
     with Store.open(database, read_only=True) as store:
         comparison = compare_stored(take_models(options), store=store, by=by or "combination", **options)
-    if plot is not None:
-        from ..analyzer.report.drawing import plots
-
-        drawn(plots(comparison).write(plot))
+    draw(comparison, plot)
     crossed = any(str(row.verdict).lower() in fail_on for row in comparison.rows)
-    answer(
-        comparison_answer(comparison, layers=layers, most=None if every else MOST),
-        form,
-        complete=comparison.complete,
-        crossed=crossed,
-    )
+    result = comparison_answer(comparison, layers=layers, most=most_rows())
+    answer(result, complete=comparison.complete, crossed=crossed)
 
 
 def _two_files(models: Sequence[str]) -> bool:
@@ -278,23 +234,21 @@ def _two_files(models: Sequence[str]) -> bool:
     return len(models) == 2 and all(Path(model).is_file() for model in models)
 
 
-def _gate(options: dict[str, Any], *, budget_s: float, quiet: bool, fail_on: tuple[str, ...], form: str) -> None:
+_STORED = ("base", "other", "system", "stack", "cache", "layers", "all", "plot")
+"""Options of ``compare`` that two files, which run now, do not have."""
+
+
+def _gate(options: dict[str, Any], budget_s: float, fail_on: tuple[str, ...]) -> None:
     from ..analyzer.comparison.gate import gate
     from ..analyzer.report.answers.comparison import gate_answer
     from ..db.values import NATIVE
     from ..generator.backends.custom_ops import asked
 
-    sources = take_models(options)
-    if len(sources) != 2:
-        raise UsageError(f"{len(sources)} models are given", remedy="give the old model and the new one")
-    for problem in (source.problem for source in sources):
-        if problem is not None:
-            raise problem
-    foreign = ("base", "others", "system", "stack", "cache", "layers", "all", "plot")
-    given = [name.removesuffix("s") if name == "others" else name for name in foreign if options.get(name)]
-    if given:
-        raise UsageError(f"--{given[0]} selects stored results, but two files run now", remedy="leave it out")
-    with Reporter(quiet=quiet) as progress:
+    sources = whole_models(options, 2, "give the old model and the new one")
+    given = click.get_current_context().params
+    if foreign := [name for name in _STORED if given[{"other": "others", "all": "every"}.get(name, name)]]:
+        raise UsageError(f"--{foreign[0]} selects stored results, but two files run now", remedy="leave it out")
+    with watched() as progress:
         found = gate(
             *sources,
             backend=options["backend"] or "onnxruntime",
@@ -307,47 +261,39 @@ def _gate(options: dict[str, Any], *, budget_s: float, quiet: bool, fail_on: tup
             progress=progress,
         )
     crossed = str(found.verdict).lower() in fail_on or (bool(fail_on) and found.blind)
-    answer(gate_answer(found), form, complete=found.complete, crossed=crossed)
+    answer(gate_answer(found), complete=found.complete, crossed=crossed)
 
 
 @click.command()
 @model_arguments
-@history_options
-@click.option(
-    "--since",
-    type=moment,
-    metavar="TIME",
-    help="Only changes after this time: ISO 8601 or an age, for example 2026-11-23 or 7d.",
-)
-@click.option("--runs", is_flag=True, help="Also list the runs.")
-@click.option(
-    "--confirm",
-    "environments",
-    type=PLACE,
+@shared.history_options
+@option("--since", "Only changes after this time: ISO 8601 or an age, for example 2026-11-23 or 7d.", moment)
+@flag("--runs", "Also list the runs.")
+@option(
+    "--confirm environments",
+    "Measure the newest alarm again here, alternating both environments; each a lock file or a Python.",
+    PLACE,
     nargs=2,
     metavar="OLD NEW",
-    help="Measure the newest alarm again here, alternating both environments; each a lock file or a Python.",
 )
-@all_option
-@click.option(
+@shared.all_option
+@option(
     "--fail-on",
-    type=click.Choice(["change", "slower", "faster"]),
+    "End with exit code 4 for such a change, unless the machine changed; repeatable.",
+    click.Choice(["change", "slower", "faster"]),
     multiple=True,
-    help="End with exit code 4 for such a change, unless the machine changed; repeatable.",
 )
-@plot_option
-@database_option
-@wait_option
-@format_options
+@shared.plot_option
+@shared.database_option
+@shared.wait_option
+@shared.format_options
 def history(
     *,
     runs: bool,
     environments: tuple[Path, Path] | None,
-    every: bool,
     fail_on: tuple[str, ...],
     plot: Path | None,
     database: str,
-    form: str,
     **options: Any,
 ) -> None:
     """Show the stored runs of models over time, and changes of latency by versions or by the machine.
@@ -357,7 +303,7 @@ def history(
         dlbricks history squeezenet --fail-on change
     """
     from ..analyzer.history.history import history as find_history
-    from ..analyzer.report.answers.history import history_answer
+    from ..analyzer.report.answers.comparison import history_answer
     from ..db import Store
 
     sources = take_models(options)
@@ -368,24 +314,19 @@ def history(
 
         old, new = environments
         cut = {name: options[name] for name in ("granularity", "connected")}
-        with Reporter() as progress:
+        with watched() as progress:
             found = confirm(found, sources, old=old, new=new, progress=progress, **cut)
-    if plot is not None:
-        from ..analyzer.report.drawing import plots
-
-        drawn(plots(found).write(plot))
+    draw(found, plot)
     crossed = any({"change", str(alarm.verdict).lower()} & {*fail_on} for alarm in found.alarms)
-    answer(
-        history_answer(found, runs=runs, most=None if every else MOST), form, complete=found.complete, crossed=crossed
-    )
+    answer(history_answer(found, runs=runs, most=most_rows()), complete=found.complete, crossed=crossed)
 
 
 @click.command()
 @model_arguments
-@comparison_options
-@database_option
-@format_options
-def advise(*, database: str, form: str, **options: Any) -> None:
+@shared.comparison_options
+@shared.database_option
+@shared.format_options
+def advise(*, database: str, **options: Any) -> None:
     """Show the fastest stored framework and options on this system, and the deciding layers.
 
     \b
@@ -398,4 +339,4 @@ def advise(*, database: str, form: str, **options: Any) -> None:
 
     with Store.open(database, read_only=True) as store:
         advice = advise_on(take_models(options), store=store, **options)
-    answer(advice_answer(advice), form, complete=advice.complete)
+    answer(advice_answer(advice), complete=advice.complete)

@@ -6,14 +6,15 @@ import dataclasses
 import itertools
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..errors import UsageError
+from .console import Command, note
 
 if TYPE_CHECKING:
     from ..bricks.suite.suite import Suite
@@ -181,8 +182,6 @@ class _Output(click.Path):
 NEW_FILE, NEW_FOLDER = _Output(folder=False), _Output(folder=True)
 """Values of options that name an output."""
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
 
 def stacked(*decorators: Callable[[Any], Any]) -> Callable[[Command], Command]:
     """Several click decorators as one; help lists them in this order."""
@@ -195,31 +194,46 @@ def stacked(*decorators: Callable[[Any], Any]) -> Callable[[Command], Command]:
     return decorate
 
 
+POSITIVE, NATURAL = click.IntRange(min=1), click.IntRange(min=0)
+
+_METAVARS: Mapping[Any, str] = {
+    POSITIVE: "N", NATURAL: "N", NEW_FILE: "FILE", seconds: "TIME", moment: "TIME", share: "SHARE", saving: "LIMIT",
+    batches: "N[,N...]", threads: "N[,N...]", lengths: "N[,N...]|N..M", dimension: "NAME=N[,N...]",
+    setting: "NAME=VALUE",
+}  # fmt: skip
+"""What help calls a value, by its type."""
+
+
+def option(names: str, text: str, kind: Any = None, **more: Any) -> Callable[[Command], Command]:
+    """Return an option of a command: its names, its help and the type of its values; help shows a default."""
+    shown = {"metavar": _METAVARS.get(kind), "show_default": True if "default" in more else None}
+    return click.option(*names.split(), help=text, type=kind, **{**shown, **more})
+
+
+def flag(names: str, text: str) -> Callable[[Command], Command]:
+    """Return an option without a value."""
+    return click.option(*names.split(), help=text, is_flag=True)
+
+
 binding_options = stacked(
-    click.option(
-        "--batch", type=batches, metavar="N[,N...]", help="Batch sizes; several, or N..M doubled, give one model each."
-    ),
-    click.option(
-        "--dim",
-        "dims",
-        type=dimension,
+    option("--batch", "Batch sizes; several, or N..M doubled, give one model each.", batches),
+    option(
+        "--dim dims",
+        "Values of a dynamic dimension; several, or N..M doubled, give one model each; repeatable.",
+        dimension,
         multiple=True,
-        metavar="NAME=N[,N...]",
-        help="Values of a dynamic dimension; several, or N..M doubled, give one model each; repeatable.",
     ),
-    click.option(
-        "--branch",
-        "branches",
+    option(
+        "--branch branches",
+        "Branch of an If without a constant condition; 'observed': from one execution; repeatable.",
         multiple=True,
         metavar="[NODE=]then|else",
-        help="Branch of an If without a constant condition; 'observed': from one execution; repeatable.",
     ),
-    click.option(
-        "--trip",
-        "trips",
+    option(
+        "--trip trips",
+        "Iterations of a Loop without a constant number; 'observed': from one execution; repeatable.",
         multiple=True,
         metavar="[NODE=]N",
-        help="Iterations of a Loop without a constant number; 'observed': from one execution; repeatable.",
     ),
 )
 
@@ -231,15 +245,15 @@ def _register(_context: click.Context, _parameter: click.Parameter, libraries: t
         register_custom_ops(*libraries)
 
 
-custom_ops_option = click.option(
+custom_ops_option = option(
     "--custom-ops",
-    type=PLACE,
+    "Shared library of custom operators for ONNX Runtime. Its code runs in workers with your rights; repeatable.",
+    PLACE,
     multiple=True,
     metavar="LIB",
     expose_value=False,
     is_eager=True,
     callback=_register,
-    help="Shared library of custom operators for ONNX Runtime. Its code runs in workers with your rights; repeatable.",
 )
 """Read before other options: what is measured with libraries is measured on a stack of theirs."""
 
@@ -280,6 +294,29 @@ def take_models(options: dict[str, Any], *, warn: bool = True) -> list[ModelSour
         from ..generator.decomposition.observation import observe
 
         return observe(sources)
+    return sources
+
+
+def known_models(options: dict[str, Any]) -> list[ModelSource]:
+    """Return the models of a command as ``take_models``; if none of them is there, raise the first error."""
+    sources = take_models(options)
+    problems = [source.problem for source in sources if source.problem]
+    if problems and len(problems) == len(sources):
+        raise problems[0]  # a typing error, most likely
+    return sources
+
+
+def whole_models(options: dict[str, Any], count: int, remedy: str) -> list[ModelSource]:
+    """Return the models of a command that takes exactly so many, all of them readable.
+
+    Raises:
+        UsageError: There are more or fewer.
+    """
+    sources = take_models(options)
+    if len(sources) != count:
+        raise UsageError(f"{len(sources)} models are given", remedy=remedy)
+    for problem in filter(None, (source.problem for source in sources)):
+        raise problem
     return sources
 
 
@@ -348,8 +385,6 @@ def assumed_dimensions(source: ModelSource) -> str:
 
 def _warn_of_assumed(sources: Sequence[ModelSource]) -> None:
     """Write a warning for each file with assumed dimensions."""
-    from .console import note
-
     assumed = ((source.name, assumed_dimensions(source)) for source in sources)
     lines = [f"warning: {name}: {text}" for name, text in assumed if text]
     for line in lines[:_WARNED]:

@@ -10,84 +10,81 @@ from click.core import ParameterSource
 
 from ..errors import UsageError
 from ..generator.machine.priority import PRIORITIES
-from .models import NEW_FOLDER, PLACE, Command, moment, seconds, setting, share, stacked, threads
+from .console import Command, kept, note
+from .models import (
+    NATURAL,
+    NEW_FOLDER,
+    PLACE,
+    POSITIVE,
+    flag,
+    moment,
+    option,
+    seconds,
+    setting,
+    share,
+    stacked,
+    threads,
+)  # fmt: skip
 
 _CUSTOM_OPS = "custom_ops"
 """The option of a stack that ``--custom-ops`` stands for."""
 
 format_options = stacked(
-    click.option(
-        "--format",
-        "form",
-        type=click.Choice(["table", "json", "csv", "markdown"]),
+    option(
+        "--format form",
+        "How results are written to stdout.",
+        click.Choice(["table", "json", "csv", "markdown"]),
         default="table",
-        show_default=True,
-        help="How results are written to stdout.",
     ),
-    click.option("--json", "form", flag_value="json", help="Short for --format json."),
+    option("--json form", "Short for --format json.", flag_value="json"),
+    kept("form"),
 )
 
-database_option = click.option(
-    "--db",
-    "database",
+database_option = option(
+    "--db database",
+    "Database of measurements: an SQLite file or any SQLAlchemy URL.",
     envvar="DLBRICKS_DB",
     default="dlbricks.db",
     show_default="$DLBRICKS_DB, else dlbricks.db",
     metavar="FILE|URL",
-    help="Database of measurements: an SQLite file or any SQLAlchemy URL.",
 )
 
-_granularity = click.option(
-    "-g",
-    "--granularity",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Largest number of layers per sequence.",
-)
+_granularity = option("-g --granularity", "Largest number of layers per sequence.", POSITIVE, default=1)
 
-_connected = click.option("--connected", is_flag=True, help="Sequences may be connected windows, not paths only.")
+_connected = flag("--connected", "Sequences may be connected windows, not paths only.")
 
 _GRAPHS = click.Choice(["source", "fused", "runtime"])
 
-_graph = click.option(
+_graph = option(
     "--graph",
-    type=_GRAPHS,
+    "Which graph is decomposed: the model's own, also along the runtime's fusions (fused), or the executed one.",
+    _GRAPHS,
     default="source",
-    show_default=True,
-    help="Which graph is decomposed: the model's own, also along the runtime's fusions (fused), or the executed one.",
 )
 
-_overlap = click.option("--overlap", is_flag=True, help="Sequences may overlap (stride 1).")
+_overlap = flag("--overlap", "Sequences may overlap (stride 1).")
 
 split_options = stacked(_granularity, _graph, _overlap, _connected)
 
 estimated_split_options = stacked(
     _granularity,
-    click.option(
-        "--graph", type=_GRAPHS, help="Which graph is decomposed, as for 'generate'; else the graph with stored bricks."
-    ),
+    option("--graph", "Which graph is decomposed, as for 'generate'; else the graph with stored bricks.", _GRAPHS),
     _overlap,
     _connected,
 )
 
-_SHARED: dict[str, dict[str, Any]] = {
-    "backend": {"metavar": "NAME"},
-    "device": {"type": click.Choice(["cpu", "cuda"])},
-    "threads": {"type": click.IntRange(min=0), "metavar": "N"},
-    "cache": {"type": click.Choice(["model", "hot", "cold"])},
-    "dtype": {"metavar": "NAME"},
-    "system": {"metavar": "ID"},
-    "stack": {"metavar": "ID"},
-}
+_SHARED: dict[str, Any] = {
+    "backend": "NAME", "device": click.Choice(["cpu", "cuda"]), "threads": NATURAL,
+    "cache": click.Choice(["model", "hot", "cold"]), "dtype": "NAME", "system": "ID", "stack": "ID",
+}  # fmt: skip
 """Options that are part of what is measured: the same values wherever they apply."""
 
 
-def _option(name: str, text: str, **more: Any) -> Callable[[Command], Command]:
-    if "default" in more:
-        more["show_default"] = True
-    return click.option(f"--{name}", help=text, **{**_SHARED[name], **more})
+def _option(name: str, text: str, kind: Any = None, **more: Any) -> Callable[[Command], Command]:
+    known = kind or _SHARED[name]
+    if isinstance(known, str):
+        return option(f"--{name}", text, metavar=known, **more)
+    return option(f"--{name}", text, known, **more)
 
 
 _backend_options = (
@@ -105,14 +102,12 @@ def _settings(
     return dict(pairs) | asked()
 
 
-setting_option = click.option(
-    "--option",
-    "options",
-    type=setting,
+setting_option = option(
+    "--option options",
+    "Option of the runtime ('dlbricks backends list' names them); repeatable.",
+    setting,
     multiple=True,
-    metavar="NAME=VALUE",
     callback=_settings,
-    help="Option of the runtime ('dlbricks backends list' names them); repeatable.",
 )
 
 device_options = stacked(_backend_options[1], setting_option)
@@ -128,9 +123,8 @@ stack_options = stacked(
     _option(
         "threads",
         "Threads of the runtime, of several one after the other; 0 means one per physical core.",
-        type=threads,
+        threads,
         default="1",
-        metavar="N[,N...]",
     ),
     _option("dtype", "Precision to compute in; float32: the network's own.", default="float32"),
     _option("cache", "State of the processor's caches before each execution.", default="model"),
@@ -145,9 +139,9 @@ def check_runtime_options(graph: str) -> None:
         UsageError: One of ``runtime_options`` was given.
     """
     context = click.get_current_context()
-    for parameter, option in (("backend", "--backend"), ("device", "--device"), ("threads", "--threads")):
-        if graph == "source" and context.get_parameter_source(parameter) is not ParameterSource.DEFAULT:
-            raise UsageError(f"{option} means nothing for the model's own graph", remedy="add --graph fused or runtime")
+    for name in ("backend", "device", "threads"):
+        if graph == "source" and context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise UsageError(f"--{name} means nothing for the model's own graph", remedy="add --graph fused or runtime")
     if graph == "source" and set(context.params.get("options") or ()) - {_CUSTOM_OPS}:
         raise UsageError("--option means nothing for the model's own graph", remedy="add --graph fused or runtime")
 
@@ -166,9 +160,7 @@ _measured = {name: _option(name, text) for name, text in _MEASURED.items()}
 
 measured_options = stacked(*_measured.values())
 
-_each_threads = _option(
-    "threads", "Only measurements with N threads; several give one estimate each.", type=threads, metavar="N[,N...]"
-)
+_each_threads = _option("threads", "Only measurements with N threads; several give one estimate each.", threads)
 
 estimated_options = stacked(*(_measured | {"threads": _each_threads}).values())
 
@@ -183,46 +175,29 @@ _REPORTED = {
 }
 
 report_options = stacked(
-    click.option(
-        "--budget",
-        "budget_s",
-        type=seconds,
-        metavar="TIME",
-        help="Total time, for example 90s, 5m or 1h: as many visits as fit.",
-    ),
-    click.option("--no-measure", "stored", is_flag=True, help="Use only stored measurements, of any system and stack."),
-    click.option(
-        "--graph",
-        type=_GRAPHS,
-        help="Which graph is cut into bricks; else the executed or fused one, if it is known.",
-    ),
+    option("--budget budget_s", "Total time, for example 90s, 5m or 1h: as many visits as fit.", seconds),
+    flag("--no-measure stored", "Use only stored measurements, of any system and stack."),
+    option("--graph", "Which graph is cut into bricks; else the executed or fused one, if it is known.", _GRAPHS),
     *(_option(name, text) for name, text in _REPORTED.items()),
 )
 """What is measured, and with --no-measure what of that which is stored is used: whatever it is where not given."""
 
 kernel_options = stacked(
-    _granularity, _graph, _connected, *(option for name, option in _measured.items() if name != "cache")
+    _granularity, _graph, _connected, *(shared for name, shared in _measured.items() if name != "cache")
 )
 """What chooses kernels: they run whatever the caches hold, and layers in two sequences would count twice."""
 
 
-def _minimum_effect(default: str, text: str) -> Callable[[Command], Command]:
-    return click.option("--minimum-effect", type=share, default=default, show_default=True, metavar="SHARE", help=text)
+_EFFECT = "Difference that matters, for example 3% or 0.03; anything less is SAME."
+_CHANGE = "Change that matters, for example 3% or 0.03; smaller ones are ignored."
 
+effect_option = option("--minimum-effect", _EFFECT, share, default="15%")
 
-comparison_options = stacked(
-    _granularity,
-    _connected,
-    *_measured.values(),
-    _minimum_effect("3%", "Difference that matters, for example 3% or 0.03; anything less is SAME."),
-)
+_narrowing = stacked(_granularity, _connected, measured_options)
 
-history_options = stacked(
-    _granularity,
-    _connected,
-    *_measured.values(),
-    _minimum_effect("1%", "Change that matters, for example 3% or 0.03; smaller ones are ignored."),
-)
+comparison_options = stacked(_narrowing, option("--minimum-effect", _EFFECT, share, default="3%"))
+
+history_options = stacked(_narrowing, option("--minimum-effect", _CHANGE, share, default="1%"))
 
 
 def _without_visits(context: click.Context, _parameter: click.Parameter, budget_s: float | None) -> float | None:
@@ -238,102 +213,71 @@ def target_option(default: str | None, text: str) -> Callable[[Command], Command
 
 
 pace_options = stacked(
-    click.option(
+    option(
         "--visits",
-        type=click.IntRange(min=1),
+        "Number of visits of each brick and model (at least 10 for reliable results).",
+        POSITIVE,
         default=24,
-        show_default=True,
-        metavar="N",
         is_eager=True,
-        help="Number of visits of each brick and model (at least 10 for reliable results).",
     ),
-    click.option(
-        "--budget",
-        "budget_s",
-        type=seconds,
-        metavar="TIME",
+    option(
+        "--budget budget_s",
+        "Total time instead, for example 90s, 5m or 1h: as many visits as fit.",
+        seconds,
         callback=_without_visits,
-        help="Total time instead, for example 90s, 5m or 1h: as many visits as fit.",
     ),
-    click.option(
-        "--processes",
-        type=click.IntRange(min=1),
-        default=2,
-        show_default=True,
-        metavar="N",
-        help="Worker processes that share the visits, one after the other.",
-    ),
-    click.option(
-        "--sessions",
-        type=click.IntRange(min=1),
-        default=2,
-        show_default=True,
-        metavar="N",
-        help="Sessions of each process; each shuffles the order.",
-    ),
-    click.option(
+    option("--processes", "Worker processes that share the visits, one after the other.", POSITIVE, default=2),
+    option("--sessions", "Sessions of each process; each shuffles the order.", POSITIVE, default=2),
+    option(
         "--priority",
-        type=click.Choice(PRIORITIES),
+        "Priority of workers while they time: as high as allowed, real time, or unchanged.",
+        click.Choice(PRIORITIES),
         default="high",
-        show_default=True,
-        help="Priority of workers while they time: as high as allowed, real time, or unchanged.",
     ),
 )
 
-since_option = click.option(
-    "--since",
-    type=moment,
-    metavar="TIME",
-    help="Repeat only measurements from before: ISO 8601 or an age, for example 2026-11-23T08:00Z or 2h.",
+since_option = option(
+    "--since", "Repeat only measurements from before: ISO 8601 or an age, for example 2026-11-23T08:00Z or 2h.", moment
 )
 
 node_options = stacked(
-    click.option(
+    option(
         "--node",
+        "Name of this machine, stored with the run; distinguishes equal machines in one database.",
         metavar="NAME",
         show_default="$DLBRICKS_NODE, else none",
-        help="Name of this machine, stored with the run; distinguishes equal machines in one database.",
     ),
-    click.option("--campaign", default="", metavar="NAME", help="Name of the campaign, stored with the run."),
+    option("--campaign", "Name of the campaign, stored with the run.", default="", metavar="NAME", show_default=False),
 )
 
-quiet_option = click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+quiet_option = stacked(flag("-q --quiet", "No progress on stderr."), kept("quiet"))
 
 
 def _patient(context: click.Context, _parameter: click.Parameter, wait_s: float | None) -> None:
     """Wait so long for another measuring process, and say that the command waits."""
     from ..generator.machine.lock import patience
-    from .console import note
 
     context.with_resource(patience(wait_s, note))
 
 
-wait_option = click.option(
+wait_option = option(
     "--wait",
-    type=seconds,
-    metavar="TIME",
+    "Longest wait for another measuring dlbricks process; else $DLBRICKS_LOCK_WAIT.",
+    seconds,
     expose_value=False,
     callback=_patient,
-    help="Longest wait for another measuring dlbricks process; else $DLBRICKS_LOCK_WAIT.",
 )
 """Of every command that measures."""
 
-all_option = click.option(
-    "--all", "every", is_flag=True, help="Every row of the table, not only the 15 with the most time."
-)
+all_option = stacked(flag("--all every", "Every row of the table, not only the 15 with the most time."), kept("every"))
 
-interpolate_option = click.option(
+interpolate_option = flag(
     "--interpolate",
-    is_flag=True,
-    help="Interpolate unmeasured bricks between other sizes of --dim or --batch: given ones, and powers of two.",
+    "Interpolate unmeasured bricks between other sizes of --dim or --batch: given ones, and powers of two.",
 )
 
-suite_option = click.option("--suite", type=PLACE, metavar="SUITE", help="Suite that holds the bricks.")
+suite_option = option("--suite", "Suite that holds the bricks.", PLACE, metavar="SUITE")
 
-plot_option = click.option(
-    "--plot",
-    "plot",
-    type=NEW_FOLDER,
-    metavar="FILE|DIR",
-    help="Also draw: one file (.png or .svg), or a folder for every plot.",
+plot_option = option(
+    "--plot plot", "Also draw: one file (.png or .svg), or a folder for every plot.", NEW_FOLDER, metavar="FILE|DIR"
 )

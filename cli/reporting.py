@@ -9,34 +9,28 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..analyzer.report.tables import MOST
 from ..errors import BackendError, ModelError, UsageError, WorkerError
-from .console import Reporter, answer, drawn, note
+from . import options as shared
+from .console import answer, draw, is_quiet, most_rows, note, watched
 from .models import (
+    NATURAL,
     NEW_FILE,
     NEW_FOLDER,
+    POSITIVE,
     assumed_dimensions,
     custom_ops_option,
     dimension,
+    flag,
+    known_models,
     lengths,
     model_arguments,
+    option,
     saving,
     seconds,
     share,
     take_models,
-)
-from .options import (
-    all_option,
-    database_option,
-    format_options,
-    interpolate_option,
-    measured_options,
-    quiet_option,
-    report_options,
-    setting_option,
-    target_option,
-    wait_option,
-)
+    whole_models,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from ..analyzer.reporting import Setup
@@ -46,26 +40,19 @@ if TYPE_CHECKING:
 
 @click.command()
 @model_arguments
-@click.option(
-    "-o", "--out", type=NEW_FILE, default=Path("report.html"), show_default=True, metavar="FILE", help="The page."
-)
-@report_options
-@setting_option
-@click.option("--suite", type=NEW_FOLDER, metavar="SUITE", help="Folder to keep the bricks in; else a temporary one.")
-@click.option("--trace", type=NEW_FILE, metavar="FILE", help="Also write the constructed execution as a Chrome trace.")
-@click.option(
-    "--annotated",
-    type=NEW_FILE,
-    metavar="FILE",
-    help="Also write the model with the cost of each node, for Netron; one model only.",
-)
-@click.option("--no-prove", is_flag=True, help="Do not try remedies.")
-@interpolate_option
-@click.option("--write", type=NEW_FOLDER, metavar="DIR", help="Folder for improved models with a proven saving.")
-@database_option
-@quiet_option
-@wait_option
-@format_options
+@option("-o --out", "The page.", NEW_FILE, default=Path("report.html"))
+@shared.report_options
+@shared.setting_option
+@option("--suite", "Folder to keep the bricks in; else a temporary one.", NEW_FOLDER, metavar="SUITE")
+@option("--trace", "Also write the constructed execution as a Chrome trace.", NEW_FILE)
+@option("--annotated", "Also write the model with the cost of each node, for Netron; one model only.", NEW_FILE)
+@flag("--no-prove", "Do not try remedies.")
+@shared.interpolate_option
+@option("--write", "Folder for improved models with a proven saving.", NEW_FOLDER, metavar="DIR")
+@shared.database_option
+@shared.quiet_option
+@shared.wait_option
+@shared.format_options
 def report(
     *,
     out: Path,
@@ -74,8 +61,6 @@ def report(
     annotated: Path | None,
     no_prove: bool,
     database: str,
-    quiet: bool,
-    form: str,
     **options: Any,
 ) -> None:
     """Measure models, find and prove savings, and write one page with all of it.
@@ -91,10 +76,7 @@ def report(
     from ..analyzer.reporting import report as write_report
     from ..analyzer.reporting import report_answer
 
-    sources = take_models(options)
-    problems = [source.problem for source in sources if source.problem]
-    if problems and len(problems) == len(sources):
-        raise problems[0]  # a typing error, most likely: none of the models is there
+    sources = known_models(options)
     if annotated is not None and len(sources) > 1:
         raise UsageError(f"{len(sources)} models do not fit into one file", remedy="give one model with --annotated")
 
@@ -103,12 +85,12 @@ def report(
             note(line)
 
     setup = take_setup(options, stored=stored)
-    if setup.picked and not quiet:
+    if setup.picked and not is_quiet():
         note(f"picked: {' '.join(setup.picked)}")
-    with open_store(database, stored=stored) as store, Reporter(quiet=quiet) as progress:
+    with open_store(database, stored=stored) as store, watched() as progress:
         result = write_report(
             sources, store=store, out=out, setup=setup, measure=not stored, prove=not no_prove, progress=progress,
-            first=None if quiet else show_first,
+            first=None if is_quiet() else show_first,
             **options,
         )  # fmt: skip
     if trace is not None:
@@ -120,7 +102,7 @@ def report(
         from ..analyzer.report.viewers import annotate
 
         annotate(result.sections, annotated)
-    answer(report_answer(result), form, complete=result.complete)
+    answer(report_answer(result), complete=result.complete)
 
 
 def take_setup(options: dict[str, Any], *, stored: bool) -> Setup:
@@ -147,16 +129,14 @@ def open_store(database: str, *, stored: bool) -> AbstractContextManager[Store]:
 
 @click.command()
 @model_arguments
-@target_option("10%", "Half of the interval to reach.")
-@report_options
-@setting_option
-@database_option
-@quiet_option
-@wait_option
-@format_options
-def predict(
-    *, target: float, budget_s: float | None, stored: bool, database: str, quiet: bool, form: str, **options: Any
-) -> None:
+@shared.target_option("10%", "Half of the interval to reach.")
+@shared.report_options
+@shared.setting_option
+@shared.database_option
+@shared.quiet_option
+@shared.wait_option
+@shared.format_options
+def predict(*, target: float, budget_s: float | None, stored: bool, database: str, **options: Any) -> None:
     """Predict the latency of models in seconds: stored bricks, predictions, and a few measurements.
 
     Bricks are measured until every interval is as narrow as the target, or the budget (10s unless given) is spent. With
@@ -175,12 +155,12 @@ def predict(
     # Without a database the bricks that ship with the package answer: --no-measure then needs no file and makes none.
     absent = stored and not DatabasePlace.of(database).inspect()
     opened = open_store("sqlite://" if absent else database, stored=stored and not absent)
-    with opened as store, Reporter(quiet=quiet) as progress:
+    with opened as store, watched() as progress:
         found = predict_models(
             sources, store=store, setup=setup, target=target, budget_s=budget_s or 10.0, measure=not stored,
             progress=progress,
         )  # fmt: skip
-    answer(predictions_answer(found), form, complete=found.complete)
+    answer(predictions_answer(found), complete=found.complete)
 
 
 # The command about language models: how long an answer takes.
@@ -188,49 +168,29 @@ def predict(
 
 @click.command()
 @click.argument("models", nargs=-1, required=True, metavar="PROMPT [STEP]")
-@click.option(
-    "--prompt",
-    "prompts",
-    type=lengths,
-    default="32..512",
-    show_default=True,
-    metavar="N[,N...]|N..M",
-    help="Tokens of the prompt: lengths, or doubled from N to M.",
+@option("--prompt prompts", "Tokens of the prompt: lengths, or doubled from N to M.", lengths, default="32..512")
+@option("--new", "Tokens of the answer.", POSITIVE, default=128)
+@option(
+    "--at lengths", "Lengths to measure; else the shortest and longest needed one, and powers of two between.", lengths
 )
-@click.option(
-    "--new", type=click.IntRange(min=1), default=128, show_default=True, metavar="N", help="Tokens of the answer."
-)
-@click.option(
-    "--at",
-    "lengths",
-    type=lengths,
-    default=None,
-    metavar="N[,N...]|N..M",
-    help="Lengths to measure; else the shortest and longest needed one, and powers of two between.",
-)
-@click.option(
-    "--prompt-dim", "prompt_dimension", metavar="NAME", help="Dimension of PROMPT that counts its tokens; else found."
-)
-@click.option(
-    "--past-dim", "past_dimension", metavar="NAME", help="Dimension of STEP that counts the cache; else found."
-)
-@click.option(
-    "--dim",
-    "dims",
-    type=dimension,
+@option("--prompt-dim prompt_dimension", "Dimension of PROMPT that counts its tokens; else found.", metavar="NAME")
+@option("--past-dim past_dimension", "Dimension of STEP that counts the cache; else found.", metavar="NAME")
+@option(
+    "--dim dims",
+    "Value of another dimension, such as an encoder's length; repeatable.",
+    dimension,
     multiple=True,
     metavar="NAME=N",
-    help="Value of another dimension, such as an encoder's length; repeatable.",
 )
 @custom_ops_option
-@report_options
-@setting_option
-@click.option("--suite", type=NEW_FOLDER, metavar="SUITE", help="Folder to keep the bricks in; else a temporary one.")
-@click.option("--plot", type=NEW_FOLDER, metavar="FILE|DIR", help="Also draw latency and throughput against length.")
-@database_option
-@quiet_option
-@wait_option
-@format_options
+@shared.report_options
+@shared.setting_option
+@option("--suite", "Folder to keep the bricks in; else a temporary one.", NEW_FOLDER, metavar="SUITE")
+@option("--plot", "Also draw latency and throughput against length.", NEW_FOLDER, metavar="FILE|DIR")
+@shared.database_option
+@shared.quiet_option
+@shared.wait_option
+@shared.format_options
 def tokens(
     *,
     models: tuple[str, ...],
@@ -239,8 +199,6 @@ def tokens(
     stored: bool,
     plot: Path | None,
     database: str,
-    quiet: bool,
-    form: str,
     **options: Any,
 ) -> None:
     """Estimate the speed of a language model: time to first token, time per token, tokens per second.
@@ -261,15 +219,14 @@ def tokens(
             f"{several} has one value here; --prompt and --new vary the lengths", param_hint="--dim"
         )
     prompt, step = pair(models, {name: size for name, (size,) in dims})
-    with open_store(database, stored=stored) as store, Reporter(quiet=quiet) as progress:
+    with open_store(database, stored=stored) as store, watched() as progress:
         setup = take_setup(options, stored=stored)
         found = time_tokens(
             prompt, step, store=store, lengths=lengths or (), setup=setup, measure=not stored, progress=progress,
             **options,
         )  # fmt: skip
-    if plot is not None and (plots := token_plots(found)).drawn:
-        drawn(plots.write(plot))
-    answer(tokens_answer(found), form, complete=found.complete)
+    draw(found, plot if token_plots(found).drawn else None)
+    answer(tokens_answer(found), complete=found.complete)
 
 
 # The command that finds what models miss, and proves it where that is asked for.
@@ -277,40 +234,19 @@ def tokens(
 
 @click.command()
 @model_arguments
-@measured_options
-@click.option(
-    "--minimum-share",
-    type=share,
-    default="1%",
-    show_default=True,
-    metavar="SHARE",
-    help="Smallest share of the model that a finding must save.",
-)
-@click.option("--prove", is_flag=True, help="Try every remedy: the original and the changed model alternate.")
-@click.option("--write", type=NEW_FOLDER, metavar="DIR", help="Folder for improved models with a proven saving.")
-@click.option(
-    "--visits",
-    type=click.IntRange(min=6),
-    default=36,
-    show_default=True,
-    metavar="N",
-    help="Visits of each side in a proof.",
-)
-@click.option(
-    "--processes", type=click.IntRange(min=1), default=4, show_default=True, metavar="N", help="Workers of a proof."
-)
-@click.option(
-    "--fail-on",
-    type=saving,
-    metavar="LIMIT",
-    help="End with exit code 4 if a finding saves more (proven, else predicted): 'saving>10%'.",
-)
-@all_option
-@database_option
-@quiet_option
-@wait_option
-@format_options
-def analyze(*, fail_on: float | None, every: bool, database: str, quiet: bool, form: str, **options: Any) -> None:
+@shared.measured_options
+@option("--minimum-share", "Smallest share of the model that a finding must save.", share, default="1%")
+@flag("--prove", "Try every remedy: the original and the changed model alternate.")
+@option("--write", "Folder for improved models with a proven saving.", NEW_FOLDER, metavar="DIR")
+@option("--visits", "Visits of each side in a proof.", click.IntRange(min=6), default=36, metavar="N")
+@option("--processes", "Workers of a proof.", POSITIVE, default=4)
+@option("--fail-on", "End with exit code 4 if a finding saves more (proven, else predicted): 'saving>10%'.", saving)
+@shared.all_option
+@shared.database_option
+@shared.quiet_option
+@shared.wait_option
+@shared.format_options
+def analyze(*, fail_on: float | None, database: str, **options: Any) -> None:
     """Find missed optimisations of models, with savings, remedies and proofs.
 
     \b
@@ -321,41 +257,25 @@ def analyze(*, fail_on: float | None, every: bool, database: str, quiet: bool, f
     from ..analyzer.report.answers.findings import analyze_answer
     from ..db import Store
 
-    with Store.open(database, read_only=True) as store, Reporter(quiet=quiet) as progress:
+    with Store.open(database, read_only=True) as store, watched() as progress:
         report = analyze_models(take_models(options), store=store, progress=progress, **options)
     crossed = fail_on is not None and any(row.largest_share > fail_on for row in report.rows)
-    answer(analyze_answer(report, most=None if every else MOST), form, complete=report.complete, crossed=crossed)
+    answer(analyze_answer(report, most=most_rows()), complete=report.complete, crossed=crossed)
 
 
 @click.command()
 @model_arguments
-@click.option("-o", "--out", type=NEW_FILE, metavar="FILE", help="The improved file; without it nothing is written.")
-@click.option(
-    "--budget",
-    "budget_s",
-    type=seconds,
-    default="30s",
-    show_default=True,
-    metavar="TIME",
-    help="Time for search and proof.",
-)
-@click.option(
-    "--threads",
-    type=click.IntRange(min=0),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Threads; 0: one per physical core.",
-)
-@click.option(
+@option("-o --out", "The improved file; without it nothing is written.", NEW_FILE)
+@option("--budget budget_s", "Time for search and proof.", seconds, default="30s")
+@option("--threads", "Threads; 0: one per physical core.", NATURAL, default=1)
+@flag(
     "--noise-ok",
-    is_flag=True,
-    help="Accept changes of the last digits beyond the model's own noise, up to 0.001 of an output's largest value.",
+    "Accept changes of the last digits beyond the model's own noise, up to 0.001 of an output's largest value.",
 )
-@quiet_option
-@wait_option
-@format_options
-def improve(*, out: Path | None, quiet: bool, form: str, **options: Any) -> None:
+@shared.quiet_option
+@shared.wait_option
+@shared.format_options
+def improve(*, out: Path | None, **options: Any) -> None:
     """Write a faster file that computes the same: rewrites, each checked, timed and proven.
 
     \b
@@ -365,17 +285,12 @@ def improve(*, out: Path | None, quiet: bool, form: str, **options: Any) -> None
     from ..analyzer.findings.improve import improve as improve_model
     from ..analyzer.report.answers.findings import improve_answer
 
-    sources = take_models(options)
-    if len(sources) != 1:
-        raise UsageError(f"{len(sources)} models are given", remedy="improve one at a time")
-    if sources[0].problem is not None:
-        raise sources[0].problem
-    wanted = {name: options[name] for name in ("budget_s", "threads", "noise_ok")}
+    (source,) = whole_models(options, 1, "improve one at a time")
     try:
-        with Reporter(quiet=quiet) as progress:
-            found = improve_model(sources[0], out, progress=progress, **wanted)
+        with watched() as progress:
+            found = improve_model(source, out, progress=progress, **options)
     except (BackendError, ModelError, WorkerError) as error:
-        if assumed := assumed_dimensions(sources[0]):
-            raise ModelError(f"{sources[0].name} does not run with {assumed} ({error.message})") from error
+        if assumed := assumed_dimensions(source):
+            raise ModelError(f"{source.name} does not run with {assumed} ({error.message})") from error
         raise
-    answer(improve_answer(found), form, complete=found.complete)
+    answer(improve_answer(found), complete=found.complete)

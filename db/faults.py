@@ -8,14 +8,7 @@ from contextlib import contextmanager
 
 from sqlalchemy import exc
 
-from ..errors import (
-    DatabaseLocked,
-    DatabaseReadOnly,
-    DatabaseUnreachable,
-    DiskFull,
-    ForeignDatabase,
-    StoreError,
-)
+from ..errors import DatabaseLocked, DatabaseReadOnly, DatabaseUnreachable, DiskFull, ForeignDatabase, StoreError
 
 _Row = tuple[type[StoreError], str, str]
 
@@ -60,19 +53,9 @@ _SQLITE: dict[int, _Row] = {
 # SQLSTATE of the SQL standard and PostgreSQL, as drivers such as psycopg report it.
 _SQLSTATE: dict[str, _Row] = {
     "25006": _ONLY_READ,
-    "40001": _LOCKED,
-    "40P01": _LOCKED,
     "53100": _FULL,
-    "55P03": _LOCKED,
-    "53300": _AWAY,
-    "57P01": _AWAY,
-    "57P02": _AWAY,
-    "57P03": _AWAY,
-    "08000": _AWAY,
-    "08001": _AWAY,
-    "08003": _AWAY,
-    "08004": _AWAY,
-    "08006": _AWAY,
+    **dict.fromkeys(("40001", "40P01", "55P03"), _LOCKED),
+    **dict.fromkeys(("53300", "57P01", "57P02", "57P03", "08000", "08001", "08003", "08004", "08006"), _AWAY),
 }
 
 

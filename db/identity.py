@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from importlib import import_module
 from itertools import islice
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Select, Table, bindparam, insert, select, update
+from sqlalchemy import Connection, Table, bindparam, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from ..errors import StoreError
-from .rows import Row, to_stack, to_system
+from .rows import Row, to_keyed
 from .schema import COMBINATION, ITEM, KERNEL_VIEW, STACK, SYSTEM
 from .values import Conditions, Identity, Stack, System
 
@@ -70,34 +71,9 @@ def _inserted(connection: Connection, table: Table, row: Row) -> bool:
     return True
 
 
-class Natural:
-    """A table with rows that are found by some columns.
-
-    Its statements are built once, because building is slower than running.
-    """
-
-    def __init__(self, table: Table, *columns: str) -> None:
-        (self._primary,) = table.primary_key.columns
-        where = (table.c[name] == bindparam(name) for name in columns)
-        self._columns = columns
-        self._select: Select[tuple[Any]] = select(self._primary).where(*where)
-        self._table = table
-
-    def ensure(self, connection: Connection, row: Row) -> Any:
-        """Return the primary key of a row, after inserting the row if necessary.
-
-        Another process may insert the same row between the two statements; the second query then finds it.
-        """
-        wanted = {name: row[name] for name in self._columns}
-        found = connection.scalar(self._select, wanted)
-        if found is None:
-            insert_new(connection, self._table, [row])
-            found = connection.scalar(self._select, wanted)
-        return found
-
-
-_combinations = Natural(COMBINATION, "system", "stack", "threads", "cache", "dtype")
-_items = Natural(ITEM, "combination_id", "subject", "key", "variant")
+_NAMES = ("system", "stack", "threads", "cache", "dtype")
+_COMBINATION_ID = select(COMBINATION.c.id).where(*(COMBINATION.c[name] == bindparam(name) for name in _NAMES))
+"""Built once, because building is slower than running."""
 
 
 _Value = TypeVar("_Value")
@@ -117,46 +93,34 @@ class _Referred(dict[str, _Value]):
 def stored_systems(connection: Connection) -> dict[str, System]:
     """Return every system by its key."""
     rows = connection.execute(select(SYSTEM)).mappings()
-    return _Referred((row["key"], to_system(dict(row))) for row in rows)
+    return _Referred((row["key"], to_keyed(System, dict(row))) for row in rows)
 
 
 def stored_stacks(connection: Connection) -> dict[str, Stack]:
     """Return every stack by its key."""
     rows = connection.execute(select(STACK)).mappings()
-    return _Referred((row["key"], to_stack(dict(row))) for row in rows)
+    return _Referred((row["key"], to_keyed(Stack, dict(row))) for row in rows)
 
 
 def combination_id(connection: Connection, system: str, stack: str, conditions: Conditions) -> int:
-    """Return the local key of a combination.
+    """Return the local key of a combination, after creating the combination if necessary.
+
+    Another process may create it in between; the second query then finds it.
 
     Raises:
         StoreError: System or stack are not stored.
     """
-    row = {
-        "system": system,
-        "stack": stack,
-        "threads": conditions.threads,
-        "cache": conditions.cache,
-        "dtype": conditions.dtype,
-    }
+    row = {"system": system, "stack": stack, **asdict(conditions)}
+    found = connection.scalar(_COMBINATION_ID, row)
+    if found is not None:
+        return int(found)
     try:
-        return int(_combinations.ensure(connection, row))
+        insert_new(connection, COMBINATION, [row])
     except IntegrityError as error:
         raise StoreError(
             f"system {system[:12]} or stack {stack[:12]} is not stored", remedy="put_system and put_stack come first"
         ) from error
-
-
-def item_id(connection: Connection, identity: Identity) -> int:
-    """Return the local key of an item, after creating the item if necessary."""
-    combination = combination_id(connection, identity.system, identity.stack, identity.conditions)
-    row = {
-        "combination_id": combination,
-        "subject": str(identity.subject),
-        "key": identity.key,
-        "variant": identity.variant,
-    }
-    return int(_items.ensure(connection, row))
+    return int(connection.execute(_COMBINATION_ID, row).scalar_one())
 
 
 def item_ids(connection: Connection, identities: Collection[Identity]) -> dict[Identity, int]:
@@ -214,7 +178,7 @@ def put_view(connection: Connection, identity: Identity, row: Mapping[str, Any])
     Returns:
         True if it was stored; False if the existing view is as new.
     """
-    item = item_id(connection, identity)
+    item = item_ids(connection, [identity])[identity]
     if insert_new(connection, KERNEL_VIEW, [{**row, "item_id": item}]):
         return True
     later = (

@@ -100,13 +100,7 @@ class DatabasePlace:
         return bool(head)
 
 
-def engine(
-    place: DatabasePlace,
-    *,
-    read_only: bool = False,
-    foreign_keys: bool = True,
-    busy_timeout_s: float = BUSY_TIMEOUT_S,
-) -> Engine:
+def engine(place: DatabasePlace, *, read_only: bool = False, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Engine:
     """Return a configured engine.
 
     Errors on its connections are raised as ``StoreError``s that name this database, even if a merge reads one database
@@ -119,7 +113,6 @@ def engine(
     Args:
         place: The database.
         read_only: Refuse writes. A read-only file is opened without touching its folder.
-        foreign_keys: False only while a migration copies tables.
         busy_timeout_s: Maximum wait for another process.
     """
     with guarded(str(place)):
@@ -135,7 +128,7 @@ def engine(
     _name_in_errors(made, place)
     if not place.sqlite:
         return made
-    pragmas = [f"PRAGMA foreign_keys={'ON' if foreign_keys else 'OFF'}", "PRAGMA synchronous=NORMAL"]
+    pragmas = ["PRAGMA foreign_keys=ON", "PRAGMA synchronous=NORMAL"]
     pragmas += ["PRAGMA query_only=ON"] if read_only else []
 
     def set_up(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:

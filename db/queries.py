@@ -11,57 +11,15 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Engine,
-    FromClause,
-    Select,
-    Table,
-    and_,
-    case,
-    delete,
-    false,
-    func,
-    select,
-    true,
-    tuple_,
-)
+import sqlalchemy as sql
 
 from ..errors import ForeignDatabase, StoreError
+from . import schema, values
 from .faults import guarded
 from .identity import CHUNK, chunks, stored_stacks, stored_systems
 from .place import BUSY_TIMEOUT_S, WRITING, DatabasePlace, engine
 from .revision import NEW, check, identify, make_tables, use_wal
 from .rows import STATISTICS, to_block, to_measurement, to_run, to_view
-from .schema import (
-    BLOCK,
-    COMBINATION,
-    FAILURE,
-    ITEM,
-    KERNEL_VIEW,
-    MEASUREMENT,
-    REVISION,
-    REVISION_TABLE,
-    RUN,
-    STACK,
-    SYSTEM,
-)
-from .values import (
-    PROTOCOL,
-    Block,
-    Circumstances,
-    Combination,
-    Conditions,
-    Failure,
-    Identity,
-    KernelView,
-    Measurement,
-    Run,
-    Stack,
-    Subject,
-    System,
-)
 
 # Selection of measurements, failures or kernel views.
 
@@ -69,11 +27,11 @@ from .values import (
 class FilterFields(TypedDict, total=False):
     """The fields of ``Filter`` as keywords."""
 
-    subject: Subject | None
+    subject: values.Subject | None
     keys: Collection[str] | None
     system: str | None
     stack: str | None
-    conditions: Conditions | None
+    conditions: values.Conditions | None
     threads: int | None
     cache: str | frozenset[str] | None
     dtype: str | None
@@ -106,23 +64,23 @@ class Filter:
         node: Name of the measuring node; empty for a node without a name. Kernel views are not assigned to nodes.
     """
 
-    subject: Subject | None = None
+    subject: values.Subject | None = None
     keys: Collection[str] | None = None
     system: str | None = None
     stack: str | None = None
-    conditions: Conditions | None = None
+    conditions: values.Conditions | None = None
     threads: int | None = None
     cache: str | frozenset[str] | None = None
     dtype: str | None = None
     backend: str | None = None
     device: str | None = None
     variant: str | frozenset[str] | None = ""
-    protocol: int | None = PROTOCOL
+    protocol: int | None = values.PROTOCOL
     since_us: int | None = None
     node: str | None = None
 
     @classmethod
-    def of(cls, identity: Identity, keys: Collection[str] | None = None) -> Self:
+    def of(cls, identity: values.Identity, keys: Collection[str] | None = None) -> Self:
         """Return the filter for one identity, or for identities that differ from it in their keys only."""
         keys = (identity.key,) if keys is None else keys
         where = (identity.system, identity.stack, identity.conditions)
@@ -133,7 +91,18 @@ class Filter:
         return replace(self, **fields)
 
 
-_IDENTITY = (ITEM.c.combination_id, ITEM.c.subject, ITEM.c.key, ITEM.c.variant)
+_stack = schema.STACK
+_combination = schema.COMBINATION
+_item = schema.ITEM
+_measurement = schema.MEASUREMENT
+_block = schema.BLOCK
+_run = schema.RUN
+_failure, _view, _system = (
+    schema.FAILURE,
+    schema.KERNEL_VIEW,
+    schema.SYSTEM,
+)
+_IDENTITY = (_item.c.combination_id, _item.c.subject, _item.c.key, _item.c.variant)
 """The first columns of every query for identities."""
 
 
@@ -149,87 +118,91 @@ class LeftOpen:
         protocol: Protocol of its samples.
     """
 
-    identity: Identity
+    identity: values.Identity
     run: str
     started: str
     process: int | None
-    protocol: int = PROTOCOL
+    protocol: int = values.PROTOCOL
 
 
-def _places(connection: Connection, wanted: Filter) -> dict[int, Circumstances]:
+def _places(connection: sql.Connection, wanted: Filter) -> dict[int, values.Circumstances]:
     """Return the matching combinations; these are few, for any number of measurements."""
-    c = COMBINATION.c
-    query = select(c.id, c.system, c.stack, c.threads, c.cache, c.dtype)
+    c = _combination.c
+    query = sql.select(c.id, c.system, c.stack, c.threads, c.cache, c.dtype)
     conditions = wanted.conditions
-    equal: list[tuple[ColumnElement[Any], object]] = [
+    equal: list[tuple[sql.ColumnElement[Any], object]] = [
         (c.system, wanted.system), (c.stack, wanted.stack), (c.threads, wanted.threads), (c.cache, wanted.cache),
         (c.dtype, wanted.dtype),
     ]  # fmt: skip
     if conditions is not None:
         equal += [(c.threads, conditions.threads), (c.cache, conditions.cache), (c.dtype, conditions.dtype)]
     if wanted.backend is not None or wanted.device is not None:
-        query = query.join(STACK, STACK.c.key == c.stack)
-        equal += [(STACK.c.backend, wanted.backend), (STACK.c.device, wanted.device)]
+        query = query.join(_stack, _stack.c.key == c.stack)
+        equal += [(_stack.c.backend, wanted.backend), (_stack.c.device, wanted.device)]
     query = query.where(*(_is(column, value) for column, value in equal if value is not None)).order_by(c.id)
     return {
-        id_: Circumstances(system, stack, Conditions(threads, cache, dtype))
+        id_: values.Circumstances(system, stack, values.Conditions(threads, cache, dtype))
         for id_, system, stack, threads, cache, dtype in connection.execute(query)
     }
 
 
-def _is(column: ColumnElement[Any], value: object) -> ColumnElement[bool]:
+def _is(column: sql.ColumnElement[Any], value: object) -> sql.ColumnElement[bool]:
     """Return the condition that a column has a value, or one of several."""
     return column.in_(value) if isinstance(value, frozenset) else column == value
 
 
-def _identity(places: Mapping[int, Circumstances], row: Sequence[Any]) -> Identity:
+def _identity(places: Mapping[int, values.Circumstances], row: Sequence[Any]) -> values.Identity:
     """Return the identity in a row that begins with ``_IDENTITY``."""
     combination, subject, key, variant, *_ = row
-    return places[combination].identity(Subject(subject), key, variant=variant)
+    return places[combination].identity(values.Subject(subject), key, variant=variant)
 
 
-def _chunks(connection: Connection, keys: Collection[str] | None) -> Iterator[list[str] | None]:
+def _chunks(connection: sql.Connection, keys: Collection[str] | None) -> Iterator[list[str] | None]:
     if keys is None:
         yield None
     else:
         yield from chunks(connection, keys)
 
 
-def _select_items(query: Select[Any], wanted: Filter, places: Collection[int], chunk: list[str] | None) -> Select[Any]:
-    query = query.where(ITEM.c.combination_id.in_(places))
+def _select_items(
+    query: sql.Select[Any], wanted: Filter, places: Collection[int], chunk: list[str] | None
+) -> sql.Select[Any]:
+    query = query.where(_item.c.combination_id.in_(places))
     if wanted.subject is None:
         # Every subject by name, so that the index (combination, subject, key, variant) is used.
-        query = query.where(ITEM.c.subject.in_([str(subject) for subject in Subject]))
+        query = query.where(_item.c.subject.in_([str(subject) for subject in values.Subject]))
     else:
-        query = query.where(ITEM.c.subject == str(wanted.subject))
+        query = query.where(_item.c.subject == str(wanted.subject))
     if chunk is not None:
-        query = query.where(ITEM.c.key.in_(chunk))
+        query = query.where(_item.c.key.in_(chunk))
     if wanted.variant is not None:
-        query = query.where(_is(ITEM.c.variant, wanted.variant))
+        query = query.where(_is(_item.c.variant, wanted.variant))
     return query
 
 
-def _matching_items(connection: Connection, wanted: Filter) -> list[int]:
+def _matching_items(connection: sql.Connection, wanted: Filter) -> list[int]:
     """Return local keys of the matching items."""
     places = _places(connection, wanted)
     return [
         id_
         for chunk in _chunks(connection, wanted.keys)
-        for id_ in connection.scalars(_select_items(select(ITEM.c.id), wanted, list(places), chunk))
+        for id_ in connection.scalars(_select_items(sql.select(_item.c.id), wanted, list(places), chunk))
     ]
 
 
-def _finished(table: FromClause, wanted: Filter) -> ColumnElement[bool]:
+def _finished(table: sql.FromClause, wanted: Filter) -> sql.ColumnElement[bool]:
     """Return the condition that a measurement is finished and matches protocol, time and node."""
     c = table.c
-    return and_(
+    return sql.and_(
         c.finished_us.is_not(None) if wanted.since_us is None else c.finished_us >= wanted.since_us,
         *([] if wanted.protocol is None else [c.protocol == wanted.protocol]),
         *([] if wanted.node is None else [c.node == wanted.node]),
     )
 
 
-def _taken(connection: Connection, wanted: Filter, *, latest: bool) -> tuple[FromClause, ColumnElement[bool]]:
+def _taken(
+    connection: sql.Connection, wanted: Filter, *, latest: bool
+) -> tuple[sql.FromClause, sql.ColumnElement[bool]]:
     """Return the table to join with an item for its measurements, and the join condition.
 
     The newest measurement is the first of its item in the index ``ix_measurement_latest``. PostgreSQL uses the index
@@ -241,28 +214,28 @@ def _taken(connection: Connection, wanted: Filter, *, latest: bool) -> tuple[Fro
         latest: Return only the newest measurement.
     """
     if not latest:
-        return MEASUREMENT, and_(MEASUREMENT.c.item_id == ITEM.c.id, _finished(MEASUREMENT, wanted))
-    newer = MEASUREMENT.alias("newer")
-    newest = select(newer).where(newer.c.item_id == ITEM.c.id, _finished(newer, wanted))
+        return _measurement, sql.and_(_measurement.c.item_id == _item.c.id, _finished(_measurement, wanted))
+    newer = _measurement.alias("newer")
+    newest = sql.select(newer).where(newer.c.item_id == _item.c.id, _finished(newer, wanted))
     newest = newest.order_by(newer.c.finished_us.desc(), newer.c.id.desc()).limit(1)
     if connection.dialect.name == "postgresql":
-        return newest.lateral("latest"), true()
+        return newest.lateral("latest"), sql.true()
     first = newest.with_only_columns(newer.c.id).scalar_subquery()
-    return MEASUREMENT, and_(MEASUREMENT.c.item_id == ITEM.c.id, MEASUREMENT.c.id == first)
+    return _measurement, sql.and_(_measurement.c.item_id == _item.c.id, _measurement.c.id == first)
 
 
-def _by(run: ColumnElement[str], wanted: Filter) -> list[ColumnElement[bool]]:
+def _by(run: sql.ColumnElement[str], wanted: Filter) -> list[sql.ColumnElement[bool]]:
     """Return the condition that a run is of the filter's node; empty without a node."""
-    return [] if wanted.node is None else [run.in_(select(RUN.c.id).where(RUN.c.node == wanted.node))]
+    return [] if wanted.node is None else [run.in_(sql.select(_run.c.id).where(_run.c.node == wanted.node))]
 
 
-def _measured(condition: ColumnElement[bool]) -> ColumnElement[bool]:
+def _measured(condition: sql.ColumnElement[bool]) -> sql.ColumnElement[bool]:
     """Return the condition that an item has a measurement with some property."""
-    return select(MEASUREMENT.c.id).where(MEASUREMENT.c.item_id == ITEM.c.id, condition).exists()
+    return sql.select(_measurement.c.id).where(_measurement.c.item_id == _item.c.id, condition).exists()
 
 
-def _measured_keys(connection: Connection, wanted: Filter) -> set[str]:
-    query = select(ITEM.c.key).distinct().where(_measured(_finished(MEASUREMENT, wanted)))
+def _measured_keys(connection: sql.Connection, wanted: Filter) -> set[str]:
+    query = sql.select(_item.c.key).distinct().where(_measured(_finished(_measurement, wanted)))
     places = list(_places(connection, wanted))
     return {
         key
@@ -271,11 +244,11 @@ def _measured_keys(connection: Connection, wanted: Filter) -> set[str]:
     }
 
 
-def _blocks(connection: Connection, measurements: Collection[str]) -> dict[str, list[Block]]:
-    c = BLOCK.c
-    query = select(c.measurement_id, c.process, c.round, c.warmups, c.samples, c.data, c.visits)
+def _blocks(connection: sql.Connection, measurements: Collection[str]) -> dict[str, list[values.Block]]:
+    c = _block.c
+    query = sql.select(c.measurement_id, c.process, c.round, c.warmups, c.samples, c.data, c.visits)
     query = query.order_by(c.measurement_id, c.process, c.round)
-    found: dict[str, list[Block]] = {}
+    found: dict[str, list[values.Block]] = {}
     for chunk in chunks(connection, measurements):
         for id_, *row in connection.execute(query.where(c.measurement_id.in_(chunk))):
             found.setdefault(id_, []).append(to_block(row))
@@ -289,8 +262,8 @@ class StoreInfo(TypedDict):
     revision: str
     bytes: int | None
     counts: dict[str, int]
-    systems: dict[str, System]
-    stacks: dict[str, Stack]
+    systems: dict[str, values.System]
+    stacks: dict[str, values.Stack]
 
 
 ANY = Filter()
@@ -303,7 +276,7 @@ class Reader:
     Each query sees the database at that moment.
     """
 
-    def __init__(self, place: DatabasePlace, engine: Engine) -> None:
+    def __init__(self, place: DatabasePlace, engine: sql.Engine) -> None:
         self.place = place
         self._engine = engine
         self._writer = engine.execution_options(**{WRITING: True})
@@ -354,7 +327,7 @@ class Reader:
     def _prepare(self, *, create: bool, read_only: bool, busy_timeout_s: float) -> None:
         with self._engine.connect() as connection:
             revision = identify(connection, self.place)
-        if not read_only and revision in (NEW, REVISION):
+        if not read_only and revision in (NEW, schema.REVISION):
             use_wal(self._engine, self.place, timeout_s=busy_timeout_s)
         if revision == NEW:
             if not create:
@@ -364,7 +337,7 @@ class Reader:
         if not read_only and self.place.sqlite:
             with self._writer.begin() as connection:
                 # Changes nothing, but a read-only file fails now, not after the first measurement.
-                connection.execute(delete(REVISION_TABLE).where(false()))
+                connection.execute(sql.delete(schema.REVISION_TABLE).where(sql.false()))
 
     def close(self) -> None:
         """Close all connections; SQLite's side files vanish with the last one."""
@@ -379,7 +352,7 @@ class Reader:
         self.close()
 
     @contextmanager
-    def reading(self) -> Iterator[Connection]:
+    def reading(self) -> Iterator[sql.Connection]:
         """Return a connection that sees one moment in all reads (for merge and export).
 
         Raises:
@@ -394,65 +367,67 @@ class Reader:
             ) from error
 
     @contextmanager
-    def writing(self) -> Iterator[Connection]:
+    def writing(self) -> Iterator[sql.Connection]:
         """Return a connection with one transaction, committed at the end and rolled back on an error."""
         with guarded(str(self.place)), self._writer.begin() as connection:
             yield connection
 
-    def systems(self) -> dict[str, System]:
+    def systems(self) -> dict[str, values.System]:
         """Return every system by its key."""
         with self.reading() as connection:
             return stored_systems(connection)
 
-    def stacks(self) -> dict[str, Stack]:
+    def stacks(self) -> dict[str, values.Stack]:
         """Return every stack by its key."""
         with self.reading() as connection:
             return stored_stacks(connection)
 
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[values.Run]:
         """Return every run, oldest first."""
         with self.reading() as connection:
-            rows = connection.execute(select(RUN).order_by(RUN.c.started, RUN.c.id)).mappings()
+            rows = connection.execute(sql.select(_run).order_by(_run.c.started, _run.c.id)).mappings()
             return [to_run(dict(row)) for row in rows]
 
-    def open_item(self, identity: Identity, *, node: str = "") -> tuple[str, int, list[Block]] | None:
+    def open_item(self, identity: values.Identity, *, node: str = "") -> tuple[str, int, list[values.Block]] | None:
         """Return (measurement id, unroll, blocks) of an item left open by an interrupted run on a node, or None."""
         with self.reading() as connection:
             items = _matching_items(connection, Filter.of(identity))
-            query = select(MEASUREMENT.c.id, MEASUREMENT.c.unroll).where(
-                MEASUREMENT.c.item_id.in_(items), MEASUREMENT.c.finished_us.is_(None), MEASUREMENT.c.node == node
+            query = sql.select(_measurement.c.id, _measurement.c.unroll).where(
+                _measurement.c.item_id.in_(items), _measurement.c.finished_us.is_(None), _measurement.c.node == node
             )
             row = connection.execute(query).one_or_none()
             return None if row is None else (row[0], row[1], _blocks(connection, [row[0]]).get(row[0], []))
 
-    def left_open(self, system: str, stack: str, conditions: Conditions, *, node: str = "") -> list[LeftOpen]:
+    def left_open(self, system: str, stack: str, conditions: values.Conditions, *, node: str = "") -> list[LeftOpen]:
         """Return all items that interrupted runs of a node left under a combination, for any suite and variant."""
         with self.reading() as connection:
             places = _places(connection, Filter(None, None, system, stack, conditions))
             query = (
-                select(*_IDENTITY, RUN.c.id, RUN.c.started, func.max(BLOCK.c.process), MEASUREMENT.c.protocol)
-                .select_from(MEASUREMENT)
-                .join(ITEM, ITEM.c.id == MEASUREMENT.c.item_id)
-                .join(RUN, RUN.c.id == MEASUREMENT.c.run_id)
-                .join(BLOCK, BLOCK.c.measurement_id == MEASUREMENT.c.id, isouter=True)
-                .where(MEASUREMENT.c.finished_us.is_(None), ITEM.c.combination_id.in_(list(places)))
-                .where(MEASUREMENT.c.node == node)
-                .group_by(MEASUREMENT.c.id, *_IDENTITY, RUN.c.id, RUN.c.started)
+                sql.select(
+                    *_IDENTITY, _run.c.id, _run.c.started, sql.func.max(_block.c.process), _measurement.c.protocol
+                )
+                .select_from(_measurement)
+                .join(_item, _item.c.id == _measurement.c.item_id)
+                .join(_run, _run.c.id == _measurement.c.run_id)
+                .join(_block, _block.c.measurement_id == _measurement.c.id, isouter=True)
+                .where(_measurement.c.finished_us.is_(None), _item.c.combination_id.in_(list(places)))
+                .where(_measurement.c.node == node)
+                .group_by(_measurement.c.id, *_IDENTITY, _run.c.id, _run.c.started)
             )
             return [LeftOpen(_identity(places, row), *row[4:]) for row in connection.execute(query)]
 
-    def blocks(self, measurement_id: str) -> list[Block]:
+    def blocks(self, measurement_id: str) -> list[values.Block]:
         """Return the raw samples of a measurement, open or finished, in (process, round) order."""
         return self.blocks_of([measurement_id]).get(measurement_id, [])
 
-    def blocks_of(self, measurements: Collection[str]) -> dict[str, list[Block]]:
+    def blocks_of(self, measurements: Collection[str]) -> dict[str, list[values.Block]]:
         """Return raw samples by measurement id, each in (process, round) order; ids without samples are absent."""
         with self.reading() as connection:
             return _blocks(connection, measurements)
 
     def measurements(
         self, wanted: Filter = ANY, /, *, latest: bool = True, **fields: Unpack[FilterFields]
-    ) -> list[Measurement]:
+    ) -> list[values.Measurement]:
         """Return matching finished measurements, by key, combination and time; ``blocks`` returns raw samples.
 
         Args:
@@ -465,9 +440,9 @@ class Reader:
             places = _places(connection, wanted)
             if not places:
                 return []
-            item, (taken, on) = ITEM.c, _taken(connection, wanted, latest=latest)
+            item, (taken, on) = _item.c, _taken(connection, wanted, latest=latest)
             said = [taken.c[column.name] for column in STATISTICS]
-            query = select(*_IDENTITY, *said).select_from(ITEM).join(taken, on)
+            query = sql.select(*_IDENTITY, *said).select_from(_item).join(taken, on)
             query = query.order_by(item.key, item.combination_id, item.variant, taken.c.finished_us, taken.c.id)
             return [
                 to_measurement(row[4:], _identity(places, row))
@@ -475,27 +450,25 @@ class Reader:
                 for row in connection.execute(_select_items(query, wanted, list(places), chunk))
             ]
 
-    def failures(self, wanted: Filter = ANY, /, **fields: Unpack[FilterFields]) -> list[Failure]:
+    def failures(self, wanted: Filter = ANY, /, **fields: Unpack[FilterFields]) -> list[values.Failure]:
         """Return the newest failure of each matching item, unless it was measured later."""
         wanted = wanted.but(**fields)
-        item, failure = ITEM.c, FAILURE.c
-        later, newer = FAILURE.alias("later"), MEASUREMENT.alias("newer")
+        item, failure = _item.c, _failure.c
+        later, newer = _failure.alias("later"), _measurement.alias("newer")
         query = (
-            select(*_IDENTITY, failure.id, failure.run_id, failure.kind, failure.reason)
-            .join(FAILURE, failure.item_id == item.id)
+            sql.select(*_IDENTITY, failure.id, failure.run_id, failure.kind, failure.reason)
+            .join(_failure, failure.item_id == item.id)
             .where(
-                ~select(later.c.id)
+                ~sql.select(later.c.id)
                 .where(
                     later.c.item_id == item.id,
                     *_by(later.c.run_id, wanted),
-                    tuple_(later.c.failed_us, later.c.id) > tuple_(failure.failed_us, failure.id),
+                    sql.tuple_(later.c.failed_us, later.c.id) > sql.tuple_(failure.failed_us, failure.id),
                 )
                 .exists(),
-                ~select(newer.c.id)
+                ~sql.select(newer.c.id)
                 .where(
-                    newer.c.item_id == item.id,
-                    newer.c.finished_us > failure.failed_us,
-                    *_by(newer.c.run_id, wanted),
+                    newer.c.item_id == item.id, newer.c.finished_us > failure.failed_us, *_by(newer.c.run_id, wanted)
                 )
                 .exists(),
                 *_by(failure.run_id, wanted),
@@ -506,19 +479,21 @@ class Reader:
         with self.reading() as connection:
             places = _places(connection, wanted)
             return [
-                Failure(id_, run, _identity(places, whose), kind, reason)
+                values.Failure(id_, run, _identity(places, whose), kind, reason)
                 for chunk in _chunks(connection, wanted.keys)
                 for *whose, id_, run, kind, reason in connection.execute(
                     _select_items(query, wanted, list(places), chunk)
                 )
             ]
 
-    def kernels(self, wanted: Filter = ANY, /, **fields: Unpack[FilterFields]) -> dict[Identity, KernelView]:
+    def kernels(
+        self, wanted: Filter = ANY, /, **fields: Unpack[FilterFields]
+    ) -> dict[values.Identity, values.KernelView]:
         """Return the matching kernel views by identity."""
         wanted = wanted.but(**fields)
-        c = KERNEL_VIEW.c
-        query = select(*_IDENTITY, c.source, c.executions, c.wall_ns, c.kernels).join(
-            KERNEL_VIEW, c.item_id == ITEM.c.id
+        c = _view.c
+        query = sql.select(*_IDENTITY, c.source, c.executions, c.wall_ns, c.kernels).join(
+            _view, c.item_id == _item.c.id
         )
         if wanted.since_us is not None:
             query = query.where(c.taken_us >= wanted.since_us)
@@ -542,7 +517,7 @@ class Reader:
         reach: float = 1.0,
         most: int | None = None,
         **fields: Unpack[FilterFields],
-    ) -> dict[str, list[Measurement]]:
+    ) -> dict[str, list[values.Measurement]]:
         """Return per key and cache state the lowest latency, and all latencies up to ``reach`` times it, in order.
 
         Args:
@@ -555,7 +530,7 @@ class Reader:
             **fields: Fields of ``Filter`` that replace those in ``wanted``.
         """
         wanted = wanted.but(**fields)
-        found: dict[str, list[Measurement]] = {}
+        found: dict[str, list[values.Measurement]] = {}
         lowest: dict[tuple[str, int], float] = {}
         with self.reading() as connection:
             places = {id_: place for id_, place in _places(connection, wanted).items() if place.stack not in without}
@@ -564,15 +539,15 @@ class Reader:
             kinds = {id_: (place.conditions.cache, place.stack in apart) for id_, place in places.items()}
             numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds.values()))}
             taken, on = _taken(connection, wanted, latest=True)
-            group = case({id_: numbers[kind] for id_, kind in kinds.items()}, value=ITEM.c.combination_id)
-            rank = func.row_number().over(partition_by=(ITEM.c.key, group), order_by=(taken.c.mean_ns, ITEM.c.id))
+            group = sql.case({id_: numbers[kind] for id_, kind in kinds.items()}, value=_item.c.combination_id)
+            rank = sql.func.row_number().over(partition_by=(_item.c.key, group), order_by=(taken.c.mean_ns, _item.c.id))
             columns = [*_IDENTITY, *(taken.c[column.name] for column in STATISTICS)]
             labelled = [column.label(f"c{number}") for number, column in enumerate(columns)]
-            query = select(*labelled, group.label("among"), taken.c.mean_ns.label("ranked_ns"), rank.label("rank"))
-            query = query.select_from(ITEM).join(taken, on).where(ITEM.c.variant.not_in(parts))
+            query = sql.select(*labelled, group.label("among"), taken.c.mean_ns.label("ranked_ns"), rank.label("rank"))
+            query = query.select_from(_item).join(taken, on).where(_item.c.variant.not_in(parts))
             for chunk in _chunks(connection, wanted.keys):
                 every = _select_items(query, wanted, list(places), chunk).subquery()
-                outer = select(every).order_by(every.c.c2, every.c.among, every.c.rank)
+                outer = sql.select(every).order_by(every.c.c2, every.c.among, every.c.rank)
                 # Rows omitted here are not transferred.
                 outer = outer if most is None else outer.where(every.c.rank <= most)
                 for *row, among, latency_ns, _ in connection.execute(outer):
@@ -582,12 +557,12 @@ class Reader:
 
     def combinations(
         self,
-        subject: Subject | None = None,
+        subject: values.Subject | None = None,
         keys: Collection[str] | None = None,
         *,
         variant: str | None = None,
         among: Filter = ANY,
-    ) -> list[Combination]:
+    ) -> list[values.Combination]:
         """Return systems, stacks and conditions with measurements, and their numbers of items.
 
         Args:
@@ -598,8 +573,8 @@ class Reader:
         """
         wanted = among.but(subject=subject, keys=keys, variant=variant)
         # An item counts once, for any number of measurements.
-        query = select(ITEM.c.combination_id, func.count()).where(_measured(_finished(MEASUREMENT, wanted)))
-        query = query.group_by(ITEM.c.combination_id)
+        query = sql.select(_item.c.combination_id, sql.func.count()).where(_measured(_finished(_measurement, wanted)))
+        query = query.group_by(_item.c.combination_id)
         counts: Counter[int] = Counter()
         with self.reading() as connection:
             places = _places(connection, wanted)
@@ -607,13 +582,13 @@ class Reader:
                 for place, count in connection.execute(_select_items(query, wanted, list(places), chunk)):
                     counts[place] += count
         return [
-            Combination(place.system, place.stack, place.conditions, counts[id_])
+            values.Combination(place.system, place.stack, place.conditions, counts[id_])
             for id_, place in places.items()
             if id_ in counts
         ]
 
     def measured_keys(
-        self, system: str, stack: str, conditions: Conditions, subject: Subject, variant: str = ""
+        self, system: str, stack: str, conditions: values.Conditions, subject: values.Subject, variant: str = ""
     ) -> set[str]:
         """Return the keys with a measurement under this combination."""
         with self.reading() as connection:
@@ -629,7 +604,7 @@ class Reader:
             size = None if path is None else path.stat().st_size
         return {
             "database": str(self.place),
-            "revision": REVISION,
+            "revision": schema.REVISION,
             "bytes": size,
             "counts": counts,
             "systems": systems,
@@ -637,25 +612,25 @@ class Reader:
         }
 
 
-def _counts(connection: Connection) -> dict[str, int]:
+def _counts(connection: sql.Connection) -> dict[str, int]:
     """Return the number of rows of each kind."""
-    finished = MEASUREMENT.c.finished_us.is_not(None)
+    finished = _measurement.c.finished_us.is_not(None)
 
-    def count(table: Table, *where: ColumnElement[bool]) -> int:
-        return int(connection.scalar(select(func.count()).select_from(table).where(*where)) or 0)
+    def count(table: sql.Table, *where: sql.ColumnElement[bool]) -> int:
+        return int(connection.scalar(sql.select(sql.func.count()).select_from(table).where(*where)) or 0)
 
-    def measured(subject: Subject) -> int:
+    def measured(subject: values.Subject) -> int:
         return len(_measured_keys(connection, Filter(subject, variant=None, protocol=None)))
 
     return {
-        "systems": count(SYSTEM),
-        "stacks": count(STACK),
-        "runs": count(RUN),
-        "bricks": measured(Subject.BRICK),
-        "models": measured(Subject.MODEL),
-        "measurements": count(MEASUREMENT, finished),
-        "open": count(MEASUREMENT, ~finished),
-        "blocks": count(BLOCK),
-        "failures": count(FAILURE),
-        "kernel_views": count(KERNEL_VIEW),
+        "systems": count(_system),
+        "stacks": count(_stack),
+        "runs": count(_run),
+        "bricks": measured(values.Subject.BRICK),
+        "models": measured(values.Subject.MODEL),
+        "measurements": count(_measurement, finished),
+        "open": count(_measurement, ~finished),
+        "blocks": count(_block),
+        "failures": count(_failure),
+        "kernel_views": count(_view),
     }

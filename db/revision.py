@@ -97,12 +97,6 @@ def upgrade(url: str | os.PathLike[str]) -> Upgrade:
     return Upgrade(before=before, after=REVISION)
 
 
-def alone(connection: Connection) -> None:
-    """Keep others from creating or upgrading tables until the transaction ends; SQLite's write lock does the same."""
-    if connection.dialect.name == "postgresql":
-        connection.execute(select(func.pg_advisory_xact_lock(APPLICATION_ID)))
-
-
 def make_tables(engine: Engine, place: DatabasePlace) -> str:
     """Create the tables of a new database and its revision in one transaction.
 
@@ -110,21 +104,17 @@ def make_tables(engine: Engine, place: DatabasePlace) -> str:
         The revision; another one if another process was first.
     """
     with engine.connect().execution_options(**{WRITING: True}) as connection, connection.begin():
-        alone(connection)
+        if connection.dialect.name == "postgresql":  # no other process makes tables meanwhile
+            connection.execute(select(func.pg_advisory_xact_lock(APPLICATION_ID)))
         revision = identify(connection, place)
         if revision == NEW:
             METADATA.create_all(connection)
             REVISION_TABLE.create(connection)
             connection.execute(insert(REVISION_TABLE).values(version_num=REVISION))
-            mark(connection, place)
+            if place.sqlite:
+                connection.execute(text(f"PRAGMA application_id={APPLICATION_ID:d}"))
             revision = REVISION
     return revision
-
-
-def mark(connection: Connection, place: DatabasePlace) -> None:
-    """Mark the file's header as a dlbricks database (SQLite; elsewhere the revision table's name is the mark)."""
-    if place.sqlite:
-        connection.execute(text(f"PRAGMA application_id={APPLICATION_ID:d}"))
 
 
 def use_wal(engine: Engine, place: DatabasePlace, *, timeout_s: float = BUSY_TIMEOUT_S) -> None:

@@ -9,11 +9,13 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import StoreError
 from .schema import MEASUREMENT
 from .values import Block, Identity, Kernel, KernelView, Measurement, Run, Stack, Stop, Summary, System, Verdict, Visit
+
+_Keyed = TypeVar("_Keyed", System, Stack)
 
 Row = dict[str, Any]
 """Values of a table's row by column."""
@@ -155,41 +157,19 @@ def keyed_row(value: System | Stack) -> Row:
     return asdict(value) | {"key": value.key}
 
 
-def to_system(row: Mapping[str, Any]) -> System:
-    """Return the system of a row of ``SYSTEM``; its key must match its content."""
-    system = System(
-        cpu=row["cpu"],
-        architecture=row["architecture"],
-        physical_cores=row["physical_cores"],
-        logical_cores=row["logical_cores"],
-        cache_bytes=tuple((name, size) for name, size in row["cache_bytes"]),
-        memory_gib=row["memory_gib"],
-        isa=tuple(row["isa"]),
-        gpus=tuple(row["gpus"]),
-    )
-    _check_key("system", row["key"], system.key)
-    return system
-
-
-def to_stack(row: Mapping[str, Any]) -> Stack:
-    """Return the stack of a row of ``STACK``; its key must match its content."""
-    stack = Stack(
-        backend=row["backend"],
-        device=row["device"],
-        versions=tuple((name, version) for name, version in row["versions"]),
-        options=tuple((name, value) for name, value in row["options"]),
-    )
-    _check_key("stack", row["key"], stack.key)
-    return stack
-
-
-def _check_key(kind: str, stored: str, computed: str) -> None:
-    # In merged databases a key that does not match its content would confuse two machines.
-    if stored != computed:
+def to_keyed(kind: type[_Keyed], row: Mapping[str, Any]) -> _Keyed:
+    """Return a system or stack; raises ``StoreError`` if it does not match its key."""
+    value = kind(**{name: _as_tuples(row[name]) for name in kind.__slots__})
+    if row["key"] != value.key:
         raise StoreError(
-            f"the stored {kind} {stored[:12]} does not match its key",
+            f"the stored {kind.__name__.lower()} {row['key'][:12]} does not match its key",
             remedy="the database was edited; restore a copy",
         )
+    return value
+
+
+def _as_tuples(value: object) -> Any:
+    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
 
 
 def run_row(run: Run) -> Row:

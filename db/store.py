@@ -4,63 +4,34 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from ..errors import StoreError
 from .faults import guarded
-from .identity import insert_new, item_id, item_ids, put_view
+from .identity import insert_new, item_ids, put_view
 from .queries import Reader
 from .rows import STATISTICS, block_row, keyed_row, run_row, statistics_row, view_row
-from .schema import (
-    BLOCK,
-    FAILURE,
-    MEASUREMENT,
-    RUN,
-    STACK,
-    SYSTEM,
-)
-from .values import (
-    PROTOCOL,
-    Block,
-    Failure,
-    Identity,
-    KernelView,
-    Measurement,
-    Run,
-    Stack,
-    System,
-)
+from .schema import BLOCK, FAILURE, MEASUREMENT, RUN, STACK, SYSTEM
+from .values import PROTOCOL, Block, Failure, Identity, KernelView, Measurement, Run, Stack, System
 
-_is_open = MEASUREMENT.c.finished_us.is_(None)
+_measurement, _block, _failure, _run = MEASUREMENT, BLOCK, FAILURE, RUN
+_is_open = _measurement.c.finished_us.is_(None)
 
 # Statements of the measuring loop, built once: building them costs more than running them.
-_BEGIN = insert(MEASUREMENT)
-_ADD_BLOCK = insert(BLOCK)
+_BEGIN = insert(_measurement)
+_ADD_BLOCK = insert(_block)
 _FINISH = (
-    update(MEASUREMENT)
-    .where(MEASUREMENT.c.id == bindparam("known_id"), MEASUREMENT.c.item_id == bindparam("known_item"), _is_open)
-    .values({column.name: bindparam(column.name) for column in (*STATISTICS[1:], MEASUREMENT.c.finished_us)})
+    update(_measurement)
+    .where(_measurement.c.id == bindparam("known_id"), _measurement.c.item_id == bindparam("known_item"), _is_open)
+    .values({column.name: bindparam(column.name) for column in (*STATISTICS[1:], _measurement.c.finished_us)})
 )
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedMeasurement:
-    """A measurement that begins.
-
-    Attributes:
-        id: Its UUID.
-        run: The run that begins it.
-        identity: The measured item and its conditions.
-        unroll: Copies in the network.
-    """
-
-    id: str
-    run: str
-    identity: Identity
-    unroll: int
+OpenedMeasurement = tuple[str, str, Identity, int]
+"""A measurement that begins: its UUID, the run that begins it, the measured item with its conditions, and the copies in
+the network."""
 
 
 class Store(Reader):
@@ -90,12 +61,14 @@ class Store(Reader):
     def begin_run(self, run: Run) -> None:
         """Store a run before its first measurement; its system and stack must be stored."""
         with self.writing() as connection:
-            connection.execute(insert(RUN), run_row(run))
+            connection.execute(insert(_run), run_row(run))
 
     def end_run(self, id: str, *, after: Mapping[str, object], finished: str) -> None:  # noqa: A002  (as in Run)
         """Store the state after a run and its end time."""
         with self.writing() as connection:
-            changed = connection.execute(update(RUN).where(RUN.c.id == id).values(after=dict(after), finished=finished))
+            changed = connection.execute(
+                update(_run).where(_run.c.id == id).values(after=dict(after), finished=finished)
+            )
             if changed.rowcount != 1:
                 raise StoreError(f"database {self.place} holds no run {id}")
 
@@ -105,11 +78,11 @@ class Store(Reader):
             self._discard(connection, measurement_id)
 
     def _discard(self, connection: Connection, measurement_id: str) -> None:
-        query = select(MEASUREMENT.c.id).where(MEASUREMENT.c.id == measurement_id, _is_open)
+        query = select(_measurement.c.id).where(_measurement.c.id == measurement_id, _is_open)
         if connection.scalar(query) is None:
             raise StoreError(f"database {self.place} holds no open measurement {measurement_id}")
-        connection.execute(delete(BLOCK).where(BLOCK.c.measurement_id == measurement_id))
-        connection.execute(delete(MEASUREMENT).where(MEASUREMENT.c.id == measurement_id))
+        connection.execute(delete(_block).where(_block.c.measurement_id == measurement_id))
+        connection.execute(delete(_measurement).where(_measurement.c.id == measurement_id))
 
     def add_session(self, opened: Iterable[OpenedMeasurement], blocks: Iterable[tuple[str, Block]]) -> None:
         """Open items and commit the blocks of one session, all or nothing.
@@ -126,12 +99,12 @@ class Store(Reader):
         with guarded(str(self.place)):
             try:
                 with self._writer.begin() as connection:
-                    items = item_ids(connection, [item.identity for item in new])
-                    nodes = _nodes(connection, {item.run for item in new})
+                    items = item_ids(connection, [identity for _, _, identity, _ in new])
+                    nodes = _nodes(connection, {run for _, run, *_ in new})
                     begun = [
-                        {"id": item.id, "item_id": items[item.identity], "run_id": item.run, "unroll": item.unroll,
-                         "protocol": PROTOCOL, "node": nodes.get(item.run, "")}
-                        for item in new
+                        {"id": measurement, "item_id": items[identity], "run_id": run, "unroll": unroll,
+                         "protocol": PROTOCOL, "node": nodes.get(run, "")}
+                        for measurement, run, identity, unroll in new
                     ]  # fmt: skip
                     rows = [block_row(measurement, block) for measurement, block in taken]
                     for statement, values in ((_BEGIN, begun), (_ADD_BLOCK, rows)):
@@ -146,22 +119,21 @@ class Store(Reader):
     def _not_begun(self, new: Sequence[OpenedMeasurement]) -> str:
         """Return which item of a refused session cannot be begun, and why; empty if all can."""
         nodes, seen = {run.id: run.node for run in self.runs()}, set()
-        for item in new:
-            what = item.identity
+        for _, run, what, _ in new:
             named = f"{what.subject} {what.key[:12]}"
-            held = self.open_item(what, node=nodes.get(item.run, ""))
+            held = self.open_item(what, node=nodes.get(run, ""))
             if held is not None:
                 return f"{named} is open already as measurement {held[0]}"
             if what in seen:
                 return f"{named} is begun twice"
-            if item.run not in nodes:
-                return f"run {item.run} of {named} is not stored"
+            if run not in nodes:
+                return f"run {run} of {named} is not stored"
             seen.add(what)
         return ""
 
     def _not_added(self, new: Sequence[OpenedMeasurement], taken: Sequence[tuple[str, Block]]) -> str:
         """Return which block of a refused session cannot be added, and why; empty if all can."""
-        known, seen = {item.id for item in new}, set()
+        known, seen = {measurement for measurement, *_ in new}, set()
         stored = self.blocks_of({measurement for measurement, _ in taken})
         for measurement, block in taken:
             place = (measurement, block.process, block.round)
@@ -171,7 +143,7 @@ class Store(Reader):
             if place in seen:
                 return f"{named} is given twice"
             if measurement not in known:
-                query = select(MEASUREMENT.c.id).where(MEASUREMENT.c.id == measurement)
+                query = select(_measurement.c.id).where(_measurement.c.id == measurement)
                 with self.reading() as connection:
                     if connection.scalar(query) is None:
                         return f"{named}, which was never begun"
@@ -210,8 +182,8 @@ class Store(Reader):
                 for measurement, _ in added
             ]
             blocks = [block_row(measurement.id, block) for measurement, taken in added for block in taken]
-            new = insert_new(connection, MEASUREMENT, rows)
-            insert_new(connection, BLOCK, blocks)
+            new = insert_new(connection, _measurement, rows)
+            insert_new(connection, _block, blocks)
         return new
 
     def add_failure(self, failure: Failure, *, instead_of: str | None = None) -> None:
@@ -227,13 +199,13 @@ class Store(Reader):
                 self._discard(connection, instead_of)
             row = {
                 "id": failure.id,
-                "item_id": item_id(connection, failure.identity),
+                "item_id": item_ids(connection, [failure.identity])[failure.identity],
                 "run_id": failure.run,
                 "failed_us": _now_us(),
                 "kind": failure.kind,
                 "reason": failure.reason,
             }
-            insert_new(connection, FAILURE, [row])
+            insert_new(connection, _failure, [row])
 
     def put_kernels(self, identity: Identity, view: KernelView) -> None:
         """Store which kernels ran for an item, in place of an earlier view of it; its stack must be stored."""
@@ -243,7 +215,7 @@ class Store(Reader):
 
 def _nodes(connection: Connection, runs: Collection[str]) -> dict[str, str]:
     """Return the node of each stored run."""
-    found = connection.execute(select(RUN.c.id, RUN.c.node).where(RUN.c.id.in_(runs)))
+    found = connection.execute(select(_run.c.id, _run.c.node).where(_run.c.id.in_(runs)))
     return {run: node for run, node in found}  # noqa: C416  (dict() takes no rows that mypy knows as pairs)
 
 

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Table, bindparam, exists, or_, select, update
 
+from . import schema
 from .identity import CHUNK, insert_new, item_ids, put_view, stored_stacks, stored_systems
 from .rows import Row, keyed_row
-from .schema import (
-    BLOCK,
-    COMBINATION,
-    FAILURE,
-    ITEM,
-    KERNEL_VIEW,
-    MEASUREMENT,
-    RUN,
-    STACK,
-    SYSTEM,
-)
 from .values import Conditions, Identity, Stack, Subject, System
+
+_combination, _item, _measurement = schema.COMBINATION, schema.ITEM, schema.MEASUREMENT
+_block, _failure, _run = schema.BLOCK, schema.FAILURE, schema.RUN
+_view = schema.KERNEL_VIEW
 
 
 class Policy:
@@ -91,25 +85,21 @@ def transfer(source: Connection, target: Connection, policy: Policy | None = Non
     """
     policy = policy or Policy()
     subjects = [str(subject) for subject in policy.subjects]
-    systems = _add_keyed(target, SYSTEM, stored_systems(source))
-    stacks = _add_keyed(target, STACK, stored_stacks(source))
-    done = Transferred(systems=systems, stacks=stacks)
-    runs, new = _runs(source, target, policy, subjects)
-    done = replace(done, runs=new)
+    systems = _add_keyed(target, schema.SYSTEM, stored_systems(source))
+    stacks = _add_keyed(target, schema.STACK, stored_stacks(source))
+    runs, new_runs = _runs(source, target, policy, subjects)
     identities = _identities(source, subjects)
     known = item_ids(target, identities.values())
     items = {id_: known[identity] for id_, identity in identities.items()}
-    for rows in _new_rows(source, target, MEASUREMENT, items, runs):
-        blocks = _blocks(source, [row["id"] for row in rows])
-        done = replace(
-            done,
-            measurements=done.measurements + insert_new(target, MEASUREMENT, [policy.measurement(row) for row in rows]),
-            blocks=done.blocks + insert_new(target, BLOCK, blocks),
-        )
-    for rows in _new_rows(source, target, FAILURE, items, runs):
-        new = insert_new(target, FAILURE, [policy.failure(row) for row in rows])
-        done = replace(done, failures=done.failures + new)
-    return replace(done, kernel_views=_views(source, target, policy, identities) if policy.node is None else 0)
+    measurements = blocks = failures = 0
+    for rows in _new_rows(source, target, _measurement, items, runs):
+        taken = _blocks(source, [row["id"] for row in rows])
+        measurements += insert_new(target, _measurement, [policy.measurement(row) for row in rows])
+        blocks += insert_new(target, _block, taken)
+    for rows in _new_rows(source, target, _failure, items, runs):
+        failures += insert_new(target, _failure, [policy.failure(row) for row in rows])
+    views = _views(source, target, policy, identities) if policy.node is None else 0
+    return Transferred(systems, stacks, new_runs, measurements, blocks, failures, views)
 
 
 def _add_keyed(target: Connection, table: Table, stored: Mapping[str, System | Stack]) -> int:
@@ -122,32 +112,32 @@ def _runs(
 ) -> tuple[Collection[str], int]:
     """Copy the selected runs; return their ids and the number of new ones."""
     used = [
-        exists().where(table.c.run_id == RUN.c.id, table.c.item_id == ITEM.c.id, ITEM.c.subject.in_(subjects))
-        for table in (MEASUREMENT, FAILURE)
+        exists().where(table.c.run_id == _run.c.id, table.c.item_id == _item.c.id, _item.c.subject.in_(subjects))
+        for table in (_measurement, _failure)
     ]
-    query = select(RUN) if set(policy.subjects) == set(Subject) else select(RUN).where(or_(*used))
+    query = select(_run) if set(policy.subjects) == set(Subject) else select(_run).where(or_(*used))
     if policy.node is not None:
-        query = query.where(RUN.c.node == policy.node)
-    rows = [policy.run(dict(row)) for row in source.execute(query.order_by(RUN.c.id)).mappings()]
-    new = insert_new(target, RUN, rows)
-    going_on = set(target.scalars(select(RUN.c.id).where(RUN.c.finished.is_(None))))
+        query = query.where(_run.c.node == policy.node)
+    rows = [policy.run(dict(row)) for row in source.execute(query.order_by(_run.c.id)).mappings()]
+    new = insert_new(target, _run, rows)
+    going_on = set(target.scalars(select(_run.c.id).where(_run.c.finished.is_(None))))
     ended = [
         {"known": row["id"], "a": row["after"], "f": row["finished"]}
         for row in rows
         if row["finished"] is not None and row["id"] in going_on
     ]
     if ended:
-        which = (RUN.c.id == bindparam("known"), RUN.c.finished.is_(None))
-        target.execute(update(RUN).where(*which).values(after=bindparam("a"), finished=bindparam("f")), ended)
+        which = (_run.c.id == bindparam("known"), _run.c.finished.is_(None))
+        target.execute(update(_run).where(*which).values(after=bindparam("a"), finished=bindparam("f")), ended)
     return {row["id"] for row in rows}, new
 
 
 def _identities(source: Connection, subjects: Collection[str]) -> dict[int, Identity]:
     """Return the identities of all copied items, by the source's local key."""
-    places = {id_: place for id_, *place in source.execute(select(COMBINATION))}
-    finished = exists().where(MEASUREMENT.c.item_id == ITEM.c.id, MEASUREMENT.c.finished_us.is_not(None))
-    others = [exists().where(table.c.item_id == ITEM.c.id) for table in (FAILURE, KERNEL_VIEW)]
-    query = select(ITEM).where(ITEM.c.subject.in_(subjects), or_(finished, *others))
+    places = {id_: place for id_, *place in source.execute(select(_combination))}
+    finished = exists().where(_measurement.c.item_id == _item.c.id, _measurement.c.finished_us.is_not(None))
+    others = [exists().where(table.c.item_id == _item.c.id) for table in (_failure, _view)]
+    query = select(_item).where(_item.c.subject.in_(subjects), or_(finished, *others))
     return {row["id"]: _identity(row, places) for row in map(dict, source.execute(query).mappings())}
 
 
@@ -156,8 +146,8 @@ def _new_rows(
 ) -> Iterator[list[Row]]:
     """Yield rows of a table with items that the target lacks, with the target's ``item_id``, in chunks."""
     query = select(table).order_by(table.c.id)
-    if table is MEASUREMENT:
-        query = query.where(MEASUREMENT.c.finished_us.is_not(None))
+    if table is _measurement:
+        query = query.where(_measurement.c.finished_us.is_not(None))
     for chunk in source.execution_options(yield_per=CHUNK).execute(query).mappings().partitions(CHUNK):
         known = set(target.scalars(select(table.c.id).where(table.c.id.in_([row["id"] for row in chunk]))))
         new = [
@@ -170,19 +160,15 @@ def _new_rows(
 
 
 def _blocks(source: Connection, measurements: Collection[str]) -> list[Row]:
-    query = select(BLOCK).where(BLOCK.c.measurement_id.in_(measurements))
-    ordered = query.order_by(BLOCK.c.measurement_id, BLOCK.c.process, BLOCK.c.round)
+    query = select(_block).where(_block.c.measurement_id.in_(measurements))
+    ordered = query.order_by(_block.c.measurement_id, _block.c.process, _block.c.round)
     return [dict(row) for row in source.execute(ordered).mappings()]
 
 
 def _views(source: Connection, target: Connection, policy: Policy, identities: Mapping[int, Identity]) -> int:
     """Copy kernel views; of two views of an item the later one stays, by the clocks of the measuring machines."""
-    columns = [column for column in KERNEL_VIEW.c if column.name != "item_id"]
-    rows = (
-        source.execution_options(yield_per=CHUNK)
-        .execute(select(KERNEL_VIEW).order_by(KERNEL_VIEW.c.item_id))
-        .mappings()
-    )
+    columns = [column for column in _view.c if column.name != "item_id"]
+    rows = source.execution_options(yield_per=CHUNK).execute(select(_view).order_by(_view.c.item_id)).mappings()
     return sum(
         put_view(target, identities[row["item_id"]], policy.view({column.name: row[column.name] for column in columns}))
         for row in rows

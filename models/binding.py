@@ -15,7 +15,17 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from ..errors import BrokenModel, UnboundDimension, UnsupportedModel, UsageError
-from .dimensions import NAMELESS, Dimension, DimensionKind, classify, classify_name, default_value, expression
+from .dimensions import (
+    NAMELESS,
+    Dimension,
+    DimensionKind,
+    classify,
+    classify_name,
+    default_value,
+    expression,
+    names_in,
+    value_of,
+)
 from .external import count_elements
 from .skeleton import is_weight
 from .subgraphs import Shape, infer_shapes, require_text, static_shape, static_shapes
@@ -83,7 +93,7 @@ def plan_rebatch(model: ModelProto, old: int, new: int) -> Rebatch:
     rebatch = Rebatch(inputs, _grown_targets(model.graph, old, new))
     apply_rebatch(model, rebatch)
     after = _infer(model, strict=True, change=change)
-    _check(model.graph, rebatch, _RebatchChange(change, old, new, before, after))
+    _check(model.graph, rebatch, (old, new), (before, after), change)
     return replace(
         rebatch, outputs={value.name: after[value.name] for value in model.graph.output if value.name in after}
     )
@@ -150,42 +160,39 @@ def _target(node: NodeProto, constants: Mapping[str, TensorProto]) -> Shape:
     return tuple(np.frombuffer(tensor.raw_data, "<i8").tolist()) if tensor else ()
 
 
-@dataclass(frozen=True, slots=True)
-class _RebatchChange:
-    """A change of batch as text, with both batches and the static shapes by value at each."""
-
-    text: str
-    old: int
-    new: int
-    before: Mapping[str, Shape]
-    after: Mapping[str, Shape]
-
-    def refusal(self, node: NodeProto, reason: str) -> UnsupportedModel:
-        label = f"{node.op_type} '{node.name or node.output[0]}'"
-        return UnsupportedModel(f"{self.text}: {label} {reason}", remedy=_REMEDY)
-
-
-def _check(graph: GraphProto, rebatch: Rebatch, change: _RebatchChange) -> None:
-    old, new = change.old, change.new
+def _check(
+    graph: GraphProto,
+    rebatch: Rebatch,
+    sizes: tuple[int, int],
+    shapes: tuple[Mapping[str, Shape], Mapping[str, Shape]],
+    change: str,
+) -> None:
+    """Raise ``UnsupportedModel`` unless every value grows with the batch, or stays; sizes and shapes: old and new."""
+    (old, new), (before, after) = sizes, shapes
     constants = {value.name: static_shape(value.type) for value in graph.input if is_weight(value)}
     constants.update((tensor.name, tuple(tensor.dims)) for tensor in graph.initializer)
+
+    def refusal(node: NodeProto, reason: str) -> UnsupportedModel:
+        label = f"{node.op_type} '{node.name or node.output[0]}'"
+        return UnsupportedModel(f"{change}: {label} {reason}", remedy=_REMEDY)
+
     for node in graph.node:
         for name in node.output:
-            was, now = change.before.get(name), change.after.get(name)
+            was, now = before.get(name), after.get(name)
             if was is None or was == now:
                 continue
             if now is None:
-                raise change.refusal(node, "has no static shape any more")
+                raise refusal(node, "has no static shape any more")
             if count_elements(now) * old != count_elements(was) * new:
-                raise change.refusal(node, f"turns {list(was)} into {list(now)}")
+                raise refusal(node, f"turns {list(was)} into {list(now)}")
         if node.output and node.output[0] in rebatch.targets:
-            was, now = change.before.get(node.input[0]), change.after.get(node.input[0])
+            was, now = before.get(node.input[0]), after.get(node.input[0])
             if was is None or now is None or now[0] * old != was[0] * new or now[1:] != was[1:]:
-                raise change.refusal(node, "has a constant target, and reads samples that do not lead its input")
+                raise refusal(node, "has a constant target, and reads samples that do not lead its input")
         if node.op_type in _RECURRENT and not node.domain:
             for state in node.input[5:7]:
                 if (constants.get(state) or (0, new))[1:2] == (old,):
-                    raise change.refusal(node, f"starts from a constant state '{state}' of that batch")
+                    raise refusal(node, f"starts from a constant state '{state}' of that batch")
 
 
 def _infer(model: ModelProto, *, strict: bool, change: str) -> dict[str, Shape]:
@@ -339,7 +346,7 @@ def _kinds(dynamic: list[Dimension], given: Mapping[str, int]) -> tuple[dict[str
     for dimension in dynamic:
         if (arithmetic := expression(dimension.name)) and dimension.name not in given:
             composed[dimension.name] = None
-            for name in arithmetic.names:
+            for name in names_in(arithmetic):
                 kinds.setdefault(name, classify_name(name, dimension.input))
         # A plain dimension takes precedence over a name in arithmetic.
         elif kinds.get(dimension.label, DimensionKind.UNKNOWN) is DimensionKind.UNKNOWN:
@@ -365,7 +372,7 @@ def _values(dynamic: list[Dimension], batch: int | None, given: Mapping[str, int
             bound[name] = _total(kinds, bound, decoding=decoding)
     for name in composed:
         arithmetic = expression(name)
-        value = arithmetic.value(bound) if arithmetic else None
+        value = value_of(arithmetic, bound) if arithmetic else None
         if value is not None:
             bound[name] = value
     _require_all(dynamic, bound)
@@ -408,6 +415,6 @@ def _substitute(value: ValueInfoProto, bound: Mapping[str, int]) -> None:
         if name in bound:
             dim.dim_value = bound[name]
         elif arithmetic := expression(name):
-            size = arithmetic.value(bound)
+            size = value_of(arithmetic, bound)
             if size is not None:
                 dim.dim_value = size

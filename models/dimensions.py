@@ -160,25 +160,18 @@ def default_value(kind: DimensionKind, *, decoding: bool) -> int | None:
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
 
 
-@dataclass(frozen=True, slots=True)
-class Expression:
-    """A dimension with arithmetic in its name, for example ``past_sequence_length + 1``."""
+def names_in(tree: ast.expr) -> tuple[str, ...]:
+    """Return the distinct names in the arithmetic of a dimension, in order."""
+    return tuple(dict.fromkeys(node.id for node in ast.walk(tree) if isinstance(node, ast.Name)))
 
-    tree: ast.expr
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Its distinct names, in order."""
-        found = (node.id for node in ast.walk(self.tree) if isinstance(node, ast.Name))
-        return tuple(dict.fromkeys(found))
-
-    def value(self, bound: Mapping[str, int]) -> int | None:
-        """Return its value; None if a name is unbound or the result is negative."""
-        try:
-            result = _evaluate(self.tree, bound)
-        except (KeyError, ZeroDivisionError):
-            return None
-        return result if result >= 0 else None
+def value_of(tree: ast.expr, bound: Mapping[str, int]) -> int | None:
+    """Return the value of the arithmetic of a dimension; None if a name is unbound or the result is negative."""
+    try:
+        result = _evaluate(tree, bound)
+    except (KeyError, ZeroDivisionError):
+        return None
+    return result if result >= 0 else None
 
 
 def _evaluate(node: ast.expr, bound: Mapping[str, int]) -> int:
@@ -192,8 +185,8 @@ def _evaluate(node: ast.expr, bound: Mapping[str, int]) -> int:
     raise KeyError(node)
 
 
-def expression(name: str) -> Expression | None:
-    """Return the arithmetic in a dimension's name; None for a plain name or unknown syntax."""
+def expression(name: str) -> ast.expr | None:
+    """Return the arithmetic in a dimension's name (``past_length + 1``); None for a plain name or unknown syntax."""
     if name.isidentifier() or len(name) > _MAX_EXPRESSION or not _ARITHMETIC.fullmatch(name):
         return None
     try:
@@ -208,5 +201,4 @@ def expression(name: str) -> Expression | None:
             isinstance(node, ast.Constant) and type(node.value) is int
         ):
             return None
-    parsed = Expression(tree)
-    return parsed if isinstance(tree, ast.BinOp) and parsed.names else None
+    return tree if isinstance(tree, ast.BinOp) and names_in(tree) else None

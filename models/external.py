@@ -22,15 +22,7 @@ from ..errors import BrokenModel, MissingExternalData, UnsafePath
 # The payload of a tensor: its fields and its size in bytes.
 
 
-PAYLOAD_FIELDS = (
-    "raw_data",
-    "float_data",
-    "int32_data",
-    "int64_data",
-    "double_data",
-    "uint64_data",
-    "string_data",
-)
+PAYLOAD_FIELDS = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
 """The fields of a ``TensorProto`` with its values."""
 
 _BITS_BY_NAME = {

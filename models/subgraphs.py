@@ -178,10 +178,7 @@ def outer_values(body: onnx.GraphProto) -> tuple[str, ...]:
 
 
 def _collect(body: onnx.GraphProto, outer: frozenset[str], found: dict[str, None]) -> None:
-    known = set(outer)
-    known.update(value.name for value in body.input)
-    known.update(tensor.name for tensor in body.initializer)
-    known.update(tensor.values.name for tensor in body.sparse_initializer)
+    known = {*outer, *given_names(body)}
     for node in body.node:
         for name in node.input:
             if name and name not in known:

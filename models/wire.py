@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
 
@@ -41,12 +40,8 @@ _LENGTH_DELIMITED = 2
 _FIXED_BYTES = {1: 8, 5: 4}
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    """Treatment of the fields of one kind of message: drop, walk into, or (all others) copy."""
-
-    dropped: frozenset[int] = frozenset()
-    children: dict[int, str] = field(default_factory=dict)
+_Rule = tuple[frozenset[int], dict[int, str]]
+"""The numbers of a message's dropped fields, and the kinds of its fields that are messages."""
 
 
 def _number(message: type, name: str) -> int:
@@ -59,7 +54,7 @@ def _numbers(message: type, *names: str) -> frozenset[int]:
 
 
 def _rule(message: type, dropped: tuple[str, ...], **children: str) -> _Rule:
-    return _Rule(_numbers(message, *dropped), {_number(message, name): kind for name, kind in children.items()})
+    return _numbers(message, *dropped), {_number(message, name): kind for name, kind in children.items()}
 
 
 _RULES = {
@@ -124,14 +119,14 @@ class _FileWalk:
             return self._tensor(start, end)
         if kind == "node":
             kind = self._node_kind(start, end)
-        rule = _RULES[kind]
+        dropped, children = _RULES[kind]
         kept = bytearray()
         run = start  # everything from here up to the current field is copied as it is
         for number, tag, value, after in self._fields(start, end):
-            if number in rule.dropped:
+            if number in dropped:
                 kept += self._copy(run, tag)
                 run = after
-            elif after - value >= _DESCEND_BYTES and (child := rule.children.get(number)):
+            elif after - value >= _DESCEND_BYTES and (child := children.get(number)):
                 kept += self._copy(run, tag)
                 body = self.message(child, value, after, depth + 1)
                 kept += _varint(number << 3 | _LENGTH_DELIMITED)
@@ -161,7 +156,7 @@ class _FileWalk:
             elif number in _PAYLOADS:
                 size_bytes += after - value
         elements = math.prod(dims)
-        dropped = _RULES["tensor"].dropped
+        dropped, _ = _RULES["tensor"]
         if elements > KEPT_ELEMENTS and not (may_be_mask(dtype, dims) and size_bytes <= elements * _MASK_BYTES):
             dropped |= _PAYLOADS
         elif size_bytes > max(elements, KEPT_ELEMENTS) * _MAX_ELEMENT_BYTES and dtype != TensorProto.STRING:

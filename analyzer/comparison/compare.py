@@ -14,7 +14,7 @@ from ...db import Store
 from ...db.values import Run, earlier_version
 from ...generator.decomposition.cut import Cut
 from ...models import ModelSource
-from ...tabular import Records, Row, Tabular, nested_rows
+from ...tabular import Records, Row, Tabular, fields, nested_rows, record_of
 from ..estimation.query import QueryFields, asked, executes_as_written
 from .difference import MINIMUM_EFFECT, Relation, check_minimum_effect
 from .results import (
@@ -29,7 +29,7 @@ from .results import (
     unique_bricks,
     verdicts_of,
 )
-from .sides import By, Side, find_side
+from .sides import By, Side, find_side, place_record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,15 +71,8 @@ class LayerComparison(Judged):
 
     def record(self) -> Row:
         """As a JSON object."""
-        return {
-            **self.brick.record(),
-            "base_ms": self.base_ms,
-            "other_ms": self.other_ms,
-            **self.judgement(),
-            "gain_ms": self.gain_ms,
-            "form": asdict(self.brick.form),
-            "apart": self.pair.apart,
-        }
+        own = record_of(self, fields("base_ms other_ms ratio ratio_ci95 verdict reason gain_ms apart=pair.apart"))
+        return {**self.brick.record(), **own, "form": asdict(self.brick.form)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,16 +189,9 @@ def _cells(**latencies: SideLatency | None) -> Row:
 
 
 def _described(side: Side) -> Row:
-    place = side.choice
     return {
         "name": side.name,
-        "system": place.system_key,
-        "stack": place.stack_key,
-        "backend": place.stack.backend,
-        "device": place.stack.device,
-        "versions": dict(place.stack.versions),
-        "options": dict(place.stack.options),
-        **asdict(place.conditions),
+        **place_record(side.choice),
         "run": None if side.run is None else side.run.id,
         "started": None if side.run is None else side.run.started,
         "variant": side.variant,

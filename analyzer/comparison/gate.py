@@ -23,7 +23,7 @@ from ...generator.machine.cores import physical_cores
 from ...generator.measurement.trial import Contender, Trial, TrialPair, place_of, try_out
 from ...generator.progress import ProgressCallback
 from ...models import ModelSource
-from ...tabular import Records, Tabular
+from ...tabular import Field, Records, Tabular, fields, record_of
 from .difference import MINIMUM_EFFECT, Difference, Levels, Relation, check_minimum_effect, paired, relation
 
 FEWEST, MOST = 4, 12
@@ -37,6 +37,17 @@ _LOOKS = 1.25
 
 _POWER = 0.98
 """Quantile of Student's t for a power of 80 %, with three degrees of freedom; it is less with more."""
+
+
+FIELDS = (
+    Field("old", "against"),
+    Field("new", "model"),
+    Field("old_ms", "old ms", "ms", path="levels.before_ms"),
+    Field("new_ms", "new ms", "ms", path="levels.after_ms"),
+    Field("ratio", "ratio ±95%", "ratio", interval="ratio_ci95", path="levels.difference.ratio"),
+    *fields("ratio_ci95 p=levels.difference.p verdict reason minimum_effect detectable processes visits wall_s"),
+    *fields("largest_error stack=stack.key threads"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +98,17 @@ class Gate(Tabular):
         return self.verdict is Relation.UNCLEAR and self.detectable > self.minimum_effect
 
     @property
+    def ratio_ci95(self) -> tuple[float, float] | None:
+        """Interval of the ratio; None with too few processes."""
+        ends = self.levels.difference.ci95
+        return ends if math.isfinite(ends[1]) else None
+
+    @property
     def reason(self) -> str:
         """The verdict in a sentence."""
         seen = self.levels.difference
         change, low, high = (f"{ratio - 1:+.1%}" for ratio in (seen.ratio, *seen.ci95))
-        if not math.isfinite(seen.ci95[1]):
+        if self.ratio_ci95 is None:
             return f"{self.new} ran in {self.processes} processes, and {FEWEST} are needed: give it a larger --budget"
         told = f"the time of {self.new} is that of {self.old} {change} ({low} to {high})"
         if self.blind:
@@ -103,28 +120,7 @@ class Gate(Tabular):
 
     def records(self) -> Records:
         """One row."""
-        seen = self.levels.difference
-        row = {
-            "old": self.old,
-            "new": self.new,
-            "old_ms": _finite(self.levels.before_ms),
-            "new_ms": _finite(self.levels.after_ms),
-            "ratio": _finite(seen.ratio),
-            "ratio_ci95": seen.ci95 if math.isfinite(seen.ci95[1]) else None,
-            "p": seen.p,
-            "verdict": str(self.verdict),
-            "reason": self.reason,
-            "minimum_effect": self.minimum_effect,
-            "detectable": _finite(self.detectable),
-            "processes": self.processes,
-            "visits": self.visits,
-            "wall_s": self.wall_s,
-            "largest_error": _finite(self.largest_error),
-            "stack": self.stack.key,
-            "threads": self.threads,
-            **asdict(self.stack.runtime),
-        }
-        return Records([row])
+        return Records([record_of(self, FIELDS) | asdict(self.stack.runtime)])
 
 
 def gate(
@@ -235,7 +231,3 @@ def judged(trial: Trial, minimum_effect: float) -> tuple[Levels, float, Relation
     half = math.log(high / low) / 2
     verdict = relation(levels.difference, minimum_effect=minimum_effect, discovered=not low <= 1 <= high)
     return levels, math.expm1(half * (1 + _POWER / student(count - 1))), verdict
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -11,7 +11,7 @@ from functools import partial
 from ...bricks.decomposition import Decomposition, Failed
 from ...bricks.inference.shapes import ShapeOracle
 from ...bricks.layer import Layer, LayerSequence, LayerState
-from ...constructor.choice import Choice, Query
+from ...constructor.choice import COLD, Choice, Query
 from ...constructor.construction import construct
 from ...constructor.coverage import form_of
 from ...constructor.decomposition import state_of
@@ -19,14 +19,15 @@ from ...constructor.evidence import Evidence
 from ...constructor.result import Estimate, Form
 from ...constructor.uncertainty.calibration import NORMAL
 from ...constructor.uncertainty.interval import Uncertainty
-from ...db import Measurement, Store, Subject, Verdict
+from ...db import Failure, Measurement, Store, Subject, Verdict
 from ...generator.decomposition.cut import Cut
 from ...generator.decomposition.decompose import decompose, readable
 from ...models import ModelSource
 from ...tabular import Row
+from ..estimation.query import stored_under
 from ..estimation.reading import evidence_under
 from .difference import Difference, Relation, difference, discoveries, relation
-from .sides import By, Compared, Side, SideResults, Timeline, find_sides, read_side, visited_in_turn
+from .sides import By, Compared, Side, Timeline, find_sides, visited_in_turn
 
 _NS_PER_MS = 1e6
 _MANY = 1e9
@@ -284,32 +285,57 @@ class Results:
         self._by = by
         self._estimates: dict[tuple[str, str], Estimate] = {}
         self._timeline = Timeline(store)
-        self._by_side = {side.name: self._read(store, side) for side in sides}
-        of_models = [truth for stored in self._by_side.values() for truth in stored.truths.values()]
-        of_bricks = [brick for stored in self._by_side.values() for brick in stored.bricks.values()]
+        self._truths: dict[tuple[str, str], Measurement] = {}
+        self._bricks: dict[tuple[str, str, str], Measurement] = {}
+        self._failures: dict[tuple[str, ...], Failure] = {}
+        for side in sides:
+            self._read(store, side)
+        of_models, of_bricks = [*self._truths.values()], [*self._bricks.values()]
         taken = store.blocks_of([measurement.id for measurement in (*of_models, *of_bricks)])
         stacks = store.stacks()
         self._model_uncertainty = Uncertainty(of_models, taken, stacks)
         self._brick_uncertainty = Uncertainty(of_bricks, taken, stacks)
 
-    def _read(self, store: Store, side: Side) -> SideResults:
+    def _read(self, store: Store, side: Side) -> None:
+        """Read the results of a side: of models by key, of bricks by cache state and key."""
         known = [model for model in self.models if isinstance(model, Decomposition)]
         wanted: defaultdict[str, set[str]] = defaultdict(set)
         for model in known:
             wanted[state_of(model, side.choice)] |= {part.key for part in model.sequences}
-        return read_side(store, self._timeline, side, bricks=wanted, models={model.own.key for model in known})
+
+        def of_run(found: Measurement | Failure) -> bool:
+            return side.run is None or found.run == side.run.id
+
+        def as_cold(found: Measurement | Failure) -> bool:
+            return (found.conditions.cache == COLD) == side.cold
+
+        here, latest = stored_under(side.choice).but(variant=side.variant), side.run is None
+        whole = here.but(subject=Subject.MODEL, keys={model.own.key for model in known})
+        truths = [truth for truth in store.measurements(whole, latest=latest) if of_run(truth) and as_cold(truth)]
+        # Measured hot and as part of a run at reuse distances: the later one stands.
+        truths.sort(key=self._timeline.started)
+        self._truths |= {(side.name, truth.key): truth for truth in truths}
+        failures = [failed for failed in store.failures(whole) if as_cold(failed)]
+        self._failures |= {(side.name, failed.key): failed for failed in failures}
+        for state, keys in wanted.items():
+            conditions = replace(side.choice.conditions, cache=state)
+            where = here.but(subject=Subject.BRICK, keys=keys, conditions=conditions)
+            bricks = filter(of_run, store.measurements(where, latest=latest))
+            self._bricks |= {(side.name, state, brick.key): brick for brick in bricks}
+            failed_bricks = filter(of_run, store.failures(where))
+            self._failures |= {(side.name, state, failed.key): failed for failed in failed_bricks}
 
     # Bricks -------------------------------------------------------------------------------------------------------
 
     def brick(self, model: Decomposition, side: Side, key: str) -> Measurement | None:
         """Return a brick's measurement in the cache state of a model."""
-        return self._by_side[side.name].bricks.get((state_of(model, side.choice), key))
+        return self._bricks.get((side.name, state_of(model, side.choice), key))
 
     def lacks(self, model: Decomposition, side: Side, key: str) -> str | None:
         """Return the reason why a side lacks the latency of a brick; None if it has one."""
         if self.brick(model, side, key) is not None:
             return None
-        failure = self._by_side[side.name].failures.get((state_of(model, side.choice), key))
+        failure = self._failures.get((side.name, state_of(model, side.choice), key))
         return "not measured" if failure is None else f"{failure.kind}: {failure.reason}"
 
     def skipped(self, model: Decomposition) -> list[Layer]:
@@ -334,7 +360,7 @@ class Results:
 
     def measured(self, model: Decomposition, side: Side) -> Figure:
         """Return the measured latency of a model on a side."""
-        truth = self._by_side[side.name].truths.get(model.own.key)
+        truth = self._truths.get((side.name, model.own.key))
         return Figure() if truth is None else figure_of(truth)
 
     def figure(self, model: Decomposition, side: Side) -> Figure:
@@ -355,7 +381,7 @@ class Results:
 
     def pair(self, model: Decomposition, base: Side, other: Side) -> SidePair:
         """Return a model on two sides: both measured, else both estimated, else one of each."""
-        ours, theirs = (self._by_side[side.name].truths.get(model.own.key) for side in (base, other))
+        ours, theirs = (self._truths.get((side.name, model.own.key)) for side in (base, other))
         if ours is not None and theirs is not None:
             return self._measured_pair(ours, theirs, self._model_uncertainty)
         sides = base, other
@@ -447,14 +473,14 @@ class Results:
     def _representative(self, model: Decomposition, side: Side, figure: Figure) -> Measurement:
         """Return a measurement with the place and time of a model's latency."""
         if figure.measured is not None:
-            return self._by_side[side.name].truths[model.own.key]
+            return self._truths[side.name, model.own.key]
         counts = Counter(part.key for part in model.sequences)
         found = {key: brick for key in counts if (brick := self.brick(model, side, key)) is not None}
         return found[max(found, key=lambda key: found[key].latency_ns * counts[key])]
 
     def why_unknown(self, model: Decomposition, side: Side) -> str:
         """Why the latency of a model on a side is not known."""
-        failure = self._by_side[side.name].model_failures.get(model.own.key)
+        failure = self._failures.get((side.name, model.own.key))
         if failure is not None:
             return f"{side.name}: the model could not be measured ({failure.kind}: {failure.reason})"
         keys = {part.key for part in model.sequences}

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 
 from ...bricks.graph.boundary import BOUNDARY
 from ...constructor.choice import COLD, MODEL, Choice, Query
 from ...constructor.uncertainty.calibration import scatters
 from ...constructor.uncertainty.interval import Uncertainty
-from ...db import Failure, Measurement, Store, Subject
+from ...db import Measurement, Store, Subject
 from ...db.samples.statistics import Baseline, alike, low_probes
 from ...db.values import DATA, PARTS, Block, Run, Stack
 from ...errors import AmbiguousQuery, UsageError
@@ -178,21 +178,19 @@ class Side:
         return self.choice.conditions.cache == COLD
 
 
-@dataclass(frozen=True, slots=True)
-class SideResults:
-    """The stored results of one side.
-
-    Attributes:
-        truths: Measurement of each whole model, by its key.
-        bricks: Measurement of each brick, by cache state and key.
-        model_failures: Why a model could not be measured, by its key.
-        failures: Why a brick could not be measured, by cache state and key.
-    """
-
-    truths: Mapping[str, Measurement] = field(default_factory=dict)
-    bricks: Mapping[tuple[str, str], Measurement] = field(default_factory=dict)
-    model_failures: Mapping[str, Failure] = field(default_factory=dict)
-    failures: Mapping[tuple[str, str], Failure] = field(default_factory=dict)
+def place_record(place: Choice, *keys: str) -> dict[str, object]:
+    """Return the keys of a combination in JSON: all of them, or some."""
+    stack = place.stack
+    row = {
+        "system": place.system_key,
+        "stack": place.stack_key,
+        "backend": stack.backend,
+        "device": stack.device,
+        "versions": dict(stack.versions),
+        "options": dict(stack.options),
+        **asdict(place.conditions),
+    }
+    return {key: row[key] for key in keys or row}
 
 
 def find_sides(
@@ -271,44 +269,6 @@ def _merged(places: Sequence[Choice]) -> list[Choice]:
 def _apart_from_cache(place: Choice) -> tuple[str, str, int, str, bool]:
     conditions = place.conditions
     return place.system_key, place.stack_key, conditions.threads, conditions.dtype, conditions.cache == COLD
-
-
-def read_side(
-    store: Store, timeline: Timeline, side: Side, *, bricks: Mapping[str, Collection[str]], models: Collection[str]
-) -> SideResults:
-    """Return the stored results of a side.
-
-    Args:
-        store: The database.
-        timeline: Timeline of the same database.
-        side: The side.
-        bricks: Keys of the wanted bricks, by cache state.
-        models: Keys of the wanted models.
-    """
-    latest, conditions = side.run is None, side.choice.conditions
-
-    def of_run(run: str) -> bool:
-        return side.run is None or run == side.run.id
-
-    here = stored_under(side.choice).but(variant=side.variant)
-    whole = here.but(subject=Subject.MODEL, keys=models)
-    taken = [truth for truth in store.measurements(whole, latest=latest) if of_run(truth.run)]
-    truths = [truth for truth in taken if (truth.conditions.cache == COLD) == side.cold]
-    stored: dict[tuple[str, str], Measurement] = {}
-    failures: dict[tuple[str, str], Failure] = {}
-    for state, keys in bricks.items():
-        where = here.but(subject=Subject.BRICK, keys=keys, conditions=replace(conditions, cache=state))
-        known = store.measurements(where, latest=latest)
-        stored |= {(state, measured.key): measured for measured in known if of_run(measured.run)}
-        failures |= {(state, failed.key): failed for failed in store.failures(where) if of_run(failed.run)}
-    failed_models = [failed for failed in store.failures(whole) if (failed.conditions.cache == COLD) == side.cold]
-    return SideResults(
-        # Measured hot and as part of a run at reuse distances: the later one stands.
-        truths={truth.key: truth for truth in sorted(truths, key=timeline.started)},
-        bricks=stored,
-        model_failures={failed.key: failed for failed in failed_models},
-        failures=failures,
-    )
 
 
 def find_side(sides: Sequence[Side], text: str) -> Side:

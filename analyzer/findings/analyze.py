@@ -29,7 +29,7 @@ from ..estimation.query import ChosenStack, QueryFields, asked, chosen_stack, ex
 from ..estimation.reading import read_evidence, request_of
 from ..shell import shell_command, with_command
 from .analyses import quantisation, settings, slow_kernels, trials
-from .finding import BRICKS, LATENCY, Analysis, Finding, Idea, Joint, joint_of, with_tried_interval
+from .finding import BRICKS, LATENCY, Analysis, Finding, Joint, joint_of, with_tried_interval
 from .improve import rewrite_findings
 from .proof import LATE, Proving, Workbench
 from .subject import AnalysedModel, ColdStart, cold_start_in, latency_of
@@ -247,8 +247,8 @@ def analyze(
     if rest:
         made, place = _estimates(rest, store, asked(query, fields), oracle, prove=prove)
         known += made
-    how = _Analysing(minimum_share, Proving(write, visits, processes, until, progress), prove=prove)
-    rows = [_row(estimate, store, how, place) for estimate in known]
+    how = Proving(write, visits, processes, until, progress, minimum_share)
+    rows = [_row(estimate, store, how, place, prove=prove) for estimate in known]
     return AnalyzeReport(tuple(rows), minimum_share)
 
 
@@ -269,54 +269,46 @@ def _estimates(
     return [construct(model, evidence) for model in decompositions], place
 
 
-@dataclass(frozen=True, slots=True)
-class _Analysing:
-    """Settings of an analysis: the smallest saving that counts, and the trials of remedies."""
-
-    minimum_share: float
-    proving: Proving
-    prove: bool
-
-
 def _unstored(place: ChosenStack) -> Choice:
     """Return the stack that a run here would measure with."""
     system = probe_system()
     return Choice(system.key, place.stack.key, system, place.stack, Conditions(threads=place.threads), 0)
 
 
-def _row(estimate: Estimate, store: Store, how: _Analysing, place: ChosenStack | None) -> ModelFindings:
+def _row(estimate: Estimate, store: Store, how: Proving, place: ChosenStack | None, *, prove: bool) -> ModelFindings:
     """Analyse one model.
 
     Args:
         estimate: Its latency.
         store: Database with other ways to run it.
-        how: Settings of the analysis.
+        how: The smallest saving, and how remedies are tried.
         place: The stack of a run here; None if the estimate has it.
+        prove: Whether remedies are tried.
     """
     row = ModelFindings(estimate, error=estimate.error)
     if estimate.error is not None:
         return row
     subject = AnalysedModel(estimate, store)
-    choice = subject.choice or (_unstored(place) if how.prove and place is not None else None)
+    choice = subject.choice or (_unstored(place) if prove and place is not None else None)
     row = replace(row, cold_start=cold_start_in(subject))
     lacking = _lacking(subject)
     found: list[Finding] = []
-    ideas: list[Idea] = []
+    ideas: list[Finding] = []
     unasked = []
-    begun, progress = time.monotonic(), how.proving.progress
+    begun, progress = time.monotonic(), how.progress
     for done, analysis in enumerate(ANALYSES):
         if progress is not None:
             elapsed_s = time.monotonic() - begun
             label = f"{estimate.name}: {analysis.name.replace('_', ' ')}"
             progress(Progress(Stage.ANALYSE, done, len(ANALYSES), label, elapsed_s))
-        if time.monotonic() >= how.proving.until:
+        if time.monotonic() >= how.until:
             unasked.append(f"{analysis.name}: {LATE}")
             continue
         try:
             if not analysis.requires & lacking.keys():
                 shown = (finding for finding in analysis.run(subject) if _shown(finding, how.minimum_share))
                 found += map(with_tried_interval, shown)
-            if how.prove:
+            if prove:
                 ideas += analysis.ideas(subject)
         except DlbricksError as error:
             unasked.append(f"{analysis.name}: {' '.join(str(error).split())}")
@@ -325,14 +317,14 @@ def _row(estimate: Estimate, store: Store, how: _Analysing, place: ChosenStack |
             unasked.append(unforeseen(analysis.name, error, "asked"))
     unasked += lacking.values()
     found = shown_once(found)
-    if not how.prove or choice is None:
+    if not prove or choice is None:
         return replace(row, findings=_sorted(found), unasked=tuple(unasked))
     subject.choice = choice
     return _proven(row, subject, (found, ideas, unasked), how)
 
 
 def _proven(
-    row: ModelFindings, subject: AnalysedModel, seen: tuple[list[Finding], list[Idea], list[str]], how: _Analysing
+    row: ModelFindings, subject: AnalysedModel, seen: tuple[list[Finding], list[Finding], list[str]], how: Proving
 ) -> ModelFindings:
     """Search rewrites and try remedies of one model.
 
@@ -340,17 +332,17 @@ def _proven(
         row: The model so far.
         subject: The model, with the conditions of its proofs.
         seen: Findings, ideas without a finding, and analyses that could not run.
-        how: Settings of the analysis.
+        how: How remedies are tried.
     """
     found, ideas, unasked = seen
     kinds = {finding.kind for finding in found}
     rewrites, vain, new = list[Finding](), list[Finding](), list[Finding]()
     try:
-        rewrites, vain = _rewrites(subject, how.proving)
+        rewrites, vain = _rewrites(subject, how)
         with ExitStack() as resources:
             folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="dlbricks-proof-")))
             assert subject.choice is not None  # noqa: S101  # the caller set it
-            workbench = Workbench(subject.source, subject.choice, folder, how.proving, latency_ms=subject.latency_ms)
+            workbench = Workbench(subject.source, subject.choice, folder, how, latency_ms=subject.latency_ms)
             found = workbench.prove(_sorted(found))
             new = workbench.attempt([idea for idea in ideas if idea.kind not in kinds], least=how.minimum_share)
             new = [finding for finding in new if finding.unproven != LATE]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -53,20 +54,20 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A missed optimisation of one model.
+    """A missed optimisation of one model. Without a predicted saving it is an idea: only a trial shows what it saves.
 
     Attributes:
         kind: Name of the analysis.
         title: The missed optimisation, in one line.
-        layers: Names of the affected source layers, in the model's order.
-        current_ms: Their present latency.
+        remedy: The remedy.
+        evidence: Reasons, each a sentence with numbers.
+        layers: Names of the affected source layers, in the model's order; empty for the whole model.
+        keys: Keys of the bricks in the database behind the numbers.
+        current_ms: Their present latency; NaN for an idea, as are the next two and ``share``.
         achievable_ms: Their achievable latency.
         saving_ms: The difference.
         ci95_ms: Its interval; None with a single value.
         share: ``saving_ms`` of the model's latency, 0 to 1.
-        evidence: Reasons, each a sentence with numbers.
-        keys: Keys of the bricks in the database behind the numbers.
-        remedy: The remedy.
         proof: Result of a trial; None if it was not tried.
         unproven: Why it was not tried, or why the trial failed; None after a trial.
         at_most: The saving is an upper limit; False after a successful trial.
@@ -74,15 +75,15 @@ class Finding:
 
     kind: str
     title: str
-    layers: tuple[str, ...]
-    current_ms: float
-    achievable_ms: float
-    saving_ms: float
-    ci95_ms: tuple[float, float] | None
-    share: float
-    evidence: tuple[str, ...]
-    keys: tuple[str, ...]
     remedy: Remedy
+    evidence: tuple[str, ...] = ()
+    layers: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    current_ms: float = math.nan
+    achievable_ms: float = math.nan
+    saving_ms: float = math.nan
+    ci95_ms: tuple[float, float] | None = None
+    share: float = math.nan
     proof: Proof | None = None
     unproven: str | None = None
     at_most: bool = False
@@ -116,33 +117,10 @@ LATENCY = "latency"
 
 
 _TRIED = frozenset({"threads", "options", "framework"})
-"""Kinds whose intervals contained the proven saving on models of many families (``benchmarks/proofs.py``)."""
+"""Kinds whose intervals contained the proven saving on models of many families (docs/results/proofs.json)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Idea:
-    """A remedy that may save time. A finding adds the predicted saving; without a prediction, only a trial shows it.
-
-    Attributes:
-        kind: Name of the analysis.
-        title: The missed opportunity, in one line.
-        remedy: The remedy.
-        evidence: Reasons, as sentences.
-        layers: Names of the layers concerned; empty for the whole model.
-    """
-
-    kind: str
-    title: str
-    remedy: Remedy
-    evidence: tuple[str, ...] = ()
-    layers: tuple[str, ...] = ()
-
-
-def _nothing(_subject: AnalysedModel) -> Iterable[Idea]:
-    return ()
-
-
-def _none(_subject: AnalysedModel) -> Iterable[Finding]:
+def _nothing(_subject: AnalysedModel) -> Iterable[Finding]:
     return ()
 
 
@@ -159,11 +137,11 @@ class Analysis:
 
     name: str
     requires: frozenset[str] = frozenset({BRICKS, LATENCY})
-    run: Callable[[AnalysedModel], Iterable[Finding]] = field(default=_none)
-    ideas: Callable[[AnalysedModel], Iterable[Idea]] = field(default=_nothing)
+    run: Callable[[AnalysedModel], Iterable[Finding]] = field(default=_nothing)
+    ideas: Callable[[AnalysedModel], Iterable[Finding]] = field(default=_nothing)
 
 
-def finding_of(subject: AnalysedModel, idea: Idea, current: Spent, saving: Spent) -> Finding:
+def finding_of(subject: AnalysedModel, idea: Finding, current: Spent, saving: Spent) -> Finding:
     """Return the finding of an idea with a predicted saving.
 
     Args:
@@ -172,20 +150,23 @@ def finding_of(subject: AnalysedModel, idea: Idea, current: Spent, saving: Spent
         current: The latency of the affected layers.
         saving: The part of it that the remedy would save.
     """
+    ends = saving.ms - saving.half_ms, saving.ms + saving.half_ms
+    return replace(saving_of(subject, idea, saving.ms, ends, current.ms), keys=current.keys)
+
+
+def saving_of(
+    subject: AnalysedModel,
+    idea: Finding,
+    saving_ms: float,
+    ci95_ms: tuple[float, float],
+    current_ms: float | None = None,
+) -> Finding:
+    """Return the finding of an idea that saves a part of the latency of some layers; None: of the whole model."""
     assert subject.latency_ms is not None  # noqa: S101  # analyses require it
-    low, high = saving.ms - saving.half_ms, saving.ms + saving.half_ms
-    return Finding(
-        kind=idea.kind,
-        title=idea.title,
-        layers=idea.layers,
-        current_ms=current.ms,
-        achievable_ms=current.ms - saving.ms,
-        saving_ms=saving.ms,
-        ci95_ms=(low, high),
-        share=saving.ms / subject.latency_ms,
-        evidence=idea.evidence,
-        keys=current.keys,
-        remedy=idea.remedy,
+    current = subject.latency_ms if current_ms is None else current_ms
+    share = saving_ms / subject.latency_ms
+    return replace(
+        idea, current_ms=current, achievable_ms=current - saving_ms, saving_ms=saving_ms, ci95_ms=ci95_ms, share=share
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from ...generator.progress import ProgressCallback
 from ...generator.rewriting.process import as_file
 from ...models import ModelSource
 from ..comparison.difference import paired
-from .finding import Finding, Idea, Proof, Remedy
+from .finding import Finding, Proof, Remedy
 
 LATE = "the time was up"
 """Why a remedy was not tried, or not often enough."""
@@ -44,20 +44,12 @@ def proof_of(trial: Trial) -> Proof:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Changed:
-    """A model as a remedy has it run."""
-
-    contender: Contender
-    tolerance: float
-
-
-def _untimed(trial: Trial, changed: _Changed, visits: int) -> str | None:
+def _untimed(trial: Trial, tolerance: float, visits: int) -> str | None:
     """Return why a trial timed nothing; None if it did."""
-    if trial.largest_error > changed.tolerance:
+    if trial.largest_error > tolerance:
         return (
-            f"it changes an output by {trial.largest_error:.2g} of its largest value, and {changed.tolerance:g} is "
-            "what rounding explains: not timed"
+            f"it changes an output by {trial.largest_error:.2g} of its largest value, and {tolerance:g} is what "
+            "rounding explains: not timed"
         )
     return LATE if trial.visits < min(visits, MIN_SAMPLES) else None
 
@@ -84,6 +76,7 @@ class Proving:
         processes: Number of fresh workers of one trial.
         until: Time on the monotonic clock at which trying ends.
         progress: Called between visits.
+        minimum_share: Share of the model's latency that a finding saves at least.
     """
 
     write: Path | None = None
@@ -91,6 +84,7 @@ class Proving:
     processes: int = 4
     until: float = math.inf
     progress: ProgressCallback | None = None
+    minimum_share: float = 0.01
 
 
 class Workbench:
@@ -134,7 +128,7 @@ class Workbench:
         Returns:
             The findings, each with its result.
         """
-        pairs: dict[int, tuple[_Changed, TrialPair]] = {}
+        pairs: dict[int, TrialPair] = {}
         settled: dict[int, Finding] = {}
         for number, finding in enumerate(found):
             try:
@@ -147,21 +141,20 @@ class Workbench:
             else:
                 if isinstance(changed, str):
                     settled[number] = replace(finding, unproven=changed)
-                    continue
-                label = f"{self._name}: {finding.kind}"
-                pairs[number] = changed, TrialPair(self._before, changed.contender, changed.tolerance, label)
+                else:
+                    pairs[number] = replace(changed, label=f"{self._name}: {finding.kind}")
         trials = try_out(
-            [pair for _, pair in pairs.values()],
+            [*pairs.values()],
             visits=self._how.visits,
             processes=self._how.processes,
             until=self._how.until,
             settled=partial(_loses, least=least),
             progress=self._how.progress,
         )
-        for (number, (changed, _)), trial in zip(pairs.items(), trials, strict=True):
+        for (number, changed), trial in zip(pairs.items(), trials, strict=True):
             finding = found[number]
             try:
-                proof, why_not = self._judged(trial, changed, least)
+                proof, why_not = self._judged(trial, changed.tolerance or math.inf, least)
             except (DlbricksError, OSError) as error:
                 settled[number] = _unable(finding, error)
                 continue
@@ -169,8 +162,8 @@ class Workbench:
             settled[number] = replace(finding, proof=proof, unproven=why_not, at_most=bound)
         return [settled[number] for number in range(len(found))]
 
-    def attempt(self, ideas: Sequence[Idea], *, least: float = 0.0) -> list[Finding]:
-        """Try ideas, and return them as findings with the measured saving.
+    def attempt(self, ideas: Sequence[Finding], *, least: float = 0.0) -> list[Finding]:
+        """Try ideas, and return them with the measured saving.
 
         Several are tried on each model without a prediction: one in forty would save something by chance.
 
@@ -178,12 +171,7 @@ class Workbench:
             ideas: The ideas.
             least: As for ``prove``.
         """
-        blank = [
-            Finding(idea.kind, idea.title, idea.layers, math.nan, math.nan, math.nan, None, math.nan,
-                    idea.evidence, (), idea.remedy)
-            for idea in ideas
-        ]  # fmt: skip
-        return [self._referred(tried) for tried in self.prove(blank, least=least)]
+        return [self._referred(tried) for tried in self.prove(ideas, least=least)]
 
     def _referred(self, tried: Finding) -> Finding:
         """Return a tried idea with its saving relative to the model's latency."""
@@ -203,7 +191,7 @@ class Workbench:
             share=proof.saving_ms / proof.before_ms,
         )
 
-    def _changeable(self, found: Finding) -> _Changed | str:
+    def _changeable(self, found: Finding) -> TrialPair | str:
         """Return a model with a remedy applied, or the reason against a trial."""
         if time.monotonic() >= self._how.until:
             return LATE
@@ -211,11 +199,11 @@ class Workbench:
             return "nothing here applies this remedy by itself"
         return self._changed(found.remedy)
 
-    def _judged(self, trial: Trial | DlbricksError, changed: _Changed, least: float) -> tuple[Proof | None, str | None]:
+    def _judged(self, trial: Trial | DlbricksError, tolerance: float, least: float) -> tuple[Proof | None, str | None]:
         """Return the result of a trial, and the reason if it does not prove a saving."""
         if isinstance(trial, DlbricksError):
             raise trial
-        if (untimed := _untimed(trial, changed, self._how.visits)) is not None:
+        if (untimed := _untimed(trial, tolerance, self._how.visits)) is not None:
             return None, untimed
         proof = proof_of(trial)
         low, high = proof.ci95_ms
@@ -227,8 +215,9 @@ class Workbench:
             return proof, f"tried: it may save next to nothing ({low:.3g} to {high:.3g} ms)"
         return proof, None
 
-    def _changed(self, remedy: Remedy) -> _Changed:
-        settings: Mapping[str, str] = remedy.settings
+    def _changed(self, remedy: Remedy) -> TrialPair:
+        """Return the model beside itself as a remedy has it run, and the difference that rounding explains."""
+        settings, tolerance = remedy.settings, _SAME
         before, place = self._before, self._before.place
         runtime, dtype = place.runtime, place.dtype
         match remedy.action:
@@ -236,13 +225,16 @@ class Workbench:
                 options = {**dict(runtime.options), **settings}
                 threads = int(options.pop("threads", place.threads))
                 changed = place_of(Runtime.of(runtime.backend, runtime.device, options), threads, dtype)
-                return _Changed(replace(before, place=changed), _SAME)
             case "precision":
                 dtype = settings["dtype"]
-                tolerance = TOLERANCES.get(dtype, TOLERANCES["float32"])
-                return _Changed(replace(before, place=place_of(runtime, place.threads, dtype)), tolerance)
+                changed, tolerance = place_of(runtime, place.threads, dtype), _tolerance(dtype)
             case "backend":
-                other = place_of(Runtime.of(settings["backend"], runtime.device), place.threads, dtype)
-                return _Changed(replace(before, place=other), TOLERANCES.get(dtype, TOLERANCES["float32"]))
+                changed = place_of(Runtime.of(settings["backend"], runtime.device), place.threads, dtype)
+                tolerance = _tolerance(dtype)
             case _:
                 raise DlbricksError(f"no proof applies the action {remedy.action!r}")
+        return TrialPair(before, replace(before, place=changed), tolerance)
+
+
+def _tolerance(dtype: str) -> float:
+    return TOLERANCES.get(dtype, TOLERANCES["float32"])

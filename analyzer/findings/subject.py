@@ -66,23 +66,14 @@ class Spent:
     keys: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """Rates of a model's own operators, weighted by their work, so that slow operators do not weigh more.
+Rates = dict[str, float | None]
+"""Rates of a model's own operators per ms, weighted by their work, so that slow operators do not weigh more. A rate is
+None without a measured operator of its kind.
 
-    A rate is None without a measured operator of its kind.
-
-    Attributes:
-        bytes_per_ms: Bytes of activations, for operators without multiply-accumulates, divisions and exponentials.
-        macs_per_ms: Multiply-accumulates, without depthwise convolutions.
-        depthwise_per_ms: Multiply-accumulates of depthwise convolutions.
-        special_per_ms: Divisions and exponentials.
-    """
-
-    bytes_per_ms: float | None
-    macs_per_ms: float | None
-    depthwise_per_ms: float | None
-    special_per_ms: float | None
+* ``bytes``: bytes of activations, for operators without multiply-accumulates, divisions and exponentials;
+* ``macs``: multiply-accumulates, without depthwise convolutions;
+* ``depthwise``: multiply-accumulates of depthwise convolutions;
+* ``special``: divisions and exponentials."""
 
 
 def latency_of(estimate: Estimate) -> float | None:
@@ -124,13 +115,6 @@ class AnalysedModel:
     def latency_ms(self) -> float | None:
         """The latency that all savings refer to: measured, else estimated."""
         return latency_of(self.estimate)
-
-    @property
-    def basis(self) -> str | None:
-        """Kind of that latency: ``measured`` or ``estimate``."""
-        if self.latency_ms is None:
-            return None
-        return "estimate" if self.estimate.truth.ms is None else "measured"
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
@@ -176,11 +160,6 @@ class AnalysedModel:
             if node.origins and node.origins <= wanted and (not operators or node.layer.op_type in operators)
         ]
 
-    def touching(self, layers: Collection[int]) -> list[Node]:
-        """Return the executed operators that contain any of some layers."""
-        wanted = set(layers)
-        return [node for node in self.nodes if node.origins & wanted]
-
     def spent(self, nodes: Sequence[Node]) -> Spent | None:
         """Return their total latency; None if one is not measured, or without operators."""
         if not nodes or any(node.ms is None or node.row is None for node in nodes):
@@ -194,18 +173,9 @@ class AnalysedModel:
         """Names of layers of the model, in its order."""
         return tuple(self.graph.layers[index].name for index in sorted(set(layers)))
 
-    @property
-    def bytes_per_ms(self) -> float | None:
-        """The rate at which this model's own operators move data that compute next to nothing; see ``Rates``."""
-        return self._usual.bytes_per_ms
-
-    @property
-    def macs_per_ms(self) -> float | None:
-        """The rate of its operators that multiply and accumulate, depthwise convolutions left out; see ``Rates``."""
-        return self._usual.macs_per_ms
-
     @cached_property
-    def _usual(self) -> Rates:
+    def usual(self) -> Rates:
+        """The rates that half of the work of its operators reaches."""
         return self._rates(_HALF)
 
     def modest(self, operator: str) -> Rates:
@@ -216,12 +186,7 @@ class AnalysedModel:
         """
         if operator not in self._modest:
             others, own = self._rates(_THIRD, without=operator), self._rates(_THIRD)
-            self._modest[operator] = Rates(
-                bytes_per_ms=others.bytes_per_ms or own.bytes_per_ms,
-                macs_per_ms=others.macs_per_ms or own.macs_per_ms,
-                depthwise_per_ms=others.depthwise_per_ms or own.depthwise_per_ms,
-                special_per_ms=others.special_per_ms or own.special_per_ms,
-            )
+            self._modest[operator] = {kind: rate or own[kind] for kind, rate in others.items()}
         return self._modest[operator]
 
     def _rates(self, share: float, without: str = "") -> Rates:
@@ -235,12 +200,12 @@ class AnalysedModel:
             computes = cost.macs or cost.divisions or cost.exponentials or layer.op_type in UNMOVED
             return 0 if computes else cost.activation_bytes
 
-        return Rates(
-            bytes_per_ms=rate(moved),
-            macs_per_ms=rate(lambda layer, cost: 0 if is_depthwise(layer) else cost.macs),
-            depthwise_per_ms=rate(lambda layer, cost: cost.macs if is_depthwise(layer) else 0),
-            special_per_ms=rate(lambda _, cost: 0 if cost.macs else cost.divisions + cost.exponentials),
-        )
+        return {
+            "bytes": rate(moved),
+            "macs": rate(lambda layer, cost: 0 if is_depthwise(layer) else cost.macs),
+            "depthwise": rate(lambda layer, cost: cost.macs if is_depthwise(layer) else 0),
+            "special": rate(lambda _, cost: 0 if cost.macs else cost.divisions + cost.exponentials),
+        }
 
 
 def is_depthwise(layer: Layer) -> bool:
@@ -253,15 +218,6 @@ def is_depthwise(layer: Layer) -> bool:
     if filters is None or len(filters.shape) < 2:
         return False
     return groups > 1 and filters.shape[-1 if layer.op_type.startswith("Nhwc") else 1] == 1
-
-
-def weighted_median(values: Sequence[tuple[float, float]]) -> float | None:
-    """Return the weighted median; None without values.
-
-    Args:
-        values: Values with weights.
-    """
-    return weighted_quantile(values, _HALF)
 
 
 def weighted_quantile(values: Sequence[tuple[float, float]], share: float) -> float | None:

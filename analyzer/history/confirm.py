@@ -28,7 +28,7 @@ from ..comparison.difference import Relation, paired
 from ..comparison.gate import alternate, judged
 from ..comparison.results import brick_of, unique_bricks
 from .changes import Track
-from .result import BrickChange, Cause, Change, Confirmation, History, ModelHistory, Standing
+from .history import BrickChange, Cause, Change, Confirmation, History, ModelHistory, Standing
 
 _SHARE = 0.5
 """Part of an alarm's size below which a difference is none: nights overstate a little what they just made out."""

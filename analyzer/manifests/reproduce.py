@@ -33,8 +33,7 @@ from ...tabular import Records, Row, Tabular, flattened
 from ..comparison.difference import Relation, check_minimum_effect, welch
 from ..comparison.results import Judged, SidePair, figure_of, measured_pair, pair_without_time, verdicts_of
 from ..comparison.sides import compare_across_runs
-from .manifest import Manifest, Recorded, manifest, read_manifest
-from .parts import data_part, hardware_part, software_part
+from .manifest import Manifest, Recorded, data_part, hardware_part, manifest, read_manifest, software_part
 
 # The suite is measured in this environment, or by the Python of another one, which runs this module as a program.
 

@@ -66,29 +66,18 @@ class CauseRow:
         return self.ms if self.counted else None
 
 
-@dataclass(frozen=True, slots=True)
-class CauseBar:
-    """A row of a waterfall: it begins at the end of the previous row, or at zero for a total.
-
-    Attributes:
-        cause: The row.
-        begin: Begin of its bar, in ms.
-        end: End of its bar; equal to the begin if the row is unknown or not counted.
-    """
-
-    cause: CauseRow
-    begin: float
-    end: float
+CauseBar = tuple[CauseRow, float, float]
+"""A row of a waterfall, with begin and end of its bar in ms."""
 
 
 def placed(causes: Iterable[CauseRow]) -> Iterator[CauseBar]:
-    """Yield the bars between the running sums."""
+    """Yield the bars between the running sums: each begins at the end of the previous row, or at zero for a total."""
     at = 0.0
     for cause in causes:
         begin = 0.0 if cause.total else at
         end = begin + (cause.step or 0.0)
         at = at if cause.step is None else end
-        yield CauseBar(cause, begin, end)
+        yield cause, begin, end
 
 
 def rows_of(entry: Estimate) -> Iterator[CauseRow]:

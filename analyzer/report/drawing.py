@@ -14,17 +14,16 @@ from ...errors import UsageError
 from ...generator.decomposition.generate import GenerateReport
 from ..comparison.compare import Comparison, ModelComparison
 from ..estimation.estimates import Estimates
-from ..history.result import History, ModelHistory
+from ..history.history import History, ModelHistory
 from .causes import rows_of
-from .page.overview import similarity_matrix
+from .page.payload import similarity_matrix
 from .plots.accuracy import estimate_beside_measured
 from .plots.figure import save
 from .plots.forest import Rival, forest
 from .plots.history import over_time
 from .plots.layers import latency_by_layer, waterfall
-from .plots.sweep import ModelShare, Sweep, similarity_grid, sweeps, unique_share
 from .roofs import chart, has_roof
-from .sweeping import sweeps_of
+from .sweeping import Sweep, similarity_grid, sweeps, sweeps_of, unique_share
 from .units import counted
 
 if TYPE_CHECKING:
@@ -144,9 +143,9 @@ def generated_plots(report: GenerateReport) -> Plots:
     rows = [row for row in report.rows if row.error is None]
     if not rows:
         return Plots({}, "")
-    shares = [ModelShare(row.name, row.sequences or 0, row.unique or 0) for row in rows]
+    shares = {row.name: (row.sequences or 0, row.unique or 0) for row in rows}
     if len(rows) > 1:
-        shares.append(ModelShare("all together", report.sequences, report.unique))
+        shares["all together"] = report.sequences, report.unique
     title = f"Unique sequences at G={report.granularity}"
     drawn: dict[str, Callable[[], Figure]] = {"unique": partial(unique_share, shares, title=title)}
     if len(rows) > 1:

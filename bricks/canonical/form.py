@@ -112,7 +112,16 @@ def _form(signature: LayerSignature, attributes: list[onnx.AttributeProto], *, i
     values = {attribute.name: read_value(attribute) for attribute in attributes}
     schema = find_schema(signature.domain, signature.op_type, signature.opset)
     if schema is None or signature.domain:
-        return _foreign(signature, attributes, values, schema)
+        # The source's form with sorted attributes, for another domain or an operator unknown to ONNX.
+        domain, op_type = signature.domain, signature.op_type
+        if not domain and op_type in _RUNTIME_OPSETS:
+            return canonical_form(signature._replace(opsets=(("", _RUNTIME_OPSETS[op_type]),)))
+        if schema is not None:
+            version: int | None = schema.since
+            values = {**schema.defaults, **values}
+        else:
+            version = signature.opset if domain else None
+        return _as_written(signature, attributes, version, values)
     for target in _targets(schema, signature.op_type, in_body=in_body):
         draft = CanonicalDraft(
             signature.op_type, schema.since, {**schema.defaults, **values}, list(signature.slots), signature.outputs
@@ -228,21 +237,6 @@ def _check_types(target: Schema, slots: tuple[Slot, ...], outputs: tuple[TensorT
     for index, output in enumerate(outputs):
         if output is not None and not target.gives(index, output.dtype):
             raise OpsetBound(f"output {index} as {output.dtype}")
-
-
-def _foreign(
-    signature: LayerSignature, attributes: list[onnx.AttributeProto], values: dict[str, Value], schema: Schema | None
-) -> CanonicalForm:
-    """Return the source's form with sorted attributes, for another domain or an operator unknown to ONNX."""
-    domain, op_type = signature.domain, signature.op_type
-    if not domain and op_type in _RUNTIME_OPSETS:
-        return canonical_form(signature._replace(opsets=(("", _RUNTIME_OPSETS[op_type]),)))
-    if schema is not None:
-        version: int | None = schema.since
-        values = {**schema.defaults, **values}
-    else:
-        version = signature.opset if domain else None
-    return _as_written(signature, attributes, version, values)
 
 
 def _valid(signature: LayerSignature, attributes: list[onnx.AttributeProto]) -> tuple[int, int] | None:

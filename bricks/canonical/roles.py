@@ -144,124 +144,65 @@ CONSTANT_ELEMENTS = 16
 """Constants of up to this many elements enter the key with their values (docs/contributing/architecture.md)."""
 
 _PARAMETERS: dict[tuple[str, str], frozenset[int]] = {
-    ("", op_type): frozenset(slots)
-    for op_type, slots in {
-        "BatchNormalization": (1, 2, 3, 4),
-        "Conv": (1, 2),
-        "ConvInteger": (1,),
-        "ConvTranspose": (1, 2),
-        "DeformConv": (1, 3),
-        "DequantizeLinear": (0, 1),
-        "GRU": (1, 2, 3, 5),
-        "Gemm": (0, 1, 2),
-        "GroupNormalization": (1, 2),
-        "InstanceNormalization": (1, 2),
-        "LSTM": (1, 2, 3, 5, 6, 7),
-        "LayerNormalization": (1, 2),
-        "MatMul": (0, 1),
-        "MatMulInteger": (0, 1),
-        "PRelu": (1,),
-        "QLinearConv": (1, 3, 4, 6, 8),
-        "QLinearMatMul": (0, 1, 3, 4, 6),
-        "QuantizeLinear": (1,),
-        "RMSNormalization": (1,),
-        "RNN": (1, 2, 3, 5),
-        "SimplifiedLayerNormalization": (1,),
+    (domain, op_type): frozenset(slots)
+    for (domain, slots), names in {
+        ("", (0, 1)): "DequantizeLinear MatMul MatMulInteger",
+        ("", (0, 1, 2)): "Gemm",
+        ("", (0, 1, 3, 4, 6)): "QLinearMatMul",
+        ("", (1,)): "ConvInteger PRelu QuantizeLinear RMSNormalization SimplifiedLayerNormalization",
+        ("", (1, 2)): "Conv ConvTranspose GroupNormalization InstanceNormalization LayerNormalization",
+        ("", (1, 2, 3, 4)): "BatchNormalization",
+        ("", (1, 2, 3, 5)): "GRU RNN",
+        ("", (1, 2, 3, 5, 6, 7)): "LSTM",
+        ("", (1, 3)): "DeformConv",
+        ("", (1, 3, 4, 6, 8)): "QLinearConv",
+        ("com.microsoft", (0,)): "QLinearConcat",
+        ("com.microsoft", (0, 1)): "DequantizeLinear FusedMatMul TransposeMatMul",
+        ("com.microsoft", (0, 1, 2)): "FusedGemm",
+        ("com.microsoft", (0, 2)): "GatherBlockQuantized",
+        ("com.microsoft", (1,)): "BiasGelu FastGelu QuantizeLinear",
+        ("com.microsoft", (1, 2)): "Attention FusedConv MatMulNBits NhwcConv SkipGroupNorm",
+        ("com.microsoft", (1, 2, 3, 4)): "QAttention",
+        ("com.microsoft", (1, 2, 3, 6)): "MatMulIntegerToFloat",
+        ("com.microsoft", (1, 2, 3, 7, 8, 10)): "DynamicQuantizeLSTM",
+        ("com.microsoft", (1, 2, 4)): "DynamicQuantizeMatMul",
+        ("com.microsoft", (1, 3)): "QLinearAveragePool QLinearGlobalAveragePool QLinearLeakyRelu QLinearReduceMean "
+                                   "QLinearSigmoid QLinearSoftmax",
+        ("com.microsoft", (1, 3, 4, 6, 7)): "QGemm",
+        ("com.microsoft", (1, 3, 4, 6, 8)): "QLinearConv",
+        ("com.microsoft", (1, 4, 6)): "QLinearAdd QLinearMul",
+        ("com.microsoft", (2, 3)): "SkipSimplifiedLayerNormalization",
+        ("com.microsoft", (2, 3, 4)): "SkipLayerNormalization",
+        ("com.microsoft", (2, 3, 4, 5, 6)): "EmbedLayerNormalization",
+        ("com.microsoft", (2, 5, 7)): "QLinearWhere",
+        ("com.microsoft", (3,)): "MultiHeadAttention",
+        ("com.microsoft.nchwc", (1, 2)): "Conv",
     }.items()
-} | {
-    ("com.microsoft", op_type): frozenset(slots)
-    for op_type, slots in {
-        "Attention": (1, 2),
-        "BiasGelu": (1,),
-        "DequantizeLinear": (0, 1),
-        "DynamicQuantizeLSTM": (1, 2, 3, 7, 8, 10),
-        "DynamicQuantizeMatMul": (1, 2, 4),
-        "EmbedLayerNormalization": (2, 3, 4, 5, 6),
-        "FastGelu": (1,),
-        "FusedConv": (1, 2),
-        "FusedGemm": (0, 1, 2),
-        "FusedMatMul": (0, 1),
-        "GatherBlockQuantized": (0, 2),
-        "MatMulIntegerToFloat": (1, 2, 3, 6),
-        "MatMulNBits": (1, 2),
-        "MultiHeadAttention": (3,),
-        "NhwcConv": (1, 2),
-        "QAttention": (1, 2, 3, 4),
-        "QGemm": (1, 3, 4, 6, 7),
-        "QLinearAdd": (1, 4, 6),
-        "QLinearAveragePool": (1, 3),
-        "QLinearConcat": (0,),
-        "QLinearConv": (1, 3, 4, 6, 8),
-        "QLinearGlobalAveragePool": (1, 3),
-        "QLinearLeakyRelu": (1, 3),
-        "QLinearMul": (1, 4, 6),
-        "QLinearReduceMean": (1, 3),
-        "QLinearSigmoid": (1, 3),
-        "QLinearSoftmax": (1, 3),
-        "QLinearWhere": (2, 5, 7),
-        "QuantizeLinear": (1,),
-        "SkipGroupNorm": (1, 2),
-        "SkipLayerNormalization": (2, 3, 4),
-        "SkipSimplifiedLayerNormalization": (2, 3),
-        "TransposeMatMul": (0, 1),
-    }.items()
-}
+    for op_type in names.split()
+}  # fmt: skip
 """Weights, biases, scales of normalisation and quantisation by (domain, operator). Zero points are excluded, because
 runtimes choose kernels by them."""
 
-_PARAMETERS["com.microsoft.nchwc", "Conv"] = _PARAMETERS["", "Conv"]
-
 _DECIDING: dict[str, frozenset[int]] = {
     op_type: frozenset(slots)
-    for op_type, slots in {
-        "AffineGrid": (1,),
-        "Attention": (6,),
-        "BlackmanWindow": (0,),
-        "CenterCropPad": (1,),
-        "Col2Im": (1, 2),
-        "Compress": (1,),
-        "ConstantOfShape": (0,),
-        "CumSum": (1,),
-        "DFT": (1, 2),
-        "Expand": (1,),
-        "GRU": (4,),
-        "HammingWindow": (0,),
-        "HannWindow": (0,),
-        "LSTM": (4,),
-        "Loop": (0,),
-        "MaxUnpool": (2,),
-        "MelWeightMatrix": (0, 1, 2, 3, 4),
-        "NonMaxSuppression": (2, 3, 4),
-        "OneHot": (1,),
-        "Pad": (1, 3),
-        "RNN": (4,),
-        "Range": (0, 1, 2),
-        "ReduceL1": (1,),
-        "ReduceL2": (1,),
-        "ReduceLogSum": (1,),
-        "ReduceLogSumExp": (1,),
-        "ReduceMax": (1,),
-        "ReduceMean": (1,),
-        "ReduceMin": (1,),
-        "ReduceProd": (1,),
-        "ReduceSum": (1,),
-        "ReduceSumSquare": (1,),
-        "Reshape": (1,),
-        "Resize": (1, 2, 3),
-        "ReverseSequence": (1,),
-        "STFT": (1, 3),
-        "SequenceAt": (1,),
-        "Slice": (1, 2, 3, 4),
-        "Split": (1,),
-        "SplitToSequence": (1,),
-        "Squeeze": (1,),
-        "Tile": (1, 2),
-        "TopK": (1,),
-        "Trilu": (1,),
-        "Unsqueeze": (1,),
-        "Upsample": (1,),
+    for slots, names in {
+        (0,): "BlackmanWindow ConstantOfShape HammingWindow HannWindow Loop",
+        (0, 1, 2): "Range",
+        (0, 1, 2, 3, 4): "MelWeightMatrix",
+        (1,): "AffineGrid CenterCropPad Compress CumSum Expand OneHot ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp "
+              "ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Reshape ReverseSequence SequenceAt "
+              "Split SplitToSequence Squeeze TopK Trilu Unsqueeze Upsample",
+        (1, 2): "Col2Im DFT Tile",
+        (1, 2, 3): "Resize",
+        (1, 2, 3, 4): "Slice",
+        (1, 3): "Pad STFT",
+        (2,): "MaxUnpool",
+        (2, 3, 4): "NonMaxSuppression",
+        (4,): "GRU LSTM RNN",
+        (6,): "Attention",
     }.items()
-}
+    for op_type in names.split()
+}  # fmt: skip
 
 
 def is_deciding(domain: str, op_type: str, slot: int) -> bool:

@@ -199,7 +199,12 @@ def upsample(draft: CanonicalDraft) -> None:
 def resize(draft: CanonicalDraft) -> None:
     """Convert sizes to scales if this is exact; set attributes that the mode ignores to their defaults."""
     if draft.since < 11:
-        _resize_10(draft)
+        # Convert from opset 10, without roi and choice of coordinates: from the corner, rounding down.
+        scales = draft.slot(1)
+        draft.drop(1)
+        draft.place(2, scales)
+        draft.attributes["coordinate_transformation_mode"] = b"asymmetric"
+        draft.attributes["nearest_mode"] = b"floor"
     attributes = draft.attributes
     coordinates = attributes["coordinate_transformation_mode"]
     if coordinates == b"tf_half_pixel_for_nn":
@@ -222,15 +227,6 @@ def resize(draft: CanonicalDraft) -> None:
         _say_as_scales(draft)
     if not draft.given(3):
         attributes.pop("keep_aspect_ratio_policy", None)
-
-
-def _resize_10(draft: CanonicalDraft) -> None:
-    """Convert from opset 10, without roi and choice of coordinates: from the corner, rounding down."""
-    scales = draft.slot(1)
-    draft.drop(1)
-    draft.place(2, scales)
-    draft.attributes["coordinate_transformation_mode"] = b"asymmetric"
-    draft.attributes["nearest_mode"] = b"floor"
 
 
 def _all_axes(draft: CanonicalDraft) -> None:

@@ -38,10 +38,7 @@ SOFTMAX = of_sizes(
 )
 
 REDUCTION_FORMULAS: dict[tuple[str, str], Formula] = {
-    ("", "ArgMax"): COMPARED,
-    ("", "ArgMin"): COMPARED,
-    ("", "CumProd"): MULTIPLIED,
-    ("", "CumSum"): ADDED,
+    ("", "ArgMax"): COMPARED, ("", "ArgMin"): COMPARED, ("", "CumProd"): MULTIPLIED, ("", "CumSum"): ADDED,
     ("", "ReduceL1"): of_sizes(
         "``sum |x|``: n comparisons and additions.", lambda n, _: Cost(comparisons=n, additions=n)
     ),
@@ -56,15 +53,12 @@ REDUCTION_FORMULAS: dict[tuple[str, str], Formula] = {
         "``max + log(sum exp(x - max))``: n comparisons, 2n + m additions, n + m exponentials.",
         lambda n, m: Cost(comparisons=n, additions=2 * n + m, exponentials=n + m),
     ),
-    ("", "ReduceMax"): COMPARED,
-    ("", "ReduceMean"): AVERAGED,
-    ("", "ReduceMin"): COMPARED,
-    ("", "ReduceProd"): MULTIPLIED,
-    ("", "ReduceSum"): ADDED,
+    ("", "ReduceMax"): COMPARED, ("", "ReduceMean"): AVERAGED, ("", "ReduceMin"): COMPARED,
+    ("", "ReduceProd"): MULTIPLIED, ("", "ReduceSum"): ADDED,
     ("", "ReduceSumSquare"): of_sizes(
         "``sum x x``: n multiplications and additions.", lambda n, _: Cost(multiplications=n, additions=n)
     ),
-}
+}  # fmt: skip
 
 
 # Work of sorting and selection. The exact count depends on the data; the stated bound is counted.
@@ -186,11 +180,7 @@ def standardise(n: int, r: int, *, scale: bool, bias: bool) -> Cost:
     Additions 3n (mean, centring, variance) + n for a bias + r (epsilon); multiplications 2n (squares, reciprocal
     deviation) + n for a scale; divisions 4r (mean, variance, root, reciprocal).
     """
-    return Cost(
-        additions=(3 + bias) * n + r,
-        multiplications=(2 + scale) * n,
-        divisions=4 * r,
-    )
+    return Cost(additions=(3 + bias) * n + r, multiplications=(2 + scale) * n, divisions=4 * r)
 
 
 def batch_norm(call: CostedNode) -> Cost:
@@ -285,21 +275,14 @@ def negative_log_likelihood(call: CostedNode) -> Cost:
 
 
 NORMALIZATION_FORMULAS: dict[tuple[str, str], Formula] = {
-    ("", "BatchNormalization"): batch_norm,
-    ("", "GroupNormalization"): group_norm,
-    ("", "Hardmax"): COMPARED,
-    ("", "InstanceNormalization"): instance_norm,
-    ("", "LRN"): lrn,
-    ("", "LayerNormalization"): layer_norm,
-    ("", "LogSoftmax"): log_softmax,
-    ("", "LpNormalization"): lp_norm,
-    ("", "MeanVarianceNormalization"): mean_variance_norm,
-    ("", "NegativeLogLikelihoodLoss"): negative_log_likelihood,
+    ("", "BatchNormalization"): batch_norm, ("", "GroupNormalization"): group_norm, ("", "Hardmax"): COMPARED,
+    ("", "InstanceNormalization"): instance_norm, ("", "LRN"): lrn, ("", "LayerNormalization"): layer_norm,
+    ("", "LogSoftmax"): log_softmax, ("", "LpNormalization"): lp_norm,
+    ("", "MeanVarianceNormalization"): mean_variance_norm, ("", "NegativeLogLikelihoodLoss"): negative_log_likelihood,
     ("", "RMSNormalization"): rms_norm,
     ("", "SimplifiedLayerNormalization"): rms_norm,  # ONNX Runtime registers it in ONNX's own domain
-    ("", "Softmax"): SOFTMAX,
-    ("", "SoftmaxCrossEntropyLoss"): cross_entropy,
-}
+    ("", "Softmax"): SOFTMAX, ("", "SoftmaxCrossEntropyLoss"): cross_entropy,
+}  # fmt: skip
 
 
 def times(work: Cost, elements: int) -> Cost:
@@ -359,37 +342,16 @@ ACTIVATIONS: dict[str, tuple[str, Cost]] = {
 _FOREIGN = {"FastGelu", "QuickGelu", "Silu"}  # not ONNX's own operators; fused.py uses them
 
 _ARITHMETIC: dict[str, tuple[str, Cost]] = {
-    "Abs": ("|x|", _CMP),
-    "Add": ("a + b", _ADD),
-    "And": ("a and b", _CMP),
-    "BitShift": ("a << b", _MUL),
-    "BitwiseAnd": ("a & b", _CMP),
-    "BitwiseNot": ("~a", _CMP),
-    "BitwiseOr": ("a | b", _CMP),
-    "BitwiseXor": ("a ^ b", _CMP),
-    "Ceil": ("ceil(x)", _CMP),
-    "Div": ("a / b", _DIV),
-    "Equal": ("a == b", _CMP),
-    "Floor": ("floor(x)", _CMP),
-    "Greater": ("a > b", _CMP),
-    "GreaterOrEqual": ("a >= b", _CMP),
-    "IsInf": ("x is infinite", _CMP),
-    "IsNaN": ("x is not a number", _CMP),
-    "Less": ("a < b", _CMP),
-    "LessOrEqual": ("a <= b", _CMP),
-    "Mod": ("a - b floor(a / b)", _DIV + _MUL + _ADD),
-    "Mul": ("a b", _MUL),
-    "Neg": ("-x", _ADD),
-    "Not": ("not a", _CMP),
-    "Or": ("a or b", _CMP),
-    "Reciprocal": ("1 / x", _DIV),
-    "Round": ("round(x)", _CMP),
-    "Sign": ("sign(x)", _CMP),
-    "Sqrt": ("sqrt(x)", _DIV),
-    "Sub": ("a - b", _ADD),
-    "Where": ("a if condition else b", _CMP),
-    "Xor": ("a xor b", _CMP),
-}
+    "Abs": ("|x|", _CMP), "Add": ("a + b", _ADD), "And": ("a and b", _CMP), "BitShift": ("a << b", _MUL),
+    "BitwiseAnd": ("a & b", _CMP), "BitwiseNot": ("~a", _CMP), "BitwiseOr": ("a | b", _CMP),
+    "BitwiseXor": ("a ^ b", _CMP), "Ceil": ("ceil(x)", _CMP), "Div": ("a / b", _DIV), "Equal": ("a == b", _CMP),
+    "Floor": ("floor(x)", _CMP), "Greater": ("a > b", _CMP), "GreaterOrEqual": ("a >= b", _CMP),
+    "IsInf": ("x is infinite", _CMP), "IsNaN": ("x is not a number", _CMP), "Less": ("a < b", _CMP),
+    "LessOrEqual": ("a <= b", _CMP), "Mod": ("a - b floor(a / b)", _DIV + _MUL + _ADD), "Mul": ("a b", _MUL),
+    "Neg": ("-x", _ADD), "Not": ("not a", _CMP), "Or": ("a or b", _CMP), "Reciprocal": ("1 / x", _DIV),
+    "Round": ("round(x)", _CMP), "Sign": ("sign(x)", _CMP), "Sqrt": ("sqrt(x)", _DIV), "Sub": ("a - b", _ADD),
+    "Where": ("a if condition else b", _CMP), "Xor": ("a xor b", _CMP),
+}  # fmt: skip
 
 _TRANSCENDENTAL = (
     "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cos", "Cosh", "Erf", "Exp", "Log", "Sin", "Sinh", "Tan",
@@ -452,13 +414,7 @@ ELEMENTWISE_FORMULAS: dict[tuple[str, str], Formula] = {
         if name not in _FOREIGN | {"Clip", "Gelu"}
     },
     **{("", name): per_element(*entry) for name, entry in _ARITHMETIC.items()},
-    **{("", name): per_element(f"{name.lower()}(x)", _EXP) for name in _TRANSCENDENTAL},
-    ("", "Clip"): clip,
-    ("", "Dropout"): dropout,
-    ("", "Gelu"): gelu,
-    ("", "Max"): compare_all,
-    ("", "Mean"): mean_all,
-    ("", "Min"): compare_all,
-    ("", "Pow"): power,
-    ("", "Sum"): add_all,
-}
+    **{("", name): per_element(f"{name.lower()}(x)", _EXP) for name in _TRANSCENDENTAL}, ("", "Clip"): clip,
+    ("", "Dropout"): dropout, ("", "Gelu"): gelu, ("", "Max"): compare_all, ("", "Mean"): mean_all,
+    ("", "Min"): compare_all, ("", "Pow"): power, ("", "Sum"): add_all,
+}  # fmt: skip

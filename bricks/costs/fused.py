@@ -5,20 +5,8 @@ from __future__ import annotations
 import math
 
 from ..layer import Cost
-from . import linear
+from . import elementwise, linear
 from .call import CostedNode, Formula, UnknownCostError
-from .elementwise import (
-    ACTIVATIONS,
-    AVERAGED,
-    COMPARED,
-    SOFTMAX,
-    layer_norm,
-    move,
-    of_sizes,
-    per_element,
-    rms_norm,
-    times,
-)
 
 # Work of quantisation, and of ONNX Runtime's quantised operators (``com.microsoft``).
 
@@ -49,14 +37,14 @@ def dynamic_quantize(call: CostedNode) -> Cost:
 def quantized_average_pool(call: CostedNode) -> Cost:
     """``additions = output elements * Kh Kw``, then one rescaling per output element."""
     n = call.output().elements
-    return times(_QUANTIZE, n) + Cost(additions=n * call.window())
+    return elementwise.times(_QUANTIZE, n) + Cost(additions=n * call.window())
 
 
 def quantized_gemm(call: CostedNode) -> Cost:
     """``macs = M N K``, bias ``M N`` additions, one rescaling per output element."""
     n = call.output().elements
     macs = linear.product(call, transposed=bool(call.attribute("transA", 0)))
-    return times(_QUANTIZE, n) + Cost(macs=macs, additions=linear.biased(call, 6))
+    return elementwise.times(_QUANTIZE, n) + Cost(macs=macs, additions=linear.biased(call, 6))
 
 
 def matmul_integer_to_float(call: CostedNode) -> Cost:
@@ -102,38 +90,32 @@ def dynamic_quantize_lstm(call: CostedNode) -> Cost:
     units = steps * batch * directions * hidden
     quantized = steps * batch * (width + directions * hidden)
     gates = Cost(macs=4 * (width + hidden), exponentials=5, additions=4, multiplications=3 + 4)
-    return times(gates, units) + times(_QUANTIZE + Cost(comparisons=2), quantized)
+    return elementwise.times(gates, units) + elementwise.times(_QUANTIZE + Cost(comparisons=2), quantized)
 
 
 def _requantized(formula: str, work: Cost = Cost()) -> Formula:  # noqa: B008  # frozen
     """Make the cost function of an operator that dequantises, computes and quantises each output element."""
-    return per_element(f"quantize({formula})", _DEQUANTIZE + _QUANTIZE + work)
+    return elementwise.per_element(f"quantize({formula})", _DEQUANTIZE + _QUANTIZE + work)
 
 
-_MEAN = of_sizes(
+_MEAN = elementwise.of_sizes(
     "``additions = n``, then one rescaling for each of the m output elements.",
-    lambda n, m: times(_QUANTIZE, m) + Cost(additions=n),
+    lambda n, m: elementwise.times(_QUANTIZE, m) + Cost(additions=n),
 )
 
 QUANTIZATION_FORMULAS: dict[tuple[str, str], Formula] = {
-    ("", "DequantizeLinear"): dequantize,
-    ("", "DynamicQuantizeLinear"): dynamic_quantize,
-    ("", "QuantizeLinear"): quantize,
-    (_MICROSOFT, "DequantizeLinear"): dequantize,
+    ("", "DequantizeLinear"): dequantize, ("", "DynamicQuantizeLinear"): dynamic_quantize,
+    ("", "QuantizeLinear"): quantize, (_MICROSOFT, "DequantizeLinear"): dequantize,
     (_MICROSOFT, "DynamicQuantizeLSTM"): dynamic_quantize_lstm,
     (_MICROSOFT, "DynamicQuantizeMatMul"): dynamic_quantize_matmul,
-    (_MICROSOFT, "GatherBlockQuantized"): per_element("(x - zero_point) scale", _DEQUANTIZE),
-    (_MICROSOFT, "MatMulBnb4"): matmul_n_bits,
-    (_MICROSOFT, "MatMulInteger16"): linear.matmul_integer,
-    (_MICROSOFT, "MatMulIntegerToFloat"): matmul_integer_to_float,
-    (_MICROSOFT, "MatMulNBits"): matmul_n_bits,
-    (_MICROSOFT, "QAttention"): quantized_attention,
-    (_MICROSOFT, "QGemm"): quantized_gemm,
+    (_MICROSOFT, "GatherBlockQuantized"): elementwise.per_element("(x - zero_point) scale", _DEQUANTIZE),
+    (_MICROSOFT, "MatMulBnb4"): matmul_n_bits, (_MICROSOFT, "MatMulInteger16"): linear.matmul_integer,
+    (_MICROSOFT, "MatMulIntegerToFloat"): matmul_integer_to_float, (_MICROSOFT, "MatMulNBits"): matmul_n_bits,
+    (_MICROSOFT, "QAttention"): quantized_attention, (_MICROSOFT, "QGemm"): quantized_gemm,
     (_MICROSOFT, "QLinearAdd"): _requantized("a + b", _DEQUANTIZE + Cost(additions=1)),
     (_MICROSOFT, "QLinearAveragePool"): quantized_average_pool,
     (_MICROSOFT, "QLinearConcat"): _requantized("x"),  # as if the scales differed
-    (_MICROSOFT, "QLinearConv"): linear.qlinear_conv,
-    (_MICROSOFT, "QLinearGlobalAveragePool"): _MEAN,
+    (_MICROSOFT, "QLinearConv"): linear.qlinear_conv, (_MICROSOFT, "QLinearGlobalAveragePool"): _MEAN,
     (_MICROSOFT, "QLinearLeakyRelu"): _requantized("x if x >= 0 else alpha x", Cost(comparisons=1, multiplications=1)),
     (_MICROSOFT, "QLinearMul"): _requantized("a b", _DEQUANTIZE + Cost(multiplications=1)),
     (_MICROSOFT, "QLinearReduceMean"): _MEAN,
@@ -143,7 +125,7 @@ QUANTIZATION_FORMULAS: dict[tuple[str, str], Formula] = {
     ),
     (_MICROSOFT, "QLinearWhere"): _requantized("a if condition else b", Cost(comparisons=1)),
     (_MICROSOFT, "QuantizeLinear"): quantize,
-}
+}  # fmt: skip
 
 
 _NCHWC = "com.microsoft.nchwc"
@@ -154,9 +136,9 @@ def _activation(call: CostedNode) -> Cost:
     name = call.attribute("activation", "")
     if not name:
         return Cost()
-    if name not in ACTIVATIONS:
+    if name not in elementwise.ACTIVATIONS:
         raise UnknownCostError(f"activation {name}")
-    return times(ACTIVATIONS[name][1], call.output().elements)
+    return elementwise.times(elementwise.ACTIVATIONS[name][1], call.output().elements)
 
 
 def fused_conv(call: CostedNode) -> Cost:
@@ -177,24 +159,26 @@ def fused_gemm(call: CostedNode) -> Cost:
 
 def fast_gelu(call: CostedNode) -> Cost:
     """``gelu(x + bias)`` in tanh form; the bias may be absent."""
-    return times(ACTIVATIONS["FastGelu"][1] + Cost(additions=int(call.has(1))), call.output().elements)
+    return elementwise.times(
+        elementwise.ACTIVATIONS["FastGelu"][1] + Cost(additions=int(call.has(1))), call.output().elements
+    )
 
 
 def bias_softmax(call: CostedNode) -> Cost:
     """One addition per element, then Softmax."""
-    return SOFTMAX(call) + Cost(additions=call.input(0).elements)
+    return elementwise.SOFTMAX(call) + Cost(additions=call.input(0).elements)
 
 
 def skip_layer_norm(call: CostedNode) -> Cost:
     """``LayerNormalization(input + skip + bias)``: one addition per element for the skip and one for the bias."""
     n = call.input(0).elements
-    return layer_norm(_without_skip(call)) + Cost(additions=n * (2 if call.has(4) else 1))
+    return elementwise.layer_norm(_without_skip(call)) + Cost(additions=n * (2 if call.has(4) else 1))
 
 
 def skip_rms_norm(call: CostedNode) -> Cost:
     """``RMSNormalization(input + skip + bias)``: one addition per element for the skip and one for the bias."""
     n = call.input(0).elements
-    return rms_norm(call) + Cost(additions=n * (2 if call.has(3) else 1))
+    return elementwise.rms_norm(call) + Cost(additions=n * (2 if call.has(3) else 1))
 
 
 def _without_skip(call: CostedNode) -> CostedNode:
@@ -221,31 +205,22 @@ def microsoft_group_norm(call: CostedNode) -> Cost:
 
 
 FUSED_FORMULAS: dict[tuple[str, str], Formula] = {
-    (_MICROSOFT, "BiasAdd"): per_element("x + bias + skip", Cost(additions=2)),
-    (_MICROSOFT, "BiasGelu"): per_element("gelu(a + b)", ACTIVATIONS["Gelu"][1] + Cost(additions=1)),
-    (_MICROSOFT, "BiasSoftmax"): bias_softmax,
-    (_MICROSOFT, "EmbedLayerNormalization"): embed_layer_norm,
-    (_MICROSOFT, "ExpandDims"): move,
-    (_MICROSOFT, "FastGelu"): fast_gelu,
-    (_MICROSOFT, "FusedConv"): fused_conv,
-    (_MICROSOFT, "FusedGemm"): fused_gemm,
-    (_MICROSOFT, "GatherND"): move,
-    (_MICROSOFT, "Gelu"): per_element(*ACTIVATIONS["Gelu"]),
-    (_MICROSOFT, "GroupNorm"): microsoft_group_norm,
-    (_MICROSOFT, "NhwcFusedConv"): fused_conv,
-    (_MICROSOFT, "NhwcMaxPool"): linear.max_pool,
-    (_MICROSOFT, "Pad"): move,
-    (_MICROSOFT, "QuickGelu"): per_element(*ACTIVATIONS["QuickGelu"]),
-    (_MICROSOFT, "RotaryEmbedding"): linear.rotary_embedding,
-    (_MICROSOFT, "SkipLayerNormalization"): skip_layer_norm,
-    (_MICROSOFT, "SkipSimplifiedLayerNormalization"): skip_rms_norm,
-    (_MICROSOFT, "Trilu"): move,
-    (_NCHWC, "AveragePool"): linear.average_pool,
-    (_NCHWC, "Conv"): fused_conv,
-    (_NCHWC, "GlobalAveragePool"): AVERAGED,
-    (_NCHWC, "GlobalMaxPool"): COMPARED,
-    (_NCHWC, "MaxPool"): linear.max_pool,
-    (_NCHWC, "ReorderInput"): move,
-    (_NCHWC, "ReorderOutput"): move,
-    (_NCHWC, "Upsample"): linear.resize,
-}
+    (_MICROSOFT, "BiasAdd"): elementwise.per_element("x + bias + skip", Cost(additions=2)),
+    (_MICROSOFT, "BiasGelu"): elementwise.per_element(
+        "gelu(a + b)", elementwise.ACTIVATIONS["Gelu"][1] + Cost(additions=1)
+    ),
+    (_MICROSOFT, "BiasSoftmax"): bias_softmax, (_MICROSOFT, "EmbedLayerNormalization"): embed_layer_norm,
+    (_MICROSOFT, "ExpandDims"): elementwise.move, (_MICROSOFT, "FastGelu"): fast_gelu,
+    (_MICROSOFT, "FusedConv"): fused_conv, (_MICROSOFT, "FusedGemm"): fused_gemm,
+    (_MICROSOFT, "GatherND"): elementwise.move,
+    (_MICROSOFT, "Gelu"): elementwise.per_element(*elementwise.ACTIVATIONS["Gelu"]),
+    (_MICROSOFT, "GroupNorm"): microsoft_group_norm, (_MICROSOFT, "NhwcFusedConv"): fused_conv,
+    (_MICROSOFT, "NhwcMaxPool"): linear.max_pool, (_MICROSOFT, "Pad"): elementwise.move,
+    (_MICROSOFT, "QuickGelu"): elementwise.per_element(*elementwise.ACTIVATIONS["QuickGelu"]),
+    (_MICROSOFT, "RotaryEmbedding"): linear.rotary_embedding, (_MICROSOFT, "SkipLayerNormalization"): skip_layer_norm,
+    (_MICROSOFT, "SkipSimplifiedLayerNormalization"): skip_rms_norm, (_MICROSOFT, "Trilu"): elementwise.move,
+    (_NCHWC, "AveragePool"): linear.average_pool, (_NCHWC, "Conv"): fused_conv,
+    (_NCHWC, "GlobalAveragePool"): elementwise.AVERAGED, (_NCHWC, "GlobalMaxPool"): elementwise.COMPARED,
+    (_NCHWC, "MaxPool"): linear.max_pool, (_NCHWC, "ReorderInput"): elementwise.move,
+    (_NCHWC, "ReorderOutput"): elementwise.move, (_NCHWC, "Upsample"): linear.resize,
+}  # fmt: skip

@@ -51,11 +51,7 @@ def rnn(call: CostedNode) -> Cost:
     return recurrent(call, 1, Cost(exponentials=1))
 
 
-RECURRENT_FORMULAS: dict[tuple[str, str], Formula] = {
-    ("", "GRU"): gru,
-    ("", "LSTM"): lstm,
-    ("", "RNN"): rnn,
-}
+RECURRENT_FORMULAS: dict[tuple[str, str], Formula] = {("", "GRU"): gru, ("", "LSTM"): lstm, ("", "RNN"): rnn}
 
 
 # Work of attention: ONNX's Attention, RotaryEmbedding and LinearAttention, and ONNX Runtime's fused forms.
@@ -201,15 +197,11 @@ def fused_matmul(call: CostedNode) -> Cost:
 
 
 ATTENTION_FORMULAS: dict[tuple[str, str], Formula] = {
-    ("", "Attention"): attention,
-    ("", "LinearAttention"): linear_attention,
-    ("", "RotaryEmbedding"): rotary_embedding,
-    (_MICROSOFT, "Attention"): fused_attention,
-    (_MICROSOFT, "FusedMatMul"): fused_matmul,
+    ("", "Attention"): attention, ("", "LinearAttention"): linear_attention, ("", "RotaryEmbedding"): rotary_embedding,
+    (_MICROSOFT, "Attention"): fused_attention, (_MICROSOFT, "FusedMatMul"): fused_matmul,
     (_MICROSOFT, "GroupQueryAttention"): group_query_attention,
-    (_MICROSOFT, "MultiHeadAttention"): multi_head_attention,
-    (_MICROSOFT, "TransposeMatMul"): fused_matmul,
-}
+    (_MICROSOFT, "MultiHeadAttention"): multi_head_attention, (_MICROSOFT, "TransposeMatMul"): fused_matmul,
+}  # fmt: skip
 
 
 def convolution(call: CostedNode, *, data: int = 0, weight: int = 1) -> int:
@@ -362,19 +354,11 @@ def det(call: CostedNode) -> Cost:
 
 
 LINEAR_FORMULAS: dict[tuple[str, str], Formula] = {
-    ("", "CausalConvWithState"): causal_conv_with_state,
-    ("", "Conv"): conv,
-    ("", "ConvInteger"): conv_integer,
-    ("", "ConvTranspose"): conv_transpose,
-    ("", "DeformConv"): deform_conv,
-    ("", "Det"): det,
-    ("", "Einsum"): einsum,
-    ("", "Gemm"): gemm,
-    ("", "MatMul"): matmul,
-    ("", "MatMulInteger"): matmul_integer,
-    ("", "QLinearConv"): qlinear_conv,
-    ("", "QLinearMatMul"): qlinear_matmul,
-}
+    ("", "CausalConvWithState"): causal_conv_with_state, ("", "Conv"): conv, ("", "ConvInteger"): conv_integer,
+    ("", "ConvTranspose"): conv_transpose, ("", "DeformConv"): deform_conv, ("", "Det"): det, ("", "Einsum"): einsum,
+    ("", "Gemm"): gemm, ("", "MatMul"): matmul, ("", "MatMulInteger"): matmul_integer,
+    ("", "QLinearConv"): qlinear_conv, ("", "QLinearMatMul"): qlinear_matmul,
+}  # fmt: skip
 
 
 # Work of interpolation and of operators on signals: resizing, grid sampling, Fourier transforms, windows.
@@ -421,10 +405,7 @@ def affine_grid(call: CostedNode) -> Cost:
 def _fourier(transforms: int, length: int) -> Cost:
     """Radix-2 butterflies of length N: ``2 N log2 N`` multiplications and ``3 N log2 N`` additions each."""
     stages = max(1, (length - 1).bit_length())
-    return Cost(
-        multiplications=2 * transforms * length * stages,
-        additions=3 * transforms * length * stages,
-    )
+    return Cost(multiplications=2 * transforms * length * stages, additions=3 * transforms * length * stages)
 
 
 def dft(call: CostedNode) -> Cost:
@@ -464,22 +445,12 @@ _NORMAL = per_element(
 )
 
 RESAMPLING_FORMULAS: dict[tuple[str, str], Formula] = {
-    ("", "AffineGrid"): affine_grid,
-    ("", "Bernoulli"): per_element("one draw < p", Cost(comparisons=1)),
-    ("", "BlackmanWindow"): window,
-    ("", "Col2Im"): ADDED,
-    ("", "DFT"): dft,
-    ("", "GridSample"): grid_sample,
-    ("", "HammingWindow"): window,
-    ("", "HannWindow"): window,
-    ("", "RandomNormal"): _NORMAL,
-    ("", "RandomNormalLike"): _NORMAL,
-    ("", "RandomUniform"): _UNIFORM,
-    ("", "RandomUniformLike"): _UNIFORM,
-    ("", "Resize"): resize,
-    ("", "STFT"): stft,
-    ("", "Upsample"): resize,
-}
+    ("", "AffineGrid"): affine_grid, ("", "Bernoulli"): per_element("one draw < p", Cost(comparisons=1)),
+    ("", "BlackmanWindow"): window, ("", "Col2Im"): ADDED, ("", "DFT"): dft, ("", "GridSample"): grid_sample,
+    ("", "HammingWindow"): window, ("", "HannWindow"): window, ("", "RandomNormal"): _NORMAL,
+    ("", "RandomNormalLike"): _NORMAL, ("", "RandomUniform"): _UNIFORM, ("", "RandomUniformLike"): _UNIFORM,
+    ("", "Resize"): resize, ("", "STFT"): stft, ("", "Upsample"): resize,
+}  # fmt: skip
 
 
 # Work of pooling. A window over the edge counts in full.
@@ -544,13 +515,7 @@ def max_roi_pool(call: CostedNode) -> Cost:
 
 
 POOLING_FORMULAS: dict[tuple[str, str], Formula] = {
-    ("", "AveragePool"): average_pool,
-    ("", "GlobalAveragePool"): AVERAGED,
-    ("", "GlobalLpPool"): global_lp_pool,
-    ("", "GlobalMaxPool"): COMPARED,
-    ("", "LpPool"): lp_pool,
-    ("", "MaxPool"): max_pool,
-    ("", "MaxRoiPool"): max_roi_pool,
-    ("", "MaxUnpool"): max_unpool,
-    ("", "RoiAlign"): roi_align,
-}
+    ("", "AveragePool"): average_pool, ("", "GlobalAveragePool"): AVERAGED, ("", "GlobalLpPool"): global_lp_pool,
+    ("", "GlobalMaxPool"): COMPARED, ("", "LpPool"): lp_pool, ("", "MaxPool"): max_pool,
+    ("", "MaxRoiPool"): max_roi_pool, ("", "MaxUnpool"): max_unpool, ("", "RoiAlign"): roi_align,
+}  # fmt: skip

@@ -7,7 +7,6 @@ anywhere. Only the places to cut depend on the runtime.
 
 from __future__ import annotations
 
-import heapq
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,11 +47,6 @@ class UnitGroups:
     groups: tuple[tuple[int, ...], ...]
     reasons: Mapping[tuple[int, ...], str]
 
-    @property
-    def cut(self) -> tuple[tuple[int, ...], ...]:
-        """The groups that were cut."""
-        return tuple(sorted(self.reasons))
-
 
 def units_of(graph: ModelGraph, wishes: Iterable[Collection[int]], *, copied: Collection[int] = ()) -> UnitGroups:
     """Group the live layers of a model.
@@ -70,7 +64,9 @@ def units_of(graph: ModelGraph, wishes: Iterable[Collection[int]], *, copied: Co
     reasons: dict[tuple[int, ...], str] = {}
     links = _joined(graph, wishes)
     for group in links:
-        parts = _by_opset(graph, group)
+        # The group, or its layers one by one if no opset suits all of them.
+        common = common_opsets(graph.layers[index].valid_opsets for index in group)
+        parts = [(index,) for index in group] if is_empty(common) else [group]
         groups += parts
         reasons |= {group: _OPSETS} if len(parts) > 1 else {}
     while tangled := _tangles(edges, groups):
@@ -87,30 +83,19 @@ def units_of(graph: ModelGraph, wishes: Iterable[Collection[int]], *, copied: Co
 
 def _joined(graph: ModelGraph, wishes: Iterable[Collection[int]]) -> dict[tuple[int, ...], int]:
     """Return groups of live layers, joined if they share a layer, with the number of wishes in each."""
-    leader = {index: index for index in graph.live}
+    from networkx.utils import UnionFind
 
-    def find(index: int) -> int:
-        while leader[index] != index:
-            leader[index] = index = leader[leader[index]]
-        return index
-
+    joined = UnionFind(graph.live)
     links = dict.fromkeys(graph.live, 0)
     for wish in wishes:
-        members = sorted(index for index in wish if index in leader)
-        for other in members:
-            leader[find(other)] = find(members[0])
+        members = sorted(index for index in wish if index in links)
         if members:
+            joined.union(*members)
             links[members[0]] += 1
     groups: dict[int, list[int]] = {}
     for index in graph.live:
-        groups.setdefault(find(index), []).append(index)
+        groups.setdefault(joined[index], []).append(index)
     return {tuple(group): sum(links[index] for index in group) for group in groups.values()}
-
-
-def _by_opset(graph: ModelGraph, group: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Return the group, or its layers one by one if no opset suits all of them."""
-    common = common_opsets(graph.layers[index].valid_opsets for index in group)
-    return [(index,) for index in group] if is_empty(common) else [group]
 
 
 def _edges(graph: ModelGraph) -> list[tuple[int, int]]:
@@ -200,21 +185,11 @@ def _untangled(
 
 def _ordered(edges: list[tuple[int, int]], groups: list[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
     """Order groups so that each reads from earlier ones only, close to the order of their first layers."""
-    flow = _contracted(edges, groups)
+    import networkx as nx
+
     by_first = {group[0]: group for group in groups}
-    waiting = dict(flow.in_degree())
-    ready = [node for node, degree in waiting.items() if not degree]
-    heapq.heapify(ready)
-    ordered = []
-    while ready:
-        node = heapq.heappop(ready)
-        if node in by_first:
-            ordered.append(by_first[node])
-        for reader in flow.successors(node):
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                heapq.heappush(ready, reader)
-    return tuple(ordered)
+    nodes = nx.lexicographical_topological_sort(_contracted(edges, groups))
+    return tuple(by_first[node] for node in nodes if node in by_first)
 
 
 def fused_units(executed: ExecutedModel) -> UnitGroups:

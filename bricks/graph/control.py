@@ -155,16 +155,16 @@ def _written_out(skeleton: Skeleton, contested: Collection[_Operator]) -> Writte
             left = [*decisions.left, *(replace(flow, reason=why) for flow in decisions.known.values())]
             return WrittenOut(model, _merged([*done, *left]), tuple(rounds))
         found = expansion.apply(decisions.steps)
-        if succeeded := tuple(step for step in decisions.steps if not found[step.output].problem):
+        if succeeded := tuple(step for step in decisions.steps if not isinstance(found[step[0]], str)):
             rounds.append(succeeded)
-        for step in decisions.steps:
-            expanded = found[step.output]
-            if expanded.problem:
-                refused[step.output] = expanded.problem
+        for output, *_ in decisions.steps:
+            expanded = found[output]
+            if isinstance(expanded, str):
+                refused[output] = expanded
                 continue
             labels.update(expanded.inner)
             labels[expanded.bare] = None
-            done.append(replace(decisions.known[step.output], layers=expanded.layers))
+            done.append(replace(decisions.known[output], layers=len(expanded.nodes)))
 
 
 def given_courses(control: Iterable[ControlFlow]) -> list[CourseChoice]:
@@ -224,7 +224,7 @@ class _Decisions:
             unmeasured = executed and bare is None
             reason = "its overhead beyond the body is not measured: it reads constants only" if unmeasured else ""
             self.known[output] = replace(flow, reason=reason)
-            steps.append(ExpansionStep(output, course, bare))
+            steps.append((output, course, bare))
         self.steps = tuple(steps)
 
     def _too_large(self, node: onnx.NodeProto, course: Course) -> str:

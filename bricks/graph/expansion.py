@@ -6,9 +6,8 @@ operator of the same kind with empty bodies, which is measured like any other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
@@ -28,96 +27,59 @@ _AXES_ARE_INPUTS = 13
 """Opset since which the axes of Unsqueeze are an input."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExpansionStep:
-    """The expansion of one operator.
-
-    Attributes:
-        output: Its first output, which identifies it.
-        course: The course to follow.
-        bare: The input of the bare operator: the condition of an If, any carried value of a Loop or Scan. None if a
-            runtime does not execute the operator, or without a suitable value.
-    """
-
-    output: str
-    course: Course
-    bare: ValueInfoProto | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Expanded:
-    """The result of an expansion.
-
-    Attributes:
-        layers: The number of operators.
-        inner: Control flow among these: first output to the label in the file.
-        bare: Output of the bare operator, or empty.
-        problem: Why it was not expanded; empty on success.
-    """
-
-    layers: int
-    inner: Mapping[str, str] = field(default_factory=dict)
-    bare: str = ""
-    problem: str = ""
+ExpansionStep: TypeAlias = tuple[str, Course, ValueInfoProto | None]
+"""The expansion of one operator: its first output, which identifies it; the course to follow; and for a bare operator
+its input: the condition of an If, any carried value of a Loop or Scan. None if a runtime does not execute the operator,
+or without a suitable value."""
 
 
 class Expansion:
     """An expansion of control flow in a model, in place.
 
+    Attributes:
+        opset: Opset of ONNX's own operators.
+        keep_weights: True for a model with its weights (``normalise``): large constants of bodies then move unchanged.
+
     Args:
         model: In normal form.
-        keep_weights: True for a model with its weights (``normalise``): large constants of bodies then move unchanged.
+        keep_weights: See above.
     """
 
     def __init__(self, model: ModelProto, *, keep_weights: bool = False) -> None:
         self._graph = model.graph
-        self._keep_weights = keep_weights
-        self._opset = max((entry.version for entry in model.opset_import if entry.domain in {"", "ai.onnx"}), default=1)
+        self.keep_weights = keep_weights
+        self.opset = max((entry.version for entry in model.opset_import if entry.domain in {"", "ai.onnx"}), default=1)
         self._taken = own_names(model.graph)
         self._numbers: dict[str, int] = {}
 
-    def apply(self, steps: Sequence[ExpansionStep]) -> dict[str, Expanded]:
+    def apply(self, steps: Sequence[ExpansionStep]) -> dict[str, ExpandedOperator | str]:
         """Expand operators of the model's main graph, all in one pass.
 
         Args:
             steps: The expansions; unknown operators are ignored.
 
         Returns:
-            The results by first output. An operator stays unchanged if its body does not match it, or if the shape of a
-            result is unknown because no iteration makes it.
+            The results by first output. An operator stays unchanged, with the reason as its result, if its body does
+            not match it, or if the shape of a result is unknown because no iteration makes it.
         """
-        wanted = {step.output: step for step in steps}
-        found: dict[str, Expanded] = {}
+        wanted = {step[0]: step for step in steps}
+        found: dict[str, ExpandedOperator | str] = {}
         nodes: list[NodeProto] = []
         for node in self._graph.node:
             output = next(filter(None, node.output), "")
-            step = wanted.get(output)
-            if step is None:
-                nodes.append(node)
-                continue
-            try:
-                part = _ExpandedOperator(self, node, step)
-            except ModelError as error:
-                nodes.append(node)
-                found[output] = Expanded(0, problem=error.message)
-                continue
-            nodes += part.nodes
-            found[output] = Expanded(len(part.nodes), part.inner, part.bare)
+            if output in wanted:
+                try:
+                    found[output] = part = ExpandedOperator(self, node, wanted[output])
+                    nodes += part.nodes
+                    continue
+                except ModelError as error:
+                    found[output] = error.message
+            nodes.append(node)
         del self._graph.node[:]
         self._graph.node.extend(nodes)
         return found
 
     # ------------------------------------------------------------------ for the expansions of operators
-
-    @property
-    def opset(self) -> int:
-        """Opset of ONNX's own operators."""
-        return self._opset
-
-    @property
-    def keep_weights(self) -> bool:
-        """True for a model with its weights."""
-        return self._keep_weights
 
     def fresh(self, name: str) -> str:
         """Reserve and return a name that is new to the model."""
@@ -149,24 +111,30 @@ class Expansion:
         return names
 
 
-class _ExpandedOperator:
-    """The expansion of one control-flow operator."""
+class ExpandedOperator:
+    """The expansion of one control-flow operator.
+
+    Attributes:
+        nodes: The operators in its place.
+        inner: Control flow among these: first output to the label in the file.
+        bare: Output of the bare operator, or empty.
+    """
 
     def __init__(self, expansion: Expansion, node: NodeProto, step: ExpansionStep) -> None:
         self._expansion = expansion
         self._node = node
-        self._at = step.output
+        self._at, course, bare = step
         self.nodes: list[NodeProto] = []
         self.inner: dict[str, str] = {}
         self.bare = ""
-        if isinstance(step.course, str):
-            self._branch(step.course)
+        if isinstance(course, str):
+            self._branch(course)
         elif node.op_type == "Loop":
-            self._loop(step.course)
+            self._loop(course)
         else:
-            self._scan(step.course)
-        if step.bare is not None:
-            self._bare(step.course, step.bare)
+            self._scan(course)
+        if bare is not None:
+            self._bare(course, bare)
 
     # ------------------------------------------------------------------ the three operators
 
@@ -188,24 +156,12 @@ class _ExpandedOperator:
             and len(node.output) <= len(body.output) - 1
         )
         condition = node.input[1] or self._constant(np.ones((), np.bool_), "true")
-        outputs = [*node.output, *[""] * (len(body.output) - 1 - len(node.output))]
-        state = [condition, *node.input[2:]]
-        constants = self._constants(body)
-        made: list[list[str]] = [[] for _ in outputs[carried:]]
-        for trip in range(trips):
-            names = dict(constants)
+
+        def count(trip: int, names: dict[str, str]) -> None:
             names[body.input[0].name] = self._constant(np.array(trip, np.int64), f"{trip}/{body.input[0].name}")
-            names.update((value.name, name) for value, name in zip(body.input[1:], state, strict=True))
-            last = trip == trips - 1
-            direct = self._direct(body, {slot + 1: name for slot, name in enumerate(outputs[:carried])} if last else {})
-            self._write(body, names, f"{trip}/", direct)
-            results = [names.get(value.name, value.name) for value in body.output]
-            state = results[: carried + 1]
-            for values, result in zip(made, results[carried + 1 :], strict=True):
-                values.append(result)
-        for name, output in zip(state[1:], outputs, strict=False):
-            self._hand_on(name, output)
-        for values, output in zip(made, outputs[carried:], strict=True):
+
+        state, results = [condition, *node.input[2:]], ["", *node.output]
+        for values, output in self._repeat(trips, body.input[1:], state, results, count):
             self._stack(values, output, 0)
 
     def _scan(self, trips: int) -> None:
@@ -220,36 +176,61 @@ class _ExpandedOperator:
             and made_slots >= 0
             and len(node.output) <= len(body.output)
         )
-        outputs = [*node.output, *[""] * (len(body.output) - len(node.output))]
         axes = {name: list(given.get(f"scan_{name}_axes", ())) for name in ("input", "output")}
         backward = {name: list(given.get(f"scan_{name}_directions", ())) for name in ("input", "output")}
         for name, count in (("input", scanned), ("output", made_slots)):
             axes[name] = axes[name] or [0] * count
             backward[name] = backward[name] or [0] * count
             self._fits(len(axes[name]) == len(backward[name]) == count)
-        state = list(node.input[:carried])
-        constants = self._constants(body)
-        made: list[list[str]] = [[] for _ in range(made_slots)]
-        for trip in range(trips):
-            names = dict(constants)
-            names.update((value.name, name) for value, name in zip(body.input, state, strict=False))
+
+        def read(trip: int, names: dict[str, str]) -> None:
             for slot, value in enumerate(body.input[carried:]):
                 place = trips - 1 - trip if backward["input"][slot] else trip
                 index = self._constant(np.array(place, np.int64), f"{trip}/at{slot}")
-                part = self._expansion.fresh(f"{self._at}/{trip}/{value.name}")
-                self._add("Gather", [node.input[carried + slot], index], [part], axis=axes["input"][slot])
-                names[value.name] = part
-            last = trip == trips - 1
-            direct = self._direct(body, dict(enumerate(outputs[:carried])) if last else {})
-            self._write(body, names, f"{trip}/", direct)
-            results = [names.get(value.name, value.name) for value in body.output]
-            state = results[:carried]
-            for values, result in zip(made, results[carried:], strict=True):
-                values.append(result)
-        for name, output in zip(state, outputs, strict=False):
-            self._hand_on(name, output)
-        for slot, (values, output) in enumerate(zip(made, outputs[carried:], strict=True)):
+                names[value.name] = self._expansion.fresh(f"{self._at}/{trip}/{value.name}")
+                self._add("Gather", [node.input[carried + slot], index], [names[value.name]], axis=axes["input"][slot])
+
+        made = self._repeat(trips, body.input[:carried], node.input[:carried], node.output, read)
+        for slot, (values, output) in enumerate(made):
             self._stack(values[::-1] if backward["output"][slot] else values, output, axes["output"][slot])
+
+    def _repeat(
+        self,
+        trips: int,
+        carried: Sequence[ValueInfoProto],
+        state: Sequence[str],
+        results: Sequence[str],
+        begin: Callable[[int, dict[str, str]], None],
+    ) -> list[tuple[list[str], str]]:
+        """Write the iterations of a body.
+
+        Args:
+            trips: Number of iterations.
+            carried: Inputs of the body that it carries; its first outputs are their next values.
+            state: Their values before the first iteration.
+            results: Name of each of the body's outputs after the last iteration, if any; missing ones are empty.
+            begin: Adds the body's other inputs in an iteration to the names.
+
+        Returns:
+            Per output that is not carried its value in each iteration, and its name.
+        """
+        body, count = body_of(self._node, "body"), len(carried)
+        ends = [*results, *[""] * (len(body.output) - len(results))]
+        constants = self._constants(body)
+        made: list[list[str]] = [[] for _ in ends[count:]]
+        for trip in range(trips):
+            names = dict(constants)
+            begin(trip, names)
+            names.update((value.name, name) for value, name in zip(carried, state, strict=True))
+            direct = self._direct(body, dict(enumerate(ends[:count])) if trip == trips - 1 else {})
+            self._write(body, names, f"{trip}/", direct)
+            found = [names.get(value.name, value.name) for value in body.output]
+            state = found[:count]
+            for values, result in zip(made, found[count:], strict=True):
+                values.append(result)
+        for name, output in zip(state, ends, strict=False):
+            self._hand_on(name, output)
+        return list(zip(made, ends[count:], strict=True))
 
     def _bare(self, course: Course, carried: ValueInfoProto) -> None:
         """Add the operator with empty bodies."""

@@ -157,10 +157,9 @@ def build_graph(
             refuses it.
     """
     written = write_out(skeleton)
-    if salt:
-        inference = stated_types(written.model)
-    else:
-        inference = infer_types(written.model, oracle=oracle, dequantise=dequantise)
+    inference = (
+        stated_types(written.model) if salt else infer_types(written.model, oracle=oracle, dequantise=dequantise)
+    )
     assembly = Assembly(written.model, inference, as_is=bool(salt))
     layers = assembly.layers
     source = written.model.graph
@@ -170,19 +169,19 @@ def build_graph(
         if not is_weight(value) and not inference.constants.known(value.name)
     }
     return ModelGraph(
-        layers=layers,
-        live=tuple(layer.index for layer in layers if layer.state is LayerState.LIVE),
-        inputs=inputs,
-        outputs=tuple(value.name for value in source.output),
-        types=inference.types,
-        weight_bytes=skeleton.weight_bytes,
-        bound=dict(skeleton.bound),
-        idle=assembly.idle,
-        salt=salt,
-        identity=identity,
-        control=written.control,
-        causal=causal_scores(source, inference.types, inference.constants),
-        overridable=skeleton.overridable,
+        layers,
+        tuple(layer.index for layer in layers if layer.state is LayerState.LIVE),
+        inputs,
+        tuple(value.name for value in source.output),
+        inference.types,
+        skeleton.weight_bytes,
+        dict(skeleton.bound),
+        assembly.idle,
+        salt,
+        identity,
+        written.control,
+        causal_scores(source, inference.types, inference.constants),
+        skeleton.overridable,
     )
 
 

@@ -266,15 +266,12 @@ def _bare(model: onnx.ModelProto) -> onnx.ModelProto:
     bare.graph.output.extend(onnx.ValueInfoProto(name=value.name) for value in source.output)
     for node in bare.graph.node:
         if node.op_type in _SORTED_AXES:
-            _sort_axes(node)
+            # Sort an attribute's axes, because onnx infers a wrong shape unless they ascend; their order has no
+            # meaning.
+            for attribute in node.attribute:
+                if attribute.name == "axes" and list(attribute.ints) != sorted(attribute.ints):
+                    attribute.ints[:] = sorted(attribute.ints)
     return bare
-
-
-def _sort_axes(node: onnx.NodeProto) -> None:
-    """Sort an attribute's axes, because onnx infers a wrong shape unless they ascend; their order has no meaning."""
-    for attribute in node.attribute:
-        if attribute.name == "axes" and list(attribute.ints) != sorted(attribute.ints):
-            attribute.ints[:] = sorted(attribute.ints)
 
 
 def _put_values(graph: onnx.GraphProto, constants: Constants) -> None:

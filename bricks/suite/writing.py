@@ -197,7 +197,11 @@ def _fill(folder: Path, bricks: Mapping[str, Brick], manifest: bytes) -> None:
     (folder / FOLDER).mkdir(parents=True)
     for key, brick in bricks.items():
         (folder / FOLDER / f"{key}.onnx").write_bytes(brick.model)
-    _write_durably(folder / MANIFEST, manifest)
+    # Write the manifest through to the device, because it makes the folder a suite.
+    with (folder / MANIFEST).open("wb") as file:
+        file.write(manifest)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _is_staging(path: Path) -> bool:
@@ -229,11 +233,3 @@ def _locked(folder: Path) -> Iterator[bool]:
         yield locked
     finally:
         os.close(descriptor)
-
-
-def _write_durably(path: Path, data: bytes) -> None:
-    """Write the manifest through to the device, because it makes the folder a suite."""
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,8 @@ from ..device.device import Device, Run
 from ..device.host import open_device
 from ..machine.cores import pin
 from ..network.network import Network
+
+T = TypeVar("T")
 
 ValueType = tuple[str, tuple[int, ...]]
 """Element type (ONNX's name in lower case) and shape."""
@@ -483,15 +485,12 @@ class Backend(ABC):
         Raises:
             UsageError: It cannot; the message lists its precisions.
         """
-        if dtype not in self.dtypes:
-            raise UsageError(
-                f"backend {self.name} does not compute in {dtype!r}", remedy=f"it has {', '.join(self.dtypes)}"
-            )
-        known = self.dtypes_on(device) if device else self.dtypes
+        known, where, there = self.dtypes, "", ""
+        if dtype in known and device:
+            known, where, there = self.dtypes_on(device), f" on device {device!r}", " there"
         if dtype not in known:
             raise UsageError(
-                f"backend {self.name} does not compute in {dtype!r} on device {device!r}",
-                remedy=f"it has {', '.join(known)} there",
+                f"backend {self.name} does not compute in {dtype!r}{where}", remedy=f"it has {', '.join(known)}{there}"
             )
 
     # Execution of one network
@@ -717,6 +716,19 @@ class Backend(ABC):
         Raises like ``prepare`` if no plan is offered.
         """
         raise self._lacks(Backend.plans)
+
+
+def registering(table: dict[str, T]) -> Callable[..., Callable[[T], T]]:
+    """Return a decorator that enters a function in a table under the operators that the decorator names."""
+
+    def operator(*op_types: str) -> Callable[[T], T]:
+        def register(function: T) -> T:
+            table.update(dict.fromkeys(op_types, function))
+            return function
+
+        return register
+
+    return operator
 
 
 def installed(distributions: Iterable[str]) -> tuple[tuple[str, str], ...]:

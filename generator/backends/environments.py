@@ -290,8 +290,7 @@ def _build(place: Path, whose: str, python: str, fill: Callable[[Path], None]) -
             raise
     except OSError as error:
         raise BackendUnavailable(
-            f"the environment of {whose} cannot be written: {error}",
-            remedy="set DLBRICKS_CACHE to a folder with room",
+            f"the environment of {whose} cannot be written: {error}", remedy="set DLBRICKS_CACHE to a folder with room"
         ) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)

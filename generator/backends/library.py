@@ -205,17 +205,8 @@ _MOST_COPIES = 32
 _GONE = "not tried: the GPU failed in a plan before"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PlanCandidate:
-    """A plan that may be executed.
-
-    Attributes:
-        row: Its result so far; a row with a reason is not tried, a row without a place gets the next one once built.
-        start: Builds it; returns a function that enqueues one execution, and the workspace in bytes.
-    """
-
-    row: PlanTime
-    start: Callable[[], tuple[Run, int]]
+PlanCandidate = tuple[PlanTime, Callable[[], tuple[Run, int]]]
+"""A plan without a time, and a function that builds it: its run, and the bytes of its workspace."""
 
 
 def measured(
@@ -241,15 +232,15 @@ def measured(
     first: list[Array] = []
     place = 0
     gone = ""
-    for candidate in candidates:
+    for candidate, start in candidates:
         if place == most:
             break
-        row = candidate.row
+        row = candidate
         if row.reason or gone:
             rows.append(replace(row, reason=row.reason or gone))
             continue
         try:
-            run, workspace = candidate.start()
+            run, workspace = start()
             row = replace(row, place=place if row.place is None else row.place, workspace_bytes=workspace)
             place += 1
             for buffer in loaded.outputs:
@@ -272,21 +263,16 @@ def _time_ns(run: Run, device: Device) -> float:
     device.synchronize()
     once = device.timed_ns(run, device.synchronize)
     copies = int(min(max(_SAMPLE_NS / max(once, 1.0), 1), _MOST_COPIES))
-    launch = _captured(run, copies, device)
-    launch()
-    device.synchronize()
-    samples: Sequence[float] = [device.timed_ns(launch, device.synchronize) for _ in range(_SAMPLES)]
-    return statistics.median(samples) / copies
-
-
-def _captured(run: Run, copies: int, device: Device) -> Run:
-    """Capture several executions as one launch; a plan that cannot be captured gets no time."""
 
     def repeat() -> None:
         for _ in range(copies):
             run()
 
-    return device.capture(repeat)
+    launch = device.capture(repeat)
+    launch()
+    device.synchronize()
+    samples: Sequence[float] = [device.timed_ns(launch, device.synchronize) for _ in range(_SAMPLES)]
+    return statistics.median(samples) / copies
 
 
 def _is_gone(device: Device) -> bool:
@@ -459,11 +445,7 @@ def described(network: Network) -> onnx.ModelProto:
 def values_of(network: Network) -> dict[str, Array]:
     """Values of inputs, weights and constants by name."""
     inline = (each for each in network.brick.graph.initializer if each.name not in network.weights)
-    return {
-        **{each.name: numpy_helper.to_array(each) for each in inline},
-        **network.weights,
-        **network.feeds,
-    }
+    return {**{each.name: numpy_helper.to_array(each) for each in inline}, **network.weights, **network.feeds}
 
 
 def computed_in(network: Network, dtype: str, runtime: str) -> str:

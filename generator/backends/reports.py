@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median, median_high
+from typing import TypeAlias
 
 from ...db.values import Kernel, KernelView
 from ...errors import BackendError, UnsupportedBrick
@@ -79,21 +80,12 @@ _Named = tuple[str, str, str]
 """Name, operator and place of a kernel."""
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """One call of a kernel.
+Launch: TypeAlias = tuple[str, str, str, int | None]
+"""One call of a kernel.
 
-    Attributes:
-        name: Name as the runtime prints it.
-        operator: The framework's operator that launched it; empty if unknown.
-        place: Device that ran it.
-        time_ns: Duration in nanoseconds; None if the profiler does not report it.
-    """
-
-    name: str
-    operator: str
-    place: str
-    time_ns: int | None
+Its name as the runtime prints it; the framework's operator that launched it, empty if unknown; the device that ran it;
+the duration in nanoseconds, None if the profiler does not report it.
+"""
 
 
 def kernel_view(executions: Sequence[Sequence[Launch]], walls_ns: Sequence[int], source: str) -> KernelView:
@@ -113,10 +105,8 @@ def kernel_view(executions: Sequence[Sequence[Launch]], walls_ns: Sequence[int],
     """
     if not executions or len(executions) != len(walls_ns):
         raise BackendError(f"{source} recorded {len(executions)} of {len(walls_ns)} executions")
-    order: dict[_Named, None] = {}
+    order = dict.fromkeys(launch[:3] for launches in executions for launch in launches)
     summed = [_summed(launches) for launches in executions]
-    for launches in executions:
-        order.update(dict.fromkeys((launch.name, launch.operator, launch.place) for launch in launches))
     kernels = []
     for named in order:
         calls = median_high(len(found.get(named, ())) for found in summed)
@@ -131,7 +121,7 @@ def kernel_view(executions: Sequence[Sequence[Launch]], walls_ns: Sequence[int],
 def _summed(launches: Sequence[Launch]) -> dict[_Named, list[int | None]]:
     found: dict[_Named, list[int | None]] = {}
     for launch in launches:
-        found.setdefault((launch.name, launch.operator, launch.place), []).append(launch.time_ns)
+        found.setdefault(launch[:3], []).append(launch[3])
     return found
 
 

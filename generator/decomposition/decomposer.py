@@ -52,9 +52,9 @@ class WorkerOracle(Workers[Place]):
         timeout_s: Limit of one execution, loading included.
     """
 
-    def __init__(self, *, backend: str = _RUNTIME, memory_bytes: int = _MEMORY_BYTES, timeout_s: float = 60.0) -> None:
-        super().__init__(partial(start_worker, memory_bytes=memory_bytes))
-        self._place = Place(Runtime.of(backend, options=asked() if backend == _RUNTIME else None))
+    def __init__(self, *, timeout_s: float = 60.0) -> None:
+        super().__init__(partial(start_worker, memory_bytes=_MEMORY_BYTES))
+        self._place = Place(Runtime.of(_RUNTIME, options=asked()))
         self._timeout_s = timeout_s
         self.problems: list[str] = []
 

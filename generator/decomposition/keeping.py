@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 
@@ -26,29 +26,18 @@ from .cut import Cut
 _KEPT, _FILE = "decompositions", "decomposition.msgpack.z"
 """Folder within the cache folder, and the file of an entry."""
 
-_FORMAT = 1
+_FORMAT = 2
 """Version of the entries."""
 
 _DECIDING = ("bricks", "models", "generator/decomposition")
 """Folders of the package whose code decides a decomposition."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """A decomposition without its source.
-
-    Attributes:
-        own: The model's own graph; None if ``executed`` contains it.
-        executed: The executed graph.
-        sequences: As in ``Decomposition``, like the fields below.
-    """
-
-    own: ModelGraph | None
-    executed: ExecutedModel | None
-    sequences: tuple[LayerSequence, ...]
-    units: tuple[tuple[int, ...], ...]
-    footprint_class: int
-    windows: tuple[KeyedWindow, ...]
+_Kept = tuple[
+    ModelGraph | None, ExecutedModel | None, tuple[LayerSequence, ...], tuple[tuple[int, ...], ...], int,
+    tuple[KeyedWindow, ...],
+]  # fmt: skip
+"""``own`` (None: that of ``executed``), ``executed``, ``sequences``, ``units``, ``footprint_class`` and ``windows``."""
 
 
 def keep_decomposition(model: Decomposition, cut: Cut) -> None:
@@ -64,7 +53,7 @@ def keep_decomposition(model: Decomposition, cut: Cut) -> None:
     executed, own = model.executed, replace(model.own, identity=model.own.key)
     if executed is not None:
         executed = replace(executed, source=own)
-    content = _Kept(
+    content: _Kept = (
         None if executed is not None else own, executed, model.sequences, model.units, model.footprint_class,
         model.windows,
     )  # fmt: skip
@@ -87,22 +76,16 @@ def kept_decomposition(source: ModelSource, cut: Cut) -> Decomposition | None:
     if folder is None:
         return None
     try:
-        content = _decoder().decode(zlib.decompress((folder / _FILE).read_bytes()))
+        own, executed, sequences, units, footprint_class, windows = _decoder().decode(
+            zlib.decompress((folder / _FILE).read_bytes())
+        )
     except (OSError, ValueError, zlib.error):
         return None  # damaged: it is cut again
-    own = content.own if content.executed is None else content.executed.source
+    own = own if executed is None else executed.source
     if own is None:
         return None
-    return Decomposition(
-        source=source,
-        own=own,
-        graph=content.executed.graph if content.executed is not None and cut.graph == "runtime" else own,
-        sequences=content.sequences,
-        units=content.units,
-        footprint_class=content.footprint_class,
-        windows=content.windows,
-        executed=content.executed,
-    )
+    graph = executed.graph if executed is not None and cut.graph == "runtime" else own
+    return Decomposition(source, own, graph, sequences, units, footprint_class, windows, executed)
 
 
 def _entry(source: ModelSource, cut: Cut) -> str | None:

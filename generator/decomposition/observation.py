@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -41,19 +41,7 @@ def run_as_given(source: ModelSource, folder: Path, control: Iterable[ControlFlo
     return source.runnable(folder, edit=partial(force, choices=given) if given else None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Observed:
-    """A control-flow operator, with the names under which calls of it and of its bodies are counted."""
-
-    label: str
-    branch: bool
-    own: str
-    bodies: Mapping[str, tuple[str, ...]]
-
-
-def observe(
-    sources: Sequence[ModelSource], *, backend: str = "onnxruntime", device: str = "cpu", seed: int = 0
-) -> list[ModelSource]:
+def observe(sources: Sequence[ModelSource], *, backend: str = "onnxruntime") -> list[ModelSource]:
     """Execute each model that has control flow once, and note the courses that were not given.
 
     It runs in a worker, from its own file, along the given courses, and with the seeded inputs that ``measure`` uses.
@@ -62,8 +50,6 @@ def observe(
     Args:
         sources: The models; one without control flow is not executed.
         backend: A runtime that reports which operators it executes.
-        device: One of its devices.
-        seed: Seed of the inputs.
 
     Returns:
         The models with the observed courses (``ModelSource.control``), in their order; a model that cannot be executed
@@ -75,11 +61,11 @@ def observe(
     """
     found = []
     options = asked() if backend == "onnxruntime" else None
-    place = Place(Runtime.of(backend, device, options))
+    place = Place(Runtime.of(backend, options=options))
     with Workers(start_worker) as workers:
         for source in sources:
             try:
-                found.append(_observed(source, workers, place, seed))
+                found.append(_observed(source, workers, place))
             except (BackendError, WorkerError) as error:
                 workers.close()
                 reason = f"{source.name} cannot be executed to see its control flow: {error.message}"
@@ -90,13 +76,13 @@ def observe(
     return found
 
 
-def _observed(source: ModelSource, workers: Workers[Place], place: Place, seed: int) -> ModelSource:
+def _observed(source: ModelSource, workers: Workers[Place], place: Place) -> ModelSource:
     if source.path is None or source.problem is not None:
         return source
     skeleton = source.skeleton()
     if not any(_is_control(node) for graph in all_graphs(skeleton.model.graph) for node in graph.node):
         return source
-    seen: list[_Observed] = []
+    seen: list[tuple[str, onnx.NodeProto]] = []
     given = _given(skeleton, source.control)
 
     def prepare(model: onnx.ModelProto) -> None:
@@ -105,9 +91,8 @@ def _observed(source: ModelSource, workers: Workers[Place], place: Place, seed: 
 
     with tempfile.TemporaryDirectory(prefix="dlbricks-observed-") as folder:
         runnable = source.runnable(Path(folder), edit=prepare)
-        file = file_of(runnable, seed=seed)
-        calls = workers.at(place).trace(file, timeout_s=Timeouts.optimising(skeleton.weight_bytes))
-    courses = [(operator.label, _course(operator, calls)) for operator in seen]
+        calls = workers.at(place).trace(file_of(runnable), timeout_s=Timeouts.optimising(skeleton.weight_bytes))
+    courses = [(label, _course(node, calls)) for label, node in seen]
     noted = [CourseChoice(label, course, How.OBSERVED) for label, course in courses if course is not None]
     return replace(source, control=(*source.control, *noted))
 
@@ -130,40 +115,28 @@ def _is_control(node: onnx.NodeProto) -> bool:
     return is_standard(node) and node.op_type in {"If", "Loop"}
 
 
-def _numbered(model: onnx.ModelProto) -> list[_Observed]:
-    """Give every node a unique name, and list the control flow by these names."""
-    labels = {}
+def _numbered(model: onnx.ModelProto) -> list[tuple[str, onnx.NodeProto]]:
+    """Name all nodes by their numbers; return the operators of control flow, with their labels from before."""
+    labels = []
     for number, node in enumerate(all_nodes(model.graph.node)):
-        labels[number] = label_of(node)
+        labels.append(label_of(node))
         node.name = str(number)
-    return [
-        _Observed(
-            labels[int(node.name)],
-            node.op_type == "If",
-            node.name,
-            {
-                attribute.name: tuple(inner.name for inner in attribute.g.node if not is_constant(inner))
-                for attribute in node.attribute
-                if attribute.type == onnx.AttributeProto.GRAPH
-            },
-        )
-        for node in all_nodes(model.graph.node)
-        if _is_control(node)
-    ]
+    return [(labels[int(node.name)], node) for node in all_nodes(model.graph.node) if _is_control(node)]
 
 
-def _course(seen: _Observed, calls: Mapping[str, int]) -> str | int | None:
-    """Return the course of an operator; None if it did not run, or not the same way each time."""
-    own = calls.get(seen.own, 0)
-    inside = {name: max((calls.get(node, 0) for node in nodes), default=0) for name, nodes in seen.bodies.items()}
+def _course(node: onnx.NodeProto, calls: Mapping[str, int]) -> str | int | None:
+    """Return an operator's course in one execution; None if it had several, or none that can be counted."""
+    own, inside = calls.get(node.name, 0), dict[str, int | None]()
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            counted = (calls.get(inner.name, 0) for inner in attribute.g.node if not is_constant(inner))
+            inside[attribute.name] = max(counted, default=None)
     if not own:
         return None
-    if not seen.branch:
-        if not seen.bodies.get("body"):
-            return None  # iterations without operators cannot be counted
-        trips, rest = divmod(inside.get("body", 0), own)
-        return None if rest else trips
-    then, other = inside.get("then_branch", 0), inside.get("else_branch", 0)
+    if node.op_type == "Loop":
+        trips, rest = divmod(inside.get("body") or 0, own)
+        return None if rest or inside.get("body") is None else trips  # iterations without operators are not counted
+    then, other = inside.get("then_branch") or 0, inside.get("else_branch") or 0
     if not then and not other:
         return None  # neither has an operator that is counted
     then = own if then and not other else own - other  # a branch of constants shows by the other's absence

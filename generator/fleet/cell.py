@@ -8,6 +8,8 @@ from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any, Self
 
+import msgspec
+
 from ...db.values import Conditions, Runtime, content_key
 from ...errors import StoreError
 
@@ -25,6 +27,8 @@ _KEYS = frozenset(
     }
 )
 """Keys of every record."""
+
+_REMEDY = "bring planner and nodes to the same version of dlbricks, and plan again"
 
 _LATER = frozenset({"branches", "trips", "custom_ops", "algorithms", "algorithm"})
 """Keys that earlier versions did not have: a record has them only with a value, so that cells stay the same."""
@@ -150,30 +154,20 @@ class Cell:
         if other := (set(record) ^ _KEYS) - _LATER:
             raise StoreError(
                 f"a job of the fleet is not of this version: {', '.join(sorted(other))}",
-                remedy="bring planner and nodes to the same version of dlbricks, and plan again",
+                remedy=_REMEDY,
             )
-        options = tuple((str(name), str(value)) for name, value in record["options"])
-        lists = {name: tuple(record.get(name, ())) for name in ("models", "dims", *_LATER - {"algorithms"})}
-        stack = PlannedStack(
-            record["stack"],
-            Runtime(record["backend"], record["device"], options),
-            record["lock_hash"],
-            lists["custom_ops"],
-            record.get("algorithms", False),
-            lists["algorithm"],
-        )
-        suite = PlannedSuite(
-            record["suite"],
-            record["suite_hash"],
-            lists["models"],
-            record["batch"],
-            lists["dims"],
-            lists["branches"],
-            lists["trips"],
-        )
-        conditions = Conditions(record["threads"], record["cache"], record["dtype"])
-        pace = PlannedPace(record["visits"], record["budget_s"], record["processes"], record["sessions"])
-        return cls(record["campaign"], record["node"], stack, suite, conditions, pace)
+        nested = {
+            "campaign": record["campaign"],
+            "node": record["node"],
+            "stack": {**record, "name": record["stack"], "runtime": record},
+            "suite": {**record, "name": record["suite"], "hash": record["suite_hash"]},
+            "conditions": record,
+            "pace": record,
+        }
+        try:
+            return msgspec.convert(nested, cls)
+        except msgspec.ValidationError as error:
+            raise StoreError(f"a job of the fleet is not of this version: {error}", remedy=_REMEDY) from error
 
     def command(self, folder: Path, database: Path) -> list[str]:
         """Return the arguments of ``dlbricks`` that measure the cell, or resume an interrupted measurement.

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,17 +103,8 @@ _OURS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
 """Environment variables of this interpreter that would affect another one."""
 
 _SAID = (
-    "bricks",
-    "measured",
-    "reused",
-    "failed",
-    "remaining",
-    "models",
-    "models_measured",
-    "models_remaining",
-    "wall_s",
-)
-"""Keys of ``dlbricks run --json`` that are kept."""
+    "bricks", "measured", "reused", "failed", "remaining", "models", "models_measured", "models_remaining", "wall_s",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,15 +157,7 @@ def wait_until_quiet(busy: float, patience_s: float, stopping: Stopping) -> tupl
         pause_s = min(2 * pause_s, _LONGEST_S)
 
 
-def measure_cell(
-    python: str,
-    words: list[str],
-    log: Path,
-    *,
-    patience_s: float,
-    stopping: Stopping,
-    started: Callable[[int], None] = lambda _pid: None,
-) -> Measured:
+def measure_cell(python: str, words: list[str], log: Path, *, patience_s: float, stopping: Stopping) -> Measured:
     """Run ``dlbricks`` until it ends; restart it if it dies of a signal, to resume.
 
     Its answer and messages go to files, so that no process has to read them meanwhile.
@@ -185,7 +168,6 @@ def measure_cell(
         log: File for its messages; its answer goes to the same folder.
         patience_s: Maximum wait for another measuring process, in seconds.
         stopping: Interrupts it.
-        started: Called with each runner's process number.
     """
     began_s, answer = time.monotonic(), log.with_suffix(".json")
     dropped = _HOUSE if python == sys.executable else (*_HOUSE, *_OURS)
@@ -203,7 +185,6 @@ def measure_cell(
                 start_new_session=True,  # Ctrl-C is ours, and is passed on once
                 preexec_fn=_end_with_parent,  # noqa: PLW1509  (one thread, and nothing but a system call)
             )
-        started(runner.pid)
         with stopping.passed_on_to(runner.pid):
             code = runner.wait()  # asleep in the kernel: with a time limit it would poll
         if code in {0, _INCOMPLETE}:

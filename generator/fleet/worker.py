@@ -18,17 +18,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
+from ... import errors
 from ...db.merging import merge
 from ...db.store import Store
-from ...errors import (
-    BackendUnavailable,
-    DatabaseLocked,
-    DatabaseUnreachable,
-    MachineBusy,
-    StoreError,
-    SuiteError,
-    UsageError,
-)
 from .blob import fetched_lock, fetched_suite, keep_lock, keep_suite
 from .cell import NAME, NAME_RULE
 from .queue import CellJob, EndedJob, ForeignJob, fetch, finish, give_back, heartbeat, held_jobs, retry, states
@@ -68,11 +60,7 @@ class FleetNode:
 
 
 def work(
-    node: FleetNode,
-    *,
-    most: int | None = None,
-    drain: bool = False,
-    note: Callable[[str], None] = lambda _text: None,
+    node: FleetNode, *, most: int | None = None, drain: bool = False, note: Callable[[str], None] = lambda _text: None
 ) -> list[EndedJob]:
     """Work for a fleet until SIGTERM or SIGINT, or until a limit.
 
@@ -92,7 +80,7 @@ def work(
         StoreError: The server refuses, or cannot be reached at first; after its first answer the worker waits for it.
     """
     if not NAME.fullmatch(node.name):
-        raise UsageError(f"{node.name!r} cannot be the name of a node", remedy=f"use {NAME_RULE}")
+        raise errors.UsageError(f"{node.name!r} cannot be the name of a node", remedy=f"use {NAME_RULE}")
     done: list[EndedJob] = []
     with _alone(node.state), stopping_on_signals() as stopping:
         worker = _NodeWorker(node, stopping, note)
@@ -115,7 +103,9 @@ def _alone(state: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise MachineBusy(f"another worker works in {state}", remedy="one is enough; or give --state") from error
+            raise errors.MachineBusy(
+                f"another worker works in {state}", remedy="one is enough; or give --state"
+            ) from error
         yield
 
 
@@ -166,7 +156,7 @@ class _NodeWorker:
                 measured = measure_cell(python, words, log, patience_s=patience_s, stopping=self._stopping)
                 if measured.complete and (missing := _missing(self._local(job), measured.failures)):
                     measured = replace(measured, complete=False, reason=missing)
-        except (BackendUnavailable, SuiteError, UsageError) as error:
+        except (errors.BackendUnavailable, errors.SuiteError, errors.UsageError) as error:
             measured = Measured.failed(str(error))
         if self._stopping.asked and not measured.complete:
             self._put_back(job)
@@ -192,7 +182,11 @@ class _NodeWorker:
         if ended is None:
             return None  # ended before the server answered: the next start goes on from the file
         if isinstance(job, CellJob) and lost:
-            self._set_aside(job.cell.key)
+            # Rename a file that cannot be read, so that the next attempt does not find it.
+            aside = self._node.state / "unreadable"
+            aside.mkdir(exist_ok=True)
+            for path in self._cells.glob(f"{job.cell.key}.db*"):
+                path.replace(aside / path.name)
         elif isinstance(job, CellJob) and ended.complete:
             self._forget(job.cell.key)
         reason = ended.measured.reason
@@ -206,9 +200,9 @@ class _NodeWorker:
         try:
             with Store.open(bounded(self._node.url)) as store:
                 merge(store, local, node=self._node.name)
-        except (DatabaseUnreachable, DatabaseLocked):
+        except (errors.DatabaseUnreachable, errors.DatabaseLocked):
             raise
-        except StoreError:
+        except errors.StoreError:
             if not (lost := _unreadable(local)):
                 raise  # it was the server's
             return f"what was measured cannot be read: {lost}"
@@ -219,7 +213,7 @@ class _NodeWorker:
         try:
             with transaction(self._node.url) as connection:
                 give_back(connection, job)
-        except DatabaseUnreachable as error:
+        except errors.DatabaseUnreachable as error:
             self._note(f"not put back, the next start does that: {error}")
         else:
             self._note(f"put back: {job.cell.label}")
@@ -234,8 +228,8 @@ class _NodeWorker:
         while True:
             try:
                 found = ask()
-            except (DatabaseUnreachable, DatabaseLocked) as error:
-                if not self._met and isinstance(error, DatabaseUnreachable):
+            except (errors.DatabaseUnreachable, errors.DatabaseLocked) as error:
+                if not self._met and isinstance(error, errors.DatabaseUnreachable):
                     raise
                 self._note(f"{error}; trying again in {pause_s:.0f} s")
             else:
@@ -271,7 +265,7 @@ class _NodeWorker:
         with transaction(self._node.url) as connection:
             row = connection.execute("SELECT content FROM blob WHERE hash = %s", [digest]).fetchone()
         if row is None:
-            raise SuiteError(f"the fleet has no blob {digest[:12]}", remedy="plan the campaign again")
+            raise errors.SuiteError(f"the fleet has no blob {digest[:12]}", remedy="plan the campaign again")
         return bytes(row["content"])
 
     def _local(self, job: CellJob) -> Path:
@@ -283,13 +277,6 @@ class _NodeWorker:
         for key, (_, status) in states(connection, here).items():
             if status == "succeeded":
                 self._forget(key)
-
-    def _set_aside(self, key: str) -> None:
-        """Rename a file that cannot be read, so that the next attempt does not find it."""
-        aside = self._node.state / "unreadable"
-        aside.mkdir(exist_ok=True)
-        for path in self._cells.glob(f"{key}.db*"):
-            path.replace(aside / path.name)
 
     def _forget(self, key: str) -> None:
         for path in self._cells.glob(f"{key}.*"):
@@ -312,7 +299,7 @@ def _missing(local: Path, failures: Sequence[tuple[str, str]]) -> str:
     try:
         with Store.open(local, read_only=True) as store:
             stored = {known for failure in store.failures() for known in (failure.key, failure.reason)}
-    except StoreError:
+    except errors.StoreError:
         return ""  # whoever pushes it says so
     missing = [f"{name}: {reason}" for name, reason in failures if name not in stored and reason not in stored]
     return f"{len(missing)} of its bricks and models cannot be read, first {missing[0]}" if missing else ""
@@ -323,7 +310,7 @@ def _unreadable(local: Path) -> str:
     try:
         with Store.open("sqlite://") as copy:
             merge(copy, local)
-    except StoreError as error:
+    except errors.StoreError as error:
         return error.message
     return ""
 

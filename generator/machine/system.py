@@ -16,17 +16,7 @@ from pathlib import Path
 import psutil
 
 from ...db.values import System
-from .cores import (
-    CPUS,
-    all_cores,
-    allowed,
-    caches,
-    huge_pages,
-    last_level_bytes,
-    physical_cores,
-    ranges,
-    siblings,
-)
+from .cores import CPUS, all_cores, allowed, caches, huge_pages, last_level_bytes, physical_cores, ranges, siblings
 from .nvml import gpu_state
 
 _ISA = frozenset({

@@ -22,7 +22,7 @@ import psutil
 from ...bricks.reference import CHAIN, COPY, GEMM, OVERHEAD, STREAM, built_in_key
 from ...db.samples.rates import Rate, ceiling_names, ceiling_work, gemm_sizes_on, level_of_cache, rate_of, stream_sizes
 from ...db.store import Store
-from ...db.values import Circumstances, Measurement, Stack, Subject, System
+from ...db.values import Circumstances, Measurement, Subject, System
 from ...errors import BackendError, BackendUnavailable, DlbricksError, UsageError, WorkerError
 from ...models.runnable import Runnable
 from ..backends.registry import backends, get, require_available
@@ -143,7 +143,8 @@ def measure_ceilings(
     runs: list[str] = []
     with ExitStack() as resources:
         resources.enter_context(machine_lock())
-        planned: list[tuple[MeasurementSettings, list[str]]] = []
+        plans: list[_Planned] = []
+        working_sets, products = sizes or stream_sizes(system, device), gemm_sizes or gemm_sizes_on(device)
         for name in _names(backend, device):
             runtime = get(name)
             precisions = runtime.dtypes_on(device)
@@ -151,25 +152,15 @@ def measure_ceilings(
                 if backend is None and precision not in precisions:
                     continue
                 runtime.require_dtype(precision, device)
-                settings = replace(
-                    usual,
-                    runtime=replace(usual.runtime, backend=name),
-                    conditions=replace(usual.conditions, dtype=precision),
-                )
-                wanted = ceiling_names(
-                    sizes or stream_sizes(system, device),
-                    dtype=precision,
-                    gemm_sizes=gemm_sizes or gemm_sizes_on(device),
-                )
-                planned.append((settings, wanted))
-        plans: list[_Planned] = []
-        for settings, wanted in planned:
-            try:
-                plans.append(_Planned.of(settings, wanted, system))
-            except (BackendError, BackendUnavailable) as error:
-                if backend is not None:
-                    raise
-                rows.append(_unable(settings, error))
+                conditions = replace(usual.conditions, dtype=precision)
+                settings = replace(usual, runtime=replace(usual.runtime, backend=name), conditions=conditions)
+                wanted = ceiling_names(working_sets, dtype=precision, gemm_sizes=products)
+                try:
+                    plans.append(_Planned(settings, wanted, system))
+                except (BackendError, BackendUnavailable) as error:
+                    if backend is not None:
+                        raise
+                    rows.append(_unable(settings, error))
         whole = Whole(progress, [plan.forecast_s for plan in plans])
         for number, plan in enumerate(plans):
             try:
@@ -205,54 +196,42 @@ def _names(backend: str | None, device: str) -> list[str]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
 class _Planned:
     """The networks of one runtime in one precision."""
 
-    settings: MeasurementSettings
-    names: Sequence[str]
-    system: System
-    stack: Stack
-    members: dict[str, TaskMember]
-    plan: MeasurementPlan
-    memory_bytes: int
-
-    @classmethod
-    def of(cls, settings: MeasurementSettings, names: Sequence[str], system: System) -> _Planned:
-        stack, conditions = stack_of(settings.runtime), settings.conditions
-        where = Circumstances(system.key, stack.key, conditions)
-        memory_bytes = settings.memory_bytes or psutil.virtual_memory().available // 2
-        members = {name: _member(name, where) for name in (OVERHEAD, CHAIN, *names)}
+    def __init__(self, settings: MeasurementSettings, names: Sequence[str], system: System) -> None:
+        conditions = settings.conditions
+        self.settings = settings
+        self._names, self._system, self._stack = names, system, stack_of(settings.runtime)
+        self._memory_bytes = settings.memory_bytes or psutil.virtual_memory().available // 2
+        where = Circumstances(system.key, self._stack.key, conditions)
+        self._members = {name: _member(name, where) for name in (OVERHEAD, CHAIN, *names)}
         place = Place(settings.runtime, conditions.threads, conditions.dtype, priority=settings.priority)
-        groups = plan_groups([*members.values()], (), Membership(), place, memory_bytes=memory_bytes)
-        plan = MeasurementPlan(groups, settings.processes, settings.sessions, settings.seed, settings.item_timeout_s)
-        return cls(settings, names, system, stack, members, plan, memory_bytes)
-
-    @property
-    def forecast_s(self) -> float:
-        """Expected duration in seconds."""
-        return self.plan.forecast_s(self.settings.visits, {})
+        groups = plan_groups([*self._members.values()], (), Membership(), place, memory_bytes=self._memory_bytes)
+        self._plan = MeasurementPlan(
+            groups, settings.processes, settings.sessions, settings.seed, settings.item_timeout_s
+        )
+        self.forecast_s = self._plan.forecast_s(settings.visits, {})
 
     def measure(self, store: Store, progress: ProgressCallback | None) -> tuple[str, list[CeilingRow]]:
-        """Measure the networks; return the UUID of the run and one row per network."""
-        run = begin_run(store, self.settings, Order("system --ceilings"), self.system, self.stack)
+        """Measure all networks; return the run, and one row for each."""
+        run = begin_run(store, self.settings, Order("system --ceilings"), self._system, self._stack)
         recorder = StoreRecorder(store, run, RunCosts())
-        number = recorder.resume(self.members.values())
-        # The worker's own limit leaves room for the memory that the runtime needs in addition to the networks.
-        start = partial(start_checked, stack=self.stack, memory_bytes=2 * self.memory_bytes)
+        number = recorder.resume(self._members.values())
+        start = partial(start_checked, stack=self._stack, memory_bytes=2 * self._memory_bytes)
         pace = Pace(self.settings.visits, forecast_s=self.forecast_s)
         with Workers(start, number=number) as workers:
-            scheduler = Scheduler(self.plan, workers, recorder, pace, progress)
+            scheduler = Scheduler(self._plan, workers, recorder, pace, progress)
             scheduler.measure()
         end_run(store, run, more=scheduler.throttling)
-        found = {name: recorder.of(member) for name, member in self.members.items()}
-        return run.id, [self._row(name, found[name], found[OVERHEAD].result) for name in self.names]
+        found = {name: recorder.of(member) for name, member in self._members.items()}
+        return run.id, [self._row(name, found[name], found[OVERHEAD].result) for name in self._names]
 
     def _row(self, name: str, record: Record, call: Measurement | None) -> CeilingRow:
         flops, moved = ceiling_work(name)
         device, conditions = self.settings.runtime.device, self.settings.conditions
-        level = level_of_cache(moved, self.system, conditions.threads, device)
-        row = CeilingRow(self.settings.runtime.backend, self.stack.key, conditions.dtype, name, moved, level)
+        level = level_of_cache(moved, self._system, conditions.threads, device)
+        row = CeilingRow(self.settings.runtime.backend, self._stack.key, conditions.dtype, name, moved, level)
         if record.result is None:
             reason = "the time was up before enough samples" if record.error is None else str(record.error)
             return replace(row, error=reason)

@@ -15,16 +15,15 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean, median, stdev
 from tempfile import TemporaryDirectory
 from typing import Unpack
 
-from ...db.queries import Filter
 from ...db.samples.statistics import student
 from ...db.store import Store
 from ...db.values import (
@@ -42,15 +41,15 @@ from ...db.values import (
     Verdict,
 )
 from ...errors import BackendError, UsageError, WorkerError
+from ...models.runnable import Runnable
 from ..backends.registry import get, require_available
 from ..decomposition.cut import Cut
 from ..decomposition.decompose import Model, decompose
 from ..machine.lock import machine_lock
 from ..machine.system import probe_system
 from ..progress import Progress, ProgressCallback, Stage
-from ..worker.client import MODEL_MEMORY_BYTES, Workers, file_of
+from ..worker.client import MODEL_MEMORY_BYTES, Worker, Workers, file_of
 from ..worker.messages import LayerEffect, Place
-from .plan import TaskMember
 from .selection import Sources, model_members
 from .settings import MeasurementFields, MeasurementSettings, Order, settings_from
 from .start import begin_run, end_run, stack_of, start_checked
@@ -68,6 +67,10 @@ _OUTLIER = 3 * 1.4826
 
 _STABLE, _NOISY = 0.02, 0.10
 """Limits as of any measurement, but relative to the model's latency: the effect itself may be zero."""
+
+
+_Layers = tuple[LayerEffect, ...]
+"""The layers of a model, examined in one process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,30 +186,33 @@ def measure_data(
         members, problems = model_members(sources, [where.identity(Subject.MODEL, key) for key in sources.keys], folder)
         sources = sources.without(problems)
         run = begin_run(store, how, Order("measure"), system, stack, {DATA: True})
-        found = [_Examination(member) for member in members.values()]
+        processes: dict[Identity, list[_Layers]] = {identity: [] for identity in members}
+        errors: dict[Identity, str] = {}
         place = Place(runtime, conditions.threads, conditions.dtype, together=True)
         start = partial(start_checked, stack=stack, memory_bytes=MODEL_MEMORY_BYTES)
-        steps = len(found) * how.processes
+        steps = len(members) * how.processes
         with Workers(start) as workers:
-            for number in range(steps):
-                # All models in one process, then all in the next: a drift of the machine affects all of them.
-                examination = found[number % len(found)]
+            for number, (identity, member) in enumerate([*members.items()] * how.processes):
                 if progress is not None:
                     elapsed_s = time.monotonic() - begun
                     left_s = elapsed_s / number * (steps - number) if number else None
-                    progress(Progress(Stage.SAMPLE, number, steps, examination.member.label, elapsed_s, left_s))
-                if examination.error is None:
-                    workers.close()  # free the memory of the previous model
-                    examination.examine(workers, place, rounds, seed=how.seed, timeout_s=model_timeout_s)
+                    progress(Progress(Stage.SAMPLE, number, steps, member.label, elapsed_s, left_s))
+                if identity in errors:
+                    continue
+                workers.close()  # free the memory of the previous model
+                try:
+                    layers = _examined(workers.at(place), member.network, how, rounds, model_timeout_s)
+                    processes[identity].append(layers)
+                except (WorkerError, BackendError) as error:
+                    errors[identity] = str(error)
         rows = {}
-        for examination in found:
-            key, label = examination.member.key, examination.member.label
-            if examination.error is not None:
-                rows[key] = DataRow(label, key, error=examination.error)
+        for identity, member in members.items():
+            if identity in errors:
+                rows[member.key] = DataRow(member.label, member.key, error=errors[identity])
             else:
-                measurement, blocks = effect_of(examination.processes, key, run, conditions)
+                measurement, blocks = effect_of(processes[identity], member.key, run, conditions)
                 store.add([(measurement, blocks)])
-                rows[key] = data_row(examination.processes, measurement, label)
+                rows[member.key] = data_row(processes[identity], measurement, member.label)
         end_run(store, run)
     return DataReport(
         rows=tuple(
@@ -220,47 +226,12 @@ def measure_data(
     )
 
 
-@dataclass(slots=True)
-class _Examination:
-    """Results of one model so far: its layers, per process."""
-
-    member: TaskMember
-    processes: list[tuple[LayerEffect, ...]] = field(default_factory=list)
-    error: str | None = None
-
-    def examine(self, workers: Workers[Place], place: Place, rounds: int, *, seed: int, timeout_s: float) -> None:
-        worker = workers.at(place)
-        try:
-            layers = worker.examine(file_of(self.member.network, seed=seed), rounds, timeout_s=timeout_s)
-        except (WorkerError, BackendError) as error:
-            self.error = str(error)
-            return
-        if not layers or {len(layer.differences_ns) for layer in layers} != {rounds}:
-            self.error = f"the worker examined {len(layers)} layers, not all of them {rounds} times"
-            return
-        self.processes.append(layers)
-
-
-def stored_data_effects(
-    store: Store, keys: Collection[str], *, system: str, stack: str, threads: int, dtype: str = "float32"
-) -> dict[str, Measurement]:
-    """Return the latest data effect of each examined model.
-
-    Args:
-        store: Open database.
-        keys: Keys of source models (``ModelGraph.key``).
-        system: Key of the system.
-        stack: Key of the stack that the models run on.
-        threads: Threads of the runtime.
-        dtype: Precision.
-
-    Returns:
-        Measurements by key. ``latency_ns`` is the effect of the model's own values per inference, over all executed
-        layers; it may be negative. If ``ci95_ns`` includes 0, no effect was found.
-    """
-    conditions = Conditions(threads=threads, cache=DATA_CACHE, dtype=dtype)
-    wanted = Filter(Subject.MODEL, keys, system, stack, conditions, variant=DATA)
-    return {measurement.key: measurement for measurement in store.measurements(wanted)}
+def _examined(worker: Worker, network: Runnable, how: MeasurementSettings, rounds: int, timeout_s: float) -> _Layers:
+    """Examine the layers of one model in one process; raises ``WorkerError`` or ``BackendError``."""
+    layers = worker.examine(file_of(network, seed=how.seed), rounds, timeout_s=timeout_s)
+    if not layers or {len(layer.differences_ns) for layer in layers} != {rounds}:
+        raise WorkerError(f"the worker examined {len(layers)} layers, not all of them {rounds} times")
+    return layers
 
 
 def effect_of(
@@ -322,15 +293,9 @@ def _cleaned(seen: Sequence[LayerEffect]) -> list[float]:
 
 
 def data_row(processes: Sequence[Sequence[LayerEffect]], measurement: Measurement, name: str) -> DataRow:
-    """Return the row of an examined model."""
-    return DataRow(
-        name=name,
-        key=measurement.key,
-        effect_ms=measurement.latency_ms,
-        ci95_ms=measurement.ci95_ms,
-        examined=len(processes[0]),
-        layers=_notable(processes),
-    )
+    """Return one model's row, with its notable layers."""
+    effect_ms, ci95_ms = measurement.latency_ms, measurement.ci95_ms
+    return DataRow(name, measurement.key, effect_ms, ci95_ms, len(processes[0]), _notable(processes))
 
 
 def _notable(processes: Sequence[Sequence[LayerEffect]]) -> tuple[DataLayer, ...]:

@@ -235,12 +235,7 @@ class _RunExecution:
     """A run from its first check to its end: its arguments, and what each step needs of those before."""
 
     def __init__(
-        self,
-        settings: MeasurementSettings,
-        order: Order,
-        store: Store,
-        folder: Path,
-        progress: ProgressCallback | None,
+        self, settings: MeasurementSettings, order: Order, store: Store, folder: Path, progress: ProgressCallback | None
     ) -> None:
         self._settings, self._order, self._store = settings, order, store
         self._folder, self._progress = folder, progress

@@ -112,25 +112,18 @@ class MeasureRow:
     def record(self) -> dict[str, object]:
         """Return the row of JSON."""
         return {
-            "name": self.name,
-            "key": self.key,
-            "backend": self.backend,
-            "latency_ms": self.latency_ms,
-            "ci95_ms": self.ci95_ms,
-            "undisturbed_ms": self.undisturbed_ms,
-            "p90_ms": self.p90_ms,
-            "p99_ms": self.p99_ms,
-            "load_ms": self.load_ms,
-            "first_run_ms": self.first_run_ms,
-            "verdict": self.verdict,
-            "error": self.error,
-            "data_effect_ms": self.data_effect_ms,
-            "data_ci95_ms": self.data_ci95_ms,
+            **{name: getattr(self, name) for name in _COLUMNS},
             "data_layers": None if self.data_layers is None else [asdict(layer) for layer in self.data_layers],
             "data_error": self.data_error,
             "bound": dict(self.bound),
             "threads": self.threads,
         }
+
+
+_COLUMNS = (
+    "name", "key", "backend", "latency_ms", "ci95_ms", "undisturbed_ms", "p90_ms", "p99_ms", "load_ms", "first_run_ms",
+    "verdict", "error", "data_effect_ms", "data_ci95_ms",
+)  # fmt: skip
 
 
 def _ms(ns: float | None) -> float | None:

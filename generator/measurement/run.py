@@ -241,24 +241,16 @@ def run_records(reports: Sequence[RunReport], budget_s: float | None) -> Records
     return Records(failures, _totals(reports, budget_s) | {"by_threads": each})
 
 
+_SUMS = (
+    "bricks", "measured", "reused", "failed", "remaining", "models", "models_measured", "models_remaining",
+    "algorithms", "algorithms_reused", "algorithms_remaining", "wall_s", "timed_s", "prepare_s", "forecast_s",
+)  # fmt: skip
+
+
 def _totals(reports: Sequence[RunReport], budget_s: float | None) -> dict[str, object]:
     first, *others = reports
     return {
-        "bricks": sum(report.bricks for report in reports),
-        "measured": sum(report.measured for report in reports),
-        "reused": sum(report.reused for report in reports),
-        "failed": sum(report.failed for report in reports),
-        "remaining": sum(report.remaining for report in reports),
-        "models": sum(report.models for report in reports),
-        "models_measured": sum(report.models_measured for report in reports),
-        "models_remaining": sum(report.models_remaining for report in reports),
-        "algorithms": sum(report.algorithms for report in reports),
-        "algorithms_reused": sum(report.algorithms_reused for report in reports),
-        "algorithms_remaining": sum(report.algorithms_remaining for report in reports),
-        "wall_s": sum(report.wall_s for report in reports),
-        "timed_s": sum(report.timed_s for report in reports),
-        "prepare_s": sum(report.prepare_s for report in reports),
-        "forecast_s": sum(report.forecast_s for report in reports),
+        **{name: sum(getattr(report, name) for report in reports) for name in _SUMS},
         "budget_s": budget_s,
         "dry_run": first.dry_run,
         "run": None if others else first.run,

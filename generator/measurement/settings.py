@@ -178,15 +178,10 @@ class Order:
             )
 
 
-def conditions_from(fields: Mapping[str, Any], cache: str = "model") -> Conditions:
-    """Return conditions from keywords.
-
-    Args:
-        fields: As ``ConditionsFields``.
-        cache: Default cache state.
-    """
+def conditions_from(fields: Mapping[str, Any]) -> Conditions:
+    """Return conditions from keywords (``ConditionsFields``)."""
     threads = fields.get("threads", 1)
-    return Conditions(threads or len(physical_cores()), fields.get("cache", cache), fields.get("dtype", NATIVE))
+    return Conditions(threads or len(physical_cores()), fields.get("cache", "model"), fields.get("dtype", NATIVE))
 
 
 def check_conditions(conditions: Conditions) -> None:

@@ -10,7 +10,6 @@ import tempfile
 import uuid
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -56,23 +55,6 @@ _RANK = 4
 
 _HEADS = 1
 """The axis of the heads."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Keys:
-    """Keys or values of one attention.
-
-    Attributes:
-        new: The new keys or values.
-        past: The cache; empty without a cache.
-        present: Cache and new ones; empty without a cache.
-        removed: Outputs of the operators that leave together with them.
-    """
-
-    new: str
-    past: str
-    present: str
-    removed: tuple[str, ...]
 
 
 class _GraphIndex:
@@ -152,16 +134,16 @@ def _joined(reader: _GraphIndex, softmax: onnx.NodeProto) -> tuple[onnx.NodeProt
         if scores is None or turned is None or list(attribute_of(turned, "perm", ())) != [0, 1, 3, 2]:
             continue
         product, scale, removed = scores
-        keys, values = _keys(reader, turned.input[0]), _keys(reader, weighted.input[1])
+        keys, values = _concatenated(reader, turned.input[0]), _concatenated(reader, weighted.input[1])
         between = {*removed, softmax.input[0], turned.output[0]}
-        if bool(keys.past) != bool(values.past) or not all(map(reader.alone, between)):
+        if bool(keys[1]) != bool(values[1]) or not all(map(reader.alone, between)):
             return None
-        inputs, outputs = [product.input[0], keys.new, values.new, mask], [weighted.output[0]]
-        if keys.past:
-            inputs += [keys.past, values.past]
-            outputs += [keys.present, values.present]
+        inputs, outputs = [product.input[0], keys[0], values[0], mask], [weighted.output[0]]
+        if keys[1]:
+            inputs += [keys[1], values[1]]
+            outputs += [keys[2], values[2]]
         node = helper.make_node("Attention", inputs, outputs, name=f"{outputs[0]}/attention", scale=scale)
-        return node, {*between, softmax.output[0], *keys.removed, *values.removed}
+        return node, {*between, softmax.output[0], *keys[3], *values[3]}
     return None
 
 
@@ -181,7 +163,7 @@ def _scores(reader: _GraphIndex, value: str) -> tuple[onnx.NodeProto, float, lis
         value = node.input[0]
 
 
-def _keys(reader: _GraphIndex, value: str) -> _Keys:
+def _concatenated(reader: _GraphIndex, value: str) -> tuple[str, str, str, list[str]]:
     """Return the source of keys or values, before they are repeated for several queries."""
     removed: list[str] = []
     reshaped = reader.maker(value, "Reshape")
@@ -195,8 +177,8 @@ def _keys(reader: _GraphIndex, value: str) -> _Keys:
     cached = reader.maker(value, "Concat")
     axis = attribute_of(cached, "axis", 0) if cached is not None else 0
     if cached is None or len(cached.input) != 2 or axis not in {-2, _RANK - 2} or len(reader.readers[value]) != 1:
-        return _Keys(value, "", "", tuple(removed))
-    return _Keys(cached.input[1], cached.input[0], value, (*removed, value))
+        return value, "", "", removed
+    return cached.input[1], cached.input[0], value, [*removed, value]
 
 
 ATTENTION = ("Attention", "MultiHeadAttention", "GroupQueryAttention", "PackedAttention", "SparseAttention")

@@ -24,7 +24,7 @@ from ...bricks.graph.causal import SOFTMAX
 from ...bricks.layer import VIEWS
 from ...errors import BrokenModel
 from ...models.skeleton import KEPT_ELEMENTS, hide_future, is_causal
-from ...models.subgraphs import all_graphs, all_nodes, declared_shape, infer_shapes, static_shapes
+from ...models.subgraphs import all_graphs, all_nodes, attribute_of, declared_shape, infer_shapes, static_shapes
 from .legality import ONES, POSITIVE, Domain, DomainKind, Site, domain_of
 
 # Pools of seeded random values, tiled into inputs of any size at the speed of a copy.
@@ -43,7 +43,8 @@ Array = npt.NDArray[Any]
 
 
 @lru_cache(maxsize=8)
-def _deviates(seed: int) -> npt.NDArray[np.float32]:
+def normal(seed: int) -> npt.NDArray[np.float32]:
+    """Return a pool of standard normal values; none is nearer to zero than ``SMALLEST``."""
     values = np.random.default_rng([seed, 1]).standard_normal(POOL, dtype=np.float32)
     near_zero = np.abs(values) < SMALLEST
     values[near_zero] = np.copysign(np.float32(SMALLEST), values[near_zero])
@@ -58,14 +59,9 @@ def _fractions(seed: int) -> npt.NDArray[np.float64]:
     return values
 
 
-def normal(seed: int) -> npt.NDArray[np.float32]:
-    """N(0, 1), rounded away from zero to at least ``SMALLEST``."""
-    return _deviates(seed)
-
-
 def positive(seed: int) -> npt.NDArray[np.float32]:
     """|N(0, 1)| + 1/2: a legal denominator, logarithm, root and variance."""
-    return np.abs(_deviates(seed)) + np.float32(0.5)
+    return np.abs(normal(seed)) + np.float32(0.5)
 
 
 def uniform(seed: int, low: float, high: float) -> npt.NDArray[np.float64]:
@@ -121,8 +117,6 @@ _SHAPE_KEEPING = {op_type for _, op_type in ELEMENTWISE_FORMULAS} | {"Cast", "Ca
 """Operators with an output of their input's shape, or of the largest input's."""
 
 _WORDS = ("brick", "layer", "suite", "stack", "", "model", "graph")
-
-_FLOAT_KINDS = frozenset({"float", "double", "float16", "bfloat16"})
 
 
 def make_inputs(
@@ -321,11 +315,9 @@ def _integer_range(dtype: np.dtype[Any]) -> tuple[int, int]:
 
 
 def _cast_to_mask(node: onnx.NodeProto) -> bool:
-    """Return True if integers become floats or booleans here, as in attention masks."""
-    for attribute in node.attribute:
-        if attribute.name == "to":
-            return onnx.TensorProto.DataType.Name(attribute.i).lower() in {*_FLOAT_KINDS, "bool"}
-    return False
+    """Return True for a cast to floating point or truth values: integers that become these are masks."""
+    kind = onnx.TensorProto.DataType.Name(attribute_of(node, "to", 0)).lower()
+    return kind in {"float", "double", "float16", "bfloat16", "bool"}
 
 
 def _constant_nodes(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:

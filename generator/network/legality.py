@@ -164,14 +164,10 @@ def _expanded_shape(site: Site) -> Domain | None:
     return exact(*shape[len(shape) - count[0] :])
 
 
-def _output_axis(slot: int = 0) -> Rule:
-    """Return the size of the output along the node's axis."""
-
-    def rule(site: Site) -> Domain | None:
-        shape, axis = site.output(slot), site.attribute("axis", -1)
-        return exact(shape[axis]) if shape and -len(shape) <= axis < len(shape) else None
-
-    return rule
+def _output_axis(site: Site) -> Domain | None:
+    """Return the size of the output along the attribute ``axis``."""
+    shape, axis = site.output(), site.attribute("axis", -1)
+    return exact(shape[axis]) if shape and -len(shape) <= axis < len(shape) else None
 
 
 def _repeats(site: Site) -> Domain | None:
@@ -351,102 +347,52 @@ _TRUE = _always(exact(1))
 
 _STRUCTURE: dict[str, dict[int, Rule]] = {
     # indices
-    "Gather": {1: _indices(0)},
-    "GatherElements": {1: _indices(0)},
-    "GatherND": {1: _gather_nd},
-    "Scatter": {1: _indices(0)},
-    "ScatterElements": {1: _indices(0)},
-    "ScatterND": {1: _gather_nd},
-    "TensorScatter": {2: _ZERO},
-    "ArrayFeatureExtractor": {1: _indices(0, -1)},
-    "OneHot": {0: lambda site: between(0, (_output_axis()(site) or exact(1)).values[0]), 1: _output_axis()},
+    "Gather": {1: _indices(0)}, "GatherElements": {1: _indices(0)}, "GatherND": {1: _gather_nd},
+    "Scatter": {1: _indices(0)}, "ScatterElements": {1: _indices(0)}, "ScatterND": {1: _gather_nd},
+    "TensorScatter": {2: _ZERO}, "ArrayFeatureExtractor": {1: _indices(0, -1)},
+    "OneHot": {0: lambda site: between(0, (_output_axis(site) or exact(1)).values[0]), 1: _output_axis},
     "GatherBlockQuantized": {1: lambda site: _indices(0, site.attribute("gather_axis", 0))(site)},
     "EmbedLayerNormalization": {0: _indices(2, 0), 1: _indices(4, 0), 8: _indices(3, 0)},
-    "MaxUnpool": {1: _unpool, 2: _output_shape},
-    "RoiAlign": {1: _boxes, 2: _indices(0, 0)},
-    "MaxRoiPool": {1: _UNIT},
-    "NegativeLogLikelihoodLoss": {1: _indices(0, 1)},
-    "SoftmaxCrossEntropyLoss": {1: _indices(0, 1)},
+    "MaxUnpool": {1: _unpool, 2: _output_shape}, "RoiAlign": {1: _boxes, 2: _indices(0, 0)}, "MaxRoiPool": {1: _UNIT},
+    "NegativeLogLikelihoodLoss": {1: _indices(0, 1)}, "SoftmaxCrossEntropyLoss": {1: _indices(0, 1)},
     "RotaryEmbedding": {
         # com.microsoft has the positions in slot 1 (integers), ONNX 23 in slot 3; floats ignore the bound
         1: lambda site: _indices(2, 0)(site) if site.node.domain else None,
         3: lambda site: None if site.node.domain else _indices(1, 0)(site),
     },
     # shapes, sizes, axes
-    "Reshape": {1: _output_shape},
-    "Expand": {1: _expanded_shape},
-    "ConstantOfShape": {0: _output_shape},
-    "Tile": {1: _repeats},
-    "Slice": {1: _slice, 2: _slice, 3: _slice, 4: _slice},
-    "Resize": {1: _resize_ratio, 2: _resize_ratio, 3: _output_shape},
-    "Upsample": {1: _resize_ratio},
-    "Pad": {1: _pad},
-    "CenterCropPad": {1: _crop},
-    "Col2Im": {1: _image},
-    "AffineGrid": {1: _affine_size},
-    "TopK": {1: _output_axis()},
-    "Range": {0: _range, 1: _range, 2: _range},
-    "Split": {1: _split},
-    "Squeeze": {1: _changed_axes},
-    "Unsqueeze": {1: _changed_axes},
-    **{name: {1: _changed_axes} for name in REDUCTIONS},
-    "Trilu": {1: _ZERO},
-    "CumSum": {1: _ZERO},
-    "CumProd": {1: _ZERO},
-    "DFT": {1: _output_axis()},
-    "HannWindow": {0: _output_shape},
-    "HammingWindow": {0: _output_shape},
-    "BlackmanWindow": {0: _output_shape},
-    "SequenceAt": {1: _ZERO},
-}
+    "Reshape": {1: _output_shape}, "Expand": {1: _expanded_shape}, "ConstantOfShape": {0: _output_shape},
+    "Tile": {1: _repeats}, "Slice": {1: _slice, 2: _slice, 3: _slice, 4: _slice},
+    "Resize": {1: _resize_ratio, 2: _resize_ratio, 3: _output_shape}, "Upsample": {1: _resize_ratio}, "Pad": {1: _pad},
+    "CenterCropPad": {1: _crop}, "Col2Im": {1: _image}, "AffineGrid": {1: _affine_size}, "TopK": {1: _output_axis},
+    "Range": {0: _range, 1: _range, 2: _range}, "Split": {1: _split}, "Squeeze": {1: _changed_axes},
+    "Unsqueeze": {1: _changed_axes}, **{name: {1: _changed_axes} for name in REDUCTIONS}, "Trilu": {1: _ZERO},
+    "CumSum": {1: _ZERO}, "CumProd": {1: _ZERO}, "DFT": {1: _output_axis}, "HannWindow": {0: _output_shape},
+    "HammingWindow": {0: _output_shape}, "BlackmanWindow": {0: _output_shape}, "SequenceAt": {1: _ZERO},
+}  # fmt: skip
 
 _RULES: dict[str, dict[int, Rule]] = {
     **_STRUCTURE,
     # control
-    "If": {0: _TRUE},
-    "Equal": {0: _compared, 1: _compared},
-    "Loop": {0: _trip_count, 1: _TRUE},
-    "Where": {0: _always(MIXED)},
-    "Compress": {1: _always(MIXED)},
-    "NonMaxSuppression": {
-        0: _UNIT,
-        2: _always(exact(3)),
-        3: _always(exact(0.5)),
-        4: _ZERO,
-    },
-    "Dropout": {1: _always(exact(0.5)), 2: _ZERO},
-    "RNN": {4: _sequence_length},
-    "GRU": {4: _sequence_length},
-    "LSTM": {4: _sequence_length},
-    "ReverseSequence": {1: _sequence_length},
-    "Attention": {3: lambda site: _mask(0)(site) if site.node.domain else None},
-    "MultiHeadAttention": {4: _mask(1)},
+    "If": {0: _TRUE}, "Equal": {0: _compared, 1: _compared}, "Loop": {0: _trip_count, 1: _TRUE},
+    "Where": {0: _always(MIXED)}, "Compress": {1: _always(MIXED)},
+    "NonMaxSuppression": {0: _UNIT, 2: _always(exact(3)), 3: _always(exact(0.5)), 4: _ZERO},
+    "Dropout": {1: _always(exact(0.5)), 2: _ZERO}, "RNN": {4: _sequence_length}, "GRU": {4: _sequence_length},
+    "LSTM": {4: _sequence_length}, "ReverseSequence": {1: _sequence_length},
+    "Attention": {3: lambda site: _mask(0)(site) if site.node.domain else None}, "MultiHeadAttention": {4: _mask(1)},
     "GroupQueryAttention": {5: _kv_length, 6: _kv_length},
     # arithmetic
-    "Mul": {0: _huge_factor, 1: _huge_factor},
-    "Log": {0: _POSITIVE},
-    "Sqrt": {0: _POSITIVE},
-    "Reciprocal": {0: _POSITIVE},
-    "Div": {1: _POSITIVE},
-    "Mod": {1: _POSITIVE},
-    "Pow": {0: _fractional_power},
-    "BitShift": {1: _always(between(0, 8))},
-    "Acos": {0: _INSIDE},
-    "Asin": {0: _INSIDE},
-    "Atanh": {0: _INSIDE},
-    "Acosh": {0: _always(between(1.1, 3.0))},
-    "Bernoulli": {0: _UNIT},
-    "GridSample": {1: _INSIDE},
-    "Clip": {1: _ZERO, 2: _always(exact(6))},
-    "BatchNormalization": {4: _POSITIVE},
+    "Mul": {0: _huge_factor, 1: _huge_factor}, "Log": {0: _POSITIVE}, "Sqrt": {0: _POSITIVE},
+    "Reciprocal": {0: _POSITIVE}, "Div": {1: _POSITIVE}, "Mod": {1: _POSITIVE}, "Pow": {0: _fractional_power},
+    "BitShift": {1: _always(between(0, 8))}, "Acos": {0: _INSIDE}, "Asin": {0: _INSIDE}, "Atanh": {0: _INSIDE},
+    "Acosh": {0: _always(between(1.1, 3.0))}, "Bernoulli": {0: _UNIT}, "GridSample": {1: _INSIDE},
+    "Clip": {1: _ZERO, 2: _always(exact(6))}, "BatchNormalization": {4: _POSITIVE},
     # quantisation: small scales, zero points that every type has
-    "QuantizeLinear": {1: _SCALE, 2: _ZERO},
-    "DequantizeLinear": {1: _SCALE, 2: _ZERO},
+    "QuantizeLinear": {1: _SCALE, 2: _ZERO}, "DequantizeLinear": {1: _SCALE, 2: _ZERO},
     "QLinearConv": {1: _SCALE, 2: _ZERO, 4: _SCALE, 5: _ZERO, 6: _SCALE, 7: _ZERO},
     "QLinearMatMul": {1: _SCALE, 2: _ZERO, 4: _SCALE, 5: _ZERO, 6: _SCALE, 7: _ZERO},
     "QLinearAdd": {1: _SCALE, 2: _ZERO, 4: _SCALE, 5: _ZERO, 6: _SCALE, 7: _ZERO},
     "QLinearMul": {1: _SCALE, 2: _ZERO, 4: _SCALE, 5: _ZERO, 6: _SCALE, 7: _ZERO},
-    "QGemm": {1: _SCALE, 2: _ZERO, 4: _SCALE, 5: _ZERO, 7: _SCALE, 8: _ZERO},
-    "MatMulInteger": {2: _ZERO, 3: _ZERO},
+    "QGemm": {1: _SCALE, 2: _ZERO, 4: _SCALE, 5: _ZERO, 7: _SCALE, 8: _ZERO}, "MatMulInteger": {2: _ZERO, 3: _ZERO},
     "ConvInteger": {2: _ZERO, 3: _ZERO},
-}
+}  # fmt: skip

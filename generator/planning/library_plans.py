@@ -6,7 +6,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -15,7 +15,8 @@ import psutil
 from ...bricks.suite.suite import Suite
 from ...errors import BackendError, UnsupportedBrick, UsageError, WorkerError
 from ...tabular import Records, Tabular
-from ..backends.cudnn.plans import DTYPES, EnginePlan, Gpu, find_gpu, require_library
+from ..backends.base import PlanTime
+from ..backends.cudnn.plans import DTYPES, Offer, find_gpu, require_library
 from ..progress import Progress, ProgressCallback, Stage
 from ..worker.client import Worker, Workers
 from ..worker.messages import Done
@@ -43,22 +44,21 @@ class BrickPlans:
         operators: Its operators.
         dtype: Precision of its tensors in memory; sums are of float32.
         layout: Layout of its images; None for a brick without images, or an untranslatable one.
-        operations: Operations of the library's graph; empty without a graph.
-        plans: The offer; the first plan of mode A is the library's suggestion.
-        reason: Reason for an empty offer; empty with plans.
+        offer: The plans; the first of mode A is the library's suggestion.
         failed: True if the library broke instead of answering.
-        planning_ns: Duration of the question; None if the library was not asked, or broke.
     """
 
     key: str
     operators: tuple[str, ...]
     dtype: str
     layout: Layout | None
-    operations: tuple[str, ...] = ()
-    plans: tuple[EnginePlan, ...] = ()
-    reason: str = ""
+    offer: Offer = field(default_factory=Offer)
     failed: bool = False
-    planning_ns: int | None = None
+
+    @property
+    def plans(self) -> tuple[PlanTime, ...]:
+        """The offered plans."""
+        return self.offer.plans
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +66,12 @@ class PlanReport(Tabular):
     """The plans of a suite.
 
     Attributes:
-        gpu: GPU of the plans.
+        gpu: Name of the GPU of the plans.
         versions: Package to version of the library.
         rows: One per brick, precision and layout.
     """
 
-    gpu: Gpu
+    gpu: str
     versions: dict[str, str]
     rows: tuple[BrickPlans, ...]
 
@@ -91,10 +91,10 @@ class PlanReport(Tabular):
     def records(self) -> Records:
         """Return one row per brick, precision and layout."""
         totals = {
-            "gpu": self.gpu.name,
+            "gpu": self.gpu,
             "versions": dict(self.versions),
             "bricks": len({row.key for row in self.rows}),
-            "offered": len({row.key for row in self.rows if row.plans}),
+            "offered": len({row.key for row in self.rows if row.offer.plans}),
             "by_operators": self.by_operators,
         }
         return Records(list(map(_result, self.rows)), totals)
@@ -106,31 +106,34 @@ def _result(row: BrickPlans) -> dict[str, object]:
         "operators": list(row.operators),
         "dtype": row.dtype,
         "layout": str(row.layout) if row.layout else None,
-        "operations": list(row.operations),
-        "plans": [_plan(plan) for plan in row.plans],
-        "reason": row.reason or None,
+        "operations": list(row.offer.operations),
+        "plans": [_plan(plan) for plan in row.offer.plans],
+        "reason": row.offer.reason or None,
         "failed": row.failed,
-        "planning_ms": None if row.planning_ns is None else row.planning_ns / 1e6,
+        "planning_ms": None if row.offer.planning_ns is None else row.offer.planning_ns / 1e6,
     }
 
 
-def _plan(plan: EnginePlan) -> dict[str, object]:
-    return {**asdict(plan), "knobs": dict(plan.knobs), "reason": plan.reason or None}
+def _plan(plan: PlanTime) -> dict[str, object]:
+    record = asdict(plan)
+    for timed in ("place", "ns", "error"):
+        del record[timed]
+    return {"tag": record.pop("name"), **record, "knobs": dict(plan.knobs), "reason": plan.reason or None}
 
 
 def _together(rows: Sequence[BrickPlans]) -> dict[str, object]:
     """Return one row for bricks of the same operators; medians are over bricks with plans."""
-    offered = [row for row in rows if row.plans]
-    reasons = Counter(row.reason for row in rows if not row.plans)
+    offered = [row.offer.plans for row in rows if row.offer.plans]
+    reasons = Counter(row.offer.reason for row in rows if not row.offer.plans)
     return {
         "operators": list(rows[0].operators),
         "dtype": rows[0].dtype,
         "layout": str(rows[0].layout) if rows[0].layout else None,
         "bricks": len(rows),
         "offered": len(offered),
-        "plans": _median([len(row.plans) for row in offered]),
-        "engines": _median([len({plan.engine for plan in row.plans}) for row in offered]),
-        "tensor_cores": sum(_TENSOR_CORE in row.plans[0].notes for row in offered) if offered else None,
+        "plans": _median([len(plans) for plans in offered]),
+        "engines": _median([len({plan.engine for plan in plans}) for plans in offered]),
+        "tensor_cores": sum(_TENSOR_CORE in plans[0].notes for plans in offered) if offered else None,
         "reason": next((reason for reason, _ in reasons.most_common(1)), None),
     }
 
@@ -171,7 +174,7 @@ def library_plans(
             raise UsageError(f"no plans are asked for in {dtype!r}", remedy=f"use {', '.join(DTYPES)}")
     if suite.bound_to is not None:
         raise UsageError(f"suite {suite.path} holds the bricks of one stack", remedy="ask for one with --graph source")
-    found = find_gpu(gpu)
+    name, description = find_gpu(gpu)
     versions = require_library().versions
     rows = []
     begun = time.monotonic()
@@ -180,15 +183,16 @@ def library_plans(
             operators = tuple(suite.brick(key).operators)
             path = suite.brick_path(key).resolve()
             for dtype in dtypes:
-                rows += _plans(workers, found, BrickPlans(key, operators, dtype, Layout.NCHW), path, layouts, timeout_s)
+                blank = BrickPlans(key, operators, dtype, Layout.NCHW)
+                rows += _plans(workers, description, blank, path, layouts, timeout_s)
             if progress is not None:
                 elapsed_s = time.monotonic() - begun
                 progress(Progress(Stage.PLAN, done, len(suite.keys), " ".join(operators), elapsed_s))
-    return PlanReport(found, dict(versions), tuple(rows))
+    return PlanReport(name, dict(versions), tuple(rows))
 
 
 def _plans(  # noqa: PLR0917
-    workers: Workers[Gpu], gpu: Gpu, blank: BrickPlans, path: Path, layouts: Sequence[Layout], timeout_s: float
+    workers: Workers[str], gpu: str, blank: BrickPlans, path: Path, layouts: Sequence[Layout], timeout_s: float
 ) -> list[BrickPlans]:
     """Return one row per layout; a single row if the layout makes no difference."""
     rows = []
@@ -199,29 +203,20 @@ def _plans(  # noqa: PLR0917
         try:
             reply = worker.ask(request, OfferedPlans, timeout_s)
         except UnsupportedBrick as error:
-            return [replace(row, layout=None, reason=str(error))]
+            return [replace(row, layout=None, offer=Offer(reason=str(error)))]
         except (BackendError, WorkerError) as error:
-            rows.append(replace(row, reason=str(error), failed=True))
+            rows.append(replace(row, offer=Offer(reason=str(error)), failed=True))
             continue
-        rows.append(
-            replace(
-                row,
-                layout=layout if reply.images else None,
-                operations=reply.operations,
-                plans=reply.plans,
-                reason=reply.reason,
-                planning_ns=reply.planning_ns,
-            )
-        )
+        rows.append(replace(row, layout=layout if reply.images else None, offer=reply.offer))
         if not reply.images:
             break
     return rows
 
 
-def _started(gpu: Gpu) -> Worker:
+def _started(gpu: str) -> Worker:
     worker = Worker(command=COMMAND)
     try:
-        worker.ask(Start(gpu.description, psutil.virtual_memory().available // 2), Done, _START_S)
+        worker.ask(Start(gpu, psutil.virtual_memory().available // 2), Done, _START_S)
     except BaseException:
         worker.kill()
         raise

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ...errors import BackendUnavailable, WorkerError
-from ..backends.cudnn.plans import EnginePlan
+from ..backends.cudnn.plans import Offer
 from ..machine.cores import limit_memory
 from ..worker.messages import Bye, Done, Reply, Request
 from ..worker.serving import answer_all, serve_confined
@@ -49,10 +49,7 @@ class AskPlans(Request, frozen=True):
 class OfferedPlans(Reply, frozen=True):
     """Reply to ``AskPlans``: a ``plans.Offer``, and True for bricks with images, since their layout matters."""
 
-    operations: tuple[str, ...]
-    plans: tuple[EnginePlan, ...]
-    reason: str
-    planning_ns: int
+    offer: Offer
     images: bool
 
 
@@ -92,8 +89,7 @@ class _Planner:
         whole = translate(read_structure(Path(request.path)))
         graph = merged(whole, channels_last=request.channels_last)
         offer = offered(graph, Target(request.dtype, request.channels_last, self._place))
-        images = any(tensor.image for tensor in whole.tensors.values())
-        return OfferedPlans(offer.operations, offer.plans, offer.reason, offer.planning_ns, images)
+        return OfferedPlans(offer, images=any(tensor.image for tensor in whole.tensors.values()))
 
 
 def serve(requests: Iterable[str], replies: IO[str]) -> None:

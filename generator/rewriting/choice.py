@@ -11,8 +11,9 @@ from math import prod
 
 import numpy as np
 
-from .demand import index_by_index
-from .form import Draft, Rewrite
+from .affine import pick
+from .demand import index_by_index, selected
+from .form import Array, Draft, Rewrite
 from .values import Values
 
 _FEWER = 0.6
@@ -156,16 +157,117 @@ class _Writer:
         """Write a node."""
         node, draft = self._values.graph.nodes[place], self._draft
         value = node.output[0]
-        if node.op_type in _VIEWS | {"Expand"}:
-            sizes = [
-                self._choice.number if axis == self._axes[value] else size
-                for axis, size in enumerate(self._values.target(value))
-            ]
-            source, target = self.row(node.input[0]), draft.constant(sizes, np.int64)
-            self._new[value] = draft.op("Expand" if node.op_type == "Expand" else "Reshape", source, target)
+        if node.op_type == "Expand":
+            target = self._values.shape_of_copies(draft, node, {self._axes[value]: self._choice.number})
+            self._new[value] = draft.op("Expand", self.row(node.input[0]), target)
+            return
+        if node.op_type in _VIEWS:
+            source, sizes = self.row(node.input[0]), {self._axes[value]: self._choice.number}
+            self._new[value] = self._values.viewed(draft, node, source, sizes)
             return
         inputs = {name: self.row(name) for name in node.input if name}
         self._new[value] = draft.copy(node, inputs, to=self._values.graph.fresh("row"))
         for slot, name in enumerate(node.output[1:], start=1):
             self._axes[name] = self._axes.get(name, self._axes[node.input[0]])
             self._new[name] = draft.nodes[-1].output[slot] = self._values.graph.fresh("row")
+
+
+_DEEPEST = 60
+_RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
+
+
+class _Reorder:
+    """Writes values in another order of the elements along one axis.
+
+    Args:
+        values: The graph.
+        draft: The new nodes.
+        order: For each index of a new value, the index of the old one.
+    """
+
+    def __init__(self, values: Values, draft: Draft, order: Array) -> None:
+        self._values, self._draft, self._order = values, draft, order
+        self._reverse = np.array_equal(order, np.arange(len(order))[::-1])
+        self._made: dict[tuple[str, int], str] = {}
+
+    def value(self, name: str, axis: int, depth: int = 0) -> str:
+        """Write a value in the other order and return its name."""
+        if (name, axis) not in self._made:
+            self._made[name, axis] = self._written(name, axis, depth)
+        return self._made[name, axis]
+
+    def _written(self, name: str, axis: int, depth: int) -> str:
+        values, draft = self._values, self._draft
+        place, array = values.graph.producer.get(name), values.constant(name)
+        if array is not None:
+            return name if array.shape[axis] == 1 else draft.constant(array.take(self._order, axis))
+        if place is None or depth > _DEEPEST:
+            return pick(draft, name, self._order, axis)
+        node = values.graph.nodes[place]
+        chosen = permuted(values, place)
+        if chosen is not None and chosen[0] == axis:
+            both = chosen[1][self._order]
+            plain = np.array_equal(both, np.arange(len(both)))
+            return node.input[0] if plain else pick(draft, node.input[0], both, axis)
+        if self._reverse and (made := self._mirrored(place, name, axis, depth)):
+            return made
+        read = index_by_index(values, place, axis) if len(node.output) < 2 else None
+        if not read:
+            return pick(draft, name, self._order, axis)
+        made = draft.copy(node, {}, to=values.graph.fresh("ordered"))
+        copy = draft.nodes.pop()
+        for slot, own in read.items():
+            copy.input[slot] = self.value(node.input[slot], own, depth + 1)
+        draft.nodes.append(copy)
+        return made
+
+    def _mirrored(self, place: int, name: str, axis: int, depth: int) -> str | None:
+        """Write a convolution, a pool or a recurrent operator from the other end; return None for any other node."""
+        values, draft = self._values, self._draft
+        node, attributes = values.graph.nodes[place], dict(values.graph.attributes[place])
+        kind, rank = node.op_type, len(values.shapes[name])
+        if kind in _RECURRENT and axis == 0 and name == node.output[0] and not attributes.get("layout", 0):
+            ways = {"forward": "reverse", "reverse": "forward"}
+            others = [value for value in node.output[1:] if value and values.graph.readers[value]]
+            way = attributes.get("direction", "forward")
+            if way not in ways or others or (len(node.input) > 4 and node.input[4]):
+                return None
+            x = self.value(node.input[0], 0, depth + 1)
+            return draft.op(kind, x, *node.input[1:], **{**attributes, "direction": ways[way]})
+        if kind not in {"AveragePool", "Conv", "MaxPool"} or axis < 2 or len(node.output) > 1:
+            return None
+        weight = values.constant(node.input[1]) if kind == "Conv" else None
+        size = weight.shape[axis] if weight is not None else (attributes.get("kernel_shape") or [0] * rank)[axis - 2]
+        spatial = rank - 2
+        pads = list(attributes.get("pads") or [0] * 2 * spatial)
+        stride, dilation = ((attributes.get(key) or [1] * spatial)[axis - 2] for key in ("strides", "dilations"))
+        begin, end = axis - 2, axis - 2 + spatial
+        left = values.shapes[node.input[0]][axis] + pads[begin] + pads[end] - dilation * (size - 1) - 1
+        unclear = attributes.get("auto_pad", "NOTSET") != "NOTSET" or attributes.get("ceil_mode", 0)
+        if not size or unclear or left % stride or (kind == "Conv" and weight is None):
+            return None
+        pads[begin], pads[end] = pads[end], pads[begin]
+        weights = [] if weight is None else [draft.constant(np.flip(weight, axis)), *node.input[2:]]
+        return draft.op(kind, self.value(node.input[0], axis, depth + 1), *weights, **{**attributes, "pads": pads})
+
+
+def permuted(values: Values, index: int) -> tuple[int, Array] | None:
+    """Return the axis along which a node only changes the order, with the order; None for any other node."""
+    node = values.graph.nodes[index]
+    picked = selected(values, index) if node.op_type in {"Gather", "Slice"} and node.domain in {"", "ai.onnx"} else None
+    if picked is None or len(picked) != 1 or node.output[0] not in values.shapes:
+        return None
+    ((axis, order),) = picked.items()
+    size = values.shapes[node.input[0]][axis]
+    alike = len(order) == size > 1 and len(values.shapes[node.output[0]]) == len(values.shapes[node.input[0]])
+    return (axis, order) if alike and np.array_equal(np.sort(order), np.arange(size)) else None
+
+
+def reordered(values: Values, index: int) -> Rewrite | None:
+    """Return the rewrite that carries another order of an axis back until it meets its inverse or constants."""
+    found, value = permuted(values, index), values.graph.nodes[index].output[0]
+    if found is None or values.is_constant(value):
+        return None
+    draft, source = Draft(values.graph), values.graph.nodes[index].input[0]
+    draft.finish(_Reorder(values, draft, found[1]).value(source, found[0]), value)
+    return values.cheaper(draft, "order: no other order needed", value)

@@ -27,6 +27,8 @@ Demand = Mapping[int, Indices]
 
 _WORTH = 0.97
 """Share of a value from which it is computed as a whole."""
+_LEAST_MASK, _MOST_USED = 8, 0.7
+"""Elements of a mask of channels, and share of them that may not be zero."""
 _NONZERO = 0.92
 """Share of rows that are not zero from which the zero ones are left."""
 
@@ -122,7 +124,35 @@ def _pointwise(node: _Node) -> _Part | None:
     slots = [slot for slot, name in enumerate(node.node.input) if name]
     if node.node.op_type in {"Clip", "Dropout"}:
         return _Part({slot: node.demand if slot == 0 else {} for slot in slots}, node.demand)
-    return _Part({slot: node.aligned(slot, node.demand) for slot in slots}, node.demand)
+    part = _Part({slot: node.aligned(slot, node.demand) for slot in slots}, node.demand)
+    return (_masked(node, part) if node.zeros and node.node.op_type == "Mul" else None) or part
+
+
+def _masked(node: _Node, part: _Part) -> _Part | None:
+    """Return a product with constants along one axis, zeros around them, as a product without the zeros."""
+    slot = next((slot for slot in (0, 1) if node.constant(slot) is not None), None)
+    mask = None if slot is None else node.constant(slot)
+    other = 1 - (slot or 0)
+    maker = node.values.graph.maker(node.node.input[other])
+    if mask is None or mask.size < _LEAST_MASK or mask.size != max(mask.shape) or node.shape(other) != node.out:
+        return None
+    axis, used = len(node.out) - mask.ndim + mask.shape.index(mask.size), np.nonzero(mask.reshape(-1))[0]
+    wanted = node.demand.get(axis, np.arange(node.out[axis]))
+    kept = np.intersect1d(wanted, used)
+    alone = len(node.values.graph.readers[node.node.input[other]]) == 1
+    if maker is None or not alone or maker.op_type not in _RULES or not 0 < len(kept) <= _MOST_USED * len(wanted):
+        return None
+    numbers = mask.reshape(-1)[kept].reshape(-1, *[1] * (len(node.out) - 1 - axis))
+    places, around = np.searchsorted(wanted, kept), np.zeros((2, len(node.out)), np.int64)
+    if np.ptp(places) != len(kept) - 1:
+        return None  # zeros between the others cost more than they save
+    around[:, axis] = places[0], len(wanted) - 1 - places[-1]
+
+    def write(draft: Draft, _: onnx.NodeProto, inputs: Mapping[int, str], to: str) -> None:
+        made = inputs[other] if (numbers == 1).all() else draft.op("Mul", inputs[other], draft.constant(numbers))
+        draft.op("Pad", made, draft.constant(around.reshape(-1)), to=to)
+
+    return _Part({other: {**part.wants[other], axis: kept}}, part.keeps, write)
 
 
 def _selection(node: _Node) -> _Part | None:
@@ -222,7 +252,7 @@ def _transpose(node: _Node) -> _Part | None:
 def _reshape(node: _Node) -> _Part | None:
     """Return the part of a view: a kept axis, or a block of axes with a block as the needed part."""
     wants, keeps = dict[int, Indices](), dict[int, Indices]()
-    for inside, outside in _blocks(node.shape(0), node.out):
+    for inside, outside in blocks_of(node.shape(0), node.out):
         given = {axis: node.demand[axis] for axis in outside if axis in node.demand}
         if not given:
             continue
@@ -239,15 +269,15 @@ def _reshape(node: _Node) -> _Part | None:
             {axis: indices for axis, indices in zip(inside, along, strict=True) if len(indices) < node.shape(0)[axis]}
         )
         keeps.update(given)
-    sizes = node.target(keeps)
+    sizes = {axis: len(indices) for axis, indices in keeps.items()}
 
-    def write(draft: Draft, _: onnx.NodeProto, inputs: Mapping[int, str], to: str) -> None:
-        draft.reshape(inputs[0], sizes, to=to)
+    def write(draft: Draft, old: onnx.NodeProto, inputs: Mapping[int, str], to: str) -> None:
+        node.values.viewed(draft, old, inputs[0], sizes, to=to)
 
     return _Part({0: wants}, keeps, write)
 
 
-def _blocks(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+def blocks_of(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]]:
     """Return groups of axes of two shapes with equal products of sizes."""
     groups, inside, outside = list[tuple[list[int], list[int]]](), list[int](), list[int]()
     i = j = 0
@@ -411,10 +441,10 @@ def _expand(node: _Node) -> _Part | None:
             wants[axis - ahead] = indices
         elif axis >= ahead and node.shape(0)[axis - ahead] != 1:
             return None
-    sizes = [len(node.demand[axis]) if axis in node.demand else size for axis, size in enumerate(node.out)]
+    sizes = {axis: len(indices) for axis, indices in node.demand.items()}
 
-    def write(draft: Draft, _: onnx.NodeProto, inputs: Mapping[int, str], to: str) -> None:
-        draft.op("Expand", inputs[0], draft.constant(sizes, np.int64), to=to)
+    def write(draft: Draft, old: onnx.NodeProto, inputs: Mapping[int, str], to: str) -> None:
+        draft.op("Expand", inputs[0], node.values.shape_of_copies(draft, old, sizes), to=to)
 
     return _Part({0: wants}, node.demand, write)
 
@@ -773,7 +803,12 @@ class _Writer:
                 continue
             key = made, axis, places.tobytes()
             if key not in self._cut:
-                self._cut[key] = pick(self._draft, made, places, axis)
+                other = self._values.other.get(name)
+                if axis not in there and other is not None and other.shape[axis] != size:
+                    places = np.where(places < size / 2, places, places - size)  # the last index of any length
+                    self._cut[key] = self._draft.op("Gather", made, self._draft.constant(places, np.int64), axis=axis)
+                else:
+                    self._cut[key] = pick(self._draft, made, places, axis)
             made = self._cut[key]
         return made
 

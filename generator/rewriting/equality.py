@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -93,6 +94,38 @@ def _as_long(values: Values, value: str, axis: int) -> tuple[str, int] | None:
             if sizes == wanted:
                 return entry.name, place
     return None
+
+
+def shapes_of_inputs(values: Values) -> list[Rewrite]:
+    """Return one rewrite that reads all shapes from inputs, so that a shape does not need the value that has it."""
+    graph, draft, known, made = values.graph, Draft(values.graph), dict[object, str](), dict[str, str]()
+
+    def once(key: object, operator: str, *inputs: str, **attributes: Any) -> str:
+        if key not in known:
+            known[key] = draft.op(operator, *inputs, **attributes)
+        return known[key]
+
+    for index, node in enumerate(graph.nodes):
+        name = node.input[0] if node.op_type == "Shape" and not graph.attributes[index] else ""
+        if not name or name in graph.given or name not in values.other or name not in values.shapes:
+            continue
+        sizes = list(zip(values.shapes[name], values.other[name].shape, strict=False))
+        sources = [None if own == other else _as_long(values, name, axis) for axis, (own, other) in enumerate(sizes)]
+        if not any(sources) or any(
+            not source and own != other for source, (own, other) in zip(sources, sizes, strict=True)
+        ):
+            continue
+        parts = [
+            once(source, "Gather", once(source[0], "Shape", source[0]), draft.constant([source[1]], np.int64))
+            if source else draft.constant([own], np.int64)
+            for source, (own, _) in zip(sources, sizes, strict=True)
+        ]  # fmt: skip
+        key = tuple(source or own for source, (own, _) in zip(sources, sizes, strict=True))
+        made[node.output[0]] = once(key, "Concat", *parts, axis=0)
+    for value, source in made.items():
+        draft.op("Identity", source, to=value)
+    gone = [graph.producer[value] for value in made]
+    return [draft.rewrite("constants: shapes of inputs", made, graph.names(gone), 0.0)] if made else []
 
 
 def _nothing_added(values: Values, index: int) -> Rewrite | None:

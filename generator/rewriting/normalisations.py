@@ -178,9 +178,9 @@ def _group(case: _Case, draft: Draft, x: str, value: str) -> str | None:
                 continue
             scale, shift = (array.reshape(-1, *[1] * len(rest)) for array in found)
             ones, zeros = (draft.constant(np.full(groups, number), np.float32) for number in (1, 0))
-            made = draft.reshape(x, (batch, groups, -1))
+            made = draft.reshape(x, (0, groups, -1))
             made = draft.op("InstanceNormalization", made, ones, zeros, epsilon=epsilon)
-            made = draft.reshape(made, case.shape)
+            made = draft.op("Reshape", made, draft.op("Shape", x))
             if np.abs(scale - 1).max() > 1e-7:
                 made = draft.op("Mul", made, draft.constant(scale, np.float32))
             if np.abs(shift).max() > 1e-7:

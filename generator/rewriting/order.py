@@ -5,24 +5,25 @@ Candidates are runs of operators that each read one value. Both orders are compu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 
-from .choice import chosen_first
+from ...models.subgraphs import attribute_of
+from .choice import chosen_first, reordered
 from .demand import selected
 from .form import Array, Draft, Rewrite
-from .generic import generic_of
-from .values import MOVING, POINTWISE, Values, apart, late, predicted_ns
+from .parts import by_parts
+from .values import POINTWISE, Values, apart, late, predicted_ns
 
 _SHRINKING = frozenset({
     "AveragePool", "Gather", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMean", "ReduceMin",
-    "ReduceSum", "Slice",
+    "ReduceSum", "Resize", "Slice",
 })  # fmt: skip
 _COPYING = frozenset({"Expand", "Resize", "Tile", "Upsample"})
-_LARGEST_MOVE = 1 << 22
+_LARGEST_MOVE, _LARGEST_TABLE = 1 << 22, 1 << 20
 _SLOW_AVERAGE = 19
 """Opset from which ONNX Runtime averages by a slow kernel."""
 _SMALLER, _CHEAPER = 0.6, 0.9
@@ -82,7 +83,8 @@ def _swapped(values: Values, index: int) -> Rewrite | None:
         if x is None or not (shrinks or copies) or not values.is_float(x) or before < _LEAST_SHARE * values.total_ns:
             continue
         draft = Draft(graph)
-        made = draft.copy(last, {str(_only(values, last)): x}, to=graph.fresh("early"))
+        names = {str(_only(values, last)): x, **_sizes_before(values, draft, last, members)}
+        made = draft.copy(last, names, to=graph.fresh("early"))
         for node in members:
             made = draft.copy(node, {str(_only(values, node)): made}, to=graph.fresh("moved"))
         draft.finish(made, value)
@@ -94,19 +96,34 @@ def _swapped(values: Values, index: int) -> Rewrite | None:
     return None
 
 
+def _sizes_before(
+    values: Values, draft: Draft, last: onnx.NodeProto, members: Sequence[onnx.NodeProto]
+) -> dict[str, str]:
+    """Return the scales and sizes of a Resize in the order of axes before Transposes, by their old names."""
+    perms = [attribute_of(node, "perm") for node in members if node.op_type == "Transpose"]
+    if last.op_type != "Resize" or not perms or any(perm is None for perm in perms):
+        return {}
+    order, found = np.arange(len(perms[0])), dict[str, str]()
+    for perm in perms:
+        order = order[list(perm)]
+    for name in last.input[2:]:
+        array = values.constant(name) if name else None
+        if array is not None and len(array) == len(order):
+            found[name] = draft.constant(array[np.argsort(order)])
+    return found
+
+
 def _delayed(values: Values, index: int) -> Rewrite | None:
     """Return the rewrite that copies the result of a region instead of its input."""
     graph, copier = values.graph, values.graph.nodes[index]
     copied = copier.output[0]
-    x = copier.input[0] if copier.op_type == "Expand" else _only(values, copier)
+    table = copier.op_type == "Gather" and values.is_constant(copier.input[0]) and not values.is_constant(copied)
+    x = copier.input[0] if copier.op_type == "Expand" or table else _only(values, copier)
     doubled = copier.op_type == "Concat" and len(set(copier.input)) == 1
-    if x is None or values.is_constant(x) or not (doubled or copier.op_type in _COPYING | {"Gather"}):
+    if x != copier.input[0] or not {x, copied} <= values.shapes.keys() or (values.is_constant(x) and not table):
         return None
-    if (
-        not {x, copied} <= values.shapes.keys()
-        or np.prod(values.shapes[copied]) * _SMALLER < np.prod(values.shapes[x])
-        or x != copier.input[0]
-    ):
+    large = np.prod(values.shapes[x]) > (_LARGEST_TABLE if table else np.prod(values.shapes[copied]) * _SMALLER)
+    if large or not (doubled or copier.op_type in _COPYING | {"Gather"}):
         return None
     region, inside, ends = [index], {copied}, list[int]()
     for place in range(index + 1, len(graph.nodes)):
@@ -143,15 +160,12 @@ def _copied_at(values: Values, index: int, members: Sequence[int]) -> Rewrite | 
         node = graph.nodes[place]
         names[node.output[0]] = draft.copy(node, names, to=graph.fresh("once"))
     inputs = {x: names[value]}
-    target = values.constant(copier.input[1]) if copier.op_type == "Expand" else None
     unchanged = all(graph.nodes[place].op_type in POINTWISE for place in members[1:])
     if copier.op_type == "Expand" and not (unchanged and values.shapes[value] == values.shapes[copier.output[0]]):
-        if target is None:
-            return None
-        shape = (1,) * (len(target) - len(values.shapes[x])) + values.shapes[x]
-        wider = [int(new) if new != old else 1 for new, old in zip(target, shape, strict=True)]
-        inputs[copier.input[1]] = draft.constant(wider, np.int64)
+        inputs[copier.input[1]] = values.shape_of_copies(draft, copier, {})
     draft.copy(copier, inputs, to=value)
+    if values.is_constant(x):
+        return values.cheaper(draft, "order: layers applied to the table", value, f"{len(members) - 1} layers")
     after = _cost_if_equal(values, draft, [graph.nodes[place] for place in members], x, value)
     if after is None:
         return None
@@ -169,157 +183,6 @@ def _needed_for(values: Values, end: int, region: Sequence[int]) -> list[int]:
                 needed.add(place)
                 waiting.append(place)
     return sorted(needed)
-
-
-def _by_parts(values: Values, index: int) -> Rewrite | None:
-    """Return the product with a Concat as a sum of products, if parts are constant or copies of smaller values."""
-    graph, node, attributes = values.graph, values.graph.nodes[index], values.graph.attributes[index]
-    maker = graph.maker(node.input[0]) if node.input else None
-    weight = values.constant(node.input[1]) if len(node.input) > 1 else None
-    if maker is None or maker.op_type != "Concat" or weight is None or node.output[0] not in values.shapes:
-        return None
-    shape = values.shapes[node.input[0]]
-    axis = graph.attributes[graph.producer[node.input[0]]]["axis"] % len(shape)
-    summed = _summed_axis(node, attributes, weight, axis, len(shape))
-    if summed is None:
-        return None
-    draft, offset, whole, sums = Draft(graph), 0, list[tuple[str, Array]](), list[str]()
-    for name in maker.input:
-        width = values.shapes[name][axis]
-        part = weight.take(range(offset, offset + width), summed)
-        offset += width
-        alone = range(len(shape)) if node.op_type != "Conv" or _is_by_place(attributes, weight) else (0,)
-        found = _smaller(values, draft, name, [other for other in alone if other != axis])
-        if found is None:
-            whole.append((name, part))
-            continue
-        source, gather = found
-        made = draft.op(node.op_type, source, draft.constant(part), **attributes)
-        if gather is not None:
-            made = draft.copy(gather, {gather.input[0]: made}, to=graph.fresh("copied"))
-        sums.append(made)
-    if not sums:
-        return None
-    if whole:
-        names = [name for name, _ in whole]
-        joined = names[0] if len(names) == 1 else draft.op("Concat", *names, axis=axis)
-        weights = draft.constant(np.concatenate([part for _, part in whole], summed))
-        sums.insert(0, draft.op(node.op_type, joined, weights, **attributes))
-    total = sums[0]
-    for other in sums[1:]:
-        total = draft.op("Add", total, other)
-    if len(node.input) > 2 and node.input[2]:
-        bias = values.constant(node.input[2])
-        if bias is None or attributes.get("beta", 1.0) != 1.0:
-            return None
-        around = (-1, *[1] * (len(shape) - 2)) if node.op_type == "Conv" else (-1,)
-        total = draft.op("Add", total, draft.constant(bias.reshape(around)))
-    draft.finish(total, node.output[0])
-    return values.cheaper(draft, "order: product before copies", node.output[0], f"{len(maker.input)} parts")
-
-
-def _shared(values: Values, index: int) -> Rewrite | None:
-    """Return products with one weight, of Concats that share a part, as sums: the shared part is multiplied once."""
-    graph, node, attributes = values.graph, values.graph.nodes[index], values.graph.attributes[index]
-    weight = values.constant(node.input[1]) if len(node.input) > 1 else None
-    members = [
-        place for place in graph.readers[node.input[1]] if weight is not None
-        and graph.nodes[place].input[1:] == node.input[1:] and graph.attributes[place] == attributes
-        and values.shapes[graph.nodes[place].output[0]] == values.shapes[node.output[0]]
-    ] if len(node.input) > 1 else []  # fmt: skip
-    makers = [graph.maker(graph.nodes[place].input[0]) for place in members]
-    if len(members) < 2 or members[0] != index or any(
-        maker is None or maker.op_type != "Concat" for maker in makers
-    ):  # fmt: skip
-        return None
-    assert weight is not None  # noqa: S101  # it has members
-    joined = [list(maker.input) for maker in makers if maker is not None]
-    shape = values.shapes[node.input[0]]
-    axis = graph.attributes[graph.producer[node.input[0]]]["axis"] % len(shape)
-    summed = _summed_axis(node, attributes, weight, axis, len(shape))
-    widths = {tuple(values.shapes[name][axis] for name in names) for names in joined}
-    if summed is None or len(widths) > 1 or attributes.get("beta", 1.0) != 1.0:
-        return None
-    same = [len(set(names)) == 1 for names in zip(*joined, strict=True)]
-    if len(set(same)) < 2:
-        return None
-    rows = np.repeat(same, widths.pop())
-    draft, parts = Draft(graph), [np.compress(rows == side, weight, summed) for side in (True, False)]
-    weights = [draft.constant(part) for part in parts]
-
-    def product(names: Sequence[str], side: int, *bias: str) -> str:
-        chosen = [name for name, equal in zip(names, same, strict=True) if equal != bool(side)]
-        x = chosen[0] if len(chosen) == 1 else draft.op("Concat", *chosen, axis=axis)
-        return draft.op(node.op_type, x, weights[side], *bias, **attributes)
-
-    once, made = product(joined[0], 0, *node.input[2:]), [graph.nodes[place].output[0] for place in members]
-    for names, value in zip(joined, made, strict=True):
-        draft.op("Add", product(names, 1), once, to=value)
-    before = values.cost_of(members)
-    saving_ns = before * float(rows.mean()) * (1 - 1 / len(members)) - len(members) * float(np.prod(shape)) * _ADDED_NS
-    if saving_ns < _LEAST_SHARE * values.total_ns:
-        return None
-    return draft.rewrite("order: shared part multiplied once", made, graph.names(members), saving_ns)
-
-
-def _summed_axis(
-    node: onnx.NodeProto, attributes: Mapping[str, Any], weight: Array, axis: int, rank: int
-) -> int | None:
-    """Return the axis of the weights along which a product sums, if that is an axis of its first input; else None."""
-    if node.op_type == "Conv":
-        return 1 if attributes.get("group", 1) == 1 and axis == 1 else None
-    if axis != rank - 1:
-        return None
-    if node.op_type == "Gemm":
-        plain = not attributes.get("transA") and attributes.get("alpha", 1.0) == 1.0
-        return int(attributes.get("transB", 0)) if plain else None
-    return 0 if node.op_type == "MatMul" and weight.ndim == 2 else None
-
-
-def _is_by_place(attributes: Mapping[str, Any], weight: Array) -> bool:
-    """Return True for a convolution that works on each place alone."""
-    single = np.prod(weight.shape[2:]) == 1 and set(attributes.get("strides") or [1]) == {1}
-    return bool(single and not any(attributes.get("pads") or ()))
-
-
-def _smaller(values: Values, draft: Draft, name: str, axes: Sequence[int]) -> tuple[str, onnx.NodeProto | None] | None:
-    """Return the smaller value that a part of a Concat is a copy of, with a Gather that copies it; None if none is.
-
-    Args:
-        values: The graph.
-        draft: The new nodes.
-        name: The part.
-        axes: Axes along which copies may be left out.
-    """
-    graph, shape = values.graph, values.shapes[name]
-    if values.is_constant(name):
-        return name, None
-    maker = graph.maker(name)
-    if maker is not None and maker.op_type == "Expand" and values.is_constant(maker.input[0]):
-        own = (1,) * (len(shape) - len(values.shapes[maker.input[0]])) + values.shapes[maker.input[0]]
-        if all(size == own[axis] or axis in axes for axis, size in enumerate(shape)):
-            return draft.reshape(maker.input[0], own), None
-    if maker is not None and maker.op_type == "Gather" and maker.input[0] in values.shapes:
-        source = values.shapes[maker.input[0]]
-        along = graph.attributes[graph.producer[name]].get("axis", 0) % len(source)
-        if along in axes and np.prod(source) < _SMALLER * np.prod(shape):
-            return maker.input[0], maker
-    equal = [
-        other for other in axes
-        if shape[other] > 1 and generic_of(values).is_one_slice(name, other)
-    ]  # fmt: skip
-    if not equal:
-        return None
-    small = tuple(1 if other in equal else size for other, size in enumerate(shape))
-    wanted = values.runs[0][name][tuple(slice(0, 1) if other in equal else slice(None) for other in range(len(shape)))]
-    source_name = name
-    while (maker := graph.maker(source_name)) is not None and maker.op_type in MOVING and maker.op_type != "Concat":
-        source_name = maker.input[0]
-        array = values.runs[0].get(source_name)
-        if array is not None and array.size == wanted.size and np.array_equal(array.reshape(-1), wanted.reshape(-1)):
-            return (source_name if array.shape == small else draft.reshape(source_name, small)), None
-    bounds = ([0] * len(equal), [1] * len(equal), equal)
-    return draft.op("Slice", name, *(draft.constant(numbers, np.int64) for numbers in bounds)), None
 
 
 def _cost_if_equal(values: Values, draft: Draft, old: Sequence[onnx.NodeProto], x: str, value: str) -> float | None:
@@ -529,48 +392,6 @@ def _together(values: Values, index: int) -> Rewrite | None:
     )
 
 
-def _tabled(values: Values, index: int) -> Rewrite | None:
-    """Return a look-up in a table of results, for layers that read rows of a constant table one by one."""
-    graph, look_up = values.graph, values.graph.nodes[index]
-    table = values.constant(look_up.input[0]) if look_up.op_type == "Gather" else None
-    rows = values.shapes.get(look_up.output[0], ())
-    if table is None or table.ndim != 2 or graph.attributes[index].get("axis", 0) != 0 or len(rows) < 2:
-        return None
-    inside, last = {look_up.output[0]}, index
-    for place in range(index + 1, len(graph.nodes)):
-        node = graph.nodes[place]
-        reads = values.computed(node)
-        if not reads or not inside.issuperset(reads) or len(node.output) > 1 or not _is_by_rows(values, place, rows):
-            continue
-        inside.add(node.output[0])
-        last = place
-    value = graph.nodes[last].output[0]
-    width = values.shapes[value][-1]
-    if last == index or not values.is_float(value) or table.shape[0] * width > _LARGEST_MOVE:
-        return None
-    members = [place for place in range(index + 1, last + 1) if graph.nodes[place].output[0] in inside]
-    run = values.function([graph.nodes[place] for place in members], {look_up.output[0]: table.dtype}, [value])
-    made = run(table.reshape((1,) * (len(rows) - 2) + table.shape))[0].reshape(table.shape[0], width)
-    draft = Draft(graph)
-    draft.finish(draft.op("Gather", draft.constant(made), look_up.input[1], axis=0), value)
-    return values.cheaper(draft, "order: layers applied to the table", value, f"{len(members)} layers")
-
-
-def _is_by_rows(values: Values, place: int, rows: Sequence[int]) -> bool:
-    """Return True for an operator that treats rows along the last axis separately."""
-    node, rank = values.graph.nodes[place], len(rows)
-    shape = values.shapes.get(node.output[0], ())
-    if shape[:-1] != tuple(rows[:-1]):
-        return False
-    constants = [values.shapes[read] for read in node.input if read and values.is_constant(read)]
-    if node.op_type in POINTWISE:
-        return all(len(other) < 2 or max(other[:-1]) == 1 for other in constants)
-    if node.op_type == "MatMul":
-        return len(constants) == 1 and len(constants[0]) == 2 and not values.is_constant(node.input[0])
-    axis = values.graph.attributes[place].get("axis", -1)
-    return node.op_type in {"LayerNormalization", "LogSoftmax", "Softmax"} and axis % rank == rank - 1
-
-
 def _by_frames(values: Values, index: int) -> Rewrite | None:
     """Return a convolution of volumes with kernels of depth one as a convolution of images, frames as a batch."""
     graph, node, attributes = values.graph, values.graph.nodes[index], values.graph.attributes[index]
@@ -585,16 +406,16 @@ def _by_frames(values: Values, index: int) -> Rewrite | None:
     pads, strides = attributes.get("pads", [0] * 6), attributes.get("strides", [1] * 3)
     if pads[0] or pads[3] or strides[0] != 1:
         return None
-    draft, (samples, channels, depth, *size) = Draft(graph), values.shapes[node.input[0]]
+    draft, (_, channels, depth, *size) = Draft(graph), values.shapes[node.input[0]]
     frames = draft.op("Transpose", node.input[0], perm=[0, 2, 1, 3, 4])
-    images = draft.reshape(frames, [samples * depth, channels, *size])
+    images = draft.reshape(frames, [-1, channels, *size])
     made = draft.op(
         "Conv", images, draft.constant(weights[:, :, 0]), *node.input[2:], kernel_shape=list(weights.shape[3:]),
         pads=[*pads[1:3], *pads[4:]], strides=strides[1:], dilations=attributes.get("dilations", [1] * 3)[1:],
         group=attributes.get("group", 1),
     )  # fmt: skip
     height, width = values.shapes[node.output[0]][3:]
-    made = draft.reshape(made, [samples, depth, weights.shape[0], height, width])
+    made = draft.reshape(made, [-1, depth, weights.shape[0], height, width])
     draft.finish(draft.op("Transpose", made, perm=[0, 2, 1, 3, 4]), node.output[0])
     return values.cheaper(draft, "order: frames as a batch", node.output[0])
 
@@ -632,6 +453,6 @@ def _slice_written(values: Values, index: int) -> Rewrite | None:
 
 
 _SEARCHES = (
-    _slice_written, _by_frames, _tabled, _swapped, _delayed, _by_parts, _shared, _before_choice, _fewer_sorted,
-    _broadcast, _separable, _averaged, chosen_first, _together,
+    _slice_written, _by_frames, _swapped, _delayed, by_parts, _before_choice, _fewer_sorted,
+    _broadcast, _separable, _averaged, chosen_first, reordered, _together,
 )  # fmt: skip

@@ -8,7 +8,7 @@ cheapest order: (Q K^T) V becomes Q (K^T V), and a sum of squared differences be
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -17,14 +17,15 @@ import onnx
 
 from ...models.subgraphs import attribute_of
 from .form import Array, Draft, Rewrite
-from .values import Values, late
+from .pairs import pairs
+from .values import MACS_PER_NS, Values, late
 
 _ROOTS = frozenset({"Einsum", "MatMul", "ReduceL2", "ReduceMean", "ReduceSum", "ReduceSumSquare"})
 _CHEAPER = 0.85
 """Predicted share of the old nodes that the new ones may take."""
 _MOST_TERMS, _MOST_FACTORS, _MOST_DEPTH, _MOST_LETTERS = 8, 5, 12, 24
 _LEAST_SHARE = 0.004
-_MACS_PER_NS, _ELEMENT_NS = 20.0, 1.2
+_ELEMENT_NS = 1.2
 _LARGEST_CHOICE, _LARGEST_CONSTANT, _MOST_READS = 1 << 18, 1 << 25, 200
 
 _Axes = tuple[str, ...]
@@ -76,6 +77,7 @@ class _Reader:
         depth: Maximum number of nodes between a value and the region's end.
         sizes: Size by letter.
         nodes: Indices of the nodes that were read.
+        changing: Letters whose sizes change in a dynamic model.
         reads: Number of values that were read, each as often as a path leads to it.
     """
 
@@ -84,6 +86,7 @@ class _Reader:
     depth: int
     sizes: dict[str, int] = field(default_factory=dict)
     nodes: set[int] = field(default_factory=set)
+    changing: set[str] = field(default_factory=set)
     reads: int = 0
 
     def fresh(self, size: int) -> str:
@@ -99,6 +102,10 @@ class _Reader:
     def terms(self, name: str, axes: _Axes, depth: int = 0) -> list[_Term]:
         """Return a value as terms with the letters of its axes."""
         self.reads += 1
+        other = self.values.other.get(name)
+        if other is not None and other.ndim == len(axes):
+            sizes = zip(axes, self.values.shapes[name], other.shape, strict=True)
+            self.changing.update(letters for letters, size, another in sizes if size != another and len(letters) == 1)
         if self.reads > _MOST_READS:
             raise _TooMuchError
         index = self.values.graph.producer.get(name)
@@ -329,12 +336,20 @@ class _Writer:
     Args:
         values: The graph.
         sizes: Size by letter.
+        changing: Letters whose sizes change in a dynamic model.
     """
 
-    def __init__(self, values: Values, sizes: Mapping[str, int]) -> None:
-        self._values, self._sizes = values, sizes
+    def __init__(self, values: Values, sizes: Mapping[str, int], changing: Collection[str]) -> None:
+        self._values, self._sizes, self._changing = values, sizes, changing
         self.draft = Draft(values.graph)
         self._known: dict[object, str] = {}
+
+    def _viewed(self, name: str, axes: Sequence[Sequence[str]]) -> str:
+        """Write a value with axes of these letters."""
+        sizes = [-1 if set(axis) & set(self._changing) else prod(self._sizes[own] for own in axis) for axis in axes]
+        if sizes.count(-1) > 1:
+            raise _TooMuchError
+        return self.draft.reshape(name, sizes)
 
     def _size(self, letters: str) -> float:
         return prod(self._sizes[letter] for letter in letters)
@@ -365,7 +380,7 @@ class _Writer:
             constant = fixed[i] and fixed[j]
             if constant and self._size(both) > _LARGEST_CONSTANT:
                 continue
-            own = 0.0 if constant else self._size(both) / _MACS_PER_NS + self._size(kept) * _ELEMENT_NS
+            own = 0.0 if constant else self._size(both) / MACS_PER_NS + self._size(kept) * _ELEMENT_NS
             rest = self.order((*(sides[k] for k in others), kept), (*(fixed[k] for k in others), constant), result)
             if own + rest[0] < best[0]:
                 best = own + rest[0], [(i, j), *rest[1]]
@@ -373,7 +388,7 @@ class _Writer:
 
     def term(self, term: _Term, result: str) -> tuple[str, str]:
         """Write a term and return its value with its letters."""
-        sides = [self._plain(factor) for factor in term.factors]
+        sides = [self.plain(factor) for factor in term.factors]
         sides.sort(key=lambda side: side[0])
         fixed = tuple(side[0] in self.draft.constants for side in sides)
         _, pairs = self.order(tuple(side[1] for side in sides), fixed, result)
@@ -388,7 +403,7 @@ class _Writer:
             name = self.draft.op("Mul", name, self.draft.constant(term.number, np.float32))
         return name, letters
 
-    def _plain(self, factor: _Factor) -> tuple[str, str]:
+    def plain(self, factor: _Factor) -> tuple[str, str]:
         """Return a factor without its axes of size 1."""
         key = factor
         if key not in self._known:
@@ -398,7 +413,7 @@ class _Writer:
                 name = self.draft.constant(array.reshape(sizes))
             else:
                 if any(len(axis) != 1 for axis in factor.axes):
-                    name = self.draft.reshape(name, sizes)
+                    name = self._viewed(name, factor.letters)
                 if factor.inverse:
                     name = self.draft.op("Reciprocal", name)
             self._known[key] = name
@@ -440,7 +455,7 @@ class _Writer:
         right = self._arranged(two, b, (batch, summed, columns))
         made, letters = self.draft.op("MatMul", left, right), "".join((*batch, *rows, *columns))
         if len(rows) != 1 or len(columns) != 1 or len(batch) > 2:
-            made = self.draft.reshape(made, [self._sizes[letter] for letter in letters])
+            made = self._viewed(made, letters)
         return made, letters
 
     def _elementwise(self, first: tuple[str, str], second: tuple[str, str], needed: set[str]) -> tuple[str, str]:
@@ -456,7 +471,7 @@ class _Writer:
             name = self.draft.op("Transpose", name, perm=order)
         left = wanted.lstrip("".join(set(wanted) - set(letters)))
         if any(letter not in letters for letter in left):
-            name = self.draft.reshape(name, [self._sizes[letter] if letter in letters else 1 for letter in left])
+            name = self._viewed(name, [letter if letter in letters else "" for letter in left])
         return name
 
     def _arranged(self, value: str, letters: str, groups: Sequence[Sequence[str]]) -> str:
@@ -476,9 +491,7 @@ class _Writer:
         batch, *others = groups
         if all(len(group) == 1 for group in others) and len(batch) <= 2:
             return value
-        lead = [self._sizes[letter] for letter in batch]
-        lead = lead if len(lead) <= 2 else [prod(lead)]
-        return self.draft.reshape(value, [*lead, *(prod(self._sizes[letter] for letter in group) for group in others)])
+        return self._viewed(value, [*(batch if len(batch) <= 2 else [batch]), *others])
 
 
 def _moved(letters: str, *groups: Sequence[str]) -> bool:
@@ -498,8 +511,62 @@ def products(values: Values, deadline: float) -> list[Rewrite]:
         if rewrite := values.attempt(_cheapest, values, index, deadline):
             found.append(rewrite)
             covered.update(values.graph.producer[name] for name in rewrite.values)
-    mixed = (values.attempt(_mixed, values, index) for index in range(len(values.graph.nodes)) if not late(deadline))
-    return [*found, *(rewrite for rewrite in mixed if rewrite is not None)]
+    others = (
+        values.attempt(search, values, index)
+        for index in range(len(values.graph.nodes)) if not late(deadline) for search in (_mixed, _modulated)
+    )  # fmt: skip
+    return [*pairs(values, deadline), *found, *(rewrite for rewrite in others if rewrite is not None)]
+
+
+def _modulated(values: Values, index: int) -> Rewrite | None:
+    """Return a convolution with weights that are scaled at run time as one with constant weights and scaled channels.
+
+    The samples of a batch may be groups, each with its own weights.
+    """
+    node, attributes = values.graph.nodes[index], values.graph.attributes[index]
+    computed = node.op_type == "Conv" and not values.is_constant(node.input[1])
+    if not computed or values.dtypes.get(node.output[0]) != np.float32:
+        return None
+    reader, shape, groups = _Reader(values, sums=False, depth=_MOST_DEPTH), values.shapes[node.input[1]], 1
+    groups = attributes.get("group", 1)
+    samples, outputs = reader.fresh(groups), reader.fresh(shape[0] // groups)
+    inputs, *kernel = (reader.fresh(size) for size in shape[1:])
+    terms = reader.terms(node.input[1], (samples + outputs, inputs, *kernel))
+    if len(terms) != 1 or not inputs or not outputs:
+        return None
+    fixed = {factor: array for factor in terms[0].factors if (array := _array(values, factor)) is not None}
+    scales = [factor for factor in terms[0].factors if factor not in fixed]
+    sides = [[factor for factor in scales if set(factor.letters) <= {*samples, side}] for side in (inputs, outputs)]
+    if not fixed or not scales or any(not any(factor in side for side in sides) for factor in scales):
+        return None
+    if any(set(factor.letters) & set(samples) for factor in fixed):
+        return None
+    letters = outputs + inputs + "".join(kernel)
+    equation = ",".join(factor.letters for factor in fixed)
+    if set(letters) != set(equation) - {","}:
+        return None
+    whole = terms[0].number * np.einsum(f"{equation}->{letters}", *fixed.values())
+    writer = _Writer(values, reader.sizes, reader.changing)
+    draft, spatial, x = writer.draft, len(shape) - 2, node.input[0]
+
+    def scaled(value: str, factors: Sequence[_Factor], side: str) -> str:
+        for factor in factors:
+            name, own = writer.plain(factor)
+            sizes = [reader.sizes[letter] if letter and letter in own else 1 for letter in (samples, side)]
+            value = draft.op("Mul", value, draft.reshape(name, [*sizes, *[1] * spatial]))
+        return value
+
+    if groups > 1:
+        x = draft.reshape(x, [groups, shape[1], *values.target(x)[2:]])
+    weight = draft.constant(whole.reshape(shape[0] // groups, *shape[1:]), np.float32)
+    made = draft.op("Conv", scaled(x, sides[0], inputs), weight, **{**attributes, "group": 1})
+    made = scaled(made, [factor for factor in sides[1] if factor not in sides[0]], outputs)
+    if groups > 1:
+        made = draft.reshape(made, [1, shape[0], *values.target(node.output[0])[2:]])
+    if len(node.input) > 2 and node.input[2]:
+        made = draft.op("Add", made, draft.reshape(node.input[2], [1, -1, *[1] * spatial]))
+    draft.finish(made, node.output[0])
+    return values.cheaper(draft, "products: channels scaled in place of weights", node.output[0])
 
 
 def _mixed(values: Values, index: int) -> Rewrite | None:
@@ -584,7 +651,7 @@ def _rewritten(values: Values, index: int, reader: _Reader) -> Rewrite | None:
     if before < _LEAST_SHARE * values.total_ns or (len(gone) < 2 and node.op_type not in {"Einsum", "MatMul"}):
         return None
     result = "".join(axes)
-    writer = _Writer(values, reader.sizes)
+    writer = _Writer(values, reader.sizes, reader.changing)
     predicted = sum(
         writer.order(
             tuple(factor.letters for factor in term.factors),

@@ -104,9 +104,12 @@ def _copied_heads(values: Values) -> Iterator[Rewrite]:
             continue
         draft, heads = Draft(graph), other[axis] // copies
         base = _before_copies(values, draft, key, axis, copies)
-        small = draft.reshape(base, (*other[:axis], heads, *other[axis + 1 :]))
-        stacked = draft.reshape(query, (*shape[:axis], heads, copies * shape[-2], shape[-1]))
-        draft.reshape(draft.op("MatMul", stacked, small), values.shapes[node.output[0]], to=node.output[0])
+        narrow = (*other[:axis], heads, *other[axis + 1 :])
+        if values.shapes.get(base) != narrow:
+            sizes = values.target(key)
+            base = draft.reshape(base, [*sizes[:axis], heads, *sizes[axis + 1 :]])
+        stacked = draft.reshape(query, (*[0] * axis, heads, -1, 0))  # 0 keeps a size
+        draft.reshape(draft.op("MatMul", stacked, base), (*[0] * axis, shape[axis], -1, 0), to=node.output[0])
         read = {name for made in draft.nodes for name in made.input}
         gone = graph.unneeded([node.output[0]], read & set(graph.producer))
         names = graph.names({*gone, index})

@@ -16,6 +16,7 @@ import onnx
 
 from ...errors import DlbricksError
 from .checking import CheckedModel, Checker, CheckVerdict, Timing, compare, computes_the_same, loaded
+from .equality import shapes_of_inputs
 from .form import Rewrite, RewriteGraph
 from .recurrence import looped
 from .repetition import loops
@@ -237,7 +238,7 @@ class Search:
         """Return the model with its loops written out, in which engines see more; a step if that alone is faster."""
         graph = RewriteGraph(model)
         if not any(node.op_type in {"If", "Loop", "Scan"} for node in graph.nodes):
-            return model
+            return self._with_shapes_of_inputs(graph)
         values = Values(graph, self._checker.usable, self._checker.other)
         cells = looped(values, time.perf_counter() + _ASKED * self._left_s)
         known = {value for rewrite in cells for value in rewrite.values}
@@ -245,7 +246,7 @@ class Search:
         made = graph.build(found)
         verdict = self._checker.check(made.SerializeToString())
         if not found or verdict.refusal:
-            return model
+            return self._with_shapes_of_inputs(graph)
         timing = self._timed(self._runner, verdict.runner)
         if timing.low > 0 and timing.saving >= _LEAST_SAVING:
             names = [name for rewrite in found for name in rewrite.replaces]
@@ -255,7 +256,17 @@ class Search:
             self._fixed += 1
             self._runner, self._executed = verdict.runner, verdict.executed
             self._write(made)
-        return made
+        return self._with_shapes_of_inputs(RewriteGraph(made))
+
+    def _with_shapes_of_inputs(self, graph: RewriteGraph) -> onnx.ModelProto:
+        """Return a model that reads shapes from its inputs, if it computes the same; otherwise the model."""
+        inner = any(node.op_type == "Shape" and node.input[0] not in graph.given for node in graph.nodes)
+        found = []
+        if inner and self._checker.other is not None:
+            found = shapes_of_inputs(Values(graph, self._checker.usable[:1], self._checker.other))
+        made = graph.build(found) if found else graph.model
+        same = not found or not self._checker.check(made.SerializeToString()).refusal
+        return made if same else graph.model
 
     def _timed(self, before: Any, after: Any, *, longer: int = 2) -> Timing:
         budget_s = min(_TRIAL_S, max(0.2, self._left_s / 4))

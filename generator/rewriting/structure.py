@@ -13,12 +13,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 from .affine import grouped, groups_of, pick, taps_of
 from .form import Array, Draft, Rewrite
+from .generic import generic_of
 from .values import Values, late
 
 _LEAST_WEIGHTS, _LEAST_RANK = 64, 24
 _RANK_SHARE, _SINGULAR, _RANK_GAIN = 0.7, 1e-5, 0.85
 """Ranks worth trying, as a share of the break-even; singular values that count as zero; multiplications that stay."""
-_TAP_GAIN = 0.9
+_TAP_GAIN, _MOST_TAPS, _MOST_CHOSEN, _LEAST_WIDTH = 0.9, 16, 6, 32
 _BLOCKS = 0.5
 """Share of weights that are not zero from which blocks are not looked for."""
 _CLOSE = 1e-5
@@ -85,7 +86,7 @@ def weights(values: Values, deadline: float) -> list[Rewrite]:
         if product is None:
             found += values.attempt(_computed, values, index) or []
             continue
-        for search in (_blocks, _one_hot, _running_sum, _taps, _components, _low_rank, _separable):
+        for search in (_blocks, _one_hot, _running_sum, _banded, _taps, _components, _kronecker, _low_rank, _separable):
             if rewrite := values.attempt(next, search(product), None):
                 found.append(rewrite)
                 break
@@ -95,8 +96,10 @@ def weights(values: Values, deadline: float) -> list[Rewrite]:
 
 
 def _computed(values: Values, index: int) -> list[Rewrite]:
-    """Return rewrites of a product by its left side."""
-    return [*_permuted(values, index), *_from_left(values, index), *_lookup(values, index)][:1]
+    """Return the first rewrite of a product by its left side."""
+    searches = (_permuted, _diagonal, _from_left, _lookup)
+    found = itertools.chain.from_iterable(search(values, index) for search in searches)
+    return list(itertools.islice(found, 1))
 
 
 def _product(values: Values, index: int) -> _Product | None:
@@ -396,53 +399,185 @@ def _from_left(values: Values, index: int) -> Iterator[Rewrite]:
 
 
 def _permuted(values: Values, index: int) -> Iterator[Rewrite]:
-    """Rewrite a product with a constant one-hot matrix on the left as a selection of rows."""
+    """Rewrite a product with a constant matrix of few elements in each row on the left as a sum of chosen rows."""
     node = values.graph.nodes[index]
     if node.op_type != "MatMul" or values.is_constant(node.input[1]):
         return
     matrix = values.constant(node.input[0])
     shape = values.shapes.get(node.input[1], ())
-    if matrix is None or matrix.ndim != 2 or len(shape) < 2 or not ((matrix != 0).sum(1) == 1).all():
+    if matrix is None or matrix.ndim != 2 or len(shape) < 2 or not matrix.any():
         return
-    if (matrix.max(1) != 1).any():
+    number = int((matrix != 0).sum(1).max())
+    if number > _MOST_CHOSEN or matrix.shape[1] < _LEAST_WIDTH * (number - 1):
         return
-    draft = Draft(values.graph)
-    draft.finish(pick(draft, node.input[1], matrix.argmax(1), len(shape) - 2), node.output[0])
-    yield draft.rewrite("weights: selection", node.output, [node.name], 0.7 * values.costs[index])
+    order = np.argsort(matrix == 0, axis=1, kind="stable")[:, :number]
+    draft, total = Draft(values.graph), ""
+    for rows in order.T:
+        made, factors = node.input[1], matrix[np.arange(len(matrix)), rows][:, None]
+        if not np.array_equal(rows, np.arange(shape[-2])):
+            made = pick(draft, made, rows, len(shape) - 2)
+        if (factors != 1).any():
+            made = draft.op("Mul", made, draft.constant(factors))
+        total = draft.op("Add", total, made) if total else made
+    draft.finish(total, node.output[0])
+    yield from filter(None, [values.cheaper(draft, "weights: selection", node.output[0], f"{number} in each row")])
+
+
+def _kronecker(product: _Product) -> Iterator[Rewrite]:
+    """Rewrite a product with a Kronecker product of two matrices as two products."""
+    matrix = product.matrix
+    if matrix is None or product.node.op_type != "MatMul" or min(matrix.shape) < _LEAST_RANK:
+        return
+    best: tuple[int, Array, Array] | None = None
+    for high, wide in itertools.product(*(_divisors(size) for size in matrix.shape)):
+        low, thin = matrix.shape[0] // high, matrix.shape[1] // wide
+        blocks = matrix.reshape(high, low, wide, thin)
+        at = np.unravel_index(np.abs(blocks).argmax(), blocks.shape)
+        outer, inner = blocks[:, at[1], :, at[3]], blocks[at[0], :, at[2], :] / blocks[at]
+        cost = min(matrix.shape[0] * thin + high * thin * wide, matrix.shape[0] * wide + low * wide * thin)
+        if best is not None and cost >= best[0]:
+            continue
+        some = np.einsum("hw,lt->hlwt", outer[:4, :4], inner[:4, :4])
+        if np.abs(some - blocks[:4, :4, :4, :4]).max() > _CLOSE * np.abs(blocks[at]):
+            continue
+        if np.abs(np.kron(outer, inner) - matrix).max() <= _CLOSE * np.abs(blocks[at]):
+            best = cost, outer, inner
+    if best is None:
+        return
+    _, outer, inner = best
+    draft, shape = Draft(product.values.graph), product.values.target(product.value)
+    made = draft.reshape(product.x, [*shape[:-1], len(outer), len(inner)])
+    made = draft.op("MatMul", made, draft.constant(inner, matrix.dtype))
+    made = draft.op("MatMul", draft.constant(outer.T, matrix.dtype), made)
+    draft.reshape(made, shape, to=product.value)
+    yield from filter(None, [product.values.cheaper(draft, "weights: Kronecker product", product.value)])
+
+
+def _divisors(number: int) -> list[int]:
+    return [size for size in range(2, number // 2 + 1) if number % size == 0]
+
+
+def _banded(product: _Product) -> Iterator[Rewrite]:
+    """Rewrite a product with the same few numbers around each diagonal element as a convolution."""
+    matrix = product.matrix
+    if matrix is None or product.node.op_type != "MatMul" or min(matrix.shape) < _LEAST_RANK:
+        return
+    rows, columns = np.nonzero(matrix)
+    low, high = int((rows - columns).min(initial=0)), int((rows - columns).max(initial=0))
+    if high - low + 1 > _BLOCKS * _BLOCKS * len(matrix) or not len(rows):
+        return
+    taps = np.array([matrix.diagonal(-step).max() + matrix.diagonal(-step).min() for step in range(low, high + 1)]) / 2
+    whole = sum(
+        np.eye(len(matrix), matrix.shape[1], -step) * tap for step, tap in zip(range(low, high + 1), taps, strict=True)
+    )
+    if np.abs(whole - matrix).max() > _CLOSE * np.abs(matrix).max():
+        return
+    draft, shape = Draft(product.values.graph), product.values.target(product.value)
+    pads = [-low, high + matrix.shape[1] - len(matrix)]
+    if min(pads) < 0:
+        return
+    made = draft.reshape(product.x, [-1, 1, len(matrix)])
+    made = draft.op("Conv", made, draft.constant(taps.reshape(1, 1, -1), matrix.dtype), pads=pads)
+    draft.reshape(made, shape, to=product.value)
+    yield from filter(None, [product.values.cheaper(draft, "weights: band as a convolution", product.value)])
+
+
+def _diagonal(values: Values, index: int) -> Iterator[Rewrite]:
+    """Rewrite a product with a computed diagonal matrix as factors of rows or columns."""
+    graph, node = values.graph, values.graph.nodes[index]
+    for slot, name in enumerate(node.input if node.op_type == "MatMul" else ()):
+        shape = values.shapes.get(name, ())
+        if len(shape) < 2 or shape[-1] != shape[-2] or shape[-1] < _LEAST_RANK or values.is_constant(name):
+            continue
+        runs = [run.get(name) for run in (*values.runs, *generic_of(values).runs)]
+        if any(array is None or (array * (1 - np.eye(shape[-1], dtype=array.dtype))).any() for array in runs):
+            continue
+        draft, axis = Draft(graph), -1 - slot
+        if graph.opset >= 13:
+            factors = draft.op("ReduceSum", name, draft.constant([axis], np.int64))
+        else:
+            factors = draft.op("ReduceSum", name, axes=[axis])
+        draft.op("Mul", node.input[1 - slot], factors, to=node.output[0])
+        if rewrite := values.cheaper(draft, "weights: diagonal matrix as factors", node.output[0]):
+            yield rewrite
+            return
 
 
 def _lookup(values: Values, index: int) -> Iterator[Rewrite]:
     """Rewrite a product with a one-hot left side, computed from indices, as a lookup."""
     graph, node = values.graph, values.graph.nodes[index]
-    if node.op_type != "MatMul" or len(node.input) < 2:
+    weight = graph.constants.get(node.input[1]) if node.op_type in {"Conv", "MatMul"} else None
+    if weight is None or (node.op_type == "MatMul" and weight.ndim != 2):
         return
-    rows, table = node.input
-    weight = graph.constants.get(table)
-    maker = graph.maker(rows)
-    if weight is None or weight.ndim != 2 or maker is None or any(rows not in run for run in values.runs):
+    name = _indices_of(values, node.input[0], 1 if node.op_type == "Conv" else -1)
+    if name is None:
         return
-    hot = [run[rows] for run in values.runs]
+    draft, note = Draft(graph), "indices out of range fail, where the product gave zeros"
+    if node.op_type == "Conv":
+        if _taps_looked_up(values, index, draft, name, weight):
+            yield from filter(None, [values.cheaper(draft, "weights: lookup", node.output[0], note)])
+        return
+    made = draft.op("Gather", node.input[1], name, axis=0)
+    if values.shapes[name] != values.shapes[node.output[0]][:-1]:
+        made = draft.reshape(made, values.target(node.output[0]))
+    draft.finish(made, node.output[0])
+    gone = graph.unneeded(node.output, [name])
+    yield draft.rewrite("weights: lookup", node.output, graph.names(gone), values.cost_of(gone), note)
+
+
+def _indices_of(values: Values, rows: str, axis: int) -> str | None:
+    """Return the upstream value with the indices of one-hot vectors along an axis; None if they are not one-hot."""
+    if any(rows not in run for run in values.runs):
+        return None
+    hot = [np.moveaxis(run[rows], axis, -1) for run in values.runs]
     if hot[0].shape[-1] < 4 or not all(
         ((array != 0).sum(-1) == 1).all() and (array.max(-1) == 1).all() for array in hot
     ):
-        return
+        return None
     picked = [array.argmax(-1) for array in hot]
     region = next(iter(values.regions(rows, lambda _: True, most_nodes=12)), None)
-    for name in _upstream(values, rows, 12) if region else ():
+    for name in _upstream(values, rows, 12) if region and picked[0].size else ():
         kind = values.dtypes.get(name)
-        if kind is None or kind.kind not in "iu" or values.runs[0][name].size != picked[0].size or not picked[0].size:
-            continue
-        if all(
+        if kind is not None and kind.kind in "iu" and all(
             np.array_equal(run[name].reshape(-1), index.reshape(-1))
             for run, index in zip(values.runs, picked, strict=True)
-        ):
-            draft = Draft(graph)
-            made = draft.op("Gather", table, name, axis=0)
-            draft.reshape(made, values.target(node.output[0]), to=node.output[0])
-            gone = graph.unneeded(list(node.output), [name])
-            note = "an index out of range is refused, where the product gave zeros"
-            yield draft.rewrite("weights: lookup", node.output, graph.names(gone), values.cost_of(gone), note)
-            return
+        ):  # fmt: skip
+            return name
+    return None
+
+
+def _taps_looked_up(values: Values, index: int, draft: Draft, name: str, weight: Array) -> bool:
+    """Write a convolution of one-hot channels as the sum of lookups, one for each tap; return False if it is not one.
+
+    A place beyond the border reads a row of zeros.
+    """
+    node, attributes, spatial = values.graph.nodes[index], values.graph.attributes[index], weight.ndim - 2
+    size, taps = weight.shape[1], list(np.ndindex(*weight.shape[2:]))
+    plain = attributes.get("group", 1) == 1 and attributes.get("auto_pad", "NOTSET") == "NOTSET"
+    if not plain or len(taps) > _MOST_TAPS or len(values.shapes[name]) != spatial + 1:
+        return False
+    strides, dilations = (attributes.get(key) or [1] * spatial for key in ("strides", "dilations"))
+    pads, places = attributes.get("pads") or [0] * 2 * spatial, values.shapes[node.output[0]][2:]
+    if any(pads):
+        around = draft.constant([0, *pads[:spatial], 0, *pads[spatial:]], np.int64)
+        name = draft.op("Pad", name, around, draft.constant(size, values.dtypes[name]))
+    total, axes = "", draft.constant(range(1, spatial + 1), np.int64)
+    for tap in taps:
+        begins = [place * step for place, step in zip(tap, dilations, strict=True)]
+        ends = [low + (number - 1) * step + 1 for low, number, step in zip(begins, places, strides, strict=True)]
+        bounds = [
+            draft.constant(begins, np.int64),
+            draft.constant(ends, np.int64),
+            axes,
+            draft.constant(strides, np.int64),
+        ]
+        table = np.concatenate([weight[(slice(None), slice(None), *tap)].T, np.zeros((1, len(weight)), weight.dtype)])
+        made = draft.op("Gather", draft.constant(table), draft.op("Slice", name, *bounds), axis=0)
+        total = draft.op("Add", total, made) if total else made
+    if len(node.input) > 2 and node.input[2]:
+        total = draft.op("Add", total, node.input[2])
+    draft.op("Transpose", total, perm=[0, spatial + 1, *range(1, spatial + 1)], to=node.output[0])
+    return True
 
 
 def _upstream(values: Values, value: str, most: int) -> list[str]:

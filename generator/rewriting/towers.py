@@ -18,15 +18,17 @@ from .values import POINTWISE, Values
 _GAIN = 0.15
 """Predicted share that is saved: weights are read once."""
 _LEAST_SHARE = 0.02
-_MOST_MEMBERS = 128
+_MOST_MEMBERS, _SMALL = 128, 64
 _APART = frozenset({
-    "AveragePool", "BatchNormalization", "Conv", "Flatten", "GlobalAveragePool", "GlobalMaxPool",
-    "InstanceNormalization", "MaxPool",
+    "AveragePool", "BatchNormalization", "Conv", "GlobalAveragePool", "GlobalMaxPool", "InstanceNormalization",
+    "MaxPool",
 })  # fmt: skip
 """Operators that treat the indices of axis 0 separately."""
 
 _PARTS = frozenset({"Gather", "Slice", "Split"})
 """Operators with parts of one value as outputs: parts of one shape count as inputs of the same kind."""
+
+_VIEWS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 
 _Members = tuple[str, ...]
 """Values of one mark."""
@@ -57,7 +59,8 @@ def _groups(values: Values) -> list[tuple[int, ...]]:
         marks[value.name] = numbered(("input", shape, str(values.dtypes.get(value.name))))
     for index, node in enumerate(graph.nodes):
         inputs = tuple(
-            ("constant", name) if values.is_constant(name) else ("value", marks.get(name, -1)) for name in node.input
+            ("constant", _mark(values, name)) if values.is_constant(name) else ("value", marks.get(name, -1))
+            for name in node.input
         )
         key = node.op_type, node.domain, repr(sorted(graph.attributes[index].items())), inputs
         parts = node.op_type in _PARTS and inputs[0][0] == "value"
@@ -66,6 +69,12 @@ def _groups(values: Values) -> list[tuple[int, ...]]:
         found[key].append(index)
     members = [tuple(indices) for indices in found.values() if 1 < len(indices) <= _MOST_MEMBERS]
     return sorted(members, key=lambda indices: indices[-1])
+
+
+def _mark(values: Values, name: str) -> object:
+    """Return what a constant is known by: its name, or for a small one its contents."""
+    array = values.constant(name)
+    return name if array is None or array.size > _SMALL else (array.shape, str(array.dtype), array.tobytes())
 
 
 class _Writer:
@@ -94,10 +103,11 @@ class _Writer:
                 inputs.append("\0".join(members))
         inputs = [self._side_by_side(tuple(name.split("\0"))) if "\0" in name else name for name in inputs]
         attributes: dict[str, Any] = dict(graph.attributes[indices[0]])
-        if first.op_type == "Reshape":
+        if first.op_type in _VIEWS:
             shape = self._values.shapes[made[0]]
-            inputs[1] = self._draft.constant([len(made) * shape[0], *shape[1:]], np.int64)
-        self._made[made] = self._draft.op(first.op_type, *inputs, domain=first.domain, **attributes)
+            self._made[made] = self._draft.reshape(inputs[0], [len(made) * shape[0], *shape[1:]])
+        else:
+            self._made[made] = self._draft.op(first.op_type, *inputs, domain=first.domain, **attributes)
         self._nodes += indices
 
     def _stackable(self, members: _Members) -> bool:
@@ -172,4 +182,4 @@ def _rule(  # noqa: PLR0911  # one operator each
         return bool(attributes.get("perm")) and attributes["perm"][0] == 0
     if operator == "Concat":
         return bool(attributes["axis"] % rank != 0)
-    return operator == "Reshape" and len(computed) == 1
+    return operator in _VIEWS and len(computed) == 1

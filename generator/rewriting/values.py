@@ -54,9 +54,11 @@ _FUSED = frozenset({"BatchNormalization", "Clip", "HardSigmoid", "LeakyRelu", "R
 """Operators that the runtime computes on the way of a convolution."""
 
 _CALL_NS, _BODY_NS = 1500.0, 50_000.0
-_ELEMENT_NS, _SPECIAL_NS, _POWER_NS, MOVED_NS = 0.35, 1.5, 8.0, 1.2
-_MACS_PER_NS, _THIN_MACS_PER_NS, _TAP_NS = 20.0, 6.0, 0.3
+_ELEMENT_NS, _SPECIAL_NS, _POWER_NS, MOVED_NS, _PLACED_NS = 0.35, 1.5, 8.0, 1.2, 3.0
+MACS_PER_NS, _THIN_MACS_PER_NS, _TAP_NS = 20.0, 6.0, 0.3
 """Rough rates of one core, for ranking only."""
+_UNPACKED = 2.0
+"""Time of a convolution with computed weights, which have no blocked layout, relative to one with constants."""
 
 _LEAST_SHARE, _CHEAPER = 0.005, 0.9
 """Share of the model that a change concerns at least; share of the old nodes' cost that the new ones may take."""
@@ -114,19 +116,19 @@ def predicted_ns(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) ->
     if kind == "Conv" and len(reads) > 1 and reads[1]:
         taps = float(np.prod(reads[1][1:]))
         depthwise = size * float(np.prod(reads[1][2:])) * _TAP_NS if reads[1][1] == 1 else 0.0
-        rate = _MACS_PER_NS if len(shape) < 5 else _THIN_MACS_PER_NS  # no blocked kernels for volumes
+        rate = MACS_PER_NS if len(shape) < 5 else _THIN_MACS_PER_NS  # no blocked kernels for volumes
         return 2 * _CALL_NS + size * taps / rate + size * _TAP_NS + depthwise
     if kind == "ConvTranspose" and reads[0] and reads[1]:
         columns = float(np.prod(reads[0])) / reads[0][1] * float(np.prod(reads[1][1:]))
-        return 2 * _CALL_NS + columns * reads[0][1] / _MACS_PER_NS + columns * MOVED_NS
+        return 2 * _CALL_NS + columns * reads[0][1] / MACS_PER_NS + columns * MOVED_NS
     if kind in {"FusedMatMul", "Gemm", "MatMul"} and reads[0] and reads[1]:
         depth = max(1.0, math.sqrt(math.prod(reads[0]) * math.prod(reads[1][-2:]) / max(size, 1.0)))
         rows = size / max(shape[-1] if shape else 1, 1)
-        return _CALL_NS + size * depth / (_MACS_PER_NS if rows > 4 else _THIN_MACS_PER_NS) + size * _TAP_NS
+        return _CALL_NS + size * depth / (MACS_PER_NS if rows > 4 else _THIN_MACS_PER_NS) + size * _TAP_NS
     if kind == "Einsum" and len(reads) == 2 and reads[0] and reads[1]:
         depth = math.sqrt(math.prod(reads[0]) * math.prod(reads[1]) / max(size, 1.0))
         moved = size + math.prod(reads[0]) + math.prod(reads[1])
-        return 4 * _CALL_NS + size * depth / _MACS_PER_NS + moved * MOVED_NS
+        return 4 * _CALL_NS + size * depth / MACS_PER_NS + moved * MOVED_NS
     if kind in {"GRU", "LSTM", "RNN"} and len(reads) > 2 and reads[0] and reads[2]:
         weights = float(np.prod(reads[1] or ())) + float(np.prod(reads[2]))
         return float(np.prod(reads[0][:2])) * (weights / _THIN_MACS_PER_NS + _CALL_NS)
@@ -135,6 +137,10 @@ def predicted_ns(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) ->
             _POWER_NS if kind in SLOW or kind in _WAVES else _SPECIAL_NS if kind in _SPECIAL else _ELEMENT_NS
         )
     moved_ns = _POWER_NS if kind == "GridSample" else MOVED_NS
+    if kind in {"Gather", "GatherElements"} and reads[0]:
+        axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
+        after = reads[0][axis % len(reads[0]) + 1 :] if kind == "Gather" else ()
+        return _CALL_NS + size * (moved_ns + _PLACED_NS / float(np.prod(after)))
     return float(_CALL_NS + size * moved_ns) + (float(np.prod(reads[0])) * _TAP_NS if reads and reads[0] else 0.0)
 
 
@@ -180,7 +186,11 @@ class Values:
         self.shapes = {name: value.shape for name, value in known.items()}
         self.dtypes = {name: value.dtype for name, value in known.items()}
         self.costs = [
-            0.0 if self._is_fused(index) else predicted_ns(node, self.shapes) for index, node in enumerate(graph.nodes)
+            0.0
+            if self._is_fused(index)
+            else predicted_ns(node, self.shapes)
+            * (_UNPACKED if node.op_type == "Conv" and not self.is_constant(node.input[1]) else 1)
+            for index, node in enumerate(graph.nodes)
         ]
         self.total_ns = sum(self.costs)
 
@@ -200,6 +210,42 @@ class Values:
             return list(shape)
         changed = [axis for axis, (size, another) in enumerate(zip(shape, other.shape, strict=True)) if size != another]
         return [-1 if changed == [axis] else size for axis, size in enumerate(shape)]
+
+    def shape_of_copies(self, draft: Draft, node: onnx.NodeProto, sizes: Mapping[int, int]) -> str:
+        """Write the shape for an Expand with other sizes along some axes of its result, and return its name.
+
+        Axes that are not copied keep the size of the input. Sizes that change in a dynamic model are read as before.
+        """
+        value, source = node.output[0], node.input[0]
+        wanted, read = list[int](), list[bool]()
+        for axis, size in enumerate(self.shapes[value]):
+            pairs = list[tuple[int, int]]()
+            for known in (self.runs[0], self.other):
+                if value in known and (source in known or source in self.graph.constants):
+                    shape = known.get(source, self.graph.constants.get(source)).shape  # type: ignore[union-attr]
+                    ahead = known[value].ndim - len(shape)
+                    pairs.append((shape[axis - ahead] if axis >= ahead else 1, known[value].shape[axis]))
+            copied = any(own != after for own, after in pairs)
+            wanted.append(sizes.get(axis, size if copied else 1))
+            read.append(axis not in sizes and copied and len({after for _, after in pairs}) > 1)
+        made = draft.constant(wanted, np.int64)
+        return draft.op("Where", draft.constant(read, np.bool_), node.input[1], made) if any(read) else made
+
+    def viewed(self, draft: Draft, node: onnx.NodeProto, x: str, sizes: Mapping[int, int], *, to: str = "") -> str:
+        """Write a view of another value with other sizes along some axes of its result, and return its name.
+
+        Sizes that change in a dynamic model are read as before.
+        """
+        index = self.graph.producer[node.output[0]]
+        if node.op_type in {"Squeeze", "Unsqueeze"} and (len(node.input) > 1 or "axes" in self.graph.attributes[index]):
+            return draft.copy(node, {node.input[0]: x}, to=to or self.graph.fresh("view"))
+        given = self.constant(node.input[1]) if node.op_type == "Reshape" else np.array(self.target(node.output[0]))
+        if given is not None:
+            return draft.reshape(x, [sizes.get(axis, int(size)) for axis, size in enumerate(given)], to=to)
+        rank = len(self.shapes[node.output[0]])
+        mask = draft.constant([axis in sizes for axis in range(rank)], np.bool_)
+        numbers = draft.constant([sizes.get(axis, 0) for axis in range(rank)], np.int64)
+        return draft.op("Reshape", x, draft.op("Where", mask, numbers, node.input[1]), to=to)
 
     def is_float(self, value: str) -> bool:
         """Return True if a value is recorded and of a floating-point type."""

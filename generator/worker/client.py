@@ -17,17 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
+from ... import errors
 from ...db.values import KernelView
-from ...errors import (
-    BackendError,
-    BackendUnavailable,
-    UnsupportedBrick,
-    UsageError,
-    WorkerCrashed,
-    WorkerError,
-    WorkerOutOfMemory,
-    WorkerTimeout,
-)
 from ...models.runnable import Runnable
 from ..backends.base import WORKER_COMMAND
 from ..backends.custom_ops import files_of
@@ -175,7 +166,7 @@ class Worker(_Ended):
             )
         except OSError as error:
             shutil.rmtree(self._folder, ignore_errors=True)
-            raise WorkerCrashed(f"the worker {command[0]} cannot be started: {error.strerror}") from error
+            raise errors.WorkerCrashed(f"the worker {command[0]} cannot be started: {error.strerror}") from error
         self._pending = bytearray()
         self._ring = bytearray()
         self._selector = selectors.DefaultSelector()
@@ -287,7 +278,7 @@ class Worker(_Ended):
             if self._process.poll() is None:
                 self.ask(messages.Bye(), messages.Done, Timeouts.bye)
                 self._process.wait(Timeouts.bye)
-        except (WorkerError, BackendError, subprocess.TimeoutExpired):
+        except (errors.WorkerError, errors.BackendError, subprocess.TimeoutExpired):
             pass  # the worker needs no reply any more; kill() below makes sure that it ends
         finally:
             self.kill()
@@ -323,7 +314,7 @@ class Worker(_Ended):
             )
             if isinstance(reply, messages.Refused):
                 raise refusal_of(reply.kind, reply.reason)
-        except WorkerError:
+        except errors.WorkerError:
             self.failed = True
             raise
         return reply
@@ -335,7 +326,9 @@ class Worker(_Ended):
             ready = self._selector.select(min(left, _LONGEST_WAIT_S)) if left > 0 else []
             if not ready:
                 self.kill()
-                raise WorkerTimeout(self._with_stderr_tail(f"the worker did not answer '{op}' in time and was killed"))
+                raise errors.WorkerTimeout(
+                    self._with_stderr_tail(f"the worker did not answer '{op}' in time and was killed")
+                )
             for key, _ in ready:
                 if key.fd != self._ending:
                     self._drain(key.fd, reply=bool(key.data))
@@ -357,7 +350,7 @@ class Worker(_Ended):
         else:
             self._selector.unregister(descriptor)
 
-    def _exit_error(self) -> WorkerError:
+    def _exit_error(self) -> errors.WorkerError:
         """Return the error that says why the worker ended; kill the rest of its process group."""
         assert self._process.stderr is not None  # noqa: S101
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -371,23 +364,27 @@ class Worker(_Ended):
         if status < 0:
             # Before this line only the kernel's out-of-memory killer sends SIGKILL.
             if -status == signal.SIGKILL:
-                return WorkerOutOfMemory(self._with_stderr_tail("the worker was killed, probably for lack of memory"))
-            return WorkerCrashed(self._with_stderr_tail(f"the worker died of {signal.Signals(-status).name}"))
-        return WorkerCrashed(self._with_stderr_tail(f"the worker exited with status {status}"))
+                return errors.WorkerOutOfMemory(
+                    self._with_stderr_tail("the worker was killed, probably for lack of memory")
+                )
+            return errors.WorkerCrashed(self._with_stderr_tail(f"the worker died of {signal.Signals(-status).name}"))
+        return errors.WorkerCrashed(self._with_stderr_tail(f"the worker exited with status {status}"))
 
     def _with_stderr_tail(self, text: str) -> str:
         return f"{text}: {redact_paths(self.stderr_tail)}" if self.stderr_tail else text
 
 
-def refusal_of(kind: messages.Refusal | None, reason: str) -> UsageError | BackendError | WorkerOutOfMemory:
+def refusal_of(
+    kind: messages.Refusal | None, reason: str
+) -> errors.UsageError | errors.BackendError | errors.WorkerOutOfMemory:
     """Return the error for a refusal."""
-    kinds: dict[messages.Refusal, type[UsageError | BackendError | WorkerOutOfMemory]] = {
-        messages.Refusal.UNSUPPORTED: UnsupportedBrick,
-        messages.Refusal.MEMORY: WorkerOutOfMemory,
-        messages.Refusal.USAGE: UsageError,
-        messages.Refusal.UNAVAILABLE: BackendUnavailable,
+    kinds: dict[messages.Refusal, type[errors.UsageError | errors.BackendError | errors.WorkerOutOfMemory]] = {
+        messages.Refusal.UNSUPPORTED: errors.UnsupportedBrick,
+        messages.Refusal.MEMORY: errors.WorkerOutOfMemory,
+        messages.Refusal.USAGE: errors.UsageError,
+        messages.Refusal.UNAVAILABLE: errors.BackendUnavailable,
     }
-    return (BackendError if kind is None else kinds.get(kind, BackendError))(reason)
+    return (errors.BackendError if kind is None else kinds.get(kind, errors.BackendError))(reason)
 
 
 def worker_environment(temporary: Path, *, given: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -37,11 +37,12 @@ from ..halves import by_halves
 from ..machine.cores import physical_cores
 from ..machine.priority import Priority
 from ..network.network import Network, array_type, file_network, read_network, synthetic_network
+from ..network.packed import PackedBrick
 from ..network.padding import brick_network, padded_network
 from . import messages
 from .execution.extraction import write_graph
 from .execution.layer_effects import layer_effects
-from .execution.pack import ExecutedBrick, Pack, executed_bricks, load_pack
+from .execution.pack import Pack, executed_bricks, load_pack
 from .execution.timing import KernelClock, Probe, choose_unroll, settle, undisturbed
 from .serving import answer_all, refusal, serve_confined
 
@@ -148,7 +149,7 @@ class _KeptPack:
     """
 
     names: frozenset[str]
-    bricks: dict[str, ExecutedBrick]
+    bricks: dict[str, PackedBrick]
     pack: Pack | None
     variant: str
     visits: int = 0
@@ -288,8 +289,11 @@ class _WorkerState:
             bricks, failed = _executed(request.members, backend, settings)
         begin = time.perf_counter_ns()
         loaded = load_pack(
-            {name: bricks[name] for name in files if name in bricks},
-            {member.id: member.copies for member in request.members},
+            {
+                member.id: replace(bricks[member.id], copies=member.copies)
+                for member in request.members
+                if member.id in bricks
+            },
             backend,
             replace(settings, memory_reuse=request.memory_reuse),
         )
@@ -458,7 +462,7 @@ class _WorkerState:
 
 def _executed(
     members: Iterable[messages.PackMember], backend: Backend, settings: Settings
-) -> tuple[dict[str, ExecutedBrick], dict[str, Exception]]:
+) -> tuple[dict[str, PackedBrick], dict[str, Exception]]:
     """Return bricks as the runtime executes them, and the errors of bricks that cannot be converted."""
     networks: dict[str, Network] = {}
     failed: dict[str, Exception] = {}

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -139,33 +139,16 @@ def _export(name: str, batch: int, dims: Sequence[str], path: Path) -> None:
         ) from error
 
 
-@dataclass(frozen=True, slots=True)
-class _BuiltIn:
-    entry: ZooEntry
-    limits: Mapping[str, tuple[int, int]]  # smallest and largest value of each dimension
-    build: Callable[..., Skeleton]
+def _transformer(name: str, task: str, dimension: str, size: int) -> ZooEntry:
+    return ZooEntry(name, task, "transformer", "built-in", dims=((dimension, size),))
 
 
-_BUILT_IN = {
-    built.entry.name: built
-    for built in (
-        _BuiltIn(
-            ZooEntry("bert_base", "text encoding", "transformer", "built-in", dims=(("sequence_length", 128),)),
-            {"sequence_length": (1, 512)},
-            bert_base,
-        ),
-        _BuiltIn(
-            ZooEntry("gpt2", "language modelling", "transformer", "built-in", dims=(("sequence_length", 128),)),
-            {"sequence_length": (1, 1024)},
-            gpt2,
-        ),
-        _BuiltIn(
-            ZooEntry("vit_b16", "image classification", "transformer", "built-in", dims=(("image_size", 224),)),
-            {"image_size": (16, 4096)},
-            vit_b16,
-        ),
-    )
+_BUILT_IN: dict[str, tuple[ZooEntry, tuple[int, int], Callable[..., Skeleton]]] = {
+    "bert_base": (_transformer("bert_base", "text encoding", "sequence_length", 128), (1, 512), bert_base),
+    "gpt2": (_transformer("gpt2", "language modelling", "sequence_length", 128), (1, 1024), gpt2),
+    "vit_b16": (_transformer("vit_b16", "image classification", "image_size", 224), (16, 4096), vit_b16),
 }
+"""Entry, smallest and largest value of its dimension, and the function that writes it."""
 _BATCHES = (1, 65536)
 _SIZES = (1, 1 << 24)
 _LIGHT = {name: ZooEntry(name, "image classification", "cnn", "light") for name in LIGHT_FILES}
@@ -175,7 +158,7 @@ def names() -> list[ZooEntry]:
     """Return every entry of the zoo, with or without its extra installed: light, built-in, exported."""
     return [
         *_LIGHT.values(),
-        *(built.entry for built in _BUILT_IN.values()),
+        *(entry for entry, *_ in _BUILT_IN.values()),
         *(recipe.entry for recipe in RECIPES.values()),
     ]
 
@@ -199,11 +182,11 @@ def structure(name: str, *, batch: int | None = None, dims: Mapping[str, int] | 
     if name in _LIGHT:
         return light(name, size)
     if name in _BUILT_IN:
-        built = _BUILT_IN[name]
-        values = {key: chosen.get(key, default) for key, default in built.entry.dims}
+        entry, limits, build = _BUILT_IN[name]
+        values = {key: chosen.get(key, default) for key, default in entry.dims}
         for key, value in values.items():
-            _check(name, key, value, built.limits[key])
-        return built.build(size, **values)
+            _check(name, key, value, limits)
+        return build(size, **values)
     if name in RECIPES:
         values = _sizes(name, chosen)
         for key, value in values.items():

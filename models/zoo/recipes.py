@@ -89,10 +89,7 @@ TEXT = (
 )
 """Tokens and a mask of ones."""
 
-_STEP = (
-    Input("input_ids", "tokens", ("batch", 1)),
-    Input("attention_mask", "mask", ("batch", "past_length+1")),
-)
+_STEP = (Input("input_ids", "tokens", ("batch", 1)), Input("attention_mask", "mask", ("batch", "past_length+1")))
 _LANGUAGE = "language modelling"
 _TRANSLATION = (*TEXT, Input("decoder_input_ids", "tokens", ("batch", "decoder_length")))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,28 +17,10 @@ from .writer import GraphWriter, constant_bytes
 # Runtime finds GELU, scaled products and residual normalisation by these chains of operators.
 
 
-@dataclass(frozen=True, slots=True)
-class TransformerConfig:
-    """Sizes of a transformer.
-
-    Attributes:
-        layers: Blocks.
-        hidden: Width of the residual stream.
-        heads: Attention heads; they share ``hidden`` evenly.
-        intermediate: Width inside the feed-forward part.
-        epsilon: Added to the variance by layer normalisation.
-    """
-
-    layers: int = 12
-    hidden: int = 768
-    heads: int = 12
-    intermediate: int = 3072
-    epsilon: float = 1e-12
-
-    @property
-    def head(self) -> int:
-        """Width of one head."""
-        return self.hidden // self.heads
+_BLOCKS, _HEADS = 12, 12
+_WIDTH, _WIDE = 768, 3072
+"""Width of the residual stream, and inside the feed-forward part."""
+_HEAD = _WIDTH // _HEADS
 
 
 def dense(graph: GraphWriter, x: str, name: str, inputs: int, outputs: int) -> str:
@@ -51,10 +32,10 @@ def dense(graph: GraphWriter, x: str, name: str, inputs: int, outputs: int) -> s
     return graph.node("Add", product, graph.weight(f"{name}.bias", outputs))
 
 
-def layer_norm(graph: GraphWriter, x: str, name: str, config: TransformerConfig) -> str:
+def layer_norm(graph: GraphWriter, x: str, name: str, epsilon: float = 1e-12) -> str:
     """Append layer normalisation over the last axis."""
-    scale, bias = (graph.weight(f"{name}.{part}", config.hidden) for part in ("weight", "bias"))
-    return graph.node("LayerNormalization", x, scale, bias, axis=-1, epsilon=config.epsilon)
+    scale, bias = (graph.weight(f"{name}.{part}", _WIDTH) for part in ("weight", "bias"))
+    return graph.node("LayerNormalization", x, scale, bias, axis=-1, epsilon=epsilon)
 
 
 def gelu(graph: GraphWriter, x: str) -> str:
@@ -71,7 +52,7 @@ def gelu_tanh(graph: GraphWriter, x: str) -> str:
     return graph.node("Mul", graph.node("Mul", x, graph.constant(0.5)), gate)
 
 
-def attend(graph: GraphWriter, query: str, key: str, value: str, *, config: TransformerConfig, mask: str | None) -> str:
+def attend(graph: GraphWriter, query: str, key: str, value: str, *, mask: str | None) -> str:
     """Append multi-head attention from projected query, key and value, each (batch, tokens, hidden).
 
     Args:
@@ -79,22 +60,21 @@ def attend(graph: GraphWriter, query: str, key: str, value: str, *, config: Tran
         query: Projected queries.
         key: Projected keys.
         value: Projected values.
-        config: Sizes.
         mask: Added to the scores, broadcast to (batch, heads, tokens, tokens), or None.
 
     Returns:
         (batch, tokens, hidden), before the output projection.
     """
-    split = graph.indices(0, 0, config.heads, config.head)
+    split = graph.indices(0, 0, _HEADS, _HEAD)
     key = graph.node("Transpose", graph.node("Reshape", key, split), perm=[0, 2, 3, 1])
     value = graph.node("Transpose", graph.node("Reshape", value, split), perm=[0, 2, 1, 3])
     query = graph.node("Transpose", graph.node("Reshape", query, split), perm=[0, 2, 1, 3])
-    scores = graph.node("Div", graph.node("MatMul", query, key), graph.constant(math.sqrt(config.head)))
+    scores = graph.node("Div", graph.node("MatMul", query, key), graph.constant(math.sqrt(_HEAD)))
     if mask is not None:
         scores = graph.node("Add", scores, mask)
     context = graph.node("MatMul", graph.node("Softmax", scores, axis=-1), value)
     context = graph.node("Transpose", context, perm=[0, 2, 1, 3])
-    return graph.node("Reshape", context, graph.indices(0, 0, config.hidden))
+    return graph.node("Reshape", context, graph.indices(0, 0, _WIDTH))
 
 
 # BERT-base encoder (Devlin et al. 2019; published configuration ``bert-base-uncased``), with its pooler.
@@ -116,36 +96,35 @@ def bert_base(batch: int, *, sequence_length: int) -> Skeleton:
         batch: Number of sequences.
         sequence_length: Tokens per sequence, at most 512.
     """
-    config = TransformerConfig()
     graph = GraphWriter("bert_base")
     ids, mask, segments = (
         graph.input(name, (batch, sequence_length), TensorProto.INT64)
         for name in ("input_ids", "attention_mask", "token_type_ids")
     )
-    x = _embed(graph, ids, segments, sequence_length, config)
+    x = _embed(graph, ids, segments, sequence_length)
     bias = _additive_mask(graph, mask)
-    for index in range(config.layers):
-        x = _bert_block(graph, x, f"encoder.layer.{index}", bias, config)
+    for index in range(_BLOCKS):
+        x = _bert_block(graph, x, f"encoder.layer.{index}", bias)
     first = graph.node("Gather", x, graph.constant(0, np.int64), axis=1)
-    weight, offset = graph.weight("pooler.dense.weight", config.hidden, config.hidden), "pooler.dense.bias"
-    pooled = graph.node("Gemm", first, weight, graph.weight(offset, config.hidden), transB=1)
+    weight, offset = graph.weight("pooler.dense.weight", _WIDTH, _WIDTH), "pooler.dense.bias"
+    pooled = graph.node("Gemm", first, weight, graph.weight(offset, _WIDTH), transB=1)
     return graph.finish(
         {
-            "last_hidden_state": (x, (batch, sequence_length, config.hidden)),
-            "pooler_output": (graph.node("Tanh", pooled), (batch, config.hidden)),
+            "last_hidden_state": (x, (batch, sequence_length, _WIDTH)),
+            "pooler_output": (graph.node("Tanh", pooled), (batch, _WIDTH)),
         },
         bound={"batch": batch, "sequence_length": sequence_length},
     )
 
 
-def _embed(graph: GraphWriter, ids: str, segments: str, length: int, config: TransformerConfig) -> str:
-    name, width = "embeddings", config.hidden
-    words = graph.node("Gather", graph.weight(f"{name}.word_embeddings.weight", _BERT_VOCABULARY, width), ids)
-    kinds = graph.node("Gather", graph.weight(f"{name}.token_type_embeddings.weight", _SEGMENTS, width), segments)
-    table = graph.weight(f"{name}.position_embeddings.weight", _BERT_POSITIONS, width)
+def _embed(graph: GraphWriter, ids: str, segments: str, length: int) -> str:
+    name = "embeddings"
+    words = graph.node("Gather", graph.weight(f"{name}.word_embeddings.weight", _BERT_VOCABULARY, _WIDTH), ids)
+    kinds = graph.node("Gather", graph.weight(f"{name}.token_type_embeddings.weight", _SEGMENTS, _WIDTH), segments)
+    table = graph.weight(f"{name}.position_embeddings.weight", _BERT_POSITIONS, _WIDTH)
     positions = graph.node("Gather", table, graph.constant(np.arange(length)[None], np.int64))
     total = graph.node("Add", graph.node("Add", words, kinds), positions)
-    return layer_norm(graph, total, f"{name}.LayerNorm", config)
+    return layer_norm(graph, total, f"{name}.LayerNorm")
 
 
 def _additive_mask(graph: GraphWriter, mask: str) -> str:
@@ -155,21 +134,21 @@ def _additive_mask(graph: GraphWriter, mask: str) -> str:
     return graph.node("Mul", padding, graph.constant(_MASKED))
 
 
-def _bert_block(graph: GraphWriter, x: str, name: str, mask: str, config: TransformerConfig) -> str:
-    width = config.hidden
+def _bert_block(graph: GraphWriter, x: str, name: str, mask: str) -> str:
     query, key, value = (
-        dense(graph, x, f"{name}.attention.self.{part}", width, width) for part in ("query", "key", "value")
+        dense(graph, x, f"{name}.attention.self.{part}", _WIDTH, _WIDTH) for part in ("query", "key", "value")
     )
-    context = attend(graph, query, key, value, config=config, mask=mask)
-    context = dense(graph, context, f"{name}.attention.output.dense", width, width)
-    x = layer_norm(graph, graph.node("Add", context, x), f"{name}.attention.output.LayerNorm", config)
-    wide = gelu(graph, dense(graph, x, f"{name}.intermediate.dense", width, config.intermediate))
-    narrow = dense(graph, wide, f"{name}.output.dense", config.intermediate, width)
-    return layer_norm(graph, graph.node("Add", narrow, x), f"{name}.output.LayerNorm", config)
+    context = attend(graph, query, key, value, mask=mask)
+    context = dense(graph, context, f"{name}.attention.output.dense", _WIDTH, _WIDTH)
+    x = layer_norm(graph, graph.node("Add", context, x), f"{name}.attention.output.LayerNorm")
+    wide = gelu(graph, dense(graph, x, f"{name}.intermediate.dense", _WIDTH, _WIDE))
+    narrow = dense(graph, wide, f"{name}.output.dense", _WIDE, _WIDTH)
+    return layer_norm(graph, graph.node("Add", narrow, x), f"{name}.output.LayerNorm")
 
 
 _GPT2_VOCABULARY = 50257
 _GPT2_POSITIONS = 1024
+_GPT2_EPSILON = 1e-5
 
 
 def gpt2(batch: int, *, sequence_length: int) -> Skeleton:
@@ -179,22 +158,20 @@ def gpt2(batch: int, *, sequence_length: int) -> Skeleton:
         batch: Number of sequences.
         sequence_length: Tokens per sequence, at most 1024.
     """
-    config = TransformerConfig(epsilon=1e-5)
     graph = GraphWriter("gpt2")
     ids = graph.input("input_ids", (batch, sequence_length), TensorProto.INT64)
-    table = graph.weight("wte.weight", _GPT2_VOCABULARY, config.hidden)
+    table = graph.weight("wte.weight", _GPT2_VOCABULARY, _WIDTH)
     positions = graph.node(
         "Gather",
-        graph.weight("wpe.weight", _GPT2_POSITIONS, config.hidden),
+        graph.weight("wpe.weight", _GPT2_POSITIONS, _WIDTH),
         graph.constant(np.arange(sequence_length)[None], np.int64),
     )
     x = graph.node("Add", graph.node("Gather", table, ids), positions)
     # Later tokens are hidden by the lowest float, which becomes exactly 0 in Softmax.
     mask = graph.constant(np.triu(np.full((1, 1, sequence_length, sequence_length), _MASKED), k=1))
-    decoder = _Decoder(graph, config, (batch, sequence_length), mask)
-    for index in range(config.layers):
-        x = decoder.block(x, f"h.{index}")
-    x = layer_norm(graph, x, "ln_f", config)
+    for index in range(_BLOCKS):
+        x = _gpt2_block(graph, x, f"h.{index}", (batch, sequence_length), mask)
+    x = layer_norm(graph, x, "ln_f", _GPT2_EPSILON)
     logits = graph.node("MatMul", x, graph.node("Transpose", table, perm=[1, 0]))
     return graph.finish(
         {"logits": (logits, (batch, sequence_length, _GPT2_VOCABULARY))},
@@ -202,37 +179,28 @@ def gpt2(batch: int, *, sequence_length: int) -> Skeleton:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Decoder:
-    """Common values of all blocks: the graph, the sizes, (batch, tokens) and the causal mask."""
+def _gpt2_block(graph: GraphWriter, x: str, name: str, tokens: tuple[int, int], mask: str) -> str:
+    """Append a block: attention and feed-forward part, each behind its layer normalisation."""
 
-    graph: GraphWriter
-    config: TransformerConfig
-    tokens: tuple[int, int]
-    mask: str
-
-    def block(self, x: str, name: str) -> str:
-        """Append masked attention and a feed-forward part, each after its layer normalisation."""
-        graph, config, width = self.graph, self.config, self.config.hidden
-        inner = layer_norm(graph, x, f"{name}.ln_1", config)
-        projected = self._linear(inner, f"{name}.attn.c_attn", width, 3 * width)
-        query, key, value = graph.nodes("Split", projected, graph.indices(width, width, width), outputs=3, axis=2)
-        context = attend(graph, query, key, value, config=config, mask=self.mask)
-        x = graph.node("Add", self._linear(context, f"{name}.attn.c_proj", width, width), x)
-        inner = layer_norm(graph, x, f"{name}.ln_2", config)
-        wide = gelu_tanh(graph, self._linear(inner, f"{name}.mlp.c_fc", width, config.intermediate))
-        return graph.node("Add", x, self._linear(wide, f"{name}.mlp.c_proj", config.intermediate, width))
-
-    def _linear(self, x: str, name: str, inputs: int, outputs: int) -> str:
-        """Append GPT-2's linear layer, which the exporter writes as Gemm over flattened tokens."""
-        graph = self.graph
+    def linear(x: str, part: str, inputs: int, outputs: int) -> str:
         flat = graph.node("Reshape", x, graph.indices(-1, inputs))
-        weight, bias = graph.weight(f"{name}.weight", inputs, outputs), graph.weight(f"{name}.bias", outputs)
-        return graph.node("Reshape", graph.node("Gemm", flat, weight, bias), graph.indices(*self.tokens, outputs))
+        weight, bias = (
+            graph.weight(f"{name}.{part}.weight", inputs, outputs),
+            graph.weight(f"{name}.{part}.bias", outputs),
+        )
+        return graph.node("Reshape", graph.node("Gemm", flat, weight, bias), graph.indices(*tokens, outputs))
+
+    inner = layer_norm(graph, x, f"{name}.ln_1", _GPT2_EPSILON)
+    projected = linear(inner, "attn.c_attn", _WIDTH, 3 * _WIDTH)
+    query, key, value = graph.nodes("Split", projected, graph.indices(_WIDTH, _WIDTH, _WIDTH), outputs=3, axis=2)
+    context = attend(graph, query, key, value, mask=mask)
+    x = graph.node("Add", linear(context, "attn.c_proj", _WIDTH, _WIDTH), x)
+    inner = layer_norm(graph, x, f"{name}.ln_2", _GPT2_EPSILON)
+    wide = gelu_tanh(graph, linear(inner, "mlp.c_fc", _WIDTH, _WIDE))
+    return graph.node("Add", x, linear(wide, "mlp.c_proj", _WIDE, _WIDTH))
 
 
 # ViT-B/16 image classifier (Dosovitskiy et al. 2021; published configuration ``vit-base-patch16-224``).
-
 
 _PATCH = 16
 _CLASSES = 1000
@@ -245,39 +213,37 @@ def vit_b16(batch: int, *, image_size: int) -> Skeleton:
         batch: Number of images.
         image_size: Height and width in pixels; a multiple of 16 uses every pixel.
     """
-    config = TransformerConfig()
-    width, patches = config.hidden, (image_size // _PATCH) ** 2
+    patches = (image_size // _PATCH) ** 2
     graph = GraphWriter("vit_b16")
     pixels = graph.input("pixel_values", (batch, 3, image_size, image_size))
-    filters = graph.weight("embeddings.patch.weight", width, 3, _PATCH, _PATCH)
+    filters = graph.weight("embeddings.patch.weight", _WIDTH, 3, _PATCH, _PATCH)
     x = graph.node(
-        "Conv", pixels, filters, graph.weight("embeddings.patch.bias", width),
+        "Conv", pixels, filters, graph.weight("embeddings.patch.bias", _WIDTH),
         kernel_shape=[_PATCH, _PATCH], strides=[_PATCH, _PATCH],
     )  # fmt: skip
-    x = graph.node("Transpose", graph.node("Reshape", x, graph.indices(batch, width, patches)), perm=[0, 2, 1])
-    token = graph.node("Expand", graph.weight("embeddings.cls_token", 1, 1, width), graph.indices(batch, 1, width))
+    x = graph.node("Transpose", graph.node("Reshape", x, graph.indices(batch, _WIDTH, patches)), perm=[0, 2, 1])
+    token = graph.node("Expand", graph.weight("embeddings.cls_token", 1, 1, _WIDTH), graph.indices(batch, 1, _WIDTH))
     x = graph.node("Concat", token, x, axis=1)
-    x = graph.node("Add", x, graph.weight("embeddings.position_embeddings", 1, patches + 1, width))
-    for index in range(config.layers):
-        x = _vit_block(graph, x, f"encoder.layer.{index}", config)
-    x = layer_norm(graph, x, "layernorm", config)
+    x = graph.node("Add", x, graph.weight("embeddings.position_embeddings", 1, patches + 1, _WIDTH))
+    for index in range(_BLOCKS):
+        x = _vit_block(graph, x, f"encoder.layer.{index}")
+    x = layer_norm(graph, x, "layernorm")
     first = graph.node("Gather", x, graph.constant(0, np.int64), axis=1)
-    head = graph.weight("classifier.weight", _CLASSES, width), graph.weight("classifier.bias", _CLASSES)
+    head = graph.weight("classifier.weight", _CLASSES, _WIDTH), graph.weight("classifier.bias", _CLASSES)
     logits = graph.node("Gemm", first, *head, transB=1)
     return graph.finish({"logits": (logits, (batch, _CLASSES))}, bound={"batch": batch, "image_size": image_size})
 
 
-def _vit_block(graph: GraphWriter, x: str, name: str, config: TransformerConfig) -> str:
-    width = config.hidden
-    inner = layer_norm(graph, x, f"{name}.layernorm_before", config)
+def _vit_block(graph: GraphWriter, x: str, name: str) -> str:
+    inner = layer_norm(graph, x, f"{name}.layernorm_before")
     query, key, value = (
-        dense(graph, inner, f"{name}.attention.{part}", width, width) for part in ("query", "key", "value")
+        dense(graph, inner, f"{name}.attention.{part}", _WIDTH, _WIDTH) for part in ("query", "key", "value")
     )
-    context = attend(graph, query, key, value, config=config, mask=None)
-    x = graph.node("Add", dense(graph, context, f"{name}.attention.output", width, width), x)
-    inner = layer_norm(graph, x, f"{name}.layernorm_after", config)
-    wide = gelu(graph, dense(graph, inner, f"{name}.intermediate", width, config.intermediate))
-    return graph.node("Add", dense(graph, wide, f"{name}.output", config.intermediate, width), x)
+    context = attend(graph, query, key, value, mask=None)
+    x = graph.node("Add", dense(graph, context, f"{name}.attention.output", _WIDTH, _WIDTH), x)
+    inner = layer_norm(graph, x, f"{name}.layernorm_after")
+    wide = gelu(graph, dense(graph, inner, f"{name}.intermediate", _WIDTH, _WIDE))
+    return graph.node("Add", dense(graph, wide, f"{name}.output", _WIDE, _WIDTH), x)
 
 
 # The nine classic CNNs that ship inside the onnx wheel, as skeletons.

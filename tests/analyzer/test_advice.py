@@ -43,7 +43,7 @@ def test_the_fastest_is_the_best_and_the_others_are_ranked(bench) -> None:
     assert (second.verdict, last.verdict) == (Relation.SLOWER, Relation.SLOWER)
     assert last.ratio == pytest.approx(4.0, rel=0.01)
     assert row.ties == ()
-    assert row.runner_up.name == "onnxruntime optimization=all"
+    assert row.runner_up.other == "onnxruntime optimization=all"
     assert row.complete
 
 
@@ -56,7 +56,7 @@ def test_what_cannot_be_distinguished_from_the_best_is_named(bench) -> None:
 
     assert row.best == "onnxruntime optimization=all"
     assert row.ties == ("torch",)
-    assert row.runner_up.name == "onnxruntime optimization=disabled"  # slower by more than chance
+    assert row.runner_up.other == "onnxruntime optimization=disabled"  # slower by more than chance
     assert "not distinguishable from it: torch" in render(advice_answer(of(bench)))
 
 
@@ -81,7 +81,7 @@ def test_layers_decide_over_the_runner_up_and_the_default(bench) -> None:
     (row,) = of(bench).rows
 
     conv, _, sigmoid, _ = bench.counts
-    assert (row.runner_up.name, row.default.name) == (
+    assert (row.runner_up.other, row.default.other) == (
         "onnxruntime optimization=disabled",
         "onnxruntime optimization=all",
     )
@@ -102,13 +102,12 @@ def test_mixing_frameworks_gains_what_the_lower_bound_leaves(bench) -> None:
     (row,) = of(bench).rows
 
     sigmoid = list(bench.counts)[2]
-    mixing = row.mixing
-    assert mixing.lower_bound_ms < mixing.bricks_ms
-    assert mixing.gain_ms == pytest.approx(mixing.bricks_ms - mixing.lower_bound_ms)
-    assert mixing.bricks[0].layer.brick.key == sigmoid
-    assert mixing.bricks[0].side == "onnxruntime"
-    assert mixing.bricks[0].layer.gain_ms == pytest.approx(0.2, rel=0.02)
-    assert sum(mixed.layer.gain_ms for mixed in mixing.bricks) == pytest.approx(mixing.gain_ms, rel=1e-6)
+    assert row.lower_bound_ms < row.bricks_ms
+    assert row.mixing_ms == pytest.approx(row.bricks_ms - row.lower_bound_ms)
+    side, layer = row.mixed[0]
+    assert (side, layer.brick.key) == ("onnxruntime", sigmoid)
+    assert layer.gain_ms == pytest.approx(0.2, rel=0.02)
+    assert sum(layer.gain_ms for _, layer in row.mixed) == pytest.approx(row.mixing_ms, rel=1e-6)
 
 
 def test_estimates_are_ranked_where_nothing_is_measured_and_it_is_said(bench) -> None:

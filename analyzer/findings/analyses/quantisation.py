@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from ....bricks.layer import DEQUANTIZE, QUANTIZE, Layer
-from ..finding import Analysis, Finding, Idea, Remedy, finding_of, spent_by
+from ..finding import Analysis, Finding, Remedy, finding_of, spent_by
 from ..subject import AnalysedModel, Node
 
 _KIND = "unfolded_quantization"
@@ -51,7 +51,7 @@ def _run(subject: AnalysedModel) -> Iterable[Finding]:
         return
     evidence = [f"executed, and no operator computes with what they make: {spent_by(nodes[:_SHOWN])}"]
     evidence += [f"{reason} ({count} times)" for reason, count in around.most_common(_SHOWN)]
-    idea = Idea(
+    idea = Finding(
         _KIND,
         f"{len(layers)} conversions of quantised values that no operator takes in",
         Remedy("manual", _REST),

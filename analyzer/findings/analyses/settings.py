@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ....generator.machine.cores import physical_cores
-from ..finding import LATENCY, Analysis, Finding, Idea, Remedy, finding_of
+from ..finding import LATENCY, Analysis, Finding, Remedy, finding_of, saving_of
 from ..subject import AnalysedModel, Node, Spent
 
 # Branches that do not depend on each other and run one after another.
@@ -32,7 +32,7 @@ def _branches_run(subject: AnalysedModel) -> Iterable[Finding]:
     choice = subject.choice
     threads = 1 if choice is None else choice.conditions.threads
     current, longest = subject.spent(subject.nodes), _longest(subject)
-    if threads < 2 or not _branches_applies(subject) or current is None or not subject.latency_ms:
+    if threads < 2 or not _can_set(subject, "execution", "parallel") or current is None or not subject.latency_ms:
         return
     path = subject.spent(longest)
     assert path is not None  # noqa: S101  # all are measured
@@ -43,7 +43,7 @@ def _branches_run(subject: AnalysedModel) -> Iterable[Finding]:
     along = {id(node) for node in longest}
     off = sorted((node for node in subject.nodes if id(node) not in along), key=lambda node: -(node.ms or 0.0))
     names = subject.names(index for node in off[:_SHOWN] for index in sorted(node.origins)[:1])
-    idea = Idea(
+    idea = Finding(
         "branches",
         f"{_TITLE}: {len(off)} operators wait for others that they do not need",
         _remedy(beside, max(1, threads // beside)),
@@ -56,23 +56,24 @@ def _branches_run(subject: AnalysedModel) -> Iterable[Finding]:
     yield replace(found, at_most=True)
 
 
-def _branches_ideas(subject: AnalysedModel) -> Iterable[Idea]:
+def _branches_ideas(subject: AnalysedModel) -> Iterable[Finding]:
     estimate, cores = subject.estimate, len(physical_cores())
     total, path = estimate.sums.sequential_ms, estimate.sums.critical_path_ms
-    if not _branches_applies(subject) or cores < 2 or not total or path is None:
+    if not _can_set(subject, "execution", "parallel") or cores < 2 or not total or path is None:
         return
     if (total - path) / total < _WORTH:
         return
     evidence = f"its operators one after another take {total:.4g} ms, along the longest path {path:.4g} ms"
-    yield Idea("branches", _TITLE, _remedy(cores), (evidence,))
+    yield Finding("branches", _TITLE, _remedy(cores), (evidence,))
 
 
-def _branches_applies(subject: AnalysedModel) -> bool:
+def _can_set(subject: AnalysedModel, option: str, value: str) -> bool:
+    """Return true if the model runs on a CPU in ONNX Runtime, without this value of an option."""
     choice = subject.choice
     return (
         choice is not None
         and (choice.stack.backend, choice.stack.device) == ("onnxruntime", "cpu")
-        and dict(choice.stack.options).get("execution") != "parallel"
+        and dict(choice.stack.options).get(option) != value
     )
 
 
@@ -115,7 +116,7 @@ BRANCHES = Analysis("branches", run=_branches_run, ideas=_branches_ideas)
 # Nothing is predicted: what is stored of other threads is compared by ``alternatives``, and otherwise it is tried.
 
 
-def _threads_ideas(subject: AnalysedModel) -> Iterable[Idea]:
+def _threads_ideas(subject: AnalysedModel) -> Iterable[Finding]:
     cores = len(physical_cores())
     if subject.choice is None or subject.choice.stack.device != "cpu" or cores < 2:
         return
@@ -123,7 +124,7 @@ def _threads_ideas(subject: AnalysedModel) -> Iterable[Idea]:
     wanted = cores if now == 1 else 1
     text = f"Run with {wanted} thread{'s' if wanted > 1 else ''}."
     evidence = f"it runs with {now} of {cores} cores"
-    yield Idea("threads", text, Remedy("threads", text, {"threads": str(wanted)}), (evidence,))
+    yield Finding("threads", text, Remedy("threads", text, {"threads": str(wanted)}), (evidence,))
 
 
 THREADS = Analysis("threads", frozenset({LATENCY}), ideas=_threads_ideas)
@@ -144,44 +145,22 @@ _REMEDY = Remedy(
 )
 
 
-def _denormals_applies(subject: AnalysedModel) -> bool:
-    choice = subject.choice
-    return (
-        choice is not None
-        and choice.stack.backend == "onnxruntime"
-        and choice.stack.device == "cpu"
-        and dict(choice.stack.options).get("denormal_as_zero") != "on"
-    )
-
-
 def _denormals_run(subject: AnalysedModel) -> Iterable[Finding]:
     term = (subject.estimate.attribution or {}).get("data")
-    if (
-        not _denormals_applies(subject)
-        or term is None
-        or term.ms is None
-        or term.ci95_ms is None
-        or not subject.latency_ms
-    ):
+    if not _can_set(subject, "denormal_as_zero", "on") or term is None or term.ms is None or term.ci95_ms is None:
         return
-    yield Finding(
-        kind="denormals",
-        title="the model's own values make it slower",
-        layers=(),
-        current_ms=subject.latency_ms,
-        achievable_ms=subject.latency_ms - term.ms,
-        saving_ms=term.ms,
-        ci95_ms=term.ci95_ms,
-        share=term.ms / subject.latency_ms,
-        evidence=(f"with its own values it takes {term.ms:.3g} ms longer than with synthetic ones, layer by layer",),
-        keys=(),
-        remedy=_REMEDY,
-    )
+    if not subject.latency_ms:
+        return
+    text = f"with its own values it takes {term.ms:.3g} ms longer than with synthetic ones, layer by layer"
+    idea = Finding("denormals", "the model's own values make it slower", _REMEDY, (text,))
+    yield saving_of(subject, idea, term.ms, term.ci95_ms)
 
 
-def _denormals_ideas(subject: AnalysedModel) -> Iterable[Idea]:
-    if _denormals_applies(subject):
-        yield Idea("denormals", "denormal numbers", _REMEDY, ("nothing is stored of what the model's own values cost",))
+def _denormals_ideas(subject: AnalysedModel) -> Iterable[Finding]:
+    if _can_set(subject, "denormal_as_zero", "on"):
+        yield Finding(
+            "denormals", "denormal numbers", _REMEDY, ("nothing is stored of what the model's own values cost",)
+        )
 
 
 DENORMALS = Analysis("denormals", frozenset({LATENCY}), _denormals_run, _denormals_ideas)
@@ -196,7 +175,7 @@ DENORMALS = Analysis("denormals", frozenset({LATENCY}), _denormals_run, _denorma
 _INSERTED_WORTH = 0.01
 
 
-def _inserted_ideas(subject: AnalysedModel) -> Iterable[Idea]:
+def _inserted_ideas(subject: AnalysedModel) -> Iterable[Finding]:
     nodes = [node for node in subject.nodes if not node.origins]
     spent, latency = subject.spent(nodes), subject.latency_ms
     if spent is None or not latency or spent.ms / latency < _INSERTED_WORTH or subject.choice is None:
@@ -205,7 +184,7 @@ def _inserted_ideas(subject: AnalysedModel) -> Iterable[Idea]:
     if subject.layouts.changes.isdisjoint(node.layer.kind for node in nodes) or level != "all":
         return
     counts = ", ".join(f"{count} x {name}" for name, count in Counter(node.layer.op_type for node in nodes).items())
-    yield Idea(
+    yield Finding(
         "inserted_operators",
         "the runtime changes layouts on the way",
         Remedy(

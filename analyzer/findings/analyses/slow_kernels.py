@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ....bricks.layer import RECURRENT, Cost, Layer
-from ..finding import Analysis, Finding, Idea, Remedy, finding_of, spent_by
+from ..finding import Analysis, Finding, Remedy, finding_of, spent_by
 from ..subject import AnalysedModel, Node, Spent, is_depthwise
 
 _SLOW = 4.0
@@ -49,7 +49,7 @@ channels of 56 by 56 takes 0.26 ms in opset 18 and 2.6 ms in 19; if channels fil
 def slow(subject: AnalysedModel) -> dict[str, list[tuple[Node, float]]]:
     """Return the slow operators by kind, each with its expected latency in ms."""
     latency = subject.latency_ms
-    if subject.bytes_per_ms is None or latency is None:
+    if subject.usual["bytes"] is None or latency is None:
         return {}
     shortest = min((node.ms for node in subject.nodes if node.ms), default=0.0)
     found: defaultdict[str, list[tuple[Node, float]]] = defaultdict(list)
@@ -74,7 +74,7 @@ def _run(subject: AnalysedModel) -> Iterable[Finding]:
         least = f"at the rates of this model's other operators its bytes and arithmetic take {left:.3g} ms at least"
         evidence = [least, spent_by(nodes[:3])]
         evidence += [line for node in nodes[:1] if (line := _elsewhere(subject, node))]
-        idea = Idea(
+        idea = Finding(
             "slow_kernel",
             f"{len(nodes)} x {operator} runs {current.ms / left:.0f} times as long as expected",
             _remedy(subject, nodes),
@@ -108,20 +108,15 @@ def _slow(subject: AnalysedModel, operator: str) -> Remedy:
 
 def _expected(subject: AnalysedModel, node: Node) -> float | None:
     cost, rates = node.layer.cost, subject.modest(node.layer.op_type)
-    if cost is None or rates.bytes_per_ms is None or not node.origins:
+    if cost is None or not node.origins:
         return None
-    parts = [(cost.activation_bytes + cost.weight_bytes + _read_again(node.layer)) / rates.bytes_per_ms]
+    work = [("bytes", cost.activation_bytes + cost.weight_bytes + _read_again(node.layer))]
     if cost.macs:
-        macs = rates.depthwise_per_ms if is_depthwise(node.layer) else rates.macs_per_ms
-        if macs is None:
-            return None
-        parts.append(cost.macs / macs)
+        work.append(("depthwise" if is_depthwise(node.layer) else "macs", cost.macs))
     if cost.exponentials or (cost.divisions and not _is_mean(cost)):
-        special = rates.special_per_ms
-        if special is None:
-            return None
-        parts.append((cost.divisions + cost.exponentials) / special)
-    return max(parts)
+        work.append(("special", cost.divisions + cost.exponentials))
+    known = [amount / rate for kind, amount in work if (rate := rates[kind]) is not None]
+    return max(known) if len(known) == len(work) else None
 
 
 def _read_again(layer: Layer) -> int:
@@ -178,7 +173,7 @@ def _roofline_run(subject: AnalysedModel) -> Iterable[Finding]:
         return
     bound = math.fsum(least for _, least, _ in far)
     share = current.ms / subject.latency_ms
-    idea = Idea(
+    idea = Finding(
         "roofline",
         f"{len(far)} operators, {share:.0%} of the model, reach less than a quarter of what this machine allows",
         Remedy("manual", "Look for a better kernel: other shapes, another precision or another runtime."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ....bricks.graph.graph import build_graph
 from ....constructor.choice import narrows
@@ -18,36 +18,10 @@ from ....generator.decomposition.decomposer import WorkerOracle
 from ....models import ModelSource
 from ...comparison.sides import Timeline, visited_in_turn
 from ...estimation.query import stored_under
-from ..finding import LATENCY, Analysis, Finding, Remedy
+from ..finding import LATENCY, Analysis, Finding, Remedy, saving_of
 from ..subject import AnalysedModel as Model
 
 # Two stored measurements beside each other, with what the machine may have done in between.
-
-
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    """One latency over another.
-
-    Attributes:
-        value: Latency over the base's latency.
-        own: Half of the 95 % interval of its logarithm, from both measurements.
-        apart: The same from the machine's drift between the runs, which ratios of the same runs share.
-        in_turn: Both alternated in one run.
-    """
-
-    value: float
-    own: float
-    apart: float
-    in_turn: bool
-
-    @property
-    def half(self) -> float:
-        """Half of the 95 % interval of its logarithm."""
-        return math.hypot(self.own, self.apart)
-
-    def between(self, factor: float = 1.0) -> tuple[float, float]:
-        """Return the interval of a multiple of the ratio."""
-        return factor * self.value * math.exp(-self.half), factor * self.value * math.exp(self.half)
 
 
 class Beside:
@@ -62,13 +36,25 @@ class Beside:
         self._timeline = Timeline(store)
         self._blocks = store.blocks_of([measurement.id for measurement in measurements])
 
-    def ratio(self, base: Measurement, other: Measurement) -> Ratio:
-        """Return the ratio of a measurement's latency to the base's; both above 0."""
+    def ratio(self, base: Measurement, other: Measurement) -> tuple[float, float, bool]:
+        """Return the ratio of a measurement's latency to the base's; both are above 0.
+
+        Returns:
+            The ratio; half of the 95 % interval of its logarithm, from both measurements and from the machine's drift
+            between their runs; and whether both alternated in one run.
+        """
         ours, theirs = (self._blocks.get(measurement.id, ()) for measurement in (base, other))
         in_turn = visited_in_turn(base, other, ours, theirs)
         stand = self._timeline.between(base, other, (ours, theirs), in_turn=in_turn)
         own = math.hypot(*(measurement.half_ns / measurement.latency_ns for measurement in (base, other)))
-        return Ratio(stand.other_ns / stand.base_ns, own, NORMAL * stand.apart, in_turn)
+        return stand.other_ns / stand.base_ns, math.hypot(own, NORMAL * stand.apart), in_turn
+
+
+def _saving(model: Model, idea: Finding, left: float, half: float) -> Finding:
+    """Return an idea that leaves a share of the latency, with half of the interval of the share's logarithm."""
+    latency = model.latency_ms or 0.0
+    ends = latency * (1 - left * math.exp(half)), latency * (1 - left * math.exp(-half))
+    return saving_of(model, idea, latency * (1 - left), ends)
 
 
 # Other stored ways to run the model that take less: more threads, another precision, another runtime, other options.
@@ -104,30 +90,13 @@ def _alternatives_run(model: Model) -> Iterable[Finding]:
         if difference is None:
             continue
         kind, remedy = difference
-        ratio = beside.ratio(base, other)
-        least, most = ratio.between()
-        saving = model.latency_ms * (1 - ratio.value)
-        way = (kind, remedy.action)
-        if way not in found or saving > found[way].saving_ms:
-            found[way] = Finding(
-                kind=kind,
-                title=remedy.text,
-                layers=(),
-                current_ms=model.latency_ms,
-                achievable_ms=model.latency_ms - saving,
-                saving_ms=saving,
-                ci95_ms=(model.latency_ms * (1 - most), model.latency_ms * (1 - least)),
-                share=saving / model.latency_ms,
-                evidence=(_measured(base, other, together=ratio.in_turn),),
-                keys=(),
-                remedy=remedy,
-            )
+        left, half, together = beside.ratio(base, other)
+        latencies = f"{other.latency_ms:.4g} ms there, {base.latency_ms:.4g} ms here"
+        text = f"measured: {latencies}, {'in turn' if together else 'in different runs'}"
+        finding, way = _saving(model, Finding(kind, remedy.text, remedy, (text,)), left, half), (kind, remedy.action)
+        if way not in found or finding.saving_ms > found[way].saving_ms:
+            found[way] = finding
     yield from found.values()
-
-
-def _measured(base: Measurement, other: Measurement, *, together: bool) -> str:
-    latencies = f"{other.latency_ms:.4g} ms there, {base.latency_ms:.4g} ms here"
-    return f"measured: {latencies}, {'in turn' if together else 'in different runs'}"
 
 
 def _difference(base: Measurement, other: Measurement, stacks: Mapping[str, Stack]) -> tuple[str, Remedy] | None:
@@ -190,25 +159,12 @@ def _batch_run(model: Model) -> Iterable[Finding]:
     if best == own:
         return
     base, other = known[own], known[best]
-    ratio = Beside(model.store, [base, other]).ratio(base, other)
-    low, high = ratio.between(own / best)
-    left = ratio.value * own / best
-    takes = other.latency_ms
-    yield Finding(
-        kind="batch",
-        title=f"run in batches of {best} in place of {own}, a sample takes {left:.0%} of the time",
-        layers=(),
-        current_ms=model.latency_ms,
-        achievable_ms=model.latency_ms * left,
-        saving_ms=model.latency_ms * (1 - left),
-        ci95_ms=(model.latency_ms * (1 - high), model.latency_ms * (1 - low)),
-        share=1 - left,
-        evidence=tuple(_batch_evidence(known, best, in_turn=ratio.in_turn)),
-        keys=(),
-        remedy=Remedy(
-            "manual", f"Run {best} samples at once: they take {takes:.3g} ms together.", {"batch": str(best)}
-        ),
-    )
+    ratio, half, in_turn = Beside(model.store, [base, other]).ratio(base, other)
+    left = ratio * own / best
+    title = f"run in batches of {best} in place of {own}, a sample takes {left:.0%} of the time"
+    text = f"Run {best} samples at once: they take {other.latency_ms:.3g} ms together."
+    evidence = tuple(_batch_evidence(known, best, in_turn=in_turn))
+    yield _saving(model, Finding("batch", title, Remedy("manual", text, {"batch": str(best)}), evidence), left, half)
 
 
 def _batch_evidence(known: Mapping[int, Measurement], best: int, *, in_turn: bool) -> Iterator[str]:

@@ -4,28 +4,42 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from ....db import Stack, System
 from ....models.cache import cache_folder
 from ....version import __version__
 from ...findings.finding import Finding
+from ...findings.subject import cold_start_of
 from ...shell import why_unbounded
 from ..causes import CauseRow, placed, rows_of
 from ..section import LayerRow, Section, layer_rows
-from ..units import counted, margin, milliseconds, percent, short, within
-from .facts import facts_of, figures_of, place_of, spelt_stack, spelt_system
-from .overview import Operator, headline, operators, overview_data, recurring
-from .payload import clipped, data_of
+from ..units import (
+    counted,
+    half_of,
+    inferences,
+    margin,
+    milliseconds,
+    percent,
+    ratio,
+    ratio_within,
+    short,
+    size,
+    within,
+)
+from .payload import Operator, clipped, data_of, headline, operators, overview_data, recurring
 from .sweeps import shown_sweeps
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
     from ....constructor.result import Estimate, Term
+
 
 _COLOURS = 8
 """Operators that have a colour of their own on the page; all others share one."""
@@ -116,11 +130,10 @@ def _listed(ranked: Sequence[Operator]) -> Iterator[Operator]:
 
 def _falls(entry: Estimate) -> Iterator[tuple[CauseRow, float, float]]:
     """Yield the causes with begin and width of their bars, in percent of the widest sum."""
-    bars = [*placed(rows_of(entry))]
-    ends = [sorted((bar.begin, bar.end)) for bar in bars]
-    most = max((high for _, high in ends), default=0.0) or 1.0
-    for bar, (low, high) in zip(bars, ends, strict=True):
-        yield bar.cause, 100 * max(0.0, low) / most, 100 * (high - max(0.0, low)) / most
+    bars = [(cause, max(0.0, min(ends)), max(ends)) for cause, *ends in placed(rows_of(entry))]
+    most = max((high for _, _, high in bars), default=0.0) or 1.0
+    for cause, low, high in bars:
+        yield cause, 100 * low / most, 100 * (high - low) / most
 
 
 def _colours(models: Sequence[Sequence[LayerRow]]) -> dict[str, int]:
@@ -192,3 +205,178 @@ def _environment() -> Environment:
         "within": _within,
     }
     return made
+
+
+# System, stack and conditions of a model's measurements as rows of words, with their database keys.
+
+
+_NOTED = 0.02
+"""By how much visits are slower than undisturbed ones before the page says so."""
+
+_QUIET, _FEW = 0.8, 1 / 8
+"""Share of undisturbed visits from which the page calls a machine quiet, and below which it cannot tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One row.
+
+    Attributes:
+        term: Name of the fact.
+        text: The fact.
+        note: More about it; may be empty.
+        keys: Kind of key (``system``, ``stack``, ``model``, ``measurement``, ``run``) to key.
+    """
+
+    term: str
+    text: str
+    note: str = ""
+    keys: Mapping[str, str] = field(default_factory=dict)
+
+
+def spelt_system(system: System) -> str:
+    """Write a machine in a few words."""
+    return f"{system.cpu}, {counted(system.physical_cores, 'core')}" + "".join(f", {gpu}" for gpu in system.gpus)
+
+
+def spelt_stack(stack: Stack) -> str:
+    """Write a runtime in a few words."""
+    return " ".join(f"{name} {version}" for name, version in stack.versions) or stack.backend
+
+
+def figures_of(section: Section) -> list[Fact]:
+    """Return the latencies of a model with their intervals; unknown ones have a reason."""
+    entry, truth = section.estimate, section.truth
+    found = {} if truth is None else {"model": truth.key, "measurement": truth.id}
+    whole = _facts_within(entry.truth.ms, entry.truth.ci95_ms)
+    quiet, seen = entry.truth.undisturbed_ms, entry.truth.ratio
+    rows = [
+        Fact(
+            "Measured",
+            whole or "not measured",
+            "" if quiet is None or truth is None else _undisturbed(quiet, truth.quiet),
+            found,
+        ),
+        Fact(
+            "Estimate from bricks",
+            _facts_within(entry.latency.ms, entry.latency.ci95_ms) or "not complete",
+            "" if seen is None else f"{ratio_within(seen, entry.truth.ratio_ci95)} of measured",
+        ),
+        Fact(
+            "Critical path",
+            _ms(entry.sums.critical_path_ms) or "not known",
+            _noted("estimate if parallel branches ran at the same time", entry.sums.critical_path_ms, entry.truth.ms),
+        ),
+    ]
+    fastest = entry.bounds.sequential.ms
+    if fastest is not None and (entry.latency.ms is None or fastest < 0.999 * entry.latency.ms):
+        note = _noted("sum over all stacks; fusion may be faster", fastest, entry.truth.ms)
+        rows.append(Fact("Fastest known bricks", _ms(fastest) or "", note))
+    if entry.roofline.ms is not None:
+        headroom = f"headroom {ratio(entry.roofline.headroom)}×" if entry.roofline.headroom else ""  # noqa: RUF001
+        rows.append(Fact("Roofline", _ms(entry.roofline.ms) or "", _noted(headroom, entry.roofline.ms, entry.truth.ms)))
+    start = cold_start_of(truth)
+    if start is not None:
+        both = start.load_ms + start.first_run_ms
+        parts = f"{milliseconds(start.load_ms)} ms and {milliseconds(start.first_run_ms)} ms"
+        rows.append(Fact("Load and first run", _ms(both) or "", f"{parts}: {inferences(start.runs)}", found))
+    return rows
+
+
+def _noted(note: str, ms: float | None, measured_ms: float | None) -> str:
+    """Return the note of a computed latency, with a warning if it is above the measured one."""
+    if ms is None:
+        return ""
+    above = measured_ms is not None and ms > measured_ms
+    return f"{note}; above the measured latency" if above else note
+
+
+def place_of(section: Section) -> list[Fact]:
+    """Return machine, runtime, conditions, dimensions and quietness in a line."""
+    entry, choice = section.estimate, section.choice
+    if choice is None:
+        return []
+    system, stack, place = choice.system, choice.stack, entry.place
+    words = [
+        Fact("system", spelt_system(system), keys={"system": system.key}),
+        Fact("stack", f"{spelt_stack(stack)} on {stack.device}", keys={"stack": stack.key}),
+        Fact("conditions", f"{counted(place.threads or 0, 'thread')}, {place.dtype}, cache {place.cache}"),
+        Fact("dimensions", ", ".join(f"{name} = {value}" for name, value in entry.model.bound.items())),
+    ]
+    if entry.disturbance is not None:
+        words.append(Fact("machine", f"machine {_quietness(section)[0]}"))
+    return [word for word in words if word.text]
+
+
+def facts_of(section: Section) -> Iterator[Fact]:
+    """Yield system, stack and conditions of a model's measurements."""
+    entry, model, choice = section.estimate, section.model, section.choice
+    place, cutting = entry.place, entry.model.cutting
+    if model is not None:
+        bound = ", ".join(f"{name} = {value}" for name, value in entry.model.bound.items())
+        own = sum(1 for _ in model.own.live)
+        sequences = len(entry.parts.sequences)
+        cut = f"{counted(sequences, 'sequence')} of at most {counted(cutting.granularity, 'layer')}"
+        if cutting.graph == "runtime":
+            cut = f"{counted(sequences, 'node')} of the executed graph"
+        yield Fact(
+            "Model",
+            f"{counted(own, 'layer')} at inference; {cut}, {entry.parts.unique} of them unique",
+            bound,
+            {"model": model.own.key},
+        )
+    if choice is not None:
+        system, stack = choice.system, choice.stack
+        caches = ", ".join(f"{name} {size(value)}" for name, value in system.cache_bytes)
+        yield Fact("System", spelt_system(system), f"{caches}; memory {system.memory_gib} GiB", {"system": system.key})
+        options = ", ".join(f"{name} {value}" for name, value in stack.options)
+        yield Fact("Stack", f"{spelt_stack(stack)} on {stack.device}", options, {"stack": stack.key})
+    if place.threads is not None:
+        state = f" (bricks at a reuse distance of {section.state})" if place.cache == "model" else ""
+        yield Fact(
+            "Conditions", f"{counted(place.threads, 'thread')}, {place.dtype}, cache {place.cache}{state}",
+            f"graph {cutting.graph}, granularity {cutting.granularity}",
+        )  # fmt: skip
+    if entry.latency.quiet is not None or entry.disturbance is not None:
+        yield Fact("Machine", *_quietness(section))
+    for run in section.runs:
+        load = run.before.get("load_1m")
+        yield Fact(
+            "Run",
+            f"{run.started[:16].replace('T', ' ')} UTC, dlbricks {run.tool} {run.command}",
+            "" if load is None else f"load before {load}",
+            {"run": run.id},
+        )
+
+
+def _undisturbed(ms: float, share: float | None) -> str:
+    """Write the undisturbed latency, and the share of undisturbed visits."""
+    if share is None or share < _FEW:
+        return f"fast visits {milliseconds(ms)} ms; too few visits were undisturbed"
+    return f"undisturbed {milliseconds(ms)} ms, {percent(share)} of the visits"
+
+
+def _quietness(section: Section) -> tuple[str, str]:
+    entry = section.estimate
+    slowed, share = entry.disturbance, entry.latency.quiet
+    if share is None or share < _FEW:
+        text = "hardly ever undisturbed" if share is not None else "not known to be quiet"
+    elif slowed is not None and slowed >= _NOTED:
+        text = f"{percent(slowed)} slower than undisturbed"
+    else:
+        text = "quiet" if share >= _QUIET else "undisturbed in part"
+    text = "disturbed: " + text if entry.disturbed else text
+    visits = "" if share is None else f"{percent(share)} of the visits were undisturbed"
+    paired = {True: "bricks and model alternated", False: "bricks and model are of different sessions"}
+    in_turn = "" if entry.truth.paired is None else paired[entry.truth.paired]
+    return text, "; ".join(filter(None, (visits, in_turn)))
+
+
+def _facts_within(value: float | None, bounds: tuple[float, float] | None) -> str | None:
+    if value is None:
+        return None
+    return f"{within(value, None if bounds is None else half_of(value, bounds))} ms"
+
+
+def _ms(value: float | None) -> str | None:
+    return None if value is None else f"{milliseconds(value)} ms"

@@ -7,12 +7,15 @@ key and the UUID of its measurement.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
 from ....constructor.composition import Quotient
 from ....constructor.roofline import LayerRoof
+from ....tabular import fields, record_of
+from ...findings.finding import Finding
 from ..section import LayerRow, Section
 from ..tables import printable
 from ..units import cut, half_of
@@ -24,40 +27,25 @@ _LONGEST_BLOCK = 256
 """Sequences of a block at most: comparing every length with every place takes time by the product of both."""
 
 
-@dataclass(frozen=True, slots=True)
-class OutlineBlock:
-    """Part of an outline.
-
-    Attributes:
-        begin: Position of its first sequence.
-        width: Number of sequences in each repetition.
-        count: Number of repetitions; 1 for a single sequence.
-        inside: Blocks of one repetition; empty for a single sequence.
-    """
-
-    begin: int
-    width: int
-    count: int
-    inside: tuple[OutlineBlock, ...] = ()
+OutlineBlock = tuple[int, int, int, "list[OutlineBlock]"]
+"""Part of an outline: position of its first sequence, number of sequences in each repetition, number of repetitions (1
+for a single sequence), and the blocks of one repetition (none for a single sequence)."""
 
 
-def outline(keys: Sequence[Hashable]) -> tuple[OutlineBlock, ...]:
+def outline(keys: Sequence[Hashable], offset: int = 0) -> list[OutlineBlock]:
     """Fold adjacent repetitions, from left to right, the widest first (O(n * ``_LONGEST``)).
 
     Args:
         keys: Identity of each sequence.
+        offset: Position of the first.
 
     Returns:
         Blocks that cover all positions, in order.
 
     Example:
-        >>> [(block.begin, block.width, block.count) for block in outline("xababababy")]
+        >>> [(begin, width, count) for begin, width, count, _ in outline("xababababy")]
         [(0, 1, 1), (1, 2, 4), (9, 1, 1)]
     """
-    return _folded(keys, 0)
-
-
-def _folded(keys: Sequence[Hashable], offset: int) -> tuple[OutlineBlock, ...]:
     size = len(keys)
     widths = range(1, min(_LONGEST_BLOCK, size // 2) + 1)
     # equal[w][i]: how many positions from i on are the same as those w later.
@@ -75,10 +63,10 @@ def _folded(keys: Sequence[Hashable], offset: int) -> tuple[OutlineBlock, ...]:
             count = equal[width][place] // width + 1
             if count > 1 and count * width > best_count * best_width:
                 best_width, best_count = width, count
-        inside = _folded(keys[place : place + best_width], offset + place) if best_width > 1 else ()
-        found.append(OutlineBlock(offset + place, best_width, best_count, inside))
+        inside = outline(keys[place : place + best_width], offset + place) if best_width > 1 else []
+        found.append((offset + place, best_width, best_count, inside))
         place += best_width * best_count
-    return tuple(found)
+    return found
 
 
 # When each sequence of a model would run, if branches ran at once.
@@ -152,7 +140,7 @@ def data_of(section: Section, rows: Sequence[LayerRow]) -> dict[str, Any]:
             "start": [_rounded(start) for start, _ in schedule],
             "lane": [lane for _, lane in schedule],
         },
-        "outline": _nested(outline([number[row.sequence.key] for row in rows])),
+        "outline": outline([number[row.sequence.key] for row in rows]),
         "roofs": _roofs(section),
     }
 
@@ -204,10 +192,221 @@ def _roofs(section: Section) -> Mapping[str, Any] | None:
     }
 
 
-def _nested(blocks: Sequence[OutlineBlock]) -> list[Any]:
-    return [[block.begin, block.width, block.count, _nested(block.inside)] for block in blocks]
-
-
 def _rounded(value: float | None) -> float | None:
     """Round to six significant digits, more than the precision of any latency; None for infinities."""
     return None if value is None or not math.isfinite(value) else float(f"{value:.6g}")
+
+
+# Facts about many models: headroom, recurring findings, bricks with the most time.
+
+
+# The first sentence of a model: how long it takes, and where that goes.
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator of a model.
+
+    Attributes:
+        name: The operator.
+        ms: Time of all its measured layers.
+        share: Share of the time of all measured bricks, 0 to 1.
+        count: Number of its measured layers.
+    """
+
+    name: str
+    ms: float
+    share: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """The latency of a model, and its largest parts.
+
+    Attributes:
+        ms: The measured latency, else the estimate, else the sum of the measured bricks; None without any.
+        half_ms: Half of its interval; None if unknown.
+        basis: ``measured``, ``estimated`` or ``known``, in the same order.
+        first: The operator with the most time; None without measurements.
+        layer: The layer with the most time; None without measurements.
+        layer_share: Its share of the time of all bricks.
+        fewest: Smallest number of layers with half of the time.
+        layers: Number of layers.
+        timed: Number of measured layers; shares are known only if all are measured.
+    """
+
+    ms: float | None
+    half_ms: float | None
+    basis: str
+    first: Operator | None
+    layer: LayerRow | None
+    layer_share: float
+    fewest: int
+    layers: int
+    timed: int
+
+    @property
+    def whole(self) -> bool:
+        """True if every layer is measured."""
+        return self.timed == self.layers
+
+
+def operators(rows: Sequence[LayerRow]) -> list[Operator]:
+    """Time by operator, the most first."""
+    totals: dict[str, list[float]] = {}
+    counts: dict[str, int] = {}
+    for row in rows:
+        if row.sequence.latency_ms is not None:
+            counts[row.operator] = counts.get(row.operator, 0) + 1
+            totals.setdefault(row.operator, []).append(row.sequence.latency_ms)
+    sums = {name: math.fsum(values) for name, values in totals.items()}
+    whole = math.fsum(sums.values())
+    found = [Operator(name, ms, ms / whole if whole > 0 else 0.0, counts[name]) for name, ms in sums.items()]
+    return sorted(found, key=lambda operator: -operator.ms)
+
+
+def headline(section: Section, rows: Sequence[LayerRow]) -> Headline:
+    """Return the content of a model's first sentence."""
+    entry = section.estimate
+    ms, bounds, basis = entry.sums.known_ms, None, "known"
+    if entry.truth.ms is not None:
+        ms, bounds, basis = entry.truth.ms, entry.truth.ci95_ms, "measured"
+    elif entry.latency.ms is not None:
+        ms, bounds, basis = entry.latency.ms, entry.latency.ci95_ms, "estimated"
+    timed = sorted(
+        ((row.sequence.latency_ms, row) for row in rows if row.sequence.latency_ms is not None),
+        key=lambda pair: -pair[0],
+    )
+    ranked = operators(rows)
+    whole = math.fsum(ms for ms, _ in timed)
+    fewest, reached = 0, 0.0
+    while fewest < len(timed) and reached < whole / 2:
+        reached += timed[fewest][0]
+        fewest += 1
+    return Headline(
+        ms=ms if timed or basis == "measured" else None,
+        half_ms=None if bounds is None or ms is None else half_of(ms, bounds),
+        basis=basis,
+        first=ranked[0] if ranked else None,
+        layer=timed[0][1] if timed else None,
+        layer_share=timed[0][0] / whole if whole > 0 else 0.0,
+        fewest=fewest,
+        layers=len(rows),
+        timed=len(timed),
+    )
+
+
+_MOST = 60
+"""Bricks that are listed, those of most time."""
+
+
+def recurring(sections: Sequence[Section]) -> list[dict[str, Any]]:
+    """Return the kinds of findings, largest saving first.
+
+    Each has the title of its largest finding, the numbers of models and findings, and the sums of proven savings and of
+    predicted ones that were not tried; predicted savings may overlap.
+    """
+    kinds: dict[str, list[tuple[str, Finding]]] = {}
+    for section in sections:
+        for finding in (finding for finding in section.findings or () if not finding.at_most):
+            kinds.setdefault(finding.kind, []).append((section.name, finding))
+    found = []
+    for kind, pairs in kinds.items():
+        largest = max((finding for _, finding in pairs), key=lambda finding: finding.saving_ms)
+        proven = math.fsum(finding.proven_ms or 0.0 for _, finding in pairs if not finding.unproven)
+        predicted = math.fsum(finding.saving_ms for _, finding in pairs if finding.proof is None)
+        row = {"kind": kind, "title": largest.title, "models": len({name for name, _ in pairs}), "count": len(pairs)}
+        found.append({**row, "proven_ms": proven, "predicted_ms": predicted})
+    return sorted(found, key=lambda row: (-row["proven_ms"], -row["predicted_ms"]))
+
+
+def overview_data(sections: Sequence[Section], rows: Mapping[str, Sequence[LayerRow]]) -> dict[str, Any]:
+    """Models, bricks and similarity as plain data.
+
+    Args:
+        sections: The models.
+        rows: Layers of each, by model name.
+    """
+    readable = [section.name for section in sections if section.model is not None]
+    matrix = similarity_matrix([[row.sequence.key for row in rows[name]] for name in readable])
+    return {
+        "models": [_model(section, rows[section.name]) for section in sections],
+        "bricks": _bricks(sections, rows),
+        "names": [clipped(name) for name in readable],
+        "similarity": [[round(100 * value) for value in line] for line in matrix],
+    }
+
+
+_OF_MODEL = fields(
+    "unique=estimate.parts.unique measured=estimate.truth.ms estimate=estimate.latency.ms ratio=estimate.truth.ratio "
+    "bound=estimate.roofline.ms headroom=estimate.roofline.headroom saving=joint.saving_ms model=model.own.key "
+    "measurement=truth.id"
+)
+"""What the script shows of a model as it is."""
+
+
+def _model(section: Section, rows: Sequence[LayerRow]) -> dict[str, Any]:
+    entry, top = section.estimate, headline(section, rows)
+    return {
+        **record_of(section, _OF_MODEL),
+        "name": clipped(section.name),
+        "layers": len(rows),
+        "half": top.half_ms if top.basis == "measured" else None,
+        "first": None if top.first is None or not top.whole else clipped(top.first.name),
+        "share": None if top.first is None or not top.whole else top.first.share,
+        "timed": top.timed,
+        "findings": None if section.findings is None else len(section.findings),
+        "error": None if entry.error is None else clipped(entry.error),
+    }
+
+
+def _bricks(sections: Sequence[Section], rows: Mapping[str, Sequence[LayerRow]]) -> list[dict[str, Any]]:
+    """Bricks by their time over all models; latencies of a brick differ by the cache state of each model."""
+    totals: dict[str, list[float]] = {}
+    first: dict[str, LayerRow] = {}
+    models: dict[str, set[str]] = {}
+    for section in sections:
+        for row in rows[section.name]:
+            key = row.sequence.key
+            first.setdefault(key, row)
+            models.setdefault(key, set()).add(section.name)
+            if row.sequence.latency_ms is not None:
+                totals.setdefault(key, []).append(row.sequence.latency_ms)
+    whole = math.fsum(ms for values in totals.values() for ms in values)
+    ranked = sorted(totals, key=lambda key: -math.fsum(totals[key]))[:_MOST]
+    return [
+        {
+            "key": key,
+            "op": clipped(first[key].operator),
+            "reads": clipped(first[key].reads),
+            "writes": clipped(first[key].writes),
+            "total": math.fsum(totals[key]),
+            "share": math.fsum(totals[key]) / whole if whole else None,
+            "count": len(totals[key]),
+            "models": len(models[key]),
+            "names": ", ".join(clipped(name) for name in sorted(models[key])[:6]),
+        }
+        for key in ranked
+    ]
+
+
+def jaccard(first: AbstractSet[str], second: AbstractSet[str]) -> float:
+    """Return ``|A & B| / |A | B|``; 1 for two empty sets.
+
+    Args:
+        first: Unique layer or brick keys of a model.
+        second: Unique keys of another model.
+    """
+    union = len(first | second)
+    return len(first & second) / union if union else 1.0
+
+
+def similarity_matrix(models: Sequence[Iterable[str]]) -> list[list[float]]:
+    """Return the Jaccard similarity of every pair of models: symmetric, with 1 on the diagonal.
+
+    Args:
+        models: Layer or brick keys of each model; repetitions do not count.
+    """
+    unique = [frozenset(keys) for keys in models]
+    return [[jaccard(first, second) for second in unique] for first in unique]

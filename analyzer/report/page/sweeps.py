@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
 
+from ....constructor.curve import Point
 from ....constructor.result import Estimate
 from ....constructor.sweep import BATCH, swept
-from ..plots.sweep import Sweep
-from ..sweeping import drawn_sweep, how_of, said_of_batch
+from ....tabular import Row
+from ..sweeping import Sweep, drawn_sweep, how_of, said_of_batch
 from ..units import half_of, milliseconds
 from .payload import clipped
 
@@ -26,75 +25,15 @@ _CLOSE = 0.07
 """Labels nearer than that share of the width would overlap."""
 
 
-@dataclass(frozen=True, slots=True)
-class SweepDot:
-    """One size: place, label, and true for interpolated bricks."""
-
-    x: float
-    y: float
-    text: str
-    read: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """One quantity against the size, in the coordinates of its picture.
-
-    Attributes:
-        title: The quantity.
-        label: The dimension.
-        columns: Place and label of sizes.
-        rows: Place and label of values.
-        line: Corners of the line.
-        band: Corners of the intervals; empty if none is known.
-        bounds: Places of the lower bounds.
-        dots: The sizes.
-    """
-
-    title: str
-    label: str
-    columns: Sequence[tuple[float, str]]
-    rows: Sequence[tuple[float, str]]
-    line: str
-    band: str
-    bounds: Sequence[tuple[float, float]]
-    dots: Sequence[SweepDot]
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """A sweep on the page.
-
-    Attributes:
-        name: The model.
-        dimension: The dimension that varies.
-        unit: Unit of the throughput.
-        points: One row per size.
-        batch: The best batch in words; empty if it is unknown.
-        read: True if bricks of a size are interpolated.
-        bounded: True if a lower bound of a size is known.
-        charts: Latency and throughput.
-    """
-
-    name: str
-    dimension: str
-    unit: str
-    points: Sequence[Mapping[str, Any]]
-    batch: str
-    read: bool
-    bounded: bool
-    charts: Sequence[Chart]
-
-
-def shown_sweeps(estimates: Sequence[Estimate]) -> Iterator[Shown]:
-    """Yield the sweeps among estimates (``constructor.sweep``)."""
+def shown_sweeps(estimates: Sequence[Estimate]) -> Iterator[Row]:
+    """Yield the sweeps among estimates (``constructor.sweep``) as the page shows them: a table and two charts."""
     for row in (sweep.record() for sweep in swept(estimates)):
         drawn = drawn_sweep(row)
-        yield Shown(
-            name=clipped(row["name"]),
-            dimension=clipped(row["dimension"]),
-            unit="inputs/s" if row["dimension"] == BATCH else "executions/s",
-            points=[
+        yield {
+            "name": clipped(row["name"]),
+            "dimension": clipped(row["dimension"]),
+            "unit": "inputs/s" if row["dimension"] == BATCH else "executions/s",
+            "points": [
                 {
                     **point,
                     "half_ms": None if point["ci95_ms"] is None else half_of(point["latency_ms"], point["ci95_ms"]),
@@ -102,17 +41,22 @@ def shown_sweeps(estimates: Sequence[Estimate]) -> Iterator[Shown]:
                 }
                 for point in row["points"]
             ],
-            batch=said_of_batch(row),
-            read=any(point["interpolated"] for point in row["points"]),
-            bounded=any(point["lower_bound_ms"] is not None for point in row["points"]),
-            charts=[_chart(drawn, rate=False), _chart(drawn, rate=True)],
-        )
+            "batch": said_of_batch(row),
+            "read": any(point["interpolated"] for point in row["points"]),
+            "bounded": any(point["lower_bound_ms"] is not None for point in row["points"]),
+            "charts": [_chart(drawn, rate=False), _chart(drawn, rate=True)],
+        }
 
 
-def _chart(sweep: Sweep, *, rate: bool) -> Chart:
-    heights = {reading.length: reading.height(rate=rate) for reading in sweep.between}
-    ends = {reading.length: found for reading in sweep.between if (found := reading.ends(rate=rate)) is not None}
-    bounds = {reading.length: reading.height(rate=rate) for reading in sweep.bounds}
+def _chart(sweep: Sweep, *, rate: bool) -> Row:
+    """Return one quantity against the size, in the coordinates of its picture.
+
+    Sizes and values have a place and a label, the line and the band of the intervals have corners, and each size has a
+    dot: its place, its label, and whether its bricks are interpolated.
+    """
+    heights = {point.length: sweep.height(point, rate=rate) for point in sweep.between}
+    ends = {point.length: found for point in sweep.between if (found := sweep.ends(point, rate=rate)) is not None}
+    bounds = {point.length: sweep.height(point, rate=rate) for point in sweep.bounds}
     highest = max((*heights.values(), *bounds.values()), default=1.0)
     reach = min(_TALLEST * highest, max((high for _, high in ends.values()), default=highest))
     step = _step(max(highest, reach) / _TICKS)
@@ -129,29 +73,24 @@ def _chart(sweep: Sweep, *, rate: bool) -> Chart:
     def corners(some: Sequence[tuple[int, float]]) -> str:
         return " ".join(f"{across(size):.1f},{up(value):.1f}" for size, value in some)
 
-    read = {reading.length for reading in sweep.read}
+    def dot(point: Point) -> Row:
+        value = heights[point.length]
+        text = f"{value:.4g} {sweep.unit} per second" if rate else f"{milliseconds(value)} ms"
+        text = f"{clipped(sweep.label)} {point.length}: {text}{', interpolated' * point.interpolated}"
+        return {"x": across(point.length), "y": up(value), "text": text, "read": point.interpolated}
+
     over = [(size, high) for size, (_, high) in ends.items()]
     under = [(size, low) for size, (low, _) in reversed(ends.items())]
-    return Chart(
-        title="Throughput" if rate else "Latency",
-        label=clipped(sweep.label),
-        columns=[(across(size), str(size)) for size in _apart([*heights], octaves)],
-        rows=[(up(step * count), f"{step * count:.10g}") for count in range(round(top / step) + 1)],
-        line=corners([*heights.items()]),
-        band=corners([*over, *under]) if len(ends) > 1 else "",
-        bounds=[(across(size), up(value)) for size, value in bounds.items()],
-        dots=[
-            SweepDot(
-                across(size),
-                up(value),
-                f"{clipped(sweep.label)} {size}: "
-                + (f"{value:.4g} {sweep.unit} per second" if rate else f"{milliseconds(value)} ms")
-                + ", interpolated" * (size in read),
-                size in read,
-            )
-            for size, value in heights.items()
-        ],
-    )
+    return {
+        "title": "Throughput" if rate else "Latency",
+        "label": clipped(sweep.label),
+        "columns": [(across(size), str(size)) for size in _apart([*heights], octaves)],
+        "rows": [(up(step * count), f"{step * count:.10g}") for count in range(round(top / step) + 1)],
+        "line": corners([*heights.items()]),
+        "band": corners([*over, *under]) if len(ends) > 1 else "",
+        "bounds": [(across(size), up(value)) for size, value in bounds.items()],
+        "dots": [dot(point) for point in sweep.between],
+    }
 
 
 def _apart(sizes: Sequence[int], octaves: float) -> list[int]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from ...history.changes import RunPoint
-    from ...history.result import Change, ModelHistory, Witness
+    from ...history.history import Change, ModelHistory, Witness
 
 _COLOURS = {"SLOWER": RED, "FASTER": GREEN}
 _LINES = (ORANGE, BLUE, GREEN, GREY)

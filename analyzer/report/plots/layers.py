@@ -147,13 +147,13 @@ def waterfall(causes: Sequence[CauseRow], *, title: str) -> Figure:
         for cause in causes
         if cause.step is None
     ]
-    bars = [bar for bar in placed(causes) if bar.cause.step is not None]
+    bars = [bar for bar in placed(causes) if bar[0].step is not None]
     figure = new_figure(9.5, row_height(len(bars), each=0.36, least=2.6), title=title)
     axes = figure.subplots()
     plain_axes(axes, grid="x")
     _draw_falls(axes, bars)
     _write_values(axes, bars)
-    axes.set_yticks(range(len(bars)), [shorten(bar.cause.label, 30) for bar in bars], fontsize=9)
+    axes.set_yticks(range(len(bars)), [shorten(cause.label, 30) for cause, _, _ in bars], fontsize=9)
     axes.set_ylim(max(len(bars), 1) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel(f"latency (ms){'; not known: ' if unknown else ''}{', '.join(unknown)}")
@@ -164,23 +164,24 @@ _KINDS = {"total": BLUE, "adds": ORANGE, "takes off": GREEN}
 
 
 def _kind(bar: CauseBar) -> str:
-    return "total" if bar.cause.total else "adds" if bar.end > bar.begin else "takes off"
+    cause, begin, end = bar
+    return "total" if cause.total else "adds" if end > begin else "takes off"
 
 
 def _draw_falls(axes: Axes, bars: Sequence[CauseBar]) -> None:
-    for kind in dict.fromkeys(_kind(bar) for bar in bars if bar.begin != bar.end):
-        drawn = [(row, bar) for row, bar in enumerate(bars) if _kind(bar) == kind]
+    for kind in dict.fromkeys(_kind(bar) for bar in bars if bar[1] != bar[2]):
+        drawn = [(row, *bar[1:]) for row, bar in enumerate(bars) if _kind(bar) == kind]
         axes.barh(
-            [row for row, _ in drawn],
-            [bar.end - bar.begin for _, bar in drawn],
-            left=[bar.begin for _, bar in drawn],
+            [row for row, _, _ in drawn],
+            [end - begin for _, begin, end in drawn],
+            left=[begin for _, begin, _ in drawn],
             height=_BROAD,
             color=_KINDS[kind],
             label=kind,
         )
-    for row, bar in enumerate(bars[:-1]):
-        axes.plot([bar.end, bar.end], [row - _BROAD / 2, row + 1 + _BROAD / 2], color=GREY, linewidth=0.8)
-    sure = [(bar.end, row, bar.cause.half_ms) for row, bar in enumerate(bars) if bar.cause.half_ms]
+    for row, (_, _, end) in enumerate(bars[:-1]):
+        axes.plot([end, end], [row - _BROAD / 2, row + 1 + _BROAD / 2], color=GREY, linewidth=0.8)
+    sure = [(end, row, cause.half_ms) for row, (cause, _, end) in enumerate(bars) if cause.half_ms]
     if sure:
         ends, rows, halves = zip(*sure, strict=True)
         axes.errorbar(
@@ -193,11 +194,11 @@ def _draw_falls(axes: Axes, bars: Sequence[CauseBar]) -> None:
 
 def _write_values(axes: Axes, bars: Sequence[CauseBar]) -> None:
     """Write the numbers in a column, right of the axes."""
-    right = max((max(bar.begin, bar.end + (bar.cause.half_ms or 0.0)) for bar in bars), default=1.0) or 1.0
-    left = min((min(bar.begin, bar.end - (bar.cause.half_ms or 0.0)) for bar in bars), default=0.0)
+    right = max((max(begin, end + (cause.half_ms or 0.0)) for cause, begin, end in bars), default=1.0) or 1.0
+    left = min((min(begin, end - (cause.half_ms or 0.0)) for cause, begin, end in bars), default=0.0)
     axes.set_xlim(min(0.0, left * 1.05), right * 1.03)
-    for row, bar in enumerate(bars):
-        ms, total = bar.cause.step or 0.0, bar.cause.total
+    for row, (cause, _, _) in enumerate(bars):
+        ms, total = cause.step or 0.0, cause.total
         text = f"{ms:.4g} ms" if total else f"{ms:+.3g} ms" if ms else "0 ms"
         axes.text(
             1.13,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -46,11 +46,6 @@ _FLAGS = {
     17: "INPUT_16BF", 18: "INPUT_TF32", 19: "INPUT_32F",
 }  # fmt: skip
 """``cublasLtNumericalImplFlags_t`` by bit."""
-
-
-def cuda_type(dtype: str) -> int:
-    """Return the number of a precision in CUDA's libraries (``cudaDataType``)."""
-    return _TYPES[dtype]
 
 
 def compute_type(dtype: str, *, tf32: bool) -> int:
@@ -121,16 +116,7 @@ class Light:
             workspace_bytes=int(self._results[place]["workspace_size"]),
         )
 
-    def starter(self, place: int) -> Callable[[], tuple[Run, int]]:
-        """Return a function that builds an algorithm (see ``PlanCandidate``)."""
-
-        def start() -> tuple[Run, int]:
-            size = int(self._results[place]["workspace_size"])
-            return self.run(place), size
-
-        return start
-
-    def run(self, place: int) -> Run:
+    def start(self, place: int) -> tuple[Run, int]:
         """Return a function that enqueues one execution with an algorithm; it keeps workspace and description."""
         size = int(self._results[place]["workspace_size"])
         workspace = self._memory.empty(size)
@@ -148,7 +134,7 @@ class Light:
         def run(_alive: object = alive) -> None:
             call(*arguments)
 
-        return run
+        return run, size
 
     def _offered(self) -> npt.NDArray[Any]:
         lt = self._lt
@@ -244,7 +230,7 @@ def plain_run(operands: Operands, memory: Memory, *, tf32: bool) -> Run:
         raise UnsupportedBrick("cuBLAS: a bias or an activation; only cuBLASLt has them, pass library=lt")
     handle: int = device.get_cublas_handle()
     scalars = Scalars(problem.alpha, 0.0)
-    kind, compute = cuda_type(operands.dtype), compute_type(operands.dtype, tf32=tf32)
+    kind, compute = _TYPES[operands.dtype], compute_type(operands.dtype, tf32=tf32)
     left, right, result = problem.left, problem.right, problem.result
     head = (handle, int(left.transposed), int(right.transposed), result.rows, result.columns, problem.depth,
             scalars.alpha)  # fmt: skip
@@ -265,11 +251,6 @@ def plain_run(operands: Operands, memory: Memory, *, tf32: bool) -> Run:
             )
 
     return run if problem.batch == 1 else run_batch
-
-
-def plain_starter(operands: Operands, memory: Memory, *, tf32: bool) -> Callable[[], tuple[Run, int]]:
-    """Return a function that builds it (see ``PlanCandidate``); the library has the workspace."""
-    return lambda: (plain_run(operands, memory, tf32=tf32), 0)
 
 
 _LIBRARY = Option("library", "lt", ("lt", "cublas"), "cuBLASLt with a choice of algorithms, or cuBLAS with its own one")
@@ -315,7 +296,7 @@ class CublasBackend(LibraryBackend):
             raise UnsupportedBrick(
                 f"cuBLASLt has {light.count} algorithm(s) for this brick, not plan {wanted}; pass a lower plan=N"
             )
-        return replace(operands.loaded(), run=light.run(wanted))
+        return replace(operands.loaded(), run=light.start(wanted)[0])
 
     def plans(self, network: Network, settings: Settings, most: int) -> tuple[PlanTime, ...]:
         """Return the algorithms of cuBLASLt, and last cuBLAS (see ``Backend``).
@@ -329,19 +310,13 @@ class CublasBackend(LibraryBackend):
         with self.wording.translating():
             operands = Operands(network, settings.dtype, memory)
             light = Light(operands, memory, device.stream, tf32=tf32)
-            found = [
-                PlanCandidate(light.row(place), light.starter(place))
-                for place in range(min(light.count, max(most - 1, 1)))
+            found: list[PlanCandidate] = [
+                (light.row(place), partial(light.start, place)) for place in range(min(light.count, max(most - 1, 1)))
             ]
             if operands.problem.is_plain:
-                found.append(PlanCandidate(ROW, plain_starter(operands, memory, tf32=tf32)))
+                found.append((ROW, lambda: (plain_run(operands, memory, tf32=tf32), 0)))
             return measured(
-                found,
-                operands.loaded(),
-                memory,
-                device,
-                lambda error: str(self.wording.meaning(error)),
-                most=most,
+                found, operands.loaded(), memory, device, lambda error: str(self.wording.meaning(error)), most=most
             )
 
 

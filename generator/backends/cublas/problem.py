@@ -21,6 +21,7 @@ from ....bricks.layer import PRODUCTS
 from ....errors import UnsupportedBrick
 from ....models.subgraphs import attribute_of, attributes_of, declared_shape, infer_shapes, is_standard, static_shapes
 from ...network.network import Network
+from ..base import released
 from ..library import Buffer, LoadedBrick, Memory, computed_in, described, narrowed, values_of
 
 Shape = tuple[int, ...]
@@ -245,7 +246,7 @@ class Operands:
 
     def loaded(self) -> LoadedBrick:
         """Return the brick in memory; its ``run`` is still to be chosen."""
-        return LoadedBrick(_unplanned, self._inputs, [self.result], self._results)
+        return LoadedBrick(released, self._inputs, [self.result], self._results)
 
     @property
     def _type(self) -> np.dtype[Any]:
@@ -292,7 +293,3 @@ def added(problem: ProductProblem, addend: Addend, array: Array, *, fixed: bool)
     if addend.shape[0] == 1:
         return np.broadcast_to(scaled, (1, whole[1])).reshape(-1).astype(array.dtype), 0.0
     return np.ascontiguousarray(np.broadcast_to(scaled, whole)).astype(array.dtype), 1.0
-
-
-def _unplanned() -> None:
-    raise RuntimeError("no algorithm was chosen")

@@ -7,9 +7,9 @@ no operator is ever replaced by another one.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -21,11 +21,11 @@ from ....models.subgraphs import declared_shape
 from ...device.device import Device, Run
 from ...network.network import Network
 from .. import library
-from ..base import TF32, Algorithm, Option, PlanTime, Settings
+from ..base import TF32, Algorithm, Option, PlanTime, Settings, released
 from ..reports import Wording
 from .operations import OperationGraph, TensorRole, from_memory, in_memory, merged
 from .operators import translate
-from .plans import DESELECTED, MODES, UNSUPPORTED, Target, engine_notes, planned, reason_of
+from .plans import DESELECTED, MODES, UNSUPPORTED, Target, engine_notes, planned, reason_of, unbuilt_plan
 
 # A brick in cuDNN on a GPU: its graph, its plans, and its tensors in memory.
 
@@ -69,7 +69,10 @@ class Execution:
         self._graph = merged(whole, channels_last=self._target.channels_last)
         self._built = self._offered()
         if exact:
-            _leave_out(self._built)
+            # Make the library refuse plans that do not multiply in full float32.
+            import cudnn
+
+            self._built.deselect_numeric_notes([getattr(cudnn.numerical_note, note) for note in _NARROWING])
         self._numbers: list[Array] = []  # scalars, which the library reads on the host
         self._buffers = self._filled(whole, network)
         self._pack = {self._uid(name): self._address(name) for name in self._bound(whole)}
@@ -109,7 +112,7 @@ class Execution:
             if not row.reason:
                 examples.setdefault(row.engine, row.name)
         timed = library.measured(
-            (library.PlanCandidate(row, self._starter(at)) for at, row in enumerate(rows)),
+            ((row, partial(self._start, at)) for at, row in enumerate(rows)),
             self._loaded(),
             self._memory,
             self._device,
@@ -119,12 +122,9 @@ class Execution:
         notes = engine_notes(self._graph, examples, self._target)
         return tuple(replace(row, notes=notes.get(row.engine, ())) for row in timed)
 
-    def _starter(self, index: int) -> Callable[[], tuple[Run, int]]:
-        def start() -> tuple[Run, int]:
-            size = self._workspace_of(index)
-            return self._run(index, size), size
-
-        return start
+    def _start(self, index: int) -> tuple[Run, int]:
+        size = self._workspace_of(index)
+        return self._run(index, size), size
 
     def _rows(self) -> Iterator[PlanTime]:
         offers = {mode: self._names(mode) for mode in MODES}
@@ -133,16 +133,8 @@ class Execution:
             if not _OF_THE_LIBRARY.match(name):
                 yield PlanTime(name, -1, reason=_FOREIGN)
                 continue
-            engine, knobs = self._built.get_engine_and_knobs_at_index(index)
-            first = offers[MODES[0]]
-            yield PlanTime(
-                name,
-                int(engine),
-                tuple(sorted((knob.name, int(value)) for knob, value in knobs.items())),
-                tuple(mode for mode, names in offers.items() if name in names),
-                first.index(name) if name in first else None,
-                behavior=tuple(sorted(note.name for note in self._built.get_behavior_notes_for_plan_at_index(index))),
-            )
+            offering, first = [mode for mode, names in offers.items() if name in names], offers[MODES[0]]
+            yield unbuilt_plan(self._built, index, offering, first.index(name) if name in first else None)
 
     def _offered(self) -> Any:
         """Return the library's graph with the plans of all heuristics."""
@@ -182,7 +174,7 @@ class Execution:
     def _loaded(self) -> library.LoadedBrick:
         inputs = [self._buffers[name] for name, _ in self._whole.of(TensorRole.INPUT)]
         outputs = [self._buffers[tensor] for tensor, *_ in self._outputs]
-        return library.LoadedBrick(_unplanned, inputs, outputs, self._read)
+        return library.LoadedBrick(released, inputs, outputs, self._read)
 
     def _read(self) -> list[Array]:
         found = []
@@ -235,19 +227,8 @@ def _outputs(whole: OperationGraph, network: Network) -> list[tuple[str, tuple[i
     return found
 
 
-def _leave_out(built: Any) -> None:
-    """Make the library refuse plans that do not multiply in full float32."""
-    import cudnn
-
-    built.deselect_numeric_notes([getattr(cudnn.numerical_note, note) for note in _NARROWING])
-
-
 def _reason(error: Exception) -> str:
     return _LEFT_OUT if DESELECTED in str(error) else reason_of(error)
-
-
-def _unplanned() -> None:
-    raise RuntimeError("no plan was chosen")
 
 
 _LAYOUTS = {"contiguous": "images with their channels first", "channels_last": "images with their channels last"}

@@ -13,11 +13,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import onnx
 
 from ....models.subgraphs import infer_shapes, is_standard
+from ..base import registering
 from .operations import Builder, CudnnNode, Derivation, OperationGraph
 
 Emit = Callable[[CudnnNode], None]
@@ -39,12 +39,7 @@ _COMMUTATIVE = frozenset({"add", "mul", "max", "min"})
 _REDUCTIONS = {"ReduceSum": "ADD", "ReduceMean": "AVG", "ReduceMax": "MAX", "ReduceMin": "MIN", "ReduceProd": "MUL"}
 
 
-def _operator(*op_types: str) -> Callable[[Emit], Emit]:
-    def register(emit: Emit) -> Emit:
-        OPERATORS.update(dict.fromkeys(op_types, emit))
-        return emit
-
-    return register
+_operator = registering(OPERATORS)
 
 
 @_operator("Conv")
@@ -239,16 +234,6 @@ def _reduction(node: CudnnNode) -> None:
     node.give(node.write("reduction", {"input": x}, shape, mode=_REDUCTIONS[node.op_type]))
 
 
-@_operator("MaxPool", "AveragePool")
-def _pool(node: CudnnNode) -> None:
-    raise node.refuse("is a pool, which the Python frontend does not have")
-
-
-@_operator("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout")
-def _view(node: CudnnNode) -> None:
-    raise node.refuse("computes nothing")
-
-
 def _require_rows(node: CudnnNode) -> None:
     """Make sure that the last two dimensions are rows and columns, not the row and the columns of an image."""
     if node.build.one_axis:
@@ -272,19 +257,6 @@ _RANK = 4
 """Batch, heads, queries or keys, size of a head."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Scores:
-    """Scale and mask of the first product before the softmax.
-
-    Attributes:
-        scale: Factor.
-        mask: Summand; None without one.
-    """
-
-    scale: float = 1.0
-    mask: str | None = None
-
-
 def attention(nodes: Sequence[CudnnNode]) -> bool:
     """Add a single operation for the whole brick if it is attention.
 
@@ -294,10 +266,10 @@ def attention(nodes: Sequence[CudnnNode]) -> bool:
     Returns:
         True if it is; otherwise nothing was added.
     """
-    scores = _scores(nodes) if _is_shaped(nodes) and _is_chain(nodes) else None
-    if scores is None:
+    found = _scores(nodes) if _is_shaped(nodes) and _is_chain(nodes) else None
+    if found is None:
         return False
-    first, last = nodes[0], nodes[-1]
+    (scale, mask), first, last = found, nodes[0], nodes[-1]
     build = first.build
     batch, heads, size, keys = first.shape(1)
     inputs = {
@@ -307,9 +279,9 @@ def attention(nodes: Sequence[CudnnNode]) -> bool:
         "k": build.read(first.inputs[1], (batch, heads, keys, size), order=(0, 1, 3, 2), image=False, relaid=True),
         "v": build.read(last.inputs[1], last.shape(1), image=False),
     }
-    if scores.mask is not None:
-        inputs["bias"] = build.read(scores.mask, build.lifted(build.shape(scores.mask)), image=False)
-    last.give(last.write("sdpa", inputs, last.result, attn_scale=scores.scale))
+    if mask is not None:
+        inputs["bias"] = build.read(mask, build.lifted(build.shape(mask)), image=False)
+    last.give(last.write("sdpa", inputs, last.result, attn_scale=scale))
     return True
 
 
@@ -338,7 +310,7 @@ def _is_chain(nodes: Sequence[CudnnNode]) -> bool:
     return nodes[-1].inputs[0] == nodes[-2].outputs[0] and all(build.given(name) for name in others)
 
 
-def _scores(nodes: Sequence[CudnnNode]) -> _Scores | None:
+def _scores(nodes: Sequence[CudnnNode]) -> tuple[float, str | None] | None:
     """Return scale and mask; None if the scale is not a number."""
     scale, mask = 1.0, None
     for before, node in itertools.pairwise(nodes[:-2]):
@@ -350,7 +322,14 @@ def _scores(nodes: Sequence[CudnnNode]) -> _Scores | None:
         if numbers is None or len(numbers) != 1 or (node.op_type == "Div" and (place == 0 or not numbers[0])):
             return None
         scale = numbers[0] if node.op_type == "Mul" else 1 / numbers[0]
-    return _Scores(scale, mask)
+    return scale, mask
+
+
+_REFUSED = {
+    **dict.fromkeys(("MaxPool", "AveragePool"), "is a pool, which the Python frontend does not have"),
+    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"), "computes nothing"),
+}
+"""Why operators are not translated."""
 
 
 def translate(model: onnx.ModelProto) -> OperationGraph:
@@ -369,6 +348,6 @@ def translate(model: onnx.ModelProto) -> OperationGraph:
         emit = OPERATORS.get(proto.op_type) if is_standard(proto) else None
         node = CudnnNode(proto, builder)
         if emit is None:
-            raise node.refuse("is not in cuDNN's graph API, or not translated")
+            raise node.refuse(_REFUSED.get(proto.op_type, "is not in cuDNN's graph API, or not translated"))
         emit(node)
     return builder.finish()

@@ -22,7 +22,7 @@ from typing import Any
 
 from ....errors import BackendError, BackendUnavailable, DlbricksError, UsageError
 from ...machine.nvml import DRIVER_LIBRARY, can_load
-from ..base import Availability, installed
+from ..base import Availability, PlanTime, installed
 from .operations import Operation, OperationGraph, Tensor, TensorRole
 
 DTYPES: Mapping[str, str] = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16"}
@@ -173,28 +173,14 @@ KNOWN: Mapping[str, Mapping[str, Any]] = {"h100": _H100, "h200": _H200}
 """Descriptions by name. The H200's was compiled from documents and readings, not written by cuDNN."""
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """A GPU as cuDNN sees it.
-
-    Attributes:
-        name: Product name.
-        capability: Compute capability times 100.
-        multiprocessors: How many it has.
-        description: JSON, for the library.
-    """
-
-    name: str
-    capability: int
-    multiprocessors: int
-    description: str
-
-
-def find_gpu(text: str) -> Gpu:
+def find_gpu(text: str) -> tuple[str, str]:
     """Find a GPU by name, or from a file that cuDNN wrote.
 
     Args:
         text: One of ``KNOWN``, or the path of a JSON file.
+
+    Returns:
+        Its product name, and its description for the library.
 
     Raises:
         UsageError: The text is neither, or the file is invalid.
@@ -213,14 +199,14 @@ def find_gpu(text: str) -> Gpu:
     return _gpu(found, path.name)
 
 
-def _gpu(found: Any, name: str) -> Gpu:
+def _gpu(found: Any, name: str) -> tuple[str, str]:
     for field, kind in _NEEDED.items():
         if not isinstance(found, Mapping) or not isinstance(found.get(field), kind):
             raise UsageError(
                 f"{name} is no description of a GPU: it has no {field}",
                 remedy="write one with cudnn.create_device_properties(0).serialize()",
             )
-    return Gpu(found["deviceName"], found["deviceVer"], found["multiProcessorCount"], json.dumps(found))
+    return found["deviceName"], json.dumps(found)
 
 
 MODES = ("A", "B", "FALLBACK")
@@ -249,33 +235,6 @@ _REASON_LENGTH = 200
 
 
 @dataclass(frozen=True, slots=True)
-class EnginePlan:
-    """An engine and its knobs.
-
-    Attributes:
-        tag: The library's name of both.
-        engine: Number of the engine, for this graph and version of the library.
-        knobs: Name and value of each, sorted.
-        modes: Heuristics that offer it.
-        rank: Position in the first of their lists, from 0: mode A's 0 is the library's first suggestion.
-        notes: Its numerical notes.
-        behavior: Behaviour notes.
-        workspace_bytes: Extra memory in bytes; None if it cannot be built.
-        reason: Why it cannot be built; empty if it can.
-    """
-
-    tag: str
-    engine: int
-    knobs: tuple[tuple[str, int], ...]
-    modes: tuple[str, ...]
-    rank: int
-    notes: tuple[str, ...] = ()
-    behavior: tuple[str, ...] = ()
-    workspace_bytes: int | None = None
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Offer:
     """All plans for one brick in one precision and layout.
 
@@ -283,13 +242,13 @@ class Offer:
         operations: Operations of the graph, in order.
         plans: The plans, mode A first, in the library's order; each once.
         reason: Why there are no plans; empty with plans.
-        planning_ns: Time in nanoseconds for graphs, heuristics, and building every plan.
+        planning_ns: Time in nanoseconds for graphs, heuristics, and building every plan; None if it was not asked.
     """
 
-    operations: tuple[str, ...]
-    plans: tuple[EnginePlan, ...] = ()
+    operations: tuple[str, ...] = ()
+    plans: tuple[PlanTime, ...] = ()
     reason: str = ""
-    planning_ns: int = 0
+    planning_ns: int | None = None
 
 
 def offered(graph: OperationGraph, target: Target) -> Offer:
@@ -307,7 +266,7 @@ def offered(graph: OperationGraph, target: Target) -> Offer:
         the reason.
     """
     begun = time.perf_counter_ns()
-    found: dict[str, EnginePlan] = {}
+    found: dict[str, PlanTime] = {}
     reasons = []
     for mode in MODES:
         try:
@@ -320,9 +279,7 @@ def offered(graph: OperationGraph, target: Target) -> Offer:
         for rank in range(built.get_execution_plan_count()):
             tag = built.get_plan_name_at_index(rank)
             known = found.get(tag)
-            found[tag] = (
-                _examined(built, rank, tag, mode) if known is None else replace(known, modes=(*known.modes, mode))
-            )
+            found[tag] = _examined(built, rank, mode) if known is None else replace(known, modes=(*known.modes, mode))
     engines = engine_notes(graph, {plan.engine: tag for tag, plan in found.items()}, target)
     plans = tuple(replace(plan, notes=engines[plan.engine]) for plan in found.values())
     kinds = tuple(operation.kind for operation in graph.operations)
@@ -340,13 +297,23 @@ def planned(graph: OperationGraph, modes: Sequence[str], target: Target) -> Any:
     return built
 
 
-def _examined(built: Any, index: int, tag: str, mode: str) -> EnginePlan:
-    """Return one plan of a graph, built if possible here."""
+def unbuilt_plan(built: Any, index: int, modes: Sequence[str], rank: int | None) -> PlanTime:
+    """Describe one plan of a graph without building it."""
     engine, knobs = built.get_engine_and_knobs_at_index(index)
-    named = tuple(sorted((knob.name, int(value)) for knob, value in knobs.items()))
-    behavior = tuple(sorted(note.name for note in built.get_behavior_notes_for_plan_at_index(index)))
-    plan = EnginePlan(tag, int(engine), named, (mode,), index, behavior=behavior)
-    if RUNTIME_COMPILATION in behavior:
+    return PlanTime(
+        built.get_plan_name_at_index(index),
+        int(engine),
+        tuple(sorted((knob.name, int(value)) for knob, value in knobs.items())),
+        tuple(modes),
+        rank,
+        behavior=tuple(sorted(note.name for note in built.get_behavior_notes_for_plan_at_index(index))),
+    )
+
+
+def _examined(built: Any, index: int, mode: str) -> PlanTime:
+    """Return one plan of a graph, built if possible here."""
+    plan = unbuilt_plan(built, index, [mode], index)
+    if RUNTIME_COMPILATION in plan.behavior:
         return replace(plan, reason=NOT_BUILT)
     try:
         built.build_plan_at_index(index)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...device.device import Run
+from ..base import registering
 from ..geometry import SlidingWindow, nearest
 from .call import DeviceCall, refused
 
@@ -18,12 +19,7 @@ MOVERS: dict[str, Callable[[DeviceCall], Run]] = {}
 """Functions by operator; each returns a function that enqueues one execution in the current stream."""
 
 
-def _mover(*op_types: str) -> Callable[[Callable[[DeviceCall], Run]], Callable[[DeviceCall], Run]]:
-    def register(make: Callable[[DeviceCall], Run]) -> Callable[[DeviceCall], Run]:
-        MOVERS.update(dict.fromkeys(op_types, make))
-        return make
-
-    return register
+_mover = registering(MOVERS)
 
 
 def _copies(*pairs: tuple[Any, Any]) -> Run:
@@ -135,7 +131,7 @@ def _cast(call: DeviceCall) -> Run:
 @_mover("Where")
 def _where(call: DeviceCall) -> Run:
     condition, chosen, other, y = call.x(), call.x(1), call.x(2), call.y()
-    kernel = _chosen()
+    kernel = _kernel("where")
     return partial(kernel, condition, chosen, other, y)
 
 
@@ -160,7 +156,7 @@ def _resize(call: DeviceCall) -> Run:
         places.append(call.constant(found.astype(np.int32)))
     rows, columns = places
     height, width, plane = x.shape[-2], x.shape[-1], math.prod(y.shape[-2:])
-    kernel = _picked()
+    kernel = _kernel("resize")
     return partial(kernel, x, rows, columns, height, width, y.shape[-1], plane, y)
 
 
@@ -181,28 +177,6 @@ def _known(call: DeviceCall) -> Any:
 
 _INTEGERS: Sequence[int] = (2, 3, 4, 5, 6, 7, 9, 12, 13)
 """Of ``TensorProto.DataType``: integers of 8 to 64 bits, and bool."""
-
-
-@cache
-def _chosen() -> Any:
-    import cupy
-
-    return cupy.ElementwiseKernel("bool condition, T one, T other", "T y", "y = condition ? one : other", "dlb_where")
-
-
-@cache
-def _picked() -> Any:
-    import cupy
-
-    return cupy.ElementwiseKernel(
-        "raw T x, raw int32 rows, raw int32 columns, int64 height, int64 width, int64 across, int64 plane",
-        "T y",
-        """
-        long long inside = i % plane;
-        y = x[(i / plane * height + rows[inside / across]) * width + columns[inside % across]];
-        """,
-        "dlb_resize",
-    )
 
 
 # Poolings, local response normalization and softmax: kernels of this room, one thread per element of the output.
@@ -249,6 +223,10 @@ _RESPONSE = """
         sum += v * v;
     }
     y = (T)((float)x[i] / powf(bias + alpha * sum, beta));
+"""
+_NEAREST = """
+    long long inside = i % plane;
+    y = x[(i / plane * height + rows[inside / across]) * width + columns[inside % across]];
 """
 _SOFTMAX = """
     long long start = i / inner * length * inner + i % inner;
@@ -322,5 +300,11 @@ def _kernel(name: str) -> Any:
         "largest": (pool, "T y", _LARGEST),
         "response": (response, "T y", _RESPONSE),
         "softmax": ("raw T x, int64 length, int64 inner", "raw T y", _SOFTMAX),
+        "resize": (
+            "raw T x, raw int32 rows, raw int32 columns, int64 height, int64 width, int64 across, int64 plane",
+            "T y",
+            _NEAREST,
+        ),
+        "where": ("bool condition, T one, T other", "T y", "y = condition ? one : other"),
     }[name]
     return cupy.ElementwiseKernel(takes, gives, code, f"dlb_{name}")

@@ -255,12 +255,7 @@ class _MxnetExecutable(Executable):
     """
 
     def __init__(
-        self,
-        translated: MxnetNetwork,
-        symbol: Symbol,
-        before: _MxnetExecutable | None,
-        *,
-        inside: bool,
+        self, translated: MxnetNetwork, symbol: Symbol, before: _MxnetExecutable | None, *, inside: bool
     ) -> None:
         import mxnet as mx
 

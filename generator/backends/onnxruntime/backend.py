@@ -10,44 +10,9 @@ from typing import TYPE_CHECKING
 from ....db.values import NATIVE, KernelView
 from ....errors import BackendError, BackendUnavailable
 from ...network.network import Network
-from ..base import (
-    TF32,
-    Algorithm,
-    Backend,
-    Executable,
-    ExecutedGraph,
-    Option,
-    PackedExecutable,
-    Settings,
-    bind,
-    differing,
-)
+from .. import base
 from ..custom_ops import CUSTOM_OPS, checked, paths_of
-from .graph import (
-    REORDERS,
-    TRAITS,
-    channels_last_values,
-    executed_graph,
-    is_idle_pooling,
-    is_left,
-    left_to_session,
-    optimised_network,
-    with_blocked_summands,
-    with_pools_channels_last,
-)
-from .session import (
-    WORDING,
-    created,
-    loaded,
-    loaded_profiled,
-    missing_for_cuda,
-    profiled,
-    providers,
-    require_cuda,
-    streaming,
-    traced,
-    value_of,
-)
+from . import graph, session
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -64,60 +29,64 @@ LEVELS = {
 }
 _SWITCH = ("on", "off")
 
-_LEVEL = Option("optimization", "all", tuple(LEVELS), "graph optimisation level")
+_LEVEL = base.Option("optimization", "all", tuple(LEVELS), "graph optimisation level")
 
 OPTIONS = (
     _LEVEL,
-    Option("execution", "sequential", ("sequential", "parallel"), "whether independent nodes run in parallel"),
-    Option("inter_op", "1", (), "threads for independent nodes, with execution=parallel"),
-    Option("prepacking", "on", _SWITCH, "store weights as the kernels read them while a network is loaded"),
-    Option("arena", "on", _SWITCH, "keep freed memory for the next allocation"),
-    Option("memory_pattern", "on", _SWITCH, "plan all allocations of a run as one block"),
-    Option("spinning", "on", _SWITCH, "idle threads spin for work before they sleep"),
-    Option("denormal_as_zero", "off", _SWITCH, "treat denormal numbers as zero"),
-    Option("pinning", "on", _SWITCH, "bind the threads to the first physical cores"),
-    Option("binding", "bound", ("bound", "allocated"), "outputs: into buffers bound ahead, or allocated by each run"),
+    base.Option("execution", "sequential", ("sequential", "parallel"), "whether independent nodes run in parallel"),
+    base.Option("inter_op", "1", (), "threads for independent nodes, with execution=parallel"),
+    base.Option("prepacking", "on", _SWITCH, "store weights as the kernels read them while a network is loaded"),
+    base.Option("arena", "on", _SWITCH, "keep freed memory for the next allocation"),
+    base.Option("memory_pattern", "on", _SWITCH, "plan all allocations of a run as one block"),
+    base.Option("spinning", "on", _SWITCH, "idle threads spin for work before they sleep"),
+    base.Option("denormal_as_zero", "off", _SWITCH, "treat denormal numbers as zero"),
+    base.Option("pinning", "on", _SWITCH, "bind the threads to the first physical cores"),
+    base.Option(
+        "binding", "bound", ("bound", "allocated"), "outputs: into buffers bound ahead, or allocated by each run"
+    ),
 )
 """Part of every stack on the CPU."""
 
 GPU_OPTIONS = (
     _LEVEL,
-    Option("mode", "stream", ("stream", "graph"), "each run launches its kernels, or a CUDA graph of the session"),
-    Option("layout", "contiguous", ("contiguous", "channels_last"), "of images, where the provider may choose"),
-    Option(
+    base.Option("mode", "stream", ("stream", "graph"), "each run launches its kernels, or a CUDA graph of the session"),
+    base.Option("layout", "contiguous", ("contiguous", "channels_last"), "of images, where the provider may choose"),
+    base.Option(
         "conv_search",
         "exhaustive",
         ("exhaustive", "heuristic", "default"),
         "cuDNN's algorithm of a convolution: all are tried by the first run, it is asked for, or always the same",
     ),
-    TF32,
+    base.TF32,
 )
 """Part of every stack on a GPU."""
 
 _SHARED = (
-    Algorithm("unfused", {"optimization": "disabled"}, "as it is written: nothing is optimised"),
-    Algorithm("basic", {"optimization": "basic"}, "no fused operators: each writes its result for the next"),
+    base.Algorithm("unfused", {"optimization": "disabled"}, "as it is written: nothing is optimised"),
+    base.Algorithm("basic", {"optimization": "basic"}, "no fused operators: each writes its result for the next"),
 )
 
 ALGORITHMS = {
     "cpu": (
         *_SHARED,
-        Algorithm(
+        base.Algorithm(
             "extended", {"optimization": "extended"}, "fused operators in the network's own layout, not the blocked one"
         ),
-        Algorithm("full", {"optimization": "all"}, "fused operators, and convolutions in the blocked layout"),
-        Algorithm("packed", {"prepacking": "on"}, "matrix products read weights that were packed ahead"),
-        Algorithm(
+        base.Algorithm("full", {"optimization": "all"}, "fused operators, and convolutions in the blocked layout"),
+        base.Algorithm("packed", {"prepacking": "on"}, "matrix products read weights that were packed ahead"),
+        base.Algorithm(
             "unpacked", {"prepacking": "off"}, "matrix products read weights as they are stored, and pack as they go"
         ),
     ),
     "cuda": (
         *_SHARED,
-        Algorithm("full", {"optimization": "all"}, "fused operators"),
-        Algorithm("channels_last", {"layout": "channels_last"}, "images with their channels last"),
-        Algorithm("contiguous", {"layout": "contiguous"}, "images with their channels first"),
-        Algorithm("heuristic", {"conv_search": "heuristic"}, "the algorithm that cuDNN suggests for a convolution"),
-        Algorithm(
+        base.Algorithm("full", {"optimization": "all"}, "fused operators"),
+        base.Algorithm("channels_last", {"layout": "channels_last"}, "images with their channels last"),
+        base.Algorithm("contiguous", {"layout": "contiguous"}, "images with their channels first"),
+        base.Algorithm(
+            "heuristic", {"conv_search": "heuristic"}, "the algorithm that cuDNN suggests for a convolution"
+        ),
+        base.Algorithm(
             "searched", {"conv_search": "exhaustive"}, "the algorithm that was fastest for a convolution when tried"
         ),
     ),
@@ -128,7 +97,7 @@ SILENT = 4
 """Log severity 'fatal': errors come as exceptions, and only once."""
 
 
-def session_options(network: Network, settings: Settings) -> ort.SessionOptions:
+def session_options(network: Network, settings: base.Settings) -> ort.SessionOptions:
     """Fresh options for a session of a network."""
     import onnxruntime as ort
 
@@ -150,7 +119,7 @@ def session_options(network: Network, settings: Settings) -> ort.SessionOptions:
     return options
 
 
-def graph_options(network: Network, settings: Settings) -> ort.SessionOptions:
+def graph_options(network: Network, settings: base.Settings) -> ort.SessionOptions:
     """Return the options of a session that only has to save its graph.
 
     It need not pack weights, which took two thirds of the creation time for BERT-base.
@@ -160,7 +129,7 @@ def graph_options(network: Network, settings: Settings) -> ort.SessionOptions:
     return options
 
 
-def _configure_cpu(options: ort.SessionOptions, settings: Settings) -> None:
+def _configure_cpu(options: ort.SessionOptions, settings: base.Settings) -> None:
     import onnxruntime as ort
 
     chosen = settings.options
@@ -181,7 +150,7 @@ def _configure_cpu(options: ort.SessionOptions, settings: Settings) -> None:
         options.add_session_config_entry("session.intra_op_thread_affinities", ";".join(map(str, cores)))
 
 
-def has_global_pool(settings: Settings) -> bool:
+def has_global_pool(settings: base.Settings) -> bool:
     """Return True if all sessions share one thread pool: separate pools would spin against each other.
 
     The threads of the shared pool always spin. Without spinning, separate pools do not disturb each other. Threads are
@@ -190,12 +159,12 @@ def has_global_pool(settings: Settings) -> bool:
     return settings.together and settings.threads > 1 and settings.options.get("spinning", "on") == "on"
 
 
-def level(network: Network, settings: Settings) -> str:
+def level(network: Network, settings: base.Settings) -> str:
     """Return the level of graph optimisation: none for optimised networks."""
-    return "disabled" if network.as_is and not is_left(network) else settings.options["optimization"]
+    return "disabled" if network.as_is and not graph.is_left(network) else settings.options["optimization"]
 
 
-def _pool_cores(settings: Settings) -> list[int]:
+def _pool_cores(settings: base.Settings) -> list[int]:
     """Logical processors, counted from 1, of the pool's threads: all but the calling one; empty: not bound."""
     if settings.options["pinning"] == "off" or settings.options["execution"] == "parallel":
         return []
@@ -212,7 +181,7 @@ _FIRST_RUNS = 3
 """Runs after which nothing changes any more: cuDNN's algorithms are chosen, outputs bound, a graph captured."""
 
 
-class OrtBackend(Backend):
+class OrtBackend(base.Backend):
     """ONNX Runtime on the CPU, or on a GPU through CUDA: sessions with bound inputs and outputs."""
 
     name = "onnxruntime"
@@ -223,9 +192,9 @@ class OrtBackend(Backend):
         "onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml", "onnxruntime-qnn",
     )  # fmt: skip
     install = "pip install onnxruntime"
-    optimiser = TRAITS
+    optimiser = graph.TRAITS
 
-    def declared(self, device: str) -> Sequence[Option]:
+    def declared(self, device: str) -> Sequence[base.Option]:
         """Return the options of the device: threads and memory of the CPU, or settings of the CUDA provider."""
         return GPU_OPTIONS if device == "cuda" else OPTIONS
 
@@ -237,17 +206,17 @@ class OrtBackend(Backend):
 
     def missing(self, device: str) -> str:
         """Return the missing part for a GPU: a build with CUDA, CuPy, or the driver."""
-        return missing_for_cuda() if device == "cuda" else ""
+        return session.missing_for_cuda() if device == "cuda" else ""
 
     def dtypes_on(self, device: str) -> tuple[str, ...]:
         """Matrix products in eight bits on the CPU alone, 16 bits on a GPU alone (see ``Backend``)."""
         return tuple(dtype for dtype in self.dtypes if dtype != (_FLOAT16 if device == "cpu" else _INT8))
 
-    def algorithms(self, device: str, options: Mapping[str, str], dtype: str) -> tuple[Algorithm, ...]:  # noqa: ARG002
+    def algorithms(self, device: str, options: Mapping[str, str], dtype: str) -> tuple[base.Algorithm, ...]:  # noqa: ARG002
         """Levels of optimisation, layouts of weights or images, and padded channels (see ``Backend``)."""
-        return differing(ALGORITHMS[device], options)
+        return base.differing(ALGORITHMS[device], options)
 
-    def setup(self, settings: Settings) -> None:
+    def setup(self, settings: base.Settings) -> None:
         """Bind the calling thread to the first physical core; the pool's threads get the next ones.
 
         With ``execution=parallel`` all threads share all cores: the second pool's threads cannot be bound one by one,
@@ -270,18 +239,18 @@ class OrtBackend(Backend):
                 cores = settings.cores
             elif has_global_pool(settings):
                 cores = settings.cores[: settings.threads]
-            bind(settings, cores)
+            base.bind(settings, cores)
         if has_global_pool(settings):
             ort.set_global_thread_pool_sizes(settings.threads, max(int(settings.options.get("inter_op", "1")), 1))
         if settings.device == "cuda":
-            require_cuda()
+            session.require_cuda()
 
-    def prepare(self, network: Network, settings: Settings) -> Executable:
+    def prepare(self, network: Network, settings: base.Settings) -> base.Executable:
         """Create a session and bind its inputs (see ``Backend``)."""
         network = _in_precision(network, settings)
         return _load(network, settings, session_options(network, settings))
 
-    def prepare_streamed(self, network: Network, settings: Settings) -> Executable:
+    def prepare_streamed(self, network: Network, settings: base.Settings) -> base.Executable:
         """Prepare, and run until algorithms are chosen and a graph is captured (see ``Backend``).
 
         A pass is never captured: sessions allocate, and with ``mode=graph`` each session launches a separate graph.
@@ -297,79 +266,75 @@ class OrtBackend(Backend):
             raise
         return executable
 
-    def kernels(self, network: Network, settings: Settings, executions: int) -> KernelView:
+    def kernels(self, network: Network, settings: base.Settings, executions: int) -> KernelView:
         """Its own profile, on a GPU without the times of kernels (see ``Backend``)."""
-        network, settings = _in_precision(network, settings), streaming(settings)
-        return profiled(session_options(network, settings), partial(_load, network, settings), executions)
+        network, settings = _in_precision(network, settings), session.streaming(settings)
+        return session.profiled(session_options(network, settings), partial(_load, network, settings), executions)
 
-    def calls(self, network: Network, settings: Settings) -> dict[str, int]:
+    def calls(self, network: Network, settings: base.Settings) -> dict[str, int]:
         """From its own profile (see ``Backend``)."""
         network = replace(network, as_is=True)
-        return traced(session_options(network, settings), partial(_load, network, settings))
+        return session.traced(session_options(network, settings), partial(_load, network, settings))
 
-    def prepare_packed(self, network: Network, settings: Settings) -> PackedExecutable:
+    def prepare_packed(self, network: Network, settings: base.Settings) -> base.PackedExecutable:
         """Return a session that profiles itself (see ``Backend``)."""
-        return loaded_profiled(network, settings, session_options(network, settings))
+        return session.loaded_profiled(network, settings, session_options(network, settings))
 
     def edges(self, network: Network) -> frozenset[int]:
         """Return the reorders at its edges and the poolings behind blocked summands (see ``Backend``)."""
         assert network.model is not None  # noqa: S101  # a brick, never a file
         outside = {*network.feeds, *network.outputs}
-        last = channels_last_values(network.model.graph.node)
+        last = graph.channels_last_values(network.model.graph.node)
         found: set[int] = set()
         for place, node in enumerate(network.model.graph.node):
-            changes = node.op_type in REORDERS or (
+            changes = node.op_type in graph.REORDERS or (
                 node.op_type == "Transpose" and not last.isdisjoint((node.input[0], node.output[0]))
             )
             if changes and outside.intersection((node.input[0], node.output[0])):
                 found.add(place)
                 outside.update(node.output if node.input[0] in network.feeds else ())
-            elif is_idle_pooling(node) and node.input[0] in outside:
+            elif graph.is_idle_pooling(node) and node.input[0] in outside:
                 found.add(place)
         return frozenset(found)
 
-    def optimised_bricks(self, network: Network, settings: Settings) -> Network:
+    def optimised_bricks(self, network: Network, settings: base.Settings) -> Network:
         """With sums fused into convolutions, and poolings of bytes laid out, as in a model (see ``Backend``)."""
         optimised = self.optimised(network, settings)
-        blocked = with_blocked_summands(network, optimised)
-        return with_pools_channels_last(optimised if blocked is None else self.optimised(blocked, settings))
+        blocked = graph.with_blocked_summands(network, optimised)
+        return graph.with_pools_channels_last(optimised if blocked is None else self.optimised(blocked, settings))
 
-    def executed_graph(self, network: Network, settings: Settings) -> ExecutedGraph:
+    def executed_graph(self, network: Network, settings: base.Settings) -> base.ExecutedGraph:
         """Return the graph of a session like the one of ``prepare``, without packed weights (see ``Backend``)."""
-        weights = {name: value_of(array) for name, array in network.weights.items()}
-        feeds = {name: value_of(array) for name, array in network.feeds.items()}
-        settings = streaming(settings)
+        settings = session.streaming(settings)
         make_options = partial(graph_options, network, settings)
-        with WORDING.translating():
-            return executed_graph(
-                network, weights, feeds, make_options, level=level(network, settings), providers=providers(settings)
+        with session.WORDING.translating():
+            return graph.executed_graph(
+                network, make_options, level=level(network, settings), providers=session.providers(settings)
             )
 
     def in_turn(self, options: Mapping[str, str]) -> bool:
         """Unless nodes run in parallel: bricks would then run at once."""
         return options.get("execution", "sequential") == "sequential" or int(options["inter_op"]) <= 1
 
-    def optimised(self, network: Network, settings: Settings) -> Network:
+    def optimised(self, network: Network, settings: base.Settings) -> Network:
         """Return the graph that a session saved (see ``Backend``).
 
         On a GPU, a graph that no session can read back is left to the session that runs it.
         """
-        network, settings = _in_precision(network, settings), streaming(settings)
-        weights = {name: value_of(array) for name, array in network.weights.items()}
-        make_options = partial(graph_options, network, settings)
+        network, settings = _in_precision(network, settings), session.streaming(settings)
         try:
-            found = optimised_network(network, weights, make_options, providers(settings))
+            found = graph.optimised_network(network, graph_options(network, settings), session.providers(settings))
             if settings.device != "cpu":
-                created(found, session_options(found, settings), providers(settings))
+                session.created(found, session_options(found, settings), session.providers(settings))
         except Exception as error:  # the runtime's exceptions share no base class
-            meaning = WORDING.meaning(error)
+            meaning = session.WORDING.meaning(error)
             if settings.device != "cpu" and network.model is not None and isinstance(meaning, BackendError):
-                return left_to_session(network)
+                return graph.left_to_session(network)
             raise meaning from error
         return found
 
 
-def _in_precision(network: Network, settings: Settings) -> Network:
+def _in_precision(network: Network, settings: base.Settings) -> Network:
     """Return the network in the requested precision; an optimised network has it already."""
     if settings.dtype == NATIVE or network.as_is:
         return network
@@ -382,10 +347,10 @@ def _in_precision(network: Network, settings: Settings) -> Network:
     return float16_network(network)
 
 
-def _load(network: Network, settings: Settings, options: ort.SessionOptions) -> Executable:
+def _load(network: Network, settings: base.Settings, options: ort.SessionOptions) -> base.Executable:
     """Load a session on the device of the settings, with its inputs bound."""
     if settings.device == "cpu":
-        return loaded(network, settings, options)
+        return session.loaded(network, settings, options)
     from .cuda import loaded_on_gpu
 
     return loaded_on_gpu(network, settings, options)

@@ -41,7 +41,7 @@ from ....bricks.layer import ELEMENT_BITS
 from ....errors import BackendError
 from ...network.network import Network, array_type
 from ..base import ExecutedGraph, OptimiserTraits, ValueType, node_name
-from .session import Provider, save_graph
+from .session import Provider, created, save_graph, value_of
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -131,33 +131,21 @@ _LEFT = "dlbricks.left_to_session"
 """Key of the metadata of a network that its own session has to optimise."""
 
 
-def optimised_network(
-    network: Network,
-    weights: Mapping[str, ort.OrtValue],
-    make_options: Callable[[], ort.SessionOptions],
-    providers: Sequence[Provider],
-) -> Network:
+def optimised_network(network: Network, options: ort.SessionOptions, providers: Sequence[Provider]) -> Network:
     """Create the session of a network, and read the optimised network back.
 
     Args:
         network: A brick, or a whole model.
-        weights: Values of its external initializers.
-        make_options: Makes the session's options.
+        options: The session's options; changed.
         providers: Providers of the session.
 
     Returns:
         The same computation; its operators are those that the session executes.
     """
-    import onnxruntime as ort
-
-    source = str(network.path) if network.model is None else network.model.SerializeToString()
     with tempfile.TemporaryDirectory(prefix="dlbricks-optimised-") as place:
         target = Path(place) / "optimised.onnx"
-        options = make_options()
         save_graph(options, target, "weights", least=_INLINE_BYTES)
-        if weights:
-            options.add_external_initializers(list(weights), list(weights.values()))
-        ort.InferenceSession(source, options, providers=providers, enable_fallback=0)
+        created(network, options, providers)
         model = onnx.load(str(target), load_external_data=False)
         found = take_weights(model, place, network.weights)
     read = {value.name for value in model.graph.input}
@@ -201,20 +189,12 @@ _DTYPES = {"int4x2": "int4", "uint4x2": "uint4", "int2x4": "int2", "uint2x4": "u
 
 
 def executed_graph(
-    network: Network,
-    weights: Mapping[str, ort.OrtValue],
-    feeds: Mapping[str, ort.OrtValue],
-    make_options: Callable[[], ort.SessionOptions],
-    *,
-    level: str,
-    providers: Sequence[Provider],
+    network: Network, make_options: Callable[[], ort.SessionOptions], *, level: str, providers: Sequence[Provider]
 ) -> ExecutedGraph:
     """Create the session of a network and read its graph; run it once for the types.
 
     Args:
         network: The network to load.
-        weights: Values of its external initializers.
-        feeds: Values of its inputs.
         make_options: Makes the session's options, fresh ones with each call.
         level: The level of optimisation in these options.
         providers: Providers of the session.
@@ -225,14 +205,16 @@ def executed_graph(
     """
     import onnxruntime as ort
 
-    source = _named(network)
+    named = replace(network, model=_named(network))
     with tempfile.TemporaryDirectory(prefix="dlbricks-graph-") as place:
         folder = Path(place)
         options = make_options()
         options.enable_profiling = True
         options.profile_file_prefix = str(folder / "profile")
-        session, model = _create(source, network, weights, options, folder / "executed.onnx", providers=providers)
+        # The weights must outlive the session.
+        session, _weights, model = _created(named, options, folder / "executed.onnx", providers)
         binding = session.io_binding()
+        feeds = {name: value_of(array) for name, array in network.feeds.items()}
         for name, value in feeds.items():
             binding.bind_ortvalue_input(name, value)
         for name in network.outputs:
@@ -245,45 +227,33 @@ def executed_graph(
         if level in _LAYOUTS:
             options = make_options()
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-            target = folder / f"{_BEFORE_LAYOUT}.onnx"
-            stages.append(_create(source, network, weights, options, target, providers=providers)[1])
+            stages.append(_created(named, options, folder / f"{_BEFORE_LAYOUT}.onnx", providers)[2])
     return ExecutedGraph(model, types, tuple(stages))
 
 
-def _named(network: Network) -> bytes:
+def _named(network: Network) -> onnx.ModelProto:
     """Return the network's structure with named nodes; external data stays in its files."""
     model = network.structure()
     for node in model.graph.node:
         node.name = node_name(node)
-    data: bytes = model.SerializeToString()
-    return data
+    return model
 
 
-def _create(
-    source: bytes,
-    network: Network,
-    weights: Mapping[str, ort.OrtValue],
-    options: ort.SessionOptions,
-    target: Path,
-    *,
-    providers: Sequence[Provider],
-) -> tuple[ort.InferenceSession, onnx.ModelProto]:
-    """Create a session, and its graph without the payload of large initializers."""
-    import onnxruntime as ort
-
+def _created(
+    network: Network, options: ort.SessionOptions, target: Path, providers: Sequence[Provider]
+) -> tuple[ort.InferenceSession, object, onnx.ModelProto]:
+    """Create a session; return it with its weights, and its graph without the payload of large initializers."""
     side = target.with_suffix(".weights")
     side.symlink_to("/dev/null")
     save_graph(options, target, side.name, least=_DISCARDED_BYTES)
     if network.path is not None:
         folder = str(network.path.resolve().parent)
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
-    if weights:
-        options.add_external_initializers(list(weights), list(weights.values()))
-    session = ort.InferenceSession(source, options, providers=providers, enable_fallback=0)
+    session, weights = created(network, options, providers)
     model = onnx.load(str(target), load_external_data=False)
     with contextlib.suppress(FileNotFoundError):  # it took the side file away, having found it empty
         side.unlink()
-    return session, model
+    return session, weights, model
 
 
 def _types(

@@ -14,8 +14,8 @@ import re
 import tempfile
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import TensorProto, helper
+from onnx import helper, parser
 
 from ....db.values import KernelView
 from ....errors import BackendError, BackendUnavailable
@@ -110,7 +110,10 @@ def require_cuda() -> None:
     )
     chosen = [(CUDA, {"user_compute_stream": str(stream)}), CPU]
     try:
-        session = ort.InferenceSession(_smallest(), providers=chosen, enable_fallback=0)
+        smallest = parser.parse_model(
+            '<ir_version: 8, opset_import: ["": 17]> g (float[1] x) => (float[1] y) {y = Relu(x)}'
+        )
+        session = ort.InferenceSession(smallest.SerializeToString(), providers=chosen, enable_fallback=0)
     except Exception as error:
         raise refused from error
     if CUDA not in session.get_providers():
@@ -130,14 +133,6 @@ def _preload(ort: Any) -> None:
 def _folders(package: str) -> Sequence[Path]:
     spec = importlib.util.find_spec(package)
     return [Path(folder) for folder in (spec.submodule_search_locations if spec is not None else None) or ()]
-
-
-def _smallest() -> bytes:
-    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in ("x", "y")]
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "smallest", value[:1], value[1:])
-    model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
-    data: bytes = model.SerializeToString()
-    return data
 
 
 def _flag(on: bool) -> str:  # noqa: FBT001
@@ -463,7 +458,6 @@ class OrtStrings(Executable):
 def value_of(array: npt.NDArray[Any]) -> ort.OrtValue:
     """Return an array as a runtime value, without a copy if the runtime can read the array."""
     import onnxruntime as ort
-    from onnx import helper
 
     if _is_plain(array.dtype):
         return ort.OrtValue.ortvalue_from_numpy(array)
@@ -477,18 +471,13 @@ def _is_plain(dtype: np.dtype[Any]) -> bool:
 
 def bytes_of(value: ort.OrtValue) -> int:
     """Of a tensor; types of four bits share bytes (ONNX Runtime says it itself since 1.22)."""
-    from onnx import helper
-
     dtype = helper.tensor_dtype_to_np_dtype(value.element_type())
     bits = 4 if dtype.name in _NIBBLES else 8 * dtype.itemsize
-    elements: int = math.prod(value.shape())
-    return -(-elements * bits // 8)
+    return -(-int(math.prod(value.shape())) * bits // 8)
 
 
 def array_of(value: ort.OrtValue) -> npt.NDArray[Any]:
     """Return a copy of a tensor, in NumPy's or ml_dtypes' type."""
-    from onnx import helper
-
     if not value.is_tensor():
         raise BackendError(f"an output is a {value.data_type()}, not a tensor")
     dtype = helper.tensor_dtype_to_np_dtype(value.element_type())
@@ -530,11 +519,8 @@ def profiled(
         UnsupportedBrick: The runtime cannot express the network.
         MemoryError: Not enough memory.
     """
-    with tempfile.TemporaryDirectory(prefix="dlbricks-profile-") as place:
-        folder = Path(place)
+    with _profile(options) as folder:
         model = folder / "optimised.onnx"
-        options.enable_profiling = True
-        options.profile_file_prefix = str(folder / PREFIX)
         save_graph(options, model, "weights", least=_INLINE_BYTES)
         executable = load(options)
         try:
@@ -548,16 +534,22 @@ def profiled(
     return kernel_view([launches(nodes, domains) for nodes in runs(events)[-executions:]], walls_ns, _SOURCE)
 
 
+@contextmanager
+def _profile(options: ort.SessionOptions) -> Iterator[Path]:
+    """Switch profiling on in the options of a session, and return the folder of the profile."""
+    with tempfile.TemporaryDirectory(prefix="dlbricks-profile-") as folder:
+        options.enable_profiling = True
+        options.profile_file_prefix = str(Path(folder) / PREFIX)
+        yield Path(folder)
+
+
 def traced(options: ort.SessionOptions, load: Callable[[ort.SessionOptions], Executable]) -> dict[str, int]:
     """Load a network with profiling on, run it once, and count the calls of its nodes by their names.
 
     Raises:
         As ``profiled``.
     """
-    with tempfile.TemporaryDirectory(prefix="dlbricks-profile-") as place:
-        folder = Path(place)
-        options.enable_profiling = True
-        options.profile_file_prefix = str(folder / PREFIX)
+    with _profile(options) as folder:
         executable = load(options)
         try:
             executable.run()
@@ -576,9 +568,9 @@ def launches(nodes: Sequence[Mapping[str, Any]], domains: Mapping[str, Mapping[s
         nodes: Events of nodes, in order.
         domains: Domain by operator and node name.
     """
-    found = []
+    found: list[Launch] = []
     for node in nodes:
-        operator = node["args"]["op_name"]
+        operator, place = node["args"]["op_name"], node["args"]["provider"]
         if operator in _CONTAINERS:
             continue
         known = domains.get(operator, {})
@@ -586,8 +578,7 @@ def launches(nodes: Sequence[Mapping[str, Any]], domains: Mapping[str, Mapping[s
         if len(set(known.values())) == 1:
             (domain,) = set(known.values())
         name = f"{domain}.{operator}" if domain else operator
-        place = node["args"]["provider"]
-        found.append(Launch(name, operator, place, node["dur"] * _NS_PER_US if place == CPU else None))
+        found.append((name, operator, place, node["dur"] * _NS_PER_US if place == CPU else None))
     return found
 
 

@@ -6,7 +6,6 @@ import math
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -207,7 +206,7 @@ def profiled(
 
 
 def _launch(counter: openvino.ProfilingInfo) -> Launch:
-    return Launch(counter.exec_type, counter.node_type, _PLACE, round(counter.real_time.total_seconds() * _NS_PER_S))
+    return counter.exec_type, counter.node_type, _PLACE, round(counter.real_time.total_seconds() * _NS_PER_S)
 
 
 OPTIONS = (
@@ -331,7 +330,7 @@ def _loaded(network: Network, settings: Settings, properties: dict[str, Any], *,
                 whole = partial(_loaded_as, laid_out, network, properties, wide, edges)
                 size = sum(port.get_element_type().size * math.prod(port.shape) for port in compiled.outputs)
                 compiled = core.compile_model(reading_one_of(laid_out, copied), "CPU", properties)
-                return _OvExecutable(compiled.create_infer_request(), network, wide, edges, _WholeNetwork(whole, size))
+                return _OvExecutable(compiled.create_infer_request(), network, wide, edges, (whole, size))
         return _OvExecutable(compiled.create_infer_request(), network, wide, edges)
 
 
@@ -342,19 +341,6 @@ def _loaded_as(
     return _OvExecutable(_core().compile_model(model, "CPU", properties).create_infer_request(), network, wide, edges)
 
 
-@dataclass(frozen=True, slots=True)
-class _WholeNetwork:
-    """The complete form of a network with a request that returns some outputs in part.
-
-    Attributes:
-        load: Loads it with all of its outputs.
-        output_bytes: Their size in bytes.
-    """
-
-    load: Callable[[], _OvExecutable]
-    output_bytes: int
-
-
 class _OvExecutable(Executable):
     """A request with inputs in the runtime's aligned memory; each run overwrites the outputs.
 
@@ -363,7 +349,8 @@ class _OvExecutable(Executable):
         network: The network that it runs.
         wide: Outputs of single precision in the network; the request may compute them in another precision.
         edges: Inputs and outputs with another layout than in the network.
-        whole: The same network with all of its outputs, if the request returns one element of some only.
+        whole: If the request returns one element of some outputs only: loads the network with all of them, and their
+            bytes.
     """
 
     def __init__(
@@ -372,7 +359,7 @@ class _OvExecutable(Executable):
         network: Network,
         wide: Collection[int],
         edges: Edges,
-        whole: _WholeNetwork | None = None,
+        whole: tuple[Callable[[], Executable], int] | None = None,
     ) -> None:
         self._request = request
         self._whole = whole
@@ -410,7 +397,7 @@ class _OvExecutable(Executable):
 
     def outputs(self) -> list[npt.NDArray[Any]]:
         if self._whole is not None:
-            whole = self._whole.load()
+            whole = self._whole[0]()
             whole.run()
             return whole.outputs()
         tensors = ((index, self._request.get_output_tensor(index)) for index in self._outputs)
@@ -419,7 +406,7 @@ class _OvExecutable(Executable):
 
     def output_bytes(self) -> int:
         if self._whole is not None:
-            return self._whole.output_bytes
+            return self._whole[1]
         return sum(self._request.get_output_tensor(index).byte_size for index in self._outputs)
 
     def counters(self) -> Sequence[openvino.ProfilingInfo]:
@@ -521,11 +508,7 @@ def _array(tensor: openvino.Tensor) -> npt.NDArray[Any]:
     """Return a copy of a tensor, in NumPy's or ml_dtypes' type."""
     kind = tensor.element_type.get_type_name()
     array = np.array(tensor.data)
-    carried = {
-        "bf16": TensorProto.BFLOAT16,
-        "f8e4m3": TensorProto.FLOAT8E4M3FN,
-        "f8e5m2": TensorProto.FLOAT8E5M2,
-    }
+    carried = {"bf16": TensorProto.BFLOAT16, "f8e4m3": TensorProto.FLOAT8E4M3FN, "f8e5m2": TensorProto.FLOAT8E5M2}
     return array.view(helper.tensor_dtype_to_np_dtype(carried[kind])) if kind in carried else array
 
 

@@ -155,7 +155,7 @@ class TorchBackend(Backend):
         return self._prepared(network, settings)
 
     def _prepared(self, network: Network, settings: Settings) -> _TorchExecutable:
-        from .graph import FLOATS, meaning, translated
+        from .graph import FLOATS, CudaStreams, branched, meaning, translated
 
         translate, compiled = translated, _compiled
         off = settings.options.get("onednn") == "off"
@@ -169,9 +169,9 @@ class TorchBackend(Backend):
                 channels_last=settings.options["layout"] == "channels_last",
             )
             mode = settings.options["mode"]
-            call = compiled(found) if mode in _COMPILED else found.module.forward
+            call = compiled(found) if mode in _COMPILED else found[0].forward
             if mode == "branches":
-                call = _branched(found)
+                call = branched(found[0], CudaStreams())
         except Exception as error:  # PyTorch's exceptions share no base class
             raise meaning(error) from error
         return _TorchExecutable(found, _without_onednn(call) if off else call, settings.device)
@@ -220,13 +220,12 @@ class _TorchExecutable(Executable):
     def __init__(self, found: TorchNetwork, call: Callable[..., Any], device: str) -> None:
         import torch
 
-        self._types = found.types
-        self._inputs = found.inputs
+        _, self._inputs, self._types = found
         self._guard = torch.inference_mode
         self._call = call
         self._graph: Run | None = None
         self._latest: Sequence[torch.Tensor] = ()
-        self._wait: Callable[[], None] = torch.cuda.synchronize if device == "cuda" else _nothing
+        self._wait: Callable[[], None] = torch.cuda.synchronize if device == "cuda" else lambda: None
 
     def run(self) -> None:
         try:
@@ -268,6 +267,7 @@ class _TorchExecutable(Executable):
                     tensor.mul_(1)
 
     def synchronize(self) -> None:
+
         try:
             self._wait()
         except Exception as error:  # as above
@@ -287,10 +287,6 @@ class _TorchExecutable(Executable):
         self._call = released
         self._graph = None
         self._inputs = self._latest = ()
-
-
-def _nothing() -> None:
-    """Nothing is to be waited for on the CPU."""
 
 
 def _without_onednn(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -316,17 +312,12 @@ def _compiled(found: TorchNetwork) -> Callable[..., Any]:
     _require_compiler()
     _compiler_cache()
     torch._inductor.config.compile_threads = 1  # noqa: SLF001  # in this process: it has the worker's limits
-    compiled: Callable[..., Any] = torch.compile(found.module.forward, fullgraph=True, dynamic=False)
+    module, inputs, _ = found
+    compiled: Callable[..., Any] = torch.compile(module.forward, fullgraph=True, dynamic=False)
     with torch.inference_mode(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the compiler's, about its own code
-        compiled(*found.inputs)
+        compiled(*inputs)
     return compiled
-
-
-def _branched(found: TorchNetwork) -> Callable[..., Any]:
-    from .graph import CudaStreams, branched
-
-    return branched(found.module, CudaStreams())
 
 
 def _named_kernels(settings: Settings) -> AbstractContextManager[object]:
@@ -421,19 +412,12 @@ def as_graph(run: Run) -> Run:
     try:
         run()
     except BaseException as error:
-        _abandon(graph)
+        with suppress(Exception):  # the stream needs this end; it says once more that the capture failed
+            graph.capture_end()
         if isinstance(error, BackendError | MemoryError):
             raise
         raise BackendError(f"this cannot be captured as a CUDA graph: {' '.join(str(error).split())}") from error
     graph.capture_end()
 
-    def launch() -> None:
-        graph.replay()
-
-    return launch
-
-
-def _abandon(graph: Any) -> None:
-    """End a capture that failed: the stream cannot be used before."""
-    with suppress(Exception):  # it says once more that the capture failed
-        graph.capture_end()
+    replay: Run = graph.replay
+    return replay

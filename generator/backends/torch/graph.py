@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -47,28 +47,16 @@ FLOATS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 """Types that float32 may be computed in, by name."""
 
 _TYPES: dict[int, torch.dtype] = {
-    TensorProto.FLOAT: torch.float32,
-    TensorProto.DOUBLE: torch.float64,
-    TensorProto.FLOAT16: torch.float16,
-    TensorProto.BFLOAT16: torch.bfloat16,
-    TensorProto.FLOAT8E4M3FN: torch.float8_e4m3fn,
-    TensorProto.FLOAT8E4M3FNUZ: torch.float8_e4m3fnuz,
-    TensorProto.FLOAT8E5M2: torch.float8_e5m2,
-    TensorProto.FLOAT8E5M2FNUZ: torch.float8_e5m2fnuz,
-    TensorProto.BOOL: torch.bool,
+    TensorProto.FLOAT: torch.float32, TensorProto.DOUBLE: torch.float64, TensorProto.FLOAT16: torch.float16,
+    TensorProto.BFLOAT16: torch.bfloat16, TensorProto.FLOAT8E4M3FN: torch.float8_e4m3fn,
+    TensorProto.FLOAT8E4M3FNUZ: torch.float8_e4m3fnuz, TensorProto.FLOAT8E5M2: torch.float8_e5m2,
+    TensorProto.FLOAT8E5M2FNUZ: torch.float8_e5m2fnuz, TensorProto.BOOL: torch.bool,
     TensorProto.INT4: torch.int8,  # of 4 bits PyTorch knows only packed pairs
-    TensorProto.UINT4: torch.uint8,
-    TensorProto.INT8: torch.int8,
-    TensorProto.INT16: torch.int16,
-    TensorProto.INT32: torch.int32,
-    TensorProto.INT64: torch.int64,
-    TensorProto.UINT8: torch.uint8,
-    TensorProto.UINT16: torch.uint16,
-    TensorProto.UINT32: torch.uint32,
-    TensorProto.UINT64: torch.uint64,
-    TensorProto.COMPLEX64: torch.complex64,
-    TensorProto.COMPLEX128: torch.complex128,
-}
+    TensorProto.UINT4: torch.uint8, TensorProto.INT8: torch.int8, TensorProto.INT16: torch.int16,
+    TensorProto.INT32: torch.int32, TensorProto.INT64: torch.int64, TensorProto.UINT8: torch.uint8,
+    TensorProto.UINT16: torch.uint16, TensorProto.UINT32: torch.uint32, TensorProto.UINT64: torch.uint64,
+    TensorProto.COMPLEX64: torch.complex64, TensorProto.COMPLEX128: torch.complex128,
+}  # fmt: skip
 _CARRIERS = {1: np.uint8, 2: np.int16}
 """Types of NumPy's own that carry the bytes of one of ml_dtypes', by size."""
 
@@ -173,10 +161,11 @@ class GraphRecorder(TorchFunctionMode):  # type: ignore[misc]  # PyTorch is not 
     ) -> Any:
         named = kwargs or {}
         result = func(*args, **named)
-        found: list[torch.Tensor] = []
-        map_aggregate((args, dict(named)), lambda value: _collect(value, found))
-        decided = any(not self.is_constant(tensor) for tensor in found)
-        if not decided and not (self.generating and func in _FACTORIES):
+        leaves: list[Any] = []
+        map_aggregate((args, dict(named)), leaves.append)
+        found = [value for value in leaves if isinstance(value, torch.Tensor)]
+        constant = all(self.is_constant(tensor) for tensor in found)
+        if constant and not (self.generating and func in _FACTORIES):
             return result
         results = result if isinstance(result, tuple | list) else (result,)
         fresh = [value for value in results if isinstance(value, torch.Tensor)]
@@ -209,12 +198,6 @@ class GraphRecorder(TorchFunctionMode):  # type: ignore[misc]  # PyTorch is not 
         return node
 
 
-def _collect(value: Any, found: list[torch.Tensor]) -> Any:
-    if isinstance(value, torch.Tensor):
-        found.append(value)
-    return value
-
-
 _CONVOLUTIONS = frozenset({"Conv", "ConvTranspose", "ConvInteger"})
 _WITHOUT_PLACE = frozenset({"MatMul", "Gemm", "Einsum", "Softmax", "LayerNormalization", "RMSNormalization"})
 """Operators that do not read images: a model would not store their inputs with channels last."""
@@ -228,19 +211,9 @@ _WORDING = Wording(
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TorchNetwork:
-    """A network in PyTorch.
-
-    Attributes:
-        module: Straight-line code from the inputs to a tuple of the outputs.
-        inputs: Values of the inputs.
-        types: ONNX's number of each output's type; 0 if the network does not state it.
-    """
-
-    module: fx.GraphModule
-    inputs: tuple[torch.Tensor, ...]
-    types: tuple[int, ...]
+TorchNetwork: TypeAlias = tuple[fx.GraphModule, tuple[torch.Tensor, ...], tuple[int, ...]]
+"""A network in PyTorch: straight-line code from the inputs to a tuple of the outputs, the values of the inputs, and
+ONNX's number of each output's type (0 if the network does not state it)."""
 
 
 def translated(network: Network, *, float_type: torch.dtype, device: str, channels_last: bool) -> TorchNetwork:
@@ -265,7 +238,11 @@ def translated(network: Network, *, float_type: torch.dtype, device: str, channe
     images = _images(model.graph) if channels_last else frozenset()
     walk = _Translation(recorder, opset, float_type, device, images)
     values: dict[str, torch.Tensor | None] = {
-        tensor.name: walk.tensor(tensor.name, _array(tensor, network.weights)) for tensor in model.graph.initializer
+        tensor.name: walk.tensor(
+            tensor.name,
+            network.weights[tensor.name] if tensor.name in network.weights else numpy_helper.to_array(tensor),
+        )
+        for tensor in model.graph.initializer
     }
     inputs = []
     with torch.inference_mode():
@@ -277,7 +254,7 @@ def translated(network: Network, *, float_type: torch.dtype, device: str, channe
             outputs = walk.run(model.graph, values, network.outputs)
     module = recorder.finish(outputs)
     types = {value.name: value.type.tensor_type.elem_type for value in model.graph.output}
-    return TorchNetwork(module, tuple(inputs), tuple(types.get(name, 0) for name in network.outputs))
+    return module, tuple(inputs), tuple(types.get(name, 0) for name in network.outputs)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -335,15 +312,9 @@ class _Translation:
         if function is None:
             raise UnsupportedBrick(f"PyTorch has no {f'{node.domain}.' if node.domain else ''}{node.op_type}")
         constant = tuple(value is None or self.recorder.is_constant(value) for value in inputs)
-        call = TorchCall(
-            op_type=node.op_type,
-            opset=self.opset,
-            attributes=attributes_of(node),
-            wanted=wanted,
-            constant=constant,
-            dtype_of=partial(type_of, float_type=self.float_type),
-            body=lambda graph, given: self._body(graph, given, outer),
-        )
+        body = partial(self._body, outer=outer)
+        dtype_of = partial(type_of, float_type=self.float_type)
+        call = TorchCall(node.op_type, self.opset, attributes_of(node), wanted, constant, dtype_of, body)
         self.recorder.label = node.op_type
         self.recorder.generating = node.op_type in GENERATORS and not (constant and all(constant))
         try:
@@ -386,10 +357,6 @@ def _read(path: Path | None) -> onnx.ModelProto:
         return onnx.load(str(path))
     except Exception as error:  # protobuf's and the file system's
         raise BackendError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
-
-
-def _array(tensor: onnx.TensorProto, weights: Mapping[str, Any]) -> Any:
-    return weights[tensor.name] if tensor.name in weights else numpy_helper.to_array(tensor)
 
 
 def _images(graph: onnx.GraphProto) -> frozenset[str]:
@@ -444,17 +411,8 @@ MOST_LANES = 8
 """Streams at most: the branches of one module of a CNN are fewer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """The stream of an operation.
-
-    Attributes:
-        lane: Number of its stream; 0 is the caller's.
-        waits: Indices of the operations in other lanes that it waits for.
-    """
-
-    lane: int
-    waits: tuple[int, ...]
+Lane: TypeAlias = tuple[int, tuple[int, ...]]
+"""The number of an operation's stream (0 is the caller's), and the operations of other lanes that it waits for."""
 
 
 def lanes(reads: Sequence[Sequence[int]], most: int = MOST_LANES) -> list[Lane]:
@@ -476,11 +434,11 @@ def lanes(reads: Sequence[Sequence[int]], most: int = MOST_LANES) -> list[Lane]:
     for place, before in enumerate(reads):
         for operation in {*before}:
             left[operation] -= 1
-        own = next((found[operation].lane for operation in before if tails[found[operation].lane] == operation), None)
+        own = next((found[operation][0] for operation in before if tails[found[operation][0]] == operation), None)
         lane = _free(tails, left, most) if own is None else own
-        waits = tuple(sorted({operation for operation in before if found[operation].lane != lane}))
+        waits = tuple(sorted({operation for operation in before if found[operation][0] != lane}))
         tails[lane] = place
-        found.append(Lane(lane, waits))
+        found.append((lane, waits))
     return found
 
 
@@ -495,43 +453,30 @@ def _free(tails: list[int | None], left: Sequence[int], most: int) -> int:
     return min(range(len(tails)), key=lambda lane: tails[lane] or 0)
 
 
-class Streams(Protocol):
-    """The streams of a device by the numbers of their lanes."""
-
-    def entered(self, lane: int) -> AbstractContextManager[Any]:
-        """Send the calls inside the context to a lane."""
-
-    def mark(self, lane: int) -> Any:
-        """Record an event at the present end of a lane."""
-
-    def wait(self, lane: int, event: Any) -> None:
-        """Have a lane wait for an event."""
-
-
 class CudaStreams:
-    """Streams of PyTorch; lane 0 is the current one."""
+    """Streams of the GPU by the numbers of their lanes; lane 0 is the current stream."""
 
     def __init__(self) -> None:
         self._others = [torch.cuda.Stream() for _ in range(MOST_LANES - 1)]
 
     def entered(self, lane: int) -> AbstractContextManager[Any]:
-        """See ``Streams``."""
+        """Send the calls inside the context to a lane."""
         found: AbstractContextManager[Any] = torch.cuda.stream(self._stream(lane))
         return found
 
     def mark(self, lane: int) -> Any:
-        """See ``Streams``."""
+        """Record an event at the present end of a lane."""
         return self._stream(lane).record_event()
 
     def wait(self, lane: int, event: Any) -> None:
-        """See ``Streams``."""
+        """Have a lane wait for an event."""
         self._stream(lane).wait_event(event)
 
     def _stream(self, lane: int) -> Any:
         return self._others[lane - 1] if lane else torch.cuda.current_stream()
 
 
-def branched(module: fx.GraphModule, streams: Streams) -> Callable[..., tuple[Any, ...]]:
+def branched(module: fx.GraphModule, streams: CudaStreams) -> Callable[..., tuple[Any, ...]]:
     """Return a call of the module with a separate stream for each branch.
 
     All values live until the call returns, so that no stream overwrites another stream's operand.
@@ -540,7 +485,7 @@ def branched(module: fx.GraphModule, streams: Streams) -> Callable[..., tuple[An
     numbers = {node: place for place, node in enumerate(nodes)}
     reads = [[numbers[each] for each in node.all_input_nodes if each in numbers] for node in nodes]
     places = lanes(reads)
-    awaited = {operation for place in places for operation in place.waits}
+    awaited = {operation for _, waits in places for operation in waits}
     inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
     constants = {node: getattr(module, node.target) for node in module.graph.nodes if node.op == "get_attr"}
     (end,) = (node for node in module.graph.nodes if node.op == "output")
@@ -550,16 +495,16 @@ def branched(module: fx.GraphModule, streams: Streams) -> Callable[..., tuple[An
         marks: dict[int, Any] = {}
         forked = {0}
         begin = streams.mark(0)
-        for number, (node, place) in enumerate(zip(nodes, places, strict=True)):
-            if place.lane not in forked:
-                forked.add(place.lane)
-                streams.wait(place.lane, begin)
-            for operation in place.waits:
-                streams.wait(place.lane, marks[operation])
-            with streams.entered(place.lane):
+        for number, (node, (lane, waits)) in enumerate(zip(nodes, places, strict=True)):
+            if lane not in forked:
+                forked.add(lane)
+                streams.wait(lane, begin)
+            for operation in waits:
+                streams.wait(lane, marks[operation])
+            with streams.entered(lane):
                 values[node] = node.target(*_given(node.args, values), **_given(node.kwargs, values))
             if number in awaited:
-                marks[number] = streams.mark(place.lane)
+                marks[number] = streams.mark(lane)
         for lane in forked - {0}:
             streams.wait(0, streams.mark(lane))
         found: tuple[Any, ...] = _given(end.args[0], values)

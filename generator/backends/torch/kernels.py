@@ -20,8 +20,7 @@ import tempfile
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ....db.values import KernelView
 from ..base import Executable
@@ -39,36 +38,18 @@ _FEWEST = 9
 """Fields of a line about an execution, its descriptors and its time included."""
 
 
-@dataclass(frozen=True, slots=True)
-class Primitive:
-    """One execution of a primitive.
-
-    Attributes:
-        name: Kind and implementation, for example ``convolution jit:avx512_core``.
-        start_ns: Start on the requested clock, in nanoseconds.
-        time_ns: Duration in nanoseconds.
-    """
-
-    name: str
-    start_ns: int
-    time_ns: int
-
-
-@dataclass(slots=True)
-class KernelLog:
-    """The log; complete once ``recorded`` has ended."""
-
-    text: str = ""
+Primitive: TypeAlias = tuple[str, int, int]
+"""One execution of a primitive: kind and implementation (``convolution jit:avx512_core``), start and time in ns."""
 
 
 @contextmanager
-def recorded(onednn: Any) -> Iterator[KernelLog]:
-    """Switch oneDNN's log on, and record the process's standard output meanwhile.
+def recorded(onednn: Any) -> Iterator[list[str]]:
+    """Switch oneDNN's log on, and record the process's standard output meanwhile: its text is there afterwards.
 
     Args:
         onednn: ``torch.backends.mkldnn``; a build without oneDNN logs nothing.
     """
-    log = KernelLog()
+    log: list[str] = []
     if not onednn.is_available():
         yield log
         return
@@ -85,7 +66,7 @@ def recorded(onednn: Any) -> Iterator[KernelLog]:
             os.dup2(kept, _STDOUT)
             os.close(kept)
         file.seek(0)
-        log.text = file.read().decode(errors="replace")
+        log.append(file.read().decode(errors="replace"))
 
 
 def primitives_of(text: str, begin_ns: int) -> list[Primitive]:
@@ -105,7 +86,7 @@ def primitives_of(text: str, begin_ns: int) -> list[Primitive]:
             start_ns, time_ns = float(start_ms) * _NS_PER_MS, float(took_ms) * _NS_PER_MS
         except ValueError:
             continue
-        found.append(Primitive(f"{kind} {implementation}", round(start_ns) - begin_ns, round(time_ns)))
+        found.append((f"{kind} {implementation}", round(start_ns) - begin_ns, round(time_ns)))
     return found
 
 
@@ -166,7 +147,7 @@ def profiled(executable: Executable, executions: int) -> KernelView:
         event for event in events if not _on_cpu(event) and not event.is_user_annotation and event.name != _MARK
     ]
     begin_ns = profiler.profiler.kineto_results.trace_start_ns() if profiler.profiler is not None else 0
-    primitives = primitives_of(log.text, begin_ns)
+    primitives = primitives_of("".join(log), begin_ns)
     found = [[*launches(mark, elsewhere, primitives)] for mark in marks]
     return kernel_view(found, [_duration(mark) for mark in marks], _SOURCE)
 
@@ -190,19 +171,19 @@ def launches(
             waiting[name].append(operator)
         for event in sorted(inside, key=lambda event: event.time_range.start):
             operator = waiting[event.name].popleft() if waiting[event.name] else ""
-            yield Launch(event.name, operator, event.device_type.name.lower(), _duration(event))
+            yield event.name, operator, event.device_type.name.lower(), _duration(event)
         return
     begin_ns, end_ns = begin * _NS_PER_US, end * _NS_PER_US
-    primitives = [primitive for primitive in primitives if begin_ns <= primitive.start_ns <= end_ns]
+    primitives = [found for found in primitives if begin_ns <= found[1] <= end_ns]
     for event, operator in _computing(mark, ""):
         start_ns, length_ns = round(event.time_range.start * _NS_PER_US), _duration(event)
         name = _NUMBERED.sub("", event.name)
         rest_ns = length_ns
-        for primitive in primitives:
-            if start_ns <= primitive.start_ns + primitive.time_ns // 2 <= start_ns + length_ns:
-                yield Launch(primitive.name, operator or name, "cpu", primitive.time_ns)
-                rest_ns -= primitive.time_ns
-        yield Launch(name, operator, "cpu", max(0, rest_ns))
+        for primitive, at_ns, took_ns in primitives:
+            if start_ns <= at_ns + took_ns // 2 <= start_ns + length_ns:
+                yield primitive, operator or name, "cpu", took_ns
+                rest_ns -= took_ns
+        yield name, operator, "cpu", max(0, rest_ns)
 
 
 def _launched(event: FunctionEvent, operator: str) -> Iterator[tuple[str, str]]:

@@ -196,27 +196,15 @@ _DENSITY /= _DENSITY.sum()
 _erf: Callable[[Any], Any] = np.vectorize(math.erf, otypes=[np.float64])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Profile:
-    """A value as a function of a normal variable.
+Profile = tuple[str, Numbers]
+"""A value as a function of a normal variable: the name of the value behind the variable (its root), and the function
+over the grid of the standard normal variable behind the root."""
 
-    Attributes:
-        root: Name of the value behind the variable.
-        numbers: The function over the grid of the standard normal variable behind the root.
-    """
 
-    root: str
-    numbers: Numbers
-
-    @classmethod
-    def normal(cls, name: str, moments: Moments) -> Profile:
-        """Return the profile of a normal value."""
-        return cls(name, moments.mean + moments.deviation * _GRID)
-
-    def moments(self) -> Moments:
-        """Mean and root mean square under the normal density."""
-        mean = float(self.numbers @ _DENSITY)
-        return Moments(math.sqrt(float((self.numbers * self.numbers) @ _DENSITY)), mean)
+def moments_of(profile: Profile) -> Moments:
+    """Return mean and root mean square under the normal density."""
+    numbers = profile[1]
+    return Moments(math.sqrt(float((numbers * numbers) @ _DENSITY)), float(numbers @ _DENSITY))
 
 
 def _sigmoid(x: Numbers) -> Numbers:
@@ -242,52 +230,32 @@ def _attribute(node: NodeProto, name: str, default: float) -> float:
 Function = Callable[..., Numbers]
 
 _UNARY: Mapping[str, Function] = {
-    "Abs": lambda _, x: np.abs(x),
-    "Cast": lambda _, x: x,
-    "Celu": lambda _, x: _elu(x, 1.0),
-    "Cos": lambda _, x: np.cos(x),
-    "Dropout": lambda _, x: x,
-    "Elu": lambda node, x: _elu(x, _attribute(node, "alpha", 1.0)),
-    "Erf": lambda _, x: np.asarray(_erf(x)),
-    "Exp": lambda _, x: np.exp(np.clip(x, -80, 20)),
-    "FastGelu": lambda _, x: _gelu(x),
-    "Gelu": lambda _, x: _gelu(x),
+    "Abs": lambda _, x: np.abs(x), "Cast": lambda _, x: x, "Celu": lambda _, x: _elu(x, 1.0),
+    "Cos": lambda _, x: np.cos(x), "Dropout": lambda _, x: x,
+    "Elu": lambda node, x: _elu(x, _attribute(node, "alpha", 1.0)), "Erf": lambda _, x: np.asarray(_erf(x)),
+    "Exp": lambda _, x: np.exp(np.clip(x, -80, 20)), "FastGelu": lambda _, x: _gelu(x), "Gelu": lambda _, x: _gelu(x),
     "HardSigmoid": lambda node, x: np.clip(_attribute(node, "alpha", 0.2) * x + _attribute(node, "beta", 0.5), 0, 1),
-    "HardSwish": lambda _, x: x * np.clip(x / 6 + 0.5, 0, 1),
-    "Identity": lambda _, x: x,
+    "HardSwish": lambda _, x: x * np.clip(x / 6 + 0.5, 0, 1), "Identity": lambda _, x: x,
     "LeakyRelu": lambda node, x: np.where(x > 0, x, _attribute(node, "alpha", 0.01) * x),
-    "Mish": lambda _, x: x * np.tanh(_softplus(x)),
-    "Neg": lambda _, x: -x,
+    "Mish": lambda _, x: x * np.tanh(_softplus(x)), "Neg": lambda _, x: -x,
     "PRelu": lambda _, x: np.where(x > 0, x, 0.25 * x),
     "QuickGelu": lambda node, x: x * _sigmoid(_attribute(node, "alpha", 1.702) * x),
-    "Relu": lambda _, x: np.maximum(x, 0),
-    "Selu": lambda _, x: 1.0507 * _elu(x, 1.67326),
-    "Sigmoid": lambda _, x: _sigmoid(x),
-    "Sin": lambda _, x: np.sin(x),
-    "Softplus": lambda _, x: _softplus(x),
+    "Relu": lambda _, x: np.maximum(x, 0), "Selu": lambda _, x: 1.0507 * _elu(x, 1.67326),
+    "Sigmoid": lambda _, x: _sigmoid(x), "Sin": lambda _, x: np.sin(x), "Softplus": lambda _, x: _softplus(x),
     "Softsign": lambda _, x: x / (1 + np.abs(x)),
-    "Swish": lambda node, x: x * _sigmoid(_attribute(node, "alpha", 1.0) * x),
-    "Tanh": lambda _, x: np.tanh(x),
+    "Swish": lambda node, x: x * _sigmoid(_attribute(node, "alpha", 1.0) * x), "Tanh": lambda _, x: np.tanh(x),
     "ThresholdedRelu": lambda node, x: np.where(x > _attribute(node, "alpha", 1.0), x, 0),
-}
+}  # fmt: skip
 _BINARY: Mapping[str, Function] = {
-    "Add": lambda _, x, y: np.add(x, y),
-    "Div": lambda _, x, y: np.divide(x, y),
-    "Max": lambda _, x, *more: reduce(np.maximum, more, x),
-    "Min": lambda _, x, *more: reduce(np.minimum, more, x),
-    "Mul": lambda _, x, y: np.multiply(x, y),
-    "Pow": lambda _, x, y: np.power(x, y),
+    "Add": lambda _, x, y: np.add(x, y), "Div": lambda _, x, y: np.divide(x, y),
+    "Max": lambda _, x, *more: reduce(np.maximum, more, x), "Min": lambda _, x, *more: reduce(np.minimum, more, x),
+    "Mul": lambda _, x, y: np.multiply(x, y), "Pow": lambda _, x, y: np.power(x, y),
     "Sub": lambda _, x, y: np.subtract(x, y),
-}
-_BOUNDED: Mapping[str, Function] = {
-    # NumPy before 2.1 refuses to clip where there is no bound at all.
-    "Clip": lambda _, x, low=None, high=None: x if low is None and high is None else np.clip(x, low, high)
-}
-
+}  # fmt: skip
 FUNCTIONS: Mapping[str, tuple[int, Function]] = {
     **{name: (1, function) for name, function in _UNARY.items()},
     **{name: (2, function) for name, function in _BINARY.items()},
-    **{name: (3, function) for name, function in _BOUNDED.items()},
+    "Clip": (3, lambda _, x, low=None, high=None: x if low is None and high is None else np.clip(x, low, high)),
 }
 """Operator to the number of operands that count, and its function of the node and their numbers."""
 
@@ -302,13 +270,13 @@ def combine(node: NodeProto, operands: Sequence[Profile | float | None]) -> Prof
     Returns:
         None if the operands have no common root or the result is not finite.
     """
-    roots = {operand.root for operand in operands if isinstance(operand, Profile)}
+    roots = {operand[0] for operand in operands if isinstance(operand, tuple)}
     if len(roots) != 1:
         return None
-    numbers = [operand.numbers if isinstance(operand, Profile) else operand for operand in operands]
+    numbers = [operand[1] if isinstance(operand, tuple) else operand for operand in operands]
     with np.errstate(all="ignore"):
         result = np.asarray(FUNCTIONS[node.op_type][1](node, *numbers))
-    return Profile(roots.pop(), result) if np.isfinite(result).all() else None
+    return (roots.pop(), result) if np.isfinite(result).all() else None
 
 
 _SENTINEL = 1e4  # constants beyond it mean "minus infinity" in masks and clips
@@ -383,7 +351,8 @@ class Walk:
                     return None
                 operands.append(number)
             else:
-                operands.append(self._profiles.get(value) or Profile.normal(value, self.moments(value)))
+                moments = self.moments(value)
+                operands.append(self._profiles.get(value) or (value, moments.mean + moments.deviation * _GRID))
         return combine(node, operands)
 
     def moments(self, value: str) -> Moments:

@@ -26,7 +26,7 @@ from ....bricks.layer import RECURRENT
 from ....models.skeleton import is_weight
 from ....models.subgraphs import bodies, declared_shape, infer_shapes
 from ..legality import DomainKind, Site, structure_of
-from .walk import BIAS, FLOATS, UNKNOWN, Draw, Moments, Walk, draw, operand
+from .walk import BIAS, FLOATS, UNKNOWN, Draw, Moments, Walk, draw, moments_of, operand
 
 # What each operator asks of its weights, and what it does to the moments of its data.
 #
@@ -434,7 +434,11 @@ def synthesise(model: onnx.ModelProto, *, seed: int) -> dict[str, npt.NDArray[An
         >>> weights["conv1_w_0"].shape
         (64, 3, 3, 3)
     """
-    planned = _planned(model)
+    # The distribution of every weight input of a skeleton, by name.
+    graph = infer_shapes(model, propagate=False).graph
+    walk = Walk(graph)
+    _pass(walk, graph.node)
+    planned = {name: walk.settle(name) for name in walk.weights}
     values = (value for value in model.graph.input if is_weight(value))
     arrays = {
         value.name: draw(
@@ -450,18 +454,6 @@ def synthesise(model: onnx.ModelProto, *, seed: int) -> dict[str, npt.NDArray[An
     return arrays
 
 
-def _planned(model: onnx.ModelProto) -> dict[str, Draw]:
-    """Return the distribution of every weight input of a skeleton, by name.
-
-    Args:
-        model: Skeleton-form ONNX: a whole model or a brick.
-    """
-    graph = infer_shapes(model, propagate=False).graph
-    walk = Walk(graph)
-    _pass(walk, graph.node)
-    return {name: walk.settle(name) for name in walk.weights}
-
-
 def _pass(walk: Walk, nodes: Iterable[NodeProto]) -> None:
     """Pass over nodes in order, subgraphs included."""
     for node in nodes:
@@ -469,7 +461,7 @@ def _pass(walk: Walk, nodes: Iterable[NodeProto]) -> None:
             _pass(walk, body.node)
         _settle_integers(walk, node)
         profile = walk.follow(node)
-        moments = profile.moments() if profile else RULES.get(node.op_type, unknown_operator)(walk, node)
+        moments = moments_of(profile) if profile else RULES.get(node.op_type, unknown_operator)(walk, node)
         walk.record(node, moments, profile)
 
 

@@ -15,7 +15,7 @@ from ....bricks.reference import CHAIN, CHAIN_NODES, OVERHEAD, built_in
 from ....db.values import NATIVE
 from ....errors import BackendError
 from ...backends.base import Backend, Executable, NodeTimes, PackedExecutable, Settings
-from ...device.device import Event, Over, Run
+from ...device.device import Over, Run
 from ...halves import by_halves, halves
 from ...network.network import Network, synthetic_network
 from ...network.packed import PackedBrick, PackedNetwork, grouped, merge, pack, split
@@ -37,24 +37,9 @@ _USUAL = 0.25
 """Quantile of the executions of a node that is its usual time: other programs meet most nodes in few executions."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ExecutedBrick:
-    """A brick in the form that the runtime executes.
-
-    Attributes:
-        network: Its network, with optimisation off.
-        edges: Places of the layout changes at its edges.
-        boundary: Its variant (one of ``BOUNDARY``); empty inside a model.
-    """
-
-    network: Network
-    edges: frozenset[int] = frozenset()
-    boundary: str = ""
-
-
 def executed_bricks(
     networks: Mapping[str, Network], backend: Backend, settings: Settings
-) -> tuple[dict[str, ExecutedBrick], dict[str, BackendError]]:
+) -> tuple[dict[str, PackedBrick], dict[str, BackendError]]:
     """Bring bricks into the form that the runtime executes, as many at once as possible.
 
     Args:
@@ -68,7 +53,7 @@ def executed_bricks(
     Raises:
         MemoryError: There was not enough memory.
     """
-    found = {name: ExecutedBrick(network) for name, network in networks.items() if network.as_is}
+    found = {name: PackedBrick(network) for name, network in networks.items() if network.as_is}
     names = [name for name, network in networks.items() if not network.as_is]
     together = backend.packs(settings) and settings.dtype == NATIVE
     groups = grouped([networks[name] for name in names]) if together else []
@@ -80,7 +65,7 @@ def executed_bricks(
     def optimise(group: Sequence[str]) -> None:
         optimised = _optimised([networks[name] for name in group], backend, settings)
         found.update(
-            (name, ExecutedBrick(network, backend.edges(network) if packs else frozenset()))
+            (name, PackedBrick(network, uncounted=backend.edges(network) if packs else frozenset()))
             for name, network in zip(group, optimised, strict=True)
         )
 
@@ -211,21 +196,8 @@ _MARGIN = 2.0
 _ATTEMPTS = 3
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _StreamStep:
-    """A network of the pass, between two events.
-
-    Attributes:
-        owner: Place of the brick; -1: one operation that calibrates the clock; -2: the chain that does.
-        executable: The network.
-        begin: Event before it.
-        end: Event after it.
-    """
-
-    owner: int
-    executable: Executable
-    begin: Event
-    end: Event
+_StreamStep = tuple[int, Executable, Any, Any]
+"""One network of a pass: the brick that it belongs to, the network, and the events around it."""
 
 
 _SINGLE, _CHAIN = -1, -2
@@ -240,14 +212,11 @@ class StreamedPack(Pack):
 
     Args:
         bricks: By the brick's id, in the order in which they are run.
-        copies: Number of copies of each brick in the pass, by its id, each with separate weights.
         backend: The runtime.
         settings: Its settings.
     """
 
-    def __init__(
-        self, bricks: Mapping[str, ExecutedBrick], copies: Mapping[str, int], backend: Backend, settings: Settings
-    ) -> None:
+    def __init__(self, bricks: Mapping[str, PackedBrick], backend: Backend, settings: Settings) -> None:
         self._names = [*bricks]
         self.refused: dict[str, BackendError] = {}
         self._backend, self._settings = backend, settings
@@ -263,20 +232,20 @@ class StreamedPack(Pack):
             for place, (name, brick) in enumerate(bricks.items()):
                 begun = len(self._steps)
                 try:
-                    for copy in range(copies.get(name, 1)):
+                    for copy in range(brick.copies):
                         self._steps.append(
                             self._step(place, self._loaded(_apart(brick.network) if copy else brick.network))
                         )
                 except BackendError as error:
                     self.refused[name] = error
-                    for step in self._steps[begun:]:
-                        step.executable.close()
+                    for _, executable, *_ in self._steps[begun:]:
+                        executable.close()
                     del self._steps[begun:]
                 if place % _BETWEEN == 0:
                     self._steps.append(self._calibrating(_SINGLE, OVERHEAD))
                 if place % _BETWEEN == _BETWEEN // 2:
                     self._steps.append(self._calibrating(_CHAIN, CHAIN))
-            if all(step.owner != _CHAIN for step in self._steps):
+            if all(owner != _CHAIN for owner, *_ in self._steps):
                 self._steps.append(self._calibrating(_CHAIN, CHAIN))
             self.loaded = len(bricks) - len(self.refused)
             self._launch: Run = self._enqueue
@@ -294,7 +263,7 @@ class StreamedPack(Pack):
             self._clock[_SINGLE].run()  # otherwise the first brick would run with the runtime's code cold
         self._launch()
         self._device.synchronize()
-        self._rows.append(np.array([self._device.elapsed_ns(step.begin, step.end) for step in self._steps]))
+        self._rows.append(np.array([self._device.elapsed_ns(begin, end) for _, _, begin, end in self._steps]))
         self._visits.append(visit)
 
     def read(self, idle_ns: float | None) -> Readings:  # noqa: ARG002  # each pass calibrates the clock
@@ -327,22 +296,22 @@ class StreamedPack(Pack):
 
     @property
     def _owners(self) -> npt.NDArray[np.int64]:
-        return np.array([step.owner for step in self._steps])
+        return np.array([owner for owner, *_ in self._steps])
 
     def close(self) -> None:
         """Free all networks."""
         self._launch = self._closed
-        for executable in {id(step.executable): step.executable for step in self._steps}.values():
+        for executable in {id(executable): executable for _, executable, *_ in self._steps}.values():
             executable.close()
         self._steps = []
         self._inputs.clear()
 
     def _enqueue(self) -> None:
-        for step in self._steps:
-            step.executable.refresh()
-            self._device.record(step.begin)
-            step.executable.run()
-            self._device.record(step.end)
+        for _, executable, begin, end in self._steps:
+            executable.refresh()
+            self._device.record(begin)
+            executable.run()
+            self._device.record(end)
 
     def _enqueue_held(self) -> None:
         """Enqueue all steps in parts; the device begins a part when all of it is enqueued.
@@ -367,13 +336,13 @@ class StreamedPack(Pack):
         """Enqueue some bricks while the device waits; return the nanoseconds per brick and the end-of-wait test."""
         over = self._device.hold(wait_ns)
         taken: list[int] = []
-        for step in part:
-            step.executable.refresh()
-            self._device.record(step.begin)
-            begin = time.perf_counter_ns()
-            step.executable.run()
-            taken.append(time.perf_counter_ns() - begin)
-            self._device.record(step.end)
+        for _, executable, begin, end in part:
+            executable.refresh()
+            self._device.record(begin)
+            start = time.perf_counter_ns()
+            executable.run()
+            taken.append(time.perf_counter_ns() - start)
+            self._device.record(end)
         return taken, over
 
     def _closed(self) -> None:
@@ -396,7 +365,7 @@ class StreamedPack(Pack):
         return self._step(owner, self._clock[owner])
 
     def _step(self, owner: int, executable: Executable) -> _StreamStep:
-        return _StreamStep(owner, executable, self._device.event(), self._device.event())
+        return owner, executable, self._device.event(), self._device.event()
 
 
 def _clock(rows: Array, owners: npt.NDArray[np.int64]) -> float:
@@ -437,14 +406,8 @@ _FEWEST_IDLE = 20
 class _ProfiledPack(Pack):
     """Bricks as one network per group; the runtime reports the time of its nodes."""
 
-    def __init__(
-        self,
-        groups: Sequence[Mapping[str, ExecutedBrick]],
-        copies: Mapping[str, int],
-        backend: Backend,
-        settings: Settings,
-    ) -> None:
-        self._backend, self._settings, self._copies = backend, settings, copies
+    def __init__(self, groups: Sequence[Mapping[str, PackedBrick]], backend: Backend, settings: Settings) -> None:
+        self._backend, self._settings = backend, settings
         self._groups = [{**group} for group in groups]
         self._visits: list[int | None] = []
         self._packs: list[tuple[PackedNetwork, PackedExecutable]] = []
@@ -452,11 +415,7 @@ class _ProfiledPack(Pack):
         self._call = _call_network(backend, settings)
         try:
             for group in self._groups:
-                members = [
-                    PackedBrick(brick.network, copies.get(name, 1), brick.edges, brick.boundary)
-                    for name, brick in group.items()
-                ]
-                packed = pack(members, threads=settings.threads)
+                packed = pack([*group.values()], threads=settings.threads)
                 self._packs.append((packed, backend.prepare_packed(packed.network, settings)))
         except BaseException:
             self.close()
@@ -509,9 +468,8 @@ class _ProfiledPack(Pack):
             inner = _by_member(packed.nodes, reading.names, visits, len(group))
             whole = inner + _by_member(packed.uncounted, reading.names, visits, len(group))
             for place, (name, brick) in enumerate(group.items()):
-                count = self._copies.get(name, 1)
-                bare = rounded(inner[:, place] / count) if brick.edges else ()
-                times.append(Times(name, rounded(whole[:, place] / count), bare))
+                bare = rounded(inner[:, place] / brick.copies) if brick.uncounted else ()
+                times.append(Times(name, rounded(whole[:, place] / brick.copies), bare))
         return Readings(tuple(times), idle_ns, watched, float(unwatched_ns))
 
     def close(self) -> None:
@@ -598,9 +556,7 @@ def _call_network(backend: Backend, settings: Settings) -> Executable:
     return executable
 
 
-def load_pack(
-    bricks: Mapping[str, ExecutedBrick], copies: Mapping[str, int], backend: Backend, settings: Settings
-) -> LoadedPack:
+def load_pack(bricks: Mapping[str, PackedBrick], backend: Backend, settings: Settings) -> LoadedPack:
     """Load bricks in the order given, and run them once.
 
     If a runtime reports the time of its nodes, all bricks run as one network (``network.packed``). Otherwise the bricks
@@ -609,7 +565,6 @@ def load_pack(
 
     Args:
         bricks: By the brick's id.
-        copies: Number of copies of each brick by its id, each with separate weights.
         backend: The runtime.
         settings: Its settings.
 
@@ -617,27 +572,27 @@ def load_pack(
         MemoryError: There was not enough memory.
     """
     try:
-        return _load(bricks, copies, backend, settings)
+        return _load(bricks, backend, settings)
     except BackendError as error:
         refused = _culprits(bricks, backend, settings, error)
     left = {name: brick for name, brick in bricks.items() if name not in refused}
     if not left:
         return LoadedPack(None, refused)
     try:
-        loaded = _load(left, copies, backend, settings)
+        loaded = _load(left, backend, settings)
     except BackendError as error:  # each half can be run, but not both together
         return LoadedPack(None, refused | dict.fromkeys(left, error))
     return replace(loaded, refused=refused | {**loaded.refused})
 
 
 def _culprits(
-    bricks: Mapping[str, ExecutedBrick], backend: Backend, settings: Settings, error: BackendError
+    bricks: Mapping[str, PackedBrick], backend: Backend, settings: Settings, error: BackendError
 ) -> dict[str, BackendError]:
     """Return the bricks that fail even alone, among bricks that cannot be loaded or run together."""
     names = sorted(bricks)
 
     def load(part: Sequence[str]) -> None:
-        loaded = _load({name: bricks[name] for name in part}, {}, backend, settings)
+        loaded = _load({name: replace(bricks[name], copies=1) for name in part}, backend, settings)
         if loaded.pack is not None:
             loaded.pack.close()
 
@@ -645,11 +600,7 @@ def _culprits(
 
 
 def _load(
-    bricks: Mapping[str, ExecutedBrick],
-    copies: Mapping[str, int],
-    backend: Backend,
-    settings: Settings,
-    apart: Collection[str] | None = None,
+    bricks: Mapping[str, PackedBrick], backend: Backend, settings: Settings, apart: Collection[str] | None = None
 ) -> LoadedPack:
     """Load bricks and run them once.
 
@@ -657,7 +608,6 @@ def _load(
 
     Args:
         bricks: By the brick's id, in the order in which they are run.
-        copies: Number of copies of each brick by its id.
         backend: The runtime.
         settings: Its settings.
         apart: The long bricks; None: find them.
@@ -668,10 +618,10 @@ def _load(
         names = [*bricks]
         groups = [[names[place] for place in places] for places in grouped([bricks[name].network for name in names])]
         groups = [part for group in groups for part in _parted(group, apart or ())]
-        pack = _ProfiledPack([{name: bricks[name] for name in group} for group in groups], copies, backend, settings)
+        pack = _ProfiledPack([{name: bricks[name] for name in group} for group in groups], backend, settings)
         known = {name for group in groups for name in group}
     else:
-        pack = streamed = StreamedPack(bricks, copies, backend, settings)
+        pack = streamed = StreamedPack(bricks, backend, settings)
         refused, known = streamed.refused, {*bricks}
         if not streamed.loaded:
             streamed.close()
@@ -684,7 +634,7 @@ def _load(
         raise
     if long is not None:
         pack.close()
-        return _load(bricks, copies, backend, settings, apart=long)
+        return _load(bricks, backend, settings, apart=long)
     return LoadedPack(pack if known else None, refused, tuple(name for name in bricks if name not in known))
 
 

@@ -357,7 +357,7 @@ def test_options_of_a_runtime_are_compared_as_they_were_measured(really_measured
     assert row.gain_ms >= 0
     assert best.complete
     assert {one.name for one in best.rows[0].ranking} == {"optimization=all", "optimization=disabled"}
-    assert 0 <= best.rows[0].mixing.gain_ms <= best.rows[0].mixing.bricks_ms
+    assert 0 <= best.rows[0].mixing_ms <= best.rows[0].bricks_ms
     (again,) = runs.rows
     assert again.pair.basis == "measured"
     assert len(again.layers) == 4

@@ -16,7 +16,7 @@ from dlbricks.analyzer.estimation.reading import read_evidence
 from dlbricks.analyzer.findings import analyze as analysing
 from dlbricks.analyzer.findings import proof as proving
 from dlbricks.analyzer.findings.analyze import ANALYSES, analyze, shown_once
-from dlbricks.analyzer.findings.finding import Analysis, Finding, Idea, Remedy
+from dlbricks.analyzer.findings.finding import Analysis, Finding, Remedy
 from dlbricks.analyzer.findings.proof import LATE, Proving, Workbench, proof_of
 from dlbricks.analyzer.findings.subject import AnalysedModel
 from dlbricks.bricks.suite.suite import Suite
@@ -153,7 +153,7 @@ def test_what_is_not_measured_is_said_with_the_command(folder: Path) -> None:
 
 
 def finding_with(remedy: Remedy) -> Finding:
-    return Finding("planted", "planted", (), 1.0, 0.5, 0.5, None, 0.5, (), (), remedy)
+    return Finding("planted", "planted", remedy, current_ms=1.0, achievable_ms=0.5, saving_ms=0.5, share=0.5)
 
 
 def chosen_here() -> Choice:
@@ -258,7 +258,7 @@ def test_a_remedy_that_loses_in_too_few_visits_gets_its_second_process(
 
     monkeypatch.setattr(proving, "try_out", noted)
     workbench = workbench_of(write(tmp_path / "seeded.onnx", SEEDED), tmp_path / "work")
-    workbench.attempt([Idea("planted", "planted", Remedy("threads", "", {"threads": "0"}))])
+    workbench.attempt([Finding("planted", "planted", Remedy("threads", "", {"threads": "0"}))])
     few = noise[: MIN_SAMPLES - 1]
 
     assert asked["settled"](Trial((10e6 * noise,), (20e6 * noise,), 0.0))

@@ -15,8 +15,8 @@ LATENCY_MS = 100.0
 
 def saves(ms: float, *layers: str, proof: Proof | None = None, at_most: bool = False) -> Finding:
     return Finding(
-        "planted", "planted", layers, ms, 0.0, ms, (ms - 1, ms + 2), ms / LATENCY_MS, (), (), Remedy("manual", ""),
-        proof=proof, at_most=at_most,
+        "planted", "planted", Remedy("manual", ""), layers=layers, current_ms=ms, achievable_ms=0.0, saving_ms=ms,
+        ci95_ms=(ms - 1, ms + 2), share=ms / LATENCY_MS, proof=proof, at_most=at_most,
     )  # fmt: skip
 
 

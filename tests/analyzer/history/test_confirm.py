@@ -14,9 +14,8 @@ import pytest
 from dlbricks.analyzer.comparison.gate import FEWEST, alternate
 from dlbricks.analyzer.history import confirm as confirming
 from dlbricks.analyzer.history.confirm import confirm
-from dlbricks.analyzer.history.history import history
-from dlbricks.analyzer.history.result import History, ModelHistory, Standing
-from dlbricks.analyzer.report.answers.history import history_answer
+from dlbricks.analyzer.history.history import History, ModelHistory, Standing, history
+from dlbricks.analyzer.report.answers.comparison import history_answer
 from dlbricks.analyzer.report.tables import render
 from dlbricks.errors import MachineBusy, UsageError
 from dlbricks.generator.machine.lock import LOCK_DIR_VARIABLE, LOCK_WAIT_VARIABLE, machine_lock

@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from dlbricks.analyzer.history.history import history
-from dlbricks.analyzer.history.result import Cause, VersionChange
+from dlbricks.analyzer.history.history import Cause, history
 from dlbricks.db import Conditions
 
 
@@ -23,7 +22,7 @@ def test_a_change_with_a_version_is_the_versions(nights):
     assert change.first.run == first
     assert change.found in ids
     assert (change.verdict, change.cause) == ("SLOWER", Cause.VERSIONS)
-    assert change.versions == (VersionChange("onnxruntime", "1.30.0", "1.31.0"),)
+    assert change.versions == (("onnxruntime", "1.30.0", "1.31.0"),)
     seen = change.levels.difference
     assert seen.ratio == pytest.approx(1.05, abs=0.01)
     assert seen.ci95[0] < 1.05 < seen.ci95[1]
@@ -77,7 +76,7 @@ def test_what_a_change_goes_with(nights, always, then, cause, reason):
     assert change.cause is cause
     assert change.verdict == ("FASTER" if then.get("ms", 1.0) < 1 else "SLOWER")
     assert reason in change.reason
-    assert {version.package for version in change.versions} == (
+    assert {package for package, _, _ in change.versions} == (
         {"onnxruntime"} if "version" in then else {"kernel"} if "kernel" in then else set()
     )
     if "probe" in always:

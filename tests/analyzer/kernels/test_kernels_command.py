@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from dlbricks.analyzer.kernels import Kernels, MissingView, ModelKernels
-from dlbricks.analyzer.report.answers.kernels import kernels_answer
+from dlbricks.analyzer.kernels import Kernels, ModelKernels
+from dlbricks.analyzer.report.answers.bricks import kernels_answer
 from dlbricks.db import Store
 from dlbricks.generator.backends import registry
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
@@ -114,9 +114,9 @@ def test_missing_views_are_counted_by_their_operators():
     """Of five kinds that are listed, the most frequent ones; different bricks of the same operators are one kind."""
     names = ("Add", "Mul", "Exp", "Sqrt", "Tanh")
     missing = (
-        *(MissingView(f"brick {number}", ("Conv", "Relu"), number) for number in (1, 2, 3)),
-        *(MissingView(name, (name,), 2) for name in names),
-        MissingView(None, ("Loop",), 1),
+        *((f"brick {number}", ("Conv", "Relu"), number) for number in (1, 2, 3)),
+        *((name, (name,), 2) for name in names),
+        (None, ("Loop",), 1),
     )
     lines = kernels_answer(Kernels((ModelKernels("m", whole=False, batch=None, missing=missing),))).summary
 

@@ -6,7 +6,7 @@ import subprocess
 import tomllib
 
 import pytest
-from dlbricks.analyzer.manifests.parts import lock_of, with_hashes
+from dlbricks.analyzer.manifests.manifest import lock_of, with_hashes
 from dlbricks.generator.machine.software import wheel_contents
 from packaging.pylock import Pylock
 from wheels import record_of, sha256, write_wheel

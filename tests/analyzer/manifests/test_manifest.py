@@ -11,8 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from dlbricks.analyzer.manifests.manifest import PREDICATE, STATEMENT, manifest, read_manifest
-from dlbricks.analyzer.manifests.parts import refuse_paths
+from dlbricks.analyzer.manifests.manifest import PREDICATE, STATEMENT, manifest, read_manifest, refuse_paths
 from dlbricks.db import Stack, Store, Subject
 from dlbricks.db.values import content_key
 from dlbricks.errors import AmbiguousQuery, UsageError

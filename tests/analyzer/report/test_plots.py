@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from dlbricks.analyzer.comparison.difference import Difference, Levels
 from dlbricks.analyzer.history.changes import RunPoint
-from dlbricks.analyzer.history.result import Cause, Change, ModelHistory, Witness
+from dlbricks.analyzer.history.history import Cause, Change, ModelHistory, Witness
 from dlbricks.analyzer.report.causes import CauseRow
 from dlbricks.analyzer.report.plots.accuracy import estimate_beside_measured
 from dlbricks.analyzer.report.plots.figure import GREEN, RED, save
 from dlbricks.analyzer.report.plots.forest import Rival, forest
 from dlbricks.analyzer.report.plots.history import over_time
 from dlbricks.analyzer.report.plots.layers import latency_by_layer, waterfall
-from dlbricks.analyzer.report.plots.roofline import Roof, RooflineDot, roofline_chart
-from dlbricks.analyzer.report.plots.sweep import ModelShare, similarity_grid, unique_share
+from dlbricks.analyzer.report.roofs import roofline_chart
+from dlbricks.analyzer.report.sweeping import similarity_grid, unique_share
 from dlbricks.constructor.result import Estimate, SequenceLatency
+from dlbricks.constructor.roofline import Ceiling, Ceilings, LayerRoof
+from dlbricks.db.samples.rates import Rate
 from flat import flat_estimate
 
 if TYPE_CHECKING:
@@ -54,17 +56,31 @@ CAUSES = [
     CauseRow("estimate", 10.0, 0.5, total=True),
     CauseRow("measured", 9.0, None, total=True),
 ]
-ROOF = Roof(179.0, {"L1d": 130.0, "L2": 101.0, "L3": 29.6, "memory": 23.2})
-DOTS = [RooflineDot(f"{LONG}{i % 9}", 10.0**i if i % 3 else 0.0, 1e4 * 3**i, 0.001 * 2**i, 1 / 20) for i in range(20)]
+
+
+def roof(gflops_s: float, gbytes_s: dict[str, float]) -> Ceilings:
+    def ceiling(rate: float) -> Ceiling:
+        return Ceiling(Rate(rate * 1e9, rate * 1e9, (rate * 1e9, rate * 1e9)), "network", "onnxruntime", "stack")
+
+    return Ceilings(compute=ceiling(gflops_s), levels=tuple((name, ceiling(rate)) for name, rate in gbytes_s.items()))
+
+
+def dot(kind: str, flops: int, moved: int, ms: float, count: int = 1) -> LayerRoof:
+    rates = (flops / moved, flops / ms / 1e6, moved / ms / 1e6)
+    return LayerRoof("key", count, ("layer",), (kind,), ms, flops, moved, *rates)
+
+
+ROOF = roof(179.0, {"L1d": 130.0, "L2": 101.0, "L3": 29.6, "memory": 23.2})
+DOTS = [dot(f"{LONG}{i % 9}", 10**i if i % 3 else 0, 10**4 * 3**i, 0.001 * 2**i) for i in range(20)]
 
 FIGURES: dict[str, Any] = {
     "layers": lambda: latency_by_layer(steps(450), title=LONG),
     "zoo": lambda: estimate_beside_measured(latencies(40), title=LONG),
-    "unique": lambda: unique_share([ModelShare(f"{LONG}{i}", 100 * i, 9 * i) for i in range(40)], title="t"),
+    "unique": lambda: unique_share({f"{LONG}{i}": (100 * i, 9 * i) for i in range(40)}, title="t"),
     "similarity": lambda: similarity_grid([LONG] * 40, [[1 / (1 + abs(i - j)) for j in range(40)] for i in range(40)],
                                           title="t"),
     "roofline": lambda: roofline_chart(DOTS, ROOF, title=LONG),
-    "roofline-flat": lambda: roofline_chart([RooflineDot("Relu", 0.0, 8.0, 1.0, 1.0)], Roof(1.0, {}), title="t"),
+    "roofline-flat": lambda: roofline_chart([dot("Relu", 0, 8, 1.0)], roof(1.0, {}), title="t"),
     "waterfall": lambda: waterfall(CAUSES, title=LONG),
     "waterfall-negative": lambda: waterfall(
         [CauseRow("bricks", 1e-4, 3e-4, total=True), CauseRow("x", -4e4, 1.0)], title="t"
@@ -168,10 +184,9 @@ def test_a_cause_begins_where_the_one_before_ended() -> None:
 
 def test_every_brick_is_a_dot_under_ceilings_that_are_named() -> None:
     drawn = [
-        RooflineDot("Conv", 4e6, 1e6, 1.0, 0.5),
-        RooflineDot("Gemm", 2e6, 1e6, 1.0, 0.25),
-        RooflineDot("Relu", 0.0, 3e6, 1.0, 0.25),
-    ]
+        dot("Gemm", 2_000_000, 1_000_000, 1.0), dot("Conv", 4_000_000, 1_000_000, 1.0, count=2),
+        dot("Relu", 0, 3_000_000, 1.0),
+    ]  # fmt: skip
 
     moving, computing = roofline_chart(drawn, ROOF, title="t").axes
 

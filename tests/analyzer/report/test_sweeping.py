@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from dlbricks.analyzer.estimation.estimates import Estimates
 from dlbricks.analyzer.report.drawing import plots, sweep_plots
-from dlbricks.analyzer.report.plots.sweep import sweeps
-from dlbricks.analyzer.report.sweeping import sweep, sweep_lines, sweeps_of
+from dlbricks.analyzer.report.sweeping import sweep, sweep_lines, sweeps, sweeps_of
 from dlbricks.constructor import Estimate
 from dlbricks.constructor.curve import Curve, Interpolation, Point
 from dlbricks.constructor.sweep import swept
@@ -30,8 +29,10 @@ def test_a_dimension_or_a_batch_that_varies_is_a_sweep() -> None:
 
     assert list(found) == ["a-seq", "b-batch"]
     lengths, batches = found.values()
-    assert [(one.length, one.ms, one.items) for one in lengths.measured] == [(8, 8.0, 1), (16, 16.0, 1), (32, 32.0, 1)]
-    assert [(one.length, one.height(rate=True)) for one in batches.measured] == [(1, 1000 / 11), (4, 4000 / 14)]
+    assert [(point.length, point.ms) for point in lengths.measured] == [(8, 8.0), (16, 16.0), (32, 32.0)]
+    assert [lengths.items(8), batches.items(4)] == [1, 4]
+    rates = [(point.length, batches.height(point, rate=True)) for point in batches.measured]
+    assert rates == [(1, 1000 / 11), (4, 4000 / 14)]
     assert lengths.between == lengths.measured
 
 

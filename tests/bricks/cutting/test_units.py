@@ -50,7 +50,7 @@ def test_units_are_bricks_that_hold_every_live_layer_once(draw_model: DrawModel,
         sequence = make_sequence(graph, group)
         load_brick(build_brick(graph, sequence).model, expected=sequence.key)
     kept = [set(group) for group in units.groups]
-    broken = {index for group in units.cut for index in group}
+    broken = {index for group in units.reasons for index in group}
     for wish in (wish & set(graph.live) for wish in wishes):
         assert not wish or wish & broken or any(wish <= group for group in kept)
 
@@ -102,7 +102,7 @@ def test_a_group_that_waits_for_itself_is_cut(
     units = units_of(parse_graph(DIAMOND), wishes)
 
     assert list(units.groups) == groups
-    assert list(units.cut) == cut
+    assert sorted(units.reasons) == cut
     assert all("wait for its own result" in why for why in units.reasons.values())
 
 
@@ -114,4 +114,4 @@ def test_of_groups_that_wait_for_each_other_one_is_cut(parse_graph: ParseGraph) 
     units = units_of(graph, [{0, 2}, {1, 3}])  # the one makes what the other reads, and reads what it makes
 
     assert len(units.groups) == 3
-    assert len(units.cut) == 1
+    assert len(units.reasons) == 1

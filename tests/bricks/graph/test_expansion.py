@@ -9,7 +9,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from dlbricks.bricks.graph.control import size_of
-from dlbricks.bricks.graph.expansion import Expansion, ExpansionStep
+from dlbricks.bricks.graph.expansion import ExpandedOperator, Expansion
 from dlbricks.models.control import Course
 from dlbricks.models.normal import normalise
 from speech import generation, speech_detector
@@ -35,7 +35,7 @@ def written_out(
     normal = normalise(copy, keep_weights=True).model
     expansion = Expansion(normal, keep_weights=True)
     for courses in rounds:
-        expansion.apply([ExpansionStep(output, course, bare) for output, course in courses.items()])
+        expansion.apply([(output, course, bare) for output, course in courses.items()])
     onnx.checker.check_model(normal, full_check=True)
     return normal
 
@@ -57,8 +57,9 @@ def size_holds(model: onnx.ModelProto, output: str, course: Course) -> bool:
     (node,) = (node for node in normal.graph.node if node.output[0] == output)
     before = normal.ByteSize()
     layers, size = size_of(node, course)
-    (found,) = Expansion(normal).apply([ExpansionStep(output, course)]).values()
-    return found.layers <= layers <= 2 * found.layers and normal.ByteSize() - before <= size
+    (found,) = Expansion(normal).apply([(output, course, None)]).values()
+    assert isinstance(found, ExpandedOperator)
+    return len(found.nodes) <= layers <= 2 * len(found.nodes) and normal.ByteSize() - before <= size
 
 
 def audio(rate: int) -> Feeds:
@@ -110,13 +111,13 @@ def test_a_loop_without_iterations() -> None:
 
 def test_what_cannot_be_written_out_stays_as_it_is() -> None:
     model = generation()
-    (found,) = Expansion(normalise(model).model).apply([ExpansionStep("end", 0)]).values()
-    assert "in no iteration" in found.problem
+    (found,) = Expansion(normalise(model).model).apply([("end", 0, None)]).values()
+    assert "in no iteration" in found
     model = generation()
     del model.graph.node[0].input[-1]
     normal = normalise(model).model
-    (found,) = Expansion(normal).apply([ExpansionStep("end", 2)]).values()
-    assert "does not fit" in found.problem
+    (found,) = Expansion(normal).apply([("end", 2, None)]).values()
+    assert "does not fit" in found
     assert [node.op_type for node in normal.graph.node] == ["Loop"]
 
 
@@ -160,7 +161,9 @@ def test_an_if_in_a_loop() -> None:
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(3), "n"))
     feeds = {"x": RNG.standard_normal((2, 3), np.float32)}
     normal = normalise(model, keep_weights=True).model
-    inner = Expansion(normal, keep_weights=True).apply([ExpansionStep("y", 3)])["y"].inner
+    found = Expansion(normal, keep_weights=True).apply([("y", 3, None)])["y"]
+    assert isinstance(found, ExpandedOperator)
+    inner = found.inner
     assert list(inner) == ["y/0/u", "y/1/u", "y"]
     assert set(inner.values()) == {"u"}
     for flag, branch in ((True, "then"), (False, "else")):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlbricks.analyzer.report.page.overview import jaccard, similarity_matrix
+from dlbricks.analyzer.report.page.payload import jaccard, similarity_matrix
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -82,12 +82,7 @@ def test_the_command_reports_that_it_is_there(mxnet, cli):
     (row,) = cli("backends", "install", "mxnet", "--json").json["results"]
     (listed,) = [row for row in cli("backends", "list", "--json").json["results"] if row["name"] == "mxnet"]
 
-    assert row == {
-        "name": "mxnet",
-        "installed": False,
-        "folder": str(mxnet.folder),
-        "versions": {"mxnet": "1.9.1"},
-    }
+    assert row == {"name": "mxnet", "installed": False, "folder": str(mxnet.folder), "versions": {"mxnet": "1.9.1"}}
     assert listed["available"]
     assert listed["versions"] == {"mxnet": "1.9.1"}
 

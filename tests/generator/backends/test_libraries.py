@@ -10,7 +10,7 @@ import pytest
 from dlbricks.errors import BackendError, UnsupportedBrick
 from dlbricks.generator.backends import library
 from dlbricks.generator.backends.base import Backend, PlanTime, Settings
-from dlbricks.generator.backends.library import LoadedBrick, PlanCandidate, measured, narrowed
+from dlbricks.generator.backends.library import LoadedBrick, measured, narrowed
 from dlbricks.generator.backends.registry import get
 from dlbricks.generator.machine.nvml import has_driver
 from dlbricks.generator.measurement.agreement import TOLERANCES, difference
@@ -128,7 +128,7 @@ def _recorded(answers: list[Any], clock: _Clock, most: int = 9) -> tuple[PlanTim
             raise answer
         current[0] = np.array([answer], np.float32)
 
-    rows = [PlanCandidate(PlanTime(f"eng{at}", at), start(answer)) for at, answer in enumerate(answers)]
+    rows = [(PlanTime(f"eng{at}", at), start(answer)) for at, answer in enumerate(answers)]
     loaded = LoadedBrick(lambda: None, [], [], lambda: [current[0]])
     return measured(rows, loaded, None, clock, lambda error: f"it said: {error}", most=most)  # type: ignore[arg-type]
 

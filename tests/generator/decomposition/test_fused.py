@@ -111,7 +111,7 @@ def test_alone_a_unit_executes_as_in_the_model(executed, worker, tmp_path, name,
         inside = [layer.node for layer, origin in pairs if not origin.isdisjoint(sequence.layers)]
         same += kinds(inside) == alone[sequence.key]
 
-    assert not fused_units(found).cut
+    assert not fused_units(found).reasons
     assert same / len(sequences) >= alike
 
 

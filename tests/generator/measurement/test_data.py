@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from computing import computed, settings
 from dlbricks.bricks.graph.graph import build_graph
-from dlbricks.db.values import DATA, Conditions, Run, Subject
+from dlbricks.db.queries import Filter
+from dlbricks.db.values import DATA, DATA_CACHE, Conditions, Run, Subject
 from dlbricks.errors import UsageError
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
-from dlbricks.generator.measurement.data_effects import data_row, effect_of, measure_data, stored_data_effects
+from dlbricks.generator.measurement.data_effects import data_row, effect_of, measure_data
 from dlbricks.generator.measurement.measure import measure
 from dlbricks.generator.network.network import file_network
 from dlbricks.generator.worker.execution.layer_effects import subnormal_share, walk
@@ -174,11 +175,11 @@ def test_an_effect_is_stored_found_again_and_no_ground_truth(masked, source, sto
 
     row, *others = report.rows
     key = build_graph(masked.skeleton()).key
-    found = stored_data_effects(store, [key], system=report.system, stack=report.stack, threads=1)[key]
+    (found,) = store.measurements(Filter(Subject.MODEL, [key], report.system, report.stack, variant=DATA))
     assert (row.error, row.key, row.examined) == (None, key, 4)
     assert found.latency_ns / 1e6 == pytest.approx(row.effect_ms)
     assert found.summary.samples == 4
-    assert not stored_data_effects(store, [key], system=report.system, stack=report.stack, threads=2)
+    assert found.identity.conditions == Conditions(1, DATA_CACHE)
     assert [(bool(one.error), one.effect_ms) for one in others] == [(True, None)] * 2
     assert store.measurements(subject=Subject.MODEL) == []
     assert len(store.measurements(subject=Subject.MODEL, variant=DATA)) == 1

@@ -10,8 +10,8 @@ import pytest
 from dlbricks.analyzer.report.answers.generation import plans_answer
 from dlbricks.analyzer.report.tables import render
 from dlbricks.errors import BackendError, BackendUnavailable, UsageError, WorkerError
-from dlbricks.generator.backends.base import Availability
-from dlbricks.generator.backends.cudnn.plans import KNOWN, EnginePlan, availability, find_gpu
+from dlbricks.generator.backends.base import Availability, PlanTime
+from dlbricks.generator.backends.cudnn.plans import KNOWN, Offer, availability, find_gpu
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.planning.library_plans import BrickPlans, Layout, PlanReport, library_plans
 from dlbricks.generator.planning.planner import COMMAND, AskPlans, OfferedPlans, Start
@@ -24,8 +24,9 @@ RECORDED = Path(__file__).with_name("cudnn_plans.json")
 
 
 def test_a_gpu_is_known_or_a_file_that_the_library_wrote(tmp_path):
-    known = find_gpu("h200")
-    assert (known.name, known.capability, known.multiprocessors) == ("NVIDIA H200", 900, 132)
+    name, description = find_gpu("h200")
+    assert name == "NVIDIA H200"
+    assert json.loads(description)["multiProcessorCount"] == 132
     file = tmp_path / "gpu.json"
     for text in ("[]", "{}", '{"deviceName": 7}', "no JSON", None):
         if text is not None:
@@ -33,12 +34,12 @@ def test_a_gpu_is_known_or_a_file_that_the_library_wrote(tmp_path):
         with pytest.raises(UsageError, match=r"gpu\.json"):
             find_gpu(str(file) if text is not None else "gone-gpu.json")
     file.write_text(json.dumps({**KNOWN["h200"], "deviceName": "another"}))
-    assert find_gpu(str(file)).name == "another"
+    assert find_gpu(str(file))[0] == "another"
 
 
 def test_a_message_of_plans_survives_its_line():
-    plan = EnginePlan("eng1_k24=35", 1, (("KERNEL_CFG", 35),), ("A", "B"), 0, ("TENSOR_CORE",), (), 128)
-    reply = OfferedPlans(("relu",), (plan,), "", 7, images=True)
+    plan = PlanTime("eng1_k24=35", 1, (("KERNEL_CFG", 35),), ("A", "B"), 0, None, ("TENSOR_CORE",), (), 128)
+    reply = OfferedPlans(Offer(("relu",), (plan,), "", 7), images=True)
 
     assert read_line(line_of(reply), OfferedPlans) == reply
 
@@ -73,8 +74,8 @@ for line in sys.stdin:
         os.kill(os.getpid(), signal.SIGSEGV)
     reply = {{"reply": "done"}}
     if request["op"] == "askplans":
-        reply = {{"reply": "offeredplans"}}
-        reply |= {{"operations": ["relu"], "plans": [], "reason": "cuDNN: none", "planning_ns": 1, "images": False}}
+        offer = {{"operations": ["relu"], "plans": [], "reason": "cuDNN: none", "planning_ns": 1}}
+        reply = {{"reply": "offeredplans", "offer": offer, "images": False}}
     print(json.dumps(reply), flush=True)
 """
 """Speaks as the planner does, and dies of one brick."""
@@ -111,7 +112,7 @@ def test_a_library_that_crashes_costs_the_brick_alone(small_suite, planner):
     failed = [row for row in report.rows if row.failed]
     assert {row.key for row in report.rows} == set(small_suite.keys)
     assert {row.key for row in failed} == {crash}
-    assert all("died of SIGSEGV" in row.reason for row in failed)
+    assert all("died of SIGSEGV" in row.offer.reason for row in failed)
     assert len(failed) == 2  # one for each layout: whether it has images is not known
     assert not report.complete
     assert len(plans_answer(report).summary) == 2
@@ -127,8 +128,9 @@ def test_what_the_library_answered_is_read_and_shown():
     for found in answer["results"]:
         layout = Layout(found["layout"]) if found["layout"] else None
         plans = tuple(
-            EnginePlan(**{
-                **plan,
+            PlanTime(**{
+                **{name: value for name, value in plan.items() if name != "tag"},
+                "name": plan["tag"],
                 "knobs": tuple(plan["knobs"].items()),
                 **{name: tuple(plan[name]) for name in ("modes", "notes", "behavior")},
                 "reason": plan["reason"] or "",
@@ -138,10 +140,10 @@ def test_what_the_library_answered_is_read_and_shown():
         rows.append(
             BrickPlans(
                 found["key"], tuple(found["operators"]), found["dtype"], layout,
-                tuple(found["operations"]), plans, found["reason"] or "", found["failed"],
+                Offer(tuple(found["operations"]), plans, found["reason"] or ""), found["failed"],
             )
         )  # fmt: skip
-    report = PlanReport(find_gpu("h200"), answer["versions"], tuple(rows))
+    report = PlanReport(find_gpu("h200")[0], answer["versions"], tuple(rows))
     shown = plans_answer(report)
     by_operators = {(tuple(row["operators"]), row["dtype"], row["layout"]): row for row in shown.table or ()}
 

@@ -190,11 +190,6 @@ CASES = {
         "{p = Unsqueeze(x, a) q = Unsqueeze(x, o) e = Expand(p, n) f = Expand(q, n) c = Concat<axis=2>(e, f)"
         " m = MatMul(c, w) y = Relu(m)}"), {"w": random(32, 32)},
     ),
-    "convolutions between Transposes": (
-        "layout", "Transposes carried forward",
-        X + "{a = Conv(x, w) b = Transpose<perm=[0,2,3,1]>(a) c = Add(b, s) d = Tanh(c) e = Mul(b, d)"
-        " f = Transpose<perm=[0,3,1,2]>(e) y = Conv(f, w)}", {"w": random(8, 8, 1, 1), "s": random(8)},
-    ),
     "pooling after a pointwise product": (
         "order", "GlobalAveragePool first",
         "(float[1,64,16,16] x) => (float[1,64,1,1] y) {a = Conv(x, w) y = GlobalAveragePool(a)}",
@@ -380,11 +375,6 @@ CASES = {
         "order", "fewer elements sorted", ("(float[8,512] x) => (float[8,4] y) <int64[1] k = {512}, int64[1] b = {0},"
         "int64[1] e = {4}, int64[1] a = {1}>{v, i = TopK(x, k) y = Slice(v, b, e, a)}"), {},
     ),
-    "rounds that share a part": (
-        "order", "shared part multiplied once", ("(float[1,8,16,16] x, float[1,24,16,16] c) => (float[1,8,16,16] y)"
-        "{a = Concat<axis=1>(x, c) b = Conv<pads=[1,1,1,1]>(a, w) d = Tanh(b) e = Concat<axis=1>(d, c)"
-        " y = Conv<pads=[1,1,1,1]>(e, w)}"), {"w": random(8, 32, 3, 3)},
-    ),
     "constant channels before a convolution": (
         "order", "product before copies", ("(float[2,8,24,24] x) => (float[2,8,24,24] y)"
         "{a = Concat<axis=1>(x, p) y = Conv<pads=[1,1,1,1]>(a, w)}"),
@@ -394,6 +384,109 @@ CASES = {
         "demand", "only what is needed", ("(float[32,2,8] x) => (float[1,2,2,8] y) <int64[1] b = {31}>"
         "{h, l, c = LSTM<direction=\"bidirectional\", hidden_size=8>(x, w, r, z) y = Gather<axis=0>(h, b)}"),
         {"w": random(2, 32, 8), "r": random(2, 32, 8), "z": random(2, 64)},
+    ),
+    "pairs of all vectors, one by one": (
+        "products", "pairs at once", ("(float[64,9,16] x) => (float[64,16] y)"
+        "{f0, f1, f2, f3, f4, f5, f6, f7, f8 = Split<axis=1>(x) "
+        + " ".join(f"p{i}{j} = Mul(f{i}, f{j}) r{i}{j} = Squeeze(p{i}{j}, a)" for i in range(9) for j in range(i))
+        + " y = Sum(" + ", ".join(f"r{i}{j}" for i in range(9) for j in range(i)) + ")}"), {"a": np.array([1])},
+    ),
+    "scores of all pairs, one by one": (
+        "products", "pairs at once", ("(float[64,6,16] x) => (float[64,15] y)"
+        "{f0, f1, f2, f3, f4, f5 = Split<axis=1>(x) "
+        + " ".join(f"p{i}{j} = Mul(f{i}, f{j}) r{i}{j} = ReduceSum<keepdims=0>(p{i}{j}, a)"
+                   for i in range(6) for j in range(i))
+        + " y = Concat<axis=1>(" + ", ".join(f"r{i}{j}" for i in range(6) for j in range(i)) + ")}"),
+        {"a": np.array([2])},
+    ),
+    "weights that a style scales": (
+        "products", "channels scaled in place of weights", (
+            "(float[1,16,24,24] x, float[1,16] s, float[1,16] d) => (float[1,16,24,24] y)"
+            "{r = Reshape(s, m) t = Reshape(d, n) p = Mul(w, r) q = Div(p, t) y = Conv<pads=[1,1,1,1]>(x, q)}"),
+        {"w": random(16, 16, 3, 3), "m": np.array([1, 16, 1, 1]), "n": np.array([16, 1, 1, 1])},
+    ),
+    "weights of each sample as groups": (
+        "products", "channels scaled in place of weights", (
+            "(float[2,16,24,24] x, float[2,16] s) => (float[2,8,24,24] y)"
+            "{r = Reshape(s, m) p = Mul(w, r) q = Reshape(p, n) u = Reshape(x, i)"
+            " c = Conv<group=2, pads=[1,1,1,1]>(u, q) y = Reshape(c, o)}"),
+        {"w": random(1, 8, 16, 3, 3), "m": np.array([2, 1, 16, 1, 1]), "n": np.array([16, 16, 3, 3]),
+         "i": np.array([1, 32, 24, 24]), "o": np.array([2, 8, 24, 24])},
+    ),
+    "a computed diagonal matrix": (
+        "weights", "diagonal matrix as factors",
+        "(float[64,64] a, float[64,1] d) => (float[64,64] y) {m = Mul(d, e) y = MatMul(m, a)}",
+        {"e": np.eye(64, dtype=np.float32)},
+    ),
+    "one-hot channels before a convolution": (
+        "weights", "lookup", ("(int64[1,400] x) => (float[1,32,200] y) <int64 n = {96}, float[2] v = {0, 1}>"
+        "{h = OneHot<axis=1>(x, n, v) y = Conv<pads=[2,2], strides=[2]>(h, w, c)}"),
+        {"w": random(32, 96, 5), "c": random(32)},
+    ),
+    "flips around layers": (
+        "order", "no other order needed", (
+            "(float[1,8,200] x) => (float[1,8,200] y) <int64[1] b = {-1}, int64[1] e = {-9999}, int64[1] a = {2}>"
+            "{f = Slice(x, b, e, a, b) c = Conv<pads=[4,0], dilations=[2]>(f, w, k) r = Relu(c)"
+            " y = Slice(r, b, e, a, b)}"), {"w": random(8, 8, 3), "k": random(8)},
+    ),
+    "an order of columns before weights": (
+        "order", "no other order needed",
+        ROWS + "{m = MatMul(x, w) r = Tanh(m) p = Gather<axis=1>(r, i) y = Relu(p)}",
+        {"w": random(64, 64), "i": np.random.default_rng(1).permutation(64)},
+    ),
+    "features of all pairs of nodes": (
+        "order", "product before copies", ("(float[24,64] x) => (float[576,8] y)"
+        "{u = Unsqueeze(x, one) t = Tile(u, r) i = Reshape(t, s) j = Tile(x, q) d = Sub(j, i)"
+        " c = Concat<axis=1>(i, d) m = MatMul(c, w) y = Add(m, k)}"),
+        {"one": np.array([1]), "r": np.array([1, 24, 1]), "s": np.array([576, 64]), "q": np.array([24, 1]),
+         "w": random(128, 8), "k": random(8)},
+    ),
+    "neighbours before a convolution of points": (
+        "order", "product before copies", ("(float[64,64] x, int64[64,12] k) => (float[1,16,64,12] y)"
+        "{g = Gather<axis=0>(x, k) u = Unsqueeze(x, one) e = Expand(u, s) d = Sub(g, e) c = Concat<axis=2>(e, d)"
+        " z = Unsqueeze(c, zero) t = Transpose<perm=[0,3,1,2]>(z) y = Conv(t, w, b)}"),
+        {"one": np.array([1]), "zero": np.array([0]), "s": np.array([64, 12, 64]), "w": random(16, 128, 1, 1),
+         "b": random(16)},
+    ),
+    "a resize after normalisation": (
+        "order", "Resize first", ("(float[1,64,64,3] x) => (float[1,3,16,16] y) {a = Div(x, d)"
+        " t = Transpose<perm=[0,3,1,2]>(a) b = Sub(t, m)"
+        ' y = Resize<mode="linear", coordinate_transformation_mode="half_pixel">(b, , , s)}'),
+        {"d": np.float32([255]), "m": random(1, 3, 1, 1), "s": np.array([1, 3, 16, 16])},
+    ),
+    "a linear recurrence": (
+        "affine", "one product", ("(float[16,40] x) => (float[16,40] y) <float a = {0.3}, float b = {0.7}>"
+        "{s0" + "".join(f", s{t}" for t in range(1, 40)) + " = Split<axis=1>(x) h0 = Identity(s0) "
+        + " ".join(f"u{t} = Mul(s{t}, a) v{t} = Mul(h{t - 1}, b) h{t} = Add(u{t}, v{t})" for t in range(1, 40))
+        + " y = Concat<axis=1>(" + ", ".join(f"h{t}" for t in range(40)) + ")}"), {},
+    ),
+    "frames that overlap": (
+        "affine", "overlapping frames added", ("(float[1,20,32] x) => (float[1,184] y)"
+        "{" + " ".join(f"f{t} = Gather<axis=1>(x, i{t}) p{t} = Pad(f{t}, q{t})" for t in range(20))
+        + " y = Sum(" + ", ".join(f"p{t}" for t in range(20)) + ")}"),
+        {**{f"i{t}": np.array(t) for t in range(20)},
+         **{f"q{t}": np.array([0, 8 * t, 0, 152 - 8 * t]) for t in range(20)}},
+    ),
+    "means of cells": (
+        "affine", "one convolution", ("(float[1,16,24,24] x) => (float[1,16,3,3] y)"
+        "{" + " ".join(f"s{i}{j} = Slice(x, b{i}{j}, e{i}{j}, a) m{i}{j} = ReduceMean<axes=[2,3]>(s{i}{j})"
+                       for i in range(3) for j in range(3))
+        + " ".join(f" r{i} = Concat<axis=3>(m{i}0, m{i}1, m{i}2)" for i in range(3))
+        + " y = Concat<axis=2>(r0, r1, r2)}"),
+        {"a": np.array([2, 3]),
+         **{f"b{i}{j}": np.array([8 * i, 8 * j]) for i in range(3) for j in range(3)},
+         **{f"e{i}{j}": np.array([8 * i + 8, 8 * j + 8]) for i in range(3) for j in range(3)}},
+    ),
+    "attention to a window": (
+        "attention", "masked keys left out", ("(float[1,2,128,16] q, float[1,2,16,128] k, float[1,2,128,16] v)"
+        " => (float[1,2,128,16] y) {s = MatMul(q, k) m = Add(s, w) p = Softmax<axis=-1>(m) y = MatMul(p, v)}"),
+        {"w": np.where(np.abs(np.subtract.outer(np.arange(128), np.arange(128))) > 9, -1e4, 0).astype(np.float32)},
+    ),
+    "a coupling of one half": (
+        "demand", "zero weights and channels", (
+            "(float[256,64] x) => (float[256,64] y) {m = MatMul(x, w) t = Tanh(m) n = MatMul(t, v) o = Exp(n)"
+            " y = Mul(o, z)}"),
+        {"w": random(64, 64), "v": random(64, 64), "z": (np.arange(64) < 32).astype(np.float32)},
     ),
     "kernels of depth one": (
         "order", "frames as a batch", ("(float[1,8,6,20,20] x) => (float[1,16,6,10,10] y)"

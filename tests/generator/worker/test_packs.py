@@ -17,10 +17,11 @@ from dlbricks.generator.backends.base import NodeTimes
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.network.network import read_network, synthetic_network
+from dlbricks.generator.network.packed import PackedBrick
 from dlbricks.generator.worker.client import Worker
 from dlbricks.generator.worker.execution import pack as execution
 from dlbricks.generator.worker.execution import timing
-from dlbricks.generator.worker.execution.pack import ExecutedBrick, executed_bricks, load_pack
+from dlbricks.generator.worker.execution.pack import executed_bricks, load_pack
 from dlbricks.generator.worker.messages import Drop, Time
 from dlbricks.generator.worker.worker import _WorkerState
 from dlbricks.models import find_models
@@ -261,15 +262,15 @@ def test_every_brick_is_executed_in_every_pass_of_every_visit(convolutions):
     networks = {key: synthetic_network(read_network(path)) for key, path in files_of(convolutions).items()}
     bricks, refused = executed_bricks(networks, backend, chosen)
     assert refused == {}
-    assert all(isinstance(brick, ExecutedBrick) for brick in bricks.values())
+    assert all(isinstance(brick, PackedBrick) for brick in bricks.values())
     key, network = next(iter(networks.items()))
     as_is = replace(network, as_is=True)  # what runs as it stands is not optimised again
     ((standing,), _) = (found.values() for found in executed_bricks({key: as_is}, backend, chosen))
     assert standing.network is as_is
-    assert standing.edges == frozenset()
+    assert standing.uncounted == frozenset()
     nodes = sum(len(brick.network.model.graph.node) for brick in bricks.values())
 
-    outcome = load_pack(bricks, dict.fromkeys(bricks, 2), backend, chosen)
+    outcome = load_pack({name: replace(brick, copies=2) for name, brick in bricks.items()}, backend, chosen)
     loaded = outcome.pack
     for visit in (0, 0, None, 1):
         loaded.run(visit=visit)
@@ -302,7 +303,7 @@ def test_long_bricks_have_a_network_of_their_own_where_other_programs_run(convol
     monkeypatch.setattr(execution, "_DISTURBED", -1.0)
     monkeypatch.setattr(execution, "_LONG_NS", long_ns)
 
-    loaded = load_pack(bricks, {}, backend, chosen).pack
+    loaded = load_pack(bricks, backend, chosen).pack
     loaded.run(visit=0)
     times = loaded.read(0.0).times
     loaded.close()
@@ -321,7 +322,7 @@ def test_a_long_brick_whose_outputs_stay_is_timed_without_being_run_for_the_cloc
     bricks, _ = executed_bricks({"head": replace(synthetic_network(model), as_is=True)}, backend, chosen)
     bricks = {name: replace(brick, boundary=KEPT) for name, brick in bricks.items()}
 
-    outcome = load_pack(bricks, {}, backend, chosen)
+    outcome = load_pack(bricks, backend, chosen)
     loaded = outcome.pack
     for visit in range(3):
         loaded.run(visit=visit)

@@ -80,8 +80,7 @@ def test_stolen_is_what_other_programs_had_while_one_thread_waited(wall, cpu, sw
 
 
 @pytest.mark.parametrize(
-    ("waits", "stolen"),
-    [((0, 4000), 4000), ((0, 0), 0), ((4000, 5000), 5000), ((0, 90_000), 15_000), (None, 0)],
+    ("waits", "stolen"), [((0, 4000), 4000), ((0, 0), 0), ((4000, 5000), 5000), ((0, 90_000), 15_000), (None, 0)]
 )
 def test_several_threads_wait_for_the_one_that_waits_for_a_core(waits, stolen):
     seen = Interruptions(20_000, 36_000, 2, waits)

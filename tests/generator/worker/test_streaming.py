@@ -13,7 +13,8 @@ from dlbricks.generator.backends.base import Settings
 from dlbricks.generator.backends.torch.backend import TorchBackend
 from dlbricks.generator.device.host import HostDevice
 from dlbricks.generator.network.network import synthetic_network
-from dlbricks.generator.worker.execution.pack import ExecutedBrick, StreamedPack, load_pack
+from dlbricks.generator.network.packed import PackedBrick
+from dlbricks.generator.worker.execution.pack import StreamedPack, load_pack
 from dlbricks.models.skeleton import mark_weight
 from onnx import TensorProto, helper
 
@@ -63,12 +64,12 @@ def settings() -> Settings:
     return settings_of(TorchBackend())
 
 
-def brick(op_type: str, shape: tuple[int, ...] = (1, 64, 32, 32), **attributes: object) -> ExecutedBrick:
+def brick(op_type: str, shape: tuple[int, ...] = (1, 64, 32, 32), **attributes: object) -> PackedBrick:
     names = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("x", "y")]
     node = helper.make_node(op_type, ["x"], ["y"], **attributes)
     graph = helper.make_graph([node], "brick", names[:1], names[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    return ExecutedBrick(replace(synthetic_network(model), as_is=True))
+    return PackedBrick(replace(synthetic_network(model), as_is=True))
 
 
 def read(pack: StreamedPack) -> dict:
@@ -85,7 +86,7 @@ def test_one_launch_reports_the_device_alone_and_a_view_takes_next_to_nothing(se
     backend = Torch(captures=True)
     bricks = {"exp": brick("Exp"), "same": brick("Identity"), "small": brick("Exp", (1, 4))}
 
-    times = read(StreamedPack(bricks, {"small": 2}, backend, settings))
+    times = read(StreamedPack(bricks | {"small": replace(bricks["small"], copies=2)}, backend, settings))
 
     assert times.keys() == bricks.keys()
     assert all(len(one.whole_ns) == VISITS and one.host_ns == () for one in times.values())
@@ -98,7 +99,7 @@ def test_a_device_is_held_while_bricks_are_enqueued_and_launches_are_reported_be
     backend = Torch(captures=False)
     bricks = {str(number): brick("Exp", (1, 64 + number)) for number in range(30)}
 
-    times = read(StreamedPack(bricks, {}, backend, settings))
+    times = read(StreamedPack(bricks, backend, settings))
 
     parts = -(-(30 + 2 * 2) // 12)
     assert len(backend.place.held) == parts * 2 * VISITS
@@ -109,7 +110,7 @@ def test_a_device_is_held_while_bricks_are_enqueued_and_launches_are_reported_be
 def test_what_a_device_did_not_wait_for_is_enqueued_again_after_a_longer_wait(settings):
     backend = Torch(captures=False)
     backend.place.late = 2
-    pack = StreamedPack({"exp": brick("Exp")}, {}, backend, settings)
+    pack = StreamedPack({"exp": brick("Exp")}, backend, settings)
 
     pack.run(visit=0)
     pack.close()
@@ -121,7 +122,7 @@ def test_what_a_device_did_not_wait_for_is_enqueued_again_after_a_longer_wait(se
 def test_what_a_call_costs_is_measured_behind_bricks(settings, number, expected):
     """A call right after another one of the same network, or before anything ran, would cost another time."""
     bricks = {str(place): brick("Exp", (1, 8 + place)) for place in range(number)}
-    pack = StreamedPack(bricks, {}, Torch(captures=False), settings)
+    pack = StreamedPack(bricks, Torch(captures=False), settings)
 
     try:
         assert [step.owner for step in pack._steps] == expected
@@ -132,7 +133,7 @@ def test_what_a_call_costs_is_measured_behind_bricks(settings, number, expected)
 @pytest.mark.parametrize("backend", [TorchBackend(), Torch(captures=False)], ids=["processor", "device"])
 def test_on_a_processor_no_call_that_is_measured_is_of_a_network_that_ran_before(settings, backend):
     bricks = {str(place): brick("Exp", (1, 8 + place)) for place in range(40)}
-    pack = StreamedPack(bricks, {}, backend, settings)
+    pack = StreamedPack(bricks, backend, settings)
 
     try:
         single = [id(step.executable) for step in pack._steps if step.owner == -1]
@@ -156,7 +157,7 @@ def test_copies_have_weights_of_their_own(settings):
         or TorchBackend.prepare_streamed(backend, network, settings)
     )
 
-    StreamedPack({"conv": ExecutedBrick(network)}, {"conv": 3}, backend, settings).close()
+    StreamedPack({"conv": PackedBrick(network, copies=3)}, backend, settings).close()
 
     places = [place for places in seen for place in places]
     assert len({*places}) == len(places) >= 3
@@ -165,7 +166,7 @@ def test_copies_have_weights_of_their_own(settings):
 def test_what_a_brick_reads_on_the_cpu_is_its_own(settings):
     """Values decide times there: of a negative number a root is no number, which is slow."""
     names = ("Exp", "Sqrt", "Log")
-    pack = StreamedPack({name: brick(name, (64, 64)) for name in names}, {}, TorchBackend(), settings)
+    pack = StreamedPack({name: brick(name, (64, 64)) for name in names}, TorchBackend(), settings)
 
     inputs = [step.executable._inputs[0] for step in pack._steps if step.owner >= 0]
 
@@ -177,8 +178,8 @@ def test_what_a_brick_reads_on_the_cpu_is_its_own(settings):
 def test_what_cannot_be_loaded_costs_only_itself(settings):
     bricks = {"exp": brick("Exp"), "odd": brick("Frobnicate")}
 
-    outcome = load_pack(bricks, {}, TorchBackend(), settings)
-    none = load_pack({"odd": brick("Frobnicate")}, {}, TorchBackend(), settings)
+    outcome = load_pack(bricks, TorchBackend(), settings)
+    none = load_pack({"odd": brick("Frobnicate")}, TorchBackend(), settings)
 
     loaded = outcome.pack
     assert loaded is not None

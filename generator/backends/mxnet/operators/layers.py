@@ -72,19 +72,15 @@ def _matmul(node: OnnxNode) -> Symbol:
         stored = _stored(node, weight)
         return node.sym.FullyConnected(node.symbol(0), stored, num_hidden=right[1], no_bias=True, flatten=False)
     if len(left) < 2 or len(right) < 2:
-        return _vectors(node, left, right)
+        if len(left) > 2 or len(right) > 2:
+            raise node.refusal("of a vector and a stack of matrices")
+        first = node.reshaped(node.symbol(0), (1, *left)) if len(left) == 1 else node.symbol(0)
+        second = node.reshaped(node.symbol(1), (*right, 1)) if len(right) == 1 else node.symbol(1)
+        return node.reshaped(node.sym.dot(first, second), node.result())
     if len(right) == 2 and len(left) > 2:
         return node.sym.dot(node.symbol(0), node.symbol(1))
     batch = node.result()[:-2]
     return node.sym.linalg_gemm2(*(_batched(node, index, batch) for index in (0, 1)))
-
-
-def _vectors(node: OnnxNode, left: tuple[int, ...], right: tuple[int, ...]) -> Symbol:
-    if len(left) > 2 or len(right) > 2:
-        raise node.refusal("of a vector and a stack of matrices")
-    first = node.reshaped(node.symbol(0), (1, *left)) if len(left) == 1 else node.symbol(0)
-    second = node.reshaped(node.symbol(1), (*right, 1)) if len(right) == 1 else node.symbol(1)
-    return node.reshaped(node.sym.dot(first, second), node.result())
 
 
 def _batched(node: OnnxNode, index: int, batch: tuple[int, ...]) -> Symbol:

@@ -22,6 +22,7 @@ from .....bricks.layer import PRODUCTS
 from .....errors import BackendError, UnsupportedBrick
 from .....models.subgraphs import attribute_of, infer_shapes, static_shape
 from ....network.network import Network
+from ...base import registering
 
 Symbol = Any
 """A symbol of MXNet, which is not typed."""
@@ -215,15 +216,8 @@ Translation = Callable[[OnnxNode], Symbol | list[Symbol]]
 _TRANSLATIONS: dict[str, Translation] = {}
 
 
-def operator(*names: str) -> Callable[[Translation], Translation]:
-    """Register the translation of ONNX operators."""
-
-    def register(translate: Translation) -> Translation:
-        for name in names:
-            _TRANSLATIONS[name] = translate
-        return translate
-
-    return register
+operator = registering(_TRANSLATIONS)
+"""Registers the translation of ONNX operators."""
 
 
 def register(rows: Mapping[str, Translation]) -> None:

@@ -19,6 +19,7 @@ import onnx
 import torch
 
 from .....errors import UnsupportedBrick
+from ...base import registering
 
 Tensor: TypeAlias = torch.Tensor
 
@@ -80,15 +81,8 @@ _MODULES = ("elements", "images", "layers", "shape")
 _OPERATORS: dict[str, Operator] = {}
 
 
-def operator(*names: str) -> Callable[[Operator], Operator]:
-    """Register a function for operators of ONNX's own domain."""
-
-    def register(function: Operator) -> Operator:
-        for name in names:
-            _OPERATORS[name] = function
-        return function
-
-    return register
+operator = registering(_OPERATORS)
+"""Registers a function for operators of ONNX's own domain."""
 
 
 def register(rows: Mapping[str, Operator]) -> None:

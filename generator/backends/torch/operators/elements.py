@@ -22,24 +22,15 @@ _SAME_NAME = (
 
 elementwise(
     {
-        **{name: getattr(torch, name.lower()) for name in _SAME_NAME},
-        "BitwiseAnd": torch.bitwise_and,
-        "BitwiseNot": torch.bitwise_not,
-        "BitwiseOr": torch.bitwise_or,
-        "BitwiseXor": torch.bitwise_xor,
-        "CastLike": lambda x, like: x.to(like.dtype),
-        "Det": torch.linalg.det,
-        "HardSwish": functional.hardswish,
-        "Identity": lambda x: x,
-        "Max": lambda *values: reduce(torch.maximum, values),
-        "Min": lambda *values: reduce(torch.minimum, values),
-        "Mish": functional.mish,
-        "Not": torch.logical_not,
-        "Softplus": functional.softplus,
-        "Softsign": functional.softsign,
+        **{name: getattr(torch, name.lower()) for name in _SAME_NAME}, "BitwiseAnd": torch.bitwise_and,
+        "BitwiseNot": torch.bitwise_not, "BitwiseOr": torch.bitwise_or, "BitwiseXor": torch.bitwise_xor,
+        "CastLike": lambda x, like: x.to(like.dtype), "Det": torch.linalg.det, "HardSwish": functional.hardswish,
+        "Identity": lambda x: x, "Max": lambda *values: reduce(torch.maximum, values),
+        "Min": lambda *values: reduce(torch.minimum, values), "Mish": functional.mish, "Not": torch.logical_not,
+        "Softplus": functional.softplus, "Softsign": functional.softsign,
         "Sum": lambda *values: reduce(torch.add, values),
     }
-)
+)  # fmt: skip
 
 register(
     {
@@ -145,19 +136,10 @@ def _quotient(a: Tensor, b: Tensor) -> Tensor:
 
 
 _BINARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "Add": torch.add,
-    "And": torch.logical_and,
-    "Div": _quotient,
-    "Equal": torch.eq,
-    "Greater": torch.gt,
-    "GreaterOrEqual": torch.ge,
-    "Less": torch.lt,
-    "LessOrEqual": torch.le,
-    "Mul": torch.mul,
-    "Or": torch.logical_or,
-    "Sub": torch.sub,
-    "Xor": torch.logical_xor,
-}
+    "Add": torch.add, "And": torch.logical_and, "Div": _quotient, "Equal": torch.eq, "Greater": torch.gt,
+    "GreaterOrEqual": torch.ge, "Less": torch.lt, "LessOrEqual": torch.le, "Mul": torch.mul, "Or": torch.logical_or,
+    "Sub": torch.sub, "Xor": torch.logical_xor,
+}  # fmt: skip
 
 
 @operator(*_BINARY)

@@ -292,17 +292,12 @@ def _norm(order: int) -> Callable[[Tensor, list[int], bool], Tensor]:
 
 
 _REDUCTIONS: dict[str, Callable[[Tensor, list[int], bool], Tensor]] = {
-    "ReduceL1": _norm(1),
-    "ReduceL2": _norm(2),
-    "ReduceLogSum": lambda x, axes, keep: torch.log(torch.sum(x, axes, keep)),
-    "ReduceLogSumExp": torch.logsumexp,
-    "ReduceMax": torch.amax,
-    "ReduceMean": torch.mean,
-    "ReduceMin": torch.amin,
-    "ReduceProd": _product,
+    "ReduceL1": _norm(1), "ReduceL2": _norm(2),
+    "ReduceLogSum": lambda x, axes, keep: torch.log(torch.sum(x, axes, keep)), "ReduceLogSumExp": torch.logsumexp,
+    "ReduceMax": torch.amax, "ReduceMean": torch.mean, "ReduceMin": torch.amin, "ReduceProd": _product,
     "ReduceSum": lambda x, axes, keep: torch.sum(x, axes, keep, dtype=x.dtype),
     "ReduceSumSquare": lambda x, axes, keep: torch.sum(torch.square(x), axes, keep, dtype=x.dtype),
-}
+}  # fmt: skip
 _OF_FLOATS = frozenset({"ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean"})
 """PyTorch computes them in floating point only."""
 
