@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
@@ -29,9 +30,21 @@ _FINISH = (
 )
 
 
-OpenedMeasurement = tuple[str, str, Identity, int]
-"""A measurement that begins: its UUID, the run that begins it, the measured item with its conditions, and the copies in
-the network."""
+@dataclass(frozen=True, slots=True)
+class OpenedMeasurement:
+    """A measurement that begins.
+
+    Attributes:
+        id: Its UUID.
+        run: The run that begins it.
+        identity: The measured item and its conditions.
+        unroll: Copies in the network.
+    """
+
+    id: str
+    run: str
+    identity: Identity
+    unroll: int
 
 
 class Store(Reader):
@@ -99,12 +112,12 @@ class Store(Reader):
         with guarded(str(self.place)):
             try:
                 with self._writer.begin() as connection:
-                    items = item_ids(connection, [identity for _, _, identity, _ in new])
-                    nodes = _nodes(connection, {run for _, run, *_ in new})
+                    items = item_ids(connection, [item.identity for item in new])
+                    nodes = _nodes(connection, {item.run for item in new})
                     begun = [
-                        {"id": measurement, "item_id": items[identity], "run_id": run, "unroll": unroll,
-                         "protocol": PROTOCOL, "node": nodes.get(run, "")}
-                        for measurement, run, identity, unroll in new
+                        {"id": item.id, "item_id": items[item.identity], "run_id": item.run, "unroll": item.unroll,
+                         "protocol": PROTOCOL, "node": nodes.get(item.run, "")}
+                        for item in new
                     ]  # fmt: skip
                     rows = [block_row(measurement, block) for measurement, block in taken]
                     for statement, values in ((_BEGIN, begun), (_ADD_BLOCK, rows)):
@@ -119,21 +132,22 @@ class Store(Reader):
     def _not_begun(self, new: Sequence[OpenedMeasurement]) -> str:
         """Return which item of a refused session cannot be begun, and why; empty if all can."""
         nodes, seen = {run.id: run.node for run in self.runs()}, set()
-        for _, run, what, _ in new:
+        for item in new:
+            what = item.identity
             named = f"{what.subject} {what.key[:12]}"
-            held = self.open_item(what, node=nodes.get(run, ""))
+            held = self.open_item(what, node=nodes.get(item.run, ""))
             if held is not None:
                 return f"{named} is open already as measurement {held[0]}"
             if what in seen:
                 return f"{named} is begun twice"
-            if run not in nodes:
-                return f"run {run} of {named} is not stored"
+            if item.run not in nodes:
+                return f"run {item.run} of {named} is not stored"
             seen.add(what)
         return ""
 
     def _not_added(self, new: Sequence[OpenedMeasurement], taken: Sequence[tuple[str, Block]]) -> str:
         """Return which block of a refused session cannot be added, and why; empty if all can."""
-        known, seen = {measurement for measurement, *_ in new}, set()
+        known, seen = {item.id for item in new}, set()
         stored = self.blocks_of({measurement for measurement, _ in taken})
         for measurement, block in taken:
             place = (measurement, block.process, block.round)

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any
 
 from ...errors import BackendError, BackendUnavailable
 from .device import Over, Run
@@ -56,8 +56,13 @@ class _Page:
     read: tuple[int, Any] = (-1, None)
 
 
-_Stamp: TypeAlias = tuple[_Page, int, Any]
-"""A point in the stream: its page, its number there, and the place of its time on the GPU, 0 until it is written."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Stamp:
+    """A point in the stream: the place of its time on the GPU, 0 until it is written."""
+
+    page: _Page
+    number: int
+    place: Any
 
 
 class CudaDevice:
@@ -98,12 +103,12 @@ class CudaDevice:
         if self._page.used == _PAGE:
             self._page = self._blank()
         number, self._page.used = self._page.used, self._page.used + 1
-        return self._page, number, self._page.places[number:]
+        return _Stamp(self._page, number, self._page.places[number:])
 
     def record(self, event: _Stamp) -> None:
         """Enqueue a kernel that writes the time, in the stream or its captured graph (see ``Device``)."""
         with self._stream:
-            self._stamp((1,), (1,), (event[2],))
+            self._stamp((1,), (1,), (event.place,))
 
     def elapsed_ns(self, begin: _Stamp, end: _Stamp) -> float:
         """Return the difference by the GPU's clock (see ``Device``)."""
@@ -180,13 +185,12 @@ class CudaDevice:
 
     def _time(self, stamp: _Stamp) -> int:
         """Return the stamp as written before the last ``synchronize``, in nanoseconds."""
-        page, number, _ = stamp
-        when, values = page.read
+        when, values = stamp.page.read
         if when != self._waits:
             with self._stream:
-                values = self._cupy.asnumpy(page.places)
-            page.read = (self._waits, values)
-        return int(values[number])
+                values = self._cupy.asnumpy(stamp.page.places)
+            stamp.page.read = (self._waits, values)
+        return int(values[stamp.number])
 
 
 @cache

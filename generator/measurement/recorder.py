@@ -216,13 +216,15 @@ class StoreRecorder(SampleRecorder):
         for record, block in taken:
             if record.measurement is None:
                 record.measurement = str(uuid.uuid4())
-                opened.append((record.measurement, self._run.id, record.identity, max(1, record.unroll)))
+                opened.append(
+                    OpenedMeasurement(record.measurement, self._run.id, record.identity, max(1, record.unroll))
+                )
             blocks.append((record.measurement, block))
         try:
             with self.costs.spend("store_s"):
                 self._store.add_session(opened, blocks)
         except BaseException:
-            begun = {measurement for measurement, *_ in opened}
+            begun = {measurement.id for measurement in opened}
             for record, _ in taken:
                 if record.measurement in begun:
                     record.measurement = None

@@ -16,7 +16,7 @@ from ...bricks.suite.suite import Suite
 from ...errors import BackendError, UnsupportedBrick, UsageError, WorkerError
 from ...tabular import Records, Tabular
 from ..backends.base import PlanTime
-from ..backends.cudnn.plans import DTYPES, Offer, find_gpu, require_library
+from ..backends.cudnn.plans import DTYPES, Gpu, Offer, find_gpu, require_library
 from ..progress import Progress, ProgressCallback, Stage
 from ..worker.client import Worker, Workers
 from ..worker.messages import Done
@@ -66,12 +66,12 @@ class PlanReport(Tabular):
     """The plans of a suite.
 
     Attributes:
-        gpu: Name of the GPU of the plans.
+        gpu: GPU of the plans.
         versions: Package to version of the library.
         rows: One per brick, precision and layout.
     """
 
-    gpu: str
+    gpu: Gpu
     versions: dict[str, str]
     rows: tuple[BrickPlans, ...]
 
@@ -91,7 +91,7 @@ class PlanReport(Tabular):
     def records(self) -> Records:
         """Return one row per brick, precision and layout."""
         totals = {
-            "gpu": self.gpu,
+            "gpu": self.gpu.name,
             "versions": dict(self.versions),
             "bricks": len({row.key for row in self.rows}),
             "offered": len({row.key for row in self.rows if row.offer.plans}),
@@ -174,7 +174,7 @@ def library_plans(
             raise UsageError(f"no plans are asked for in {dtype!r}", remedy=f"use {', '.join(DTYPES)}")
     if suite.bound_to is not None:
         raise UsageError(f"suite {suite.path} holds the bricks of one stack", remedy="ask for one with --graph source")
-    name, description = find_gpu(gpu)
+    found = find_gpu(gpu)
     versions = require_library().versions
     rows = []
     begun = time.monotonic()
@@ -183,16 +183,15 @@ def library_plans(
             operators = tuple(suite.brick(key).operators)
             path = suite.brick_path(key).resolve()
             for dtype in dtypes:
-                blank = BrickPlans(key, operators, dtype, Layout.NCHW)
-                rows += _plans(workers, description, blank, path, layouts, timeout_s)
+                rows += _plans(workers, found, BrickPlans(key, operators, dtype, Layout.NCHW), path, layouts, timeout_s)
             if progress is not None:
                 elapsed_s = time.monotonic() - begun
                 progress(Progress(Stage.PLAN, done, len(suite.keys), " ".join(operators), elapsed_s))
-    return PlanReport(name, dict(versions), tuple(rows))
+    return PlanReport(found, dict(versions), tuple(rows))
 
 
 def _plans(  # noqa: PLR0917
-    workers: Workers[str], gpu: str, blank: BrickPlans, path: Path, layouts: Sequence[Layout], timeout_s: float
+    workers: Workers[Gpu], gpu: Gpu, blank: BrickPlans, path: Path, layouts: Sequence[Layout], timeout_s: float
 ) -> list[BrickPlans]:
     """Return one row per layout; a single row if the layout makes no difference."""
     rows = []
@@ -213,10 +212,10 @@ def _plans(  # noqa: PLR0917
     return rows
 
 
-def _started(gpu: str) -> Worker:
+def _started(gpu: Gpu) -> Worker:
     worker = Worker(command=COMMAND)
     try:
-        worker.ask(Start(gpu, psutil.virtual_memory().available // 2), Done, _START_S)
+        worker.ask(Start(gpu.description, psutil.virtual_memory().available // 2), Done, _START_S)
     except BaseException:
         worker.kill()
         raise

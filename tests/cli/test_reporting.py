@@ -10,7 +10,7 @@ Cli = Callable[..., Any]
 
 
 def test_report_writes_a_page_and_answers(cli: Cli, branches: Path, here: Path) -> None:
-    done = cli("report", branches, "--budget", "5s", "--threads", "1", "--json")
+    done = cli("report", branches, "--budget", "15s", "--threads", "1", "--json")
 
     assert done.code == 0
     assert "picked: --graph runtime" in done.err

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from dlbricks.db import Block, Conditions, Failure, Measurement, Run, Stack, Stop, Store, Subject, System, Verdict
+from dlbricks.db.store import OpenedMeasurement
 from dlbricks.db.values import Identity, Summary, Visit
 from lab import changed, identity_with
 from servers import Server
@@ -73,7 +74,7 @@ class Bench:
         return changed(made, **changes)
 
     def begin(self, measurement: Measurement) -> None:
-        opened = (measurement.id, measurement.run, measurement.identity, measurement.unroll)
+        opened = OpenedMeasurement(measurement.id, measurement.run, measurement.identity, measurement.unroll)
         self.store.add_session([opened], ())
 
     def measure(self, name: object, median_ns: float = 1000.0, **changes: object) -> Measurement:

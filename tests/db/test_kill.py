@@ -11,6 +11,7 @@ from collections import Counter
 
 import pytest
 from dlbricks.db import Store, Subject
+from dlbricks.db.store import OpenedMeasurement
 from dlbricks.db.values import Identity
 
 # Python 3.12 and later warn of any fork beside another thread; a BLAS that an earlier test loaded has some.
@@ -53,7 +54,7 @@ def test_killed_many_times(bench, block, key_of):
                 found = store.open_item(identity)
                 made = bench.measurement(number)
                 if found is None:
-                    store.add_session([(made.id, bench.run.id, identity, made.unroll)], ())
+                    store.add_session([OpenedMeasurement(made.id, bench.run.id, identity, made.unroll)], ())
                     found = (made.id, made.unroll, [])
                 id_, _, blocks = found
                 for round_ in range(len(blocks), ROUNDS):

@@ -30,6 +30,7 @@ _MEASURE = """
 import dataclasses, json, sys, uuid
 from dlbricks.db import Block, Store
 from dlbricks.db.values import Identity
+from dlbricks.db.store import OpenedMeasurement
 target, source, node = sys.argv[1:]
 with Store.open(source, read_only=True) as given:
     ours, systems, stacks = given.measurements(variant=None), given.systems(), given.stacks()
@@ -42,7 +43,7 @@ with Store.open(target) as store:
     store.begin_run(run)
     for start in range(0, len(ours), 20):
         made = [dataclasses.replace(one, id=str(uuid.uuid4()), run=run.id) for one in ours[start:start + 20][::-1]]
-        opened = [(one.id, one.run, one.identity, one.unroll) for one in made]
+        opened = [OpenedMeasurement(one.id, one.run, one.identity, one.unroll) for one in made]
         store.add_session(opened, [(one.id, Block(0, 0, ((1000, 1),) * 24)) for one in made])
         store.finish(*made)
 print(json.dumps(len(ours)), flush=True)

@@ -20,7 +20,7 @@ def two(home, tmp_path, furnish):
 
 
 def opened(bench, measurement) -> OpenedMeasurement:
-    return (measurement.id, bench.run.id, measurement.identity, measurement.unroll)
+    return OpenedMeasurement(measurement.id, bench.run.id, measurement.identity, measurement.unroll)
 
 
 def test_each_node_has_open_samples_of_its_own(two, block):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from dlbricks.db import Subject
+from dlbricks.db.store import OpenedMeasurement
 from dlbricks.db.values import PROTOCOL
 
 
@@ -30,7 +31,9 @@ def test_what_was_taken_otherwise_answers_nothing_and_hides_nothing(bench):
 
 def test_what_was_left_open_says_by_which_protocol(bench, block):
     left = bench.measurement("left")
-    bench.store.add_session([(left.id, left.run, left.identity, left.unroll)], [(left.id, block(0, 0))])
+    bench.store.add_session(
+        [OpenedMeasurement(left.id, left.run, left.identity, left.unroll)], [(left.id, block(0, 0))]
+    )
 
     (entry,) = bench.store.left_open(left.system, left.stack, left.conditions)
 

@@ -10,6 +10,7 @@ import pytest
 from dlbricks.db import Block, Conditions, Stack, Store, Subject, Verdict
 from dlbricks.db.queries import Filter
 from dlbricks.db.rows import pack_samples, pack_visits, to_block
+from dlbricks.db.store import OpenedMeasurement
 from dlbricks.db.values import PROTOCOL, Identity, Visit
 from dlbricks.errors import StoreError
 from hypothesis import HealthCheck, given, settings
@@ -105,7 +106,7 @@ def test_an_item_is_open_once_for_each_variant_and_conditions(bench):
 
 def opened(bench, name):
     made = bench.measurement(name)
-    return made, (made.id, made.run, made.identity, made.unroll)
+    return made, OpenedMeasurement(made.id, made.run, made.identity, made.unroll)
 
 
 def test_a_session_opens_items_and_adds_to_those_that_are_open(bench, block):

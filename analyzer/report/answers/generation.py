@@ -116,7 +116,7 @@ def plans_answer(report: PlanReport) -> Answer:
     plans = sum(len(row.plans) for row in report.rows)
     failed = sum(row.failed for row in report.rows)
     share = f"{counted(plans, 'plan')} for {len(offered)} of {counted(len(bricks), 'brick')}"
-    summary = [f"{report.gpu}, {versions}: {share}; nothing was executed"]
+    summary = [f"{report.gpu.name}, {versions}: {share}; nothing was executed"]
     if failed:
         summary.append(f"the library broke on {counted(failed, 'row')}: --json has the reasons")
     return Answer.of(

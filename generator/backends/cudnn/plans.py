@@ -173,14 +173,28 @@ KNOWN: Mapping[str, Mapping[str, Any]] = {"h100": _H100, "h200": _H200}
 """Descriptions by name. The H200's was compiled from documents and readings, not written by cuDNN."""
 
 
-def find_gpu(text: str) -> tuple[str, str]:
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU as cuDNN sees it.
+
+    Attributes:
+        name: Product name.
+        capability: Compute capability times 100.
+        multiprocessors: How many it has.
+        description: JSON, for the library.
+    """
+
+    name: str
+    capability: int
+    multiprocessors: int
+    description: str
+
+
+def find_gpu(text: str) -> Gpu:
     """Find a GPU by name, or from a file that cuDNN wrote.
 
     Args:
         text: One of ``KNOWN``, or the path of a JSON file.
-
-    Returns:
-        Its product name, and its description for the library.
 
     Raises:
         UsageError: The text is neither, or the file is invalid.
@@ -199,14 +213,14 @@ def find_gpu(text: str) -> tuple[str, str]:
     return _gpu(found, path.name)
 
 
-def _gpu(found: Any, name: str) -> tuple[str, str]:
+def _gpu(found: Any, name: str) -> Gpu:
     for field, kind in _NEEDED.items():
         if not isinstance(found, Mapping) or not isinstance(found.get(field), kind):
             raise UsageError(
                 f"{name} is no description of a GPU: it has no {field}",
                 remedy="write one with cudnn.create_device_properties(0).serialize()",
             )
-    return found["deviceName"], json.dumps(found)
+    return Gpu(found["deviceName"], found["deviceVer"], found["multiProcessorCount"], json.dumps(found))
 
 
 MODES = ("A", "B", "FALLBACK")

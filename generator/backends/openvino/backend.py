@@ -6,6 +6,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -330,7 +331,7 @@ def _loaded(network: Network, settings: Settings, properties: dict[str, Any], *,
                 whole = partial(_loaded_as, laid_out, network, properties, wide, edges)
                 size = sum(port.get_element_type().size * math.prod(port.shape) for port in compiled.outputs)
                 compiled = core.compile_model(reading_one_of(laid_out, copied), "CPU", properties)
-                return _OvExecutable(compiled.create_infer_request(), network, wide, edges, (whole, size))
+                return _OvExecutable(compiled.create_infer_request(), network, wide, edges, _WholeNetwork(whole, size))
         return _OvExecutable(compiled.create_infer_request(), network, wide, edges)
 
 
@@ -341,6 +342,19 @@ def _loaded_as(
     return _OvExecutable(_core().compile_model(model, "CPU", properties).create_infer_request(), network, wide, edges)
 
 
+@dataclass(frozen=True, slots=True)
+class _WholeNetwork:
+    """The complete form of a network with a request that returns some outputs in part.
+
+    Attributes:
+        load: Loads it with all of its outputs.
+        output_bytes: Their size in bytes.
+    """
+
+    load: Callable[[], _OvExecutable]
+    output_bytes: int
+
+
 class _OvExecutable(Executable):
     """A request with inputs in the runtime's aligned memory; each run overwrites the outputs.
 
@@ -349,8 +363,7 @@ class _OvExecutable(Executable):
         network: The network that it runs.
         wide: Outputs of single precision in the network; the request may compute them in another precision.
         edges: Inputs and outputs with another layout than in the network.
-        whole: If the request returns one element of some outputs only: loads the network with all of them, and their
-            bytes.
+        whole: The same network with all of its outputs, if the request returns one element of some only.
     """
 
     def __init__(
@@ -359,7 +372,7 @@ class _OvExecutable(Executable):
         network: Network,
         wide: Collection[int],
         edges: Edges,
-        whole: tuple[Callable[[], Executable], int] | None = None,
+        whole: _WholeNetwork | None = None,
     ) -> None:
         self._request = request
         self._whole = whole
@@ -397,7 +410,7 @@ class _OvExecutable(Executable):
 
     def outputs(self) -> list[npt.NDArray[Any]]:
         if self._whole is not None:
-            whole = self._whole[0]()
+            whole = self._whole.load()
             whole.run()
             return whole.outputs()
         tensors = ((index, self._request.get_output_tensor(index)) for index in self._outputs)
@@ -406,7 +419,7 @@ class _OvExecutable(Executable):
 
     def output_bytes(self) -> int:
         if self._whole is not None:
-            return self._whole[1]
+            return self._whole.output_bytes
         return sum(self._request.get_output_tensor(index).byte_size for index in self._outputs)
 
     def counters(self) -> Sequence[openvino.ProfilingInfo]:

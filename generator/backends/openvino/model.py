@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import TensorProto, parser
+from onnx import TensorProto, helper
 
 from ....db.values import NATIVE
 from ....errors import BackendError, UnsupportedBrick
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 _PAGE = 4096
 
-_ALONG_AN_AXIS, _DEFAULT_AXIS = ("Gather", "GatherElements"), 0
-"""Operators that read by index along one axis, and their default axis."""
+_DEFAULT_AXIS = {"Gather": 0, "GatherElements": 0}
+"""Operators that read by index along one axis, with their default axis."""
 
 
 _FLOATS = {"f64": "double", "f16": "float16", "bf16": "bfloat16"}
@@ -125,8 +125,10 @@ def input_names(network: Network) -> list[str]:
 
 def probe_model() -> bytes:
     """Return the smallest network: one operator on one element."""
-    text = '<ir_version: 8, opset_import: ["": 17]> probe (float[1] x) => (float[1] y) {y = Relu(x)}'
-    data: bytes = parser.parse_model(text).SerializeToString()
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "probe", values[:1], values[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    data: bytes = model.SerializeToString()
     return data
 
 
@@ -152,13 +154,12 @@ def _require_indices(network: Network, graph: onnx.GraphProto) -> None:
     shapes: dict[str, tuple[int, ...]] = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     shapes |= {name: array.shape for name, array in network.feeds.items()}
     for node in graph.node:
-        if node.op_type not in _ALONG_AN_AXIS or node.domain or node.input[0] not in shapes:
+        if node.op_type not in _DEFAULT_AXIS or node.domain or node.input[0] not in shapes:
             continue
         indices = network.feeds.get(node.input[1])
         if indices is None or not indices.size:
             continue
-        axis = next((each.i for each in node.attribute if each.name == "axis"), _DEFAULT_AXIS)
-        size = shapes[node.input[0]][axis]
+        size = shapes[node.input[0]][_axis(node)]
         if not -size <= indices.min() <= indices.max() < size:
             raise BackendError(
                 f"{node.op_type} cannot read elements {indices.min()} to {indices.max()} of {size}: out of range"
@@ -181,6 +182,11 @@ def _require_own_types(model: openvino.Model, dtype: str) -> None:
         replaced = next((own for found in types if (own := _FLOATS.get(found)) not in {None, dtype}), None)
         if replaced is not None:
             raise UnsupportedBrick(f"OpenVINO has no {kind} of {replaced}: it would compute it in {dtype}")
+
+
+def _axis(node: onnx.NodeProto) -> int:
+    attributes: Mapping[str, int] = {attribute.name: attribute.i for attribute in node.attribute}
+    return attributes.get("axis", _DEFAULT_AXIS[node.op_type])
 
 
 _CHANNELS_LAST: Mapping[str, tuple[str, str]] = {"acdb": ("NCHW", "NHWC"), "acdeb": ("NCDHW", "NDHWC")}

@@ -169,9 +169,9 @@ class TorchBackend(Backend):
                 channels_last=settings.options["layout"] == "channels_last",
             )
             mode = settings.options["mode"]
-            call = compiled(found) if mode in _COMPILED else found[0].forward
+            call = compiled(found) if mode in _COMPILED else found.module.forward
             if mode == "branches":
-                call = branched(found[0], CudaStreams())
+                call = branched(found.module, CudaStreams())
         except Exception as error:  # PyTorch's exceptions share no base class
             raise meaning(error) from error
         return _TorchExecutable(found, _without_onednn(call) if off else call, settings.device)
@@ -220,7 +220,8 @@ class _TorchExecutable(Executable):
     def __init__(self, found: TorchNetwork, call: Callable[..., Any], device: str) -> None:
         import torch
 
-        _, self._inputs, self._types = found
+        self._types = found.types
+        self._inputs = found.inputs
         self._guard = torch.inference_mode
         self._call = call
         self._graph: Run | None = None
@@ -312,11 +313,10 @@ def _compiled(found: TorchNetwork) -> Callable[..., Any]:
     _require_compiler()
     _compiler_cache()
     torch._inductor.config.compile_threads = 1  # noqa: SLF001  # in this process: it has the worker's limits
-    module, inputs, _ = found
-    compiled: Callable[..., Any] = torch.compile(module.forward, fullgraph=True, dynamic=False)
+    compiled: Callable[..., Any] = torch.compile(found.module.forward, fullgraph=True, dynamic=False)
     with torch.inference_mode(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the compiler's, about its own code
-        compiled(*inputs)
+        compiled(*found.inputs)
     return compiled
 
 

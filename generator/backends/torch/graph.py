@@ -211,9 +211,19 @@ _WORDING = Wording(
 )
 
 
-TorchNetwork: TypeAlias = tuple[fx.GraphModule, tuple[torch.Tensor, ...], tuple[int, ...]]
-"""A network in PyTorch: straight-line code from the inputs to a tuple of the outputs, the values of the inputs, and
-ONNX's number of each output's type (0 if the network does not state it)."""
+@dataclass(frozen=True, slots=True, eq=False)
+class TorchNetwork:
+    """A network in PyTorch.
+
+    Attributes:
+        module: Straight-line code from the inputs to a tuple of the outputs.
+        inputs: Values of the inputs.
+        types: ONNX's number of each output's type; 0 if the network does not state it.
+    """
+
+    module: fx.GraphModule
+    inputs: tuple[torch.Tensor, ...]
+    types: tuple[int, ...]
 
 
 def translated(network: Network, *, float_type: torch.dtype, device: str, channels_last: bool) -> TorchNetwork:
@@ -254,7 +264,7 @@ def translated(network: Network, *, float_type: torch.dtype, device: str, channe
             outputs = walk.run(model.graph, values, network.outputs)
     module = recorder.finish(outputs)
     types = {value.name: value.type.tensor_type.elem_type for value in model.graph.output}
-    return module, tuple(inputs), tuple(types.get(name, 0) for name in network.outputs)
+    return TorchNetwork(module, tuple(inputs), tuple(types.get(name, 0) for name in network.outputs))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

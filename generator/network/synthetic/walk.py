@@ -196,15 +196,27 @@ _DENSITY /= _DENSITY.sum()
 _erf: Callable[[Any], Any] = np.vectorize(math.erf, otypes=[np.float64])
 
 
-Profile = tuple[str, Numbers]
-"""A value as a function of a normal variable: the name of the value behind the variable (its root), and the function
-over the grid of the standard normal variable behind the root."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Profile:
+    """A value as a function of a normal variable.
 
+    Attributes:
+        root: Name of the value behind the variable.
+        numbers: The function over the grid of the standard normal variable behind the root.
+    """
 
-def moments_of(profile: Profile) -> Moments:
-    """Return mean and root mean square under the normal density."""
-    numbers = profile[1]
-    return Moments(math.sqrt(float((numbers * numbers) @ _DENSITY)), float(numbers @ _DENSITY))
+    root: str
+    numbers: Numbers
+
+    @classmethod
+    def normal(cls, name: str, moments: Moments) -> Profile:
+        """Return the profile of a normal value."""
+        return cls(name, moments.mean + moments.deviation * _GRID)
+
+    def moments(self) -> Moments:
+        """Mean and root mean square under the normal density."""
+        mean = float(self.numbers @ _DENSITY)
+        return Moments(math.sqrt(float((self.numbers * self.numbers) @ _DENSITY)), mean)
 
 
 def _sigmoid(x: Numbers) -> Numbers:
@@ -270,13 +282,13 @@ def combine(node: NodeProto, operands: Sequence[Profile | float | None]) -> Prof
     Returns:
         None if the operands have no common root or the result is not finite.
     """
-    roots = {operand[0] for operand in operands if isinstance(operand, tuple)}
+    roots = {operand.root for operand in operands if isinstance(operand, Profile)}
     if len(roots) != 1:
         return None
-    numbers = [operand[1] if isinstance(operand, tuple) else operand for operand in operands]
+    numbers = [operand.numbers if isinstance(operand, Profile) else operand for operand in operands]
     with np.errstate(all="ignore"):
         result = np.asarray(FUNCTIONS[node.op_type][1](node, *numbers))
-    return (roots.pop(), result) if np.isfinite(result).all() else None
+    return Profile(roots.pop(), result) if np.isfinite(result).all() else None
 
 
 _SENTINEL = 1e4  # constants beyond it mean "minus infinity" in masks and clips
@@ -351,8 +363,7 @@ class Walk:
                     return None
                 operands.append(number)
             else:
-                moments = self.moments(value)
-                operands.append(self._profiles.get(value) or (value, moments.mean + moments.deviation * _GRID))
+                operands.append(self._profiles.get(value) or Profile.normal(value, self.moments(value)))
         return combine(node, operands)
 
     def moments(self, value: str) -> Moments:

@@ -26,7 +26,7 @@ from ....bricks.layer import RECURRENT
 from ....models.skeleton import is_weight
 from ....models.subgraphs import bodies, declared_shape, infer_shapes
 from ..legality import DomainKind, Site, structure_of
-from .walk import BIAS, FLOATS, UNKNOWN, Draw, Moments, Walk, draw, moments_of, operand
+from .walk import BIAS, FLOATS, UNKNOWN, Draw, Moments, Walk, draw, operand
 
 # What each operator asks of its weights, and what it does to the moments of its data.
 #
@@ -461,7 +461,7 @@ def _pass(walk: Walk, nodes: Iterable[NodeProto]) -> None:
             _pass(walk, body.node)
         _settle_integers(walk, node)
         profile = walk.follow(node)
-        moments = moments_of(profile) if profile else RULES.get(node.op_type, unknown_operator)(walk, node)
+        moments = profile.moments() if profile else RULES.get(node.op_type, unknown_operator)(walk, node)
         walk.record(node, moments, profile)
 
 

@@ -15,7 +15,7 @@ from ....bricks.reference import CHAIN, CHAIN_NODES, OVERHEAD, built_in
 from ....db.values import NATIVE
 from ....errors import BackendError
 from ...backends.base import Backend, Executable, NodeTimes, PackedExecutable, Settings
-from ...device.device import Over, Run
+from ...device.device import Event, Over, Run
 from ...halves import by_halves, halves
 from ...network.network import Network, synthetic_network
 from ...network.packed import PackedBrick, PackedNetwork, grouped, merge, pack, split
@@ -196,8 +196,21 @@ _MARGIN = 2.0
 _ATTEMPTS = 3
 
 
-_StreamStep = tuple[int, Executable, Any, Any]
-"""One network of a pass: the brick that it belongs to, the network, and the events around it."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _StreamStep:
+    """A network of the pass, between two events.
+
+    Attributes:
+        owner: Place of the brick; -1: one operation that calibrates the clock; -2: the chain that does.
+        executable: The network.
+        begin: Event before it.
+        end: Event after it.
+    """
+
+    owner: int
+    executable: Executable
+    begin: Event
+    end: Event
 
 
 _SINGLE, _CHAIN = -1, -2
@@ -238,14 +251,14 @@ class StreamedPack(Pack):
                         )
                 except BackendError as error:
                     self.refused[name] = error
-                    for _, executable, *_ in self._steps[begun:]:
-                        executable.close()
+                    for step in self._steps[begun:]:
+                        step.executable.close()
                     del self._steps[begun:]
                 if place % _BETWEEN == 0:
                     self._steps.append(self._calibrating(_SINGLE, OVERHEAD))
                 if place % _BETWEEN == _BETWEEN // 2:
                     self._steps.append(self._calibrating(_CHAIN, CHAIN))
-            if all(owner != _CHAIN for owner, *_ in self._steps):
+            if all(step.owner != _CHAIN for step in self._steps):
                 self._steps.append(self._calibrating(_CHAIN, CHAIN))
             self.loaded = len(bricks) - len(self.refused)
             self._launch: Run = self._enqueue
@@ -263,7 +276,7 @@ class StreamedPack(Pack):
             self._clock[_SINGLE].run()  # otherwise the first brick would run with the runtime's code cold
         self._launch()
         self._device.synchronize()
-        self._rows.append(np.array([self._device.elapsed_ns(begin, end) for _, _, begin, end in self._steps]))
+        self._rows.append(np.array([self._device.elapsed_ns(step.begin, step.end) for step in self._steps]))
         self._visits.append(visit)
 
     def read(self, idle_ns: float | None) -> Readings:  # noqa: ARG002  # each pass calibrates the clock
@@ -296,22 +309,22 @@ class StreamedPack(Pack):
 
     @property
     def _owners(self) -> npt.NDArray[np.int64]:
-        return np.array([owner for owner, *_ in self._steps])
+        return np.array([step.owner for step in self._steps])
 
     def close(self) -> None:
         """Free all networks."""
         self._launch = self._closed
-        for executable in {id(executable): executable for _, executable, *_ in self._steps}.values():
+        for executable in {id(step.executable): step.executable for step in self._steps}.values():
             executable.close()
         self._steps = []
         self._inputs.clear()
 
     def _enqueue(self) -> None:
-        for _, executable, begin, end in self._steps:
-            executable.refresh()
-            self._device.record(begin)
-            executable.run()
-            self._device.record(end)
+        for step in self._steps:
+            step.executable.refresh()
+            self._device.record(step.begin)
+            step.executable.run()
+            self._device.record(step.end)
 
     def _enqueue_held(self) -> None:
         """Enqueue all steps in parts; the device begins a part when all of it is enqueued.
@@ -336,13 +349,13 @@ class StreamedPack(Pack):
         """Enqueue some bricks while the device waits; return the nanoseconds per brick and the end-of-wait test."""
         over = self._device.hold(wait_ns)
         taken: list[int] = []
-        for _, executable, begin, end in part:
-            executable.refresh()
-            self._device.record(begin)
-            start = time.perf_counter_ns()
-            executable.run()
-            taken.append(time.perf_counter_ns() - start)
-            self._device.record(end)
+        for step in part:
+            step.executable.refresh()
+            self._device.record(step.begin)
+            begin = time.perf_counter_ns()
+            step.executable.run()
+            taken.append(time.perf_counter_ns() - begin)
+            self._device.record(step.end)
         return taken, over
 
     def _closed(self) -> None:
@@ -365,7 +378,7 @@ class StreamedPack(Pack):
         return self._step(owner, self._clock[owner])
 
     def _step(self, owner: int, executable: Executable) -> _StreamStep:
-        return owner, executable, self._device.event(), self._device.event()
+        return _StreamStep(owner, executable, self._device.event(), self._device.event())
 
 
 def _clock(rows: Array, owners: npt.NDArray[np.int64]) -> float:

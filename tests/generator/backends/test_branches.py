@@ -136,12 +136,12 @@ def model(name: str) -> TorchNetwork:
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_computes_in_branches_what_it_does_in_a_row(name):
     found = model(name)
-    call = branched(found[0], Recorded())
+    call = branched(found.module, Recorded())
 
     with torch.inference_mode():
-        expected = found[0].forward(*found[1])
+        expected = found.module.forward(*found.inputs)
         for _ in range(2):
-            outputs = call(*found[1])
+            outputs = call(*found.inputs)
             for one, other in zip(outputs, expected, strict=True):
                 np.testing.assert_array_equal(one.numpy(), other.numpy())
 
@@ -149,11 +149,11 @@ def test_a_model_computes_in_branches_what_it_does_in_a_row(name):
 @pytest.mark.parametrize("name", MODELS)
 def test_each_value_of_a_model_is_over_for_the_lane_that_reads_it_and_all_for_the_caller_at_the_end(name):
     found, streams = model(name), Recorded()
-    nodes = [node for node in found[0].graph.nodes if node.op == "call_function"]
+    nodes = [node for node in found.module.graph.nodes if node.op == "call_function"]
     numbers = {node: number for number, node in enumerate(nodes)}
 
     with torch.inference_mode():
-        branched(found[0], streams)(*found[1])
+        branched(found.module, streams)(*found.inputs)
 
     assert len(streams.lanes) == len(nodes)
     for number, node in enumerate(nodes):
@@ -173,7 +173,7 @@ def test_the_branches_of_a_module_of_inception_have_lanes_of_their_own():
     found, streams = model("inception_v1"), Recorded()
 
     with torch.inference_mode():
-        branched(found[0], streams)(*found[1])
+        branched(found.module, streams)(*found.inputs)
 
     assert 4 <= len({*streams.lanes}) <= MOST_LANES
 
@@ -186,7 +186,7 @@ def test_branches_that_meet_neither_before_nor_after_begin_with_the_caller_and_e
     found = translated(network, float_type=torch.float32, device="cpu", channels_last=False)
     streams = Recorded()
 
-    branched(found[0], streams)(*found[1])
+    branched(found.module, streams)(*found.inputs)
 
     assert streams.lanes == [0, 1, 0, 1]
     assert all(-1 in over for over in streams.begun)

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 import psutil
 import pytest
-from dlbricks.db.store import Store
+from dlbricks.db.store import OpenedMeasurement, Store
 from dlbricks.db.values import PROTOCOL, Block, Identity, Subject, Visit
 from dlbricks.generator.measurement.run import run
 
@@ -135,7 +135,7 @@ def _left(store: Store, key: str, process: int, count: int, run_id: str = "", **
     if run_id:
         store.begin_run(dataclasses.replace(first, id=run_id, **changes))
     identity = Identity(Subject.BRICK, key, known.system, known.stack, known.conditions)
-    store.add_session([("left", run_id or first.id, identity, 1)], ())
+    store.add_session([OpenedMeasurement("left", run_id or first.id, identity, 1)], ())
     visits = (Visit(1_700_000_000_000_000, 20_000, 30_000),) * count
     store.add_session((), [("left", Block(process, 0, ((10**9, 1),) * count, 0, visits))])
     return "left"

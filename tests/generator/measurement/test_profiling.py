@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from dlbricks.db import Block, Subject
 from dlbricks.db.queries import Filter
+from dlbricks.db.store import OpenedMeasurement
 from dlbricks.db.values import INNER, Identity
 from dlbricks.errors import UsageError
 from dlbricks.generator.measurement.run import run
@@ -51,7 +52,7 @@ def test_what_is_measured_and_begun_again_is_profiled(small_suite, store):
     (inner, *_) = store.measurements(variant=INNER)
     open_again = "left open"
     identity = Identity(Subject.BRICK, inner.key, report.system, report.stack, inner.conditions, INNER)
-    store.add_session([(open_again, report.run, identity, 1)], ())
+    store.add_session([OpenedMeasurement(open_again, report.run, identity, 1)], ())
     store.add_session((), [(open_again, Block(0, 0, ((10**6, 1),)))])
 
     kernels = run(small_suite, store=store, kernels=True, **options).kernels

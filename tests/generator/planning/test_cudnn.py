@@ -24,9 +24,8 @@ RECORDED = Path(__file__).with_name("cudnn_plans.json")
 
 
 def test_a_gpu_is_known_or_a_file_that_the_library_wrote(tmp_path):
-    name, description = find_gpu("h200")
-    assert name == "NVIDIA H200"
-    assert json.loads(description)["multiProcessorCount"] == 132
+    known = find_gpu("h200")
+    assert (known.name, known.capability, known.multiprocessors) == ("NVIDIA H200", 900, 132)
     file = tmp_path / "gpu.json"
     for text in ("[]", "{}", '{"deviceName": 7}', "no JSON", None):
         if text is not None:
@@ -34,7 +33,7 @@ def test_a_gpu_is_known_or_a_file_that_the_library_wrote(tmp_path):
         with pytest.raises(UsageError, match=r"gpu\.json"):
             find_gpu(str(file) if text is not None else "gone-gpu.json")
     file.write_text(json.dumps({**KNOWN["h200"], "deviceName": "another"}))
-    assert find_gpu(str(file))[0] == "another"
+    assert find_gpu(str(file)).name == "another"
 
 
 def test_a_message_of_plans_survives_its_line():
@@ -143,7 +142,7 @@ def test_what_the_library_answered_is_read_and_shown():
                 Offer(tuple(found["operations"]), plans, found["reason"] or ""), found["failed"],
             )
         )  # fmt: skip
-    report = PlanReport(find_gpu("h200")[0], answer["versions"], tuple(rows))
+    report = PlanReport(find_gpu("h200"), answer["versions"], tuple(rows))
     shown = plans_answer(report)
     by_operators = {(tuple(row["operators"]), row["dtype"], row["layout"]): row for row in shown.table or ()}
 
