@@ -172,7 +172,7 @@ class _Writer:
             self._new[name] = draft.nodes[-1].output[slot] = self._values.graph.fresh("row")
 
 
-_DEEPEST = 60
+_DEEPEST, _FEWER_MOVES = 60, 0.99
 _RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
 
 
@@ -270,4 +270,4 @@ def reordered(values: Values, index: int) -> Rewrite | None:
         return None
     draft, source = Draft(values.graph), values.graph.nodes[index].input[0]
     draft.finish(_Reorder(values, draft, found[1]).value(source, found[0]), value)
-    return values.cheaper(draft, "order: no other order needed", value)
+    return values.cheaper(draft, "order: no other order needed", value, share=_FEWER_MOVES)

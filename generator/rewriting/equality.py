@@ -87,13 +87,15 @@ def _for_each_sample(values: Values) -> list[Rewrite]:
 
 
 def _as_long(values: Values, value: str, axis: int) -> tuple[str, int] | None:
-    """Return an input and its axis that is as long as a value's axis at both shapes."""
-    wanted = values.shapes[value][axis], values.other[value].shape[axis]
+    """Return an input and its axis that is as long as a value's axis at both shapes; None without a single one."""
+    wanted, found, names = (values.shapes[value][axis], values.other[value].shape[axis]), None, set[str]()
     for entry in values.graph.inputs:
+        dims = entry.type.tensor_type.shape.dim
         for place, sizes in enumerate(zip(values.shapes[entry.name], values.other[entry.name].shape, strict=True)):
             if sizes == wanted:
-                return entry.name, place
-    return None
+                found = found or (entry.name, place)
+                names.add(dims[place].dim_param or f"{entry.name} {place}")
+    return found if len(names) == 1 else None
 
 
 def shapes_of_inputs(values: Values) -> list[Rewrite]:

@@ -6,6 +6,7 @@ Candidates are runs of operators that each read one value. Both orders are compu
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from ...models.subgraphs import attribute_of
 from .choice import chosen_first, reordered
 from .demand import selected
 from .form import Array, Draft, Rewrite
+from .generic import generic_of
 from .parts import by_parts
 from .values import POINTWISE, Values, apart, late, predicted_ns
 
@@ -28,13 +30,13 @@ _SLOW_AVERAGE = 19
 """Opset from which ONNX Runtime averages by a slow kernel."""
 _SMALLER, _CHEAPER = 0.6, 0.9
 _LEAST_SHARE, _SORTED_NS, _ADDED_NS = 0.005, 20.0, 0.35
-_LONGEST, _MOST_REGION = 6, 60
+_LONGEST, _MOST_REGION, _SHORTEST = 6, 60, 4
 _CLOSE = 2e-5
 _MONOTONE = POINTWISE | {"LogSoftmax", "Softmax"}
 
 
 def order(values: Values, deadline: float) -> list[Rewrite]:
-    """Return rewrites of two kinds: another order of operators, and broadcasting in place of copies."""
+    """Return rewrites of single operators and of runs of them: another order, or another operator."""
     found = list[Rewrite]()
     for index in values.dearest:
         if late(deadline):
@@ -271,50 +273,6 @@ def _fewer_sorted(values: Values, index: int) -> Rewrite | None:
     return draft.rewrite("order: fewer elements sorted", made, graph.names([index]), saving_ns, f"{number} of {count}")
 
 
-def _broadcast(values: Values, index: int) -> Rewrite | None:
-    """Return the rewrite that reads a value before it was copied, for an operator that broadcasts."""
-    graph, node = values.graph, values.graph.nodes[index]
-    product = node.op_type == "MatMul"
-    if not product and node.op_type not in POINTWISE:
-        return None
-    for name in node.input:
-        copier = graph.maker(name)
-        if copier is None or copier.op_type not in {"Expand", "Tile"} or node.output[0] not in values.shapes:
-            continue
-        source = copier.input[0]
-        shapes = [values.shapes.get(source if other == name else other) for other in node.input if other]
-        if any(shape is None for shape in shapes):
-            continue
-        cut = -2 if product else None
-        try:
-            made = np.broadcast_shapes(*(shape[:cut] for shape in shapes if shape is not None))
-        except ValueError:
-            continue
-        if made != values.shapes[node.output[0]][:cut] or not _is_copy(values, source, name):
-            continue
-        draft = Draft(graph)
-        draft.copy(node, {name: source}, to=node.output[0])
-        readers = graph.readers[name]
-        gone = [graph.producer[name]] if len(readers) == 1 else []
-        kind, saving_ns = f"order: broadcasting in place of {copier.op_type}", values.costs[graph.producer[name]]
-        return draft.rewrite(kind, [node.output[0]], graph.names([*gone, index]), saving_ns / len(readers))
-    return None
-
-
-def _is_copy(values: Values, source: str, name: str) -> bool:
-    """Return True if a value is another one broadcast, in every recorded run."""
-    for run in values.runs:
-        base = values.constant(source) if values.is_constant(source) else run.get(source)
-        if base is None or name not in run:
-            return False
-        try:
-            if not np.array_equal(np.broadcast_to(base, run[name].shape), run[name]):
-                return False
-        except ValueError:
-            return False
-    return True
-
-
 def _separable(values: Values, index: int) -> Rewrite | None:
     """Return the rewrite of a large pool as one over rows and one over columns."""
     graph, node, attributes = values.graph, values.graph.nodes[index], values.graph.attributes[index]
@@ -452,7 +410,34 @@ def _slice_written(values: Values, index: int) -> Rewrite | None:
     return draft.rewrite("order: slice written by Concat", [node.output[0]], graph.names([index]), before - after / 2)
 
 
+def _by_rows(values: Values, index: int) -> Rewrite | None:
+    """Return a Gather for a GatherElements with equal indices for all elements of a row.
+
+    A ScatterElements stays: several threads of the runtime's ScatterND lose sums of equal rows.
+    """
+    graph, node = values.graph, values.graph.nodes[index]
+    if node.op_type != "GatherElements" or node.output[0] not in values.shapes:
+        return None
+    shape, chosen = (values.shapes.get(name, ()) for name in node.input[:2])
+    axis, rank = graph.attributes[index].get("axis", 0) % max(len(shape), 1), len(shape)
+    others = [place for place in range(rank) if place != axis]
+    short = prod(shape[axis + 1 :]) < _SHORTEST or prod(shape[:axis]) > 1
+    if short or any(shape[place] != chosen[place] for place in others):
+        return None
+    draft, rows, maker = Draft(graph), node.input[1], graph.maker(node.input[1])
+    narrow = tuple(size if place == axis else 1 for place, size in enumerate(chosen))
+    if maker is not None and maker.op_type == "Expand" and values.shapes.get(maker.input[0]) == narrow:
+        rows = maker.input[0]
+    elif all(chosen[place] < 2 or generic_of(values).is_one_slice(rows, place) for place in others):
+        bounds = ([0] * len(others), [1] * len(others), others)
+        rows = draft.op("Slice", rows, *(draft.constant(numbers, np.int64) for numbers in bounds))
+    else:
+        return None
+    draft.op("Gather", node.input[0], draft.reshape(rows, [-1]), to=node.output[0], axis=axis)
+    return values.cheaper(draft, "order: elements gathered by rows", node.output[0])
+
+
 _SEARCHES = (
-    _slice_written, _by_frames, _swapped, _delayed, by_parts, _before_choice, _fewer_sorted,
-    _broadcast, _separable, _averaged, chosen_first, reordered, _together,
+    _slice_written, _by_rows, _by_frames, _swapped, _delayed, by_parts, _before_choice, _fewer_sorted,
+    _separable, _averaged, chosen_first, reordered, _together,
 )  # fmt: skip

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
+import onnx
 
 from .form import Array, Draft, Rewrite
 from .values import Values, late
@@ -23,6 +25,21 @@ _MOST_NODES = 6000
 _CLOSE = 2e-5
 
 
+@dataclass(frozen=True, slots=True)
+class _Region:
+    """Nodes between vectors and a result.
+
+    Attributes:
+        nodes: Indices of the nodes.
+        leaves: The values that are multiplied.
+        products: Number of products of two computed values.
+    """
+
+    nodes: frozenset[int]
+    leaves: tuple[str, ...]
+    products: int
+
+
 def pairs(values: Values, deadline: float) -> list[Rewrite]:
     """Return regions that multiply pairs of vectors one by one, as one product."""
     found, covered, fits = list[Rewrite](), set[int](), 0
@@ -30,47 +47,57 @@ def pairs(values: Values, deadline: float) -> list[Rewrite]:
         node = values.graph.nodes[index]
         if late(deadline) or fits == _MOST_FITS:
             break
-        if index in covered or node.op_type not in _SUMMING | {"ReduceSum"} or len(node.input) < 1:
+        if index in covered or node.op_type not in _SUMMING | {"ReduceSum"}:
             continue
-        region, leaves = _region(values, index)
-        multiplied = [
-            place for place in region
-            if values.graph.nodes[place].op_type in _PRODUCTS
-            and not any(map(values.is_constant, values.graph.nodes[place].input))
-        ]  # fmt: skip
-        sizes = {prod(values.shapes[name]) for name in leaves}
-        if len(region) < _LEAST_NODES or len(sizes) > 1 or len(multiplied) < _LEAST_PRODUCTS:
+        joined = node.op_type == "Concat" and len(node.input) >= _LEAST_PRODUCTS
+        begin, end = _multiplied(values, node) if joined else (0, len(node.input))
+        region = _region(values, index, node.input[begin:end])
+        sizes = {prod(values.shapes[name]) for name in region.leaves}
+        if len(region.nodes) < _LEAST_NODES or len(sizes) != 1 or region.products < _LEAST_PRODUCTS:
             continue
         fits += 1
-        if rewrite := values.attempt(_fitted, values, index, region, leaves):
+        if rewrite := values.attempt(_fitted, values, index, region, begin, end):
             found.append(rewrite)
-            covered |= region
+            covered |= region.nodes
     return found
 
 
-def _region(values: Values, index: int) -> tuple[set[int], list[str]]:
-    """Return the nodes between products and a node, and the values that are multiplied."""
-    graph, region, leaves, waiting = values.graph, set[int](), dict[str, None](), [index]
-    while waiting:
-        place = waiting.pop()
+def _multiplied(values: Values, node: onnx.NodeProto) -> tuple[int, int]:
+    """Return the longest run of inputs of a Concat that are products."""
+    best, begin = (0, 0), 0
+    for slot, name in enumerate((*node.input, "")):
+        maker = values.graph.maker(name)
+        while maker is not None and maker.op_type in _VIEWS | {"ReduceSum"}:
+            maker = values.graph.maker(maker.input[0])
+        if maker is None or maker.op_type not in _PRODUCTS:
+            best, begin = max(best, (begin, slot), key=lambda run: run[1] - run[0]), slot + 1
+    return best
+
+
+def _is_product(values: Values, place: int) -> bool:
+    node = values.graph.nodes[place]
+    return node.op_type in _PRODUCTS and not any(map(values.is_constant, node.input))
+
+
+def _region(values: Values, index: int, names: Sequence[str]) -> _Region:
+    """Return the nodes between products and the inputs of a node, and the values that are multiplied."""
+    graph, region, leaves, products = values.graph, {index}, dict[str, None](), 0
+    waiting = [name for name in names if not values.is_constant(name)]
+    while waiting and len(region) < _MOST_NODES:
+        name = waiting.pop()
+        place = graph.producer.get(name)
         if place in region:
             continue
-        if len(region) > _MOST_NODES:
-            return set(), []
-        region.add(place)
-        reads = values.computed(graph.nodes[place])
-        squared = graph.nodes[place].op_type in _PRODUCTS and not any(map(values.is_constant, graph.nodes[place].input))
-        if squared:
-            leaves.update(dict.fromkeys(_vector(values, name, region) for name in graph.nodes[place].input))
+        if place is None or graph.nodes[place].op_type not in _SUMMING | _VIEWS | _PRODUCTS | {"ReduceSum"}:
+            leaves[name] = None
             continue
-        for name in reads:
-            maker = graph.producer.get(name)
-            kind = "" if maker is None else graph.nodes[maker].op_type
-            if maker is not None and kind in _SUMMING | _VIEWS | _PRODUCTS | {"ReduceSum"}:
-                waiting.append(maker)
-            else:
-                leaves[name] = None
-    return region, sorted(leaves, key=lambda name: graph.producer.get(name, -1))
+        region.add(place)
+        if _is_product(values, place):
+            products += 1
+            leaves.update(dict.fromkeys(_vector(values, read, region) for read in graph.nodes[place].input))
+        else:
+            waiting += values.computed(graph.nodes[place])
+    return _Region(frozenset(region), tuple(sorted(leaves, key=lambda name: graph.producer.get(name, -1))), products)
 
 
 def _vector(values: Values, name: str, region: set[int]) -> str:
@@ -85,23 +112,28 @@ def _vector(values: Values, name: str, region: set[int]) -> str:
     return name
 
 
-def _fitted(values: Values, index: int, region: set[int], leaves: Sequence[str]) -> Rewrite | None:
-    graph, value = values.graph, values.graph.nodes[index].output[0]
+def _fitted(values: Values, index: int, region: _Region, begin: int, end: int) -> Rewrite | None:
+    """Return the rewrite of a region; of a Concat some inputs alone may be products."""
+    graph, node, leaves = values.graph, values.graph.nodes[index], region.leaves
+    value, own = node.output[0], values.graph.fresh("pairs")
+    last, shape = onnx.NodeProto(), list(values.shapes[value])
+    last.CopyFrom(node)
+    last.output[0] = own
+    if end - begin < len(node.input):
+        last.input[:] = node.input[begin:end]
+        axis = graph.attributes[index]["axis"] % len(shape)
+        shape[axis] = sum(values.shapes[name][axis] for name in last.input)
     shapes = {values.shapes[name] for name in leaves}
-    sizes = {prod(shape) for shape in shapes}
-    if (
-        not 2 < len(leaves) <= _MOST_VECTORS
-        or len(sizes) > 1
-        or any(values.dtypes[name] != np.float32 for name in leaves)
-    ):
+    sizes = {prod(own) for own in shapes}
+    single = all(values.dtypes[name] == np.float32 for name in leaves)
+    if not 2 < len(leaves) <= _MOST_VECTORS or len(sizes) > 1 or not single:
         return None
     samples = next(iter(shapes))[0]
-    width, number, results = sizes.pop() // samples, len(leaves), prod(values.shapes[value]) // samples
-    if any(shape[0] != samples for shape in (*shapes, values.shapes[value])) or not 0 < results <= _MOST_RESULTS:
+    width, number, results = sizes.pop() // samples, len(leaves), prod(shape) // samples
+    if any(other[0] != samples for other in (*shapes, shape)) or not 0 < results <= _MOST_RESULTS:
         return None
-    function = values.function(
-        [graph.nodes[place] for place in sorted(region)], dict.fromkeys(leaves, np.float32), [value]
-    )
+    inner = [graph.nodes[place] for place in sorted(region.nodes - {index})]
+    function = values.function([*inner, last], dict.fromkeys(leaves, np.float32), [own])
     both = list(itertools.combinations_with_replacement(range(number), 2))
 
     def sampled(features: Callable[[Array], Array], columns: int) -> Array | None:
@@ -130,22 +162,31 @@ def _fitted(values: Values, index: int, region: set[int], leaves: Sequence[str])
         return None
     draft = Draft(graph)
     joined = draft.op("Concat", *(draft.reshape(name, (-1, 1, width)) for name in leaves), axis=1)
-    beside = factors[first != second]
-    if factors.shape[1] == 1 and np.abs(beside - beside[0]).max() <= _CLOSE and not factors[first == second].any():
-        made = _square_of_sum(draft, joined, float(beside[0, 0]), each=each is not None, opset=graph.opset)
-    elif summed is not None:
-        made = draft.op("MatMul", joined, draft.op("Transpose", joined, perm=[0, 2, 1]))
-        made, whole = draft.reshape(made, (-1, number * number)), np.zeros((number * number, results))
-        whole[first * number + second] = summed
-        single = ((whole != 0).sum(0) == 1).all() and np.abs(whole.sum(0) - 1).max() < _CLOSE
-        if single:
-            made = draft.op("Gather", made, draft.constant(whole.argmax(0), np.int64), axis=1)
-        else:
-            made = draft.op("MatMul", made, draft.constant(whole, np.float32))
-    else:
+    made = _at_once(draft, joined, factors, (first, second), each=each is not None, opset=graph.opset)
+    if not made:
         return None
-    draft.finish(draft.reshape(made, values.target(value)), value)
+    made = draft.reshape(made, [-1, *shape[1:]])
+    if end - begin < len(node.input):
+        made = draft.op("Concat", *node.input[:begin], made, *node.input[end:], axis=graph.attributes[index]["axis"])
+    draft.finish(made, value)
     return values.cheaper(draft, "products: pairs at once", value, f"{number} vectors")
+
+
+def _at_once(draft: Draft, joined: str, factors: Array, both: tuple[Array, Array], *, each: bool, opset: int) -> str:
+    """Write sums over pairs of vectors with some factors; return an empty name if that is not cheap."""
+    first, second = both
+    number, results = int(second.max()) + 1, factors.shape[1]
+    beside = factors[first != second]
+    if results == 1 and np.abs(beside - beside[0]).max() <= _CLOSE and not factors[first == second].any():
+        return _square_of_sum(draft, joined, float(beside[0, 0]), each=each, opset=opset)
+    if each:
+        return ""
+    made = draft.op("MatMul", joined, draft.op("Transpose", joined, perm=[0, 2, 1]))
+    made, whole = draft.reshape(made, (-1, number * number)), np.zeros((number * number, results))
+    whole[first * number + second] = factors
+    if ((whole != 0).sum(0) == 1).all() and np.abs(whole.sum(0) - 1).max() < _CLOSE:
+        return draft.op("Gather", made, draft.constant(whole.argmax(0), np.int64), axis=1)
+    return draft.op("MatMul", made, draft.constant(whole, np.float32))
 
 
 def _square_of_sum(draft: Draft, joined: str, factor: float, *, each: bool, opset: int) -> str:

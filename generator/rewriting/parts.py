@@ -19,7 +19,7 @@ from .form import Array, Draft, Rewrite
 from .generic import generic_of
 from .values import Values
 
-_SMALLER, _MOST_TERMS, _MOST_READS = 0.6, 24, 80
+_SMALLER, _SHARE, _MOST_TERMS, _MOST_READS = 0.6, 0.96, 24, 80
 _PLAIN = frozenset({"Identity", "Squeeze", "Transpose", "Unsqueeze"})
 _VIEWS = frozenset({"Flatten", "Reshape"})
 
@@ -184,7 +184,8 @@ class _Writer:
             made = draft.op("Slice", made, *(draft.constant([number], np.int64) for number in (0, 1, axis)))
         if len(sources) > 1:
             made = draft.op("Concat", *(own.source for own in sources), axis=term.axis)
-        made = self._product(made, term.axis, np.concatenate([own.weight for own in sources]))
+        rank = len(self._values.shapes[term.source])
+        made = self._product(made, rank, term.axis, np.concatenate([own.weight for own in sources]))
         for number, (place, axis) in enumerate(moves):
             if broadcast and number == len(moves) - 1 and self._is_broadcast(place):
                 break
@@ -198,13 +199,11 @@ class _Writer:
         pairs = zip((1,) * (len(after) - len(before)) + before, after, strict=True)
         return node.op_type in {"Expand", "Tile"} and all(own in {1, size} for own, size in pairs)
 
-    def _product(self, x: str, axis: int, weight: Array) -> str:
-        draft, shape = self.draft, self._values.shapes.get(x, ())
+    def _product(self, x: str, rank: int, axis: int, weight: Array) -> str:
+        draft = self.draft
         if weight.ndim > 2:
             return draft.op("Conv", x, draft.constant(np.moveaxis(weight, 0, 1)), **self._attributes)
-        wanted = len(self._values.shapes[self._node.input[0]])
-        rank = len(shape) or wanted
-        if self._node.op_type == "Conv" and axis == 1 and rank == wanted:
+        if self._node.op_type == "Conv" and axis == 1 and rank == len(self._values.shapes[self._node.input[0]]):
             return draft.op("Conv", x, draft.constant(weight.T.reshape(*weight.T.shape, *[1] * (rank - 2))))
         if axis == rank - 1:
             return draft.op("MatMul", x, draft.constant(weight))
@@ -279,11 +278,14 @@ def by_parts(values: Values, index: int) -> Rewrite | None:  # noqa: PLR0911  # 
             around = (-1,) if plain else (-1, *[1] * (len(shape) - 2))
             total = draft.op("Add", total, draft.constant(bias.reshape(around)))
         draft.finish(total, value)
-        note = f"{len(terms)} parts"
-        rewrite = values.attempt(values.cheaper, draft, "order: product before copies", value, note)
+        rewrite = values.attempt(_priced, values, draft, value, f"{len(terms)} parts")
         if rewrite is not None:
             return rewrite
     return None
+
+
+def _priced(values: Values, draft: Draft, value: str, note: str) -> Rewrite | None:
+    return values.cheaper(draft, "order: product before copies", value, note, share=_SHARE)
 
 
 def _summed_axis(node: onnx.NodeProto, attributes: dict[str, Any], weight: Array, axis: int, rank: int) -> int | None:

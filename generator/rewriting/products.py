@@ -8,6 +8,7 @@ cheapest order: (Q K^T) V becomes Q (K^T V), and a sum of squared differences be
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -25,7 +26,7 @@ _CHEAPER = 0.85
 """Predicted share of the old nodes that the new ones may take."""
 _MOST_TERMS, _MOST_FACTORS, _MOST_DEPTH, _MOST_LETTERS = 8, 5, 12, 24
 _LEAST_SHARE = 0.004
-_ELEMENT_NS = 1.2
+_ELEMENT_NS, _THIN_NS = 1.2, 0.2
 _LARGEST_CHOICE, _LARGEST_CONSTANT, _MOST_READS = 1 << 18, 1 << 25, 200
 
 _Axes = tuple[str, ...]
@@ -501,12 +502,13 @@ def _moved(letters: str, *groups: Sequence[str]) -> bool:
 
 def products(values: Values, deadline: float) -> list[Rewrite]:
     """Return regions of products and sums in a cheaper order."""
-    found, covered = list[Rewrite](), set[int]()
+    found, covered = pairs(values, deadline), set[int]()
+    gone = {name for rewrite in found for name in rewrite.replaces}
     for index in reversed(range(len(values.graph.nodes))):
         node = values.graph.nodes[index]
         if late(deadline):
             break
-        if index in covered or node.op_type not in _ROOTS or not _is_plain(values, node):
+        if index in covered or node.name in gone or node.op_type not in _ROOTS or not _is_plain(values, node):
             continue
         if rewrite := values.attempt(_cheapest, values, index, deadline):
             found.append(rewrite)
@@ -515,7 +517,61 @@ def products(values: Values, deadline: float) -> list[Rewrite]:
         values.attempt(search, values, index)
         for index in range(len(values.graph.nodes)) if not late(deadline) for search in (_mixed, _modulated)
     )  # fmt: skip
-    return [*pairs(values, deadline), *found, *(rewrite for rewrite in others if rewrite is not None)]
+    return [*_expectations(values, deadline), *found, *(rewrite for rewrite in others if rewrite is not None)]
+
+
+def _expectations(values: Values, deadline: float) -> list[Rewrite]:
+    """Return sums of one value times several constants as one product."""
+    groups, graph = defaultdict[tuple[str, int], list[tuple[int, Array]]](list), values.graph
+    for index, node in enumerate(graph.nodes):
+        plain = node.op_type in {"ReduceMean", "ReduceSum"} and _is_plain(values, node)
+        if plain and not late(deadline) and (found := values.attempt(_expectation, values, index)):
+            groups[found[:2]].append((index, found[2]))
+    rewrites = list[Rewrite]()
+    for (name, depth), members in groups.items():
+        if len(members) < 2:
+            continue
+        draft, whole = Draft(graph), [graph.nodes[index].output[0] for index, _ in members]
+        weights = draft.constant(np.stack([array for _, array in members], 1), np.float32)
+        made = draft.op("MatMul", draft.reshape(name, [-1, depth]), weights)
+        for place, value in enumerate(whole):
+            column = draft.op("Gather", made, draft.constant([place], np.int64), axis=1)
+            draft.reshape(column, values.target(value), to=value)
+        gone = graph.unneeded(whole, [name])
+        rows = float(prod(values.shapes[name]))
+        saving_ns = values.cost_of(gone) - rows * len(members) / MACS_PER_NS - rows * _THIN_NS
+        if saving_ns > _LEAST_SHARE * values.total_ns:
+            names = graph.names(gone)
+            rewrites.append(draft.rewrite("products: sums of one value at once", whole, names, saving_ns))
+    return rewrites
+
+
+def _expectation(values: Values, index: int) -> tuple[str, int, Array] | None:
+    """Return a value, the number of its last elements that are summed, and their constant factors."""
+    node, reader = values.graph.nodes[index], _Reader(values, sums=False, depth=_MOST_DEPTH)
+    axes = tuple(reader.fresh(size) for size in values.shapes[node.output[0]])
+    terms = reader.root(index, node, axes, 0)
+    if terms is None or len(terms) != 1:
+        return None
+    fixed = {factor: array for factor in terms[0].factors if (array := _array(values, factor)) is not None}
+    others, kept = [factor for factor in terms[0].factors if factor not in fixed], "".join(axes)
+    sides = list[tuple[str, Array]]()
+    for factor, array in fixed.items():
+        letters, own = factor.letters, array
+        for place in reversed(range(len(letters))):
+            if letters[place] in kept and (own == own.take([0], place)).all():
+                letters, own = letters[:place] + letters[place + 1 :], own.take(0, place)
+        sides.append((letters, own))
+    if len(others) != 1 or others[0].inverse or not fixed or not others[0].letters.startswith(kept):
+        return None
+    summed = others[0].letters[len(kept) :]
+    used = {letter for letters, _ in sides for letter in letters}
+    if not summed or used - set(summed):
+        return None
+    ones = [np.ones(reader.sizes[letter]) for letter in summed if letter not in used]
+    equation = ",".join([*(letters for letters, _ in sides), *(letter for letter in summed if letter not in used)])
+    whole = terms[0].number * np.einsum(f"{equation}->{summed}", *(array for _, array in sides), *ones)
+    return others[0].name, whole.size, whole.reshape(-1)
 
 
 def _modulated(values: Values, index: int) -> Rewrite | None:

@@ -54,7 +54,8 @@ _FUSED = frozenset({"BatchNormalization", "Clip", "HardSigmoid", "LeakyRelu", "R
 """Operators that the runtime computes on the way of a convolution."""
 
 _CALL_NS, _BODY_NS = 1500.0, 50_000.0
-_ELEMENT_NS, _SPECIAL_NS, _POWER_NS, MOVED_NS, _PLACED_NS = 0.35, 1.5, 8.0, 1.2, 3.0
+_ELEMENT_NS, _SPECIAL_NS, _POWER_NS, MOVED_NS = 0.35, 1.5, 8.0, 1.2
+_PLACED_NS, _SCATTERED_NS = 3.0, 15.0
 MACS_PER_NS, _THIN_MACS_PER_NS, _TAP_NS = 20.0, 6.0, 0.3
 """Rough rates of one core, for ranking only."""
 _UNPACKED = 2.0
@@ -136,6 +137,8 @@ def predicted_ns(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) ->
         return _CALL_NS + size * (
             _POWER_NS if kind in SLOW or kind in _WAVES else _SPECIAL_NS if kind in _SPECIAL else _ELEMENT_NS
         )
+    if kind in {"ScatterElements", "ScatterND"} and len(reads) > 2 and reads[1] and reads[2]:
+        return _CALL_NS + size * MOVED_NS + float(np.prod(reads[2])) + _SCATTERED_NS * float(np.prod(reads[1]))
     moved_ns = _POWER_NS if kind == "GridSample" else MOVED_NS
     if kind in {"Gather", "GatherElements"} and reads[0]:
         axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
@@ -325,10 +328,12 @@ class Values:
             shapes = {name: array.shape for name, array in found.items()}
         return self.cost_of_new(draft, {**shapes, **{name: self.runs[0][name].shape for name in reads}})
 
-    def cheaper(self, draft: Draft, kind: str, value: str, note: str = "") -> Rewrite | None:
+    def cheaper(
+        self, draft: Draft, kind: str, value: str, note: str = "", *, share: float = _CHEAPER
+    ) -> Rewrite | None:
         """Return new nodes for one value as a rewrite; None if they compute another value or are not cheaper.
 
-        Nodes of constants alone are computed here.
+        Nodes of constants alone are computed here. ``share`` is the part of the old nodes' cost that they may take.
         """
         for node in list(draft.nodes):
             if all(name in draft.constants or self.is_constant(name) for name in node.input if name):
@@ -338,7 +343,7 @@ class Values:
         gone = self.graph.unneeded([value], {name for node in draft.nodes for name in node.input})
         before = self.cost_of(gone)
         after = self.priced(draft, value) if before >= _LEAST_SHARE * self.total_ns else None
-        if after is None or after > _CHEAPER * before:
+        if after is None or after > share * before:
             return None
         return draft.rewrite(kind, [value], self.graph.names(gone), before - after, note)
 

@@ -199,10 +199,10 @@ CASES = {
         "order", "ArgMax before monotone functions",
         "(float[32,64] x) => (int64[32] y) {s = Softmax<axis=1>(x) y = ArgMax<axis=1, keepdims=0>(s)}", {},
     ),
-    "a copy for an operator that broadcasts": (
-        "order", "broadcasting in place of Expand",
-        "(float[32,64] x, float[32,1] r) => (float[32,64] y) <int64[2] s = {32, 64}>{e = Expand(r, s) y = Mul(x, e)}",
-        {},
+    "means of two coordinates": (
+        "products", "sums of one value at once", ("(float[1,24,32,32] x) => (float[1,24] y, float[1,24] z)"
+        "{p = Mul(x, a) y = ReduceSum<keepdims=0>(p, s) q = Mul(x, b) z = ReduceSum<keepdims=0>(q, s)}"),
+        {"a": random(1, 1, 32, 1), "b": random(1, 32), "s": np.array([2, 3])},
     ),
     "moves around a clip": (
         "layout", "moves undone", X + "<float l = {-1}, float h = {1}>"
@@ -266,14 +266,6 @@ CASES = {
     "uneven channels": (
         "channels", "multiples of 16", X + "{a = Conv(x, v) b = Relu(a) y = Conv(b, w)}",
         {"v": random(15, 8, 3, 3)[:, :, :1, :1], "w": random(8, 15, 1, 1)},
-    ),
-    "attention": (
-        "attention", "one operator", ("(float[2,8,32] q, float[2,8,32] k, float[2,8,32] v) => (float[2,8,32] y)"
-        "<int64[4] s = {0, 0, 4, 8}, int64[3] o = {0, 0, 32}, float f = {0.35}>"
-        "{qr = Reshape(q, s) qt = Transpose<perm=[0,2,1,3]>(qr) kr = Reshape(k, s) kt = Transpose<perm=[0,2,3,1]>(kr)"
-        " vr = Reshape(v, s) vt = Transpose<perm=[0,2,1,3]>(vr) m = MatMul(qt, kt) n = Mul(m, f)"
-        " p = Softmax<axis=-1>(n) a = MatMul(p, vt) t = Transpose<perm=[0,2,1,3]>(a) r = Reshape(t, o)"
-        " y = Relu(r)}"), {},
     ),
     "products of one input": (
         "repetition", "products of one input", ("(float[32,64] x) => (float[32,64] y, float[32,16] z)"
@@ -487,6 +479,11 @@ CASES = {
             "(float[256,64] x) => (float[256,64] y) {m = MatMul(x, w) t = Tanh(m) n = MatMul(t, v) o = Exp(n)"
             " y = Mul(o, z)}"),
         {"w": random(64, 64), "v": random(64, 64), "z": (np.arange(64) < 32).astype(np.float32)},
+    ),
+    "rows, element by element": (
+        "order", "elements gathered by rows", ("(float[300,32] x, int64[200] k) => (float[200,32] y)"
+        "{u = Unsqueeze(k, one) e = Expand(u, s) y = GatherElements<axis=0>(x, e)}"),
+        {"one": np.array([1]), "s": np.array([200, 32])},
     ),
     "kernels of depth one": (
         "order", "frames as a batch", ("(float[1,8,6,20,20] x) => (float[1,16,6,10,10] y)"
