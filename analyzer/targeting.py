@@ -36,7 +36,7 @@ def run_to(
 
     A round ends the run if each model's interval is as narrow as the target, or hardly wider than its floor: the error
     of composing a latency from bricks, and the scatter of processes, which no visit reduces. Every round takes new
-    samples of its bricks.
+    samples of its bricks, in one process if the target allows the scatter of one.
 
     Args:
         suite: The suite, with the names of its models (``generate(annotate=True)``).
@@ -75,9 +75,19 @@ def run_to(
         else:
             order |= {"again": ("all",), "since": None, "algorithms": False, "kernels": False}
         reports.append(run(replace(suite, keys=keys), store=store, settings=how, **order))
-        widths, shares, visited = _known(suite, target, settings.processes, reports[0], store)
+        if order.get("dry_run"):
+            break
+        error, scatter = _errors(suite, reports[0], store)
+        if math.hypot(error, scatter) <= target:
+            settings = replace(settings, processes=1)
+        floor = math.hypot(error, scatter / math.sqrt(settings.processes))
+        halves, shares, visited = _known(suite, error, reports[0], store)
+        widths = {
+            name: Width(max(half, floor), floor, enough=max(half, floor) <= max(target, NEARLY * floor))
+            for name, half in halves.items()
+        }
         spent = settings.budget_s is not None and time.monotonic() - begun >= settings.budget_s
-        if spent or visits >= settings.visits or order.get("dry_run"):
+        if spent or visits >= settings.visits:
             break
         visits *= _FACTOR
         wide = [name for name, width in widths.items() if not width.enough]
@@ -92,29 +102,30 @@ def run_to(
     return replace(reports[0], outcome=outcome, target=target, widths=widths)
 
 
-def _known(
-    suite: Suite, target: float, processes: int, report: RunReport, store: Store
-) -> tuple[dict[str, Width], dict[str, dict[str, float]], dict[str, int]]:
-    """Return the intervals of completely measured models, the shares of their bricks, and visits by brick."""
+def _errors(suite: Suite, report: RunReport, store: Store) -> tuple[float, float]:
+    """Return halves of the relative 95 % interval from composing, and from the scatter of one process."""
     where = report.outcome.circumstances
-    stack, system = store.stacks().get(where.stack), store.systems().get(where.system)
-    found = store.measurements(
-        Filter(Subject.BRICK, suite.keys, where.system, where.stack, threads=where.conditions.threads,
-               dtype=where.conditions.dtype)
-    )  # fmt: skip
-    if stack is None or system is None:
-        return {}, {}, {}  # a dry run with an empty database
-    stored = {(one.key, one.conditions.cache): one for one in found}
-    uncertainty = Uncertainty(found, store.blocks_of([one.id for one in found]), store.stacks())
-    own = Calibration.of_runs(store.runs(), where.system, system.cpu)
+    stack, cpu = store.stacks()[where.stack], store.systems()[where.system].cpu
     method = Method(
         stack.backend, stack.device, suite.graph, 0 if suite.overlap or suite.connected else suite.granularity,
         where.conditions.cache, where.conditions.threads, 1, where.conditions.dtype,
     )  # fmt: skip
-    scatter = scatter_of(stack, where.conditions.threads, Subject.BRICK).process_sd / math.sqrt(processes)
-    error = NORMAL * method_error(method, system.cpu, own).sd
-    floor = math.hypot(error, NORMAL * scatter)
-    widths, shares = dict[str, Width](), dict[str, dict[str, float]]()
+    composing = method_error(method, cpu, Calibration.of_runs(store.runs(), where.system, cpu)).sd
+    return NORMAL * composing, NORMAL * scatter_of(stack, where.conditions.threads, Subject.BRICK).process_sd
+
+
+def _known(
+    suite: Suite, error: float, report: RunReport, store: Store
+) -> tuple[dict[str, float], dict[str, dict[str, float]], dict[str, int]]:
+    """Return halves of the intervals of completely measured models, shares of their bricks, and visits by brick."""
+    where = report.outcome.circumstances
+    found = store.measurements(
+        Filter(Subject.BRICK, suite.keys, where.system, where.stack, threads=where.conditions.threads,
+               dtype=where.conditions.dtype)
+    )  # fmt: skip
+    stored = {(one.key, one.conditions.cache): one for one in found}
+    uncertainty = Uncertainty(found, store.blocks_of([one.id for one in found]), store.stacks())
+    halves, shares = dict[str, float](), dict[str, dict[str, float]]()
     for name, counts in (suite.annotations or {}).items():
         state = where.conditions.cache
         if state == MODEL and name in suite.levels:
@@ -125,9 +136,8 @@ def _known(
         weights = {bricks[key].id: float(count) for key, count in counts.items()}
         ns = uncertainty.value_ns(weights)
         shares[name] = {key: count * bricks[key].latency_ns / ns for key, count in counts.items()}
-        half = max(floor, math.hypot(uncertainty.half_ns(weights) / ns, error))
-        widths[name] = Width(half, floor, enough=half <= max(target, NEARLY * floor))
-    return widths, shares, {one.key: one.summary.samples for one in found}
+        halves[name] = math.hypot(uncertainty.half_ns(weights) / ns, error)
+    return halves, shares, {one.key: one.summary.samples for one in found}
 
 
 def _nearest(

@@ -6,8 +6,8 @@ The database has the bricks of the models (``dlbricks generate --graph runtime``
 bricks that ship with the package, without whole models. Each model is left out with its family. The predictor then
 chooses 0, 1, 3 and 10 of its bricks to measure. The total is compared with the sum of all its measured
 bricks. Errors of bricks and the quantile of a family come from the other families. Written under ``--out``:
-``prediction.json``. ``--ship`` also writes the files of the package for all families: the errors of predictions
-(``prediction.json``) and, with a database, the bricks (``prior.json.xz``).
+``prediction.json``. ``--days`` writes errors in other runs instead. ``--ship`` also writes the files of the package,
+for all families: the errors of predictions (``prediction.json``) and, with a database, the bricks (``prior.json.xz``).
 """
 
 from __future__ import annotations
@@ -36,10 +36,19 @@ from dlbricks.bricks.features import Features, features_of
 from dlbricks.bricks.graph.footprint import parse_level
 from dlbricks.bricks.layer import LayerSequence
 from dlbricks.constructor.choice import Choice, Query
-from dlbricks.constructor.construction import construct
 from dlbricks.constructor.decomposition import state_of
-from dlbricks.constructor.evidence import Evidence
-from dlbricks.constructor.predictor import Belief, Example, Forest, Gap, Guess, Machine, Origin, PredictorErrors, prior
+from dlbricks.constructor.predictor import (
+    Belief,
+    Example,
+    Forest,
+    Gap,
+    Guess,
+    Machine,
+    Origin,
+    PredictorErrors,
+    prior,
+    prior_systems,
+)
 from dlbricks.db import Store, System
 from dlbricks.generator.decomposition.cut import Cut
 from dlbricks.generator.decomposition.decompose import decompose, readable
@@ -118,12 +127,11 @@ Measured = Callable[[Decomposition, LayerSequence], tuple[int, float] | None]
 
 @dataclass(frozen=True)
 class Model:
-    """A model: how often each brick occurs, by its place, and the latency as measured in ms."""
+    """A model, and how often each brick occurs, by its place."""
 
     name: str
     family: str
     counts: Mapping[int, int]
-    measured_ms: float | None
 
     def total_ns(self, examples: Sequence[Example]) -> float:
         """Return the sum of its bricks in ns."""
@@ -152,6 +160,7 @@ def main() -> None:
     parser.add_argument("--dtype")
     parser.add_argument("--batch", type=int, help="of each model")
     parser.add_argument("--ship", action="store_true")
+    parser.add_argument("--days", action="store_true", help="only: other runs, without and with their common factor")
     parser.add_argument("--name", default="prediction", help="of the file")
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
     options = parser.parse_args()
@@ -161,11 +170,12 @@ def main() -> None:
     result: dict[str, Any] = {
         "system": asdict(data.system), "threads": options.threads, "models": len(data.models),
         "bricks": len(data.examples), "families": len({model.family for model in data.models}),
-        "left_out": [row_of(data, guesses, count) for count in _MEASURED],
-        "other_days": [
-            other_days(data, guesses, count, day) for count in _MEASURED for day in (0.0, day_sd())
-        ],
-        "fits_s": time.monotonic() - begun,
+    }  # fmt: skip
+    if options.days:
+        write(options, result | days(data, guesses))
+        return
+    result |= {
+        "left_out": [row_of(data, guesses, count) for count in _MEASURED], "fits_s": time.monotonic() - begun,
     }  # fmt: skip
     begun = time.monotonic()
     Forest.fitted(data.examples)
@@ -179,6 +189,11 @@ def main() -> None:
         result["transfer"] = transferred(data, there, calibration)
     if options.ship:
         ship(sources if options.db is not None else [], calibration)
+    write(options, result)
+
+
+def write(options: argparse.Namespace, result: Mapping[str, Any]) -> None:
+    """Write the results."""
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / f"{options.name}.json").write_text(json.dumps(result, indent=1) + "\n")
 
@@ -204,7 +219,7 @@ def gathered(options: argparse.Namespace, db: Path | None, threads: int) -> Data
         ns = found.latency_ns if found.undisturbed_ns is None else found.undisturbed_ns
         return parse_level(found.conditions.cache) or 0, ns
 
-    return collected(decompositions, choice, measured, evidence)
+    return collected(decompositions, choice, measured)
 
 
 def from_prior(sources: Sequence[ModelSource], threads: int) -> Data:
@@ -212,7 +227,7 @@ def from_prior(sources: Sequence[ModelSource], threads: int) -> Data:
     setup = set_up(threads=threads)
     decompositions = decompose(sources, cut_of(setup))
     with Store.open("sqlite://") as store:
-        choice = choice_of(store, setup, (), measure=True)
+        choice = replace(choice_of(store, setup, (), measure=True), system=prior_systems()[0])
     latencies: defaultdict[Features, defaultdict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for example in prior():
         if example.origin.threads == threads:
@@ -224,12 +239,10 @@ def from_prior(sources: Sequence[ModelSource], threads: int) -> Data:
         level = min(levels, key=lambda level: abs(math.log1p(level) - math.log1p(wanted)), default=None)
         return None if level is None else (level, statistics.fmean(levels[level]))
 
-    return collected(decompositions, choice, measured, None)
+    return collected(decompositions, choice, measured)
 
 
-def collected(
-    decompositions: Sequence[Decomposition | Failed], choice: Choice, measured: Measured, evidence: Evidence | None
-) -> Data:
+def collected(decompositions: Sequence[Decomposition | Failed], choice: Choice, measured: Measured) -> Data:
     """Return models and examples; models with a brick that is not measured are left out."""
     conditions = choice.conditions
     origin = Origin(choice.system_key, choice.stack.backend, choice.stack.device, conditions.threads, conditions.dtype)
@@ -248,9 +261,7 @@ def collected(
                 places[part.key, level] = len(examples)
                 examples.append(Example(features_of(model.graph, part), level, machine, max(ns, 100.0), origin))
             counts[places[part.key, level]] += 1
-        entry = construct(model, evidence) if evidence is not None else None
-        family = family_of(model.name.partition("@")[0])
-        models.append(Model(model.name, family, counts, entry.truth.ms if entry else None))
+        models.append(Model(model.name, family_of(model.name.partition("@")[0]), counts))
     return Data(models, examples, choice.system)
 
 
@@ -383,32 +394,46 @@ def row_of(data: Data, guesses: Mapping[str, LeftOut], count: int) -> dict[str, 
         reach = own.half * quantile(
             [abs(other.error) / other.half for name, other in found.items() if families[name] != model.family]
         )
-        against = (
-            None
-            if not model.measured_ms
-            else model.total_ns(data.examples) * math.exp(-own.error) / 1e6 / model.measured_ms
-        )
         rows.append(
             {"name": model.name, "family": model.family, "error": math.exp(-own.error) - 1, "half": reach,
-             "inside": abs(own.error) <= reach, "share": own.share, "against_measured": against}
+             "inside": abs(own.error) <= reach, "share": own.share}
         )  # fmt: skip
     share = statistics.median(row["share"] for row in rows)
     return {"bricks": count, **summary(rows), "share": share, "models": rows}
 
 
-def other_days(data: Data, guesses: Mapping[str, LeftOut], count: int, day: float) -> dict[str, Any]:
-    """One row: each model in runs that are faster or slower than the learned one by each factor between two runs."""
+def other_days(
+    data: Data, guesses: Mapping[str, LeftOut], count: int, day: float, shifts: Sequence[float]
+) -> dict[str, Any]:
+    """One row: each model in runs that are slower than the learned one by some factors, given as logarithms."""
     same, families = outcomes(data, guesses, count), {model.name: model.family for model in data.models}
     rows = []
     for family, left in guesses.items():
         others = [abs(one.error) / one.half for name, one in same.items() if families[name] != family]
         how = replace(fitted(guesses, guesses.keys() - {family}), day=day, quantile=quantile(others))
-        for shift in (sign * shift for shift in day_shifts() for sign in (1, -1)):
-            for model in (model for model in data.models if model.family == family):
-                own = outcome(data, model, left, how, count, shift)
-                inside = abs(own.error) <= own.half
-                rows.append({"error": math.exp(-own.error) - 1, "half": own.half, "inside": inside})
+        members = [model for model in data.models if model.family == family]
+        for own in (outcome(data, model, left, how, count, shift) for model in members for shift in shifts):
+            inside = abs(own.error) <= own.half
+            rows.append({"error": math.exp(-own.error) - 1, "half": own.half, "inside": inside})
     return {"bricks": count, "day": day, **summary(rows)}
+
+
+def days(data: Data, guesses: Mapping[str, LeftOut]) -> dict[str, Any]:
+    """Return rows without and with the factor of a run: by the factors it was fitted to, and by one more.
+
+    The other factor is the one between the shipped bricks and the models of ``answers.py`` on the same processor.
+    """
+    folds = json.loads((_RESULTS / "answers-t1.json").read_text())["folds"].values()
+    later_ms = {name: row["quiet_ms"] for fold in folds for name, row in fold["measure 12"]["rows"].items()}
+    both = [model for model in data.models if model.name in later_ms]
+    later = statistics.median(math.log(later_ms[model.name] * 1e6 / model.total_ns(data.examples)) for model in both)
+    known = [sign * shift for shift in day_shifts() for sign in (1, -1)]
+    rows: dict[str, Any] = {"later": later, "day": day_sd()}
+    for name, shifts in (("pairs", known), ("other", [later])):
+        rows[name] = [
+            other_days(data, guesses, count, day, shifts) for count in _MEASURED for day in (0.0, day_sd())
+        ]  # fmt: skip
+    return rows
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Write the figures of README.md, docs/explanation/trust.md and docs/results/README.md from the committed data.
+"""Write the figures of README.md, docs/explanation and docs/results/README.md from the committed data.
 
     python benchmarks/tables.py [--check]
 
@@ -9,6 +9,7 @@ something would change; a test does the same.
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,8 @@ from facts import accuracy_name, number, percent, within
 
 PAGES = tuple(
     Path(name) for name in (
-        "README.md", "docs/explanation/trust.md", "docs/reference/findings.md", "docs/results/README.md",
+        "README.md", "docs/explanation/prediction.md", "docs/explanation/trust.md", "docs/reference/findings.md",
+        "docs/results/README.md",
     )
 )  # fmt: skip
 """From the top of the project."""
@@ -159,13 +161,44 @@ def _improved(folder: Path) -> str:
 
 def _prediction(folder: Path) -> str:
     """Return errors of predictions for left-out families, by the number of measured bricks."""
-    found = json.loads((folder / "prediction.json").read_text())
+    places = (("one thread", "prediction", "left_out"), ("one to two threads", "prediction", "transfer"),
+              ("EPYC to Xeon", "prediction-xeon", "transfer"))  # fmt: skip
+    found = [(place, json.loads((folder / f"{name}.json").read_text())[key]) for place, name, key in places]
+    return _predictions((place, row) for place, rows in found for row in rows)
+
+
+def _prediction_others(folder: Path) -> str:
+    """Return the same for other graphs, runtimes and devices."""
+    names = {"-fused": "`fused`", "-torch": "PyTorch", "-h100": "H100, CUDA graph", "-h100-eager": "H100, eager"}
+    found = {label: json.loads((folder / f"prediction{name}.json").read_text()) for name, label in names.items()}
+    return _predictions((label, row) for label, one in found.items() for row in one["left_out"])
+
+
+def _prediction_days(folder: Path) -> str:
+    """Return the same for other runs on the same kind of machine, without and with the factor of a run."""
+    found = json.loads((folder / "prediction-days.json").read_text())
+    places = (("runs of the fit", "pairs"), ("a later run", "other"))
+    kinds = {False: "without", True: "with"}
+    return _predictions((f"{place}, {kinds[row['day'] > 0]}", row) for place, key in places for row in found[key])
+
+
+def _predictions(rows: Iterable[tuple[str, Result]]) -> str:
+    lines = [
+        [place, row["bricks"], *(percent(row[name]) for name in ("median", "within_10", "inside")),
+         percent(math.expm1(row["half"]))]
+        for place, row in rows
+    ]  # fmt: skip
+    return _table(("", "measured bricks", "median error", "within 10 %", "interval holds", "half-width"), lines)
+
+
+def _answers(folder: Path) -> str:
+    """Return seconds and intervals of predicting and measuring the same models."""
     rows = [
-        [place, row["bricks"], *(percent(row[name]) for name in ("median", "within_10", "inside", "half"))]
-        for place, key in (("one thread", "left_out"), ("one to two threads", "transfer"))
-        for row in found[key]
-    ]
-    return _table(("", "measured bricks", "median error", "within 10 %", "interval holds", "half-width"), rows)
+        [line["setting"], f"{line['wall_s']:.1f}", line["bricks"] or "",
+         *(percent(line[name]) for name in ("half", "median", "within_10", "inside"))]
+        for line in json.loads((folder / "answers-t1.json").read_text())["summary"]
+    ]  # fmt: skip
+    return _table(("", "seconds", "bricks", "half-width", "median error", "within 10 %", "interval holds"), rows)
 
 
 def _checks(folder: Path) -> str:
@@ -479,6 +512,9 @@ _BLOCKS: Mapping[str, Callable[[Path], str]] = {
     "blind": _blind,
     "improved": _improved,
     "prediction": _prediction,
+    "prediction-others": _prediction_others,
+    "prediction-days": _prediction_days,
+    "answers": _answers,
     "checks": _checks,
     "headline": _headline,
     "calibration": _calibration,

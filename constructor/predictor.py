@@ -557,11 +557,6 @@ class PredictedTotal:
     half: float
     shares: Mapping[int, float]
 
-    @property
-    def ci95_ns(self) -> tuple[float, float]:
-        """Its 95 % interval in ns."""
-        return self.ns * math.exp(-self.half), self.ns * math.exp(self.half)
-
 
 @dataclass(frozen=True, slots=True)
 class Candidate:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from dlbricks.analyzer.predicting import VISITS
 from dlbricks.analyzer.report.answers.runs import run_answer
@@ -77,3 +79,16 @@ def test_a_forecast_measures_nothing(suite, tmp_path):
         assert report.dry_run
         assert report.widths == {}
         assert store.measurements(variant=None) == []
+
+
+def test_the_command_takes_a_share_and_answers_for_each_model(cli, suite, tmp_path):
+    quick = ("--processes", 1, "--sessions", 1, "--db", tmp_path / "m.db", "--json", "-q")
+
+    assert "write 5%" in cli("run", suite.path, "--target", "5", *quick).err
+    done = cli("run", suite.path, "--target", "99%", *quick)
+
+    assert done.code == 0
+    answer = json.loads(done.out)
+    assert answer["target"] == 0.99
+    assert {*answer["widths"]} == {MODEL}
+    assert answer["widths"][MODEL]["enough"] == (answer["widths"][MODEL]["half"] <= 0.99)
