@@ -183,10 +183,9 @@ def all_kernels(reports: Sequence[MeasuredReport]) -> dict[str, object] | None:
 def execute_run(
     settings: MeasurementSettings,
     order: Order,
-    *,
     store: Store,
-    models: Sequence[Model] = (),
-    progress: ProgressCallback | None = None,
+    models: Sequence[Model],
+    progress: ProgressCallback | None,
 ) -> RunOutcome:
     """Measure the bricks and models without a stored measurement.
 
