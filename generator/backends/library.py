@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from ...bricks.reference import CHAIN, OVERHEAD, built_in
 from ...db.values import NATIVE
@@ -444,8 +444,7 @@ def described(network: Network) -> onnx.ModelProto:
 
 def values_of(network: Network) -> dict[str, Array]:
     """Values of inputs, weights and constants by name."""
-    inline = (each for each in network.brick.graph.initializer if each.name not in network.weights)
-    return {**{each.name: numpy_helper.to_array(each) for each in inline}, **network.weights, **network.feeds}
+    return {**network.constants(network.brick), **network.feeds}
 
 
 def computed_in(network: Network, dtype: str, runtime: str) -> str:
