@@ -487,7 +487,7 @@ class _ProfiledPack(Pack):
         total = 0.0
         for ns, network in shortest:
             total += ns
-            if total > _TWIN_NS or sum(map(_count, chosen)) >= _TWIN_NODES:
+            if total > _TWIN_NS or sum(len(each.brick.graph.node) for each in chosen) >= _TWIN_NODES:
                 break
             chosen.append(network)
         chosen = chosen or [_built_in(CHAIN)]
@@ -523,11 +523,6 @@ def _of_idle(packed: PackedNetwork, reading: NodeTimes) -> Array:
     even = np.minimum(times, STALL * np.median(times))
     means: Array = even.mean(axis=1)
     return means if times.shape[1] >= _FEWEST_IDLE else np.full_like(means, means.mean())
-
-
-def _count(network: Network) -> int:
-    assert network.model is not None  # noqa: S101  # a brick, never a file
-    return len(network.model.graph.node)
 
 
 def _by_member(nodes: Mapping[str, int], names: Sequence[str], times: Array, members: int) -> Array:
