@@ -263,14 +263,14 @@ def test_fastest_looks_over_stacks_and_variants_at_the_latest(bench):
     bench.measure("a", 1.0, stack=gpu.key)
     bench.measure("a", 2.0, conditions=Conditions(threads=2))
     key = bench.measurement("a").key
-    wanted = Filter(Subject.BRICK, [key], bench.system, device="cpu", conditions=bench.conditions, variant=None)
-    found = bench.store.contenders(wanted)
+    wanted = {"keys": [key], "system": bench.system, "device": "cpu", "conditions": bench.conditions, "variant": None}
+    found = bench.store.contenders(subject=Subject.BRICK, **wanted)
     assert [(one.stack, one.variant, one.latency_ns) for (one,) in found.values()] == [
         (other.key, "winograd", pytest.approx(70.7))
     ]
-    several = bench.store.contenders(wanted, reach=2.0, most=2)[key]
+    several = bench.store.contenders(subject=Subject.BRICK, **wanted, reach=2.0, most=2)[key]
     assert [(one.stack, one.variant) for one in several] == [(other.key, "winograd"), (other.key, "")]
-    found = bench.store.contenders(wanted, without=[other.key])
+    found = bench.store.contenders(subject=Subject.BRICK, **wanted, without=[other.key])
     assert [(one.variant, one.latency_ns) for (one,) in found.values()] == [("", pytest.approx(90.9))]
 
 
