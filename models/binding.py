@@ -94,9 +94,7 @@ def plan_rebatch(model: ModelProto, old: int, new: int) -> Rebatch:
     apply_rebatch(model, rebatch)
     after = _infer(model, strict=True, change=change)
     _check(model.graph, rebatch, (old, new), (before, after), change)
-    return replace(
-        rebatch, outputs={value.name: after[value.name] for value in model.graph.output if value.name in after}
-    )
+    return replace(rebatch, outputs={each.name: after[each.name] for each in model.graph.output if each.name in after})
 
 
 def apply_rebatch(model: ModelProto, rebatch: Rebatch) -> None:

@@ -102,9 +102,7 @@ def _vary(brick: Brick, dice: _Dice) -> Brick | None:
 
 def _draw_sizes(model: onnx.ModelProto, dice: _Dice) -> dict[int, int]:
     """Choose some of the sizes of the inputs, and a new size for each."""
-    occurring = sorted(
-        {dimension.dim_value for dimension in _resizable(model.graph) if dimension.dim_value >= _SMALLEST}
-    )
+    occurring = sorted({each.dim_value for each in _resizable(model.graph) if each.dim_value >= _SMALLEST})
     sizes = {}
     common = _FACTORS[dice.below(len(_FACTORS))]
     for size in occurring:

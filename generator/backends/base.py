@@ -149,11 +149,7 @@ PADDED = tuple(
 
 def differing(algorithms: Iterable[Algorithm], options: Mapping[str, str]) -> tuple[Algorithm, ...]:
     """Return the algorithms that differ from the effective options, and padded ones, sorted by name."""
-    found = (
-        algorithm
-        for algorithm in algorithms
-        if any(options.get(name) != value for name, value in algorithm.options.items())
-    )
+    found = (each for each in algorithms if any(options.get(name) != value for name, value in each.options.items()))
     return tuple(sorted((*found, *PADDED), key=lambda algorithm: algorithm.name))
 
 

@@ -321,11 +321,7 @@ class _RunExecution:
 
     def measure(self, plan: MeasurementPlan, pace: Pace, sources: Sources) -> tuple[str, Mapping[Identity, Record]]:
         """Measure a plan; return the UUID of the run and its records."""
-        more = {
-            "algorithms": [choice.name for choice in self._choices],
-            "dims": _dims(sources),
-            MODELS: _names(sources),
-        }
+        more = {"algorithms": [each.name for each in self._choices], "dims": _dims(sources), MODELS: _names(sources)}
         more = {name: value for name, value in more.items() if value}
         run = begin_run(self._store, self._settings, self._order, self._system, self._stack, more)
         recorder = StoreRecorder(self._store, run, self.costs)
