@@ -15,7 +15,9 @@ from ..base import registering
 from ..geometry import SlidingWindow, nearest
 from .call import DeviceCall, refused
 
-MOVERS: dict[str, Callable[[DeviceCall], Run]] = {}
+Make = Callable[[DeviceCall], Run]
+
+MOVERS: dict[str, Make] = {}
 """Functions by operator; each returns a function that enqueues one execution in the current stream."""
 
 
@@ -276,12 +278,7 @@ def _softmax(call: DeviceCall) -> Run:
     return partial(kernel, x, length, inner, y, size=count)
 
 
-POOLINGS: dict[str, Callable[[DeviceCall], Run]] = {
-    "AveragePool": _pool,
-    "LRN": _response,
-    "MaxPool": _pool,
-    "Softmax": _softmax,
-}
+POOLINGS: dict[str, Make] = {"AveragePool": _pool, "LRN": _response, "MaxPool": _pool, "Softmax": _softmax}
 """Functions by operator; each returns a function that enqueues one execution in the current stream."""
 
 
