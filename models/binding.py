@@ -15,17 +15,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from ..errors import BrokenModel, UnboundDimension, UnsupportedModel, UsageError
-from .dimensions import (
-    NAMELESS,
-    Dimension,
-    DimensionKind,
-    classify,
-    classify_name,
-    default_value,
-    expression,
-    names_in,
-    value_of,
-)
+from . import dimensions
 from .external import count_elements
 from .skeleton import is_weight
 from .subgraphs import Shape, infer_shapes, require_text, static_shape, static_shapes
@@ -245,7 +235,7 @@ def plan(model: ModelProto, *, batch: int | None = None, dims: Mapping[str, int]
         shapes=shapes,
         edited=any(not dimension.name for dimension in dynamic),
     )
-    if batch is None or any(_kind(dimension) is DimensionKind.BATCH for dimension in dynamic):
+    if batch is None or any(_kind(dimension) is dimensions.DimensionKind.BATCH for dimension in dynamic):
         return binding
     fixed = leading_dimension(model, apart_from={dimension.input for dimension in dynamic if dimension.axis == 0})
     if fixed is None:
@@ -302,7 +292,7 @@ def require_known(dims: Mapping[str, int], models: Iterable[HasBound]) -> None:
         raise UsageError(f"--dim {unknown[0]}: no model has such a dimension", remedy=f"there are: {there}")
 
 
-def kinds_of(model: ModelProto) -> dict[str, DimensionKind]:
+def kinds_of(model: ModelProto) -> dict[str, dimensions.DimensionKind]:
     """Return the kinds of a model's dynamic dimensions, and of the names in their arithmetic, by label.
 
     The model is in normal form.
@@ -313,7 +303,7 @@ def kinds_of(model: ModelProto) -> dict[str, DimensionKind]:
     return _kinds(list(_dynamic_dimensions(model)), {})[0]
 
 
-def _dynamic_dimensions(model: ModelProto) -> Iterable[Dimension]:
+def _dynamic_dimensions(model: ModelProto) -> Iterable[dimensions.Dimension]:
     for value in model.graph.input:
         if is_weight(value) or not value.type.HasField("tensor_type"):
             continue  # sequences and maps have no shape to bind
@@ -329,48 +319,50 @@ def _dynamic_dimensions(model: ModelProto) -> Iterable[Dimension]:
             if size is None:
                 name = tensor.shape.dim[axis].dim_param
                 require_text(name)
-                name = "" if name in NAMELESS else name
-                yield Dimension(value.name, axis, name, tensor.elem_type, shape)
+                name = "" if name in dimensions.NAMELESS else name
+                yield dimensions.Dimension(value.name, axis, name, tensor.elem_type, shape)
 
 
-def _kind(dimension: Dimension) -> DimensionKind:
-    return DimensionKind.UNKNOWN if expression(dimension.name) else classify(dimension)
+def _kind(dimension: dimensions.Dimension) -> dimensions.DimensionKind:
+    return dimensions.DimensionKind.UNKNOWN if dimensions.expression(dimension.name) else dimensions.classify(dimension)
 
 
-def _kinds(dynamic: list[Dimension], given: Mapping[str, int]) -> tuple[dict[str, DimensionKind], list[str]]:
+def _kinds(
+    dynamic: list[dimensions.Dimension], given: Mapping[str, int]
+) -> tuple[dict[str, dimensions.DimensionKind], list[str]]:
     """Return the kind of each label and of each name in arithmetic, and the labels that are arithmetic."""
-    kinds: dict[str, DimensionKind] = {}
+    kinds: dict[str, dimensions.DimensionKind] = {}
     composed: dict[str, None] = {}
     for dimension in dynamic:
-        if (arithmetic := expression(dimension.name)) and dimension.name not in given:
+        if (arithmetic := dimensions.expression(dimension.name)) and dimension.name not in given:
             composed[dimension.name] = None
-            for name in names_in(arithmetic):
-                kinds.setdefault(name, classify_name(name, dimension.input))
+            for name in dimensions.names_in(arithmetic):
+                kinds.setdefault(name, dimensions.classify_name(name, dimension.input))
         # A plain dimension takes precedence over a name in arithmetic.
-        elif kinds.get(dimension.label, DimensionKind.UNKNOWN) is DimensionKind.UNKNOWN:
-            kinds[dimension.label] = classify(dimension)
+        elif kinds.get(dimension.label, dimensions.DimensionKind.UNKNOWN) is dimensions.DimensionKind.UNKNOWN:
+            kinds[dimension.label] = dimensions.classify(dimension)
     return kinds, list(composed)
 
 
-def _values(dynamic: list[Dimension], batch: int | None, given: Mapping[str, int]) -> dict[str, int]:
+def _values(dynamic: list[dimensions.Dimension], batch: int | None, given: Mapping[str, int]) -> dict[str, int]:
     """Return the value of each label, and of each name in a label's arithmetic."""
     kinds, composed = _kinds(dynamic, given)
-    decoding = DimensionKind.PAST in kinds.values()
+    decoding = dimensions.DimensionKind.PAST in kinds.values()
     bound: dict[str, int] = {}
     for name, kind in kinds.items():
-        value = given.get(name, batch if kind is DimensionKind.BATCH and batch is not None else None)
-        if value is None and kind is not DimensionKind.TOTAL:
-            value = default_value(kind, decoding=decoding)
-        if kind is DimensionKind.BATCH and batch is not None and value != batch:
+        value = given.get(name, batch if kind is dimensions.DimensionKind.BATCH and batch is not None else None)
+        if value is None and kind is not dimensions.DimensionKind.TOTAL:
+            value = dimensions.default_value(kind, decoding=decoding)
+        if kind is dimensions.DimensionKind.BATCH and batch is not None and value != batch:
             raise UsageError(f"--batch {batch} and --dim {name}={value} contradict each other", remedy="give one")
         if value is not None:
             bound[name] = value
     for name, kind in kinds.items():
-        if name not in bound and kind is DimensionKind.TOTAL:
+        if name not in bound and kind is dimensions.DimensionKind.TOTAL:
             bound[name] = _total(kinds, bound, decoding=decoding)
     for name in composed:
-        arithmetic = expression(name)
-        value = value_of(arithmetic, bound) if arithmetic else None
+        arithmetic = dimensions.expression(name)
+        value = dimensions.value_of(arithmetic, bound) if arithmetic else None
         if value is not None:
             bound[name] = value
     _require_all(dynamic, bound)
@@ -378,7 +370,7 @@ def _values(dynamic: list[Dimension], batch: int | None, given: Mapping[str, int
     return {name: bound[name] for name in order}
 
 
-def _require_all(dynamic: list[Dimension], bound: Mapping[str, int]) -> None:
+def _require_all(dynamic: list[dimensions.Dimension], bound: Mapping[str, int]) -> None:
     if missing := [dimension for dimension in dynamic if dimension.label not in bound]:
         first = missing[0]
         labels = dict.fromkeys(dimension.label for dimension in missing)
@@ -389,14 +381,16 @@ def _require_all(dynamic: list[Dimension], bound: Mapping[str, int]) -> None:
         )
 
 
-def _total(kinds: Mapping[str, DimensionKind], bound: Mapping[str, int], *, decoding: bool) -> int:
+def _total(kinds: Mapping[str, dimensions.DimensionKind], bound: Mapping[str, int], *, decoding: bool) -> int:
     """Return the number of cached and new positions together."""
-    past = [bound[name] for name, kind in kinds.items() if kind is DimensionKind.PAST and name in bound]
-    new = [bound[name] for name, kind in kinds.items() if kind is DimensionKind.SEQUENCE and name in bound]
-    return (past[0] if past else 0) + (new[0] if new else default_value(DimensionKind.SEQUENCE, decoding=decoding) or 0)
+    past = [bound[name] for name, kind in kinds.items() if kind is dimensions.DimensionKind.PAST and name in bound]
+    new = [bound[name] for name, kind in kinds.items() if kind is dimensions.DimensionKind.SEQUENCE and name in bound]
+    return (past[0] if past else 0) + (
+        new[0] if new else dimensions.default_value(dimensions.DimensionKind.SEQUENCE, decoding=decoding) or 0
+    )
 
 
-def _static_shapes(dynamic: list[Dimension], bound: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+def _static_shapes(dynamic: list[dimensions.Dimension], bound: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, list[int | None]] = {}
     for dimension in dynamic:
         shapes.setdefault(dimension.input, list(dimension.shape))[dimension.axis] = bound[dimension.label]
@@ -412,7 +406,7 @@ def _substitute(value: ValueInfoProto, bound: Mapping[str, int]) -> None:
             continue
         if name in bound:
             dim.dim_value = bound[name]
-        elif arithmetic := expression(name):
-            size = value_of(arithmetic, bound)
+        elif arithmetic := dimensions.expression(name):
+            size = dimensions.value_of(arithmetic, bound)
             if size is not None:
                 dim.dim_value = size

@@ -9,7 +9,6 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import onnx
@@ -106,11 +105,9 @@ class Decomposer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._own_oracle.__exit__(kind, error, trace)
-        self.executed.__exit__(kind, error, trace)
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        self._own_oracle.__exit__(kind, *rest)
+        self.executed.__exit__(kind, *rest)
 
     def __call__(self, source: ModelSource) -> Decomposition:
         """Read a model and cut it.
