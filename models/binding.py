@@ -27,19 +27,9 @@ _REMEDY = "export it with a dynamic batch dimension"
 _RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
 
 
-@dataclass(frozen=True, slots=True)
-class Rebatch:
-    """The changes that move a model from one batch to another.
-
-    Attributes:
-        inputs: New shape, by input.
-        targets: New constant target of a Reshape, by the node's output.
-        outputs: New shape, by output, if it can be inferred.
-    """
-
-    inputs: Mapping[str, Shape]
-    targets: Mapping[str, Shape]
-    outputs: Mapping[str, Shape] = field(default_factory=dict)
+Rebatch = tuple[Mapping[str, Shape], Mapping[str, Shape], Mapping[str, Shape]]
+"""The changes that move a model from one batch to another: the new shape of each input; the new constant target of each
+Reshape, by the node's output; and the new shape of each output, if it can be inferred."""
 
 
 def leading_dimension(model: ModelProto, *, apart_from: Collection[str] = ()) -> int | None:
@@ -80,27 +70,27 @@ def plan_rebatch(model: ModelProto, old: int, new: int) -> Rebatch:
         for value in model.graph.input
         if not is_weight(value) and (shape := static_shape(value.type)) and shape[0] == old
     }
-    rebatch = Rebatch(inputs, _grown_targets(model.graph, old, new))
-    apply_rebatch(model, rebatch)
+    targets = _grown_targets(model.graph, old, new)
+    apply_rebatch(model, (inputs, targets, {}))
     after = _infer(model, strict=True, change=change)
-    _check(model.graph, rebatch, (old, new), (before, after), change)
-    return replace(rebatch, outputs={each.name: after[each.name] for each in model.graph.output if each.name in after})
+    _check(model.graph, targets, (old, new), (before, after), change)
+    return inputs, targets, {each.name: after[each.name] for each in model.graph.output if each.name in after}
 
 
 def apply_rebatch(model: ModelProto, rebatch: Rebatch) -> None:
     """Change the batch of a model in place; the types of interior values become invalid and are dropped."""
-    graph = model.graph
+    (inputs, targets, outputs), graph = rebatch, model.graph
     _drop_types(graph)
     for value in graph.output:
-        for size in rebatch.outputs.get(value.name, ()):
+        for size in outputs.get(value.name, ()):
             value.type.tensor_type.shape.dim.add(dim_value=size)
     for value in graph.input:
-        if value.name in rebatch.inputs:
-            for dim, size in zip(value.type.tensor_type.shape.dim, rebatch.inputs[value.name], strict=True):
+        if value.name in inputs:
+            for dim, size in zip(value.type.tensor_type.shape.dim, inputs[value.name], strict=True):
                 dim.dim_value = size
     replaced = set()
     for node in graph.node:
-        target = rebatch.targets.get(node.output[0]) if node.output else None
+        target = targets.get(node.output[0]) if node.output else None
         if target is None:
             continue
         if len(node.input) < 2:  # an attribute before opset 5
@@ -150,7 +140,7 @@ def _target(node: NodeProto, constants: Mapping[str, TensorProto]) -> Shape:
 
 def _check(
     graph: GraphProto,
-    rebatch: Rebatch,
+    targets: Collection[str],
     sizes: tuple[int, int],
     shapes: tuple[Mapping[str, Shape], Mapping[str, Shape]],
     change: str,
@@ -173,7 +163,7 @@ def _check(
                 raise refusal(node, "has no static shape any more")
             if count_elements(now) * old != count_elements(was) * new:
                 raise refusal(node, f"turns {list(was)} into {list(now)}")
-        if node.output and node.output[0] in rebatch.targets:
+        if node.output and node.output[0] in targets:
             was, now = before.get(node.input[0]), after.get(node.input[0])
             if was is None or now is None or now[0] * old != was[0] * new or now[1:] != was[1:]:
                 raise refusal(node, "has a constant target, and reads samples that do not lead its input")
@@ -245,7 +235,7 @@ def plan(model: ModelProto, *, batch: int | None = None, dims: Mapping[str, int]
     trial = deepcopy(model)
     apply(trial, binding)
     rebatch = plan_rebatch(trial, fixed, batch)
-    bound = {**bound, **{f"{name}[0]": batch for name in rebatch.inputs}}
+    bound = {**bound, **{f"{name}[0]": batch for name in rebatch[0]}}
     return replace(binding, bound=bound, rebatch=rebatch, edited=True)
 
 
