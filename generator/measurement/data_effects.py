@@ -135,8 +135,8 @@ def measure_data(
 ) -> DataReport:
     """Measure how the values in models affect their latency, and store these data effects.
 
-    An effect is stored as a measurement of the model in the variant ``DATA`` (``stored_data_effects`` finds it). It has
-    one sample per process and round, each the sum over all executed layers; a sample may be negative.
+    An effect is stored as a measurement of the model in the variant ``DATA``. It has one sample per process and round,
+    each the sum over all executed layers; a sample may be negative.
 
     Args:
         models: Models to examine.
