@@ -81,8 +81,7 @@ ALGORITHMS = {
     "cuda": (
         *_SHARED,
         base.Algorithm("full", {"optimization": "all"}, "fused operators"),
-        base.Algorithm("channels_last", {"layout": "channels_last"}, "images with their channels last"),
-        base.Algorithm("contiguous", {"layout": "contiguous"}, "images with their channels first"),
+        *base.LAYOUTS,
         base.Algorithm(
             "heuristic", {"conv_search": "heuristic"}, "the algorithm that cuDNN suggests for a convolution"
         ),
