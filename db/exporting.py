@@ -118,29 +118,27 @@ def export(
     """
     if named is not None and measurements_only:
         raise UsageError("names do not leave the house with measurements only", remedy="leave out one")
-    destination = Path(path)
-    kind = format or {".csv": "csv", ".parquet": "parquet", ".db": "sqlite", ".sqlite": "sqlite"}.get(
-        destination.suffix
-    )
+    target = Path(path)
+    kind = format or {".csv": "csv", ".parquet": "parquet", ".db": "sqlite", ".sqlite": "sqlite"}.get(target.suffix)
     if kind not in FORMATS:
-        raise UsageError(f"the format of {destination} is not known", remedy=f"choose one of {', '.join(FORMATS)}")
+        raise UsageError(f"the format of {target} is not known", remedy=f"choose one of {', '.join(FORMATS)}")
     if named is not None and kind == "sqlite":
         raise UsageError("a database has no place for names", remedy="export to csv or parquet")
-    if os.path.lexists(destination):
-        raise StoreError(f"{destination} exists already", remedy="remove it, or write to another file")
-    if not destination.parent.is_dir():
-        raise StoreError(f"the folder of {destination} does not exist", remedy="create it first")
+    if os.path.lexists(target):
+        raise StoreError(f"{target} exists already", remedy="remove it, or write to another file")
+    if not target.parent.is_dir():
+        raise StoreError(f"the folder of {target} does not exist", remedy="create it first")
     if measurements_only:
         _refuse_paths(store)
-    partial = destination.with_name(f".{destination.name}.{uuid.uuid4().hex}.partial")
+    partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}.partial")
     try:
-        with guarded(str(destination)):
+        with guarded(str(target)):
             if kind == "sqlite":
                 count = _write_database(store, partial, (_MeasurementsOnly if measurements_only else Policy)(node))
             else:
                 table = frame(store, node=node)
                 count = _write_table(table, partial, kind, measurements_only=measurements_only, named=named)
-            partial.rename(destination)
+            partial.rename(target)
     finally:
         for leftover in (partial, *(partial.with_name(partial.name + end) for end in ("-wal", "-shm", "-journal"))):
             leftover.unlink(missing_ok=True)
@@ -178,9 +176,7 @@ def _write_table(
     for column in dict.fromkeys(name for words in (named or {}).values() for name in words):
         table[column] = [(named or {}).get(key, {}).get(column) for key in table["key"]]
     if measurements_only:
-        table = table[table["subject"].isin([str(subject) for subject in _PUBLIC_SUBJECTS])].assign(
-            node="", campaign=""
-        )
+        table = table[table["subject"].isin([str(each) for each in _PUBLIC_SUBJECTS])].assign(node="", campaign="")
     if kind == "csv":
         table.to_csv(path, index=False)
     else:

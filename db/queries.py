@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
 
 import sqlalchemy as sql
@@ -346,9 +345,7 @@ class Reader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @contextmanager
@@ -508,8 +505,6 @@ class Reader:
 
     def contenders(
         self,
-        wanted: Filter = ANY,
-        /,
         *,
         without: Collection[str] = (),
         parts: Collection[str] = (),
@@ -521,15 +516,14 @@ class Reader:
         """Return per key and cache state the lowest latency, and all latencies up to ``reach`` times it, in order.
 
         Args:
-            wanted: The filter; ``variant=None`` selects all variants.
             without: Keys of excluded stacks.
             parts: Names of excluded variants.
             apart: Keys of stacks that compete only with each other.
             reach: Maximum ratio to the lowest latency; 1 returns only the lowest.
             most: Maximum number per key; None for all.
-            **fields: Fields of ``Filter`` that replace those in ``wanted``.
+            **fields: Fields of ``Filter``; ``variant=None`` selects all variants.
         """
-        wanted = wanted.but(**fields)
+        wanted = Filter(**fields)
         found: dict[str, list[values.Measurement]] = {}
         lowest: dict[tuple[str, int], float] = {}
         with self.reading() as connection:

@@ -15,17 +15,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from ..errors import BrokenModel, UnboundDimension, UnsupportedModel, UsageError
-from .dimensions import (
-    NAMELESS,
-    Dimension,
-    DimensionKind,
-    classify,
-    classify_name,
-    default_value,
-    expression,
-    names_in,
-    value_of,
-)
+from . import dimensions
 from .external import count_elements
 from .skeleton import is_weight
 from .subgraphs import Shape, infer_shapes, require_text, static_shape, static_shapes
@@ -37,19 +27,9 @@ _REMEDY = "export it with a dynamic batch dimension"
 _RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
 
 
-@dataclass(frozen=True, slots=True)
-class Rebatch:
-    """The changes that move a model from one batch to another.
-
-    Attributes:
-        inputs: New shape, by input.
-        targets: New constant target of a Reshape, by the node's output.
-        outputs: New shape, by output, if it can be inferred.
-    """
-
-    inputs: Mapping[str, Shape]
-    targets: Mapping[str, Shape]
-    outputs: Mapping[str, Shape] = field(default_factory=dict)
+Rebatch = tuple[Mapping[str, Shape], Mapping[str, Shape], Mapping[str, Shape]]
+"""The changes that move a model from one batch to another: the new shape of each input; the new constant target of each
+Reshape, by the node's output; and the new shape of each output, if it can be inferred."""
 
 
 def leading_dimension(model: ModelProto, *, apart_from: Collection[str] = ()) -> int | None:
@@ -90,29 +70,27 @@ def plan_rebatch(model: ModelProto, old: int, new: int) -> Rebatch:
         for value in model.graph.input
         if not is_weight(value) and (shape := static_shape(value.type)) and shape[0] == old
     }
-    rebatch = Rebatch(inputs, _grown_targets(model.graph, old, new))
-    apply_rebatch(model, rebatch)
+    targets = _grown_targets(model.graph, old, new)
+    apply_rebatch(model, (inputs, targets, {}))
     after = _infer(model, strict=True, change=change)
-    _check(model.graph, rebatch, (old, new), (before, after), change)
-    return replace(
-        rebatch, outputs={value.name: after[value.name] for value in model.graph.output if value.name in after}
-    )
+    _check(model.graph, targets, (old, new), (before, after), change)
+    return inputs, targets, {each.name: after[each.name] for each in model.graph.output if each.name in after}
 
 
 def apply_rebatch(model: ModelProto, rebatch: Rebatch) -> None:
     """Change the batch of a model in place; the types of interior values become invalid and are dropped."""
-    graph = model.graph
+    (inputs, targets, outputs), graph = rebatch, model.graph
     _drop_types(graph)
     for value in graph.output:
-        for size in rebatch.outputs.get(value.name, ()):
+        for size in outputs.get(value.name, ()):
             value.type.tensor_type.shape.dim.add(dim_value=size)
     for value in graph.input:
-        if value.name in rebatch.inputs:
-            for dim, size in zip(value.type.tensor_type.shape.dim, rebatch.inputs[value.name], strict=True):
+        if value.name in inputs:
+            for dim, size in zip(value.type.tensor_type.shape.dim, inputs[value.name], strict=True):
                 dim.dim_value = size
     replaced = set()
     for node in graph.node:
-        target = rebatch.targets.get(node.output[0]) if node.output else None
+        target = targets.get(node.output[0]) if node.output else None
         if target is None:
             continue
         if len(node.input) < 2:  # an attribute before opset 5
@@ -162,7 +140,7 @@ def _target(node: NodeProto, constants: Mapping[str, TensorProto]) -> Shape:
 
 def _check(
     graph: GraphProto,
-    rebatch: Rebatch,
+    targets: Collection[str],
     sizes: tuple[int, int],
     shapes: tuple[Mapping[str, Shape], Mapping[str, Shape]],
     change: str,
@@ -185,7 +163,7 @@ def _check(
                 raise refusal(node, "has no static shape any more")
             if count_elements(now) * old != count_elements(was) * new:
                 raise refusal(node, f"turns {list(was)} into {list(now)}")
-        if node.output and node.output[0] in rebatch.targets:
+        if node.output and node.output[0] in targets:
             was, now = before.get(node.input[0]), after.get(node.input[0])
             if was is None or now is None or now[0] * old != was[0] * new or now[1:] != was[1:]:
                 raise refusal(node, "has a constant target, and reads samples that do not lead its input")
@@ -247,7 +225,7 @@ def plan(model: ModelProto, *, batch: int | None = None, dims: Mapping[str, int]
         shapes=shapes,
         edited=any(not dimension.name for dimension in dynamic),
     )
-    if batch is None or any(_kind(dimension) is DimensionKind.BATCH for dimension in dynamic):
+    if batch is None or any(_kind(dimension) is dimensions.DimensionKind.BATCH for dimension in dynamic):
         return binding
     fixed = leading_dimension(model, apart_from={dimension.input for dimension in dynamic if dimension.axis == 0})
     if fixed is None:
@@ -257,7 +235,7 @@ def plan(model: ModelProto, *, batch: int | None = None, dims: Mapping[str, int]
     trial = deepcopy(model)
     apply(trial, binding)
     rebatch = plan_rebatch(trial, fixed, batch)
-    bound = {**bound, **{f"{name}[0]": batch for name in rebatch.inputs}}
+    bound = {**bound, **{f"{name}[0]": batch for name in rebatch[0]}}
     return replace(binding, bound=bound, rebatch=rebatch, edited=True)
 
 
@@ -304,7 +282,7 @@ def require_known(dims: Mapping[str, int], models: Iterable[HasBound]) -> None:
         raise UsageError(f"--dim {unknown[0]}: no model has such a dimension", remedy=f"there are: {there}")
 
 
-def kinds_of(model: ModelProto) -> dict[str, DimensionKind]:
+def kinds_of(model: ModelProto) -> dict[str, dimensions.DimensionKind]:
     """Return the kinds of a model's dynamic dimensions, and of the names in their arithmetic, by label.
 
     The model is in normal form.
@@ -315,7 +293,7 @@ def kinds_of(model: ModelProto) -> dict[str, DimensionKind]:
     return _kinds(list(_dynamic_dimensions(model)), {})[0]
 
 
-def _dynamic_dimensions(model: ModelProto) -> Iterable[Dimension]:
+def _dynamic_dimensions(model: ModelProto) -> Iterable[dimensions.Dimension]:
     for value in model.graph.input:
         if is_weight(value) or not value.type.HasField("tensor_type"):
             continue  # sequences and maps have no shape to bind
@@ -331,48 +309,50 @@ def _dynamic_dimensions(model: ModelProto) -> Iterable[Dimension]:
             if size is None:
                 name = tensor.shape.dim[axis].dim_param
                 require_text(name)
-                name = "" if name in NAMELESS else name
-                yield Dimension(value.name, axis, name, tensor.elem_type, shape)
+                name = "" if name in dimensions.NAMELESS else name
+                yield dimensions.Dimension(value.name, axis, name, tensor.elem_type, shape)
 
 
-def _kind(dimension: Dimension) -> DimensionKind:
-    return DimensionKind.UNKNOWN if expression(dimension.name) else classify(dimension)
+def _kind(dimension: dimensions.Dimension) -> dimensions.DimensionKind:
+    return dimensions.DimensionKind.UNKNOWN if dimensions.expression(dimension.name) else dimensions.classify(dimension)
 
 
-def _kinds(dynamic: list[Dimension], given: Mapping[str, int]) -> tuple[dict[str, DimensionKind], list[str]]:
+def _kinds(
+    dynamic: list[dimensions.Dimension], given: Mapping[str, int]
+) -> tuple[dict[str, dimensions.DimensionKind], list[str]]:
     """Return the kind of each label and of each name in arithmetic, and the labels that are arithmetic."""
-    kinds: dict[str, DimensionKind] = {}
+    kinds: dict[str, dimensions.DimensionKind] = {}
     composed: dict[str, None] = {}
     for dimension in dynamic:
-        if (arithmetic := expression(dimension.name)) and dimension.name not in given:
+        if (arithmetic := dimensions.expression(dimension.name)) and dimension.name not in given:
             composed[dimension.name] = None
-            for name in names_in(arithmetic):
-                kinds.setdefault(name, classify_name(name, dimension.input))
+            for name in dimensions.names_in(arithmetic):
+                kinds.setdefault(name, dimensions.classify_name(name, dimension.input))
         # A plain dimension takes precedence over a name in arithmetic.
-        elif kinds.get(dimension.label, DimensionKind.UNKNOWN) is DimensionKind.UNKNOWN:
-            kinds[dimension.label] = classify(dimension)
+        elif kinds.get(dimension.label, dimensions.DimensionKind.UNKNOWN) is dimensions.DimensionKind.UNKNOWN:
+            kinds[dimension.label] = dimensions.classify(dimension)
     return kinds, list(composed)
 
 
-def _values(dynamic: list[Dimension], batch: int | None, given: Mapping[str, int]) -> dict[str, int]:
+def _values(dynamic: list[dimensions.Dimension], batch: int | None, given: Mapping[str, int]) -> dict[str, int]:
     """Return the value of each label, and of each name in a label's arithmetic."""
     kinds, composed = _kinds(dynamic, given)
-    decoding = DimensionKind.PAST in kinds.values()
+    decoding = dimensions.DimensionKind.PAST in kinds.values()
     bound: dict[str, int] = {}
     for name, kind in kinds.items():
-        value = given.get(name, batch if kind is DimensionKind.BATCH and batch is not None else None)
-        if value is None and kind is not DimensionKind.TOTAL:
-            value = default_value(kind, decoding=decoding)
-        if kind is DimensionKind.BATCH and batch is not None and value != batch:
+        value = given.get(name, batch if kind is dimensions.DimensionKind.BATCH and batch is not None else None)
+        if value is None and kind is not dimensions.DimensionKind.TOTAL:
+            value = dimensions.default_value(kind, decoding=decoding)
+        if kind is dimensions.DimensionKind.BATCH and batch is not None and value != batch:
             raise UsageError(f"--batch {batch} and --dim {name}={value} contradict each other", remedy="give one")
         if value is not None:
             bound[name] = value
     for name, kind in kinds.items():
-        if name not in bound and kind is DimensionKind.TOTAL:
+        if name not in bound and kind is dimensions.DimensionKind.TOTAL:
             bound[name] = _total(kinds, bound, decoding=decoding)
     for name in composed:
-        arithmetic = expression(name)
-        value = value_of(arithmetic, bound) if arithmetic else None
+        arithmetic = dimensions.expression(name)
+        value = dimensions.value_of(arithmetic, bound) if arithmetic else None
         if value is not None:
             bound[name] = value
     _require_all(dynamic, bound)
@@ -380,7 +360,7 @@ def _values(dynamic: list[Dimension], batch: int | None, given: Mapping[str, int
     return {name: bound[name] for name in order}
 
 
-def _require_all(dynamic: list[Dimension], bound: Mapping[str, int]) -> None:
+def _require_all(dynamic: list[dimensions.Dimension], bound: Mapping[str, int]) -> None:
     if missing := [dimension for dimension in dynamic if dimension.label not in bound]:
         first = missing[0]
         labels = dict.fromkeys(dimension.label for dimension in missing)
@@ -391,14 +371,16 @@ def _require_all(dynamic: list[Dimension], bound: Mapping[str, int]) -> None:
         )
 
 
-def _total(kinds: Mapping[str, DimensionKind], bound: Mapping[str, int], *, decoding: bool) -> int:
+def _total(kinds: Mapping[str, dimensions.DimensionKind], bound: Mapping[str, int], *, decoding: bool) -> int:
     """Return the number of cached and new positions together."""
-    past = [bound[name] for name, kind in kinds.items() if kind is DimensionKind.PAST and name in bound]
-    new = [bound[name] for name, kind in kinds.items() if kind is DimensionKind.SEQUENCE and name in bound]
-    return (past[0] if past else 0) + (new[0] if new else default_value(DimensionKind.SEQUENCE, decoding=decoding) or 0)
+    past = [bound[name] for name, kind in kinds.items() if kind is dimensions.DimensionKind.PAST and name in bound]
+    new = [bound[name] for name, kind in kinds.items() if kind is dimensions.DimensionKind.SEQUENCE and name in bound]
+    return (past[0] if past else 0) + (
+        new[0] if new else dimensions.default_value(dimensions.DimensionKind.SEQUENCE, decoding=decoding) or 0
+    )
 
 
-def _static_shapes(dynamic: list[Dimension], bound: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+def _static_shapes(dynamic: list[dimensions.Dimension], bound: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, list[int | None]] = {}
     for dimension in dynamic:
         shapes.setdefault(dimension.input, list(dimension.shape))[dimension.axis] = bound[dimension.label]
@@ -414,7 +396,7 @@ def _substitute(value: ValueInfoProto, bound: Mapping[str, int]) -> None:
             continue
         if name in bound:
             dim.dim_value = bound[name]
-        elif arithmetic := expression(name):
-            size = value_of(arithmetic, bound)
+        elif arithmetic := dimensions.expression(name):
+            size = dimensions.value_of(arithmetic, bound)
             if size is not None:
                 dim.dim_value = size

@@ -11,15 +11,8 @@ from enum import StrEnum
 
 from onnx import TensorProto
 
-_BATCH = 1
 _DEFAULT_SEQUENCE = 128
-_DEFAULT_PAST = _DEFAULT_SEQUENCE - 1
-"""Together with the one token of a decoding step, cache and attention mask have ``_DEFAULT_SEQUENCE`` positions."""
-
-_IMAGE_SIDE = 224
-_IMAGE_CHANNELS = 3
-_AUDIO_SAMPLES = 16_000  # one second at 16 kHz; a speech model's convolutions reject much less
-_MEL_BINS = 80
+"""Cache and attention mask have as many positions, together with the one token of a decoding step."""
 
 _MAX_EXPRESSION = 200
 _ARITHMETIC = re.compile(r"(?:[A-Za-z_]\w*+|\d{1,9}(?!\w)|[ +\-*/()])++", re.ASCII)
@@ -142,15 +135,15 @@ def default_value(kind: DimensionKind, *, decoding: bool) -> int | None:
         decoding: True if the model has a cache of past positions: it then gets one new token.
     """
     values = {
-        DimensionKind.BATCH: _BATCH,
-        DimensionKind.PAST: _DEFAULT_PAST,
+        DimensionKind.BATCH: 1,
+        DimensionKind.PAST: _DEFAULT_SEQUENCE - 1,
         DimensionKind.TOTAL: _DEFAULT_SEQUENCE,
         DimensionKind.ENCODER: _DEFAULT_SEQUENCE,
         DimensionKind.SEQUENCE: 1 if decoding else _DEFAULT_SEQUENCE,
-        DimensionKind.AUDIO: _AUDIO_SAMPLES,
-        DimensionKind.MEL: _MEL_BINS,
-        DimensionKind.CHANNELS: _IMAGE_CHANNELS,
-        DimensionKind.SIDE: _IMAGE_SIDE,
+        DimensionKind.AUDIO: 16_000,  # one second at 16 kHz; a speech model's convolutions reject much less
+        DimensionKind.MEL: 80,
+        DimensionKind.CHANNELS: 3,
+        DimensionKind.SIDE: 224,
     }
     return values.get(kind)
 

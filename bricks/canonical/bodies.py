@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -80,7 +81,7 @@ def nameless_attributes(node: onnx.NodeProto, constants: Mapping[str, onnx.Tenso
         constants: The outer constants that the bodies read, by name. Other outer values are numbered in reading order.
     """
     attributes = []
-    for attribute in sorted(node.attribute, key=_name):
+    for attribute in sorted(node.attribute, key=attrgetter("name")):
         if attribute.doc_string or attribute.type == onnx.AttributeProto.GRAPH:
             plain = onnx.AttributeProto()
             plain.CopyFrom(attribute)
@@ -91,10 +92,6 @@ def nameless_attributes(node: onnx.NodeProto, constants: Mapping[str, onnx.Tenso
         else:
             attributes.append(attribute.SerializeToString())
     return tuple(attributes)
-
-
-def _name(attribute: onnx.AttributeProto) -> str:
-    return attribute.name
 
 
 class _Renamer:
@@ -120,10 +117,8 @@ class _Renamer:
         constants = ((node, _constant(node)) for node in source.node)
         tensors = {node.output[0]: tensor for node, tensor in constants if tensor is not None}
         read = [*(name for node in source.node for name in node.input), *(value.name for value in source.output)]
-        made = {name for node in source.node for name in node.output}
-        tensors |= {
-            name: self._constants[name] for name in read if name in self._constants.keys() - names.keys() - made
-        }
+        own = {name for node in source.node for name in node.output}
+        tensors |= {name: self._constants[name] for name in read if name in self._constants.keys() - names.keys() - own}
         for name, tensor in tensors.items():  # numbered as initializers, as on the next reading
             names[name] = self._next()
             self._keep(target, names[name], tensor)
@@ -132,7 +127,7 @@ class _Renamer:
                 continue
             inputs = [self._name(name, names) for name in node.input]
             copy = target.node.add(op_type=node.op_type, domain=plain_domain(node.domain), input=inputs)
-            for attribute in sorted(node.attribute, key=_name):
+            for attribute in sorted(node.attribute, key=attrgetter("name")):
                 plain = copy.attribute.add()
                 plain.CopyFrom(attribute)
                 plain.ClearField("doc_string")

@@ -146,6 +146,11 @@ class CanonicalDraft:
         data = self.slot(index).data
         return None if data is None else decode_constant(data)
 
+    @property
+    def rank(self) -> int:
+        """Number of dimensions of the first input."""
+        return len(self.shape(0))
+
     def integers(self, index: int) -> list[int] | None:
         """Return the values of an integer input, flattened; None if unknown."""
         array = self.array(index)

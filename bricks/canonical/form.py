@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Mapping
 from functools import lru_cache, partial
+from typing import Any
 
 import onnx
 
@@ -67,13 +68,11 @@ def source_form(signature: LayerSignature) -> CanonicalForm:
         version, defaults = schema.since, dict(schema.defaults)
     else:  # a runtime's own operator; those in ONNX's domain are there at any opset
         version, defaults = signature.opset if domain else 1, {}
-    described = {**defaults, **{attribute.name: read_value(attribute) for attribute in attributes}}
+    stated = {**defaults, **{attribute.name: read_value(attribute) for attribute in attributes}}
     given = [index for index, slot in enumerate(signature.slots) if slot.role is not Role.ABSENT]
     slots = signature.slots[: max(given, default=-1) + 1]
     problem = _unknown_decider(domain, op_type, slots)
-    return _as_written(
-        signature._replace(slots=slots), attributes, version, described, bound=not domain, problem=problem
-    )
+    return _as_written(signature._replace(slots=slots), attributes, version, stated, bound=not domain, problem=problem)
 
 
 def _as_written(
@@ -290,33 +289,24 @@ def _key(
     slots: tuple[Slot, ...],
     outputs: tuple[TensorType | None, ...],
 ) -> str:
-    """Return the SHA-256 of a form as canonical JSON, independent of names, attribute order and process."""
-    description = [
-        node.domain,
-        node.op_type,
-        version,
-        [[name, spell_value(attributes[name])] for name in sorted(attributes)],
-        _spell_slots(slots),
-        [_spell_type(output) for output in outputs],
-    ]
-    return hashlib.sha256(_ENCODE(description).encode()).hexdigest()
+    """Return the key of a form, independent of names and attribute order."""
+    spelt = [[name, spell_value(attributes[name])] for name in sorted(attributes)]
+    return _hash((node.domain, node.op_type, version), spelt, slots, outputs)
 
 
 def hash_signature(signature: LayerSignature) -> str:
     """Return the SHA-256 of an operator in source form: the identity of a layer without a key."""
-    description = [
-        signature.domain,
-        signature.op_type,
-        signature.opsets,
-        [attribute.hex() for attribute in signature.attributes],
-        _spell_slots(signature.slots),
-        [_spell_type(output) for output in signature.outputs],
-    ]
+    attributes = [attribute.hex() for attribute in signature.attributes]
+    return _hash(signature[:3], attributes, signature.slots, signature.outputs)
+
+
+def _hash(
+    what: tuple[object, ...], attributes: list[Any], slots: tuple[Slot, ...], outputs: tuple[TensorType | None, ...]
+) -> str:
+    """Return the SHA-256 of a description as JSON, which is the same in every process."""
+    inputs = [[slot.role.value, *_spell_type(slot.type), slot.data.hex() if slot.data else None] for slot in slots]
+    description = [*what, attributes, inputs, [_spell_type(output) for output in outputs]]
     return hashlib.sha256(_ENCODE(description).encode()).hexdigest()
-
-
-def _spell_slots(slots: tuple[Slot, ...]) -> list[object]:
-    return [[slot.role.value, *_spell_type(slot.type), slot.data.hex() if slot.data else None] for slot in slots]
 
 
 def _spell_type(found: TensorType | None) -> tuple[str | None, tuple[int, ...] | None]:

@@ -34,7 +34,7 @@ def tile(draft: CanonicalDraft) -> None:
     tiles, axis = draft.integers(1), draft.integers(2)
     if tiles is None or axis is None:
         raise OpsetBound("repetitions are not known")
-    repeats = [1] * len(draft.shape(0))
+    repeats = [1] * draft.rank
     repeats[axis[0]] = tiles[0]
     draft.put_integers(1, repeats)
     del draft.slots[2:]
@@ -48,9 +48,9 @@ def squeeze(draft: CanonicalDraft) -> None:
         if draft.given(1):
             return
         axes = [axis for axis, extent in enumerate(draft.shape(0)) if extent == 1]
-        if len(axes) != len(draft.shape(0)) - len(draft.output().shape):
+        if len(axes) != draft.rank - len(draft.output().shape):
             raise OpsetBound("axes are not known")
-    put_axes(draft, axes, len(draft.shape(0)))
+    put_axes(draft, axes, draft.rank)
 
 
 @rule("Unsqueeze")
@@ -58,7 +58,7 @@ def unsqueeze(draft: CanonicalDraft) -> None:
     """Count the axes from the front of the output, ascending."""
     axes = given_axes(draft)
     if axes is not None:
-        put_axes(draft, axes, len(draft.shape(0)) + len(axes))
+        put_axes(draft, axes, draft.rank + len(axes))
 
 
 def given_axes(draft: CanonicalDraft) -> list[int] | None:
@@ -75,28 +75,26 @@ def put_axes(draft: CanonicalDraft, axes: list[int], rank: int) -> None:
 @rule("Transpose")
 def transpose(draft: CanonicalDraft) -> None:
     """Give the permutation; the default reverses the axes."""
-    rank = len(draft.shape(0))
-    draft.attributes["perm"] = tuple(draft.attributes.get("perm", range(rank - 1, -1, -1)))
+    draft.attributes["perm"] = tuple(draft.attributes.get("perm", range(draft.rank - 1, -1, -1)))
 
 
 @rule("Flatten")
 def flatten(draft: CanonicalDraft) -> None:
     """Count the axis from the front."""
-    rank = len(draft.shape(0))
     axis = draft.attributes["axis"]
-    draft.attributes["axis"] = axis + rank if axis < 0 else axis  # rank itself is legal here
+    draft.attributes["axis"] = axis + draft.rank if axis < 0 else axis  # the rank itself is legal here
 
 
 @rule("Concat")
 def concat(draft: CanonicalDraft) -> None:
     """Count the axis from the front; the default was 1 before opset 4."""
-    draft.attributes["axis"] = resolve_axis(draft.attributes.get("axis", 1), len(draft.shape(0)))
+    draft.attributes["axis"] = resolve_axis(draft.attributes.get("axis", 1), draft.rank)
 
 
 @rule("Split")
 def split(draft: CanonicalDraft) -> None:
     """Give the length of each part."""
-    axis = resolve_axis(draft.attributes.get("axis", 0), len(draft.shape(0)))
+    axis = resolve_axis(draft.attributes.get("axis", 0), draft.rank)
     draft.attributes["axis"] = axis
     lengths = draft.pop("split")
     draft.pop("num_outputs")
@@ -193,9 +191,8 @@ def depth(draft: CanonicalDraft) -> None:
 @rule("CenterCropPad")
 def center_crop_pad(draft: CanonicalDraft) -> None:
     """Count the axes from the front."""
-    rank = len(draft.shape(0))
-    axes = draft.attributes.get("axes", range(rank))
-    draft.attributes["axes"] = tuple(resolve_axis(axis, rank) for axis in axes)
+    axes = draft.attributes.get("axes", range(draft.rank))
+    draft.attributes["axes"] = tuple(resolve_axis(axis, draft.rank) for axis in axes)
 
 
 # Rules of operators along axes: reductions, gathers, scatters, sorting, quantisation, normalisation.
@@ -206,13 +203,12 @@ def reduce(draft: CanonicalDraft) -> None:
     """Give the axes as input 1; without axes, all of them."""
     if "axes" not in draft.attributes and draft.given(1) and draft.integers(1) is None:
         return  # decided at run time
-    rank = len(draft.shape(0))
     axes = given_axes(draft)
     if not axes and draft.attributes.get("noop_with_empty_axes", 0):
         draft.drop(1)
         return
     draft.attributes["noop_with_empty_axes"] = 0
-    put_axes(draft, list(axes or range(rank)), rank)
+    put_axes(draft, list(axes or range(draft.rank)), draft.rank)
 
 
 @rule(
@@ -221,7 +217,7 @@ def reduce(draft: CanonicalDraft) -> None:
 )  # fmt: skip
 def one_axis(draft: CanonicalDraft) -> None:
     """Count the axis from the front of the first input."""
-    draft.attributes["axis"] = resolve_axis(draft.attributes["axis"], len(draft.shape(0)))
+    draft.attributes["axis"] = resolve_axis(draft.attributes["axis"], draft.rank)
 
 
 @rule("Scatter")
@@ -241,7 +237,7 @@ def optional_axis(draft: CanonicalDraft) -> None:
 @rule("OneHot")
 def one_hot(draft: CanonicalDraft) -> None:
     """Count the axis from the front of the output, and make the depth a scalar."""
-    draft.attributes["axis"] = resolve_axis(draft.attributes["axis"], len(draft.shape(0)) + 1)
+    draft.attributes["axis"] = resolve_axis(draft.attributes["axis"], draft.rank + 1)
     depth = draft.array(1)
     if depth is not None and depth.size == 1:
         draft.put(1, depth.reshape(()))
@@ -250,7 +246,7 @@ def one_hot(draft: CanonicalDraft) -> None:
 @rule("TopK")
 def top_k(draft: CanonicalDraft) -> None:
     """Give the number of elements as an input."""
-    draft.attributes["axis"] = resolve_axis(draft.attributes["axis"], len(draft.shape(0)))
+    draft.attributes["axis"] = resolve_axis(draft.attributes["axis"], draft.rank)
     count = draft.pop("k")
     known = [count] if count is not None else draft.integers(1)
     if known is not None:
@@ -262,7 +258,7 @@ def cum_sum(draft: CanonicalDraft) -> None:
     """Make the axis a scalar, counted from the front."""
     axis = draft.integers(1)
     if axis is not None:
-        draft.put(1, np.asarray(resolve_axis(axis[0], len(draft.shape(0))), np.int64))
+        draft.put(1, np.asarray(resolve_axis(axis[0], draft.rank), np.int64))
 
 
 @rule("Trilu")
@@ -276,19 +272,18 @@ def trilu(draft: CanonicalDraft) -> None:
 @rule("DFT")
 def dft(draft: CanonicalDraft) -> None:
     """Give the axis as a scalar input, counted from the front."""
-    rank = len(draft.shape(0))
     attribute = draft.pop("axis")
     if attribute is None and draft.given(2) and draft.integers(2) is None:
         return
     given = [attribute] if attribute is not None else draft.integers(2)
-    draft.put(2, np.asarray(resolve_axis(given[0] if given else -2, rank), np.int64))
+    draft.put(2, np.asarray(resolve_axis(given[0] if given else -2, draft.rank), np.int64))
 
 
 @rule("DequantizeLinear", "QuantizeLinear")
 def quantise(draft: CanonicalDraft) -> None:
     """Set the axis to 1 for a single scale, which ignores it; drop attributes that the output type implies."""
     if draft.type(1).elements > 1:
-        draft.attributes["axis"] = resolve_axis(draft.attributes.get("axis", 1), len(draft.shape(0)))
+        draft.attributes["axis"] = resolve_axis(draft.attributes.get("axis", 1), draft.rank)
     else:
         draft.attributes["axis"] = 1
     if draft.op_type == "QuantizeLinear":
@@ -301,9 +296,8 @@ def quantise(draft: CanonicalDraft) -> None:
 @rule("MeanVarianceNormalization")
 def normalise_axes(draft: CanonicalDraft) -> None:
     """Count the axes from the front, ascending."""
-    rank = len(draft.shape(0))
     axes = draft.attributes.get("axes", (0, 2, 3))
-    draft.attributes["axes"] = tuple(sorted(resolve_axis(axis, rank) for axis in axes))
+    draft.attributes["axes"] = tuple(sorted(resolve_axis(axis, draft.rank) for axis in axes))
 
 
 @rule("GroupNormalization")

@@ -42,7 +42,7 @@ def binary(draft: CanonicalDraft) -> None:
     axis = draft.pop("axis")
     if draft.since >= 7 or not legacy or axis is None:
         return
-    left, right = len(draft.shape(0)), len(draft.shape(1))
+    left, right = draft.rank, len(draft.shape(1))
     if resolve_axis(axis, left) + right != left:
         raise OpsetBound("broadcast along leading axes")
 
@@ -53,7 +53,7 @@ def prelu(draft: CanonicalDraft) -> None:
     if draft.since >= 7:
         return
     slope = draft.type(1)
-    if slope.elements != 1 and len(draft.shape(0)) != 2:
+    if slope.elements != 1 and draft.rank != 2:
         raise OpsetBound("slope along the channels")
 
 

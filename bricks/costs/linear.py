@@ -14,7 +14,7 @@ from .elementwise import ADDED, AVERAGED, COMPARED, per_element, times
 # ``sequence_lens`` counts in full.
 
 
-def recurrent(call: CostedNode, gates: int, cell: Cost, *, bias: int = 3) -> Cost:
+def recurrent(call: CostedNode, gates: int, cell: Cost) -> Cost:
     """``macs = D T B gates H (I + H)``; ``cell`` per hidden unit and step; both biases 2 additions per gate."""
     data, weights = call.input(0), call.input(1)
     if len(data.shape) != 3 or len(weights.shape) != 3:
@@ -23,7 +23,7 @@ def recurrent(call: CostedNode, gates: int, cell: Cost, *, bias: int = 3) -> Cos
     directions, rows, width = weights.shape
     hidden = rows // gates
     units = directions * steps * hidden
-    biases = 2 * gates * units if call.has(bias) else 0
+    biases = 2 * gates * units if call.has(3) else 0
     work = times(cell, units)
     return work + Cost(macs=units * gates * (width + hidden), additions=biases + units * gates)
 
@@ -204,13 +204,13 @@ ATTENTION_FORMULAS: dict[tuple[str, str], Formula] = {
 }  # fmt: skip
 
 
-def convolution(call: CostedNode, *, data: int = 0, weight: int = 1) -> int:
+def convolution(call: CostedNode, *, weight: int = 1) -> int:
     """``macs = N Cout Hout Wout * Kh Kw Cin / groups``: every output element is one dot product with a filter.
 
     The filter is ``[Cout, Cin / groups, Kh, Kw]``; the plain kernel counts, not its dilated extent.
     """
     filters = call.input(weight)
-    if len(filters.shape) < 2 or filters.shape[0] == 0 or len(call.input(data).shape) < 2:
+    if len(filters.shape) < 2 or filters.shape[0] == 0 or len(call.input(0).shape) < 2:
         raise UnknownCostError(f"{call.node.op_type} without a filter")
     return call.output().elements * (filters.elements // filters.shape[0])
 

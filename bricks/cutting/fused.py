@@ -8,8 +8,7 @@ anywhere. Only the places to cut depend on the runtime.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ...models.subgraphs import captures
@@ -34,21 +33,14 @@ _OPSETS = "no opset has all of these operators as they are written"
 _WAITING = "a brick of them would wait for its own result through other layers"
 
 
-@dataclass(frozen=True, slots=True)
-class UnitGroups:
-    """The live layers of a model in groups.
-
-    Attributes:
-        groups: Layer indices, ascending in each; every live layer in exactly one group. No group reads results of a
-            later one; apart from this they are in the order of their first layers.
-        reasons: Requested groups that were cut because they cannot be bricks, each with the reason.
-    """
-
-    groups: tuple[tuple[int, ...], ...]
-    reasons: Mapping[tuple[int, ...], str]
+Units = tuple[tuple[int, ...], ...]
+"""The live layers of a model in groups of indices, ascending in each; every live layer in exactly one group. No group
+reads results of a later one; apart from this they are in the order of their first layers."""
 
 
-def units_of(graph: ModelGraph, wishes: Iterable[Collection[int]], *, copied: Collection[int] = ()) -> UnitGroups:
+def units_of(
+    graph: ModelGraph, wishes: Iterable[Collection[int]], *, copied: Collection[int] = ()
+) -> tuple[Units, dict[tuple[int, ...], str]]:
     """Group the live layers of a model.
 
     Args:
@@ -57,7 +49,8 @@ def units_of(graph: ModelGraph, wishes: Iterable[Collection[int]], *, copied: Co
         copied: Layers that are copied for each reader: readers wait for the inputs of these layers, not for the layers.
 
     Returns:
-        The groups; a layer outside all wishes is alone.
+        The groups; a layer outside all wishes is alone. Then the requested groups that were cut because they cannot be
+        bricks, each with the reason.
     """
     edges = _without_copied(_edges(graph), copied)
     groups: list[tuple[int, ...]] = []
@@ -78,7 +71,7 @@ def units_of(graph: ModelGraph, wishes: Iterable[Collection[int]], *, copied: Co
                 groups += parts
                 reasons[group] = _WAITING
                 break
-    return UnitGroups(_ordered(edges, groups), reasons)
+    return _ordered(edges, groups), reasons
 
 
 def _joined(graph: ModelGraph, wishes: Iterable[Collection[int]]) -> dict[tuple[int, ...], int]:
@@ -192,7 +185,7 @@ def _ordered(edges: list[tuple[int, int]], groups: list[tuple[int, ...]]) -> tup
     return tuple(by_first[node] for node in nodes if node in by_first)
 
 
-def fused_units(executed: ExecutedModel) -> UnitGroups:
+def fused_units(executed: ExecutedModel) -> tuple[Units, dict[tuple[int, ...], str]]:
     """Group the layers of a model so that no operator of the executed graph crosses groups.
 
     Layers that share an executed operator, directly or through others, are one unit. A layer that the runtime
@@ -247,7 +240,7 @@ def fused_sequences(
         UsageError: ``granularity`` is less than 1.
     """
     graph = executed.source
-    units = fused_units(executed).groups
+    units, _ = fused_units(executed)
     windows = spans(flow_over(graph, units), granularity, overlap=overlap, connected=connected)
     copied = copied_layers(executed)
     found = []
@@ -307,9 +300,7 @@ def edge_layouts(executed: ExecutedModel, sequences: Sequence[LayerSequence]) ->
         may differ).
     """
     several = {index for sequence in sequences for index in sequence.copies}
-    home = {
-        index: number for number, sequence in enumerate(sequences) for index in sequence.layers if index not in several
-    }
+    home = {one: number for number, sequence in enumerate(sequences) for one in sequence.layers if one not in several}
     homes = [frozenset(home[index] for index in origin if index in home) for origin in executed.origins]
     edges = _CrossedEdges(executed, homes)
     shares = []

@@ -7,6 +7,7 @@ keeps most networks valid; invalid ones are drawn again. Only the owner of the s
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping
 
@@ -52,11 +53,11 @@ def decoys(bricks: Collection[Brick], n: int, seed: int | str) -> dict[str, Bric
     models = [brick for _, brick in sorted({brick.key: brick for brick in bricks}.items())]
     taken = {brick.key for brick in models}
     found: dict[str, Brick] = {}
-    dice = _Dice(seed)
+    dice = _dice(seed)
     for _ in range(n * _ATTEMPTS if models else 0):
         if len(found) == n:
             break
-        decoy = _vary(models[dice.below(len(models))], dice)
+        decoy = _vary(models[next(dice) % len(models)], dice)
         if decoy is not None and decoy.key not in taken:
             taken.add(decoy.key)
             found[decoy.key] = decoy
@@ -65,25 +66,16 @@ def decoys(bricks: Collection[Brick], n: int, seed: int | str) -> dict[str, Bric
     return found
 
 
-class _Dice:
-    """Random draws from a seed, equal in every Python version; they do not reveal the seed."""
+def _dice(seed: int | str) -> Iterator[int]:
+    """Yield random numbers of 64 bits, equal in every Python version; they do not reveal the seed.
 
-    def __init__(self, seed: int | str) -> None:
-        self._numbers = self._draw(f"dlbricks decoys {seed}")
-
-    def below(self, limit: int) -> int:
-        """Return a number from 0 to ``limit - 1``; the bias of the remainder is below 1e-12."""
-        return next(self._numbers) % limit
-
-    @staticmethod
-    def _draw(secret: str) -> Iterator[int]:
-        counter = 0
-        while True:
-            yield int.from_bytes(hashlib.sha256(f"{secret} {counter}".encode()).digest()[:8], "big")
-            counter += 1
+    The bias of a remainder is below 1e-12.
+    """
+    for counter in itertools.count():
+        yield int.from_bytes(hashlib.sha256(f"dlbricks decoys {seed} {counter}".encode()).digest()[:8], "big")
 
 
-def _vary(brick: Brick, dice: _Dice) -> Brick | None:
+def _vary(brick: Brick, dice: Iterator[int]) -> Brick | None:
     """Return the brick with some dimensions changed; None if this is not a valid network."""
     model = onnx.ModelProto.FromString(brick.model)
     sizes = _draw_sizes(model, dice)
@@ -100,19 +92,17 @@ def _vary(brick: Brick, dice: _Dice) -> Brick | None:
     return decoy if _comparable(brick, decoy) else None
 
 
-def _draw_sizes(model: onnx.ModelProto, dice: _Dice) -> dict[int, int]:
+def _draw_sizes(model: onnx.ModelProto, dice: Iterator[int]) -> dict[int, int]:
     """Choose some of the sizes of the inputs, and a new size for each."""
-    occurring = sorted(
-        {dimension.dim_value for dimension in _resizable(model.graph) if dimension.dim_value >= _SMALLEST}
-    )
+    occurring = sorted({each.dim_value for each in _resizable(model.graph) if each.dim_value >= _SMALLEST})
     sizes = {}
-    common = _FACTORS[dice.below(len(_FACTORS))]
+    common = _FACTORS[next(dice) % len(_FACTORS)]
     for size in occurring:
         # Related sizes (a plane and its half) most often match again if they change by one factor.
-        choice = dice.below(3)
+        choice = next(dice) % 3
         if choice == 0:
             continue
-        factor = common if choice == 1 else _FACTORS[dice.below(len(_FACTORS))]
+        factor = common if choice == 1 else _FACTORS[next(dice) % len(_FACTORS)]
         step = math.gcd(size, 8)
         changed = max(step, round(size * factor / step) * step)
         if changed != size:
@@ -198,11 +188,8 @@ def _whole_windows(node: onnx.NodeProto, data: tuple[int, ...]) -> bool:
 
 def _comparable(brick: Brick, decoy: Brick) -> bool:
     """Return True if a decoy is about as large as its brick."""
-    pairs = [
-        (brick.weight_bytes, decoy.weight_bytes),
-        (brick.input_bytes, decoy.input_bytes),
-        (brick.output_bytes, decoy.output_bytes),
-    ]
+    sizes = ("weight_bytes", "input_bytes", "output_bytes")
+    pairs = [(getattr(brick, size), getattr(decoy, size)) for size in sizes]
     if brick.cost is not None and decoy.cost is not None:
         pairs.append((brick.cost.flops, decoy.cost.flops))
     return all(mine <= _GROWTH * max(1, theirs) for theirs, mine in pairs)

@@ -147,13 +147,16 @@ PADDED = tuple(
 """Algorithms that any backend can offer, because they change the network (``padding``)."""
 
 
+LAYOUTS = (
+    Algorithm("channels_last", {"layout": "channels_last"}, "images with their channels last"),
+    Algorithm("contiguous", {"layout": "contiguous"}, "images with their channels first"),
+)
+"""Algorithms of backends with an option ``layout``."""
+
+
 def differing(algorithms: Iterable[Algorithm], options: Mapping[str, str]) -> tuple[Algorithm, ...]:
     """Return the algorithms that differ from the effective options, and padded ones, sorted by name."""
-    found = (
-        algorithm
-        for algorithm in algorithms
-        if any(options.get(name) != value for name, value in algorithm.options.items())
-    )
+    found = (each for each in algorithms if any(options.get(name) != value for name, value in each.options.items()))
     return tuple(sorted((*found, *PADDED), key=lambda algorithm: algorithm.name))
 
 

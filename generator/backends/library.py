@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from ...bricks.reference import CHAIN, OVERHEAD, built_in
 from ...db.values import NATIVE
@@ -292,11 +292,7 @@ PLAN = Option("plan", "0", (), "which of the library's plans for a brick is exec
 
 _LATER_PLANS = 3
 
-_FLOATS = {
-    onnx.TensorProto.FLOAT: "float32",
-    onnx.TensorProto.FLOAT16: "float16",
-    onnx.TensorProto.BFLOAT16: "bfloat16",
-}
+_NAMES = {onnx.TensorProto.FLOAT: "float32", onnx.TensorProto.FLOAT16: "float16", onnx.TensorProto.BFLOAT16: "bfloat16"}
 
 
 class LibraryBackend(Backend):
@@ -444,8 +440,7 @@ def described(network: Network) -> onnx.ModelProto:
 
 def values_of(network: Network) -> dict[str, Array]:
     """Values of inputs, weights and constants by name."""
-    inline = (each for each in network.brick.graph.initializer if each.name not in network.weights)
-    return {**{each.name: numpy_helper.to_array(each) for each in inline}, **network.weights, **network.feeds}
+    return {**network.constants(network.brick), **network.feeds}
 
 
 def computed_in(network: Network, dtype: str, runtime: str) -> str:
@@ -457,7 +452,7 @@ def computed_in(network: Network, dtype: str, runtime: str) -> str:
     graph = network.brick.graph
     kinds = {value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)}
     kinds |= {each.data_type for each in graph.initializer}
-    floats = {_FLOATS[kind] for kind in kinds if kind in _FLOATS} or {NATIVE}
+    floats = {_NAMES[kind] for kind in kinds if kind in _NAMES} or {NATIVE}
     if len(floats) > 1:
         raise UnsupportedBrick(f"{runtime}: values of several precisions: {', '.join(sorted(floats))}")
     found = floats.pop()

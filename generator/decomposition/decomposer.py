@@ -9,7 +9,6 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import onnx
@@ -72,9 +71,7 @@ class WorkerOracle(Workers[Place]):
             except (BackendError, WorkerError) as error:
                 self.problems.append(str(error))
                 return {}
-        return {
-            name: TensorType(dtype, tuple(shape)) for name, (dtype, shape) in found.items() if dtype in ELEMENT_BITS
-        }
+        return {name: TensorType(kind, tuple(shape)) for name, (kind, shape) in found.items() if kind in ELEMENT_BITS}
 
 
 def _worth_running(graph: onnx.GraphProto, names: Sequence[str]) -> list[str]:
@@ -108,11 +105,9 @@ class Decomposer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._own_oracle.__exit__(kind, error, trace)
-        self.executed.__exit__(kind, error, trace)
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        self._own_oracle.__exit__(kind, *rest)
+        self.executed.__exit__(kind, *rest)
 
     def __call__(self, source: ModelSource) -> Decomposition:
         """Read a model and cut it.
@@ -143,19 +138,19 @@ def _cut_up(source: ModelSource, cut: Cut, own: ModelGraph, executed: ExecutedMo
         own = executed.source
         graph = executed.graph if cut.graph == "runtime" else own
     if executed is not None and cut.graph == "fused":
-        parts, units = fused_sequences(executed, cut.granularity, **width), fused_units(executed).groups
+        parts, (units, _) = fused_sequences(executed, cut.granularity, **width), fused_units(executed)
     else:
         parts = sequences(graph, cut.granularity, **width)
     rivals = cut.granularity > 1 and cut.graph != "fused"  # windows would cut through fusions
     return Decomposition(
-        source=source,
-        own=own,
-        graph=graph,
-        sequences=tuple(parts),
-        units=tuple(tuple(unit) for unit in units) if units is not None else tuple((index,) for index in graph.live),
-        footprint_class=footprint_class(graph),
-        windows=tuple(windows(graph, cut.granularity, connected=cut.connected)) if rivals else (),
-        executed=executed,
+        source,
+        own,
+        graph,
+        tuple(parts),
+        tuple((index,) for index in graph.live) if units is None else units,
+        footprint_class(graph),
+        tuple(windows(graph, cut.granularity, connected=cut.connected)) if rivals else (),
+        executed,
     )
 
 

@@ -31,52 +31,29 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class CellJob:
+class NodeJob:
     """A job that a node took.
 
     Attributes:
         id: Number in the queue.
-        cell: The cell to measure.
+        node: Name of the node that took it.
         attempts: Number of earlier attempts, without those that were put back.
+        cell: The cell to measure; None if another version planned the job, so that it cannot be read.
         deaths: Number of attempts since it was last queued that never ended.
-    """
-
-    id: int
-    cell: Cell
-    attempts: int
-    deaths: int
-
-    @property
-    def node(self) -> str:
-        """Name of the node that took it."""
-        return self.cell.node
-
-    @property
-    def label(self) -> str:
-        """For messages."""
-        return self.cell.label
-
-
-@dataclass(frozen=True, slots=True)
-class ForeignJob:
-    """A job that a node took but cannot read, because another version planned it.
-
-    Attributes:
-        id: Number in the queue.
-        node: Name of the node.
-        attempts: Number of earlier attempts.
-        reason: Why it cannot be read.
+        reason: Why it cannot be read; empty if it can.
     """
 
     id: int
     node: str
     attempts: int
-    reason: str
+    cell: Cell | None = None
+    deaths: int = 0
+    reason: str = ""
 
     @property
     def label(self) -> str:
         """For messages."""
-        return f"job {self.id}"
+        return f"job {self.id}" if self.cell is None else self.cell.label
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +68,7 @@ class EndedJob:
         pushed_s: Seconds from the end of the runner until the job was ended.
     """
 
-    job: CellJob | ForeignJob
+    job: NodeJob
     measured: Measured
     began: datetime
     waited_s: float
@@ -186,7 +163,7 @@ def held_jobs(connection: Connection, node: str) -> list[int]:
     return [_number(job) for job in _manager(connection).list_jobs(queue=node, status="doing")]
 
 
-def fetch(connection: Connection, node: str, worker: int) -> CellJob | ForeignJob | None:
+def fetch(connection: Connection, node: str, worker: int) -> NodeJob | None:
     """Take a node's next job; None if the queue is empty."""
     found = _done(_manager(connection).fetch_job(queues=[node], worker_id=worker))
     if found is None:
@@ -195,12 +172,12 @@ def fetch(connection: Connection, node: str, worker: int) -> CellJob | ForeignJo
     try:
         cell = Cell.of(found.task_kwargs)
     except StoreError as error:
-        return ForeignJob(number, node, found.attempts, str(error))
+        return NodeJob(number, node, found.attempts, reason=str(error))
     row = connection.execute("SELECT max(attempt) AS last FROM outcome WHERE job = %s", [number]).fetchone()
     last = None if row is None else row["last"]
     # Its end and its being queued again count as one attempt each.
     deaths = found.attempts if last is None else max(0, found.attempts - last - 2)
-    return CellJob(number, cell, found.attempts, deaths)
+    return NodeJob(number, node, found.attempts, cell, deaths)
 
 
 def finish(connection: Connection, ended: EndedJob) -> None:
@@ -229,7 +206,7 @@ def finish(connection: Connection, ended: EndedJob) -> None:
     _done(manager.finish_job_by_id_async(job.id, status=end, delete_job=False))
 
 
-def give_back(connection: Connection, job: CellJob) -> None:
+def give_back(connection: Connection, job: NodeJob) -> None:
     """Put a job back into its queue, if it is still in our hands; it does not count as an attempt."""
     from procrastinate.jobs import Status
 

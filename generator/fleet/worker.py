@@ -22,8 +22,8 @@ from ... import errors
 from ...db.merging import merge
 from ...db.store import Store
 from .blob import fetched_lock, fetched_suite, keep_lock, keep_suite
-from .cell import NAME, NAME_RULE
-from .queue import CellJob, EndedJob, ForeignJob, fetch, finish, give_back, heartbeat, held_jobs, retry, states
+from .cell import NAME, NAME_RULE, Cell
+from .queue import EndedJob, NodeJob, fetch, finish, give_back, heartbeat, held_jobs, retry, states
 from .runner import Measured, Stopping, measure_cell, stopping_on_signals, wait_until_quiet
 from .server import Connection, bounded, transaction
 
@@ -117,10 +117,10 @@ class _NodeWorker:
         self._holder = _identity(node.state / "holder")
         self._met = False
 
-    def claim(self) -> CellJob | ForeignJob | None:
+    def claim(self) -> NodeJob | None:
         """Requeue what an earlier worker left, and take the next job."""
 
-        def take() -> CellJob | ForeignJob | None:
+        def take() -> NodeJob | None:
             with transaction(self._node.url) as connection:
                 number = heartbeat(connection, self._node.name, self._holder, take_over=self._node.take_over)
                 for left in held_jobs(connection, self._node.name):
@@ -131,15 +131,14 @@ class _NodeWorker:
 
         return self._patiently(take)
 
-    def perform(self, job: CellJob | ForeignJob) -> EndedJob | None:
+    def perform(self, job: NodeJob) -> EndedJob | None:
         """Measure a cell, push the results, end the job; None if the job was put back."""
         began = _now()
-        if isinstance(job, ForeignJob):
+        if (cell := job.cell) is None:
             return self._end(job, Measured.failed(job.reason), 0.0, began)
         if job.deaths >= _MOST:
             reason = f"was begun {job.deaths} times and never ended"
             return self._end(job, Measured.failed(reason), 0.0, began)
-        cell = job.cell
         self._note(f"measuring {cell.label}")
         waited_s = 0.0
         try:
@@ -150,11 +149,11 @@ class _NodeWorker:
             waited_s, disturbed = wait_until_quiet(self._node.busy, self._node.patience_s, self._stopping)
             measured = Measured.failed(disturbed)
             if not disturbed and not self._stopping.asked:
-                words = cell.command(suite, self._local(job))
+                words = cell.command(suite, self._local(cell))
                 patience_s = self._node.patience_s
-                log = self._local(job).with_suffix(".log")
+                log = self._local(cell).with_suffix(".log")
                 measured = measure_cell(python, words, log, patience_s=patience_s, stopping=self._stopping)
-                if measured.complete and (missing := _missing(self._local(job), measured.failures)):
+                if measured.complete and (missing := _missing(self._local(cell), measured.failures)):
                     measured = replace(measured, complete=False, reason=missing)
         except (errors.BackendUnavailable, errors.SuiteError, errors.UsageError) as error:
             measured = Measured.failed(str(error))
@@ -163,14 +162,14 @@ class _NodeWorker:
             return None
         return self._end(job, measured, waited_s, began)
 
-    def _end(self, job: CellJob | ForeignJob, measured: Measured, waited_s: float, began: datetime) -> EndedJob | None:
+    def _end(self, job: NodeJob, measured: Measured, waited_s: float, began: datetime) -> EndedJob | None:
         """Push and finish until the server has acknowledged both; only then delete the local files."""
-        from_s = time.monotonic()
+        cell, from_s = job.cell, time.monotonic()
         lost = ""
 
         def acknowledged() -> EndedJob:
             nonlocal lost
-            lost = self._push(self._local(job)) if isinstance(job, CellJob) else ""
+            lost = self._push(self._local(cell)) if cell is not None else ""
             reason = "; ".join(filter(None, [measured.reason, lost]))
             arrived = replace(measured, complete=measured.complete and not lost, reason=reason)
             ended = EndedJob(job, arrived, began, waited_s)
@@ -181,14 +180,14 @@ class _NodeWorker:
         ended = self._patiently(acknowledged)
         if ended is None:
             return None  # ended before the server answered: the next start goes on from the file
-        if isinstance(job, CellJob) and lost:
+        if cell is not None and lost:
             # Rename a file that cannot be read, so that the next attempt does not find it.
             aside = self._node.state / "unreadable"
             aside.mkdir(exist_ok=True)
-            for path in self._cells.glob(f"{job.cell.key}.db*"):
+            for path in self._cells.glob(f"{cell.key}.db*"):
                 path.replace(aside / path.name)
-        elif isinstance(job, CellJob) and ended.complete:
-            self._forget(job.cell.key)
+        elif cell is not None and ended.complete:
+            self._forget(cell.key)
         reason = ended.measured.reason
         self._note(f"{'done' if ended.complete else 'failed'}: {job.label}{f': {reason}' if reason else ''}")
         return replace(ended, pushed_s=time.monotonic() - from_s)
@@ -208,7 +207,7 @@ class _NodeWorker:
             return f"what was measured cannot be read: {lost}"
         return ""
 
-    def _put_back(self, job: CellJob) -> None:
+    def _put_back(self, job: NodeJob) -> None:
         """Put a job back if the server answers; otherwise the next start does it."""
         try:
             with transaction(self._node.url) as connection:
@@ -216,7 +215,7 @@ class _NodeWorker:
         except errors.DatabaseUnreachable as error:
             self._note(f"not put back, the next start does that: {error}")
         else:
-            self._note(f"put back: {job.cell.label}")
+            self._note(f"put back: {job.label}")
 
     def _patiently(self, ask: Callable[[], T]) -> T | None:
         """Ask until the server answers; None if the worker has to end first.
@@ -268,8 +267,8 @@ class _NodeWorker:
             raise errors.SuiteError(f"the fleet has no blob {digest[:12]}", remedy="plan the campaign again")
         return bytes(row["content"])
 
-    def _local(self, job: CellJob) -> Path:
-        return self._cells / f"{job.cell.key}.db"
+    def _local(self, cell: Cell) -> Path:
+        return self._cells / f"{cell.key}.db"
 
     def _tidy(self, connection: Connection) -> None:
         """Remove the files of cells with ended jobs, left by a killed worker."""

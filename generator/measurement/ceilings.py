@@ -184,11 +184,7 @@ def _names(backend: str | None, device: str) -> list[str]:
     if backend is not None:
         require_available(get(backend), backend, device)
         return [backend]
-    found = [
-        name
-        for name, here in backends().items()
-        if here.ok and device in get(name).devices and not here.why_not(device)
-    ]
+    found = [name for name, here in backends().items() if device in get(name).devices and not here.why_not(device)]
     if not found:
         raise BackendUnavailable(
             f"no backend can run on device {device!r} here", remedy="'dlbricks backends list' shows what is missing"

@@ -24,22 +24,9 @@ from statistics import fmean, median, stdev
 from tempfile import TemporaryDirectory
 from typing import Unpack
 
+from ...db import values
 from ...db.samples.statistics import student
 from ...db.store import Store
-from ...db.values import (
-    DATA,
-    DATA_CACHE,
-    Block,
-    Circumstances,
-    Conditions,
-    Identity,
-    Measurement,
-    Run,
-    Stop,
-    Subject,
-    Summary,
-    Verdict,
-)
 from ...errors import BackendError, UsageError, WorkerError
 from ...models.runnable import Runnable
 from ..backends.registry import get, require_available
@@ -148,8 +135,8 @@ def measure_data(
 ) -> DataReport:
     """Measure how the values in models affect their latency, and store these data effects.
 
-    An effect is stored as a measurement of the model in the variant ``DATA`` (``stored_data_effects`` finds it). It has
-    one sample per process and round, each the sum over all executed layers; a sample may be negative.
+    An effect is stored as a measurement of the model in the variant ``DATA``. It has one sample per process and round,
+    each the sum over all executed layers; a sample may be negative.
 
     Args:
         models: Models to examine.
@@ -168,7 +155,7 @@ def measure_data(
         StoreError: The database cannot be written.
     """
     asked = settings_from(settings, {"processes": DATA_PROCESSES, **fields} if settings is None else fields)
-    how = replace(asked, conditions=replace(asked.conditions, cache=DATA_CACHE))
+    how = replace(asked, conditions=replace(asked.conditions, cache=values.DATA_CACHE))
     how.check()
     if rounds < 1:
         raise UsageError(f"rounds cannot be {rounds}", remedy="use 1 or more")
@@ -182,12 +169,14 @@ def measure_data(
         backend.require_dtype(conditions.dtype, runtime.device)
         folder = Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-models-")))
         sources = Sources.of(decompose(models, Cut(1)))
-        where = Circumstances(system.key, stack.key, conditions)
-        members, problems = model_members(sources, [where.identity(Subject.MODEL, key) for key in sources.keys], folder)
+        where = values.Circumstances(system.key, stack.key, conditions)
+        members, problems = model_members(
+            sources, [where.identity(values.Subject.MODEL, key) for key in sources.keys], folder
+        )
         sources = sources.without(problems)
-        run = begin_run(store, how, Order("measure"), system, stack, {DATA: True})
-        processes: dict[Identity, list[_Layers]] = {identity: [] for identity in members}
-        errors: dict[Identity, str] = {}
+        run = begin_run(store, how, Order("measure"), system, stack, {values.DATA: True})
+        processes: dict[values.Identity, list[_Layers]] = {identity: [] for identity in members}
+        errors: dict[values.Identity, str] = {}
         place = Place(runtime, conditions.threads, conditions.dtype, together=True)
         start = partial(start_checked, stack=stack, memory_bytes=MODEL_MEMORY_BYTES)
         steps = len(members) * how.processes
@@ -235,8 +224,8 @@ def _examined(worker: Worker, network: Runnable, how: MeasurementSettings, round
 
 
 def effect_of(
-    processes: Sequence[Sequence[LayerEffect]], key: str, run: Run, conditions: Conditions
-) -> tuple[Measurement, list[Block]]:
+    processes: Sequence[Sequence[LayerEffect]], key: str, run: values.Run, conditions: values.Conditions
+) -> tuple[values.Measurement, list[values.Block]]:
     """Return the data effect of a model as a measurement: one sample per process and round, the sum over its layers.
 
     The interval is Student's interval of the mean, as for any difference; it includes zero if the values change
@@ -253,27 +242,31 @@ def effect_of(
     moments = [(process, round_) for process, layers in enumerate(processes) for round_ in _rounds(layers)]
     cleaned = [_cleaned(layer) for layer in zip(*processes, strict=True)]
     sums = dict(zip(moments, (sum(found) for found in zip(*cleaned, strict=True)), strict=True))
-    values = sorted(sums.values())
-    centre, half = fmean(values), math.inf
-    if len(values) > 1:
-        half = student(len(values) - 1) * stdev(values) / math.sqrt(len(values))
+    effects = sorted(sums.values())
+    centre, half = fmean(effects), math.inf
+    if len(effects) > 1:
+        half = student(len(effects) - 1) * stdev(effects) / math.sqrt(len(effects))
     model_ns = median(sum(layer.own_ns for layer in layers) for layers in processes)
     relative = half / model_ns
-    summary = Summary(
-        median_ns=median(values),
+    summary = values.Summary(
+        median_ns=median(effects),
         mean_ns=centre,
         trimmed_mean_ns=centre,
-        min_ns=values[0],
-        p90_ns=float(np.quantile(values, 0.9)),
-        p99_ns=float(np.quantile(values, 0.99)),
+        min_ns=effects[0],
+        p90_ns=float(np.quantile(effects, 0.9)),
+        p99_ns=float(np.quantile(effects, 0.99)),
         ci95_ns=(centre - half, centre + half),
-        samples=len(values),
+        samples=len(effects),
         block_medians_ns=tuple(sums.values()),
-        verdict=Verdict.STABLE if relative <= _STABLE else Verdict.NOISY if relative <= _NOISY else Verdict.UNSTABLE,
+        verdict=values.Verdict.STABLE
+        if relative <= _STABLE
+        else values.Verdict.NOISY
+        if relative <= _NOISY
+        else values.Verdict.UNSTABLE,
     )
-    identity = Identity(Subject.MODEL, key, run.system, run.stack, conditions, DATA)
-    measurement = Measurement(str(uuid.uuid4()), run.id, identity, 1, summary, Stop.BUDGET)
-    return measurement, [Block(*moment, ((round(value), 1),)) for moment, value in sums.items()]
+    identity = values.Identity(values.Subject.MODEL, key, run.system, run.stack, conditions, values.DATA)
+    measurement = values.Measurement(str(uuid.uuid4()), run.id, identity, 1, summary, values.Stop.BUDGET)
+    return measurement, [values.Block(*moment, ((round(value), 1),)) for moment, value in sums.items()]
 
 
 def _rounds(layers: Sequence[LayerEffect]) -> range:
@@ -292,7 +285,7 @@ def _cleaned(seen: Sequence[LayerEffect]) -> list[float]:
     return [min(max(difference, centre - reach), centre + reach) for difference in differences]
 
 
-def data_row(processes: Sequence[Sequence[LayerEffect]], measurement: Measurement, name: str) -> DataRow:
+def data_row(processes: Sequence[Sequence[LayerEffect]], measurement: values.Measurement, name: str) -> DataRow:
     """Return one model's row, with its notable layers."""
     effect_ms, ci95_ms = measurement.latency_ms, measurement.ci95_ms
     return DataRow(name, measurement.key, effect_ms, ci95_ms, len(processes[0]), _notable(processes))

@@ -38,21 +38,11 @@ from ..machine.system import probe_system
 from ..progress import Progress, ProgressCallback, Stage
 from ..worker.client import Timeouts, Workers, file_of
 from ..worker.messages import Place
+from . import selection
 from .pace import Pace, RunCosts
 from .plan import MeasurementPlan, Membership, TaskMember, plan_groups
 from .recorder import Record, StoreRecorder
 from .scheduler import Scheduler
-from .selection import (
-    Chosen,
-    Sources,
-    brick_members,
-    companions,
-    finished,
-    membership_of,
-    model_members,
-    select,
-    wanted_bricks,
-)
 from .settings import MeasurementSettings, Order
 from .start import PRIORITY, begin_run, end_run, stack_of, start_checked
 
@@ -124,7 +114,7 @@ class RunOutcome:
     order: Order
     run: str | None
     circumstances: Circumstances
-    chosen: Chosen
+    chosen: selection.Chosen
     forecast_s: float
     kernels: ProfileReport | None
     costs: RunCosts
@@ -183,10 +173,9 @@ def all_kernels(reports: Sequence[MeasuredReport]) -> dict[str, object] | None:
 def execute_run(
     settings: MeasurementSettings,
     order: Order,
-    *,
     store: Store,
-    models: Sequence[Model] = (),
-    progress: ProgressCallback | None = None,
+    models: Sequence[Model],
+    progress: ProgressCallback | None,
 ) -> RunOutcome:
     """Measure the bricks and models without a stored measurement.
 
@@ -263,35 +252,35 @@ class _RunExecution:
         self._brick_members: list[TaskMember] = []
         self._model_members: list[TaskMember] = []
 
-    def choose(self, models: Sequence[Model]) -> Chosen:
+    def choose(self, models: Sequence[Model]) -> selection.Chosen:
         """Find the bricks and models to measure, given the stored measurements, and how to run each of them."""
         with self.costs.spend("read_s"):
             suite = self._order.suite
             cut = Cut(1) if suite is None else _cut_of(suite, self._stack, self._settings.conditions.threads)
-            sources = Sources.of(_decomposed(models, cut))
-            chosen = Chosen(select(self._identities(sources), self._store, self._order), sources)
+            sources = selection.Sources.of(_decomposed(models, cut))
+            chosen = selection.Chosen(selection.select(self._identities(sources), self._store, self._order), sources)
             if suite is not None:
                 chosen = self._with_bricks(suite, chosen)
-            members, problems = model_members(chosen.sources, chosen.models.pending, self._folder / "pending")
+            members, problems = selection.model_members(chosen.sources, chosen.models.pending, self._folder / "pending")
             self._model_members = [*members.values()]
             return chosen.apart(problems)
 
-    def _identities(self, sources: Sources) -> list[Identity]:
+    def _identities(self, sources: selection.Sources) -> list[Identity]:
         return [self.circumstances.identity(Subject.MODEL, key) for key in sources.keys]
 
-    def _with_bricks(self, suite: Suite, chosen: Chosen) -> Chosen:
-        self._footprints = wanted_bricks(suite, self.circumstances, packed=self._packed)
+    def _with_bricks(self, suite: Suite, chosen: selection.Chosen) -> selection.Chosen:
+        self._footprints = selection.wanted_bricks(suite, self.circumstances, packed=self._packed)
         wanted = [*self._footprints]
         plain = [identity for identity in wanted if not identity.variant]
         self._varied = [replace(identity, variant=choice.name) for identity in plain for choice in self._choices]
-        bricks = select(wanted, self._store, self._order)
-        algorithms = select(self._varied, self._store, self._order)
+        bricks = selection.select(wanted, self._store, self._order)
+        algorithms = selection.select(self._varied, self._store, self._order)
         if chosen.models.pending:
-            self._membership = membership_of(chosen.sources, suite)
+            self._membership = selection.membership_of(chosen.sources, suite)
             chosen = chosen.apart(self._membership.apart)
-        beside = companions(bricks, wanted, self._membership.bricks, chosen.models)
+        beside = selection.companions(bricks, wanted, self._membership.bricks, chosen.models)
         pending = [*bricks.pending, *algorithms.pending, *beside]
-        members, broken = brick_members(suite, pending, self._footprints, self._settings.unroll)
+        members, broken = selection.brick_members(suite, pending, self._footprints, self._settings.unroll)
         self._brick_members = [members[identity] for identity in pending if identity in members]
         return replace(chosen, bricks=bricks.without(broken), algorithms=algorithms.without(broken), broken=broken)
 
@@ -320,13 +309,11 @@ class _RunExecution:
             return whole
         return max(plan.forecast_s(min(settings.visits, MIN_SAMPLES), known), min(whole, settings.budget_s))
 
-    def measure(self, plan: MeasurementPlan, pace: Pace, sources: Sources) -> tuple[str, Mapping[Identity, Record]]:
+    def measure(
+        self, plan: MeasurementPlan, pace: Pace, sources: selection.Sources
+    ) -> tuple[str, Mapping[Identity, Record]]:
         """Measure a plan; return the UUID of the run and its records."""
-        more = {
-            "algorithms": [choice.name for choice in self._choices],
-            "dims": _dims(sources),
-            MODELS: _names(sources),
-        }
+        more = {"algorithms": [each.name for each in self._choices], "dims": _dims(sources), MODELS: _names(sources)}
         more = {name: value for name, value in more.items() if value}
         run = begin_run(self._store, self._settings, self._order, self._system, self._stack, more)
         recorder = StoreRecorder(self._store, run, self.costs)
@@ -348,7 +335,7 @@ class _RunExecution:
         end_run(self._store, run, more={BASELINE: probes, PRIORITY: granted, **scheduler.throttling})
         return run.id, recorder.records
 
-    def keep_executed(self, sources: Sources) -> None:
+    def keep_executed(self, sources: selection.Sources) -> None:
         """Save the graphs that the runtime executes for the models in the cache folder; estimates use them."""
         runtime, conditions = self._stack.runtime, self._settings.conditions
         backend = get(runtime.backend)
@@ -363,7 +350,7 @@ class _RunExecution:
                 except DlbricksError:
                     continue  # the measurement is valid; an estimate reports the missing graph
 
-    def views(self, sources: Sources) -> ProfileReport:
+    def views(self, sources: selection.Sources) -> ProfileReport:
         """Record the kernels of all that the database has measurements of, including what was begun again.
 
         Each network without a view is profiled alone, and its view is stored at once. If a network ends the worker,
@@ -393,10 +380,10 @@ class _RunExecution:
                     taken += 1
         return ProfileReport(taken, known, tuple(failures))
 
-    def _without_view(self, sources: Sources) -> tuple[list[Identity], int]:
+    def _without_view(self, sources: selection.Sources) -> tuple[list[Identity], int]:
         """Return the measured bricks and models to profile, in the cache state of views; and how many have a view."""
         groups = (self._identities(sources), [*self._footprints], self._varied)
-        measured = [identity for group in groups for identity in finished(group, self._store)]
+        measured = [identity for group in groups for identity in selection.finished(group, self._store)]
         conditions = replace(self._settings.conditions, cache=PROFILED_CACHE)
         whole = [identity for identity in measured if identity.variant not in {*PARTS, *BOUNDARY}]
         wanted = dict.fromkeys(replace(identity, conditions=conditions) for identity in whole)
@@ -409,14 +396,14 @@ class _RunExecution:
         return [identity for identity in wanted if identity not in known], len(known)
 
     def _profiled_members(
-        self, wanted: Sequence[Identity], sources: Sources
+        self, wanted: Sequence[Identity], sources: selection.Sources
     ) -> tuple[dict[Identity, TaskMember], list[ProfileFailure]]:
         """Return members to profile, and the failures of those that cannot be read."""
         models = [identity for identity in wanted if identity.subject is Subject.MODEL]
-        members, problems = model_members(sources, models, self._folder / "profiled")
+        members, problems = selection.model_members(sources, models, self._folder / "profiled")
         if self._order.suite is not None:
-            wanted_bricks = [identity for identity in wanted if identity.subject is Subject.BRICK]
-            bricks, broken = brick_members(self._order.suite, wanted_bricks, {}, 1)
+            of_bricks = [identity for identity in wanted if identity.subject is Subject.BRICK]
+            bricks, broken = selection.brick_members(self._order.suite, of_bricks, {}, 1)
             members, problems = members | bricks, problems | broken
         return members, [ProfileFailure(name, "", reason) for name, reason in problems.items()]
 
@@ -436,12 +423,12 @@ def _decomposed(models: Sequence[Model], cut: Cut) -> list[Decomposition | Faile
     return [next(own) if isinstance(model, Failed) else model for model in found]
 
 
-def _names(sources: Sources) -> dict[str, str]:
+def _names(sources: selection.Sources) -> dict[str, str]:
     """Return the names of models by key: they tell when the file of a name has changed."""
     return {key: name for name, key in sources.names if key is not None}
 
 
-def _dims(sources: Sources) -> dict[str, Mapping[str, int]]:
+def _dims(sources: selection.Sources) -> dict[str, Mapping[str, int]]:
     """Return the sizes of dynamic dimensions by model key."""
     bound = sources.bound
     return {key: bound[name] for name, key in sources.names if key is not None and bound.get(name)}

@@ -220,6 +220,24 @@ class Network:
         count = len(self.outputs) // self.unroll
         return dict(zip(self.outputs[:count], values, strict=False))
 
+    def loaded(self) -> onnx.ModelProto:
+        """Return the model, or the model of the file with its weights.
+
+        Raises:
+            BackendError: The file cannot be read.
+        """
+        if self.path is None or self.model is not None:
+            return self.brick
+        try:
+            return onnx.load(str(self.path))
+        except Exception as error:  # protobuf's and the file system's
+            raise BackendError(f"{self.path.name} cannot be read: {' '.join(str(error).split())}") from error
+
+    def constants(self, model: onnx.ModelProto) -> dict[str, Array]:
+        """Return the weights, and the values of the other initializers of its model."""
+        inline = (tensor for tensor in model.graph.initializer if tensor.name not in self.weights)
+        return {**{tensor.name: numpy_helper.to_array(tensor) for tensor in inline}, **self.weights}
+
     def structure(self) -> onnx.ModelProto:
         """Return a copy of the model, or the model of the file, without external values."""
         return onnx.load(str(self.path), load_external_data=False) if self.model is None else deepcopy(self.model)
@@ -294,9 +312,7 @@ def file_network(
     """
     model = read_network(path)
     constants = {tensor.name for tensor in model.graph.initializer}
-    types = list(inputs) or [
-        _input_type(value, overrides) for value in model.graph.input if value.name not in constants
-    ]
+    types = list(inputs) or [_input_type(each, overrides) for each in model.graph.input if each.name not in constants]
     return Network(
         model=None,
         path=path,

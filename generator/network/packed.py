@@ -116,7 +116,7 @@ class PackedBrick:
         """Outputs that stay, by name."""
         if self.boundary not in {KEPT, BOTH}:
             return {}
-        return {value.name: value for value in _model(self.network).graph.output if _bytes(value) >= LARGE_BYTES}
+        return {value.name: value for value in self.network.brick.graph.output if _bytes(value) >= LARGE_BYTES}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,7 +143,7 @@ def grouped(networks: Sequence[Network]) -> list[list[int]]:
     Networks that no pack can hold are left out and run alone: operators older than the producers' operators, strings,
     and outputs other than tensors.
     """
-    found = [opset_ranges(_model(network)) for network in networks]
+    found = [opset_ranges(network.brick) for network in networks]
     waiting = sorted(
         filter(lambda place: _of_tensors(networks[place]), range(len(networks))),
         key=lambda place: (found[place].get("", (1, ANY))[1], place),
@@ -216,7 +216,7 @@ def merge(networks: Sequence[Network]) -> Network:
         for name, array in network.feeds.items():
             made.feed(prefix + name, array)
         made.splice(network, prefix)
-        for value in _model(network).graph.output:
+        for value in network.brick.graph.output:
             made.give(value, prefix + value.name)
     return replace(made.network(), as_is=False)
 
@@ -231,7 +231,7 @@ def split(optimised: Network, networks: Sequence[Network]) -> list[Network]:
     Raises:
         BackendError: A node belongs to several of them, or to none.
     """
-    graph = _model(optimised).graph
+    graph = optimised.brick.graph
     producer = {value: place for place, node in enumerate(graph.node) for value in node.output if value}
     owner: dict[int, int] = {}
     for place, network in enumerate(networks):
@@ -251,7 +251,7 @@ def split(optimised: Network, networks: Sequence[Network]) -> list[Network]:
 
 def _part(optimised: Network, network: Network, place: int, owner: Mapping[int, int]) -> Network:
     """Return the nodes of one network with the values that they read."""
-    source = _model(optimised)
+    source = optimised.brick
     prefix = f"{place}.0/"
     nodes = [node for number, node in enumerate(source.graph.node) if owner[number] == place]
     read = {value for node in nodes for value in reads(node)} | {prefix + value for value in network.outputs}
@@ -278,11 +278,11 @@ class _PackBuilder:
         self._threads = threads
         together = dict(_FRAME)
         for network in networks:
-            merged = common_ranges(together, opset_ranges(_model(network)))
+            merged = common_ranges(together, opset_ranges(network.brick))
             if merged is None:
                 raise BackendError("bricks of operator sets without a common version cannot be in one network")
             together = merged
-        self._model = onnx.ModelProto(ir_version=max((_model(network).ir_version for network in networks), default=10))
+        self._model = onnx.ModelProto(ir_version=max((network.brick.ir_version for network in networks), default=10))
         self._model.opset_import.extend(helper.make_opsetid(domain, low) for domain, (low, _) in together.items())
         self._model.graph.name = "pack"
         self._weights: dict[str, Array] = {}
@@ -332,7 +332,7 @@ class _PackBuilder:
 
     def splice(self, network: Network, prefix: str, *, copy: int = 0) -> list[str]:
         """Add a network's nodes and weights under new names; returns the names of the nodes."""
-        graph = _model(network).graph
+        graph = network.brick.graph
         for tensor in graph.initializer:
             if tensor.name in network.weights:
                 array = network.weights[tensor.name]
@@ -396,7 +396,7 @@ def _split_axis(array: Array) -> int | None:
 
 def _of_tensors(network: Network) -> bool:
     """Return True if a network reads and writes tensors of numbers only."""
-    values = (*_model(network).graph.input, *_model(network).graph.output)
+    values = (*network.brick.graph.input, *network.brick.graph.output)
     kinds = {value.type.WhichOneof("value") for value in values}
     strings = any(value.type.tensor_type.elem_type == onnx.TensorProto.STRING for value in values)
     return kinds <= {"tensor_type", None} and not strings
@@ -407,8 +407,3 @@ def _bytes(value: onnx.ValueInfoProto) -> int:
     kind = value.type.tensor_type
     sizes = [dim.dim_value for dim in kind.shape.dim]
     return math.prod(sizes) * helper.tensor_dtype_to_np_dtype(kind.elem_type).itemsize if sizes else 0
-
-
-def _model(network: Network) -> onnx.ModelProto:
-    assert network.model is not None  # noqa: S101  # a brick, never a file
-    return network.model

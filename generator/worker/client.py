@@ -14,7 +14,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from ... import errors
@@ -121,9 +120,7 @@ class _Ended(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
         else:
@@ -425,15 +422,8 @@ def start_worker(place: messages.Place, memory_bytes: int = MODEL_MEMORY_BYTES) 
 
 def file_of(runnable: Runnable, *, seed: int = 0, as_is: bool = False, variant: str = "") -> messages.NetworkFile:
     """Return a network in the form of the protocol."""
-    return messages.NetworkFile(
-        path=str(runnable.path if str(runnable.path).startswith("@") else runnable.path.resolve()),
-        synthetic=runnable.synthetic,
-        overrides=runnable.overrides,
-        inputs=runnable.inputs,
-        seed=seed,
-        as_is=as_is,
-        variant=variant,
-    )
+    path = str(runnable.path if str(runnable.path).startswith("@") else runnable.path.resolve())
+    return messages.NetworkFile(path, runnable.synthetic, runnable.overrides, runnable.inputs, seed, as_is, variant)
 
 
 _Place = TypeVar("_Place", bound=Hashable)

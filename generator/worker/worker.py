@@ -231,9 +231,7 @@ class _WorkerState:
             self._opened().limit(request.memory_bytes)
         self._priority = Priority(place.priority)
         gc.freeze()  # all objects loaded now live as long as the process: exempt them from garbage collection
-        return messages.Greeting(
-            stack=stack, threads=settings.threads, pid=os.getpid(), priority=self._priority.granted
-        )
+        return messages.Greeting(stack, settings.threads, os.getpid(), self._priority.granted)
 
     def _load(self, request: messages.Load) -> messages.Loaded:
         if request.packed:
@@ -288,7 +286,7 @@ class _WorkerState:
         else:
             bricks, failed = _executed(request.members, backend, settings)
         begin = time.perf_counter_ns()
-        loaded = load_pack(
+        pack, refused, alone = load_pack(
             {
                 member.id: replace(bricks[member.id], copies=member.copies)
                 for member in request.members
@@ -298,11 +296,11 @@ class _WorkerState:
             replace(settings, memory_reuse=request.memory_reuse),
         )
         loading_ns = time.perf_counter_ns() - begin
-        failed |= loaded.refused
-        omitted = {*loaded.refused, *loaded.alone}
+        failed |= refused
+        omitted = {*refused, *alone}
         bricks = {name: brick for name, brick in bricks.items() if name not in omitted}
-        self._kept[request.id] = _KeptPack(frozenset(files), bricks, loaded.pack, first.variant)
-        left_out = [messages.OmittedBrick(name, None, "it cannot be run with others") for name in loaded.alone]
+        self._kept[request.id] = _KeptPack(frozenset(files), bricks, pack, first.variant)
+        left_out = [messages.OmittedBrick(name, None, "it cannot be run with others") for name in alone]
         for name, error in failed.items():
             why = refusal(error, files[name])
             left_out.append(messages.OmittedBrick(name, why.kind, why.reason))

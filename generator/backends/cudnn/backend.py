@@ -21,7 +21,7 @@ from ....models.subgraphs import declared_shape
 from ...device.device import Device, Run
 from ...network.network import Network
 from .. import library
-from ..base import TF32, Algorithm, Option, PlanTime, Settings, released
+from ..base import LAYOUTS, TF32, Algorithm, Option, PlanTime, Settings, released
 from ..reports import Wording
 from .operations import OperationGraph, TensorRole, from_memory, in_memory, merged
 from .operators import translate
@@ -231,10 +231,8 @@ def _reason(error: Exception) -> str:
     return _LEFT_OUT if DESELECTED in str(error) else reason_of(error)
 
 
-_LAYOUTS = {"contiguous": "images with their channels first", "channels_last": "images with their channels last"}
-
 _OPTIONS = (
-    Option("layout", "contiguous", tuple(_LAYOUTS), "memory format of images and of their weights"),
+    Option("layout", "contiguous", ("contiguous", "channels_last"), "memory format of images and of their weights"),
     library.MODE,
     library.PLAN,
     TF32,
@@ -260,8 +258,8 @@ class CudnnBackend(library.LibraryBackend):
 
     def others(self, options: Mapping[str, str]) -> Sequence[Algorithm]:
         """Return the other layout, and the library's next plans (see ``LibraryBackend``)."""
-        layout = next(each for each in _LAYOUTS if each != options["layout"])
-        return (Algorithm(layout, {"layout": layout}, _LAYOUTS[layout]), *library.later_plans(options))
+        other = (layout for layout in LAYOUTS if layout.name != options["layout"])
+        return (*other, *library.later_plans(options))
 
     def open(self) -> None:
         """Load the frontend, which loads the library."""

@@ -15,7 +15,9 @@ from ..base import registering
 from ..geometry import SlidingWindow, nearest
 from .call import DeviceCall, refused
 
-MOVERS: dict[str, Callable[[DeviceCall], Run]] = {}
+Make = Callable[[DeviceCall], Run]
+
+MOVERS: dict[str, Make] = {}
 """Functions by operator; each returns a function that enqueues one execution in the current stream."""
 
 
@@ -52,10 +54,8 @@ def _concat(call: DeviceCall) -> Run:
     y = call.y()
     axis = call.given["axis"] % y.ndim
     parts = [call.x(index) for index in range(len(call.node.input))]
-    ends = list(itertools.accumulate(part.shape[axis] for part in parts))
-    return _copies(
-        *((part, _part(y, axis, end - part.shape[axis], end)) for part, end in zip(parts, ends, strict=True))
-    )
+    ends = list(itertools.accumulate(one.shape[axis] for one in parts))
+    return _copies(*((one, _part(y, axis, end - one.shape[axis], end)) for one, end in zip(parts, ends, strict=True)))
 
 
 @_mover("Split")
@@ -278,12 +278,7 @@ def _softmax(call: DeviceCall) -> Run:
     return partial(kernel, x, length, inner, y, size=count)
 
 
-POOLINGS: dict[str, Callable[[DeviceCall], Run]] = {
-    "AveragePool": _pool,
-    "LRN": _response,
-    "MaxPool": _pool,
-    "Softmax": _softmax,
-}
+POOLINGS: dict[str, Make] = {"AveragePool": _pool, "LRN": _response, "MaxPool": _pool, "Softmax": _softmax}
 """Functions by operator; each returns a function that enqueues one execution in the current stream."""
 
 

@@ -81,8 +81,7 @@ ALGORITHMS = {
     "cuda": (
         *_SHARED,
         base.Algorithm("full", {"optimization": "all"}, "fused operators"),
-        base.Algorithm("channels_last", {"layout": "channels_last"}, "images with their channels last"),
-        base.Algorithm("contiguous", {"layout": "contiguous"}, "images with their channels first"),
+        *base.LAYOUTS,
         base.Algorithm(
             "heuristic", {"conv_search": "heuristic"}, "the algorithm that cuDNN suggests for a convolution"
         ),
@@ -282,11 +281,10 @@ class OrtBackend(base.Backend):
 
     def edges(self, network: Network) -> frozenset[int]:
         """Return the reorders at its edges and the poolings behind blocked summands (see ``Backend``)."""
-        assert network.model is not None  # noqa: S101  # a brick, never a file
         outside = {*network.feeds, *network.outputs}
-        last = graph.channels_last_values(network.model.graph.node)
+        last = graph.channels_last_values(network.brick.graph.node)
         found: set[int] = set()
-        for place, node in enumerate(network.model.graph.node):
+        for place, node in enumerate(network.brick.graph.node):
             changes = node.op_type in graph.REORDERS or (
                 node.op_type == "Transpose" and not last.isdisjoint((node.input[0], node.output[0]))
             )

@@ -19,18 +19,7 @@ from ...device.device import Device
 from ...device.host import open_device
 from ...network.network import Network
 from ..base import Executable, Settings
-from .session import (
-    CUDA,
-    WORDING,
-    OrtExecutable,
-    OrtStrings,
-    array_of,
-    bytes_of,
-    created,
-    providers,
-    reads_strings,
-    value_of,
-)
+from . import session as sessions
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -50,16 +39,16 @@ def loaded_on_gpu(network: Network, settings: Settings, options: ort.SessionOpti
         BackendError: The runtime failed, or did not use the GPU.
         MemoryError: Not enough memory.
     """
-    session, weights = created(network, options, providers(settings))
-    if CUDA not in session.get_providers():
+    session, weights = sessions.created(network, options, sessions.providers(settings))
+    if sessions.CUDA not in session.get_providers():
         raise BackendError("ONNX Runtime could not start its CUDA provider for this network, and left it to the CPU")
-    with WORDING.translating():
-        if reads_strings(network):
-            return OrtStrings(session, network, weights)
+    with sessions.WORDING.translating():
+        if sessions.reads_strings(network):
+            return sessions.OrtStrings(session, network, weights)
         return CudaExecutable(session, network, weights, open_device("cuda"), graph=settings.options["mode"] == "graph")
 
 
-class CudaExecutable(OrtExecutable):
+class CudaExecutable(sessions.OrtExecutable):
     """A session on the GPU (see ``Executable``).
 
     As a CUDA graph, its first run finds the outputs, the second one captures, and all later ones replay.
@@ -96,7 +85,9 @@ class CudaExecutable(OrtExecutable):
         """Return copies on the host (see ``Executable``)."""
         self._device.synchronize()
         values = zip(self._names, self._binding.get_outputs(), strict=True)
-        return [array_of(value) if self._places[name] == "cpu" else self._fetched(value) for name, value in values]
+        return [
+            sessions.array_of(value) if self._places[name] == "cpu" else self._fetched(value) for name, value in values
+        ]
 
     def close(self) -> None:
         """Wait for the stream, and free the session and the inputs (see ``Executable``)."""
@@ -111,7 +102,7 @@ class CudaExecutable(OrtExecutable):
         alive: list[Any] = []
         for name, array in network.feeds.items():
             if wanted[name] == "cpu":
-                alive.append(value_of(array))
+                alive.append(sessions.value_of(array))
                 self._binding.bind_ortvalue_input(name, alive[-1])
                 continue
             memory = self._sent(array)
@@ -159,7 +150,7 @@ class CudaExecutable(OrtExecutable):
         if not value.is_tensor():
             raise BackendError(f"an output is a {value.data_type()}, not a tensor")
         dtype = helper.tensor_dtype_to_np_dtype(value.element_type())
-        data = np.empty(bytes_of(value), dtype=np.uint8)
+        data = np.empty(sessions.bytes_of(value), dtype=np.uint8)
         if data.size:
             stream = self._device.stream
             runtime.memcpyAsync(data.ctypes.data, value.data_ptr(), data.nbytes, runtime.memcpyDeviceToHost, stream)

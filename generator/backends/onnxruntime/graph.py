@@ -364,14 +364,12 @@ def with_pools_channels_last(optimised: Network) -> Network:
     Returns:
         An equivalent network; the same object if nothing is replaced.
     """
-    assert optimised.model is not None  # noqa: S101  # a brick, never a file
-    pools = [node for node in optimised.model.graph.node if _is_pool_of_bytes(node, optimised)]
+    pools = [node for node in optimised.brick.graph.node if _is_pool_of_bytes(node, optimised)]
     if not pools:
         return optimised
-    model = onnx.ModelProto()
-    model.CopyFrom(optimised.model)
+    model = deepcopy(optimised.brick)
     del model.graph.node[:]
-    for node in optimised.model.graph.node:
+    for node in optimised.brick.graph.node:
         model.graph.node.extend(_channels_last(node) if node in pools else [node])
     if not any(entry.domain == _MICROSOFT for entry in model.opset_import):
         model.opset_import.append(helper.make_opsetid(_MICROSOFT, 1))

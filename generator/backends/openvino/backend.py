@@ -21,17 +21,7 @@ from ....errors import BackendUnavailable, UnsupportedBrick, UsageError
 from ...network.network import Network, narrowed_to
 from ..base import MADE_OF, Backend, Executable, ExecutedGraph, Option, Settings, ValueType, bind, node_name, released
 from ..reports import Launch, Wording, kernel_view
-from .model import (
-    Edges,
-    changed_edges,
-    copied_outputs,
-    input_names,
-    narrow_edges,
-    probe_model,
-    read_model,
-    reading_one_of,
-    with_edges,
-)
+from . import model as models
 
 if TYPE_CHECKING:
     import openvino
@@ -302,7 +292,7 @@ class OpenVinoBackend(Backend):
         """Its own executed graph, each node with the names that it keeps (see ``Backend``)."""
         core = _core()
         with _WORDING.translating(unsupported=True):
-            model = read_model(core, network, settings.dtype)
+            model = models.read_model(core, network, settings.dtype)
             made_of = renamed(model)
             return executed_graph(core.compile_model(model, "CPU", _properties(settings)), made_of)
 
@@ -319,24 +309,24 @@ def _loaded(network: Network, settings: Settings, properties: dict[str, Any], *,
     """Read and compile a network and write its inputs; ``inside``: with the edges that it has in a model."""
     core = _core()
     with _WORDING.translating(unsupported=True):
-        model, wide = read_model(core, network, settings.dtype), frozenset[int]()
+        model, wide = models.read_model(core, network, settings.dtype), frozenset[int]()
         if settings.dtype != NATIVE:
-            model, wide = narrow_edges(model, _PRECISIONS[settings.dtype])
+            model, wide = models.narrow_edges(model, _PRECISIONS[settings.dtype])
     with _WORDING.translating():
-        compiled, edges = core.compile_model(model, "CPU", properties), Edges({}, {})
-        if inside and (edges := changed_edges(compiled)):
-            laid_out = with_edges(model, edges)
+        compiled, edges = core.compile_model(model, "CPU", properties), models.Edges({}, {})
+        if inside and (edges := models.changed_edges(compiled)):
+            laid_out = models.with_edges(model, edges)
             compiled = core.compile_model(laid_out, "CPU", properties)
-            if copied := copied_outputs(compiled, edges):
+            if copied := models.copied_outputs(compiled, edges):
                 whole = partial(_loaded_as, laid_out, network, properties, wide, edges)
                 size = sum(port.get_element_type().size * math.prod(port.shape) for port in compiled.outputs)
-                compiled = core.compile_model(reading_one_of(laid_out, copied), "CPU", properties)
+                compiled = core.compile_model(models.reading_one_of(laid_out, copied), "CPU", properties)
                 return _OvExecutable(compiled.create_infer_request(), network, wide, edges, _WholeNetwork(whole, size))
         return _OvExecutable(compiled.create_infer_request(), network, wide, edges)
 
 
 def _loaded_as(
-    model: openvino.Model, network: Network, properties: dict[str, Any], wide: frozenset[int], edges: Edges
+    model: openvino.Model, network: Network, properties: dict[str, Any], wide: frozenset[int], edges: models.Edges
 ) -> _OvExecutable:
     """Load a model that was made of a network."""
     return _OvExecutable(_core().compile_model(model, "CPU", properties).create_infer_request(), network, wide, edges)
@@ -371,7 +361,7 @@ class _OvExecutable(Executable):
         request: openvino.InferRequest,
         network: Network,
         wide: Collection[int],
-        edges: Edges,
+        edges: models.Edges,
         whole: _WholeNetwork | None = None,
     ) -> None:
         self._request = request
@@ -379,7 +369,7 @@ class _OvExecutable(Executable):
         self._wide = wide
         self._edges = edges
         self._activations: list[npt.NDArray[Any]] = []
-        for index, name in enumerate(input_names(network)):
+        for index, name in enumerate(models.input_names(network)):
             _write(request, index, edges.taken(index, network.feeds[name]))
             tensor = request.get_input_tensor(index)
             if tensor.element_type.is_real():
@@ -487,7 +477,7 @@ def _require_as_asked(settings: Settings) -> None:
         BackendUnavailable: It computes in another precision.
     """
     core = _core()
-    compiled = core.compile_model(core.read_model(probe_model()), "CPU", _properties(settings))
+    compiled = core.compile_model(core.read_model(models.probe_model()), "CPU", _properties(settings))
     precision = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
     if precision != _PRECISIONS[settings.dtype]:
         raise BackendUnavailable(

@@ -27,7 +27,7 @@ from ...device.device import Device, Run
 from ...device.host import open_device
 from ...machine.nvml import lacks_of_gpu
 from ...network.network import Network
-from ..base import TF32, Algorithm, Backend, Executable, Option, Settings, bind, differing, released
+from ..base import LAYOUTS, TF32, Algorithm, Backend, Executable, Option, Settings, bind, differing, released
 
 if TYPE_CHECKING:
     import torch
@@ -59,11 +59,6 @@ _GPU_OPTIONS = (
     Option("benchmark", "off", ("off", "on"), "convolutions try cuDNN's algorithms once, and take the fastest"),
 )
 """Of a GPU alone: on the CPU there is nothing that they would change."""
-
-_ALGORITHMS = (
-    Algorithm("channels_last", {"layout": "channels_last"}, "images with their channels last"),
-    Algorithm("contiguous", {"layout": "contiguous"}, "images with their channels first"),
-)
 
 _ONEDNN = (
     Algorithm("onednn-off", {"onednn": "off"}, "PyTorch's own kernels, without those of oneDNN"),
@@ -197,7 +192,7 @@ class TorchBackend(Backend):
 
     def algorithms(self, device: str, options: Mapping[str, str], dtype: str) -> tuple[Algorithm, ...]:  # noqa: ARG002
         """Return the other layout, padded channels, and on the CPU the other kernels (see ``Backend``)."""
-        return differing((*_ALGORITHMS, *(_ONEDNN if device == "cpu" else ())), options)
+        return differing((*LAYOUTS, *(_ONEDNN if device == "cpu" else ())), options)
 
 
 def allow_tf32(*, allowed: bool) -> None:

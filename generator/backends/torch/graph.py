@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeAlias
 
@@ -181,10 +180,8 @@ class GraphRecorder(TorchFunctionMode):  # type: ignore[misc]  # PyTorch is not 
         if isinstance(result, torch.Tensor):
             self._nodes[result] = node
             return
-        for place, value in enumerate(result):
-            self._nodes[value] = self._graph.create_node(
-                "call_function", operator.getitem, (node, place), {}, self.label
-            )
+        for at, each in enumerate(result):
+            self._nodes[each] = self._graph.create_node("call_function", operator.getitem, (node, at), {}, self.label)
 
     def _node(self, value: Any) -> Any:
         """Return the node of a tensor; return other values unchanged."""
@@ -240,20 +237,15 @@ def translated(network: Network, *, float_type: torch.dtype, device: str, channe
         BackendError: PyTorch failed in an operator.
         MemoryError: Not enough memory.
     """
-    model = _read(network.path) if network.model is None else network.model
+    model = network.loaded()
     if model.functions:
         model = inliner.inline_local_functions(model)
     recorder = GraphRecorder()
     opset = next((entry.version for entry in model.opset_import if not plain_domain(entry.domain)), 1)
     images = _images(model.graph) if channels_last else frozenset()
     walk = _Translation(recorder, opset, float_type, device, images)
-    values: dict[str, torch.Tensor | None] = {
-        tensor.name: walk.tensor(
-            tensor.name,
-            network.weights[tensor.name] if tensor.name in network.weights else numpy_helper.to_array(tensor),
-        )
-        for tensor in model.graph.initializer
-    }
+    constants = network.constants(model)
+    values: dict[str, torch.Tensor | None] = {name: walk.tensor(name, array) for name, array in constants.items()}
     inputs = []
     with torch.inference_mode():
         for name, array in network.feeds.items():
@@ -360,13 +352,6 @@ def _failing(traceback: TracebackType | None) -> str:
             found = re.sub(r"_\d+$", "", line.partition("=")[0].strip())
         traceback = traceback.tb_next
     return found
-
-
-def _read(path: Path | None) -> onnx.ModelProto:
-    try:
-        return onnx.load(str(path))
-    except Exception as error:  # protobuf's and the file system's
-        raise BackendError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
 
 
 def _images(graph: onnx.GraphProto) -> frozenset[str]:

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 from dlbricks.generator.fleet.campaign import Campaign, load_campaign
-from dlbricks.generator.fleet.queue import CellJob, EndedJob, fetch, finish, heartbeat
+from dlbricks.generator.fleet.queue import EndedJob, NodeJob, fetch, finish, heartbeat
 from dlbricks.generator.fleet.runner import Measured
 from dlbricks.generator.fleet.server import transaction
 
@@ -145,10 +145,11 @@ def states(rows) -> Callable[[], list[str]]:
     return lambda: [row["s"] for row in rows("SELECT status::text AS s FROM procrastinate_jobs ORDER BY id")]
 
 
-def took(connection, node: str = "alpha") -> CellJob:
+def took(connection, node: str = "alpha") -> NodeJob:
     """A node takes its next job."""
     job = fetch(connection, node, heartbeat(connection, node, "here", take_over=False))
-    assert isinstance(job, CellJob)
+    assert job is not None
+    assert job.cell is not None
     return job
 
 

@@ -114,12 +114,11 @@ def _scalar(node: OnnxNode, index: int, other: int) -> float | None:
     return float(value)
 
 
-def full_rank(node: OnnxNode, symbols: list[Symbol], start: int = 0) -> list[Symbol]:
-    """Return the inputs from a first one on with equal ranks, because MXNet's older operators do not add dimensions."""
-    ranks = [node.rank(start + index) for index in range(len(symbols))]
-    most = max(ranks)
+def full_rank(node: OnnxNode, symbols: list[Symbol]) -> list[Symbol]:
+    """Return the inputs with equal ranks, because MXNet's older operators do not add dimensions."""
+    ranks = [node.rank(index) for index in range(len(symbols))]
     return [
-        symbol if rank == most else node.reshaped(symbol, (1,) * (most - rank) + node.shape(start + index))
+        symbol if rank == max(ranks) else node.reshaped(symbol, (1,) * (max(ranks) - rank) + node.shape(index))
         for index, (symbol, rank) in enumerate(zip(symbols, ranks, strict=True))
     ]
 
@@ -153,10 +152,8 @@ def _clip(node: OnnxNode) -> Symbol:
         return value if value is not None else node.known(index).item() if node.has(index) else default
 
     kind = node.dtype()
-    limits = np.finfo(kind) if kind.kind == "f" else np.iinfo(kind)
-    return node.sym.clip(
-        node.symbol(), a_min=bound("min", 1, float(limits.min)), a_max=bound("max", 2, float(limits.max))
-    )
+    ends = np.finfo(kind) if kind.kind == "f" else np.iinfo(kind)
+    return node.sym.clip(node.symbol(), a_min=bound("min", 1, float(ends.min)), a_max=bound("max", 2, float(ends.max)))
 
 
 @operator("Selu")

@@ -49,7 +49,9 @@ def _bias(node: OnnxNode, width: int, beta: float) -> Symbol | None:
     if constant is None:
         found = node.reshaped(node.symbol(2), (width,)) if len(shape) == 2 else node.symbol(2)
         return found if beta == 1.0 else found * beta
-    return node.bind(node.variables.derived(constant, f"bias {beta}", lambda array: array.ravel() * _like(array, beta)))
+    return node.variables.add(
+        node.variables.derived(constant, f"bias {beta}", lambda array: array.ravel() * _like(array, beta))
+    )
 
 
 def _stored(node: OnnxNode, weight: Array, alpha: float = 1.0, *, rows_first: bool = False) -> Symbol:
@@ -57,7 +59,7 @@ def _stored(node: OnnxNode, weight: Array, alpha: float = 1.0, *, rows_first: bo
     make: Callable[[Array], Array] = lambda array: (array if rows_first else array.T) * _like(array, alpha)  # noqa: E731
     if rows_first and alpha == 1.0:
         return node.symbol(1)
-    return node.bind(node.variables.derived(weight, f"weight {alpha} {rows_first}", make))
+    return node.variables.add(node.variables.derived(weight, f"weight {alpha} {rows_first}", make))
 
 
 def _like(array: Array, value: float) -> Array:
@@ -261,7 +263,7 @@ def _average_of_data(node: OnnxNode, found: SlidingWindow) -> Symbol:
         begins = np.arange(place) * stride - before
         counts = np.minimum(begins + kernel, length) - np.maximum(begins, 0)
         shares = shares[..., None] / counts.astype(node.dtype())
-    return node.sym.broadcast_mul(sums, node.bind(shares))
+    return node.sym.broadcast_mul(sums, node.variables.add(shares))
 
 
 def _convention(found: SlidingWindow, size: tuple[int, ...], result: tuple[int, ...]) -> str | None:
@@ -292,7 +294,7 @@ def _batch(node: OnnxNode) -> Symbol:
         raise node.refusal("with statistics of single positions")
     return node.sym.BatchNorm(
         *(node.symbol(index) for index in (0, 1, 2)),
-        *(node.own(index) for index in (3, 4)),
+        *(node.variables.add(node.known(index, "as a state")) for index in (3, 4)),
         eps=node.attribute("epsilon", 1e-5),
         fix_gamma=False,
         use_global_stats=True,
@@ -312,7 +314,7 @@ def _layer(node: OnnxNode) -> Symbol:
     data = node.reshaped(node.symbol(), (*shape[:axis], size)) if several else node.symbol()
     scale = node.reshaped(node.symbol(1), (size,)) if several else node.symbol(1)
     if not node.has(2):
-        bias = node.bind(np.zeros(size, node.dtype(1)))
+        bias = node.variables.add(np.zeros(size, node.dtype(1)))
     else:
         bias = node.reshaped(node.symbol(2), (size,)) if several else node.symbol(2)
     normal = node.sym.LayerNorm(data, scale, bias, axis=-1, eps=node.attribute("epsilon", 1e-5))

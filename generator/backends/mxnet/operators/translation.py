@@ -19,8 +19,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from .....bricks.layer import PRODUCTS
-from .....errors import BackendError, UnsupportedBrick
-from .....models.subgraphs import attribute_of, infer_shapes, static_shape
+from .....errors import UnsupportedBrick
+from .....models.subgraphs import attribute_of, infer_shapes, is_standard, plain_domain, static_shape
 from ....network.network import Network
 from ...base import registering
 
@@ -29,11 +29,6 @@ Symbol = Any
 
 Array = npt.NDArray[Any]
 ValueType = tuple[np.dtype[Any], tuple[int, ...]]
-
-MODULES = ("elementwise", "layers", "shape")
-"""Modules that hold translations."""
-
-DOMAINS = ("", "ai.onnx")
 
 
 class Variables:
@@ -122,15 +117,6 @@ class OnnxNode:
     def constant(self, index: int) -> Array | None:
         """Return the value of an input if it is known at loading; None if it is computed or fed."""
         return self.constants.get(self.proto.input[index]) if self.has(index) else None
-
-    def bind(self, array: Array) -> Symbol:
-        """Return a variable for an array that is not a value of the network."""
-        return self.variables.add(array)
-
-    def own(self, index: int) -> Symbol:
-        """Return an input that must be a variable of this operator alone (MXNet: a state)."""
-        found = self.known(index, "as a state")
-        return self.variables.add(found)
 
     def known(self, index: int, what: str = "") -> Array:
         """Return the value of an input that is a parameter in MXNet.
@@ -227,7 +213,7 @@ def register(rows: Mapping[str, Translation]) -> None:
 
 def translations() -> Mapping[str, Translation]:
     """Functions that translate operators, by ONNX operator."""
-    for module in MODULES:
+    for module in ("elementwise", "layers", "shape"):
         importlib.import_module(f".{module}", __package__)
     return _TRANSLATIONS
 
@@ -259,11 +245,11 @@ class Folding:
         self._constants = constants
         self._types = types
         self._done: dict[Hashable, list[Array]] = {}
-        self._opset = next((entry.version for entry in model.opset_import if entry.domain in DOMAINS), 1)
+        self._opset = next((entry.version for entry in model.opset_import if not plain_domain(entry.domain)), 1)
 
     def fold(self, proto: onnx.NodeProto) -> bool:
         """Compute the outputs of an operator; return False if it is left to MXNet, which may refuse it."""
-        if proto.op_type in {"Shape", "Size"} and proto.domain in DOMAINS and proto.input[0] in self._types:
+        if proto.op_type in {"Shape", "Size"} and is_standard(proto) and proto.input[0] in self._types:
             results = [_measured(proto, self._types[proto.input[0]][1])]
         elif self._constant(proto):
             found = self._evaluated(proto)
@@ -378,8 +364,8 @@ def translate(network: Network, *, fused: bool) -> MxnetNetwork:
     """
     import mxnet as mx
 
-    model = network.model if network.model is not None else _loaded(network)
-    constants = _constants(model, network.weights)
+    model = network.loaded()
+    constants = network.constants(model)
     feeds = dict(network.feeds)
     types = _types(model, feeds, constants)
     versions = {entry.domain: entry.version for entry in model.opset_import}
@@ -394,7 +380,7 @@ def translate(network: Network, *, fused: bool) -> MxnetNetwork:
     for number, proto in enumerate(model.graph.node):
         if folding.fold(proto):
             continue
-        if proto.domain not in DOMAINS or proto.op_type not in known:
+        if not is_standard(proto) or proto.op_type not in known:
             raise UnsupportedBrick(f"MXNet has no {f'{proto.domain}.{proto.op_type}'.lstrip('.')}")
         opset = versions.get("", versions.get("ai.onnx", 1))
         node = OnnxNode(proto, opset, types, constants, feeds, used, symbols, variables)
@@ -434,22 +420,6 @@ def _apart(graph: onnx.GraphProto) -> frozenset[str]:
     several = {name for node in graph.node for name in node.output if node.op_type in PRODUCTS and uses[name] > 1}
     twice = {node.input[0] for node in graph.node if len(node.input) == 2 and node.input[0] == node.input[1]}
     return frozenset(several | twice | {name for name in exposed if uses[name]})
-
-
-def _loaded(network: Network) -> onnx.ModelProto:
-    assert network.path is not None  # noqa: S101  # a network has a model or a path
-    try:
-        return onnx.load(network.path)
-    except Exception as error:  # the reader raises whatever its parts raise
-        raise BackendError(f"{network.path.name} cannot be read: {error}") from error
-
-
-def _constants(model: onnx.ModelProto, weights: Mapping[str, Array]) -> dict[str, Array]:
-    found = dict(weights)
-    for tensor in model.graph.initializer:
-        if tensor.name not in found:
-            found[tensor.name] = numpy_helper.to_array(tensor)
-    return found
 
 
 def _types(model: onnx.ModelProto, feeds: Mapping[str, Array], constants: Mapping[str, Array]) -> dict[str, ValueType]:

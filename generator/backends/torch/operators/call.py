@@ -77,7 +77,6 @@ def padded(inputs: Sequence[Tensor | None], count: int) -> list[Tensor | None]:
 
 Operator = Callable[..., Any]
 
-_MODULES = ("elements", "images", "layers", "shape")
 _OPERATORS: dict[str, Operator] = {}
 
 
@@ -98,7 +97,7 @@ def elementwise(rows: Mapping[str, Callable[..., Any]]) -> None:
 @cache
 def operators() -> Mapping[str, Operator]:
     """ONNX's own operators by name, once every module that registers some was imported."""
-    for module in _MODULES:
+    for module in ("elements", "images", "layers", "shape"):
         importlib.import_module(f".{module}", __package__)
     return _OPERATORS
 
