@@ -118,27 +118,29 @@ def export(
     """
     if named is not None and measurements_only:
         raise UsageError("names do not leave the house with measurements only", remedy="leave out one")
-    target = Path(path)
-    kind = format or {".csv": "csv", ".parquet": "parquet", ".db": "sqlite", ".sqlite": "sqlite"}.get(target.suffix)
+    destination = Path(path)
+    kind = format or {".csv": "csv", ".parquet": "parquet", ".db": "sqlite", ".sqlite": "sqlite"}.get(
+        destination.suffix
+    )
     if kind not in FORMATS:
-        raise UsageError(f"the format of {target} is not known", remedy=f"choose one of {', '.join(FORMATS)}")
+        raise UsageError(f"the format of {destination} is not known", remedy=f"choose one of {', '.join(FORMATS)}")
     if named is not None and kind == "sqlite":
         raise UsageError("a database has no place for names", remedy="export to csv or parquet")
-    if os.path.lexists(target):
-        raise StoreError(f"{target} exists already", remedy="remove it, or write to another file")
-    if not target.parent.is_dir():
-        raise StoreError(f"the folder of {target} does not exist", remedy="create it first")
+    if os.path.lexists(destination):
+        raise StoreError(f"{destination} exists already", remedy="remove it, or write to another file")
+    if not destination.parent.is_dir():
+        raise StoreError(f"the folder of {destination} does not exist", remedy="create it first")
     if measurements_only:
         _refuse_paths(store)
-    partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}.partial")
+    partial = destination.with_name(f".{destination.name}.{uuid.uuid4().hex}.partial")
     try:
-        with guarded(str(target)):
+        with guarded(str(destination)):
             if kind == "sqlite":
                 count = _write_database(store, partial, (_MeasurementsOnly if measurements_only else Policy)(node))
             else:
                 table = frame(store, node=node)
                 count = _write_table(table, partial, kind, measurements_only=measurements_only, named=named)
-            partial.rename(target)
+            partial.rename(destination)
     finally:
         for leftover in (partial, *(partial.with_name(partial.name + end) for end in ("-wal", "-shm", "-journal"))):
             leftover.unlink(missing_ok=True)

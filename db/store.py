@@ -79,8 +79,10 @@ class Store(Reader):
     def end_run(self, id: str, *, after: Mapping[str, object], finished: str) -> None:  # noqa: A002  (as in Run)
         """Store the state after a run and its end time."""
         with self.writing() as connection:
-            done = connection.execute(update(_run).where(_run.c.id == id).values(after=dict(after), finished=finished))
-            if done.rowcount != 1:
+            changed = connection.execute(
+                update(_run).where(_run.c.id == id).values(after=dict(after), finished=finished)
+            )
+            if changed.rowcount != 1:
                 raise StoreError(f"database {self.place} holds no run {id}")
 
     def discard(self, measurement_id: str) -> None:
@@ -166,13 +168,18 @@ class Store(Reader):
     def finish(self, *measurements: Measurement) -> None:
         """Fill in the statistics of open items and close them, in one commit."""
         with self.writing() as connection:
-            items = item_ids(connection, [each.identity for each in measurements])
-            for each in measurements:
-                known = {"known_id": each.id, "known_item": items[each.identity], "finished_us": _now_us()}
-                changed = connection.execute(_FINISH, statistics_row(each) | known)
+            items = item_ids(connection, [measurement.identity for measurement in measurements])
+            for measurement in measurements:
+                known = {
+                    "known_id": measurement.id,
+                    "known_item": items[measurement.identity],
+                    "finished_us": _now_us(),
+                }
+                changed = connection.execute(_FINISH, statistics_row(measurement) | known)
                 if changed.rowcount != 1:
                     raise StoreError(
-                        f"database {self.place} holds no open measurement {each.id} of {each.subject} {each.key[:12]}",
+                        f"database {self.place} holds no open measurement {measurement.id} of "
+                        f"{measurement.subject} {measurement.key[:12]}",
                         remedy="begin it first",
                     )
 

@@ -117,8 +117,10 @@ class _Renamer:
         constants = ((node, _constant(node)) for node in source.node)
         tensors = {node.output[0]: tensor for node, tensor in constants if tensor is not None}
         read = [*(name for node in source.node for name in node.input), *(value.name for value in source.output)]
-        own = {name for node in source.node for name in node.output}
-        tensors |= {name: self._constants[name] for name in read if name in self._constants.keys() - names.keys() - own}
+        made = {name for node in source.node for name in node.output}
+        tensors |= {
+            name: self._constants[name] for name in read if name in self._constants.keys() - names.keys() - made
+        }
         for name, tensor in tensors.items():  # numbered as initializers, as on the next reading
             names[name] = self._next()
             self._keep(target, names[name], tensor)

@@ -68,11 +68,13 @@ def source_form(signature: LayerSignature) -> CanonicalForm:
         version, defaults = schema.since, dict(schema.defaults)
     else:  # a runtime's own operator; those in ONNX's domain are there at any opset
         version, defaults = signature.opset if domain else 1, {}
-    stated = {**defaults, **{attribute.name: read_value(attribute) for attribute in attributes}}
+    described = {**defaults, **{attribute.name: read_value(attribute) for attribute in attributes}}
     given = [index for index, slot in enumerate(signature.slots) if slot.role is not Role.ABSENT]
     slots = signature.slots[: max(given, default=-1) + 1]
     problem = _unknown_decider(domain, op_type, slots)
-    return _as_written(signature._replace(slots=slots), attributes, version, stated, bound=not domain, problem=problem)
+    return _as_written(
+        signature._replace(slots=slots), attributes, version, described, bound=not domain, problem=problem
+    )
 
 
 def _as_written(

@@ -156,11 +156,13 @@ def build_graph(
         BrokenModel: The graph is invalid (undefined or doubly defined values, nodes out of order), or shape inference
             refuses it.
     """
-    whole = write_out(skeleton)
-    inference = stated_types(whole.model) if salt else infer_types(whole.model, oracle=oracle, dequantise=dequantise)
-    assembly = Assembly(whole.model, inference, as_is=bool(salt))
+    written = write_out(skeleton)
+    inference = (
+        stated_types(written.model) if salt else infer_types(written.model, oracle=oracle, dequantise=dequantise)
+    )
+    assembly = Assembly(written.model, inference, as_is=bool(salt))
     layers = assembly.layers
-    source = whole.model.graph
+    source = written.model.graph
     inputs = {
         value.name: inference.types.get(value.name)
         for value in source.input
@@ -177,7 +179,7 @@ def build_graph(
         assembly.idle,
         salt,
         identity,
-        whole.control,
+        written.control,
         causal_scores(source, inference.types, inference.constants),
         skeleton.overridable,
     )

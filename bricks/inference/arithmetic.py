@@ -187,10 +187,12 @@ def _slice(inputs: Inputs, attributes: Attributes) -> Array:
         axes = None if given is None else given.tolist()
         steps = None if stride is None else stride.tolist()
     selection = [slice(None)] * data.ndim
-    for axis, start, end, by in zip(axes or range(len(starts)), starts, ends, steps or [1] * len(starts), strict=True):
+    for axis, start, end, step in zip(
+        axes or range(len(starts)), starts, ends, steps or [1] * len(starts), strict=True
+    ):
         # ONNX's end before the beginning is any number below -rank; Python's is None.
-        before = by < 0 and end < -data.shape[axis]
-        selection[axis] = slice(start, None if before else end, by)
+        before = step < 0 and end < -data.shape[axis]
+        selection[axis] = slice(start, None if before else end, step)
     return data[tuple(selection)]
 
 

@@ -292,7 +292,11 @@ PLAN = Option("plan", "0", (), "which of the library's plans for a brick is exec
 
 _LATER_PLANS = 3
 
-_NAMES = {onnx.TensorProto.FLOAT: "float32", onnx.TensorProto.FLOAT16: "float16", onnx.TensorProto.BFLOAT16: "bfloat16"}
+_FLOATS = {
+    onnx.TensorProto.FLOAT: "float32",
+    onnx.TensorProto.FLOAT16: "float16",
+    onnx.TensorProto.BFLOAT16: "bfloat16",
+}
 
 
 class LibraryBackend(Backend):
@@ -452,7 +456,7 @@ def computed_in(network: Network, dtype: str, runtime: str) -> str:
     graph = network.brick.graph
     kinds = {value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)}
     kinds |= {each.data_type for each in graph.initializer}
-    floats = {_NAMES[kind] for kind in kinds if kind in _NAMES} or {NATIVE}
+    floats = {_FLOATS[kind] for kind in kinds if kind in _FLOATS} or {NATIVE}
     if len(floats) > 1:
         raise UnsupportedBrick(f"{runtime}: values of several precisions: {', '.join(sorted(floats))}")
     found = floats.pop()

@@ -71,7 +71,9 @@ class WorkerOracle(Workers[Place]):
             except (BackendError, WorkerError) as error:
                 self.problems.append(str(error))
                 return {}
-        return {name: TensorType(kind, tuple(shape)) for name, (kind, shape) in found.items() if kind in ELEMENT_BITS}
+        return {
+            name: TensorType(dtype, tuple(shape)) for name, (dtype, shape) in found.items() if dtype in ELEMENT_BITS
+        }
 
 
 def _worth_running(graph: onnx.GraphProto, names: Sequence[str]) -> list[str]:

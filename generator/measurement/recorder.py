@@ -239,12 +239,14 @@ class StoreRecorder(SampleRecorder):
         self._finish(records, stop, run=self._run.id, protocol=PROTOCOL)
 
     def _finish(self, records: Sequence[Record], stop: Stop, *, run: str, protocol: int) -> None:
-        usual = self.baseline
+        baseline = self.baseline
         with self.costs.spend("statistics_s"):
             for record in records:
                 assert record.measurement is not None  # noqa: S101  # it has blocks
                 unroll = max(1, record.unroll)
-                quiet_ns, quiet = undisturbed(record.blocks, unroll, usual, threads=record.identity.conditions.threads)
+                quiet_ns, quiet = undisturbed(
+                    record.blocks, unroll, baseline, threads=record.identity.conditions.threads
+                )
                 record.result = Measurement(
                     record.measurement,
                     run,

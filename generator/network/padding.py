@@ -73,13 +73,15 @@ def find_channels(model: onnx.ModelProto) -> tuple[dict[str, Shape], dict[str, i
     return shapes, axes
 
 
-def _spread(axes: dict[str, int], node: onnx.NodeProto, fixed: Collection[str], shapes: Mapping[str, Shape]) -> None:
+def _spread(
+    axes: dict[str, int], node: onnx.NodeProto, constants: Collection[str], shapes: Mapping[str, Shape]
+) -> None:
     """Carry the axis that is known of one value of a node to its others."""
     if node.op_type in GLOBAL_POOLS or node.op_type == "BatchNormalization":
-        if node.input[0] not in fixed and (node.input[0] in axes or node.output[0] in axes):
+        if node.input[0] not in constants and (node.input[0] in axes or node.output[0] in axes):
             _assign(axes, node, (node.input[0], node.output[0]), shapes)
     elif node.op_type in POINTWISE:
-        values = [value for value in (*node.input, node.output[0]) if value and value not in fixed]
+        values = [value for value in (*node.input, node.output[0]) if value and value not in constants]
         for axis in {axes[value] for value in values if value in axes}:
             wanted = _size(shapes.get(node.output[0]), axis)
             # A value that is broadcast over channels has none itself.

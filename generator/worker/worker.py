@@ -231,7 +231,9 @@ class _WorkerState:
             self._opened().limit(request.memory_bytes)
         self._priority = Priority(place.priority)
         gc.freeze()  # all objects loaded now live as long as the process: exempt them from garbage collection
-        return messages.Greeting(stack, settings.threads, os.getpid(), self._priority.granted)
+        return messages.Greeting(
+            stack=stack, threads=settings.threads, pid=os.getpid(), priority=self._priority.granted
+        )
 
     def _load(self, request: messages.Load) -> messages.Loaded:
         if request.packed:

@@ -185,10 +185,12 @@ def _rows(groups: Sequence[list[int]], shapes: Sequence[Sequence[int]]) -> list[
         groups: Dimensions merged so far; the last two are rows and columns.
         shapes: Shapes of all tensors except the right matrices, which are not batched.
     """
-    *ahead, rows, columns = groups
-    if not ahead or not (_are_alike(shapes, ahead[-1][-1], rows[0]) or all(shape[rows[0]] == 1 for shape in shapes)):
+    *batches, rows, columns = groups
+    if not batches or not (
+        _are_alike(shapes, batches[-1][-1], rows[0]) or all(shape[rows[0]] == 1 for shape in shapes)
+    ):
         return list(groups)
-    return [*ahead[:-1], [*ahead[-1], *rows], columns]
+    return [*batches[:-1], [*batches[-1], *rows], columns]
 
 
 def _are_alike(shapes: Sequence[Sequence[int]], axis: int, other: int) -> bool:

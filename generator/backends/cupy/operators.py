@@ -54,8 +54,10 @@ def _concat(call: DeviceCall) -> Run:
     y = call.y()
     axis = call.given["axis"] % y.ndim
     parts = [call.x(index) for index in range(len(call.node.input))]
-    ends = list(itertools.accumulate(one.shape[axis] for one in parts))
-    return _copies(*((one, _part(y, axis, end - one.shape[axis], end)) for one, end in zip(parts, ends, strict=True)))
+    ends = list(itertools.accumulate(part.shape[axis] for part in parts))
+    return _copies(
+        *((part, _part(y, axis, end - part.shape[axis], end)) for part, end in zip(parts, ends, strict=True))
+    )
 
 
 @_mover("Split")

@@ -180,8 +180,10 @@ class GraphRecorder(TorchFunctionMode):  # type: ignore[misc]  # PyTorch is not 
         if isinstance(result, torch.Tensor):
             self._nodes[result] = node
             return
-        for at, each in enumerate(result):
-            self._nodes[each] = self._graph.create_node("call_function", operator.getitem, (node, at), {}, self.label)
+        for place, value in enumerate(result):
+            self._nodes[value] = self._graph.create_node(
+                "call_function", operator.getitem, (node, place), {}, self.label
+            )
 
     def _node(self, value: Any) -> Any:
         """Return the node of a tensor; return other values unchanged."""

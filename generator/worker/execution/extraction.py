@@ -45,7 +45,9 @@ def write_graph(executed: ExecutedGraph, network: Network, folder: Path) -> None
         (folder / name).write_bytes(model.SerializeToString(deterministic=True))
 
 
-def _skeleton(source: onnx.ModelProto, fed: Mapping[str, ValueType], types: Mapping[str, ValueType]) -> onnx.ModelProto:
+def _skeleton(
+    source: onnx.ModelProto, inputs: Mapping[str, ValueType], types: Mapping[str, ValueType]
+) -> onnx.ModelProto:
     """Return the skeleton of an optimised graph; ``source`` is used up.
 
     Nothing is folded or inlined: each node stays. Only used domains are imported, since a runtime may declare all
@@ -66,7 +68,7 @@ def _skeleton(source: onnx.ModelProto, fed: Mapping[str, ValueType], types: Mapp
     hoisted = hoist_constants(graph.node, defined, within) if within else []
     for value in graph.input:
         if value.name not in constants:
-            known = fed.get(value.name)
+            known = inputs.get(value.name)
             body.input.append(_value(value.name, known) if known is not None else value)
     for tensor in graph.initializer:
         if math.prod(tensor.dims) <= KEPT_ELEMENTS and tensor.data_location != onnx.TensorProto.EXTERNAL:
@@ -80,7 +82,7 @@ def _skeleton(source: onnx.ModelProto, fed: Mapping[str, ValueType], types: Mapp
         node.ClearField("metadata_props")
     handed_out = {value.name for value in graph.output}
     for value in graph.output:
-        known = types.get(value.name) or fed.get(value.name)
+        known = types.get(value.name) or inputs.get(value.name)
         body.output.append(_value(value.name, known) if known is not None else value)
     body.value_info.extend(_value(name, known) for name, known in types.items() if name not in handed_out)
     return model

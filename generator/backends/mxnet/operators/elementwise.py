@@ -152,8 +152,10 @@ def _clip(node: OnnxNode) -> Symbol:
         return value if value is not None else node.known(index).item() if node.has(index) else default
 
     kind = node.dtype()
-    ends = np.finfo(kind) if kind.kind == "f" else np.iinfo(kind)
-    return node.sym.clip(node.symbol(), a_min=bound("min", 1, float(ends.min)), a_max=bound("max", 2, float(ends.max)))
+    limits = np.finfo(kind) if kind.kind == "f" else np.iinfo(kind)
+    return node.sym.clip(
+        node.symbol(), a_min=bound("min", 1, float(limits.min)), a_max=bound("max", 2, float(limits.max))
+    )
 
 
 @operator("Selu")

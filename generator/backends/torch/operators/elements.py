@@ -73,9 +73,11 @@ def _swish(call: TorchCall, x: Tensor) -> Tensor:
 
 @operator("Shrink")
 def _shrink(call: TorchCall, x: Tensor) -> Tensor:
-    bias, most = call.get("bias", 0.0), call.get("lambd", 0.5)
+    bias, limit = call.get("bias", 0.0), call.get("lambd", 0.5)
     zero = torch.zeros_like(x)
-    return torch.where(torch.lt(x, -most), torch.add(x, bias), torch.where(torch.gt(x, most), torch.sub(x, bias), zero))
+    return torch.where(
+        torch.lt(x, -limit), torch.add(x, bias), torch.where(torch.gt(x, limit), torch.sub(x, bias), zero)
+    )
 
 
 @operator("PRelu")
