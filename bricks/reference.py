@@ -59,7 +59,9 @@ def _overhead() -> onnx.ModelProto:
 
 def _chain() -> onnx.ModelProto:
     """Return a chain of ``CHAIN_NODES`` operators on 128 elements."""
-    nodes = [helper.make_node("Abs", [f"v{each - 1}" if each else "x0"], [f"v{each}"]) for each in range(CHAIN_NODES)]
+    nodes = [
+        helper.make_node("Abs", [f"v{number - 1}" if number else "x0"], [f"v{number}"]) for number in range(CHAIN_NODES)
+    ]
     return _model(nodes, {"x0": [8, 16]}, {}, {f"v{CHAIN_NODES - 1}": [8, 16]})
 
 

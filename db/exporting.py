@@ -178,7 +178,9 @@ def _write_table(
     for column in dict.fromkeys(name for words in (named or {}).values() for name in words):
         table[column] = [(named or {}).get(key, {}).get(column) for key in table["key"]]
     if measurements_only:
-        table = table[table["subject"].isin([str(each) for each in _PUBLIC_SUBJECTS])].assign(node="", campaign="")
+        table = table[table["subject"].isin([str(subject) for subject in _PUBLIC_SUBJECTS])].assign(
+            node="", campaign=""
+        )
     if kind == "csv":
         table.to_csv(path, index=False)
     else:

@@ -74,7 +74,7 @@ def plan_rebatch(model: ModelProto, old: int, new: int) -> Rebatch:
     apply_rebatch(model, (inputs, targets, {}))
     after = _infer(model, strict=True, change=change)
     _check(model.graph, targets, (old, new), (before, after), change)
-    return inputs, targets, {each.name: after[each.name] for each in model.graph.output if each.name in after}
+    return inputs, targets, {value.name: after[value.name] for value in model.graph.output if value.name in after}
 
 
 def apply_rebatch(model: ModelProto, rebatch: Rebatch) -> None:

@@ -300,7 +300,9 @@ def edge_layouts(executed: ExecutedModel, sequences: Sequence[LayerSequence]) ->
         may differ).
     """
     several = {index for sequence in sequences for index in sequence.copies}
-    home = {one: number for number, sequence in enumerate(sequences) for one in sequence.layers if one not in several}
+    home = {
+        index: number for number, sequence in enumerate(sequences) for index in sequence.layers if index not in several
+    }
     homes = [frozenset(home[index] for index in origin if index in home) for origin in executed.origins]
     edges = _CrossedEdges(executed, homes)
     shares = []

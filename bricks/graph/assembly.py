@@ -51,7 +51,9 @@ class Assembly:
         self._nodes = list(graph.node)
         self._types = inference.types
         self._constants = inference.constants
-        self._opsets = tuple(sorted({plain_domain(each.domain): each.version for each in model.opset_import}.items()))
+        self._opsets = tuple(
+            sorted({plain_domain(entry.domain): entry.version for entry in model.opset_import}.items())
+        )
         self._opset = dict(self._opsets)
         self._captures = [captures(node) for node in graph.node]
         _check_order(graph, self._captures)

@@ -207,7 +207,11 @@ def _look(layer: Layer) -> Hashable:
 
 def _moved(layer: Layer) -> int:
     """Return the bytes of the activations that a layer reads and writes."""
-    inputs = {each.value: each.type.nbytes for each in layer.operands if each.role is Role.ACTIVATION and each.type}
+    inputs = {
+        operand.value: operand.type.nbytes
+        for operand in layer.operands
+        if operand.role is Role.ACTIVATION and operand.type
+    }
     return sum(inputs.values()) + sum(kind.nbytes for kind in layer.output_types if kind is not None)
 
 
@@ -221,7 +225,9 @@ def _alike(layers: Iterable[Layer]) -> dict[str, str]:
     for layer in layers:
         if layer.state is LayerState.FOLDED:
             reads = tuple(names.get(name, name) for name in layer.node.input)
-            attributes = tuple(sorted(each.SerializeToString(deterministic=True) for each in layer.node.attribute))
+            attributes = tuple(
+                sorted(attribute.SerializeToString(deterministic=True) for attribute in layer.node.attribute)
+            )
             twin = first.setdefault((layer.kind, reads, attributes), tuple(layer.node.output))
             names |= {own: its for own, its in zip(layer.node.output, twin, strict=False) if own != its}
     return names

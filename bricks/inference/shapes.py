@@ -199,7 +199,9 @@ def infer_types(model: onnx.ModelProto, *, oracle: ShapeOracle | None = None, de
     Raises:
         BrokenModel: Shape inference refuses the model as a whole.
     """
-    stated = {one.name: one for one in (*model.graph.value_info, *model.graph.output) if _static_type(one) is not None}
+    stated = {
+        value.name: value for value in (*model.graph.value_info, *model.graph.output) if _static_type(value) is not None
+    }
     found, missing = _rounds(model, stated, dequantise=dequantise)
     types = {**found.types}
     if missing and oracle is not None:

@@ -344,7 +344,9 @@ def signature_in(graph: ModelGraph, part: LayerSequence) -> BrickTypes:
 
 def _spatial(node: onnx.NodeProto, weight: TensorType | None) -> tuple[Sequence[int], Sequence[int]]:
     """Return kernel and strides of an operator, or empty ones."""
-    known = {each.name: each.ints for each in node.attribute if each.name in {"kernel_shape", "strides"}}
+    known = {
+        attribute.name: attribute.ints for attribute in node.attribute if attribute.name in {"kernel_shape", "strides"}
+    }
     kernel: Sequence[int] = known.get("kernel_shape", ())
     if not kernel and "Conv" in node.op_type and weight is not None:
         kernel = weight.shape[2:]

@@ -94,7 +94,9 @@ def _vary(brick: Brick, dice: Iterator[int]) -> Brick | None:
 
 def _draw_sizes(model: onnx.ModelProto, dice: Iterator[int]) -> dict[int, int]:
     """Choose some of the sizes of the inputs, and a new size for each."""
-    occurring = sorted({each.dim_value for each in _resizable(model.graph) if each.dim_value >= _SMALLEST})
+    occurring = sorted(
+        {dimension.dim_value for dimension in _resizable(model.graph) if dimension.dim_value >= _SMALLEST}
+    )
     sizes = {}
     common = _FACTORS[next(dice) % len(_FACTORS)]
     for size in occurring:

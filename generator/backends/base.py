@@ -156,7 +156,11 @@ LAYOUTS = (
 
 def differing(algorithms: Iterable[Algorithm], options: Mapping[str, str]) -> tuple[Algorithm, ...]:
     """Return the algorithms that differ from the effective options, and padded ones, sorted by name."""
-    found = (each for each in algorithms if any(options.get(name) != value for name, value in each.options.items()))
+    found = (
+        algorithm
+        for algorithm in algorithms
+        if any(options.get(name) != value for name, value in algorithm.options.items())
+    )
     return tuple(sorted((*found, *PADDED), key=lambda algorithm: algorithm.name))
 
 

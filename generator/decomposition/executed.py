@@ -60,7 +60,9 @@ def taken_names(executed: onnx.ModelProto) -> list[frozenset[str]] | None:
     for node, attribute in zip(executed.graph.node, stated, strict=True):
         if attribute is not None:
             node.attribute.remove(attribute)
-    return [frozenset(name.decode() for name in each.strings) if each is not None else frozenset() for each in stated]
+    return [
+        frozenset(name.decode() for name in names.strings) if names is not None else frozenset() for names in stated
+    ]
 
 
 def named_origins(source: ModelGraph, names: Sequence[Collection[str]]) -> list[frozenset[int]]:

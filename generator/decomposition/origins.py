@@ -95,7 +95,9 @@ class _Matching:
         self._maker_after = {value: index for index, op in enumerate(after) for value in op.outputs if value}
         self._readers, self._readers_after = _readers(self._before), _readers(after)
         known = {value for op in before for value in (*op.inputs, *op.outputs) if value}
-        self._stands_for = {each: each for op in after for each in (*op.inputs, *op.outputs) if each and each in known}
+        self._stands_for = {
+            value: value for op in after for value in (*op.inputs, *op.outputs) if value and value in known
+        }
         self._by_name = {op.name: index for index, op in enumerate(self._before) if op.name}
         self._twin = self._find_twins()
         for op in self._after:
@@ -229,7 +231,9 @@ class _Matching:
             outputs = [value for value in self._after[index].outputs if value]
             found[index] = {self._stands_for[value] for value in outputs if value in self._stands_for}
             if not found[index]:
-                found[index].update(*(found[reader] for one in outputs for reader in self._readers_after.get(one, ())))
+                found[index].update(
+                    *(found[reader] for value in outputs for reader in self._readers_after.get(value, ()))
+                )
         return found
 
     def _all_read(self) -> list[set[str]]:

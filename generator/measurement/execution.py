@@ -313,7 +313,11 @@ class _RunExecution:
         self, plan: MeasurementPlan, pace: Pace, sources: selection.Sources
     ) -> tuple[str, Mapping[Identity, Record]]:
         """Measure a plan; return the UUID of the run and its records."""
-        more = {"algorithms": [each.name for each in self._choices], "dims": _dims(sources), MODELS: _names(sources)}
+        more = {
+            "algorithms": [choice.name for choice in self._choices],
+            "dims": _dims(sources),
+            MODELS: _names(sources),
+        }
         more = {name: value for name, value in more.items() if value}
         run = begin_run(self._store, self._settings, self._order, self._system, self._stack, more)
         recorder = StoreRecorder(self._store, run, self.costs)

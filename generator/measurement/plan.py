@@ -172,7 +172,9 @@ class MeasurementTask:
         short brick writes to is colder than in a model (docs/explanation/measuring.md).
         """
         draw = random.Random(seed)  # noqa: S311  # an order, not a secret
-        places = {each.id: math.log(each.live_bytes + 1) + draw.uniform(-_JITTER, _JITTER) for each in self.members}
+        places = {
+            member.id: math.log(member.live_bytes + 1) + draw.uniform(-_JITTER, _JITTER) for member in self.members
+        }
         descending = draw.choice((False, True))
         return sorted(self.members, key=lambda member: (places[member.id], member.id), reverse=descending)
 

@@ -312,7 +312,9 @@ def file_network(
     """
     model = read_network(path)
     constants = {tensor.name for tensor in model.graph.initializer}
-    types = list(inputs) or [_input_type(each, overrides) for each in model.graph.input if each.name not in constants]
+    types = list(inputs) or [
+        _input_type(value, overrides) for value in model.graph.input if value.name not in constants
+    ]
     return Network(
         model=None,
         path=path,

@@ -156,7 +156,11 @@ _LIGHT = {name: ZooEntry(name, "image classification", "cnn", "light") for name 
 
 def names() -> list[ZooEntry]:
     """Return every entry of the zoo, with or without its extra installed: light, built-in, exported."""
-    return [*_LIGHT.values(), *(entry for entry, *_ in _BUILT_IN.values()), *(each.entry for each in RECIPES.values())]
+    return [
+        *_LIGHT.values(),
+        *(entry for entry, *_ in _BUILT_IN.values()),
+        *(recipe.entry for recipe in RECIPES.values()),
+    ]
 
 
 def structure(name: str, *, batch: int | None = None, dims: Mapping[str, int] | None = None) -> Skeleton:

@@ -205,7 +205,9 @@ def node_times(events: Sequence[Event], nodes: Collection[str]) -> NodeTimes:
     Raises:
         BackendError: An execution lacks a node that another one has.
     """
-    found = [[kernel for kernel in each if kernel["name"].removesuffix(KERNEL) in nodes] for each in runs(events)]
+    found = [
+        [kernel for kernel in execution if kernel["name"].removesuffix(KERNEL) in nodes] for execution in runs(events)
+    ]
     names = [kernel["name"].removesuffix(KERNEL) for kernel in found[0]] if found else []
     places = {name: place for place, name in enumerate(names)}
     times = np.zeros((len(found), len(names)))

@@ -143,7 +143,9 @@ def profiled(executable: Executable, executions: int) -> KernelView:
                 executable.synchronize()
     events = profiler.events() or []
     marks = [event for event in events if event.name == _MARK and _on_cpu(event)]
-    elsewhere = [each for each in events if not _on_cpu(each) and not each.is_user_annotation and each.name != _MARK]
+    elsewhere = [
+        event for event in events if not _on_cpu(event) and not event.is_user_annotation and event.name != _MARK
+    ]
     begin_ns = profiler.profiler.kineto_results.trace_start_ns() if profiler.profiler is not None else 0
     primitives = primitives_of("".join(log), begin_ns)
     found = [[*launches(mark, elsewhere, primitives)] for mark in marks]
