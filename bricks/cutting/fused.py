@@ -8,7 +8,8 @@ anywhere. Only the places to cut depend on the runtime.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...models.subgraphs import captures
@@ -33,14 +34,21 @@ _OPSETS = "no opset has all of these operators as they are written"
 _WAITING = "a brick of them would wait for its own result through other layers"
 
 
-Units = tuple[tuple[int, ...], ...]
-"""The live layers of a model in groups of indices, ascending in each; every live layer in exactly one group. No group
-reads results of a later one; apart from this they are in the order of their first layers."""
+@dataclass(frozen=True, slots=True)
+class UnitGroups:
+    """The live layers of a model in groups.
+
+    Attributes:
+        groups: Layer indices, ascending in each; every live layer in exactly one group. No group reads results of a
+            later one; apart from this they are in the order of their first layers.
+        reasons: Requested groups that were cut because they cannot be bricks, each with the reason.
+    """
+
+    groups: tuple[tuple[int, ...], ...]
+    reasons: Mapping[tuple[int, ...], str]
 
 
-def units_of(
-    graph: ModelGraph, wishes: Iterable[Collection[int]], *, copied: Collection[int] = ()
-) -> tuple[Units, dict[tuple[int, ...], str]]:
+def units_of(graph: ModelGraph, wishes: Iterable[Collection[int]], *, copied: Collection[int] = ()) -> UnitGroups:
     """Group the live layers of a model.
 
     Args:
@@ -49,8 +57,7 @@ def units_of(
         copied: Layers that are copied for each reader: readers wait for the inputs of these layers, not for the layers.
 
     Returns:
-        The groups; a layer outside all wishes is alone. Then the requested groups that were cut because they cannot be
-        bricks, each with the reason.
+        The groups; a layer outside all wishes is alone.
     """
     edges = _without_copied(_edges(graph), copied)
     groups: list[tuple[int, ...]] = []
@@ -71,7 +78,7 @@ def units_of(
                 groups += parts
                 reasons[group] = _WAITING
                 break
-    return _ordered(edges, groups), reasons
+    return UnitGroups(_ordered(edges, groups), reasons)
 
 
 def _joined(graph: ModelGraph, wishes: Iterable[Collection[int]]) -> dict[tuple[int, ...], int]:
@@ -185,7 +192,7 @@ def _ordered(edges: list[tuple[int, int]], groups: list[tuple[int, ...]]) -> tup
     return tuple(by_first[node] for node in nodes if node in by_first)
 
 
-def fused_units(executed: ExecutedModel) -> tuple[Units, dict[tuple[int, ...], str]]:
+def fused_units(executed: ExecutedModel) -> UnitGroups:
     """Group the layers of a model so that no operator of the executed graph crosses groups.
 
     Layers that share an executed operator, directly or through others, are one unit. A layer that the runtime
@@ -240,7 +247,7 @@ def fused_sequences(
         UsageError: ``granularity`` is less than 1.
     """
     graph = executed.source
-    units, _ = fused_units(executed)
+    units = fused_units(executed).groups
     windows = spans(flow_over(graph, units), granularity, overlap=overlap, connected=connected)
     copied = copied_layers(executed)
     found = []

@@ -162,17 +162,17 @@ class Suite:
             raise SuiteError(f"{folder} is not a suite: it has no {MANIFEST}", remedy="give its folder") from error
         manifest = parse_manifest(folder, data)
         return cls(
-            folder,
-            manifest.granularity,
-            manifest.overlap,
-            manifest.connected,
-            tuple(entry.key for entry in manifest.bricks),
-            hashlib.sha256(data).hexdigest(),
-            manifest.annotations,
-            {entry.key: entry for entry in manifest.bricks},
-            manifest.graph,
-            manifest.bound_to or None,
-            manifest.levels or {},
+            path=folder,
+            granularity=manifest.granularity,
+            overlap=manifest.overlap,
+            connected=manifest.connected,
+            keys=tuple(entry.key for entry in manifest.bricks),
+            hash=hashlib.sha256(data).hexdigest(),
+            annotations=manifest.annotations,
+            _entries={entry.key: entry for entry in manifest.bricks},
+            graph=manifest.graph,
+            bound_to=manifest.bound_to or None,
+            levels=manifest.levels or {},
         )
 
     def footprints(self, key: str) -> tuple[int, ...]:

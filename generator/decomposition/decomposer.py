@@ -140,19 +140,19 @@ def _cut_up(source: ModelSource, cut: Cut, own: ModelGraph, executed: ExecutedMo
         own = executed.source
         graph = executed.graph if cut.graph == "runtime" else own
     if executed is not None and cut.graph == "fused":
-        parts, (units, _) = fused_sequences(executed, cut.granularity, **width), fused_units(executed)
+        parts, units = fused_sequences(executed, cut.granularity, **width), fused_units(executed).groups
     else:
         parts = sequences(graph, cut.granularity, **width)
     rivals = cut.granularity > 1 and cut.graph != "fused"  # windows would cut through fusions
     return Decomposition(
-        source,
-        own,
-        graph,
-        tuple(parts),
-        tuple((index,) for index in graph.live) if units is None else units,
-        footprint_class(graph),
-        tuple(windows(graph, cut.granularity, connected=cut.connected)) if rivals else (),
-        executed,
+        source=source,
+        own=own,
+        graph=graph,
+        sequences=tuple(parts),
+        units=tuple(tuple(unit) for unit in units) if units is not None else tuple((index,) for index in graph.live),
+        footprint_class=footprint_class(graph),
+        windows=tuple(windows(graph, cut.granularity, connected=cut.connected)) if rivals else (),
+        executed=executed,
     )
 
 

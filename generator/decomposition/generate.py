@@ -286,7 +286,7 @@ def _fusions(model: Decomposition) -> tuple[tuple[SkippedLayer, ...], dict[str, 
     if executed is None:
         return (), {}
     layers = executed.source.layers
-    _, torn = fused_units(executed)
+    torn = fused_units(executed).reasons
     return (
         tuple(SkippedLayer(", ".join(layers[index].name for index in group), why) for group, why in torn.items()),
         dict(Counter(layers[index].op_type for index in sorted(executed.eliminated))),

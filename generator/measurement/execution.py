@@ -173,9 +173,10 @@ def all_kernels(reports: Sequence[MeasuredReport]) -> dict[str, object] | None:
 def execute_run(
     settings: MeasurementSettings,
     order: Order,
+    *,
     store: Store,
-    models: Sequence[Model],
-    progress: ProgressCallback | None,
+    models: Sequence[Model] = (),
+    progress: ProgressCallback | None = None,
 ) -> RunOutcome:
     """Measure the bricks and models without a stored measurement.
 

@@ -218,8 +218,8 @@ def measure(
         runtime = get(how.runtime.backend)
         options = runtime.resolve(how.runtime.device, dict(how.runtime.options))
         runtime.require_walking(how.runtime.device, options)
-    order = Order("measure", None, ("all",), since, kernels=kernels, node=node, campaign=campaign)
-    outcome = execute_run(how, order, store, models, progress)
+    order = Order("measure", again=("all",), since=since, kernels=kernels, node=node, campaign=campaign)
+    outcome = execute_run(how, order, store=store, models=models, progress=progress)
     chosen = outcome.chosen
     known = {measurement.key: measurement for measurement in (*chosen.models.reused, *chosen.models.measured)}
     failed = {failure.key: failure.reason for failure in chosen.models.failures}

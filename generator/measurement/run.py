@@ -325,5 +325,15 @@ def run(
     """
     how = settings_from(settings, fields)
     opened = suite if isinstance(suite, Suite) else Suite.open(Path(suite))
-    order = Order("run", opened, again, since, algorithms, kernels, dry_run, node, campaign)
-    return RunReport(execute_run(how, order, store, models, progress))
+    order = Order(
+        "run",
+        opened,
+        again=again,
+        since=since,
+        algorithms=algorithms,
+        kernels=kernels,
+        dry_run=dry_run,
+        node=node,
+        campaign=campaign,
+    )
+    return RunReport(execute_run(how, order, store=store, models=models, progress=progress))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -40,15 +40,32 @@ _OF_IMAGES = POOLS | GLOBAL_POOLS | {"BatchNormalization", "Conv"}
 Shape = tuple[int, ...]
 
 
-def find_channels(model: onnx.ModelProto) -> tuple[dict[str, Shape], dict[str, int]]:
+@dataclass(frozen=True, slots=True)
+class Channels:
+    """The channels of a network's values.
+
+    Attributes:
+        shapes: Static shapes by value, constants included.
+        axes: Axis of the channels by value, counted from the end; values with unknown channels are missing.
+    """
+
+    shapes: Mapping[str, Shape]
+    axes: Mapping[str, int]
+
+    def count(self, value: str) -> int:
+        """Return the number of channels of a value with a channel axis."""
+        return self.shapes[value][self.axes[value]]
+
+    def counts(self) -> set[int]:
+        """All numbers of channels that there are."""
+        return {self.count(value) for value in self.axes}
+
+
+def find_channels(model: onnx.ModelProto) -> Channels:
     """Find the channels of convolutions, pools and products with constants, and of all values that share them.
 
     Args:
         model: Model of a network, or a brick in skeleton form; large initializers may lack their values.
-
-    Returns:
-        Static shapes by value, constants included; and the axis of the channels by value, counted from the end, without
-        values of unknown channels.
 
     Raises:
         UnsupportedBrick: The model has none of these operators, or two of them use different axes of the same value.
@@ -70,7 +87,7 @@ def find_channels(model: onnx.ModelProto) -> tuple[dict[str, Shape], dict[str, i
         known = len(axes)
         for node in nodes:
             _spread(axes, node, constants, shapes)
-    return shapes, axes
+    return Channels(shapes, axes)
 
 
 def _spread(
@@ -140,7 +157,7 @@ def padded_network(network: Network, multiple: int) -> Network:
         return network
     if network.model is None or network.as_is:
         raise UnsupportedBrick("only bricks of source layers have their channels padded")
-    return _Padder(network, network.model, multiple).pad()
+    return _Padder(network, network.model, _channels_to_pad(network.model, multiple), multiple).pad()
 
 
 def brick_network(model: onnx.ModelProto, *, seed: int = 0, unroll: int = 1, multiple: int = 1) -> Network:
@@ -165,10 +182,10 @@ class _Padder:
     since a runtime rounds.
     """
 
-    def __init__(self, network: Network, model: onnx.ModelProto, multiple: int) -> None:
+    def __init__(self, network: Network, model: onnx.ModelProto, channels: Channels, multiple: int) -> None:
         self._network = network
         self._model = model
-        self._shapes, self._axes = _channels_to_pad(model, multiple)
+        self._channels = channels
         self._multiple = multiple
         self._tensors = {tensor.name: tensor for tensor in model.graph.initializer}
         self._fills = {value.name: 0.0 for value in model.graph.input if self._is_padded(value.name)}
@@ -184,7 +201,7 @@ class _Padder:
         graph.node.extend(nodes)
         for value in (*graph.input, *graph.output):
             if self._is_padded(value.name):
-                axis = self._axes[value.name]
+                axis = self._channels.axes[value.name]
                 value.type.tensor_type.shape.dim[axis].dim_value = self._target(value.name)[axis]
         read = {name for node in nodes for name in node.input} | {value.name for value in graph.output}
         graph.initializer.extend(tensor for name, tensor in self._tensors.items() if name in read)
@@ -204,7 +221,7 @@ class _Padder:
             return node
         rule = self._rule(node)
         known = [node.output[0]] if node.op_type in POINTWISE else [node.input[0], node.output[0]]
-        if rule is None or not all(value in self._axes for value in known):
+        if rule is None or not all(value in self._channels.axes for value in known):
             raise UnsupportedBrick(f"{node.op_type} cannot be carried over to padded channels")
         if any(node.output[1:]):
             raise UnsupportedBrick(f"{node.op_type} with more than one result cannot be carried over")
@@ -230,7 +247,7 @@ class _Padder:
         group = next((attribute for attribute in node.attribute if attribute.name == "group"), None)
         if group is None or group.i == 1:
             shape: Shape = (written, read, *weight[2:])
-        elif group.i == self._count(node.input[0]) == self._count(node.output[0]):
+        elif group.i == self._channels.count(node.input[0]) == self._channels.count(node.output[0]):
             shape, group.i = (written, *weight[1:]), written
         else:
             raise UnsupportedBrick("the groups of a convolution are not padded")
@@ -244,12 +261,12 @@ class _Padder:
         depth, width = self._target(node.input[0])[-1], self._target(node.output[0])[-1]
         weight = self._shape_of_constant(node, 1)
         flags = {attribute.name: attribute.i for attribute in node.attribute}
-        if len(weight) != 2 or len(self._shapes[node.input[0]]) < 2 or flags.get("transA"):
+        if len(weight) != 2 or len(self._channels.shapes[node.input[0]]) < 2 or flags.get("transA"):
             raise UnsupportedBrick(f"{node.op_type} is padded only of rows with a constant matrix")
         node.input[1] = self._constant(node.input[1], (width, depth) if flags.get("transB") else (depth, width))
         if len(node.input) > 2 and node.input[2]:
             bias = self._shape_of_constant(node, 2)
-            if not bias or bias[-1] != self._count(node.output[0]):
+            if not bias or bias[-1] != self._channels.count(node.output[0]):
                 raise UnsupportedBrick("a bias that is the same for all columns is not padded")
             node.input[2] = self._constant(node.input[2], (*bias[:-1], width))
         return 0.0
@@ -272,18 +289,18 @@ class _Padder:
 
     def _pointwise(self, node: onnx.NodeProto) -> float:
         original, fills = list(node.input), []
-        axis, count = self._axes[node.output[0]], self._count(node.output[0])
+        axis, count = self._channels.axes[node.output[0]], self._channels.count(node.output[0])
         width = self._target(node.output[0])[axis]
         fill = 1.0 if node.op_type in _ONES else 0.0
         for place, name in enumerate(original):
             if not name:
                 continue
             if name not in self._tensors:
-                if name not in self._fills or self._count(name) != count:
+                if name not in self._fills or self._channels.count(name) != count:
                     raise UnsupportedBrick(f"{node.op_type} broadcasts over padded channels")
                 fills.append((name, self._fills[name]))
                 continue
-            shape = self._shapes[name]
+            shape = self._channels.shapes[name]
             if len(shape) >= -axis and shape[axis] == count and not (place and node.op_type in PARAMETERISED):
                 node.input[place] = self._constant(name, _resized(shape, axis, width), fill)
                 fills.append((name, fill))
@@ -309,22 +326,18 @@ class _Padder:
             self._loose.add(node.output[0])
         return found
 
-    def _count(self, value: str) -> int:
-        """Return the number of channels of a value with a channel axis."""
-        return self._shapes[value][self._axes[value]]
-
     def _is_padded(self, value: str) -> bool:
-        return value in self._axes and self._count(value) % self._multiple != 0
+        return value in self._channels.axes and self._channels.count(value) % self._multiple != 0
 
     def _target(self, value: str) -> Shape:
         """Return the padded shape of a value with channels."""
-        axis = self._axes[value]
-        return _resized(self._shapes[value], axis, _rounded(self._count(value), self._multiple))
+        axis = self._channels.axes[value]
+        return _resized(self._channels.shapes[value], axis, _rounded(self._channels.count(value), self._multiple))
 
     def _shape_of_constant(self, node: onnx.NodeProto, place: int) -> Shape:
         if node.input[place] not in self._tensors:
             raise UnsupportedBrick(f"the weights of {node.op_type} are computed")
-        return self._shapes[node.input[place]]
+        return self._channels.shapes[node.input[place]]
 
     def _values(self, name: str) -> Array:
         weight = self._network.weights.get(name)
@@ -332,7 +345,7 @@ class _Padder:
 
     def _constant(self, name: str, shape: Shape, fill: float = 0.0) -> str:
         """Name of a constant, padded to a shape; equal ones of several copies have their memory in common."""
-        if self._shapes[name] == shape:
+        if self._channels.shapes[name] == shape:
             return name
         own = f"{name}~{'x'.join(map(str, shape))}~{fill:g}"  # a constant may be read in several ways
         if own not in self._constants:
@@ -346,16 +359,16 @@ class _Padder:
         return own
 
 
-def _channels_to_pad(model: onnx.ModelProto, multiple: int) -> tuple[dict[str, Shape], dict[str, int]]:
+def _channels_to_pad(model: onnx.ModelProto, multiple: int) -> Channels:
     """Return the channels of a model with channels to pad."""
-    shapes, axes = find_channels(model)
-    counts = {shapes[value][axis] for value, axis in axes.items()}
+    channels = find_channels(model)
+    counts = channels.counts()
     if all(count % multiple == 0 for count in counts):
         raise UnsupportedBrick(f"all channels are multiples of {multiple} already")
     half = multiple // 2
     if half >= _SMALLEST and all(_rounded(count, half) == _rounded(count, multiple) for count in counts):
         raise UnsupportedBrick(f"padded to multiples of {half}, all channels are multiples of {multiple} already")
-    return shapes, axes
+    return channels
 
 
 def _evaluated(node: onnx.NodeProto, operands: Mapping[str, float], opsets: Iterable[onnx.OperatorSetIdProto]) -> float:

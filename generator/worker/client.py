@@ -422,8 +422,15 @@ def start_worker(place: messages.Place, memory_bytes: int = MODEL_MEMORY_BYTES) 
 
 def file_of(runnable: Runnable, *, seed: int = 0, as_is: bool = False, variant: str = "") -> messages.NetworkFile:
     """Return a network in the form of the protocol."""
-    path = str(runnable.path if str(runnable.path).startswith("@") else runnable.path.resolve())
-    return messages.NetworkFile(path, runnable.synthetic, runnable.overrides, runnable.inputs, seed, as_is, variant)
+    return messages.NetworkFile(
+        path=str(runnable.path if str(runnable.path).startswith("@") else runnable.path.resolve()),
+        synthetic=runnable.synthetic,
+        overrides=runnable.overrides,
+        inputs=runnable.inputs,
+        seed=seed,
+        as_is=as_is,
+        variant=variant,
+    )
 
 
 _Place = TypeVar("_Place", bound=Hashable)

@@ -44,7 +44,7 @@ class Reply(msgspec.Struct, frozen=True, tag_field="reply", tag=str.lower):
     """Base of the worker's messages."""
 
 
-class NetworkFile(msgspec.Struct, frozen=True):
+class NetworkFile(msgspec.Struct, frozen=True, kw_only=True):
     """A network in a file.
 
     Attributes:

@@ -288,7 +288,7 @@ class _WorkerState:
         else:
             bricks, failed = _executed(request.members, backend, settings)
         begin = time.perf_counter_ns()
-        pack, refused, alone = load_pack(
+        loaded = load_pack(
             {
                 member.id: replace(bricks[member.id], copies=member.copies)
                 for member in request.members
@@ -298,11 +298,11 @@ class _WorkerState:
             replace(settings, memory_reuse=request.memory_reuse),
         )
         loading_ns = time.perf_counter_ns() - begin
-        failed |= refused
-        omitted = {*refused, *alone}
+        failed |= loaded.refused
+        omitted = {*loaded.refused, *loaded.alone}
         bricks = {name: brick for name, brick in bricks.items() if name not in omitted}
-        self._kept[request.id] = _KeptPack(frozenset(files), bricks, pack, first.variant)
-        left_out = [messages.OmittedBrick(name, None, "it cannot be run with others") for name in alone]
+        self._kept[request.id] = _KeptPack(frozenset(files), bricks, loaded.pack, first.variant)
+        left_out = [messages.OmittedBrick(name, None, "it cannot be run with others") for name in loaded.alone]
         for name, error in failed.items():
             why = refusal(error, files[name])
             left_out.append(messages.OmittedBrick(name, why.kind, why.reason))

@@ -127,9 +127,9 @@ def test_a_session_opens_items_and_adds_to_those_that_are_open(bench, block):
 def test_a_session_is_stored_as_a_whole_or_not_at_all(bench, block):
     (old, first), (new, second) = opened(bench, "a"), opened(bench, "b")
     bench.store.add_session([first], [(old.id, block(0, 0))])
-    unknown = (second[0], str(uuid.uuid4()), *second[2:])
-    twice, nobody, key = (str(uuid.uuid4()), *second[1:]), str(uuid.uuid4()), second[2].key[:12]
-    again = (str(uuid.uuid4()), *first[1:])
+    unknown = dataclasses.replace(second, run=str(uuid.uuid4()))
+    twice, nobody, key = dataclasses.replace(second, id=str(uuid.uuid4())), str(uuid.uuid4()), second.identity.key[:12]
+    again = dataclasses.replace(first, id=str(uuid.uuid4()))
     wrong = (
         (
             [second],
@@ -140,7 +140,7 @@ def test_a_session_is_stored_as_a_whole_or_not_at_all(bench, block):
         ([second], [(new.id, block(0, 0)), (nobody, block(0, 0))], f"{nobody}, which was never begun"),
         ([second, again], [(new.id, block(0, 0))], f"is open already as measurement {old.id}"),
         ([second, twice], [(new.id, block(0, 0))], f"brick {key} is begun twice"),
-        ([unknown], [(new.id, block(0, 0))], f"run {unknown[1]} of brick {key} is not stored"),
+        ([unknown], [(new.id, block(0, 0))], f"run {unknown.run} of brick {key} is not stored"),
     )
     for begun, taken, why in wrong:
         with pytest.raises(StoreError, match=f"a session cannot be stored in .*{why}"):

@@ -63,8 +63,15 @@ def layer_effects(
             own_ns, synthetic_ns, differences = _pairs(step.own, synthetic, rounds)
         finally:
             synthetic.close()
-        shares = subnormal_share(step.inputs.values()), subnormal_share(step.outputs.values())
-        yield LayerEffect(step.index, step.node.op_type, *shares, own_ns, synthetic_ns, differences)
+        yield LayerEffect(
+            index=step.index,
+            op_type=step.node.op_type,
+            subnormal_in=subnormal_share(step.inputs.values()),
+            subnormal_out=subnormal_share(step.outputs.values()),
+            own_ns=own_ns,
+            synthetic_ns=synthetic_ns,
+            differences_ns=differences,
+        )
 
 
 def subnormal_share(arrays: Iterable[Array]) -> float:

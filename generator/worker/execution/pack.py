@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -158,9 +158,19 @@ class Pack(ABC):
         """Free the runtime's resources."""
 
 
-LoadedPack = tuple[Pack | None, Mapping[str, BackendError], tuple[str, ...]]
-"""What came of loading bricks together: the bricks that run together, if any; errors of bricks that were left out; and
-bricks that cannot run with others."""
+@dataclass(frozen=True, slots=True)
+class LoadedPack:
+    """What came of loading bricks together.
+
+    Attributes:
+        pack: The bricks that run together; None if there are none.
+        refused: Errors of bricks that were left out.
+        alone: Bricks that cannot run with others.
+    """
+
+    pack: Pack | None
+    refused: Mapping[str, BackendError] = field(default_factory=dict)
+    alone: tuple[str, ...] = ()
 
 
 # Bricks of one pass in the stream of a device, one after the other, with events between them.
@@ -207,7 +217,7 @@ _SINGLE, _CHAIN = -1, -2
 
 
 class StreamedPack(Pack):
-    """Bricks that are enqueued one after the other (see ``Pack``).
+    """Bricks that are enqueued one after the other (see ``LoadedPack``).
 
     Attributes:
         loaded: Number of bricks in the pack.
@@ -261,7 +271,7 @@ class StreamedPack(Pack):
             raise
 
     def run(self, *, visit: int | None) -> None:
-        """Enqueue all bricks, wait, and note the times (see ``Pack``)."""
+        """Enqueue all bricks, wait, and note the times (see ``LoadedPack``)."""
         if self._device.name == "cpu":
             self._clock[_SINGLE].run()  # otherwise the first brick would run with the runtime's code cold
         self._launch()
@@ -270,7 +280,7 @@ class StreamedPack(Pack):
         self._visits.append(visit)
 
     def read(self, idle_ns: float | None) -> Readings:  # noqa: ARG002  # each pass calibrates the clock
-        """Return the times without the cost of the clock (see ``Pack``)."""
+        """Return the times without the cost of the clock (see ``LoadedPack``)."""
         rows = np.array(self._rows)
         clock = _clock(rows, self._owners)
         even = without_stalls((self._by_brick(by_visit(rows, self._visits)) - clock).clip(min=0))
@@ -575,12 +585,12 @@ def load_pack(bricks: Mapping[str, PackedBrick], backend: Backend, settings: Set
         refused = _culprits(bricks, backend, settings, error)
     left = {name: brick for name, brick in bricks.items() if name not in refused}
     if not left:
-        return None, refused, ()
+        return LoadedPack(None, refused)
     try:
-        loaded, failed, alone = _load(left, backend, settings)
+        loaded = _load(left, backend, settings)
     except BackendError as error:  # each half can be run, but not both together
-        return None, refused | dict.fromkeys(left, error), ()
-    return loaded, refused | {**failed}, alone
+        return LoadedPack(None, refused | dict.fromkeys(left, error))
+    return replace(loaded, refused=refused | {**loaded.refused})
 
 
 def _culprits(
@@ -590,9 +600,9 @@ def _culprits(
     names = sorted(bricks)
 
     def load(part: Sequence[str]) -> None:
-        loaded, *_ = _load({name: replace(bricks[name], copies=1) for name in part}, backend, settings)
-        if loaded is not None:
-            loaded.close()
+        loaded = _load({name: replace(bricks[name], copies=1) for name in part}, backend, settings)
+        if loaded.pack is not None:
+            loaded.pack.close()
 
     return by_halves(halves(names), load) if len(names) > 1 else {names[0]: error}
 
@@ -623,7 +633,7 @@ def _load(
         refused, known = streamed.refused, {*bricks}
         if not streamed.loaded:
             streamed.close()
-            return None, refused, ()
+            return LoadedPack(None, refused)
     try:
         pack.run(visit=None)
         long = pack.long if isinstance(pack, _ProfiledPack) and pack.disturbed and apart is None else None
@@ -633,7 +643,7 @@ def _load(
     if long is not None:
         pack.close()
         return _load(bricks, backend, settings, apart=long)
-    return pack if known else None, refused, tuple(name for name in bricks if name not in known)
+    return LoadedPack(pack if known else None, refused, tuple(name for name in bricks if name not in known))
 
 
 def _parted(group: Sequence[str], apart: Collection[str]) -> list[list[str]]:

@@ -42,15 +42,15 @@ def test_units_are_bricks_that_hold_every_live_layer_once(draw_model: DrawModel,
     layers = st.sets(st.integers(0, len(graph.layers) - 1), max_size=4)
     wishes = data.draw(st.lists(layers, max_size=4))
 
-    units, reasons = units_of(graph, wishes)
+    units = units_of(graph, wishes)
 
-    assert sorted(index for group in units for index in group) == list(graph.live)
-    assert nx.is_directed_acyclic_graph(contracted(graph, list(units)))
-    for group in units:
+    assert sorted(index for group in units.groups for index in group) == list(graph.live)
+    assert nx.is_directed_acyclic_graph(contracted(graph, list(units.groups)))
+    for group in units.groups:
         sequence = make_sequence(graph, group)
         load_brick(build_brick(graph, sequence).model, expected=sequence.key)
-    kept = [set(group) for group in units]
-    broken = {index for group in reasons for index in group}
+    kept = [set(group) for group in units.groups]
+    broken = {index for group in units.reasons for index in group}
     for wish in (wish & set(graph.live) for wish in wishes):
         assert not wish or wish & broken or any(wish <= group for group in kept)
 
@@ -61,7 +61,7 @@ def test_windows_of_units_are_bricks_too(draw_model: DrawModel, data: st.DataObj
     pairs = [{one, other} for one, other in graph.graph.edges()]
     wishes = data.draw(st.lists(st.sampled_from(pairs), max_size=4)) if pairs else []
     connected, granularity = data.draw(st.booleans()), data.draw(st.integers(1, 4))
-    groups, _ = units_of(graph, wishes)
+    groups = units_of(graph, wishes).groups
 
     found = spans(flow_over(graph, groups), granularity, connected=connected)
 
@@ -99,11 +99,11 @@ def test_units_of_one_layer_are_split_like_layers(
 def test_a_group_that_waits_for_itself_is_cut(
     parse_graph: ParseGraph, wishes: list[set[int]], groups: list[tuple[int, ...]], cut: list[tuple[int, ...]]
 ) -> None:
-    units, reasons = units_of(parse_graph(DIAMOND), wishes)
+    units = units_of(parse_graph(DIAMOND), wishes)
 
-    assert list(units) == groups
-    assert sorted(reasons) == cut
-    assert all("wait for its own result" in why for why in reasons.values())
+    assert list(units.groups) == groups
+    assert sorted(units.reasons) == cut
+    assert all("wait for its own result" in why for why in units.reasons.values())
 
 
 def test_of_groups_that_wait_for_each_other_one_is_cut(parse_graph: ParseGraph) -> None:
@@ -111,7 +111,7 @@ def test_of_groups_that_wait_for_each_other_one_is_cut(parse_graph: ParseGraph) 
         "m (float[4] x, float[4] z) => (float[4] y, float[4] u) {a = Relu(x) b = Exp(z) y = Sqrt(b) u = Neg(a)}"
     )
 
-    units, reasons = units_of(graph, [{0, 2}, {1, 3}])  # the one makes what the other reads, and reads what it makes
+    units = units_of(graph, [{0, 2}, {1, 3}])  # the one makes what the other reads, and reads what it makes
 
-    assert len(units) == 3
-    assert len(reasons) == 1
+    assert len(units.groups) == 3
+    assert len(units.reasons) == 1

@@ -111,7 +111,7 @@ def test_alone_a_unit_executes_as_in_the_model(executed, worker, tmp_path, name,
         inside = [layer.node for layer, origin in pairs if not origin.isdisjoint(sequence.layers)]
         same += kinds(inside) == alone[sequence.key]
 
-    assert not fused_units(found)[1]
+    assert not fused_units(found).reasons
     assert same / len(sequences) >= alike
 
 
@@ -119,7 +119,7 @@ def test_what_is_fused_stays_together_under_keys_of_source_bricks(convolutions: 
     """The first Conv reads a reordered input and hands blocked values on; the second hands plain ones on."""
     layers, parts = convolutions.source.layers, fused_sequences(convolutions, 1)
 
-    units = [[layers[index].op_type for index in unit] for unit in fused_units(convolutions)[0]]
+    units = [[layers[index].op_type for index in unit] for unit in fused_units(convolutions).groups]
     assert units == [["Conv", "Relu"], ["Conv", "Add", "Relu"], ["Sin"]]
     assert [part.key for part in parts] == [make_sequence(convolutions.source, part.layers).key for part in parts]
     assert build_brick(convolutions.source, parts[0]).salt == ""

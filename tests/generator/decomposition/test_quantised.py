@@ -67,7 +67,7 @@ def executed_as(found: ExecutedModel, part: Any, folder: Path) -> Counter[str]:
 
 def units_of(executed: ExecutedModel) -> list[set[str]]:
     layers = executed.source.layers
-    return [{layers[index].op_type for index in unit} for unit in fused_units(executed)[0]]
+    return [{layers[index].op_type for index in unit} for unit in fused_units(executed).groups]
 
 
 def test_conversions_are_one_unit_with_the_operator_that_takes_them_in(quantised):

@@ -267,19 +267,18 @@ def test_every_brick_is_executed_in_every_pass_of_every_visit(convolutions):
     as_is = replace(network, as_is=True)  # what runs as it stands is not optimised again
     ((standing,), _) = (found.values() for found in executed_bricks({key: as_is}, backend, chosen))
     assert standing.network is as_is
-    assert not standing.uncounted
+    assert standing.uncounted == frozenset()
     nodes = sum(len(brick.network.model.graph.node) for brick in bricks.values())
 
-    loaded, refused, alone = load_pack(
-        {name: replace(brick, copies=2) for name, brick in bricks.items()}, backend, chosen
-    )
+    outcome = load_pack({name: replace(brick, copies=2) for name, brick in bricks.items()}, backend, chosen)
+    loaded = outcome.pack
     for visit in (0, 0, None, 1):
         loaded.run(visit=visit)
     reading = loaded.read(0.0)
     loaded.close()
 
     (said,) = backend.readings
-    assert (refused, alone) == ({}, ())
+    assert (outcome.refused, outcome.alone) == ({}, ())
     assert said.times.shape[0] == 5  # one when it was loaded
     assert len([name for name in said.names if "/" in name and ":" not in name]) == 2 * nodes
     assert {one.id: len(one.whole_ns) for one in reading.times} == dict.fromkeys(bricks, 2)
@@ -304,7 +303,7 @@ def test_long_bricks_have_a_network_of_their_own_where_other_programs_run(convol
     monkeypatch.setattr(execution, "_DISTURBED", -1.0)
     monkeypatch.setattr(execution, "_LONG_NS", long_ns)
 
-    loaded, *_ = load_pack(bricks, backend, chosen)
+    loaded = load_pack(bricks, backend, chosen).pack
     loaded.run(visit=0)
     times = loaded.read(0.0).times
     loaded.close()
@@ -323,13 +322,14 @@ def test_a_long_brick_whose_outputs_stay_is_timed_without_being_run_for_the_cloc
     bricks, _ = executed_bricks({"head": replace(synthetic_network(model), as_is=True)}, backend, chosen)
     bricks = {name: replace(brick, boundary=KEPT) for name, brick in bricks.items()}
 
-    loaded, refused, alone = load_pack(bricks, backend, chosen)
+    outcome = load_pack(bricks, backend, chosen)
+    loaded = outcome.pack
     for visit in range(3):
         loaded.run(visit=visit)
     reading = loaded.read(None)
     loaded.close()
 
-    assert (refused, alone) == ({}, ())
+    assert (outcome.refused, outcome.alone) == ({}, ())
     (times,) = reading.times
     whole = np.array(times.whole_ns)
     (own,) = (place for place, name in enumerate(backend.readings[0].names) if name == "0.0/0")

@@ -125,7 +125,7 @@ def test_what_a_call_costs_is_measured_behind_bricks(settings, number, expected)
     pack = StreamedPack(bricks, Torch(captures=False), settings)
 
     try:
-        assert [owner for owner, *_ in pack._steps] == expected
+        assert [step.owner for step in pack._steps] == expected
     finally:
         pack.close()
 
@@ -136,7 +136,7 @@ def test_on_a_processor_no_call_that_is_measured_is_of_a_network_that_ran_before
     pack = StreamedPack(bricks, backend, settings)
 
     try:
-        single = [id(executable) for owner, executable, *_ in pack._steps if owner == -1]
+        single = [id(step.executable) for step in pack._steps if step.owner == -1]
         assert len({*single}) == (3 if type(backend) is TorchBackend else 1)
         assert len(single) == 3
     finally:
@@ -168,7 +168,7 @@ def test_what_a_brick_reads_on_the_cpu_is_its_own(settings):
     names = ("Exp", "Sqrt", "Log")
     pack = StreamedPack({name: brick(name, (64, 64)) for name in names}, TorchBackend(), settings)
 
-    inputs = [executable._inputs[0] for owner, executable, *_ in pack._steps if owner >= 0]
+    inputs = [step.executable._inputs[0] for step in pack._steps if step.owner >= 0]
 
     assert len({tensor.data_ptr() for tensor in inputs}) == len(names)
     assert all(float(tensor.min()) > 0 for tensor in inputs[1:])
@@ -178,17 +178,18 @@ def test_what_a_brick_reads_on_the_cpu_is_its_own(settings):
 def test_what_cannot_be_loaded_costs_only_itself(settings):
     bricks = {"exp": brick("Exp"), "odd": brick("Frobnicate")}
 
-    loaded, refused, alone = load_pack(bricks, TorchBackend(), settings)
-    none, none_refused, _ = load_pack({"odd": brick("Frobnicate")}, TorchBackend(), settings)
+    outcome = load_pack(bricks, TorchBackend(), settings)
+    none = load_pack({"odd": brick("Frobnicate")}, TorchBackend(), settings)
 
+    loaded = outcome.pack
     assert loaded is not None
     loaded.run(visit=0)
     (times,) = loaded.read(None).times
     assert (times.id, times.host_ns) == ("exp", ())  # on the CPU the caller is the device
     assert min(times.whole_ns) > 0
     loaded.close()
-    assert (none, alone) == (None, ())
-    for found in (refused, none_refused):
+    assert (none.pack, outcome.alone) == (None, ())
+    for found in (outcome.refused, none.refused):
         assert [*found] == ["odd"]
         assert isinstance(found["odd"], UnsupportedBrick)
 
