@@ -19,6 +19,7 @@ from ..constructor.uncertainty.calibration import NORMAL
 from ..db import Store
 from ..errors import UsageError
 from ..generator.decomposition.decompose import decompose, readable
+from ..generator.machine.system import quietness
 from ..generator.measurement.settings import PaceFields
 from ..models import ModelSource
 from ..tabular import Field, Records, Row, Tabular
@@ -55,12 +56,14 @@ class Predictions(Tabular):
         measured: Keys of the bricks measured for this answer.
         target: Wanted relative half-width.
         wall_s: Duration of the whole call.
+        noise: What disturbed the machine before it was measured; no interval contains what that does to caches.
     """
 
     rows: tuple[Estimate, ...]
     measured: frozenset[str]
     target: float
     wall_s: float
+    noise: tuple[str, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -70,7 +73,9 @@ class Predictions(Tabular):
     def records(self) -> Records:
         """Return one row per model."""
         rows = [prediction_record(entry, self.measured) for entry in self.rows]
-        return Records(rows, {"measured": len(self.measured), "target": self.target, "wall_s": self.wall_s})
+        return Records(
+            rows, {"measured": len(self.measured), "target": self.target, "wall_s": self.wall_s, "noise": [*self.noise]}
+        )
 
 
 def prediction_record(entry: Estimate, measured: frozenset[str] = frozenset()) -> Row:
@@ -176,7 +181,7 @@ def predict(
     plan = MeasuringPlan(store, how, progress=progress)
     learned = learn(store, choice)
     able = [model for model in known if not cannot_be_bricks(model.graph)]  # bricks of others would not complete them
-    gaps = Gaps(able, evidence, learned)
+    gaps, noise = Gaps(able, evidence, learned), tuple[str, ...]()
     for number in range(ROUNDS if measure else 0):
         if number and (learned is None or learned.familiar):
             break
@@ -184,6 +189,7 @@ def predict(
         keys = gaps.choose(math.log1p(target), VISITS, left_s) - taken
         if not keys:
             break
+        noise = noise or quietness(watch_s=_WATCH_S).reasons
         some = [replace(model, sequences=tuple(part for part in model.sequences if part.key in keys)) for model in able]
         with TemporaryDirectory(prefix="dlbricks-predict-") as folder:
             plan.measure([model for model in some if model.sequences], Path(folder, "suite"), _PACE)
@@ -192,7 +198,11 @@ def predict(
         gaps = Gaps(able, evidence, learned, taken)
     evidence = gaps.filled(evidence)
     rows = tuple(construct(model, evidence) for model in decompositions)
-    return Predictions(rows, frozenset(taken), target, time.monotonic() - begun)
+    return Predictions(rows, frozenset(taken), target, time.monotonic() - begun, noise)
+
+
+_WATCH_S = 0.2
+"""Seconds to watch other processes before measuring."""
 
 
 def choice_of(store: Store, how: Setup, models: Sequence[Decomposition], *, measure: bool) -> Choice:
@@ -238,6 +248,8 @@ def predictions_answer(found: Predictions) -> Answer:
             f"\u00b1 {max(methods):.1%} is the error of composing a latency from bricks. No measurement of bricks "
             "narrows it: for less, run 'dlbricks measure MODEL'."
         )
+    if found.noise:
+        summary.append(f"{'; '.join(found.noise)}: no interval contains what that does to caches and memory")
     summary.append(f"{len(found.measured)} bricks measured in {duration(found.wall_s)}.")
     return Answer.of(found.records(), columns=_COLUMNS, summary=summary)
 
