@@ -160,7 +160,8 @@ def _varied(array: npt.NDArray[Any], usual: npt.NDArray[Any], seed: int, compare
     """Return an input that differs from the usual one enough for conditions to be true and false.
 
     Integers and booleans that are the same in every set vary, except for the first of each row, because a row that is
-    masked as a whole would give no finite output. In one set a quarter of the other integers is zero. In another one a
+    masked as a whole would give no finite output. Those of 8 and 16 bits may be images or sounds, so that they have all
+    values in all but the first two sets. In one set a quarter of the other integers is zero. In another one a
     quarter of all numbers are those that the model compares with.
     """
     kind = array.dtype.kind
@@ -174,6 +175,8 @@ def _varied(array: npt.NDArray[Any], usual: npt.NDArray[Any], seed: int, compare
         made = np.where(random.random(array.shape) < _DECIDING, random.choice(deciding, array.shape), array)
     elif array.size == 1:
         return np.full_like(array, random.choice([0, 1, value // 2, 2 * value]))
+    elif kind in "iu" and array.dtype.itemsize <= 2 and seed > _ZEROS:
+        made = random.integers(np.iinfo(array.dtype).min, np.iinfo(array.dtype).max, array.shape, endpoint=True)
     else:
         made = random.integers(0, max(value, 1) + 1, array.shape)
     made = made.astype(array.dtype)

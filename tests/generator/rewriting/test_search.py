@@ -166,6 +166,17 @@ def test_numbers_that_a_model_compares_with_are_among_the_inputs(tmp_path: Path,
     assert found.steps == ()
 
 
+def test_bytes_of_an_image_have_all_values_in_a_checked_set(tmp_path: Path):
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    model (uint8[4,64] image) => (float[4,64] y) <float dark = {40}> {
+        f = Cast<to = 1>(image) low = LessOrEqual(f, dark) s = Sin(f) y = Where(low, f, s)
+    }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "image.onnx")
+    feeds = read_subject(tmp_path / "image.onnx", None, {}).feeds
+
+    assert {int(feed["image"].max()) > 200 for feed in feeds[2:]} == {True}
+
+
 def test_a_model_that_takes_one_value_only_is_refused(tmp_path: Path):
     onnx.save(onnx.parser.parse_model(MASKED), tmp_path / "masked.onnx")
     subject = read_subject(tmp_path / "masked.onnx", None, {})
