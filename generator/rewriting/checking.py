@@ -160,14 +160,16 @@ def _varied(array: npt.NDArray[Any], usual: npt.NDArray[Any], seed: int, compare
     """Return an input that differs from the usual one enough for conditions to be true and false.
 
     Integers and booleans that are the same in every set vary, except for the first of each row, because a row that is
-    masked as a whole would give no finite output. Those of 8 and 16 bits may be images or sounds, so that they have all
-    values in all but the first two sets. In one set a quarter of the other integers is zero. In another one a
+    masked as a whole would give no finite output. In one set a quarter of the other integers is zero. In another one a
     quarter of all numbers are those that the model compares with.
     """
     kind = array.dtype.kind
     if seed == 0 or kind not in "iubf" or not array.size:
         return array
     value, random = int(array.flat[0]) if kind != "f" else 1, np.random.default_rng(seed)
+    if seed == _COMPARED and kind in "iu" and array.dtype.itemsize <= _NARROW:
+        least, most = np.iinfo(array.dtype).min, np.iinfo(array.dtype).max
+        return random.integers(least, most, array.shape, array.dtype, endpoint=True)
     deciding = compared["f" if kind == "f" else "i"] if seed == _COMPARED else [0] * (kind in "iu" and seed == _ZEROS)
     if kind == "f" or not np.array_equal(array, usual):
         if not deciding or kind == "b":
@@ -175,8 +177,6 @@ def _varied(array: npt.NDArray[Any], usual: npt.NDArray[Any], seed: int, compare
         made = np.where(random.random(array.shape) < _DECIDING, random.choice(deciding, array.shape), array)
     elif array.size == 1:
         return np.full_like(array, random.choice([0, 1, value // 2, 2 * value]))
-    elif kind in "iu" and array.dtype.itemsize <= 2 and seed > _ZEROS:
-        made = random.integers(np.iinfo(array.dtype).min, np.iinfo(array.dtype).max, array.shape, endpoint=True)
     else:
         made = random.integers(0, max(value, 1) + 1, array.shape)
     made = made.astype(array.dtype)
@@ -187,6 +187,9 @@ def _varied(array: npt.NDArray[Any], usual: npt.NDArray[Any], seed: int, compare
 
 _ZEROS, _COMPARED, _DECIDING = 1, 2, 0.25
 """Sets with zeros and with compared numbers, and the share of these."""
+
+_NARROW = 2
+"""Bytes of integers that may be images or sounds: the set of compared numbers has all their values."""
 
 _Numbers = Mapping[str, Sequence[float]]
 """Numbers by kind: ``i`` or ``f``."""

@@ -174,7 +174,7 @@ def test_bytes_of_an_image_have_all_values_in_a_checked_set(tmp_path: Path):
     onnx.save(onnx.parser.parse_model(text), tmp_path / "image.onnx")
     feeds = read_subject(tmp_path / "image.onnx", None, {}).feeds
 
-    assert {int(feed["image"].max()) > 200 for feed in feeds[2:]} == {True}
+    assert max(int(feed["image"].max()) for feed in feeds) > 200
 
 
 def test_a_model_that_takes_one_value_only_is_refused(tmp_path: Path):
