@@ -140,6 +140,7 @@ def test_every_option_of_run_is_in_a_cell_or_there_is_a_reason_for_none(load, tm
         "--kernels": "views of kernels are of no node, and are not pushed",
         "--format": "it is --json",
         "--priority": "as high as the node grants",
+        "--target": "a cell has a pace of its own",
         "--wait": "the node's worker waits for as long as it is asked to",
     }
     suite = {"models": ("m",), "batch": "1", "dims": ("past=1",), "branches": ("then",), "trips": ("1",)}
