@@ -264,8 +264,15 @@ def _common(values: Values, first: str, second: str) -> Iterator[Region]:
 
 
 def _wide(values: Values, region: Region) -> Iterator[list[Array]]:
-    """Yield arguments of every size; integers as recorded."""
-    random = np.random.default_rng(2)
+    """Yield arguments of every size; integers as recorded, unless they are only converted to numbers."""
+    graph, random = values.graph, np.random.default_rng(2)
+
+    def whole(name: str) -> Array:
+        readers, array = [graph.nodes[index] for index in graph.readers[name]], values.runs[0][name]
+        if all(node.op_type == "Cast" and values.is_float(node.output[0]) for node in readers):
+            return random.integers(0, 256, array.shape).astype(array.dtype)
+        return array
+
     for spread in (0.5, 3.0):
         yield [
             np.asarray(
@@ -274,6 +281,6 @@ def _wide(values: Values, region: Region) -> Iterator[list[Array]]:
                 values.dtypes[name],
             )
             if values.dtypes[name].kind == "f"
-            else values.runs[0][name]
+            else whole(name)
             for name in region.reads
         ]
