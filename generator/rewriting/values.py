@@ -116,7 +116,8 @@ def predicted_ns(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) ->
         return 1000.0
     if kind == "Conv" and len(reads) > 1 and reads[1]:
         taps = float(np.prod(reads[1][1:]))
-        depthwise = size * float(np.prod(reads[1][2:])) * _TAP_NS if reads[1][1] == 1 else 0.0
+        alone = reads[1][1] == 1 and reads[0] and reads[0][1] > 1
+        depthwise = size * float(np.prod(reads[1][2:])) * _TAP_NS if alone else 0.0
         rate = MACS_PER_NS if len(shape) < 5 else _THIN_MACS_PER_NS  # no blocked kernels for volumes
         return 2 * _CALL_NS + size * taps / rate + size * _TAP_NS + depthwise
     if kind == "ConvTranspose" and reads[0] and reads[1]:
