@@ -151,7 +151,21 @@ class _Reader:
             return [*first, *(_Term(sign * term.number, term.factors) for term in second)]
         if kind in _ROOTS - {"ReduceL2"}:
             return self.root(index, node, axes, depth)
-        return None
+        return self._by_place(index, node, axes, depth) if kind == "Conv" else None
+
+    def _by_place(self, index: int, node: onnx.NodeProto, axes: _Axes, depth: int) -> list[_Term] | None:
+        """Return a convolution of each place alone as a product of channels."""
+        weight, attributes = self.values.constant(node.input[1]), self.values.graph.attributes[index]
+        padded = any(attributes.get("pads") or ()) or set(attributes.get("strides") or [1]) != {1}
+        if weight is None or prod(weight.shape[2:]) > 1 or padded or attributes.get("group", 1) != 1:
+            return None
+        biased = len(node.input) > 2 and bool(node.input[2])
+        if biased and not self.sums:
+            return None
+        summed = self.fresh(weight.shape[1])
+        factor = _Factor(node.input[1], (axes[1], summed, *[""] * (len(axes) - 2)))
+        found = _times([_Term(1.0, (factor,))], self.terms(node.input[0], (axes[0], summed, *axes[2:]), depth))
+        return [*found, *[_Term(1.0, (_Factor(node.input[2], axes[1:2]),))] * biased]
 
     def _before_split(self, shape: Sequence[int], axes: _Axes) -> _Axes | None:
         """Return the letters of a value whose axes are split; None if axes are joined."""
