@@ -148,7 +148,10 @@ def _feeds(bound: onnx.ModelProto, scales: Sequence[float], *, first: int = 0) -
     return tuple(
         {
             name: _bytes(array.shape, array.dtype, seed)
-            if array.dtype.itemsize == 1 and array.dtype.kind in "iu" and seed >= _COMPARED and "mask" not in name.lower()
+            if array.dtype.itemsize == 1
+            and array.dtype.kind in "iu"
+            and seed >= _COMPARED
+            and "mask" not in name.lower()
             and usual[name].max(initial=0) < _FEW_VALUES
             else _varied(
                 array * array.dtype.type(scale) if array.dtype.kind == "f" else array, usual[name], seed, compared

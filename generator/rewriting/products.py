@@ -616,17 +616,16 @@ def _picked(values: Values, index: int) -> Rewrite | None:
     batch = places[:-2]
     draft, vectors = Draft(graph), list[str]()
     for side, name in enumerate(maker.input):
-        if side:
-            name = draft.op("Transpose", name, perm=[*range(len(shape) - 2), len(shape) - 1, len(shape) - 2])
+        turned = (
+            draft.op("Transpose", name, perm=[*range(len(shape) - 2), len(shape) - 1, len(shape) - 2]) if side else name
+        )
         flat = np.ravel_multi_index((*batch, places[-2 + side]), (*shape[:-2], shape[-2 + side]))
-        name = draft.reshape(name, [-1, sides[0][-1]])
+        rows = draft.reshape(turned, [-1, sides[0][-1]])
         whole = np.array_equal(flat, np.arange(prod(shape[:-2]) * shape[-2 + side]))
-        vectors.append(name if whole else draft.op("Gather", name, draft.constant(flat, np.int64), axis=0))
+        vectors.append(rows if whole else draft.op("Gather", rows, draft.constant(flat, np.int64), axis=0))
     axes = draft.constant([-1], np.int64)
     product = draft.op("Mul", *vectors)
-    total = (
-        draft.op("ReduceSum", product, axes) if graph.opset >= 13 else draft.op("ReduceSum", product, axes=[-1])
-    )
+    total = draft.op("ReduceSum", product, axes) if graph.opset >= 13 else draft.op("ReduceSum", product, axes=[-1])
     draft.reshape(total, values.target(value), to=value)
     return values.cheaper(draft, "products: only the elements that are read", value)
 
