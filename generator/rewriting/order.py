@@ -14,7 +14,7 @@ import onnx
 
 from ...models.subgraphs import attribute_of
 from .affine import pick
-from .choice import chosen_first, reordered
+from .choice import chosen_first, everywhere, reordered
 from .demand import selected
 from .form import Array, Draft, Rewrite
 from .generic import generic_of
@@ -488,5 +488,5 @@ def _by_rows(values: Values, index: int) -> Rewrite | None:
 
 _SEARCHES = (
     _grown, _slice_written, _by_rows, _by_frames, _swapped, _delayed, by_parts, _before_choice, _fewer_sorted,
-    _separable, _averaged, chosen_first, reordered, _together,
+    _separable, _averaged, chosen_first, everywhere, reordered, _together,
 )  # fmt: skip

@@ -36,8 +36,6 @@ _STEEP, _FLAT = 1e4, 1e-6
 _FEW = 60
 """Samples on which they are searched."""
 
-_CHOOSING = frozenset({"GatherND", "NonZero", "ScatterND"})
-"""Operators of boolean indexing, which is elementwise as a whole."""
 _LEAST_FINITE = 0.9
 _MOST_NODES = 24
 
@@ -364,9 +362,7 @@ def pointwise(values: Values, deadline: float) -> list[Rewrite]:
     search = _Search(values)
 
     def allowed(index: int) -> bool:
-        node = graph.nodes[index]
-        maker = graph.maker(node.input[0]) if node.op_type == "Transpose" else None
-        return node.op_type in POINTWISE | _CHOOSING or (maker is not None and maker.op_type == "NonZero")
+        return graph.nodes[index].op_type in POINTWISE
 
     for last in reversed(range(len(graph.nodes))):
         if late(deadline):
