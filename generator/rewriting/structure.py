@@ -78,16 +78,14 @@ class _Product:
 
 def weights(values: Values, deadline: float) -> list[Rewrite]:
     """Return rewrites of products by the contents of their weights."""
-    found = list[Rewrite]()
+    lookups = (values.attempt(list, _lookup(values, index)) for index in values.dearest)
+    found = [rewrite for rewrites in lookups for rewrite in rewrites or ()]
     for index in values.dearest:
         if late(deadline):
             break
         product = _product(values, index)
         if product is None:
             found += values.attempt(_computed, values, index) or []
-            continue
-        if rewrites := values.attempt(list, _lookup(values, index)):
-            found += rewrites
             continue
         for search in (_blocks, _one_hot, _running_sum, _banded, _taps, _components, _kronecker, _low_rank, _separable):
             if rewrite := values.attempt(next, search(product), None):

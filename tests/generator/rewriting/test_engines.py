@@ -315,7 +315,7 @@ CASES = {
         {"t": random(9, 32), "w": random(32, 48), "c": random(48)},
     ),
     "a leaky ramp by boolean indexing": (
-        "pointwise", "LeakyRelu", (X + "<float z = {0}, float k = {0.2}>"
+        "order", "all elements, and a Where", (X + "<float z = {0}, float k = {0.2}>"
         "{n = Less(x, z) i = NonZero(n) t = Transpose(i) g = GatherND(x, t) m = Mul(g, k) y = ScatterND(x, t, m)}"), {},
     ),
     "a slice written element by element": (
@@ -325,7 +325,7 @@ CASES = {
     ),
     "an even power": ("pointwise", "Power 4", X + "<float p = {4}>{c = Abs(x) y = Pow(c, p)}", {}),
     "noise without weight": (
-        "constants", "product with zero left out",
+        "constants", "zeros and ones left out",
         X + "<float z = {0}>{e = Exp(x) n = Mul(e, z) s = Add(x, n) y = Tanh(s)}", {},
     ),
     "all pairs of rows": (
