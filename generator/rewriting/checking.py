@@ -302,8 +302,8 @@ class Checker:
         self.usable = list[Feeds]()
         self.other: Feeds | None = None
         reason = ""
-        scales = [*_SCALES, *[1.0] * len(subject.other_feeds)]
-        for number, (scale, feeds) in enumerate(zip(scales, (*subject.feeds, *subject.other_feeds), strict=True)):
+        for number, feeds in enumerate((*subject.feeds, *subject.other_feeds)):
+            scale = _SCALES[number] if number < len(subject.feeds) else 1.0
             try:
                 found = _reference(self.runner, plain, feeds, least)
             except Exception as error:  # noqa: BLE001  # an input may be illegal, or a second shape impossible
