@@ -36,6 +36,8 @@ _SEARCHED, _FIRST = 0.5, 0.6
 """Share of the budget for the search; share of the rest for the first proof, if a second may follow."""
 _LEAST_SAVING = 0.01
 """Share that an improved model saves at least."""
+_AS_GOOD = 0.8
+"""Share of a saving that is left without the weak steps, if they are left out."""
 _PROCESSES = 5
 """Fresh processes of a proof."""
 _START_S, _LEAST_RACE_S = 1.0, 0.6
@@ -360,8 +362,10 @@ def _proven(found: Found, bench: _Bench, search: Searching) -> _Outcome:
     if weak and len(weak) < len(steps):
         with contextlib.suppress(WorkerError):
             if not search.without(weak):
-                final = step_path(bench.folder, len(steps), without=weak)
-                (whole,) = bench.prove([(files[0], final)])
+                fewer = step_path(bench.folder, len(steps), without=weak)
+                (again,) = bench.prove([(files[0], fewer)])
+                if again is not None and (whole is None or again.saving > _AS_GOOD * whole.saving):
+                    final, whole = fewer, again  # otherwise a weak step was what others build on
     if whole is None or not whole.saves or whole.saving < _LEAST_SAVING:
         return _Outcome(proof=whole, unproven=tuple(changes))
     kept = tuple(_apart(changes, weak if final != files[-1] else ()))

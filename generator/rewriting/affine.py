@@ -37,7 +37,7 @@ _LEAST_SHARE, _CHEAPER = 0.005, 0.985
 _ONE_PRODUCT = 0.97
 """Share of a region in one product from which nothing else is worth saving."""
 _MOST_NODES, _MOST_TRIES, _PROBE_S, _MANY = 1500, 6, 4.0, 12
-_LARGEST_KERNEL, _LARGEST_MATRIX, _LARGEST_MOVE, _MOST_PROBES = 49, 1 << 24, 1 << 22, 2048
+_LARGEST_KERNEL, _LARGEST_MATRIX, _LARGEST_MOVE, _MOST_PROBES = 2401, 1 << 24, 1 << 22, 2048
 _MOST_PHASES, _BLURRED = 16, 1e-2
 _CONVOLUTION = "one convolution"
 _CLOSE = 5e-5
@@ -361,7 +361,7 @@ class _Probe:
                 taps = at[axis] - stride * places[:, axis]
                 low[axis], high[axis] = min(low[axis], int(taps.min())), max(high[axis], int(taps.max()))
         kernel = _Kernel(strides, tuple(low), tuple(high), lit, spread)
-        return kernel if all(1 <= size <= _LARGEST_KERNEL for size in kernel.size) else None
+        return kernel if min(kernel.size) > 0 and np.prod(kernel.size) <= _LARGEST_KERNEL else None
 
     def _least_ns(self, kernel: _Kernel) -> float:
         """Return the least nanoseconds that a convolution with so many taps takes."""
@@ -405,9 +405,8 @@ class _Probe:
             apart_by = (kernel.size[axis] // stride + 1) * stride
             found = list[int]()
             for at in range(begin, self._from[2 + axis], stride):
-                taps = range(kernel.low[axis], kernel.high[axis] + 1)
-                seen = [(at - tap) // stride for tap in taps if (at - tap) % stride == 0]
-                inside = seen and min(seen) >= 0 and max(seen) < self._to[2 + axis]
+                first, last = -((kernel.high[axis] - at) // stride), (at - kernel.low[axis]) // stride
+                inside = 0 <= first <= last < self._to[2 + axis]
                 if inside and (not found or at - found[-1] >= apart_by):
                     found.append(at)
             axes.append(found)
@@ -577,6 +576,13 @@ def move(draft: Draft, where: Array, shape: Sequence[int], x: str, value: str) -
         lines.append(ahead.reshape(-1, where.shape[axis])[0])
         if not (ahead == lines[-1]).all():
             return _gathered(draft, where, shape, x, value)
+    times = [size // before for size, before in zip(where.shape, shape, strict=True)]
+    copied = all(np.array_equal(line, np.arange(len(line)) // max(n, 1)) for line, n in zip(lines, times, strict=True))
+    if where.ndim == 4 and times[:2] == [1, 1] and max(times) > 1 and copied and draft.opset >= 11:
+        scales = draft.constant([], np.float32), draft.constant(times, np.float32)
+        how = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+        draft.op("Resize", x, *scales, to=value, mode="nearest", **how)
+        return "Resize"
     picked = [axis for axis, line in enumerate(lines) if not np.array_equal(line, np.arange(shape[axis]))]
     for axis in picked:
         x = pick(draft, x, lines[axis], axis, to=value if axis == picked[-1] else "")

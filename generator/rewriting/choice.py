@@ -14,7 +14,7 @@ import numpy as np
 from .affine import pick
 from .demand import index_by_index, selected
 from .form import Array, Draft, Rewrite
-from .values import Values
+from .values import POINTWISE, Values
 
 _FEWER = 0.6
 """Share of the rows that may be chosen."""
@@ -45,6 +45,52 @@ class _Choice:
         if self.column is not None:
             made = draft.op("Gather", made, draft.constant(self.column, np.int64), axis=-1)
         return draft.reshape(made, [-1])
+
+
+def everywhere(values: Values, index: int) -> Rewrite | None:
+    """Return boolean indexing as a Where: elementwise nodes on chosen elements work on all, and the mask selects."""
+    graph, node, draft = values.graph, values.graph.nodes[index], Draft(values.graph)
+    mask, known = _mask_of(values, node.input[1]) if node.op_type == "ScatterND" else "", dict[str, str]()
+    shape, attributes = values.shapes.get(node.input[0]), graph.attributes[index]
+    if not mask or values.shapes[mask] != shape or attributes.get("reduction", "none") not in {"none", b"none"}:
+        return None
+
+    def whole(name: str) -> str:
+        """Write the value for all elements that has some of them; return an empty name if that is not possible."""
+        place = graph.producer.get(name)
+        if values.is_constant(name) and prod(values.shapes[name]) == 1:
+            return name
+        if name in known or place is None:
+            return known.get(name, "")
+        maker = graph.nodes[place]
+        source = maker.input[0]
+        if maker.op_type == "GatherND" and _mask_of(values, maker.input[1]) == mask and values.shapes[source] == shape:
+            known[name] = source
+        elif all(source in run and np.array_equal(run[source], run[name]) for run in values.runs):
+            known[name] = whole(source)
+        elif maker.op_type in POINTWISE:
+            inputs = {read: whole(read) for read in maker.input if read}
+            known[name] = draft.copy(maker, inputs, to=graph.fresh("whole")) if all(inputs.values()) else ""
+        return known.get(name, "")
+
+    if not (made := whole(node.input[2])):
+        return None
+    draft.op("Where", mask, made, node.input[0], to=node.output[0])
+    return values.cheaper(draft, "order: all elements, and a Where", node.output[0])
+
+
+def _mask_of(values: Values, indices: str) -> str:
+    """Return the mask whose true elements have these indices; an empty name if there is none."""
+    turned = values.graph.maker(indices)
+    found = values.graph.maker(turned.input[0]) if turned is not None and turned.op_type == "Transpose" else None
+    if found is None or found.op_type != "NonZero" or len(values.shapes.get(found.input[0], ())) < 2:
+        return ""
+    mask = found.input[0]
+    while (maker := values.graph.maker(mask)) is not None and maker.op_type in {"Expand", "Identity"}:
+        if values.shapes[maker.input[0]] != values.shapes[mask]:
+            break
+        mask = maker.input[0]
+    return mask if values.dtypes[mask] == np.bool_ else ""
 
 
 def chosen_first(values: Values, index: int) -> Rewrite | None:

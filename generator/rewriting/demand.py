@@ -393,6 +393,15 @@ def _conv(node: _Node) -> _Part | None:  # noqa: PLR0912  # one branch per axis 
     return _Part(wants, keeps, write)
 
 
+def _transposed_conv(node: _Node) -> _Part | None:
+    """Return the part of a ConvTranspose: some samples, and some channels without groups."""
+    plain = node.attributes.get("group", 1) == 1
+    keeps = {axis: indices for axis, indices in node.demand.items() if axis == 0 or (axis == 1 and plain)}
+    channels = {1: keeps[1]} if 1 in keeps else {}
+    biases = {2: {0: keeps[1]} if channels else {}} if len(node.node.input) > 2 and node.node.input[2] else {}
+    return _Part({0: {0: keeps[0]} if 0 in keeps else {}, 1: channels, **biases}, keeps)
+
+
 def _batch_normalization(node: _Node) -> _Part | None:
     channels: Demand = {0: node.demand[1]} if 1 in node.demand else {}
     return _Part({0: node.demand, **dict.fromkeys(range(1, len(node.node.input)), channels)}, node.demand)
@@ -468,6 +477,7 @@ _RULES: Mapping[str, _Rule] = {
     "BatchNormalization": _batch_normalization,
     "Concat": _concat,
     "Conv": _conv,
+    "ConvTranspose": _transposed_conv,
     "Expand": _expand,
     "Gemm": _gemm,
     "InstanceNormalization": _instance_normalization,

@@ -34,7 +34,7 @@ _SPELLINGS = frozenset({"Cast", "Dropout", "Flatten", "Identity", "Reshape", "Sq
 
 
 def constants(values: Values, deadline: float) -> list[Rewrite]:
-    """Return values that depend on constants alone as constants, and sums without products with zero."""
+    """Return values that depend on constants alone as constants, and sums and products without what changes nothing."""
     graph, found = values.graph, list[Rewrite]()
     known = values.shape_only
     for node in graph.nodes:
@@ -130,23 +130,26 @@ def shapes_of_inputs(values: Values) -> list[Rewrite]:
     return [draft.rewrite("constants: shapes of inputs", made, graph.names(gone), 0.0)] if made else []
 
 
+_NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}
+
+
 def _nothing_added(values: Values, index: int) -> Rewrite | None:
-    """Return a sum without a summand that a constant zero multiplies."""
+    """Return a sum without a summand of zeros, or one that they multiply; a product without a factor of ones."""
     graph, node = values.graph, values.graph.nodes[index]
-    if node.op_type != "Add":
-        return None
-    for slot, name in enumerate(node.input):
-        maker, other = graph.maker(name), node.input[1 - slot]
-        if maker is None or maker.op_type != "Mul" or values.shapes.get(other) != values.shapes.get(node.output[0]):
+    for slot in ((0, 1) if node.op_type in {"Add", "Mul"} else (1,)) if node.op_type in _NEUTRAL else ():
+        name, other = node.input[slot], node.input[1 - slot]
+        maker, array = graph.maker(name), values.constant(name)
+        if values.is_constant(other) or values.shapes.get(other) != values.shapes.get(node.output[0]):
             continue
-        factors = [values.constant(read) for read in maker.input]
-        if any(factor is not None and factor.size and not factor.any() for factor in factors):
+        arrays, neutral = [array], _NEUTRAL[node.op_type]
+        if not neutral and maker is not None and maker.op_type == "Mul":
+            arrays += [values.constant(read) for read in maker.input]
+        if any(array is not None and array.size and (array == neutral).all() for array in arrays):
             draft = Draft(graph)
             draft.finish(draft.op("Identity", other), node.output[0])
             gone = graph.removable(range(index + 1), node.output[0], kept=[other])
-            return draft.rewrite(
-                "constants: product with zero left out", [node.output[0]], graph.names(gone), values.cost_of(gone)
-            )
+            names, saving_ns = graph.names(gone), values.cost_of(gone)
+            return draft.rewrite("constants: zeros and ones left out", [node.output[0]], names, saving_ns)
     return None
 
 
@@ -264,8 +267,15 @@ def _common(values: Values, first: str, second: str) -> Iterator[Region]:
 
 
 def _wide(values: Values, region: Region) -> Iterator[list[Array]]:
-    """Yield arguments of every size; integers as recorded."""
-    random = np.random.default_rng(2)
+    """Yield arguments of every size; integers as recorded, unless they are only converted to numbers."""
+    graph, random = values.graph, np.random.default_rng(2)
+
+    def whole(name: str) -> Array:
+        readers, array = [graph.nodes[index] for index in graph.readers[name]], values.runs[0][name]
+        if all(node.op_type == "Cast" and values.is_float(node.output[0]) for node in readers):
+            return random.integers(0, 256, array.shape).astype(array.dtype)
+        return array
+
     for spread in (0.5, 3.0):
         yield [
             np.asarray(
@@ -274,6 +284,6 @@ def _wide(values: Values, region: Region) -> Iterator[list[Array]]:
                 values.dtypes[name],
             )
             if values.dtypes[name].kind == "f"
-            else values.runs[0][name]
+            else whole(name)
             for name in region.reads
         ]

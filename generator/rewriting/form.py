@@ -62,7 +62,7 @@ class Draft:
     """
 
     def __init__(self, graph: RewriteGraph) -> None:
-        self._graph = graph
+        self._graph, self.opset = graph, graph.opset
         self.nodes: list[onnx.NodeProto] = []
         self.constants: dict[str, Array] = {}
 

@@ -13,7 +13,8 @@ import numpy as np
 import onnx
 
 from ...models.subgraphs import attribute_of
-from .choice import chosen_first, reordered
+from .affine import pick
+from .choice import chosen_first, everywhere, reordered
 from .demand import selected
 from .form import Array, Draft, Rewrite
 from .generic import generic_of
@@ -29,7 +30,7 @@ _LARGEST_MOVE, _LARGEST_TABLE = 1 << 22, 1 << 20
 _SLOW_AVERAGE = 19
 """Opset from which ONNX Runtime averages by a slow kernel."""
 _SMALLER, _CHEAPER = 0.6, 0.9
-_LEAST_SHARE, _SORTED_NS, _ADDED_NS = 0.005, 20.0, 0.35
+_LEAST_SHARE, _SORTED_NS, _ADDED_NS, _MOST_PARTS = 0.005, 20.0, 0.35, 4096
 _LONGEST, _MOST_REGION, _SHORTEST = 6, 60, 4
 _CLOSE = 2e-5
 _MONOTONE = POINTWISE | {"LogSoftmax", "Softmax"}
@@ -350,6 +351,54 @@ def _together(values: Values, index: int) -> Rewrite | None:
     )
 
 
+def _parts_of(values: Values, value: str, axis: int) -> list[str]:
+    """Return the values that Concats join along an axis, one after the other."""
+    parts, waiting = list[str](), [value]
+    while waiting:
+        name = waiting.pop()
+        index = values.graph.producer.get(name)
+        node = None if index is None else values.graph.nodes[index]
+        joins = node is not None and node.op_type == "Concat" and len(parts) + len(waiting) < _MOST_PARTS
+        if node is None or not joins or attribute_of(node, "axis") % len(values.shapes[name]) != axis:
+            parts.append(name)
+        else:
+            waiting += reversed(node.input)
+    return parts
+
+
+def _grown(values: Values, index: int) -> Rewrite | None:
+    """Return one Concat for several, each of which copies what the one before made; or a Slice of its part alone."""
+    graph, node = values.graph, values.graph.nodes[index]
+    value, shape = node.output[0], values.shapes.get(node.output[0])
+    picked = (selected(values, index) or {}) if node.op_type == "Slice" else {}
+    if not shape or (node.op_type != "Concat" and len(picked) != 1):
+        return None
+    axis = next(iter(picked), graph.attributes[index].get("axis", 0) % len(shape))
+    parts, draft, kind = (
+        _parts_of(values, value if not picked else node.input[0], axis),
+        Draft(graph),
+        "order: one Concat",
+    )
+    if picked and len(parts) > 1:
+        ends = np.cumsum([values.shapes[name][axis] for name in parts])
+        place = int(np.searchsorted(ends, picked[axis].max(initial=0), "right"))
+        inside = picked[axis] - (ends[place] - values.shapes[parts[place]][axis])
+        if not inside.size or inside.min() < 0 or values.target(parts[place])[axis] < 0:
+            return None
+        draft.finish(pick(draft, parts[place], inside, axis), value)
+        saving_ns = values.costs[graph.producer[node.input[0]]] / len(graph.readers[node.input[0]])
+        return draft.rewrite(kind, [value], [node.name], saving_ns)
+    readers = [graph.nodes[place] for place in graph.readers[value]]
+    grows = any(reader.op_type == "Concat" and attribute_of(reader, "axis") == axis for reader in readers)
+    if picked or len(parts) <= len(node.input) or (grows and value not in graph.wanted):
+        return None
+    draft.op("Concat", *parts, axis=axis, to=value)
+    gone = graph.unneeded([value], parts)
+    return draft.rewrite(
+        kind, [value], graph.names(gone), values.cost_of(gone) - values.costs[index], f"{len(parts)} parts"
+    )
+
+
 def _by_frames(values: Values, index: int) -> Rewrite | None:
     """Return a convolution of volumes with kernels of depth one as a convolution of images, frames as a batch."""
     graph, node, attributes = values.graph, values.graph.nodes[index], values.graph.attributes[index]
@@ -438,6 +487,6 @@ def _by_rows(values: Values, index: int) -> Rewrite | None:
 
 
 _SEARCHES = (
-    _slice_written, _by_rows, _by_frames, _swapped, _delayed, by_parts, _before_choice, _fewer_sorted,
-    _separable, _averaged, chosen_first, reordered, _together,
+    _grown, _slice_written, _by_rows, _by_frames, _swapped, _delayed, by_parts, _before_choice, _fewer_sorted,
+    _separable, _averaged, chosen_first, everywhere, reordered, _together,
 )  # fmt: skip

@@ -55,6 +55,8 @@ class _Reader:
 
     def __init__(self, values: Values, *, by_place: bool) -> None:
         self._values, self._by_place, self._reads = values, by_place, 0
+        self.added = list[tuple[Array, Array]]()
+        """Constants of the input's whole shape that are multiplied as well, with their weights."""
 
     def terms(self, name: str, axis: int, weight: Array, moves: tuple[tuple[int, int], ...] = ()) -> list[_Term]:
         """Return a value as terms."""
@@ -67,12 +69,15 @@ class _Reader:
         if place is not None and node is not None and known and node.domain in {"", "ai.onnx"} and all(
             read in values.shapes for read in node.input if read
         ):  # fmt: skip
-            if node.op_type == "Concat":
+            before = values.shapes[node.input[0]] if node.input[0] else ()
+            if node.op_type in {"Expand", "Tile"} and _copies_one(before, values.shapes[name], axis):
+                found = self._once(node.input[0], axis, weight, moves)
+            elif node.op_type == "Concat":
                 found = self._joined(place, name, axis, weight, moves)
             elif node.op_type in {"Add", "Div", "Mul", "Neg", "Sub"}:
                 found = self._sides(node, name, axis, weight, moves)
-            elif (before := self._before(place, axis)) is not None:
-                found = self.terms(node.input[0], before, weight, ((place, axis), *moves))
+            elif (earlier := self._before(place, axis)) is not None:
+                found = self.terms(node.input[0], earlier, weight, ((place, axis), *moves))
         return found or [self._narrowed(_Term(name, axis, weight, moves))]
 
     def _narrowed(self, term: _Term) -> _Term:
@@ -81,8 +86,14 @@ class _Reader:
         alone = self._others(len(shape), term.axis)
         if term.moves or self._values.is_constant(term.source):
             return term
+        alone += [term.axis] * (shape[term.axis] < _MOST_TERMS)
         equal = [axis for axis in alone if shape[axis] > 1 and generic_of(self._values).is_one_slice(term.source, axis)]
-        return _Term(term.source, term.axis, term.weight, tuple((-1 - axis, term.axis) for axis in equal))
+        weight = term.weight.sum(0, keepdims=True) if term.axis in equal else term.weight
+        return _Term(term.source, term.axis, weight, tuple((-1 - axis, term.axis) for axis in equal))
+
+    def _once(self, read: str, axis: int, weight: Array, moves: tuple[tuple[int, int], ...]) -> list[_Term]:
+        """Return a value of one slice that meets all weights."""
+        return self.terms(read, axis, weight.sum(0, keepdims=True), moves)
 
     def _others(self, rank: int, axis: int) -> list[int]:
         """Return the axes along which values may be copied."""
@@ -112,9 +123,13 @@ class _Reader:
             slot = 1 if fixed[1] is not None or node.op_type == "Div" else 0
             factor, x = fixed[slot], node.input[1 - slot]
             own = None if factor is None else (1,) * (len(shape) - factor.ndim) + factor.shape
-            if factor is None or own is None or values.shapes[x] != shape or prod(own) != own[axis]:
+            if factor is None or own is None or prod(own) not in {1, own[axis]}:
                 return []
             numbers = (1 / factor if node.op_type == "Div" else factor).reshape(around)
+            if _copies_one(values.shapes[x], shape, axis):
+                return self._once(x, axis, weight * numbers, moves)
+            if values.shapes[x] != shape:
+                return []
             return self.terms(x, axis, weight * numbers, moves)
         found = list[_Term]()
         signs = {"Neg": (-1,), "Sub": (1, -1)}.get(node.op_type, (1, 1))
@@ -122,6 +137,13 @@ class _Reader:
             own, ahead = values.shapes[read], len(shape) - len(values.shapes[read])
             wide = (1,) * ahead + own
             copied = [place for place in range(len(shape)) if wide[place] != shape[place]]
+            fixed = values.constant(read)
+            if fixed is not None and not moves and not self._by_place and values.target(name) == list(shape):
+                self.added.append((np.broadcast_to(fixed, shape), sign * weight))
+                continue
+            if copied == [axis] and axis >= ahead:
+                found += self._once(read, axis - ahead, sign * weight, moves)
+                continue
             if axis < ahead or axis in copied or (moves and copied) or not set(copied) <= {
                 *self._others(len(shape), axis)
             }:  # fmt: skip
@@ -159,6 +181,13 @@ class _Reader:
             groups = [inside for inside, outside in blocks_of(before, after) if outside == [axis] and len(inside) == 1]
             return groups[0][0] if groups and after[axis] > 1 else None
         return None
+
+
+def _copies_one(before: Sequence[int], after: Sequence[int], axis: int) -> bool:
+    """Return True if a shape differs from another one in a size of 1 along one axis alone."""
+    return len(before) == len(after) and before[axis] == 1 < after[axis] and all(
+        size == other for place, (size, other) in enumerate(zip(before, after, strict=True)) if place != axis
+    )  # fmt: skip
 
 
 class _Writer:
@@ -240,8 +269,9 @@ def by_parts(values: Values, index: int) -> Rewrite | None:  # noqa: PLR0911  # 
     by_place = plain or _is_by_place(attributes, weight)
     first = np.moveaxis(weight, axis, 0)
     first = first.reshape(first.shape[:2]) if not plain and by_place else first
+    reader = _Reader(values, by_place=by_place)
     try:
-        terms = _Reader(values, by_place=by_place).terms(x, len(shape) - 1 if plain else 1, first)
+        terms = reader.terms(x, len(shape) - 1 if plain else 1, first)
     except _TooManyError:
         return None
     rows, together = prod(shape) // len(first), dict[tuple[str, int, tuple[tuple[int, int], ...]], Array]()
@@ -271,12 +301,18 @@ def by_parts(values: Values, index: int) -> Rewrite | None:  # noqa: PLR0911  # 
         for group in alone:
             made = writer.term(group, broadcast=broadcast)
             total = draft.op("Add", total, made) if total else made
+        for array, own in reader.added:
+            total = draft.op("Add", total, draft.op("Conv", draft.constant(array), draft.constant(
+                np.moveaxis(own, 0, 1)), **attributes))  # fmt: skip
         if len(node.input) > 2 and node.input[2]:
             bias = values.constant(node.input[2])
             if bias is None:
                 return None
             around = (-1,) if plain else (-1, *[1] * (len(shape) - 2))
-            total = draft.op("Add", total, draft.constant(bias.reshape(around)))
+            if draft.nodes[-1].op_type == "Conv":
+                draft.nodes[-1].input.append(draft.constant(bias))
+            else:
+                total = draft.op("Add", total, draft.constant(bias.reshape(around)))
         draft.finish(total, value)
         rewrite = values.attempt(_priced, values, draft, value, f"{len(terms)} parts")
         if rewrite is not None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import onnx
 
 from .form import MICROSOFT, Array, Draft, Rewrite
 from .values import POINTWISE, SLOW, Region, Values, late
@@ -35,8 +36,6 @@ _STEEP, _FLAT = 1e4, 1e-6
 _FEW = 60
 """Samples on which they are searched."""
 
-_CHOOSING = frozenset({"GatherND", "NonZero", "ScatterND"})
-"""Operators of boolean indexing, which is elementwise as a whole."""
 _LEAST_FINITE = 0.9
 _MOST_NODES = 24
 
@@ -363,9 +362,7 @@ def pointwise(values: Values, deadline: float) -> list[Rewrite]:
     search = _Search(values)
 
     def allowed(index: int) -> bool:
-        node = graph.nodes[index]
-        maker = graph.maker(node.input[0]) if node.op_type == "Transpose" else None
-        return node.op_type in POINTWISE | _CHOOSING or (maker is not None and maker.op_type == "NonZero")
+        return graph.nodes[index].op_type in POINTWISE
 
     for last in reversed(range(len(graph.nodes))):
         if late(deadline):
@@ -396,6 +393,8 @@ class _Search:
         """Return the cheapest rewrite of a region; None if nothing fits, or nothing is saved."""
         values = self._values
         gone = values.graph.removable(region.nodes, value)
+        if len(region.reads) == 1 and values.dtypes.get(region.reads[0]) in {np.dtype("int8"), np.dtype("uint8")}:
+            return self._looked_up(region, value)
         single = len(gone) == 1 and values.graph.nodes[gone[0]].op_type in SLOW
         if (len(gone) < 2 and not single) or not all(values.is_float(name) for name in region.reads):
             return None
@@ -410,6 +409,18 @@ class _Search:
             return None
         options = [made for fit in self._fits(region, value, scalars) if (made := self._made(fit, region, value, gone))]
         return max(options, key=lambda rewrite: rewrite.saving_ns, default=None)
+
+    def _looked_up(self, region: Region, value: str) -> Rewrite | None:
+        """Return a region that reads bytes as a table of all 256 results; negative bytes count from its end."""
+        values, (x,) = self._values, region.reads
+        scalars, draft = _scalars(values, region), Draft(values.graph)
+        if scalars is None or values.shapes[x] != values.shapes[value]:
+            return None
+        table = values.part(region, value, scalars)(np.arange(256, dtype=np.uint8).view(values.dtypes[x]))[0]
+        rows = draft.op("Cast", x, to=values.graph.fresh("rows"))
+        draft.nodes[-1].attribute.append(onnx.helper.make_attribute("to", onnx.TensorProto.INT32))
+        draft.op("Gather", draft.constant(table), rows, to=value, axis=0)
+        return values.cheaper(draft, "pointwise: table of all bytes", value)
 
     def _made(self, fit: Fit, region: Region, value: str, gone: Sequence[int]) -> Rewrite | None:
         values = self._values

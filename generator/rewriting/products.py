@@ -151,7 +151,21 @@ class _Reader:
             return [*first, *(_Term(sign * term.number, term.factors) for term in second)]
         if kind in _ROOTS - {"ReduceL2"}:
             return self.root(index, node, axes, depth)
-        return None
+        return self._by_place(index, node, axes, depth) if kind == "Conv" else None
+
+    def _by_place(self, index: int, node: onnx.NodeProto, axes: _Axes, depth: int) -> list[_Term] | None:
+        """Return a convolution of each place alone as a product of channels."""
+        weight, attributes = self.values.constant(node.input[1]), self.values.graph.attributes[index]
+        padded = any(attributes.get("pads") or ()) or set(attributes.get("strides") or [1]) != {1}
+        if weight is None or prod(weight.shape[2:]) > 1 or padded or attributes.get("group", 1) != 1:
+            return None
+        biased = len(node.input) > 2 and bool(node.input[2])
+        if biased and not self.sums:
+            return None
+        summed = self.fresh(weight.shape[1])
+        factor = _Factor(node.input[1], (axes[1], summed, *[""] * (len(axes) - 2)))
+        found = _times([_Term(1.0, (factor,))], self.terms(node.input[0], (axes[0], summed, *axes[2:]), depth))
+        return [*found, *[_Term(1.0, (_Factor(node.input[2], axes[1:2]),))] * biased]
 
     def _before_split(self, shape: Sequence[int], axes: _Axes) -> _Axes | None:
         """Return the letters of a value whose axes are split; None if axes are joined."""
@@ -446,8 +460,9 @@ class _Writer:
         summed = [letter for letter in both if letter not in needed]
         batch = [letter for letter in both if letter in needed]
         rows, columns = [letter for letter in a if letter not in b], [letter for letter in b if letter not in a]
-        if _moved(b, batch, columns, summed) + _moved(a, batch, summed, rows) < (
-            _moved(a, batch, rows, summed) + _moved(b, batch, summed, columns)
+        one_moves, two_moves = (name not in self.draft.constants for name in (one, two))
+        if two_moves * _moved(b, batch, columns, summed) + one_moves * _moved(a, batch, summed, rows) < (
+            one_moves * _moved(a, batch, rows, summed) + two_moves * _moved(b, batch, summed, columns)
         ):
             (one, a), (two, b), rows, columns = (two, b), (one, a), columns, rows
         if not summed or (not rows and not columns):
@@ -515,7 +530,7 @@ def products(values: Values, deadline: float) -> list[Rewrite]:
             covered.update(values.graph.producer[name] for name in rewrite.values)
     others = (
         values.attempt(search, values, index)
-        for index in range(len(values.graph.nodes)) if not late(deadline) for search in (_mixed, _modulated)
+        for index in range(len(values.graph.nodes)) if not late(deadline) for search in (_mixed, _modulated, _picked)
     )  # fmt: skip
     return [*_expectations(values, deadline), *found, *(rewrite for rewrite in others if rewrite is not None)]
 
@@ -572,6 +587,47 @@ def _expectation(values: Values, index: int) -> tuple[str, int, Array] | None:
     equation = ",".join([*(letters for letters, _ in sides), *(letter for letter in summed if letter not in used)])
     whole = terms[0].number * np.einsum(f"{equation}->{summed}", *(array for _, array in sides), *ones)
     return others[0].name, whole.size, whole.reshape(-1)
+
+
+def _picked(values: Values, index: int) -> Rewrite | None:
+    """Return sums of elementwise products for a few elements of a product, its diagonal perhaps, in any spelling."""
+    graph, node = values.graph, values.graph.nodes[index]
+    value, x = node.output[0], ""
+    regions = values.regions(value, lambda place: graph.nodes[place].op_type in _PICKING, most_nodes=8)
+    for region in regions:
+        maker = graph.maker(region.reads[0])
+        if maker is not None and maker.op_type == "MatMul" and _is_plain(values, maker):
+            x = region.reads[0]
+            break
+    else:
+        return None
+    shape, sides = values.shapes[x], [list(values.shapes[name]) for name in maker.input]
+    if len(shape) < 2 or any(len(side) != len(shape) or side[:-2] != list(shape[:-2]) for side in sides):
+        return None
+    if prod(shape) >= 1 << 24 or prod(values.shapes[value]) > _FEW * prod(shape) or values.target(x) != list(shape):
+        return None
+    part, random = values.part(region, value), np.random.default_rng(3)
+    places = np.rint(part(np.arange(prod(shape), dtype=np.float32).reshape(shape))[0]).astype(np.int64)
+    sample = random.standard_normal(shape).astype(np.float32)
+    inside = ((places >= 0) & (places < prod(shape))).all()
+    if not inside or not np.array_equal(part(sample)[0], sample.reshape(-1)[places]):
+        return None
+    places = np.array(np.unravel_index(places.reshape(-1), shape))
+    batch = places[:-2]
+    draft, vectors = Draft(graph), list[str]()
+    for side, name in enumerate(maker.input):
+        turned = (
+            draft.op("Transpose", name, perm=[*range(len(shape) - 2), len(shape) - 1, len(shape) - 2]) if side else name
+        )
+        flat = np.ravel_multi_index((*batch, places[-2 + side]), (*shape[:-2], shape[-2 + side]))
+        rows = draft.reshape(turned, [-1, sides[0][-1]])
+        whole = np.array_equal(flat, np.arange(prod(shape[:-2]) * shape[-2 + side]))
+        vectors.append(rows if whole else draft.op("Gather", rows, draft.constant(flat, np.int64), axis=0))
+    axes = draft.constant([-1], np.int64)
+    product = draft.op("Mul", *vectors)
+    total = draft.op("ReduceSum", product, axes) if graph.opset >= 13 else draft.op("ReduceSum", product, axes=[-1])
+    draft.reshape(total, values.target(value), to=value)
+    return values.cheaper(draft, "products: only the elements that are read", value)
 
 
 def _modulated(values: Values, index: int) -> Rewrite | None:
@@ -737,6 +793,12 @@ def _rewritten(values: Values, index: int, reader: _Reader) -> Rewrite | None:
     return draft.rewrite(f"products: {kind}", [value], values.graph.names(gone), before - after, f"{len(terms)} terms")
 
 
+_PICKING = frozenset({
+    "Einsum", "Flatten", "Gather", "GatherElements", "GatherND", "Mul", "ReduceSum", "Reshape", "Slice", "Squeeze",
+    "Transpose", "Unsqueeze", "Where",
+})  # fmt: skip
+_FEW = 0.1
+"""Share of a product's elements that are computed one by one."""
 _CLOSE = 5e-5
 _KINDS = {"Einsum": "Einsum as MatMul", "MatMul": "products in a cheaper order"}
 _PAIRS = "pairs as the square of a sum"

@@ -78,7 +78,8 @@ class _Product:
 
 def weights(values: Values, deadline: float) -> list[Rewrite]:
     """Return rewrites of products by the contents of their weights."""
-    found = list[Rewrite]()
+    lookups = (values.attempt(list, _lookup(values, index)) for index in values.dearest)
+    found = [rewrite for rewrites in lookups for rewrite in rewrites or ()]
     for index in values.dearest:
         if late(deadline):
             break
@@ -90,8 +91,6 @@ def weights(values: Values, deadline: float) -> list[Rewrite]:
             if rewrite := values.attempt(next, search(product), None):
                 found.append(rewrite)
                 break
-        else:
-            found += values.attempt(list, _lookup(values, index)) or []
     return found
 
 
@@ -509,7 +508,11 @@ def _lookup(values: Values, index: int) -> Iterator[Rewrite]:
     weight = graph.constants.get(node.input[1]) if node.op_type in {"Conv", "MatMul"} else None
     if weight is None or (node.op_type == "MatMul" and weight.ndim != 2):
         return
-    name = _indices_of(values, node.input[0], 1 if node.op_type == "Conv" else -1)
+    rows, bag = node.input[0], graph.maker(node.input[0])
+    name = _indices_of(values, rows, 1 if node.op_type == "Conv" else -1)
+    if name is None and bag is not None and bag.op_type in {"ReduceMean", "ReduceSum"} and node.op_type == "MatMul":
+        rows = bag.input[0]
+        name = _indices_of(values, rows, -1)
     if name is None:
         return
     draft, note = Draft(graph), "indices out of range fail, where the product gave zeros"
@@ -518,6 +521,10 @@ def _lookup(values: Values, index: int) -> Iterator[Rewrite]:
             yield from filter(None, [values.cheaper(draft, "weights: lookup", node.output[0], note)])
         return
     made = draft.op("Gather", node.input[1], name, axis=0)
+    if rows != node.input[0] and bag is not None and values.shapes[name] == values.shapes[rows][:-1]:
+        draft.copy(bag, {rows: made}, to=node.output[0])
+        yield from filter(None, [values.cheaper(draft, "weights: lookup", node.output[0], note)])
+        return
     if values.shapes[name] != values.shapes[node.output[0]][:-1]:
         made = draft.reshape(made, values.target(node.output[0]))
     draft.finish(made, node.output[0])

@@ -18,7 +18,7 @@ from .values import POINTWISE, Values
 _GAIN = 0.15
 """Predicted share that is saved: weights are read once."""
 _LEAST_SHARE = 0.02
-_MOST_MEMBERS, _SMALL = 128, 64
+_MOST_MEMBERS, _SMALL = 512, 64
 _APART = frozenset({
     "AveragePool", "BatchNormalization", "Conv", "GlobalAveragePool", "GlobalMaxPool", "InstanceNormalization",
     "MaxPool",

@@ -55,8 +55,8 @@ _FUSED = frozenset({"BatchNormalization", "Clip", "HardSigmoid", "LeakyRelu", "R
 
 _CALL_NS, _BODY_NS = 1500.0, 50_000.0
 _ELEMENT_NS, _SPECIAL_NS, _POWER_NS, MOVED_NS = 0.35, 1.5, 8.0, 1.2
-_PLACED_NS, _SCATTERED_NS = 3.0, 15.0
-MACS_PER_NS, _THIN_MACS_PER_NS, _TAP_NS = 20.0, 6.0, 0.3
+_PLACED_NS, _SCATTERED_NS, _SHORT = 3.0, 15.0, 16
+MACS_PER_NS, _THIN_MACS_PER_NS, _TAP_NS, _SAMPLE_NS = 20.0, 6.0, 0.3, 100.0
 """Rough rates of one core, for ranking only."""
 _UNPACKED = 2.0
 """Time of a convolution with computed weights, which have no blocked layout, relative to one with constants."""
@@ -116,7 +116,8 @@ def predicted_ns(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) ->
         return 1000.0
     if kind == "Conv" and len(reads) > 1 and reads[1]:
         taps = float(np.prod(reads[1][1:]))
-        depthwise = size * float(np.prod(reads[1][2:])) * _TAP_NS if reads[1][1] == 1 else 0.0
+        alone = reads[1][1] == 1 and reads[0] and reads[0][1] > 1
+        depthwise = size * float(np.prod(reads[1][2:])) * _TAP_NS if alone else 0.0
         rate = MACS_PER_NS if len(shape) < 5 else _THIN_MACS_PER_NS  # no blocked kernels for volumes
         return 2 * _CALL_NS + size * taps / rate + size * _TAP_NS + depthwise
     if kind == "ConvTranspose" and reads[0] and reads[1]:
@@ -124,7 +125,10 @@ def predicted_ns(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) ->
         return 2 * _CALL_NS + columns * reads[0][1] / MACS_PER_NS + columns * MOVED_NS
     if kind in {"FusedMatMul", "Gemm", "MatMul"} and reads[0] and reads[1]:
         depth = max(1.0, math.sqrt(math.prod(reads[0]) * math.prod(reads[1][-2:]) / max(size, 1.0)))
+        depth = float(reads[0][-1]) if kind == "MatMul" else depth
         rows = size / max(shape[-1] if shape else 1, 1)
+        if min(shape[-2:], default=0) == 1 and math.prod(reads[1][:-2]) > 1:  # each sample is a call
+            return _CALL_NS + size * depth / _THIN_MACS_PER_NS + math.prod(shape[:-2]) * _SAMPLE_NS
         return _CALL_NS + size * depth / (MACS_PER_NS if rows > 4 else _THIN_MACS_PER_NS) + size * _TAP_NS
     if kind == "Einsum" and len(reads) == 2 and reads[0] and reads[1]:
         depth = math.sqrt(math.prod(reads[0]) * math.prod(reads[1]) / max(size, 1.0))
@@ -139,7 +143,8 @@ def predicted_ns(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) ->
         )
     if kind in {"ScatterElements", "ScatterND"} and len(reads) > 2 and reads[1] and reads[2]:
         return _CALL_NS + size * MOVED_NS + float(np.prod(reads[2])) + _SCATTERED_NS * float(np.prod(reads[1]))
-    moved_ns = _POWER_NS if kind == "GridSample" else MOVED_NS
+    single = kind == "Expand" and reads[0] and reads[0][-1] < shape[-1] < _SHORT
+    moved_ns = _POWER_NS if kind == "GridSample" else _PLACED_NS if single else MOVED_NS
     if kind in {"Gather", "GatherElements"} and reads[0]:
         axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
         after = reads[0][axis % len(reads[0]) + 1 :] if kind == "Gather" else ()

@@ -31,7 +31,7 @@ def feeds_of(model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]:
     for value in model.graph.input:
         shape = [dimension.dim_value for dimension in value.type.tensor_type.shape.dim]
         dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-        made = random.integers(0, 4, shape) if dtype.kind == "i" else random.standard_normal(shape)
+        made = random.integers(0, 4, shape) if dtype.kind in "iu" else random.standard_normal(shape)
         feeds[value.name] = made.astype(dtype)
     return feeds
 
@@ -315,7 +315,7 @@ CASES = {
         {"t": random(9, 32), "w": random(32, 48), "c": random(48)},
     ),
     "a leaky ramp by boolean indexing": (
-        "pointwise", "LeakyRelu", (X + "<float z = {0}, float k = {0.2}>"
+        "order", "all elements, and a Where", (X + "<float z = {0}, float k = {0.2}>"
         "{n = Less(x, z) i = NonZero(n) t = Transpose(i) g = GatherND(x, t) m = Mul(g, k) y = ScatterND(x, t, m)}"), {},
     ),
     "a slice written element by element": (
@@ -325,7 +325,7 @@ CASES = {
     ),
     "an even power": ("pointwise", "Power 4", X + "<float p = {4}>{c = Abs(x) y = Pow(c, p)}", {}),
     "noise without weight": (
-        "constants", "product with zero left out",
+        "constants", "zeros and ones left out",
         X + "<float z = {0}>{e = Exp(x) n = Mul(e, z) s = Add(x, n) y = Tanh(s)}", {},
     ),
     "all pairs of rows": (
@@ -497,6 +497,69 @@ CASES = {
         "layout", "moves undone", X + "{r = Reshape(x, s) t = Transpose<perm=[0,2,1]>(r) g = Sigmoid(t) p = Mul(g, c)"
         " m = Mul(p, t) u = Transpose<perm=[0,2,1]>(m) y = Reshape(u, z)}",
         {"s": np.array([1, 8, 256]), "c": random(8), "z": np.array([1, 8, 16, 16])},
+    ),
+    "a logarithm of a softmax": (
+        "normalisations", "LogSoftmax", ROWS + "{t = Softmax<axis=-1>(x) y = Log(t)}", {},
+    ),
+    "a logarithm of a softmax written out": (
+        "normalisations", "LogSoftmax", ROWS + "{e = Exp(x) s = ReduceSum<keepdims=1>(e, a) l = Log(s) y = Sub(x, l)}",
+        {"a": np.array([-1])},
+    ),
+    "a curve of bytes": (
+        "pointwise", "table of all bytes",
+        "(uint8[64,64] x) => (float[64,64] y) <float d = {255}, float p = {2.2}>{f = Cast<to=1>(x) n = Div(f, d)"
+        " y = Pow(n, p)}", {},
+    ),
+    "a gray image in three scaled colours": (
+        "order", "product before copies", ("(float[1,1,64,64] x) => (float[1,16,32,32] y) <int64[4] s = {1, 3, 64, 64}>"
+        "{e = Expand(x, s) m = Sub(e, n) d = Div(m, f) y = Conv<pads=[3,3,3,3], strides=[2,2]>(d, w, b)}"),
+        {"n": random(1, 3, 1, 1), "f": abs(random(1, 3, 1, 1)) + 1, "w": random(16, 3, 7, 7), "b": random(16)},
+    ),
+    "the diagonal of a product": (
+        "products", "only the elements that are read", ("(float[96,32] x, float[32,96] z) => (float[96] y)"
+        "{m = MatMul(x, z) d = Mul(m, e) y = ReduceSum<keepdims=0>(d, a)}"),
+        {"e": np.eye(96, dtype=np.float32), "a": np.array([1])},
+    ),
+    "the diagonals of products by indices": (
+        "products", "only the elements that are read", ("(float[2,64,32] x, float[2,32,64] z) => (float[2,64] y)"
+        "{m = MatMul(x, z) r = Reshape(m, s) y = Gather<axis=1>(r, i)}"),
+        {"s": np.array([2, 4096]), "i": np.arange(64) * 65},
+    ),
+    "one product for each column vector": (
+        "products", "products in a cheaper order",
+        "(float[64,32,1] x) => (float[64,32,1] y) {y = MatMul(w, x)}", {"w": random(32, 32)},
+    ),
+    "channels mixed before a graph": (
+        "products", "Einsum as MatMul", ("(float[1,8,32,16] x) => (float[1,32,32,16] y)"
+        '{c = Conv(x, w, b) r = Reshape(c, s) y = Einsum<equation="nkctv,kvw->nctw">(r, g)}'),
+        {"w": random(96, 8, 1, 1), "b": random(96), "s": np.array([1, 3, 32, 32, 16]), "g": random(3, 16, 16)},
+    ),
+    "a value grown step by step": (
+        "order", "one Concat", ("(float[32,8] x, float[32,8] z) => (float[160,8] y) {c0 = Concat<axis=0>(x, z) "
+        + " ".join(f"c{t} = Concat<axis=0>(c{t - 1}, z)" for t in (1, 2)) + " y = Concat<axis=0>(c2, x)}"), {},
+    ),
+    "copies of neighbours": (
+        "affine", "Resize", X.replace("[1,8,16,16] y", "[1,8,32,32] y")
+        + "{r = Reshape(x, s) e = Expand(r, t) y = Reshape(e, u)}",
+        {"s": np.array([1, 8, 16, 1, 16, 1]), "t": np.array([1, 8, 16, 2, 16, 2]), "u": np.array([1, 8, 32, 32])},
+    ),
+    "a long filter and every fourth sample": (
+        "affine", "one convolution", "(float[1,1,1024] x) => (float[1,4,241] y) {c = Conv(x, w) y = Conv<strides=[4]>(c, v)}",
+        {"w": random(4, 1, 63), "v": np.eye(4, dtype=np.float32)[..., None] * np.float32([1, 0])},
+    ),
+    "one of several transposed convolutions": (
+        "demand", "only what is needed", ("(float[4,8,64] x) => (float[1,2,130] y) <int64[1] b = {1}, int64[1] e = {2},"
+        "int64[1] a = {0}>{r = Relu(x) c = ConvTranspose<strides=[2]>(r, w) y = Slice(c, b, e, a)}"),
+        {"w": random(8, 2, 4)},
+    ),
+    "a bag of words": (
+        "weights", "lookup", ("(int64[32,10] i) => (float[32,16] y) <int64 d = {256}, float[2] v = {0, 1}>"
+        "{h = OneHot<axis=-1>(i, d, v) s = ReduceSum<keepdims=0>(h, a) y = MatMul(s, w)}"),
+        {"a": np.array([1]), "w": random(256, 16)},
+    ),
+    "a mask of zeros": (
+        "constants", "zeros and ones left out", ROWS + "{t = Tanh(x) s = Add(t, z) y = Exp(s)}",
+        {"z": np.zeros((32, 64), np.float32)},
     ),
     "an exponential of a broadcast sum": (
         "pointwise", "Mul of Exp and Exp",
