@@ -147,25 +147,13 @@ def _feeds(bound: onnx.ModelProto, scales: Sequence[float], *, first: int = 0) -
     usual = make_inputs(bound, types, seed=0)[0]
     return tuple(
         {
-            name: _bytes(array.shape, array.dtype, seed)
-            if array.dtype.itemsize == 1
-            and array.dtype.kind in "iu"
-            and seed >= _COMPARED
-            and "mask" not in name.lower()
-            and usual[name].max(initial=0) < _FEW_VALUES
-            else _varied(
+            name: _varied(
                 array * array.dtype.type(scale) if array.dtype.kind == "f" else array, usual[name], seed, compared
             )
             for name, array in make_inputs(bound, types, seed=seed)[0].items()
         }
         for seed, scale in enumerate(scales, start=first)
     )
-
-
-def _bytes(shape: tuple[int, ...], dtype: np.dtype[Any], seed: int) -> npt.NDArray[Any]:
-    """Return bytes of every value, as images have them."""
-    limits = np.iinfo(dtype)
-    return np.random.default_rng(seed).integers(limits.min, int(limits.max) + 1, shape).astype(dtype)
 
 
 def _varied(array: npt.NDArray[Any], usual: npt.NDArray[Any], seed: int, compared: _Numbers) -> npt.NDArray[Any]:
@@ -197,8 +185,8 @@ def _varied(array: npt.NDArray[Any], usual: npt.NDArray[Any], seed: int, compare
     return made
 
 
-_ZEROS, _COMPARED, _DECIDING, _FEW_VALUES = 1, 2, 0.25, 8
-"""Sets with zeros and with compared numbers, the share of these, and the values of bytes that stand for an image."""
+_ZEROS, _COMPARED, _DECIDING = 1, 2, 0.25
+"""Sets with zeros and with compared numbers, and the share of these."""
 
 _NARROW = 2
 """Bytes of integers that may be images or sounds: the set of compared numbers has all their values."""
