@@ -576,9 +576,14 @@ def move(draft: Draft, where: Array, shape: Sequence[int], x: str, value: str) -
         lines.append(ahead.reshape(-1, where.shape[axis])[0])
         if not (ahead == lines[-1]).all():
             return _gathered(draft, where, shape, x, value)
-    times = [size // before for size, before in zip(where.shape, shape, strict=True)]
+    return _selected(draft, lines, shape, x, value)
+
+
+def _selected(draft: Draft, lines: Sequence[Array], shape: Sequence[int], x: str, value: str) -> str:
+    """Write a Resize for copies of neighbours in rows and columns; otherwise a selection along each axis."""
+    times = [len(line) // size for line, size in zip(lines, shape, strict=True)]
     copied = all(np.array_equal(line, np.arange(len(line)) // max(n, 1)) for line, n in zip(lines, times, strict=True))
-    if where.ndim == 4 and times[:2] == [1, 1] and max(times) > 1 and copied and draft.opset >= 11:
+    if len(lines) == 4 and times[:2] == [1, 1] and max(times) > 1 and copied and draft.opset >= 11:
         scales = draft.constant([], np.float32), draft.constant(times, np.float32)
         how = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
         draft.op("Resize", x, *scales, to=value, mode="nearest", **how)
