@@ -402,6 +402,14 @@ def _transposed_conv(node: _Node) -> _Part | None:
     return _Part({0: {0: keeps[0]} if 0 in keeps else {}, 1: channels, **biases}, keeps)
 
 
+def _elements(node: _Node) -> _Part | None:
+    """Return the part of a GatherElements or ScatterElements along all axes but the one of its indices."""
+    axis, slots = node.attributes.get("axis", 0) % len(node.out), range(len(node.node.input))
+    alike = [place for place, size in enumerate(node.out) if {node.shape(slot)[place] for slot in slots} == {size}]
+    keeps = {place: indices for place, indices in node.demand.items() if place in alike and place != axis}
+    return _Part(dict.fromkeys(slots, keeps), keeps)
+
+
 def _batch_normalization(node: _Node) -> _Part | None:
     channels: Demand = {0: node.demand[1]} if 1 in node.demand else {}
     return _Part({0: node.demand, **dict.fromkeys(range(1, len(node.node.input)), channels)}, node.demand)
@@ -478,6 +486,8 @@ _RULES: Mapping[str, _Rule] = {
     "Concat": _concat,
     "Conv": _conv,
     "ConvTranspose": _transposed_conv,
+    "GatherElements": _elements,
+    "ScatterElements": _elements,
     "Expand": _expand,
     "Gemm": _gemm,
     "InstanceNormalization": _instance_normalization,

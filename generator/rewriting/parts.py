@@ -137,9 +137,9 @@ class _Reader:
             own, ahead = values.shapes[read], len(shape) - len(values.shapes[read])
             wide = (1,) * ahead + own
             copied = [place for place in range(len(shape)) if wide[place] != shape[place]]
-            fixed = values.constant(read)
-            if fixed is not None and not moves and not self._by_place and values.target(name) == list(shape):
-                self.added.append((np.broadcast_to(fixed, shape), sign * weight))
+            summand = values.constant(read)
+            if summand is not None and not moves and not self._by_place and values.target(name) == list(shape):
+                self.added.append((np.broadcast_to(summand, shape), sign * weight))
                 continue
             if copied == [axis] and axis >= ahead:
                 found += self._once(read, axis - ahead, sign * weight, moves)
