@@ -193,13 +193,14 @@ class _Probe:
         self._base = self._part(np.zeros(self._from, self._dtype))[0].astype(np.float64)
         self._scale = float(np.abs(self._image).max()) + 1e-12
         self._times: tuple[int, ...] = ()
+        self._places_of: tuple[int, ...] = ()  # rows and columns of patches, if the result is a row for each patch
 
     def rewrite(self) -> Rewrite | None:
         """Return the rewrite; None if no operator fits or nothing is saved."""
         if not self._image.size or self._image.shape != self._to or not np.isfinite(self._image).all():
             return None
         options: tuple[Callable[[], Rewrite | None], ...] = (
-            self._moved, self._scaled, self._convolution, self._product, self._overlapped,
+            self._moved, self._scaled, self._convolution, self._product, self._overlapped, self._patches,
         )  # fmt: skip
         for option in options:
             if late(self._deadline):
@@ -210,7 +211,11 @@ class _Probe:
 
     def _at(self, array: Array) -> Array:
         """Return the region's result for an array, minus its result for zeros."""
-        return self._folded(self._part(array)[0].astype(np.float64)) - self._base
+        return self._folded(self._mapped(self._part(array)[0].astype(np.float64))) - self._base
+
+    def _mapped(self, array: Array) -> Array:
+        """Return rows of patches as a map of channels."""
+        return array.swapaxes(1, 2).reshape(*self._to[:2], *self._places_of) if self._places_of else array
 
     def _accepted(self, draft: Draft, kind: str, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Rewrite | None:
         """Return the rewrite if it computes the same of random numbers, and is predicted to cost less."""
@@ -302,6 +307,19 @@ class _Probe:
         )
         return self._accepted(draft, kind, shapes)
 
+    def _patches(self) -> Rewrite | None:
+        """Return a convolution whose places are the rows of the result, as patches of an image."""
+        if len(self._from) != 4 or len(self._to) != 3 or not self._heavy:
+            return None
+        batch, number, channels = self._to
+        heights = [height for height in range(2, number) if number % height == 0]
+        if not heights:
+            return None
+        height = min(heights, key=lambda size: abs(size * self._from[3] - number // size * self._from[2]))
+        self._places_of, self._to = (height, number // height), (batch, channels, height, number // height)
+        self._base = self._mapped(self._base)
+        return self._convolution()
+
     def _phase(self, times: Sequence[int]) -> None:
         """Treat each of several results for one place of the input as a separate channel."""
         self._times = tuple(times)
@@ -327,6 +345,8 @@ class _Probe:
         """Write the moves that interleave the channels of the phases; return the result's name."""
         batch, channels, *sizes = self._to
         rank, phases = len(sizes), int(np.prod(self._times))
+        if self._places_of:
+            return draft.op("Transpose", draft.reshape(made, [batch, channels, -1]), perm=[0, 2, 1])
         if phases == 1:
             return made
         if rank == 2 and len(set(self._times)) == 1 and self._values.graph.opset >= 11:
@@ -361,7 +381,9 @@ class _Probe:
                 taps = at[axis] - stride * places[:, axis]
                 low[axis], high[axis] = min(low[axis], int(taps.min())), max(high[axis], int(taps.max()))
         kernel = _Kernel(strides, tuple(low), tuple(high), lit, spread)
-        return kernel if min(kernel.size) > 0 and np.prod(kernel.size) <= _LARGEST_KERNEL else None
+        taps = int(np.prod(kernel.size)) if min(kernel.size) > 0 else 0
+        fits = 0 < taps <= _LARGEST_KERNEL and taps * self._to[1] * self._from[1] <= _LARGEST_MATRIX // 2
+        return kernel if fits else None
 
     def _least_ns(self, kernel: _Kernel) -> float:
         """Return the least nanoseconds that a convolution with so many taps takes."""
@@ -390,12 +412,12 @@ class _Probe:
                     probe[(0, channel, *at)] = 1
                 last = np.moveaxis(self._at(probe)[0], 0, -1)
                 for channel, at in group:
-                    own = np.eye(channels)[channel] if alone else 1.0
+                    reached = channel if alone else slice(None)
                     for tap in taps:
                         place = kernel.place(at, tap)
                         if place is not None:
                             offset = tuple(step - low for step, low in zip(tap, kernel.low, strict=True))
-                            np.moveaxis(filters[:, channel], 0, -1)[offset] = last[place] * own
+                            filters[(reached, channel, *offset)] = last[(*place, reached)]
         return filters
 
     def _places(self, kernel: _Kernel, phase: Sequence[int]) -> list[tuple[int, ...]]:
@@ -576,9 +598,14 @@ def move(draft: Draft, where: Array, shape: Sequence[int], x: str, value: str) -
         lines.append(ahead.reshape(-1, where.shape[axis])[0])
         if not (ahead == lines[-1]).all():
             return _gathered(draft, where, shape, x, value)
-    times = [size // before for size, before in zip(where.shape, shape, strict=True)]
+    return _selected(draft, lines, shape, x, value)
+
+
+def _selected(draft: Draft, lines: Sequence[Array], shape: Sequence[int], x: str, value: str) -> str:
+    """Write a Resize for copies of neighbours in rows and columns; otherwise a selection along each axis."""
+    times = [len(line) // size for line, size in zip(lines, shape, strict=True)]
     copied = all(np.array_equal(line, np.arange(len(line)) // max(n, 1)) for line, n in zip(lines, times, strict=True))
-    if where.ndim == 4 and times[:2] == [1, 1] and max(times) > 1 and copied and draft.opset >= 11:
+    if len(lines) == 4 and times[:2] == [1, 1] and max(times) > 1 and copied and draft.opset >= 11:
         scales = draft.constant([], np.float32), draft.constant(times, np.float32)
         how = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
         draft.op("Resize", x, *scales, to=value, mode="nearest", **how)

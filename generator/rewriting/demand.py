@@ -8,6 +8,7 @@ themselves, are not needed either. With ``copies``, one of several equal slices 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -338,7 +339,7 @@ def _gemm(node: _Node) -> _Part | None:
     return _Part(wants, node.demand)
 
 
-def _conv(node: _Node) -> _Part | None:  # noqa: PLR0912  # one branch per axis and input
+def _conv(node: _Node) -> _Part | None:  # noqa: PLR0912, PLR0915  # one branch per axis and input
     weight = node.constant(1)
     if weight is None:
         return None
@@ -357,14 +358,15 @@ def _conv(node: _Node) -> _Part | None:  # noqa: PLR0912  # one branch per axis 
             data[1] = filters[1] = rows
     spatial = weight.ndim - 2
     strides = list(node.attributes.get("strides") or [1] * spatial)
-    dilations = node.attributes.get("dilations") or [1] * spatial
+    dilations = list(node.attributes.get("dilations") or [1] * spatial)
     pads = list(node.attributes.get("pads") or [0] * 2 * spatial)
     automatic = node.attributes.get("auto_pad", "NOTSET") != "NOTSET"
     changed = False
     for place in range(spatial):
         axis = place + 2
-        needed = node.demand.get(axis)
-        if needed is None or automatic or len(needed) > _WORTH * node.out[axis]:
+        needed = node.demand.get(axis, np.arange(node.out[axis]))
+        sparse = len(needed) == 1 and dilations[place] > 1
+        if automatic or (len(needed) > _WORTH * node.out[axis] and not sparse):
             continue
         step = int(needed[1] - needed[0]) if len(needed) > 1 else 1
         if len(needed) > 1 and not (np.diff(needed) == step).all():
@@ -373,6 +375,13 @@ def _conv(node: _Node) -> _Part | None:  # noqa: PLR0912  # one branch per axis 
         end = begin + (len(needed) - 1) * step * strides[place] + (weight.shape[axis] - 1) * dilations[place] + 1
         low, high = max(0, begin), min(node.shape(0)[axis], end)
         if high <= low:
+            continue
+        reach = dilations[place] if weight.shape[axis] > 1 else 0
+        apart = math.gcd(reach, step * strides[place]) if len(needed) > 1 else reach
+        if apart > 1 and (low, high) == (begin, end):  # the inputs in between are not read
+            data[axis], keeps[axis], changed = np.arange(begin, end, apart), needed, True
+            pads[place] = pads[place + spatial] = 0
+            dilations[place], strides[place] = max(1, reach // apart), max(1, step * strides[place] // apart)
             continue
         if high - low < node.shape(0)[axis]:
             data[axis] = np.arange(low, high)
@@ -384,7 +393,7 @@ def _conv(node: _Node) -> _Part | None:  # noqa: PLR0912  # one branch per axis 
         wants[2] = {0: keeps[1]} if 1 in keeps else {}
     new: dict[str, Any] = {"group": len(keeps[1])} if depthwise and 1 in keeps else {}
     if changed:
-        new |= {"pads": pads, "strides": strides}
+        new |= {"dilations": dilations, "pads": pads, "strides": strides}
 
     def write(draft: Draft, old: onnx.NodeProto, inputs: Mapping[int, str], to: str) -> None:
         attributes = {**node.attributes, **new}
@@ -400,6 +409,14 @@ def _transposed_conv(node: _Node) -> _Part | None:
     channels = {1: keeps[1]} if 1 in keeps else {}
     biases = {2: {0: keeps[1]} if channels else {}} if len(node.node.input) > 2 and node.node.input[2] else {}
     return _Part({0: {0: keeps[0]} if 0 in keeps else {}, 1: channels, **biases}, keeps)
+
+
+def _elements(node: _Node) -> _Part | None:
+    """Return the part of a GatherElements or ScatterElements along all axes but the one of its indices."""
+    axis, slots = node.attributes.get("axis", 0) % len(node.out), range(len(node.node.input))
+    alike = [place for place, size in enumerate(node.out) if {node.shape(slot)[place] for slot in slots} == {size}]
+    keeps = {place: indices for place, indices in node.demand.items() if place in alike and place != axis}
+    return _Part(dict.fromkeys(slots, keeps), keeps)
 
 
 def _batch_normalization(node: _Node) -> _Part | None:
@@ -478,6 +495,8 @@ _RULES: Mapping[str, _Rule] = {
     "Concat": _concat,
     "Conv": _conv,
     "ConvTranspose": _transposed_conv,
+    "GatherElements": _elements,
+    "ScatterElements": _elements,
     "Expand": _expand,
     "Gemm": _gemm,
     "InstanceNormalization": _instance_normalization,

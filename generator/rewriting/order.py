@@ -321,36 +321,6 @@ def _averaged(values: Values, index: int) -> Rewrite | None:
     return draft.rewrite("order: average as a convolution", node.output, [node.name], saving_ns)
 
 
-def _together(values: Values, index: int) -> Rewrite | None:
-    """Return one sum or product with a constant, for several one after the other."""
-    graph, last = values.graph, values.graph.nodes[index]
-    if last.op_type not in {"Add", "Mul"}:
-        return None
-    nodes, constants, x = list[int](), list[Array](), last.output[0]
-    while (place := graph.producer.get(x)) is not None and graph.nodes[place].op_type == last.op_type:
-        node = graph.nodes[place]
-        fixed = [values.constant(read) for read in node.input]
-        if (
-            sum(array is not None for array in fixed) != 1
-            or (nodes and len(graph.readers[x]) != 1)
-            or (nodes and x in graph.wanted)
-        ):
-            break
-        nodes.append(place)
-        constants.append(next(array for array in fixed if array is not None))
-        x = next(read for read, array in zip(node.input, fixed, strict=True) if array is None)
-    if len(nodes) < 2 or values.shapes.get(x) != values.shapes[last.output[0]]:
-        return None
-    whole = constants[0]
-    for array in constants[1:]:
-        whole = whole + array if last.op_type == "Add" else whole * array
-    draft = Draft(graph)
-    draft.finish(draft.op(last.op_type, x, draft.constant(whole)), last.output[0])
-    return values.cheaper(
-        draft, f"order: constants of {last.op_type} together", last.output[0], f"{len(nodes)} constants"
-    )
-
-
 def _parts_of(values: Values, value: str, axis: int) -> list[str]:
     """Return the values that Concats join along an axis, one after the other."""
     parts, waiting = list[str](), [value]
@@ -488,5 +458,5 @@ def _by_rows(values: Values, index: int) -> Rewrite | None:
 
 _SEARCHES = (
     _grown, _slice_written, _by_rows, _by_frames, _swapped, _delayed, by_parts, _before_choice, _fewer_sorted,
-    _separable, _averaged, chosen_first, everywhere, reordered, _together,
+    _separable, _averaged, chosen_first, everywhere, reordered,
 )  # fmt: skip

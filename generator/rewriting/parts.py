@@ -137,9 +137,9 @@ class _Reader:
             own, ahead = values.shapes[read], len(shape) - len(values.shapes[read])
             wide = (1,) * ahead + own
             copied = [place for place in range(len(shape)) if wide[place] != shape[place]]
-            fixed = values.constant(read)
-            if fixed is not None and not moves and not self._by_place and values.target(name) == list(shape):
-                self.added.append((np.broadcast_to(fixed, shape), sign * weight))
+            summand = values.constant(read)
+            if summand is not None and not moves and not self._by_place and values.target(name) == list(shape):
+                self.added.append((np.broadcast_to(summand, shape), sign * weight))
                 continue
             if copied == [axis] and axis >= ahead:
                 found += self._once(read, axis - ahead, sign * weight, moves)
@@ -221,6 +221,20 @@ class _Writer:
             made = self._moved(made, place, axis)
         return made
 
+    def with_constants(self, total: str, added: Sequence[tuple[Array, Array]], bias: Array | None) -> str:
+        """Write a sum with constants that are multiplied, too, and with a bias; return its name."""
+        draft = self.draft
+        for array, own in added:
+            made = draft.op("Conv", draft.constant(array), draft.constant(np.moveaxis(own, 0, 1)), **self._attributes)
+            total = draft.op("Add", total, made)
+        if bias is not None and draft.nodes[-1].op_type == "Conv":
+            draft.nodes[-1].input.append(draft.constant(bias))
+        elif bias is not None:
+            rank = len(self._values.shapes[self._node.output[0]]) - 2
+            around = (-1,) if self._node.op_type != "Conv" else (-1, *[1] * rank)
+            total = draft.op("Add", total, draft.constant(bias.reshape(around)))
+        return total
+
     def _is_broadcast(self, place: int) -> bool:
         """Return True for a node that copies along axes of size 1 alone."""
         node, shapes = self._values.graph.nodes[place], self._values.shapes
@@ -295,24 +309,16 @@ def by_parts(values: Values, index: int) -> Rewrite | None:  # noqa: PLR0911  # 
     if len(merged) == 1 and merged[0].source == x and not merged[0].moves:
         return None
     alone = [[term] for group in groups.values() for term in group] if small == len(merged) else list(groups.values())
+    bias = node.input[2] if len(node.input) > 2 else ""
+    if bias and not values.is_constant(bias):
+        return None
     for broadcast in (True, False):
         writer = _Writer(values, node, dict(attributes), first.shape[1])
         total, draft = "", writer.draft
         for group in alone:
             made = writer.term(group, broadcast=broadcast)
             total = draft.op("Add", total, made) if total else made
-        for array, own in reader.added:
-            total = draft.op("Add", total, draft.op("Conv", draft.constant(array), draft.constant(
-                np.moveaxis(own, 0, 1)), **attributes))  # fmt: skip
-        if len(node.input) > 2 and node.input[2]:
-            bias = values.constant(node.input[2])
-            if bias is None:
-                return None
-            around = (-1,) if plain else (-1, *[1] * (len(shape) - 2))
-            if draft.nodes[-1].op_type == "Conv":
-                draft.nodes[-1].input.append(draft.constant(bias))
-            else:
-                total = draft.op("Add", total, draft.constant(bias.reshape(around)))
+        total = writer.with_constants(total, reader.added, values.constant(bias) if bias else None)
         draft.finish(total, value)
         rewrite = values.attempt(_priced, values, draft, value, f"{len(terms)} parts")
         if rewrite is not None:

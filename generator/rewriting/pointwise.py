@@ -389,7 +389,7 @@ class _Search:
         self._known: dict[str, list[Fit]] = {}
         self._separated: dict[str, list[tuple[str, tuple[Fit, Fit]]]] = {}
 
-    def rewrite(self, region: Region, value: str) -> Rewrite | None:  # one reason each
+    def rewrite(self, region: Region, value: str) -> Rewrite | None:  # noqa: PLR0911  # one reason each
         """Return the cheapest rewrite of a region; None if nothing fits, or nothing is saved."""
         values = self._values
         gone = values.graph.removable(region.nodes, value)

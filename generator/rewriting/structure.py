@@ -78,8 +78,9 @@ class _Product:
 
 def weights(values: Values, deadline: float) -> list[Rewrite]:
     """Return rewrites of products by the contents of their weights."""
-    lookups = (values.attempt(list, _lookup(values, index)) for index in values.dearest)
-    found = [rewrite for rewrites in lookups for rewrite in rewrites or ()]
+    found = list[Rewrite]()
+    for index in values.dearest:
+        found += values.attempt(list, _lookup(values, index)) or []
     for index in values.dearest:
         if late(deadline):
             break

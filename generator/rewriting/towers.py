@@ -153,6 +153,8 @@ class _Writer:
                 else:
                     self._draft.ops("Split", (name,), outputs, axis=0, split=sizes)
                 whole += outputs
+        if not whole:
+            return []
         note = f"{len(self._nodes)} operators"
         return [self._draft.rewrite("towers: one batch", whole, graph.names(inside), _GAIN * cost_ns, note)]
 

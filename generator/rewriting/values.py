@@ -44,7 +44,7 @@ _SPECIAL = frozenset({
     "Celu", "Cos", "Div", "Elu", "Erf", "Exp", "FastGelu", "Gelu", "Log", "Mish", "QuickGelu", "Selu", "Sigmoid",
     "Sin", "Softplus", "Softsign", "Sqrt", "Tanh",
 })  # fmt: skip
-SLOW = frozenset({"Celu", "HardSwish", "Mish", "Pow", "Selu", "ThresholdedRelu"})
+SLOW = frozenset({"Celu", "HardSwish", "Mish", "PRelu", "Pow", "Selu", "ThresholdedRelu"})
 """Pointwise operators without a fast kernel."""
 _WAVES = frozenset({"Acos", "Asin", "Atan", "Cos", "Sin", "Tan"})
 

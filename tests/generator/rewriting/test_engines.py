@@ -294,7 +294,7 @@ CASES = {
         "{m = MatMul(x, w) b = Add(m, c) y = Gather<axis=1>(b, k)}"), {"w": random(64, 512), "c": random(512)},
     ),
     "three masks": (
-        "order", "constants of Add together", ("(float[4,64,64] x) => (float[4,64,64] y)"
+        "affine", "affine by channel", ("(float[4,64,64] x) => (float[4,64,64] y)"
         "{a = Add(x, p) b = Add(a, q) y = Add(b, r)}"),
         {"p": random(4, 64, 64), "q": random(64, 64), "r": random(1, 64, 64)},
     ),
@@ -507,8 +507,8 @@ CASES = {
     ),
     "a curve of bytes": (
         "pointwise", "table of all bytes",
-        "(uint8[64,64] x) => (float[64,64] y) <float d = {255}, float p = {2.2}>{f = Cast<to=1>(x) n = Div(f, d)"
-        " y = Pow(n, p)}", {},
+        ("(uint8[64,64] x) => (float[64,64] y) <float d = {255}, float p = {2.2}>{f = Cast<to=1>(x) n = Div(f, d)"
+        " y = Pow(n, p)}"), {},
     ),
     "a gray image in three scaled colours": (
         "order", "product before copies", ("(float[1,1,64,64] x) => (float[1,16,32,32] y) <int64[4] s = {1, 3, 64, 64}>"
@@ -544,7 +544,8 @@ CASES = {
         {"s": np.array([1, 8, 16, 1, 16, 1]), "t": np.array([1, 8, 16, 2, 16, 2]), "u": np.array([1, 8, 32, 32])},
     ),
     "a long filter and every fourth sample": (
-        "affine", "one convolution", "(float[1,1,1024] x) => (float[1,4,241] y) {c = Conv(x, w) y = Conv<strides=[4]>(c, v)}",
+        "affine", "one convolution", ("(float[1,1,1024] x) => (float[1,4,241] y)"
+        "{c = Conv(x, w) y = Conv<strides=[4]>(c, v)}"),
         {"w": random(4, 1, 63), "v": np.eye(4, dtype=np.float32)[..., None] * np.float32([1, 0])},
     ),
     "one of several transposed convolutions": (
