@@ -72,6 +72,12 @@ class _Reader:
             before = values.shapes[node.input[0]] if node.input[0] else ()
             if node.op_type in {"Expand", "Tile"} and _copies_one(before, values.shapes[name], axis):
                 found = self._once(node.input[0], axis, weight, moves)
+            elif node.op_type in {"Gather", "Slice"} and list(picked := selected(values, place) or {}) == [axis] and (
+                len(before) == len(values.shapes[name])
+            ):  # fmt: skip
+                whole = np.zeros((before[axis], *weight.shape[1:]), weight.dtype)
+                np.add.at(whole, picked[axis], weight)
+                found = self.terms(node.input[0], axis, whole, moves)
             elif node.op_type == "Concat":
                 found = self._joined(place, name, axis, weight, moves)
             elif node.op_type in {"Add", "Div", "Mul", "Neg", "Sub"}:
