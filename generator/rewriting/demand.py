@@ -379,7 +379,9 @@ def _conv(node: _Node) -> _Part | None:  # noqa: PLR0912, PLR0915  # one branch 
         reach = dilations[place] if weight.shape[axis] > 1 else 0
         apart = math.gcd(reach, step * strides[place]) if len(needed) > 1 else reach
         if apart > 1 and (low, high) == (begin, end):  # the inputs in between are not read
-            data[axis], keeps[axis], changed = np.arange(begin, end, apart), needed, True
+            data[axis], changed = np.arange(begin, end, apart), True
+            if axis in node.demand:
+                keeps[axis] = needed
             pads[place] = pads[place + spatial] = 0
             dilations[place], strides[place] = max(1, reach // apart), max(1, step * strides[place] // apart)
             continue

@@ -72,6 +72,12 @@ class _Reader:
             before = values.shapes[node.input[0]] if node.input[0] else ()
             if node.op_type in {"Expand", "Tile"} and _copies_one(before, values.shapes[name], axis):
                 found = self._once(node.input[0], axis, weight, moves)
+            elif node.op_type in {"Gather", "Slice"} and list(picked := selected(values, place) or {}) == [axis] and (
+                len(before) == len(values.shapes[name])
+            ):  # fmt: skip
+                whole = np.zeros((before[axis], *weight.shape[1:]), weight.dtype)
+                np.add.at(whole, picked[axis], weight)
+                found = self.terms(node.input[0], axis, whole, moves)
             elif node.op_type == "Concat":
                 found = self._joined(place, name, axis, weight, moves)
             elif node.op_type in {"Add", "Div", "Mul", "Neg", "Sub"}:
@@ -276,7 +282,8 @@ def by_parts(values: Values, index: int) -> Rewrite | None:  # noqa: PLR0911  # 
     x, value = node.input[0] if node.input else "", node.output[0]
     if weight is None or value not in values.shapes or values.is_constant(x) or len(values.shapes.get(x, ())) < 2:
         return None
-    shape, plain = values.shapes[x], node.op_type != "Conv"
+    shape, plain, vector = values.shapes[x], node.op_type != "Conv", weight.ndim == 1
+    weight = weight[:, None] if vector else weight
     axis = _summed_axis(node, attributes, weight, len(shape) - 1 if plain else 1, len(shape))
     if axis is None or (node.op_type == "Gemm" and attributes.get("beta", 1.0) != 1.0):
         return None
@@ -319,7 +326,7 @@ def by_parts(values: Values, index: int) -> Rewrite | None:  # noqa: PLR0911  # 
             made = writer.term(group, broadcast=broadcast)
             total = draft.op("Add", total, made) if total else made
         total = writer.with_constants(total, reader.added, values.constant(bias) if bias else None)
-        draft.finish(total, value)
+        draft.finish(draft.reshape(total, values.target(value)) if vector else total, value)
         rewrite = values.attempt(_priced, values, draft, value, f"{len(terms)} parts")
         if rewrite is not None:
             return rewrite

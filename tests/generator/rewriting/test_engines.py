@@ -562,6 +562,32 @@ CASES = {
         "constants", "zeros and ones left out", ROWS + "{t = Tanh(x) s = Add(t, z) y = Exp(s)}",
         {"z": np.zeros((32, 64), np.float32)},
     ),
+    "a vector of all pairs": (
+        "order", "product before copies", ("(float[48,16] x) => (float[48,48] y) {u = Unsqueeze(x, one)"
+        " i = Expand(u, s) v = Unsqueeze(x, zero) j = Expand(v, s) c = Concat<axis=2>(i, j)"
+        " m = MatMul(c, w) y = Tanh(m)}"),
+        {"one": np.array([1]), "zero": np.array([0]), "s": np.array([48, 48, 16]), "w": random(32)},
+    ),
+    "features that are differences of others": (
+        "order", "product before copies", ("(float[64,32,4] x) => (float[64,32,16] y)"
+        "{s = Slice(x, b, e, a) m = ReduceMean<axes=[1]>(s) d = Sub(s, m) c = Concat<axis=2>(x, d) p = MatMul(c, w)"
+        " y = Tanh(p)}"), {"b": np.array([0]), "e": np.array([3]), "a": np.array([2]), "w": random(7, 16)},
+    ),
+    "outputs far apart of dilated convolutions": (
+        "demand", "only what is needed", ("(float[4,64,27] x) => (float[4,64,1] y) {a = Conv(x, u) r = Relu(a)"
+        " b = Conv<dilations=[3]>(r, v) t = Relu(b) y = Conv<dilations=[9]>(t, w)}"),
+        {name: random(64, 64, 3, seed=place) for place, name in enumerate("uvw")},
+    ),
+    "slopes that are all equal": (
+        "pointwise", "LeakyRelu", X + "{y = PRelu(x, s)}", {"s": np.full((8, 1, 1), 0.25, np.float32)},
+    ),
+    "counts of neighbours at full width": (
+        "demand", "equal slices computed once", ("(int64[2,600] n, float[1024,32] x) => (float[1024,32] y)"
+        "{r = Gather<axis=0>(n, two) i = Unsqueeze(r, one) e = Expand(i, s)"
+        " c = ScatterElements<axis=0, reduction=\"add\">(z, e, o) y = Add(x, c)}"),
+        {"one": np.array([1]), "two": np.array(1), "s": np.array([600, 32]), "z": np.zeros((1024, 32), np.float32),
+         "o": np.ones((600, 32), np.float32)},
+    ),
     "an exponential of a broadcast sum": (
         "pointwise", "Mul of Exp and Exp",
         "(float[64,1] x, float[1,64] z) => (float[64,64] y) {s = Add(x, z) y = Exp(s)}", {},
