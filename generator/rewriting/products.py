@@ -165,7 +165,7 @@ class _Reader:
         summed = self.fresh(weight.shape[1])
         factor = _Factor(node.input[1], (axes[1], summed, *[""] * (len(axes) - 2)))
         found = _times([_Term(1.0, (factor,))], self.terms(node.input[0], (axes[0], summed, *axes[2:]), depth))
-        return [*found, *[_Term(1.0, (_Factor(node.input[2], axes[1:2]),))] * biased]
+        return [*found, _Term(1.0, (_Factor(node.input[2], axes[1:2]),))] if biased else found
 
     def _before_split(self, shape: Sequence[int], axes: _Axes) -> _Axes | None:
         """Return the letters of a value whose axes are split; None if axes are joined."""

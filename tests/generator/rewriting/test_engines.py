@@ -534,6 +534,11 @@ CASES = {
         '{c = Conv(x, w, b) r = Reshape(c, s) y = Einsum<equation="nkctv,kvw->nctw">(r, g)}'),
         {"w": random(96, 8, 1, 1), "b": random(96), "s": np.array([1, 3, 32, 32, 16]), "g": random(3, 16, 16)},
     ),
+    "channels mixed without a bias": (
+        "products", "Einsum as MatMul", ("(float[1,8,32,16] x) => (float[1,32,32,16] y)"
+        '{c = Conv(x, w) r = Reshape(c, s) y = Einsum<equation="nkctv,kvw->nctw">(r, g)}'),
+        {"w": random(96, 8, 1, 1), "s": np.array([1, 3, 32, 32, 16]), "g": random(3, 16, 16)},
+    ),
     "a value grown step by step": (
         "order", "one Concat", ("(float[32,8] x, float[32,8] z) => (float[160,8] y) {c0 = Concat<axis=0>(x, z) "
         + " ".join(f"c{t} = Concat<axis=0>(c{t - 1}, z)" for t in (1, 2)) + " y = Concat<axis=0>(c2, x)}"), {},
