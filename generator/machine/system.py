@@ -8,6 +8,7 @@ import platform
 import shutil
 import statistics
 import subprocess
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -170,10 +171,16 @@ def free_cores(*, watch_s: float = 0.3) -> int:
 
 def _watch(seconds: float) -> tuple[dict[int, float], float]:
     """Return the share of time in use by processor, and the share that was stolen, over the allowed processors."""
-    times = dict(enumerate(psutil.cpu_times_percent(interval=seconds, percpu=True)))
-    watched = {cpu: times[cpu] for cpu in sorted(allowed()) if cpu in times} or times
-    steal = {cpu: getattr(entry, "steal", 0.0) / 100 for cpu, entry in watched.items()}
-    idle = {cpu: (entry.idle + getattr(entry, "iowait", 0.0)) / 100 for cpu, entry in watched.items()}
+    begun = psutil.cpu_times(percpu=True)
+    time.sleep(seconds)
+    watched: dict[int, dict[str, float]] = {}
+    for cpu, (before, after) in enumerate(zip(begun, psutil.cpu_times(percpu=True), strict=True)):
+        spent = {name: getattr(after, name) - getattr(before, name) for name in after._fields if "guest" not in name}
+        total = sum(spent.values())  # psutil's shares of less than a second have another base
+        watched[cpu] = {name: part / total if total > 0 else float(name == "idle") for name, part in spent.items()}
+    watched = {cpu: watched[cpu] for cpu in sorted(allowed()) if cpu in watched} or watched
+    steal = {cpu: shares.get("steal", 0.0) for cpu, shares in watched.items()}
+    idle = {cpu: shares["idle"] + shares.get("iowait", 0.0) for cpu, shares in watched.items()}
     used = {cpu: max(0.0, 1.0 - idle[cpu] - steal[cpu]) for cpu in watched}
     return used, statistics.fmean(steal.values())
 

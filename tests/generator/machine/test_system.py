@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 
+import psutil
 from dlbricks.db.values import content_key
 from dlbricks.generator.machine.system import free_cores, machine_state, probe_system, quietness
 
@@ -52,3 +53,13 @@ def test_load_is_noticed():
     assert found.busy > 0.5
     assert free == 0
     assert any("other processes use" in reason for reason in found.reasons)
+
+
+def test_a_short_watch_sees_idle_processors(monkeypatch):
+    """Shares are of the time that passed, also if that is less than a second."""
+    begun = [times._replace(idle=1000.0) for times in psutil.cpu_times(percpu=True)]
+    readings = iter([begun, [times._replace(idle=times.idle + 0.01) for times in begun]] * 2)
+    monkeypatch.setattr("psutil.cpu_times", lambda percpu: next(readings))
+
+    assert quietness(watch_s=0.01).busy == 0.0
+    assert free_cores(watch_s=0.01) > 0
