@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..bricks.graph.footprint import level_name, nearest_levels
+from ..bricks.graph.footprint import level_name
 from ..bricks.suite.suite import Suite
 from ..constructor.choice import MODEL
+from ..constructor.evidence import Table
 from ..constructor.predictor import NEARLY
 from ..constructor.uncertainty.calibration import NORMAL, Calibration, Method, method_error, scatter_of
 from ..constructor.uncertainty.interval import Uncertainty
-from ..db import Measurement, Store, Subject
+from ..db import Store, Subject
 from ..db.queries import Filter
 from ..errors import UsageError
 from ..generator.measurement.pace import RunCosts
@@ -123,26 +124,18 @@ def _known(
         Filter(Subject.BRICK, suite.keys, where.system, where.stack, threads=where.conditions.threads,
                dtype=where.conditions.dtype)
     )  # fmt: skip
-    stored = {(one.key, one.conditions.cache): one for one in found}
-    uncertainty = Uncertainty(found, store.blocks_of([one.id for one in found]), store.stacks())
+    table = Table(found, {}, (), ())
+    uncertainty = Uncertainty(found, store.blocks_of([measured.id for measured in found]), store.stacks())
     halves, shares = dict[str, float](), dict[str, dict[str, float]]()
     for name, counts in (suite.annotations or {}).items():
         state = where.conditions.cache
         if state == MODEL and name in suite.levels:
             state = level_name(suite.levels[name])
-        bricks = _nearest(stored, counts, nearest_levels(state))
+        bricks = table.found(counts, "", state)
         if len(bricks) < len(counts):
             continue
         weights = {bricks[key].id: float(count) for key, count in counts.items()}
         ns = uncertainty.value_ns(weights)
         shares[name] = {key: count * bricks[key].latency_ns / ns for key, count in counts.items()}
         halves[name] = math.hypot(uncertainty.half_ns(weights) / ns, error)
-    return halves, shares, {one.key: one.summary.samples for one in found}
-
-
-def _nearest(
-    stored: Mapping[tuple[str, str], Measurement], keys: Collection[str], states: Sequence[str]
-) -> dict[str, Measurement]:
-    """Return the measurement of each brick in the first state that it has."""
-    pairs = ((key, next((stored[key, state] for state in states if (key, state) in stored), None)) for key in keys)
-    return {key: one for key, one in pairs if one is not None}
+    return halves, shares, {measured.key: measured.summary.samples for measured in found}
