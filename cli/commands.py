@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -41,6 +42,7 @@ from .storage import db, manifest, reproduce
 
 if TYPE_CHECKING:
     from ..db import Store
+    from ..generator.measurement.run import RunReport
 
 _INTERRUPTED = 130
 """Exit code after Ctrl-C, as the shell gives it."""
@@ -190,12 +192,15 @@ def run(
         raise UsageError(f"{more[0]!r} is a second suite", remedy="whole models go after --with")
     options |= {"models": options["models"] + more, "algorithms": options["algorithms"] or named}
     from ..analyzer.report.answers.runs import run_answer
-    from ..analyzer.targeting import run_to
     from ..generator.measurement.run import run as run_suite
 
     opened, sources = open_suite(suite), known_models(options)
     with _store(database, dry_run=dry_run) as store, watched() as progress:
-        measure = run_suite if target is None else partial(run_to, target=target)
+        measure: Callable[..., RunReport] = run_suite
+        if target is not None:
+            from ..analyzer.targeting import run_to  # what it needs is much, and few ask for it
+
+            measure = partial(run_to, target=target)
         suited = partial(measure, opened, store=store, dry_run=dry_run, progress=progress, **options)
         reports = each_measured(
             threads, sources, budget_s, progress,

@@ -209,7 +209,7 @@ def _without_visits(context: click.Context, _parameter: click.Parameter, budget_
 
 def target_option(default: str | None, text: str) -> Callable[[Command], Command]:
     """Return ``--target`` with its own default."""
-    return click.option("--target", type=share, default=default, show_default=True, metavar="SHARE", help=text)
+    return option("--target", text, share, default=default)
 
 
 pace_options = stacked(
