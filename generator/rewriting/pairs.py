@@ -14,11 +14,12 @@ from math import prod
 import numpy as np
 import onnx
 
+from ...bricks.layer import VIEWS
 from .form import Array, Draft, Rewrite
 from .values import Values, late
 
 _SUMMING = frozenset({"Add", "Concat", "Div", "Neg", "Sub", "Sum"})
-_VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+_MOVING = VIEWS | {"Transpose"}
 _PRODUCTS = frozenset({"MatMul", "Mul"})
 _LEAST_NODES, _LEAST_PRODUCTS, _MOST_VECTORS, _MOST_RESULTS, _MOST_RUNS, _MOST_FITS = 12, 6, 48, 4096, 80, 6
 _MOST_NODES = 6000
@@ -67,7 +68,7 @@ def _multiplied(values: Values, node: onnx.NodeProto) -> tuple[int, int]:
     best, begin = (0, 0), 0
     for slot, name in enumerate((*node.input, "")):
         maker = values.graph.maker(name)
-        while maker is not None and maker.op_type in _VIEWS | {"ReduceSum"}:
+        while maker is not None and maker.op_type in _MOVING | {"ReduceSum"}:
             maker = values.graph.maker(maker.input[0])
         if maker is None or maker.op_type not in _PRODUCTS:
             best, begin = max(best, (begin, slot), key=lambda run: run[1] - run[0]), slot + 1
@@ -88,7 +89,7 @@ def _region(values: Values, index: int, names: Sequence[str]) -> _Region:
         place = graph.producer.get(name)
         if place in region:
             continue
-        if place is None or graph.nodes[place].op_type not in _SUMMING | _VIEWS | _PRODUCTS | {"ReduceSum"}:
+        if place is None or graph.nodes[place].op_type not in _SUMMING | _MOVING | _PRODUCTS | {"ReduceSum"}:
             leaves[name] = None
             continue
         region.add(place)
@@ -103,7 +104,7 @@ def _region(values: Values, index: int, names: Sequence[str]) -> _Region:
 def _vector(values: Values, name: str, region: set[int]) -> str:
     """Return the value that a factor is a view of."""
     graph = values.graph
-    while (place := graph.producer.get(name)) is not None and graph.nodes[place].op_type in _VIEWS:
+    while (place := graph.producer.get(name)) is not None and graph.nodes[place].op_type in _MOVING:
         source = graph.nodes[place].input[0]
         if sum(size > 1 for size in values.shapes[source]) > 2:
             break
