@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -67,7 +66,7 @@ def run_to(
     fields: Any = {name: order.pop(name) for name in MeasurementFields.__annotations__ if name in order}
     settings = settings_from(settings, fields)
     begun, visits, keys, reports = time.monotonic(), VISITS, suite.keys, list[RunReport]()
-    widths: Mapping[str, Width] = {}
+    widths: dict[str, Width | None] = {}
     while keys:
         first = not reports
         how = replace(settings, visits=min(visits, settings.visits), budget_s=None)
@@ -83,15 +82,15 @@ def run_to(
             settings = replace(settings, processes=1)
         floor = math.hypot(error, scatter / math.sqrt(settings.processes))
         halves, shares, visited = _known(suite, error, reports[0], store)
-        widths = {
-            name: Width(max(half, floor), floor, enough=max(half, floor) <= max(target, NEARLY * floor))
-            for name, half in halves.items()
-        }
+        widths = dict.fromkeys(suite.annotations)
+        for name, half in halves.items():
+            widest = max(half, floor)
+            widths[name] = Width(widest, floor, enough=widest <= max(target, NEARLY * floor))
         spent = settings.budget_s is not None and time.monotonic() - begun >= settings.budget_s
         if spent or visits >= settings.visits:
             break
         visits *= _FACTOR
-        wide = [name for name, width in widths.items() if not width.enough]
+        wide = [name for name, width in widths.items() if width is not None and not width.enough]
         deciding = {key for name in wide for key, share in shares[name].items() if share >= _SMALL}
         keys = tuple(key for key in suite.keys if key in deciding and visited[key] < min(visits, settings.visits))
     outcome = replace(

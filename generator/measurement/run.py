@@ -64,12 +64,12 @@ class RunReport(MeasuredReport):
     Attributes:
         outcome: What was asked for, and what became of it.
         target: Wanted half-width of the models' intervals; None without a target.
-        widths: With a target: intervals of the models of the suite, by name.
+        widths: With a target: intervals of the models of the suite, by name; None if a brick is not measured.
     """
 
     outcome: RunOutcome
     target: float | None = None
-    widths: Mapping[str, Width] = field(default_factory=dict)
+    widths: Mapping[str, Width | None] = field(default_factory=dict)
 
     @property
     def bricks(self) -> int:
@@ -262,7 +262,7 @@ def _totals(reports: Sequence[RunReport], budget_s: float | None) -> dict[str, o
         "costs": asdict(sum((report.costs for report in others), start=first.costs)),
         "bound": {name: dict(bound) for report in reports for name, bound in report.bound.items()},
         "target": first.target,
-        "widths": {name: asdict(width) for report in reports for name, width in report.widths.items()},
+        "widths": {name: width and asdict(width) for report in reports for name, width in report.widths.items()},
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from dlbricks.analyzer.predicting import VISITS
@@ -72,12 +73,22 @@ def test_a_target_needs_models_that_are_composed_from_bricks(suite, tmp_path):
         assert store.runs() == []
 
 
+def test_a_model_with_an_unmeasured_brick_is_not_known(suite, tmp_path):
+    with Store.open(tmp_path / "m.db") as store:
+        report = run_to(replace(suite, keys=suite.keys[1:2]), 100.0, store=store, **QUICK)
+
+    assert report.widths == {MODEL: None}
+    assert report.to_json()["widths"] == {MODEL: None}
+    assert f"{MODEL}: not known, since a brick is not measured" in run_answer(report).summary
+
+
 def test_a_forecast_measures_nothing(suite, tmp_path):
     with Store.open(tmp_path / "m.db") as store:
         report = run_to(suite, 0.05, store=store, dry_run=True)
 
         assert report.dry_run
         assert report.widths == {}
+        assert not any("within" in line for line in run_answer(report).summary)
         assert store.measurements(variant=None) == []
 
 

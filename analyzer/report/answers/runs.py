@@ -103,16 +103,19 @@ def _said(report: RunReport) -> list[str]:
 
 def _width_lines(report: RunReport) -> list[str]:
     """Return lines about the intervals of models in a run with a target."""
-    target = report.target or 0.0
-    reached = [width for width in report.widths.values() if width.half <= target]
-    floors = [width.half for width in report.widths.values() if width.half > target and width.enough]
+    target, known = report.target or 0.0, {name: width for name, width in report.widths.items() if width is not None}
+    if not report.widths:
+        return []  # a forecast
+    reached = [width for width in known.values() if width.half <= target]
+    floors = [width.half for width in known.values() if width.half > target and width.enough]
     lines = [f"{counted(len(reached), 'model')} within \u00b1 {percent(target)}"]
     if floors:
         lines.append(
             f"{counted(len(floors), 'model')} within \u00b1 {percent(max(floors))}, the error of "
             "composing a latency from bricks: no visit reduces it, 'dlbricks measure MODEL' does"
         )
-    wide = [(name, width.half) for name, width in report.widths.items() if not width.enough]
+    lines += [f"{name}: not known, since a brick is not measured" for name in report.widths if name not in known]
+    wide = [(name, width.half) for name, width in known.items() if not width.enough]
     return lines + [
         f"{name}: only \u00b1 {percent(half)}; give it more --visits or a longer --budget" for name, half in wide
     ]
