@@ -14,6 +14,7 @@ import numpy as np
 from .affine import pick
 from .demand import index_by_index, selected
 from .form import Array, Draft, Rewrite
+from .generic import generic_of
 from .values import POINTWISE, Values
 
 _FEWER = 0.6
@@ -147,7 +148,9 @@ def _gather_elements(values: Values, index: int) -> _Choice | None:
         shape[place] != chosen[place] for place in range(len(shape)) if place != axis
     ):  # fmt: skip
         return None
-    for run in values.runs:
+    for run in generic_of(values).runs:  # what recorded indices have in common need not hold for others
+        if rows not in run:
+            return None
         turned = np.moveaxis(run[rows], axis, -1).reshape(-1, chosen[axis])
         if not (turned == turned[:1]).all():
             return None

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .form import Array, Draft, Rewrite
-from .generic import generic_of
+from .generic import generic_of, is_exact
 from .values import Feeds, Region, Values, apart, late
 
 _LEAST_ELEMENTS, _SAMPLE = 16, 20_000
@@ -230,6 +230,8 @@ def _always(values: Values, first: str, second: str, deadline: float) -> bool:
     for region in itertools.islice(_common(values, first, second), _MOST_TESTS):
         if late(deadline):
             return False
+        if not all(is_exact(values, index) for index in region.nodes):
+            continue
         made = {name for index in region.nodes for name in values.graph.nodes[index].output}
         outputs = [name for name in (first, second) if name in made]
         nodes = [values.graph.nodes[index] for index in region.nodes]

@@ -31,8 +31,15 @@ _LOSING = frozenset({
 _NOT_ZERO = frozenset({"HardSigmoid", "Sigmoid", "Softplus"})
 """Functions of these that are not zero at zero."""
 _COMPARING = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
-_CHOOSING = frozenset({"ArgMax", "ArgMin", "IsInf", "IsNaN", "NonMaxSuppression", "NonZero", "TopK", "Unique"})
-_BODIES = frozenset({"If", "Loop", "Scan"})
+
+_EXACT = MOVING | frozenset({
+    "Add", "AveragePool", "BatchNormalization", "Conv", "ConvTranspose", "Div", "Dropout", "Einsum", "Exp",
+    "FusedMatMul", "GRU", "Gemm", "GlobalAveragePool", "InstanceNormalization", "LSTM", "LayerNormalization", "Log",
+    "LogSoftmax", "MatMul", "Mean", "Mul", "Neg", "Pad", "Pow", "RNN", "Range", "Reciprocal", "ReduceMean",
+    "ReduceSum", "ReduceSumSquare", "Shape", "SimplifiedLayerNormalization", "Size", "Softmax", "Softsign", "Sqrt",
+    "Sub", "Sum", "Where",
+})  # fmt: skip
+"""Operators that generic runs compute as they are: no flat parts. Any other operator makes its results unclear."""
 
 _LEAST, _MOST = 32, 1 << 24
 """Number of elements of a value that are compared."""
@@ -115,13 +122,18 @@ class Generic:
             self._bend(sides[0] if len(sides) < 2 else self._draft.op("Add", *sides), node, keeps_zero=len(sides) > 1)
         elif node.op_type in _COMPARING or (node.op_type == "Cast" and values.dtypes.get(value) == np.bool_):
             self._compare(node)
-        elif node.op_type in _LOSING | _CHOOSING | _BODIES | {"Max", "Min"} or self._is_rounding(node):
+        elif node.op_type not in _EXACT | {"Cast"} or self._is_rounding(node) or self._is_whole(node):
             self._unclear.update(node.output)
 
     def _is_rounding(self, node: onnx.NodeProto) -> bool:
         kinds = [self._values.dtypes.get(name) for name in (node.input[0], node.output[0])]
         return node.op_type == "Cast" and kinds[0] is not None and kinds[0].kind == "f" and (
             kinds[1] is None or kinds[1].kind != "f")  # fmt: skip
+
+    def _is_whole(self, node: onnx.NodeProto) -> bool:
+        """Return True if a node divides integers, which loses digits."""
+        kind = self._values.dtypes.get(node.output[0])
+        return node.op_type in {"Div", "Pow"} and (kind is None or kind.kind in "iu")
 
     def _passes_zero(self, node: onnx.NodeProto) -> bool:
         if node.op_type != "Clip" or len(node.input) < 2:
@@ -282,3 +294,10 @@ def generic_of(values: Values) -> Generic:
         values.shared[Generic] = Generic(values)
     found: Generic = values.shared[Generic]
     return found
+
+
+def is_exact(values: Values, index: int) -> bool:
+    """Return True if a node has no flat parts, so that equal results on a few numbers are not due to the numbers."""
+    node = values.graph.nodes[index]
+    kind = values.dtypes.get(node.output[0])
+    return node.op_type in _EXACT and kind is not None and kind.kind == "f"

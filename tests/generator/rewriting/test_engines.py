@@ -586,13 +586,6 @@ CASES = {
     "slopes that are all equal": (
         "pointwise", "LeakyRelu", X + "{y = PRelu(x, s)}", {"s": np.full((8, 1, 1), 0.25, np.float32)},
     ),
-    "counts of neighbours at full width": (
-        "demand", "equal slices computed once", ("(int64[2,600] n, float[1024,32] x) => (float[1024,32] y)"
-        "{r = Gather<axis=0>(n, two) i = Unsqueeze(r, one) e = Expand(i, s)"
-        " c = ScatterElements<axis=0, reduction=\"add\">(z, e, o) y = Add(x, c)}"),
-        {"one": np.array([1]), "two": np.array(1), "s": np.array([600, 32]), "z": np.zeros((1024, 32), np.float32),
-         "o": np.ones((600, 32), np.float32)},
-    ),
     "an exponential of a broadcast sum": (
         "pointwise", "Mul of Exp and Exp",
         "(float[64,1] x, float[1,64] z) => (float[64,64] y) {s = Add(x, z) y = Exp(s)}", {},
