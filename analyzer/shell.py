@@ -36,7 +36,7 @@ def shell_steps(task: Task, *, database: bool = True) -> list[str]:
         task: The task.
         database: Name the database of the results.
     """
-    model = [] if task.source is None else _model(task.source)
+    model = [] if task.source is None else model_words(task.source)
     runtime = [
         *_given([("--backend", task.backend), ("--device", task.device)]),
         *(("--option", f"{name}={value}") for name, value in task.options if name != _CUSTOM_OPS),
@@ -68,7 +68,7 @@ def shell_steps(task: Task, *, database: bool = True) -> list[str]:
     return [shlex.join(["dlbricks", *words]) for words in steps]
 
 
-def _model(source: ModelSource) -> list[str]:
+def model_words(source: ModelSource) -> list[str]:
     """Return the arguments of a model."""
     words = [source.zoo or str(source.path or source.name), *_words(_given([("--batch", source.batch)]))]
     words += _words(("--dim", f"{name}={size}") for name, size in source.dims)

@@ -260,11 +260,18 @@ def analyze(*, fail_on: float | None, database: str, **options: Any) -> None:
     "--noise-ok",
     "Accept changes of the last digits beyond the model's own noise, up to 0.001 of an output's largest value.",
 )
+@option(
+    "--data",
+    "Your own inputs, an array for each: compared on them too, timed on the first; repeatable.",
+    click.Path(path_type=Path, exists=True, dir_okay=False),
+    multiple=True,
+    metavar="FILE.npz",
+)
 @shared.quiet_option
 @shared.wait_option
 @shared.format_options
 def improve(*, out: Path | None, **options: Any) -> None:
-    """Write a faster file that computes the same: rewrites, each checked, timed and proven.
+    """Write a faster file that computes the same for every input: each rewrite is proven, then timed.
 
     \b
     Example:

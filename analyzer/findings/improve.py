@@ -1,7 +1,8 @@
-"""Write a faster file of a model: search rewrites, prove the improved model as a whole and each of its steps.
+"""Write a faster file of a model: prove rewrites for every input, time them and settings, keep what helps.
 
-The search looks quickly, in one process. The proof is the gate's: old and new alternate in fresh processes, and the
-process is the unit. A step whose proof includes no saving is left out, and the rest is proven again.
+The search looks quickly, in one process. The proof of a saving is the gate's comparison (``measurement.trial``): old
+and new alternate in fresh processes, and the process is the unit. A step without a proven saving is left out, and the
+rest is timed again.
 """
 
 from __future__ import annotations
@@ -13,41 +14,61 @@ import shlex
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
-
-from ...errors import BackendError, ModelError, WorkerError
+from ...bricks.graph.control import write_out
+from ...db.values import Runtime
+from ...errors import ModelError, WorkerError
+from ...generator.backends.custom_ops import CUSTOM_OPS, asked, files_of
+from ...generator.decomposition.observation import run_as_given
 from ...generator.machine.cores import physical_cores
 from ...generator.machine.lock import machine_lock
-from ...generator.progress import Progress, ProgressCallback, Stage
-from ...generator.rewriting.checking import Race, Samples
-from ...generator.rewriting.process import Searching, as_file, raced
-from ...generator.rewriting.search import Found, SearchRequest, Step, step_path
+from ...generator.measurement.trial import Contender, Trial, TrialPair, place_of, try_out
+from ...generator.network.export import as_file
+from ...generator.progress import ProgressCallback
 from ...models import ModelSource
 from ...tabular import Records, Tabular
-from ..comparison.difference import FEWEST_PROCESSES, Levels, paired
+from ..comparison.difference import FEWEST_PROCESSES, paired
+from ..rewriting.process import Searching
+from ..rewriting.search import Found, SearchRequest, Step, step_path
+from ..shell import model_words
 from .finding import Finding, Proof, Remedy
 
-_SEARCHED, _FIRST = 0.5, 0.6
-"""Share of the budget for the search; share of the rest for the first proof, if a second may follow."""
+_SEARCHED, _LOOKED, _FIRST = 0.5, 0.1, 0.6
+"""Shares of the budget for the search and for settings; share of the rest for the first proof."""
 _LEAST_SAVING = 0.01
 """Share that an improved model saves at least."""
 _AS_GOOD = 0.8
 """Share of a saving that is left without the weak steps, if they are left out."""
-_PROCESSES = 5
-"""Fresh processes of a proof."""
-_START_S, _LEAST_RACE_S = 1.0, 0.6
-"""Seconds to start a timing process, and minimum seconds for its samples."""
-_NS_PER_S = 1e9
+_PROCESSES, _VISITS = 5, 60
+"""Fresh processes of a proof; visits of each side over all of them, if there is time."""
 _LOOKS = 1.25
 """Intervals are wider by this factor, as in the gate, since the search has looked before."""
+_QUICK_VISITS, _PROMISING = 6, 0.03
+"""Visits of a quick look at a setting; share that it must save there to be proven."""
 _LEAST_PROOF_S = 6.0
 _LONGER = 4
 """The budget of the command that tries the rest, as a multiple."""
+
+SETTINGS: Mapping[str, tuple[Mapping[str, str], str]] = {
+    "denormal numbers as zero": (
+        {"denormal_as_zero": "on"},
+        'options.add_session_config_entry("session.set_denormal_as_zero", "1")  # in the first session of a process',
+    ),
+    "optimization level extended": (
+        {"optimization": "extended"},
+        "options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED",
+    ),
+    "optimization level basic": (
+        {"optimization": "basic"},
+        "options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC",
+    ),
+    "no memory arena": ({"arena": "off"}, "options.enable_cpu_mem_arena = False"),
+}
+"""Settings of ONNX Runtime's sessions that are tried like rewrites: options of the backend, and the line of code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +101,9 @@ class ProvenChange:
         kind: ``engine: recognised pattern``.
         places: Number of rewrites.
         layers: Names of the layers of the model that are no longer needed.
-        note: Details.
+        note: Details; the line of code of a setting.
+        reason: Why it holds for every input: ``algebra``, ``order``, ``all numbers``, ``the same nodes``; ``setting``
+            for a setting of the runtime, which the file does not contain.
         proof: Its saving, relative to the model with the changes before it; None if the time was up.
     """
 
@@ -88,7 +111,13 @@ class ProvenChange:
     places: int
     layers: tuple[str, ...]
     note: str
+    reason: str
     proof: Proven | None
+
+    @property
+    def saving(self) -> float:
+        """The proven share; 0 without one."""
+        return self.proof.saving if self.proof is not None else 0.0
 
     @property
     def is_proven(self) -> bool:
@@ -112,10 +141,13 @@ class Improvement(Tabular):
         largest_error: Largest difference of an output, relative to its largest value, over all inputs tried.
         noise: Difference of the model's outputs by rounding alone.
         tolerance: Allowed difference.
-        shapes: Shapes at which outputs were compared: ``fixed``, ``two``, or ``one`` for a dynamic model that only
-            ran at one.
+        dynamic: The file has dynamic dimensions.
+        shapes: Number of shapes at which outputs were compared.
+        hostile: Number of inputs of the kind that guards exist for at which they were compared.
+        data: Number of the user's own inputs at which they were compared; the first is timed.
         threads: Threads of the runtime.
         wall_s: Seconds it took.
+        proving_s: Seconds of these for the proofs that rewrites hold for every input.
     """
 
     name: str
@@ -129,9 +161,13 @@ class Improvement(Tabular):
     largest_error: float
     noise: float
     tolerance: float
-    shapes: str
+    dynamic: bool
+    shapes: int
+    hostile: int
+    data: int
     threads: int
     wall_s: float
+    proving_s: float
 
     @property
     def rows(self) -> tuple[Improvement, ...]:
@@ -140,8 +176,8 @@ class Improvement(Tabular):
 
     @property
     def complete(self) -> bool:
-        """True if everything was tried."""
-        return not self.untried
+        """True if an improvement is proven, or everything was tried."""
+        return bool(self.changes) or not self.untried
 
     def records(self) -> Records:
         """One row, with a flat row per change."""
@@ -161,9 +197,13 @@ class Improvement(Tabular):
             "largest_error": self.largest_error,
             "noise": self.noise,
             "tolerance": self.tolerance,
+            "dynamic": self.dynamic,
             "shapes": self.shapes,
+            "hostile": self.hostile,
+            "data": self.data,
             "threads": self.threads,
             "wall_s": self.wall_s,
+            "proving_s": self.proving_s,
         }
         return Records([row], {}, flat)
 
@@ -180,7 +220,8 @@ def _proof(proof: Proven | None) -> dict[str, object]:
 
 
 def _change(change: ProvenChange) -> dict[str, object]:
-    own = {"kind": change.kind, "places": change.places, "layers": change.layers, "note": change.note}
+    own = {"kind": change.kind, "places": change.places, "layers": change.layers, "note": change.note,
+           "reason": change.reason}  # fmt: skip
     return own | _proof(change.proof)
 
 
@@ -191,24 +232,26 @@ def improve(
     budget_s: float = 30.0,
     threads: int = 1,
     noise_ok: bool = False,
+    data: Sequence[Path] = (),
     progress: ProgressCallback | None = None,
 ) -> Improvement:
-    """Write a faster file of a model that computes the same, if one is found and its saving is proven.
+    """Write a faster file of a model that computes the same for every input, if its saving is proven too.
 
     Args:
-        source: A model file. Its batch and dimensions are the sizes to measure at. Dynamic dimensions stay dynamic, and
-            rewrites are compared at further sizes at which the model runs.
+        source: A model file. Its batch and dimensions are the sizes to measure at. Dynamic dimensions stay dynamic.
         output: The file to write; None writes nothing.
         budget_s: Seconds for search and proof.
         threads: Threads of ONNX Runtime; 0 means one per physical core.
         noise_ok: Accept rewrites that change the last digits more than the model's own noise, up to 0.001 of an
             output's largest value.
+        data: npz files with an array for each input: outputs are compared on them, and the first is timed.
         progress: Called between visits of the proof.
 
     Raises:
         BackendError: The runtime cannot run the model.
         MachineBusy: Another process is measuring.
         ModelError: The file is not a model, or cannot be written.
+        UsageError: A file of data does not fit the model.
 
     Example:
         >>> (source,) = find_models(["model.onnx"])  # doctest: +SKIP
@@ -220,33 +263,26 @@ def improve(
     with tempfile.TemporaryDirectory(prefix="dlbricks-improve-") as name:
         file = as_file(source, Path(name))
         assert file.path is not None  # noqa: S101  # it is a file now
+        given = tuple(str(path.resolve()) for path in data)
+        libraries = tuple(files_of(asked()).values())
         request = SearchRequest(
-            str(file.path.resolve()), name, file.batch, file.dims, number, _SEARCHED * budget_s, noise_ok
-        )
+            str(file.path.resolve()), name, file.batch, file.dims, number, _SEARCHED * budget_s, noise_ok, given,
+            libraries,
+        )  # fmt: skip
         with Searching(request) as search:
             with machine_lock():
                 found = search.find()
-            bench = _Bench(request, begun + budget_s, progress)
+            bench = _Bench(file, request, begun + budget_s, progress)
             outcome = _proven(found, bench, search)
         path = None
         if outcome.model is not None and output is not None:
             path = _written(outcome.model, output)
     return Improvement(
-        source.name,
-        path,
-        outcome.proof,
-        outcome.changes,
-        outcome.unproven,
-        found.rejected,
-        found.untried,
-        _rest(source, output, budget_s, threads) if found.untried else "",
-        max((step.error for step in found.steps), default=0.0),
-        found.noise,
-        found.tolerance,
-        ("two" if found.second_shape else "one") if found.dynamic else "fixed",
-        number,
-        time.monotonic() - begun,
-    )
+        source.name, path, outcome.proof, outcome.changes, outcome.unproven, found.rejected, found.untried,
+        _rest(source, output, budget_s, threads, data) if found.untried else "",
+        max((step.error for step in found.steps), default=0.0), found.noise, found.tolerance, found.dynamic,
+        found.shapes, found.hostile, len(data), number, time.monotonic() - begun, found.proving_s,
+    )  # fmt: skip
 
 
 def _written(model: Path, output: Path) -> Path:
@@ -258,9 +294,10 @@ def _written(model: Path, output: Path) -> Path:
     return output
 
 
-def _rest(source: ModelSource, output: Path | None, budget_s: float, threads: int) -> str:
+def _rest(source: ModelSource, output: Path | None, budget_s: float, threads: int, data: Sequence[Path]) -> str:
     """Return the command that tries the rest."""
-    words = ["dlbricks", "improve", str(source.path or source.name), *(["-o", str(output)] if output else [])]
+    words = ["dlbricks", "improve", *model_words(source), *(["-o", str(output)] if output else [])]
+    words += [word for path in data for word in ("--data", str(path))]
     words += ["--budget", f"{_LONGER * budget_s:.0f}s", "--threads", str(threads)]
     return shlex.join(words)
 
@@ -275,102 +312,135 @@ class _Outcome:
     unproven: tuple[ProvenChange, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """A model file with options of the runtime."""
+
+    path: Path
+    options: Mapping[str, str]
+
+
 class _Bench:
     """Times pairs of models in fresh processes.
 
     Args:
-        request: The search.
+        source: The model as a file.
+        request: The search: its folder, its threads, the user's own inputs.
         until: When to stop, on the monotonic clock.
-        progress: Called between processes.
+        progress: Called between visits.
     """
 
-    def __init__(self, request: SearchRequest, until: float, progress: ProgressCallback | None) -> None:
-        self._request, self._until, self._progress = request, until, progress
-        self._begun = time.monotonic()
-        self.folder = Path(request.folder)
+    def __init__(
+        self, source: ModelSource, request: SearchRequest, until: float, progress: ProgressCallback | None
+    ) -> None:
+        self._source, self._threads, self._data = source, request.threads, next(iter(request.data), None)
+        self._until, self._progress, folder = until, progress, Path(request.folder)
+        self._control = write_out(source.skeleton()).control
+        self._options = {name: value for name, value in asked().items() if name == CUSTOM_OPS}
+        assert source.path is not None  # noqa: S101
+        self.folder, self.original = folder, _Side(source.path, {})
 
     @property
     def left_s(self) -> float:
         """Seconds until the end."""
         return self._until - time.monotonic()
 
-    def prove(self, pairs: Sequence[tuple[Path, Path]], share: float = 1.0) -> list[Proven | None]:
-        """Time each pair of models; None for a pair that could not be timed.
+    def step(self, number: int, *, without: Sequence[int] = ()) -> _Side:
+        """Return the model after so many steps."""
+        return self.original if not number else _Side(step_path(self.folder, number, without=without), {})
+
+    def prove(self, pairs: Sequence[tuple[_Side, _Side]], share: float = 1.0) -> list[Proven | None]:
+        """Time each pair; None for a pair that could not be timed.
 
         Args:
-            pairs: The files.
+            pairs: Before and after.
             share: Share of the time left.
         """
-        request, base = self._request, step_path(self.folder, 0)
-        files = tuple((request.path if before == base else str(before), str(after)) for before, after in pairs)
-        share_s = max(max(share * self.left_s, _LEAST_PROOF_S) / _PROCESSES - _START_S, _LEAST_RACE_S)
-        asked = Race(request.path, files, request.batch, request.dims, request.threads, share_s)
-        taken = list[Samples]()
-        with machine_lock(), contextlib.suppress(BackendError, WorkerError):
-            for number in range(_PROCESSES):
-                if self._progress is not None:
-                    self._progress(
-                        Progress(
-                            Stage.SAMPLE, number, _PROCESSES, Path(request.path).name, time.monotonic() - self._begun
-                        )
-                    )
-                taken.append(raced(replace(asked, seed=number)))
-        if len(taken) < FEWEST_PROCESSES:
-            return [None] * len(pairs)
-        return [_judged([samples[number] for samples in taken]) for number in range(len(pairs))]
+        until = time.monotonic() + max(share * self.left_s, _LEAST_PROOF_S)
+        trials = self._trials(pairs, _VISITS, _PROCESSES, until)
+        return [_judged(trial, FEWEST_PROCESSES) for trial in trials]
+
+    def promising(self, pairs: Sequence[tuple[_Side, _Side]], share: float) -> list[int]:
+        """Return the numbers of the pairs whose second side is faster at a quick look."""
+        until = time.monotonic() + share * self.left_s
+        seen = [_judged(trial, 1) for trial in self._trials(pairs, _QUICK_VISITS, 1, until)]
+        return [number for number, proof in enumerate(seen) if proof is not None and proof.saving > _PROMISING]
+
+    def _trials(
+        self, pairs: Sequence[tuple[_Side, _Side]], visits: int, processes: int, until: float
+    ) -> list[Trial | None]:
+        made = [
+            TrialPair(self._contender(before), self._contender(after), label=self._source.name, feeds=self._data)
+            for before, after in pairs
+        ]
+        found = try_out(made, visits=visits, processes=processes, until=until, progress=self._progress)
+        return [trial if isinstance(trial, Trial) else None for trial in found]
+
+    def _contender(self, side: _Side) -> Contender:
+        source = replace(self._source, path=side.path, name=side.path.stem)
+        runnable = run_as_given(source, self.folder / side.path.stem, self._control)
+        options = {**self._options, **side.options}
+        return Contender(runnable, place_of(Runtime.of("onnxruntime", "cpu", options), self._threads))
 
 
-def proven_pairs(original: Path, pairs: Sequence[tuple[Path, Path]], *, seed: int = 0) -> list[Proven]:
-    """Time pairs of static model files in fresh processes on one thread.
-
-    Args:
-        original: The file that inputs are made for.
-        pairs: The files, before and after.
-        seed: Number of the first process.
-
-    Raises:
-        BackendError: A file does not run.
-        MachineBusy: Another process is measuring.
-        WorkerError: A process died.
-    """
-    files = tuple((str(before), str(after)) for before, after in pairs)
-    asked = Race(str(original), files, None, (), 1, len(pairs) * _LEAST_RACE_S)
-    with machine_lock():
-        taken = [raced(replace(asked, seed=seed + number)) for number in range(_PROCESSES)]
-    return [_judged([samples[number] for samples in taken]) for number in range(len(pairs))]
-
-
-def _judged(processes: Sequence[Sequence[tuple[float, float]]]) -> Proven:
-    taken = [np.array(samples) * _NS_PER_S for samples in processes]
-    before, after = ([array[:, side] for array in taken] for side in (0, 1))
-    levels: Levels = paired(before, after, looks=_LOOKS)
+def _judged(trial: Trial | None, fewest: int) -> Proven | None:
+    if trial is None or len(trial.before_ns) < fewest or not trial.visits:
+        return None
+    levels = paired(trial.before_ns, trial.after_ns, looks=_LOOKS)
     low, high = levels.difference.ci95
     return Proven(levels.before_ms, levels.after_ms, 1 - levels.difference.ratio, (1 - high, 1 - low))
 
 
 def _proven(found: Found, bench: _Bench, search: Searching) -> _Outcome:
-    """Prove the improved model and each of its steps; leave out steps without a saving, and prove the rest again."""
-    steps = found.steps
-    if not steps:
+    """Time the improved model, its steps and settings; leave out what saves nothing, and time the rest again."""
+    steps, original = found.steps, bench.original
+    names = [*SETTINGS]
+    chosen = bench.promising([(original, _Side(original.path, SETTINGS[name][0])) for name in names], _LOOKED)
+    sides = [bench.step(number) for number in range(len(steps) + 1)]
+    settings = [_Side(original.path, SETTINGS[names[number]][0]) for number in chosen]
+    pairs = [*([(original, sides[-1])] if steps else ()), *(pairwise(sides) if len(steps) > 1 else ())]
+    pairs += [(original, side) for side in settings]
+    if not pairs:
         return _Outcome()
-    files = [step_path(bench.folder, number) for number in range(len(steps) + 1)]
-    pairs = [(files[0], files[-1]), *(pairwise(files) if len(steps) > 1 else ())]
-    whole, *each = bench.prove(pairs, _FIRST if len(steps) > 1 else 1.0)
-    changes = [_changed(step, proof) for step, proof in zip(steps, each or [whole], strict=True)]
-    weak = [number for number, change in enumerate(changes) if not change.is_proven]
-    final = files[-1]
-    if weak and len(weak) < len(steps):
+    proofs = bench.prove(pairs, _FIRST if len(pairs) > 1 else 1.0)
+    tried = [
+        ProvenChange(f"setting: {names[number]}", 1, (), SETTINGS[names[number]][1], "setting", proof)
+        for number, proof in zip(chosen, proofs[len(pairs) - len(settings) :], strict=True)
+    ]
+    whole = proofs[0] if steps else None
+    each = proofs[1 : 1 + len(steps)] if len(steps) > 1 else [whole][: len(steps)]
+    changes = [_changed(step, proof) for step, proof in zip(steps, each, strict=True)]
+    rewritten = _rewritten(bench, search, changes, whole)
+    best = max((change for change in tried if change.is_proven), key=lambda change: change.saving, default=None)
+    if best is None:
+        return replace(rewritten, unproven=(*rewritten.unproven, *tried))
+    others = tuple(change for change in tried if change is not best)
+    options = next(SETTINGS[name][0] for name in names if best.kind.endswith(name))
+    joint = best.proof
+    if rewritten.model is not None:
+        (together,) = bench.prove([(original, _Side(rewritten.model, options))])
+        joint = together or joint
+    return _Outcome(rewritten.model, joint, (best, *rewritten.changes), (*rewritten.unproven, *others))
+
+
+def _rewritten(bench: _Bench, search: Searching, changes: Sequence[ProvenChange], whole: Proven | None) -> _Outcome:
+    """Return the improved file without the steps that save nothing."""
+    if not changes:
+        return _Outcome()
+    number, final = len(changes), bench.step(len(changes))
+    weak = [place for place, change in enumerate(changes) if not change.is_proven]
+    if weak and len(weak) < number:
         with contextlib.suppress(WorkerError):
-            if not search.without(weak):
-                fewer = step_path(bench.folder, len(steps), without=weak)
-                (again,) = bench.prove([(files[0], fewer)])
+            if not search.without(tuple(weak)):
+                fewer = bench.step(number, without=weak)
+                (again,) = bench.prove([(bench.original, fewer)])
                 if again is not None and (whole is None or again.saving > _AS_GOOD * whole.saving):
                     final, whole = fewer, again  # otherwise a weak step was what others build on
     if whole is None or not whole.saves or whole.saving < _LEAST_SAVING:
         return _Outcome(proof=whole, unproven=tuple(changes))
-    kept = tuple(_apart(changes, weak if final != files[-1] else ()))
+    kept = tuple(_apart(changes, weak if final != bench.step(number) else ()))
     left_out = tuple(change for change in changes if change not in kept)
-    return _Outcome(final, whole, kept, left_out)
+    return _Outcome(final.path, whole, kept, left_out)
 
 
 def _apart(changes: Sequence[ProvenChange], left_out: Sequence[int]) -> Iterator[ProvenChange]:
@@ -378,7 +448,7 @@ def _apart(changes: Sequence[ProvenChange], left_out: Sequence[int]) -> Iterator
 
 
 def _changed(step: Step, proof: Proven | None) -> ProvenChange:
-    return ProvenChange(step.kind, step.places, step.layers, step.note, proof)
+    return ProvenChange(step.kind, step.places, step.layers, step.note, step.reason, proof)
 
 
 _WORDS = re.compile(r"[^\w.@+-]")
@@ -405,7 +475,7 @@ def rewrite_findings(
     found = improve(source, target, budget_s=budget_s, threads=threads, progress=progress)
     whole = None if found.proof is None else (found.proof.saving, *found.proof.ci95)
     latency = latency_ms or (math.nan if found.proof is None else found.proof.before_ms)
-    code = shlex.join(["dlbricks", "improve", str(source.path or source.name), "-o", "improved.onnx"])
+    code = shlex.join(["dlbricks", "improve", *model_words(source), "-o", "improved.onnx"])
 
     def finding(change: ProvenChange, *, proven: bool) -> Finding:
         engine, _, what = change.kind.partition(": ")

@@ -18,8 +18,8 @@ from ...errors import DlbricksError
 from ...generator.decomposition.observation import run_as_given
 from ...generator.measurement.agreement import TOLERANCES
 from ...generator.measurement.trial import Contender, Trial, TrialPair, place_of, try_out
+from ...generator.network.export import as_file
 from ...generator.progress import ProgressCallback
-from ...generator.rewriting.process import as_file
 from ...models import ModelSource
 from ..comparison.difference import paired
 from .finding import Finding, Proof, Remedy

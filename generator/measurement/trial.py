@@ -81,12 +81,14 @@ class TrialPair:
         after: The second way; it reads inputs of the same names.
         tolerance: If outputs differ by more, nothing is timed; None: no limit.
         label: Name for progress reports.
+        feeds: npz file with the inputs; None for seeded ones.
     """
 
     before: Contender
     after: Contender
     tolerance: float | None = None
     label: str = ""
+    feeds: str | None = None
 
     @property
     def cores(self) -> int:
@@ -178,7 +180,7 @@ class _Tried:
             single(_member(way.runnable, f"{number}: {side}", side, way.place, pair.label), way.place)
             for way, side in ((pair.before, _BEFORE), (pair.after, _AFTER))
         )
-        self._tasks = (before, replace(after, feeds=str(self._first)))
+        self._tasks = (replace(before, feeds=pair.feeds or ""), replace(after, feeds=str(self._first)))
         self.group = Group(self._tasks)
         self._error = math.inf
         self._stacks: tuple[Stack, ...] = ()

@@ -10,6 +10,7 @@ import tempfile
 import uuid
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -360,6 +361,21 @@ def export_brick(brick: Brick, path: str | os.PathLike[str], *, seed: int = 0) -
         OSError: The file cannot be written.
     """
     return write_file(Path(path), export_network(onnx.load_from_string(brick.model), seed))
+
+
+def as_file(source: ModelSource, folder: Path) -> ModelSource:
+    """Return a model as a file with weights: its own file, or for the zoo the result of ``models export``.
+
+    Raises:
+        ModelError: It cannot be read or bound.
+        BackendError: It cannot be written.
+        OSError: It cannot be written there.
+    """
+    if source.path is not None:
+        return source
+    path = folder / "original.onnx"
+    export_model(source, path, force=True)
+    return replace(source, path=path, zoo=None, batch=None, dims=())
 
 
 def export_model(

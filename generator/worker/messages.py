@@ -175,7 +175,6 @@ class Call(Request, frozen=True, kw_only=True):
     ``examine`` times each layer of a model with its own values and with synthetic ones, ``count`` times.
     ``profile`` runs a network under the runtime's profiler, ``count`` times.
     ``trace`` runs a network unchanged and counts how often each node is executed.
-    ``rewrites``, ``without`` and ``race`` are for the search process (``generator/rewriting/process.py``).
 
     Attributes:
         what: One of these.
@@ -186,7 +185,7 @@ class Call(Request, frozen=True, kw_only=True):
         count: Number of repetitions.
     """
 
-    what: Literal["outputs", "types", "extract", "examine", "profile", "trace", "rewrites", "without", "race"]
+    what: Literal["outputs", "types", "extract", "examine", "profile", "trace"]
     file: NetworkFile | None = None
     id: str = ""
     to: str = ""

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from ...findings.finding import Finding
     from ...findings.improve import Improvement, Proven, ProvenChange
 
+_SETTING = "setting"
+"""Reason of a change that is no rewrite."""
+
 _NAMED = 3
 """Layers that a line names, before it counts them."""
 
@@ -52,6 +55,7 @@ def improve_answer(found: Improvement) -> Answer:
             Field("before_ms", "before ms", "ms"),
             Field("after_ms", "after ms", "ms"),
             Field("saving", "saves ±95%", "share", interval="saving_ci95"),
+            Field("reason", "holds by"),
             Field("note"),
         ),
         summary=list(_improvement(found)),
@@ -61,26 +65,27 @@ def improve_answer(found: Improvement) -> Answer:
 
 def _cells(change: ProvenChange) -> Row:
     seen = "before_ms=proof.before_ms after_ms=proof.after_ms saving=proof.saving saving_ci95=proof.ci95"
-    return record_of(change, fields(f"kind places note {seen}"))
+    return record_of(change, fields(f"kind places reason note {seen}"))
 
 
 def _improvement(found: Improvement) -> Iterator[str]:
     """Yield lines about the whole improvement."""
     if found.proof is not None and found.changes:
-        to = "not written (no -o)" if found.path is None else str(found.path)
+        written = any(change.reason != _SETTING for change in found.changes)
+        to = str(found.path) if found.path is not None else "not written (no -o)" if written else "no file needed"
         yield (
             f"{found.name}: {milliseconds(found.proof.before_ms)} ms becomes {milliseconds(found.proof.after_ms)} ms, "
             f"{_saving(found.proof)}, all changes together, {counted(found.threads, 'thread')}: {to}"
         )
-        shapes = {
-            "fixed": "at its fixed shape",
-            "two": "at two shapes, dimensions stay dynamic",
-            "one": "at one shape only: the original runs at no other that was tried",
-        }[found.shapes]
-        yield (
-            f"  outputs differ by at most {found.largest_error:.1e} of their largest value {shapes}; "
-            f"the model's own noise is {found.noise:.1e}"
-        )
+        file = [change for change in found.changes if change.reason != _SETTING]
+        settings = [change for change in found.changes if change.reason == _SETTING]
+        if file:
+            own = f", and {counted(found.data, 'input')} of yours" if found.data else ""
+            compared = f"{counted(found.shapes, 'shape')}, {counted(found.hostile, 'input')} that guards exist for{own}"
+            yield f"  equal for every input up to rounding; outputs were also compared on {compared}:"
+            error, noise = found.largest_error, found.noise
+            yield f"  they differ by at most {error:.1e} of their largest value; the model's own noise is {noise:.1e}"
+        yield from (f"  set in your program, the file does not contain it: {change.note}" for change in settings)
     else:
         yield f"{found.name}: no saving is proven, and nothing is written"
     for change in found.unproven:

@@ -10,7 +10,7 @@ import onnx.parser
 import pytest
 from dlbricks.analyzer.findings.improve import improve, rewrite_findings
 from dlbricks.analyzer.report.answers.findings import improve_answer
-from dlbricks.generator.rewriting.values import apart, session
+from dlbricks.analyzer.rewriting.recording import apart, session
 from dlbricks.models import ModelSource, find_models
 from onnx import numpy_helper
 
@@ -49,7 +49,7 @@ def test_an_improved_file_computes_the_same_and_says_what_changed(slow: ModelSou
     assert apart(after, before) < 1e-4
     text = "\n".join(improve_answer(found).summary)
     assert "all changes together" in text
-    assert "at its fixed shape" in text
+    assert "equal for every input up to rounding" in text
     assert found.records().results[0]["saving"] == found.proof.saving
 
 

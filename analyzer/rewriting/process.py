@@ -1,0 +1,135 @@
+"""Both ends of the search process: it executes untrusted models, so that it runs apart and may be killed."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from ...errors import WorkerError
+from ...generator.device.host import HostDevice
+from ...generator.worker.client import MODEL_MEMORY_BYTES, Worker
+from ...generator.worker.messages import Bye, Done, Reply, Request
+from ...generator.worker.serving import answer_all, serve_confined
+from .recording import libraries
+from .search import Found, Search, SearchRequest, found_path
+from .subject import read_subject
+
+_COMMAND = (sys.executable, "-P", "-m", "dlbricks.analyzer.rewriting.process")
+
+_GRACE_S = 60.0
+"""Seconds beyond its budget after which a search is killed: reading and checking a large model is not in the budget."""
+
+
+class Find(Request, frozen=True):
+    """Search rewrites of a model.
+
+    Attributes:
+        request: Settings of the search.
+    """
+
+    request: SearchRequest
+
+
+class LeaveOut(Request, frozen=True):
+    """Write the model without some of the steps that were found.
+
+    Attributes:
+        steps: Numbers of the steps, from 0 on.
+    """
+
+    steps: tuple[int, ...]
+
+
+class FoundSteps(Reply, frozen=True):
+    """Reply to ``Find``."""
+
+    found: Found
+
+
+class LeftOut(Reply, frozen=True):
+    """Reply to ``LeaveOut``: why the model cannot be written without these steps; empty if it was."""
+
+    refusal: str
+
+
+class Searching:
+    """A search process, kept while its models are proven.
+
+    Args:
+        request: Settings of the search.
+    """
+
+    def __init__(self, request: SearchRequest) -> None:
+        self._request = request
+        self._worker = Worker(command=_COMMAND)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._worker.kill()
+
+    @property
+    def _limit_s(self) -> float:
+        return self._request.budget_s + _GRACE_S
+
+    def find(self) -> Found:
+        """Search, and return the results so far even if the process dies.
+
+        Raises:
+            BackendError: The model cannot be read or run.
+            UsageError: A file of data does not fit the model.
+            WorkerError: The process died before anything was tried.
+        """
+        try:
+            return self._worker.ask(Find(self._request), FoundSteps, self._limit_s).found
+        except WorkerError:
+            path = found_path(Path(self._request.folder))
+            if not path.exists():
+                raise
+            return msgspec.json.decode(path.read_bytes(), type=Found)
+
+    def without(self, steps: tuple[int, ...]) -> str:
+        """Have the model written without some steps, and return why that is not possible; empty if it is.
+
+        Raises:
+            WorkerError: The process died.
+        """
+        return self._worker.ask(LeaveOut(steps), LeftOut, self._limit_s).refusal
+
+
+class _Server:
+    """Answers the requests of one search."""
+
+    def __init__(self) -> None:
+        self._search: Search | None = None
+
+    def answer(self, request: Request) -> Reply:
+        """Execute a request and return its reply."""
+        if isinstance(request, Find):
+            from .engines import ENGINES
+
+            asked = request.request
+            libraries.extend(asked.libraries)
+            subject = read_subject(Path(asked.path), asked.batch, dict(asked.dims), [Path(file) for file in asked.data])
+            self._search = Search(subject, asked)
+            return FoundSteps(self._search.run(ENGINES))
+        if isinstance(request, LeaveOut) and self._search is not None:
+            return LeftOut(self._search.without(request.steps))
+        return Done()
+
+
+def main() -> None:
+    """Serve one search."""
+    logging.disable(logging.WARNING)
+    HostDevice().limit(MODEL_MEMORY_BYTES)
+    server = _Server()
+    serve_confined(lambda requests, replies: answer_all(requests, replies, Find | LeaveOut | Bye, server.answer))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,547 @@
+"""The engines' view of a graph: recorded values, predicted costs, regions, and parts of it as functions.
+
+Runs inside the search process only: it executes the model.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import helper, numpy_helper
+
+from ...models.subgraphs import infer_shapes, plain_domain
+from .rewrite import Array, Draft, Rewrite, RewriteGraph
+from .traits import ELEMENTWISE, RANDOM, SUMS_OF_SIZES
+
+_T = TypeVar("_T")
+
+Feeds = Mapping[str, Array]
+
+_SPECIAL = frozenset({
+    "Celu", "Cos", "Div", "Elu", "Erf", "Exp", "FastGelu", "Gelu", "Log", "Mish", "QuickGelu", "Selu", "Sigmoid",
+    "Sin", "Softplus", "Softsign", "Sqrt", "Tanh",
+})  # fmt: skip
+SLOW = frozenset({"Celu", "HardSwish", "Mish", "PRelu", "Pow", "Selu", "ThresholdedRelu"})
+"""Pointwise operators without a fast kernel."""
+_WAVES = frozenset({"Acos", "Asin", "Atan", "Cos", "Sin", "Tan"})
+
+_FREE = frozenset({"Flatten", "Identity", "Reshape", "Shape", "Size", "Squeeze", "Unsqueeze", "Dropout"})
+
+_FUSED = frozenset({"BatchNormalization", "Clip", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Tanh"})
+"""Operators that the runtime computes on the way of a convolution."""
+
+_CALL_NS, _BODY_NS = 1500.0, 50_000.0
+_ELEMENT_NS, _SPECIAL_NS, _POWER_NS, MOVED_NS = 0.35, 1.5, 8.0, 1.2
+_PLACED_NS, _SCATTERED_NS, _SHORT = 3.0, 15.0, 16
+MACS_PER_NS, _THIN_MACS_PER_NS, _TAP_NS, _SAMPLE_NS = 20.0, 6.0, 0.3, 100.0
+"""Rough rates of one core, for ranking only."""
+_UNPACKED = 2.0
+"""Time of a convolution with computed weights, which have no blocked layout, relative to one with constants."""
+
+_LEAST_SHARE, _CHEAPER = 0.005, 0.9
+"""Share of the model that a change concerns at least; share of the old nodes' cost that the new ones may take."""
+
+_UNREADABLE = ("bfloat16", "float8", "float4", "int4")
+"""Element types that NumPy lacks."""
+
+_SMALL = 1024
+"""Elements of a value that is kept for every shape."""
+
+_MOST_BYTES = 3_000_000_000
+"""Limit on the recorded values of all inputs together."""
+
+
+libraries = list[str]()
+"""Libraries of custom operators that every session of this process gets; the search process fills it."""
+
+
+def session(
+    model: onnx.ModelProto | bytes | str, *, optimised: bool = True, threads: int = 1, write: Path | None = None
+) -> Any:
+    """Load a model with ONNX Runtime on the CPU; ``write`` gets the graph that it executes."""
+    import onnxruntime
+
+    onnxruntime.set_default_logger_severity(4)
+    options = onnxruntime.SessionOptions()
+    for library in libraries:
+        options.register_custom_ops_library(library)
+    options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = threads, 1, 4
+    if write is not None:
+        options.optimized_model_filepath = str(write)
+    level = onnxruntime.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimised else level.ORT_DISABLE_ALL
+    source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
+    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+
+def recorder(model: onnx.ModelProto) -> Callable[[Feeds], dict[str, Array]]:
+    """Return a function that runs a model and returns its inputs and outputs by name."""
+    runner = session(model, optimised=False)
+    given = {value.name for value in model.graph.input}
+    names = [value.name for value in runner.get_outputs() if not any(kind in value.type for kind in _UNREADABLE)]
+
+    def record(feed: Feeds) -> dict[str, Array]:
+        own = {name: array for name, array in feed.items() if name in given}
+        found = zip(names, runner.run(names, own), strict=True)
+        return {**own, **{name: value for name, value in found if isinstance(value, np.ndarray)}}
+
+    return record
+
+
+def predicted_ns(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> float:  # noqa: PLR0911  # a table
+    """Return a rough cost of a node on one core in nanoseconds; only good for ranking."""
+    shape = shapes.get(node.output[0]) if node.output else None
+    if shape is None:
+        return _CALL_NS
+    size = float(np.prod(shape)) if shape else 1.0
+    reads = [shapes.get(name) for name in node.input]
+    kind = node.op_type
+    if kind in {"If", "Loop", "Scan"}:
+        return _BODY_NS
+    if kind in _FREE:
+        return 1000.0
+    if kind == "Conv" and len(reads) > 1 and reads[1]:
+        taps = float(np.prod(reads[1][1:]))
+        alone = reads[1][1] == 1 and reads[0] and reads[0][1] > 1
+        depthwise = size * float(np.prod(reads[1][2:])) * _TAP_NS if alone else 0.0
+        rate = MACS_PER_NS if len(shape) < 5 else _THIN_MACS_PER_NS  # no blocked kernels for volumes
+        return 2 * _CALL_NS + size * taps / rate + size * _TAP_NS + depthwise
+    if kind == "ConvTranspose" and reads[0] and reads[1]:
+        columns = float(np.prod(reads[0])) / reads[0][1] * float(np.prod(reads[1][1:]))
+        return 2 * _CALL_NS + columns * reads[0][1] / MACS_PER_NS + columns * MOVED_NS
+    if kind in {"FusedMatMul", "Gemm", "MatMul"} and reads[0] and reads[1]:
+        depth = max(1.0, math.sqrt(math.prod(reads[0]) * math.prod(reads[1][-2:]) / max(size, 1.0)))
+        depth = float(reads[0][-1]) if kind == "MatMul" else depth
+        rows = size / max(shape[-1] if shape else 1, 1)
+        if min(shape[-2:], default=0) == 1 and math.prod(reads[1][:-2]) > 1:  # each sample is a call
+            return _CALL_NS + size * depth / _THIN_MACS_PER_NS + math.prod(shape[:-2]) * _SAMPLE_NS
+        return _CALL_NS + size * depth / (MACS_PER_NS if rows > 4 else _THIN_MACS_PER_NS) + size * _TAP_NS
+    if kind == "Einsum" and len(reads) == 2 and reads[0] and reads[1]:
+        depth = math.sqrt(math.prod(reads[0]) * math.prod(reads[1]) / max(size, 1.0))
+        moved = size + math.prod(reads[0]) + math.prod(reads[1])
+        return 4 * _CALL_NS + size * depth / MACS_PER_NS + moved * MOVED_NS
+    if kind in {"GRU", "LSTM", "RNN"} and len(reads) > 2 and reads[0] and reads[2]:
+        weights = float(np.prod(reads[1] or ())) + float(np.prod(reads[2]))
+        return float(np.prod(reads[0][:2])) * (weights / _THIN_MACS_PER_NS + _CALL_NS)
+    if kind in ELEMENTWISE:
+        return _CALL_NS + size * (
+            _POWER_NS if kind in SLOW or kind in _WAVES else _SPECIAL_NS if kind in _SPECIAL else _ELEMENT_NS
+        )
+    if kind in {"ScatterElements", "ScatterND"} and len(reads) > 2 and reads[1] and reads[2]:
+        return _CALL_NS + size * MOVED_NS + float(np.prod(reads[2])) + _SCATTERED_NS * float(np.prod(reads[1]))
+    single = kind == "Expand" and reads[0] and reads[0][-1] < shape[-1] < _SHORT
+    moved_ns = _POWER_NS if kind == "GridSample" else _PLACED_NS if single else MOVED_NS
+    if kind in {"Gather", "GatherElements"} and reads[0]:
+        axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
+        after = reads[0][axis % len(reads[0]) + 1 :] if kind == "Gather" else ()
+        return _CALL_NS + size * (moved_ns + _PLACED_NS / float(np.prod(after)))
+    return float(_CALL_NS + size * moved_ns) + (float(np.prod(reads[0])) * _TAP_NS if reads and reads[0] else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Nodes that compute one value from a few others.
+
+    Attributes:
+        reads: The values that are not constant, the latest first.
+        nodes: Indices of the nodes, ascending.
+    """
+
+    reads: tuple[str, ...]
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What is known of the sizes of a dynamic model.
+
+    Attributes:
+        changing: Axes of each value whose size is not the same for every input.
+        sized: Values that are computed from such sizes.
+        unsure: Those of them that are no sum of products of sizes, as the least of two: what holds for them at the
+            sizes that are tried need not hold at others.
+    """
+
+    changing: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    sized: frozenset[str] = frozenset()
+    unsure: frozenset[str] = frozenset()
+
+
+class Values:
+    """A graph with the values that it computes on several inputs.
+
+    Args:
+        graph: The graph.
+        feeds: Inputs; the first are typical ones, and must run.
+        others: Inputs of other shapes; empty for a static model.
+
+    Attributes:
+        runs: Values by name for each of the feeds.
+        others: Values by name at each other shape. Of large values that do not depend on shapes alone only type and
+            shape are right.
+        other: The first of ``others``; empty for a static model.
+    """
+
+    def __init__(self, graph: RewriteGraph, feeds: Sequence[Feeds], others: Sequence[Feeds] = ()) -> None:
+        self.graph = graph
+        self.runs: list[dict[str, Array]] = []
+        self.refusals = list[str]()
+        self.recordable = [onnx.ValueInfoProto(name=name) for node in graph.nodes for name in node.output if name]
+        record = recorder(graph.build((), self.recordable))
+        for feed in feeds:
+            self.runs.append(record(feed))
+            if sum(value.nbytes for value in self.runs[-1].values()) * (len(self.runs) + 1) > _MOST_BYTES:
+                break
+        self.others = [self._of_types(record(feed)) for feed in others]
+        self.other = self.others[0] if self.others else {}
+        known = {**self.runs[0], **graph.constants}
+        self.shapes = {name: value.shape for name, value in known.items()}
+        self.dtypes = {name: value.dtype for name, value in known.items()}
+        self.costs = [
+            0.0
+            if self._is_fused(index)
+            else predicted_ns(node, self.shapes)
+            * (_UNPACKED if node.op_type == "Conv" and not self.is_constant(node.input[1]) else 1)
+            for index, node in enumerate(graph.nodes)
+        ]
+        self.total_ns = sum(self.costs)
+
+    def _of_types(self, run: dict[str, Array]) -> dict[str, Array]:
+        """Return the values of a run, the large ones without their contents."""
+        return {
+            name: array
+            if name in self.of_shapes or array.size <= _SMALL
+            else np.broadcast_to(np.zeros((), array.dtype), array.shape)
+            for name, array in run.items()
+        }
+
+    def _is_fused(self, index: int) -> bool:
+        """Return True if the runtime fuses a node into the convolution before it."""
+        node = self.graph.nodes[index]
+        if node.op_type not in _FUSED or not node.input:
+            return False
+        maker = self.graph.maker(node.input[0])
+        alone = len(self.graph.readers[node.input[0]]) == 1 and node.input[0] not in self.graph.wanted
+        return maker is not None and maker.op_type == "Conv" and alone
+
+    def target(self, value: str) -> list[int]:
+        """Return a value's shape for a Reshape: -1 for the dimension that changes in a dynamic model."""
+        shape, other = self.shapes[value], self.other.get(value)
+        if other is None or other.ndim != len(shape):
+            return list(shape)
+        changed = [axis for axis, (size, another) in enumerate(zip(shape, other.shape, strict=True)) if size != another]
+        return [-1 if changed == [axis] else size for axis, size in enumerate(shape)]
+
+    def shape_of_copies(self, draft: Draft, node: onnx.NodeProto, sizes: Mapping[int, int]) -> str:
+        """Write the shape for an Expand with other sizes along some axes of its result, and return its name.
+
+        Axes that are not copied keep the size of the input. Sizes that change in a dynamic model are read as before.
+        """
+        value, source = node.output[0], node.input[0]
+        wanted, read = list[int](), list[bool]()
+        for axis, size in enumerate(self.shapes[value]):
+            pairs = list[tuple[int, int]]()
+            for known in (self.runs[0], self.other):
+                if value in known and (source in known or source in self.graph.constants):
+                    shape = known.get(source, self.graph.constants.get(source)).shape  # type: ignore[union-attr]
+                    ahead = known[value].ndim - len(shape)
+                    pairs.append((shape[axis - ahead] if axis >= ahead else 1, known[value].shape[axis]))
+            copied = any(own != after for own, after in pairs)
+            wanted.append(sizes.get(axis, size if copied else 1))
+            read.append(axis not in sizes and copied and len({after for _, after in pairs}) > 1)
+        made = draft.constant(wanted, np.int64)
+        return draft.op("Where", draft.constant(read, np.bool_), node.input[1], made) if any(read) else made
+
+    def viewed(self, draft: Draft, node: onnx.NodeProto, x: str, sizes: Mapping[int, int], *, to: str = "") -> str:
+        """Write a view of another value with other sizes along some axes of its result, and return its name.
+
+        Sizes that change in a dynamic model are read as before.
+        """
+        index = self.graph.producer[node.output[0]]
+        if node.op_type in {"Squeeze", "Unsqueeze"} and (len(node.input) > 1 or "axes" in self.graph.attributes[index]):
+            return draft.copy(node, {node.input[0]: x}, to=to or self.graph.fresh("view"))
+        given = self.constant(node.input[1]) if node.op_type == "Reshape" else np.array(self.target(node.output[0]))
+        if given is not None:
+            return draft.reshape(x, [sizes.get(axis, int(size)) for axis, size in enumerate(given)], to=to)
+        rank = len(self.shapes[node.output[0]])
+        mask = draft.constant([axis in sizes for axis in range(rank)], np.bool_)
+        numbers = draft.constant([sizes.get(axis, 0) for axis in range(rank)], np.int64)
+        return draft.op("Reshape", x, draft.op("Where", mask, numbers, node.input[1]), to=to)
+
+    def is_float(self, value: str) -> bool:
+        """Return True if a value is recorded and of a floating-point type."""
+        return value in self.dtypes and self.dtypes[value].kind == "f"
+
+    @cached_property
+    def of_shapes(self) -> frozenset[str]:
+        """Values that depend on constants and shapes alone."""
+        known = set(self.graph.constants)
+        for index, node in enumerate(self.graph.nodes):
+            random = node.op_type in RANDOM
+            of_shape = node.op_type in {"Shape", "Size"} and not plain_domain(node.domain)
+            if not random and (of_shape or known.issuperset(self.graph.reads[index])):
+                known.update(name for name in node.output if name)
+        return frozenset(known)
+
+    @property
+    def is_dynamic(self) -> bool:
+        """True if a dimension of an input is not fixed."""
+        return any(None in _dims(value.type, self.shapes[value.name]) for value in self.graph.inputs)
+
+    @cached_property
+    def sizes(self) -> Sizes:
+        """What is known of the sizes that change, by ONNX's own inference and not by the shapes that were tried."""
+        graph = self.graph
+        if not self.is_dynamic:
+            return Sizes()
+        static = {value.name: value.type for value in _inferred(graph)}
+        changing = {
+            name: frozenset(axis for axis, dim in enumerate(_dims(static.get(name), shape)) if dim is None)
+            for name, shape in self.shapes.items()
+            if name not in graph.constants
+        }
+        sized, unsure = set[str](), set[str]()
+        for index, node in enumerate(graph.nodes):
+            if not self.of_shapes.issuperset(filter(None, node.output)):
+                continue
+            measured = node.op_type in {"Shape", "Size"} and not plain_domain(node.domain)
+            if changing.get(node.input[0]) if measured else not sized.isdisjoint(graph.reads[index]):
+                sized.update(node.output)
+                if node.op_type not in SUMS_OF_SIZES or not unsure.isdisjoint(graph.reads[index]):
+                    unsure.update(node.output)
+        return Sizes(changing, frozenset(sized), frozenset(unsure))
+
+    @cached_property
+    def shape_only(self) -> frozenset[str]:
+        """Values that depend on constants alone, and on shapes that do not change."""
+        changing = {
+            name for name in self.of_shapes & set(self.other)
+            if not np.array_equal(self.other[name], self.runs[0][name])
+        }  # fmt: skip
+        return self.of_shapes - changing
+
+    def constant(self, value: str) -> Array | None:
+        """Return a constant's array, or a value that only depends on shapes; None for any other value."""
+        if value in self.graph.constants:
+            return self.graph.constants[value]
+        return self.runs[0].get(value) if value in self.shape_only else None
+
+    def is_constant(self, value: str) -> bool:
+        """Return True if ``constant`` knows the value."""
+        return value in self.graph.constants or value in self.shape_only
+
+    def computed(self, node: onnx.NodeProto) -> list[str]:
+        """Return the inputs of a node that are not constant, each once."""
+        return list(dict.fromkeys(name for name in node.input if name and not self.is_constant(name)))
+
+    @cached_property
+    def dearest(self) -> list[int]:
+        """Indices of all nodes, the most expensive first."""
+        return sorted(range(len(self.graph.nodes)), key=lambda index: -self.costs[index])
+
+    def cost_of(self, indices: Collection[int]) -> float:
+        """Return the predicted nanoseconds of some nodes."""
+        return sum(self.costs[index] for index in indices)
+
+    def cost_of_new(self, draft: Draft, shapes: Mapping[str, tuple[int, ...]]) -> float:
+        """Return the predicted nanoseconds of new nodes.
+
+        Args:
+            draft: The new nodes.
+            shapes: Shapes of the values that they compute.
+        """
+        known = {**self.shapes, **shapes, **{name: array.shape for name, array in draft.constants.items()}}
+        return sum(predicted_ns(node, known) for node in draft.nodes if node.op_type != "Identity")
+
+    def priced(self, draft: Draft, value: str, close: float = 5e-5) -> float | None:
+        """Return the predicted nanoseconds of new nodes; None if they compute another value than the recorded one.
+
+        Args:
+            draft: The new nodes; the last one computes the value.
+            value: The value.
+            close: Largest difference relative to the largest element.
+        """
+        made = [name for node in draft.nodes for name in node.output if name]
+        new = set(made) | set(draft.constants)
+        named = [name for node in draft.nodes for name in node.input if name and name not in new]
+        reads = [name for name in dict.fromkeys(named) if not self.is_constant(name)]
+        run = self.function(draft.nodes, {name: self.dtypes[name] for name in reads}, made, draft.constants)
+        shapes = dict[str, tuple[int, ...]]()
+        for own in self.runs[:2]:
+            found = dict(zip(made, run(*(own[name] for name in reads)), strict=True))
+            if found[value].dtype != own[value].dtype or apart(found[value], own[value]) > close:
+                return None
+            shapes = {name: array.shape for name, array in found.items()}
+        return self.cost_of_new(draft, {**shapes, **{name: self.runs[0][name].shape for name in reads}})
+
+    def cheaper(
+        self, draft: Draft, kind: str, value: str, note: str = "", *, share: float = _CHEAPER
+    ) -> Rewrite | None:
+        """Return new nodes for one value as a rewrite; None if they compute another value or are not cheaper.
+
+        Nodes of constants alone are computed here. ``share`` is the part of the old nodes' cost that they may take.
+        """
+        for node in list(draft.nodes):
+            if all(name in draft.constants or self.is_constant(name) for name in node.input if name):
+                made = self.function([node], {}, list(node.output), draft.constants)()
+                draft.nodes.remove(node)
+                draft.constants.update(zip(node.output, made, strict=True))
+        gone = self.graph.unneeded([value], {name for node in draft.nodes for name in node.input})
+        before = self.cost_of(gone)
+        after = self.priced(draft, value) if before >= _LEAST_SHARE * self.total_ns else None
+        if after is None or after > share * before:
+            return None
+        return draft.rewrite(kind, [value], self.graph.names(gone), before - after, note)
+
+    def attempt(self, find: Callable[..., _T], *given: Any) -> _T | None:
+        """Return the result of a search at one place; None if a part cannot run alone, noted in ``refusals``."""
+        try:
+            return find(*given)
+        except Exception as error:  # noqa: BLE001  # the runtime refuses parts in its own ways; other places go on
+            self.refusals.append(f"{type(error).__name__}: {' '.join(str(error).split())[:120]}")
+            return None
+
+    def function(
+        self,
+        nodes: Sequence[onnx.NodeProto],
+        reads: Mapping[str, npt.DTypeLike],
+        outputs: Sequence[str],
+        constants: Mapping[str, Array] | None = None,
+    ) -> Callable[..., list[Array]]:
+        """Return some nodes as a function of arrays.
+
+        Args:
+            nodes: The nodes in order.
+            reads: Element type of each argument by the value that it stands for.
+            outputs: The values that the function returns.
+            constants: Values that the nodes read, in place of the graph's own constants.
+        """
+        made = {name for node in nodes for name in node.output}
+        given = dict(constants or {})
+        for node in nodes:
+            for name in node.input:
+                if name and name not in made and name not in reads and name not in given:
+                    array = self.constant(name)
+                    given[name] = self.runs[0][name] if array is None else array
+        inputs = [
+            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), None)
+            for name, dtype in reads.items()
+        ]
+        tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in given.items()]
+        wanted = [onnx.ValueInfoProto(name=name) for name in outputs]
+        graph = helper.make_graph(list(nodes), "part", inputs, wanted, tensors)
+        opsets = {**self.graph.opsets, **{plain_domain(node.domain): 1 for node in nodes if plain_domain(node.domain)}}
+        opsets.update(self.graph.opsets)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid(*entry) for entry in opsets.items()])
+        model.ir_version = 8
+        runner, names = session(model, optimised=False), list(reads)
+
+        def call(*arrays: Array) -> list[Array]:
+            found: list[Array] = runner.run(None, dict(zip(names, arrays, strict=True)))
+            return found
+
+        return call
+
+    def part(
+        self, region: Region, value: str, constants: Mapping[str, Array] | None = None
+    ) -> Callable[..., list[Array]]:
+        """Return a region as a function of its inputs."""
+        nodes = [self.graph.nodes[index] for index in region.nodes]
+        return self.function(nodes, {name: self.dtypes[name] for name in region.reads}, [value], constants)
+
+    def of_draft(self, draft: Draft, reads: Sequence[str], value: str) -> Callable[..., list[Array]]:
+        """Return new nodes as a function of their inputs."""
+        return self.function(draft.nodes, {name: self.dtypes[name] for name in reads}, [value], draft.constants)
+
+    def regions(
+        self, value: str, allowed: Callable[[int], bool], *, most_nodes: int = 40, most_reads: int = 1
+    ) -> Iterator[Region]:
+        """Yield the regions that end in a value and read few others, growing backwards one node at a time.
+
+        Args:
+            value: The region's result.
+            allowed: Returns True for the index of a node that may be part of it.
+            most_nodes: Largest number of nodes.
+            most_reads: Largest number of values that are read and not constant.
+        """
+        graph = self.graph
+        last = graph.producer.get(value)
+        if last is None or not allowed(last):
+            return
+        nodes, front, leaves = [last], set[str](), set[str]()
+
+        def read_by(index: int) -> None:
+            for name in graph.reads[index]:
+                if not self.is_constant(name):
+                    maker = graph.producer.get(name)
+                    (front if maker is not None and allowed(maker) else leaves).add(name)
+
+        read_by(last)
+        taken = {last}
+        while True:
+            if 0 < len(front) + len(leaves) <= most_reads:
+                reads = sorted(front | leaves, key=lambda name: -graph.producer.get(name, -1))
+                yield Region(tuple(reads), tuple(sorted(nodes)))
+            if not front or len(nodes) >= most_nodes or len(leaves) > most_reads:
+                return
+            name = max(front, key=lambda name: graph.producer[name])
+            front.discard(name)
+            index = graph.producer[name]
+            if index not in taken:
+                taken.add(index)
+                nodes.append(index)
+                read_by(index)
+
+
+def _inferred(graph: RewriteGraph) -> list[onnx.ValueInfoProto]:
+    """Return the types that ONNX's inference finds; large constants count by their type alone."""
+    made = graph.build(())
+    large = [tensor for tensor in made.graph.initializer if np.prod(tensor.dims) > _SMALL]
+    made.graph.input.extend(helper.make_tensor_value_info(one.name, one.data_type, list(one.dims)) for one in large)
+    for tensor in large:
+        made.graph.initializer.remove(tensor)
+    found = infer_shapes(made).graph
+    return [*found.input, *found.value_info, *found.output]
+
+
+def _dims(kind: onnx.TypeProto | None, shape: Sequence[int]) -> list[int | None]:
+    """Return the sizes that are the same for every input; None for each other axis."""
+    dims = [] if kind is None else list(kind.tensor_type.shape.dim)
+    if len(dims) != len(shape):
+        return [None] * len(shape)
+    return [int(dim.dim_value) if dim.HasField("dim_value") else None for dim in dims]
+
+
+Engine = Callable[[Values, float], list[Rewrite]]
+"""Returns the rewrites that it finds in a graph. The second argument is its deadline on ``time.perf_counter``."""
+
+
+def late(deadline: float) -> bool:
+    """Return True if an engine's time is up."""
+    return time.perf_counter() > deadline
+
+
+def apart(own: Array, other: Array) -> float:
+    """Return the largest difference of two arrays, relative to the largest value of the second; infinite by shape."""
+    if own.shape != other.shape:
+        return float("inf")
+    if not other.size:
+        return 0.0
+    first, second = own.astype(np.float64), other.astype(np.float64)
+    finite = np.isfinite(second)
+    if not np.array_equal(finite, np.isfinite(first)) or not np.array_equal(
+        first[~finite], second[~finite], equal_nan=True
+    ):
+        return float("inf")
+    if not finite.any():
+        return 0.0
+    return float(np.abs(first[finite] - second[finite]).max() / (np.abs(second[finite]).max() + 1e-12))

@@ -1,0 +1,69 @@
+"""What is known of operators: which work on each element alone, which move elements, which are real arithmetic."""
+
+from __future__ import annotations
+
+ELEMENTWISE = frozenset({
+    "Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitShift", "BitwiseAnd", "BitwiseNot",
+    "BitwiseOr", "BitwiseXor", "Cast", "Ceil", "Celu", "Clip", "Cos", "Cosh", "Div", "Dropout", "Elu", "Equal", "Erf",
+    "Exp", "FastGelu", "Floor", "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "IsInf",
+    "IsNaN", "LeakyRelu", "Less", "LessOrEqual", "Log", "Max", "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "Not", "Or",
+    "PRelu", "Pow", "QuickGelu", "Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh",
+    "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Where", "Xor",
+})  # fmt: skip
+"""Each element of the result depends on one element of each operand, after broadcasting."""
+
+MOVES = frozenset({
+    "Compress", "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity",
+    "Pad", "Reshape", "ReverseSequence", "ScatterElements", "ScatterND", "Slice", "SpaceToDepth", "Split", "Squeeze",
+    "Tile", "Transpose", "Trilu", "Unsqueeze",
+})  # fmt: skip
+"""Each element of the result is one of the operands', if the other operands (sizes, indices) are constants."""
+
+LINEAR = frozenset({"CumSum", "Einsum", "ReduceMean", "ReduceSum"})
+"""Real arithmetic that the runtime computes exactly enough; Einsum is a sum of products."""
+
+MULTIPLYING = frozenset({"Conv", "ConvTranspose", "FusedMatMul", "Gemm", "MatMul"})
+"""Products with weights."""
+
+VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+"""Moves that leave the order of elements as it is."""
+
+STEPS = frozenset({
+    "And", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Ceil", "Equal", "Floor", "Greater",
+    "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "Mod", "Not", "Or", "Round", "Shrink", "Sign",
+    "ThresholdedRelu", "Where", "Xor",
+})  # fmt: skip
+"""Functions that may jump, so that a sample of numbers may miss where."""
+
+RISING = frozenset({
+    "Atan", "Erf", "Exp", "HardSigmoid", "Identity", "LeakyRelu", "Log", "Relu", "Sigmoid", "Softplus", "Softsign",
+    "Sqrt", "Tanh",
+})  # fmt: skip
+"""Functions that never fall, with attributes of the usual sign: they commute with a maximum."""
+
+MAXIMA = frozenset({"GlobalMaxPool", "MaxPool", "ReduceMax"})
+"""Maxima over elements."""
+
+SCALING = frozenset({"Add", "BatchNormalization", "Cast", "Div", "Mul", "Neg", "Sub"})
+"""Elementwise real arithmetic."""
+
+RANDOM = frozenset(
+    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+)
+"""Operators whose result is another one each time; a Dropout in training is one too."""
+
+BODIES = frozenset({"If", "Loop", "Scan"})
+"""Operators with graphs inside."""
+
+DATA_OPERANDS = {
+    "Add": None, "Concat": None, "Einsum": None, "Gemm": None, "MatMul": None, "Mul": None, "ScatterElements": (0, 2),
+    "ScatterND": (0, 2), "Sub": None, "Sum": None,
+}  # fmt: skip
+"""Slots of operands that are data, if not the first alone; None: all. The others are sizes and indices."""
+
+SUMS_OF_SIZES = frozenset({
+    "Add", "Cast", "Concat", "ConstantOfShape", "Expand", "Flatten", "Gather", "Identity", "Mul", "Neg", "Range",
+    "ReduceProd", "ReduceSum", "Reshape", "Shape", "Size", "Slice", "Split", "Squeeze", "Sub", "Sum", "Tile",
+    "Transpose", "Unsqueeze",
+})  # fmt: skip
+"""Operators on sizes whose results are sums of products of sizes: a few sizes show all of them."""

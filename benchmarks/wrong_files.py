@@ -1,0 +1,94 @@
+"""Improve the models of ``benchmarks/traps``, and count the wrong files: ``docs/results/wrong-files.json``.
+
+    python benchmarks/wrong_files.py [ROUND ...] [--timed] [--only NAME] [--out FOLDER]
+
+Each trap has legal inputs on which a tempting rewrite is wrong. Without ``--timed`` every proven rewrite is written,
+whether it saves time or not; with it, the command's own decision counts. A file is wrong if an output differs from the
+original's on one of these inputs by 0.1 % of its largest value or more. Rounds: ``guards`` ``texts`` ``products``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import onnx
+from dlbricks.analyzer.rewriting.engines import ENGINES
+from dlbricks.analyzer.rewriting.search import Search, SearchRequest, step_path
+from dlbricks.analyzer.rewriting.subject import read_subject
+from dlbricks.errors import DlbricksError
+from traps.trap import DIFFERENT, Trap, apart, outputs
+
+ROUNDS = {
+    "guards": ("guards_vision", "guards_signals"),
+    "texts": ("text_and_ranking", "weights_and_types"),
+    "products": ("against_optimisers", "from_products"),
+}
+"""Modules of the traps by blind round, in the order of writing."""
+
+
+def main() -> None:
+    """Improve the traps of some rounds."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rounds", nargs="*", choices=[*ROUNDS, []], help="all without one")
+    parser.add_argument("--timed", action="store_true", help="keep what saves time only")
+    parser.add_argument("--only", metavar="NAME", help="one trap")
+    parser.add_argument("--budget", type=float, default=20.0, metavar="SECONDS")
+    parser.add_argument("--out", type=Path, default=Path("docs/results"), metavar="FOLDER")
+    options = parser.parse_args()
+    file = options.out / ("wrong-files-timed.json" if options.timed else "wrong-files.json")
+    rows = {row["name"]: row for row in json.loads(file.read_text())} if file.exists() else {}
+    for round_, name, make in traps(options.rounds or list(ROUNDS)):
+        if options.only in {None, name}:
+            row = {"name": name, "round": round_, **tried(make(), options.budget, everything=not options.timed)}
+            rows[name] = row
+            print({key: value for key, value in row.items() if value not in ("", [], None)}, flush=True)
+            if options.only is None:
+                file.write_text(json.dumps([rows[name] for name in sorted(rows)], indent=1) + "\n")
+    written = [row for row in rows.values() if row["steps"]]
+    wrong = [row["name"] for row in written if row["wrong"]]
+    print(f"{len(rows)} traps, {len(written)} files, {len(wrong)} wrong: {', '.join(wrong)}")
+
+
+def traps(rounds: list[str]) -> Iterator[tuple[str, str, Callable[[], Trap]]]:
+    """Yield the round, the name and the maker of each trap."""
+    for round_ in rounds:
+        for name in ROUNDS[round_]:
+            module = import_module(f"traps.{name}")
+            for own, value in vars(module).items():
+                if callable(value) and getattr(value, "__module__", "") == module.__name__ and own[0] != "_":
+                    yield round_, own, value
+
+
+def tried(made: Trap, budget_s: float, *, everything: bool) -> dict[str, Any]:
+    """Improve one trap and compare the file with the original."""
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "model.onnx"
+        onnx.save(made.model, path)
+        request = SearchRequest(str(path), name, budget_s=budget_s, everything=everything)
+        try:
+            found = Search(read_subject(path, None, {}), request).run(ENGINES)
+        except DlbricksError as error:
+            return {"steps": [], "wrong": False, "difference": 0.0, "error": str(error), "rejected": []}
+        changed = onnx.load(step_path(Path(name), len(found.steps)))
+    pairs = zip(outputs(made.model, made.rare), outputs(changed, made.rare), strict=True)
+    gap = max(apart(first, second) for first, second in pairs) if found.steps else 0.0
+    return {
+        "steps": [f"{step.kind} x {step.places} ({step.reason})" for step in found.steps],
+        "wrong": gap >= DIFFERENT,
+        "difference": gap,
+        "rejected": [f"{kind}: {reason}" for kind, reason in found.rejected],
+        "untried": list(found.untried),
+        "wall_s": time.monotonic() - begun,
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,227 @@
+"""The prover accepts what holds for every input, and refuses what holds for some, also after one change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from dlbricks.analyzer.rewriting.evaluation import DEFINED
+from dlbricks.analyzer.rewriting.prover import Prover, Verdict
+from dlbricks.analyzer.rewriting.recording import Values
+from dlbricks.analyzer.rewriting.rewrite import Rewrite, RewriteGraph
+from dlbricks.analyzer.rewriting.traits import ELEMENTWISE, MOVES
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper, numpy_helper
+
+SIZES = (8, 9, 14, 20)
+
+
+def random(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def decided(
+    old: str, new: str, *, inputs: str = "float[8,16] x", outputs: str = "float[8,16] y", opset: int = 17,
+    **weights: np.ndarray,
+) -> Verdict:  # fmt: skip
+    """Decide whether nodes compute ``y`` as others do; ``n`` is a dynamic dimension."""
+    head = f'<ir_version: 8, opset_import: ["" : {opset}, "com.microsoft" : 1]> model ({inputs}) => ({outputs})'
+    model, other = (onnx.parser.parse_model(f"{head} {{ {nodes} }}") for nodes in (old, new))
+    model.graph.initializer.extend(numpy_helper.from_array(np.asarray(own), name) for name, own in weights.items())
+    graph = RewriteGraph(model)
+    feeds = [feeds_of(model, seed, size) for seed, size in ((0, SIZES[0]), (1, SIZES[0]))]
+    others = [feeds_of(model, 2, size) for size in SIZES[1:]] if "n" in inputs.split("[")[1] else []
+    nodes = list(other.graph.node)
+    made = {name for node in nodes for name in node.output}
+    names = {name: graph.fresh("new") for name in made if name not in {value.name for value in other.graph.output}}
+    for node in nodes:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+    read = {name for node in nodes for name in node.input}
+    constants = {graph.fresh("constant"): name for name in read & weights.keys()}
+    for node in nodes:
+        node.input[:] = [next((fresh for fresh, own in constants.items() if own == name), name) for name in node.input]
+    written = {fresh: np.asarray(weights[name]) for fresh, name in constants.items()}
+    values = Values(graph, feeds, others)
+    return Prover(values, {}).prove(Rewrite("test: one", tuple(graph.wanted), tuple(nodes), written))
+
+
+def feeds_of(model: onnx.ModelProto, seed: int, size: int) -> dict[str, np.ndarray]:
+    generator, feeds = np.random.default_rng(seed), {}
+    for value in model.graph.input:
+        shape = [dim.dim_value if dim.HasField("dim_value") else size for dim in value.type.tensor_type.shape.dim]
+        kind = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        made = generator.integers(0, 4, shape) if kind.kind in "iub" else generator.standard_normal(shape)
+        feeds[value.name] = made.astype(kind)
+    return feeds
+
+
+W = random(16, 16)
+ALGEBRA: Mapping[str, tuple[str, str, Mapping[str, np.ndarray]]] = {
+    "a sum in another order": ("a = Add(x, b) y = MatMul(a, w)", "p = MatMul(x, w) q = MatMul(b, w) y = Add(p, q)",
+                               {"w": W, "b": random(16)}),
+    "moves there and back": ("t = Transpose(x) u = Tanh(t) y = Transpose(u)", "y = Tanh(x)", {}),
+    "an unknown function moved behind a transposition": (
+        "t = Transpose(x) u = Selu(t) y = Transpose(u)", "y = Selu(x)", {}),
+    "a mean as a product": ("m = ReduceMean<axes = [1]>(x) y = Add(m, x)", "p = MatMul(x, w) y = Add(p, x)",
+                            {"w": np.full((16, 16), 1 / 16, np.float32)}),
+    "a composite operator by its definition": (
+        ("m = ReduceMean<axes = [1]>(x) c = Sub(x, m) q = Mul(c, c) v = ReduceMean<axes = [1]>(q) f = Add(v, e)"
+        " s = Sqrt(f) y = Div(c, s)"), "y = LayerNormalization<axis = 1, epsilon = 0.001>(x, one)",
+        {"e": np.float32(0.001), "one": np.ones(16, np.float32)}),
+    "a relu as a maximum": ("y = Max(x, z)", "y = Relu(x)", {"z": np.float32(0)}),
+    "a branch that is taken": (
+        ("y = If(c) <then_branch = t () => (float[8,16] g) {g = Tanh(x)}, else_branch = e () => (float[8,16] g)"
+        " {g = Exp(x)}>"), "y = Tanh(x)", {"c": np.array(True)}),
+}  # fmt: skip
+"""By name: old nodes, new nodes, constants."""
+
+
+@pytest.mark.parametrize("name", ALGEBRA)
+def test_what_follows_from_algebra_holds(name: str):
+    old, new, weights = ALGEBRA[name]
+
+    assert decided(old, new, **weights) == Verdict("algebra")
+
+
+WRONG: Mapping[str, tuple[str, str, Mapping[str, np.ndarray]]] = {
+    "a clip that acts rarely": ("y = Clip(x, l, h)", "y = Identity(x)", {"l": np.float32(-50), "h": np.float32(50)}),
+    "a floor under a positive number": ("q = Mul(x, x) y = Max(q, e)", "y = Mul(x, x)", {"e": np.float32(1e-10)}),
+    "a small weight": ("m = MatMul(x, w) s = Mul(m, k) y = Add(x, s)", "y = Identity(x)",
+                       {"w": W, "k": np.full(16, 1e-6, np.float32)}),
+    "an epsilon": ("q = Mul(x, x) m = ReduceMean<axes = [1]>(q) a = Add(m, e) r = Sqrt(a) y = Div(x, r)",
+                   "q = Mul(x, x) m = ReduceMean<axes = [1]>(q) r = Sqrt(m) y = Div(x, r)", {"e": np.float32(1e-8)}),
+    "a mask of large negative numbers": (
+        "a = Add(x, m) y = Softmax<axis = 1>(a)", "y = Softmax<axis = 1>(x)",
+        {"m": np.where(np.arange(16) < 8, -100, 0).astype(np.float32)}),
+    "an imputed NaN": ("n = IsNaN(x) y = Where(n, z, x)", "y = Identity(x)", {"z": np.float32(0)}),
+    "a Where as a product, which infinities survive": (
+        "n = IsNaN(x) y = Where(n, z, x)", "n = IsNaN(x) k = Not(n) f = Cast<to = 1>(k) y = Mul(x, f)",
+        {"z": np.float32(0)}),
+    "equal quotients of integers": ("i = Cast<to = 7>(x) d = Div(i, k) y = Cast<to = 1>(d)",
+                                    "z = Mul(x, o) y = Identity(z)", {"k": np.array(65536), "o": np.float32(0)}),
+    "a narrower type": ("d = Cast<to = 11>(x) s = Add(d, o) t = Sub(s, o) y = Cast<to = 1>(t)", "y = Identity(x)",
+                        {"o": np.array(1e8)}),
+    "a rounding to half": ("h = Cast<to = 10>(x) y = Cast<to = 1>(h)", "y = Identity(x)", {}),
+    "differences of squares": ("d = Sub(x, c) y = Mul(d, d)",
+                               "p = Mul(x, x) q = Mul(x, c) t = Mul(q, two) s = Sub(p, t) e = Mul(c, c) y = Add(s, e)",
+                               {"c": random(16) + 300, "two": np.float32(2)}),
+    "a shrink as nothing": ("y = Shrink<lambd = 6.0, bias = 0.0>(x)", "z = Sub(x, x) y = Identity(z)", {}),
+    "an operator that wraps": ("b = Cast<to = 3>(x) s = Add(b, b) y = Cast<to = 1>(s)",
+                               "b = Cast<to = 3>(x) f = Cast<to = 1>(b) y = Add(f, f)", {}),
+    "nearly low rank": ("y = MatMul(x, w)", "p = MatMul(x, u) y = MatMul(p, v)",
+                        {"u": W[:, :8], "v": random(8, 16, seed=1), "w": W[:, :8] @ random(8, 16, seed=1) + 1e-6 * W}),
+    "a variance with another divisor": (
+        "m = ReduceMean<axes = [1]>(x) c = Sub(x, m) q = Mul(c, c) v = ReduceSum(q, a) u = Div(v, n) y = Div(c, u)",
+        "m = ReduceMean<axes = [1]>(x) c = Sub(x, m) q = Mul(c, c) u = ReduceMean<axes = [1]>(q) y = Div(c, u)",
+        {"a": np.array([1]), "n": np.float32(15)}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_holds_for_some_inputs_is_refused(name: str):
+    old, new, weights = WRONG[name]
+
+    verdict = decided(old, new, **weights)
+
+    assert not verdict.reason
+    assert verdict.refusal
+
+
+def test_a_random_operator_is_never_the_same():
+    assert not decided("r = RandomUniformLike(x) y = Add(x, r)", "r = RandomUniformLike(x) y = Add(r, x)").reason
+
+
+@pytest.mark.parametrize(("op", "holds"), [("Sigmoid", True), ("Relu", True), ("Abs", False), ("Gelu", False)])
+def test_only_functions_that_never_fall_commute_with_a_maximum(op: str, holds: bool):
+    op = f"com.microsoft.{op}" if op == "Gelu" else op
+    verdict = decided(
+        f"s = {op}(x) y = GlobalMaxPool(s)", f"m = GlobalMaxPool(x) y = {op}(m)",
+        inputs="float[1,4,6,6] x", outputs="float[1,4,1,1] y",
+    )  # fmt: skip
+
+    assert bool(verdict.reason) == holds
+
+
+DYNAMIC = {"inputs": "float[n,16] x"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "weights"),
+    [
+        ("y = Slice(x, zero, k, zero)", "y = Identity(x)", {"k": np.array([64])}),
+        ("s = Shape(x) r = Gather(s, zero) m = Min(r, k) y = Slice(x, zero, m, zero)", "y = Identity(x)",
+         {"k": np.array([64])}),
+        ("y = Reshape(x, s)", "y = Reshape(x, t)", {"s": np.array([-1, 4]), "t": np.array([32, 4])}),
+    ],
+    ids=["a slice longer than the sizes that were tried", "the least of two sizes", "a size that was written down"],
+)  # fmt: skip
+def test_sizes_of_a_dynamic_model_are_no_facts(old: str, new: str, weights: Mapping[str, np.ndarray]):
+    assert not decided(old, new, zero=np.array([0]), **DYNAMIC, outputs="float[m,k] y", **weights).reason
+
+
+def test_products_of_sizes_are_followed():
+    old = "s = Shape(x) r = Gather(s, zero) c = Concat<axis = 0>(r, two, eight) t = Reshape(x, c)"
+    old += " u = Tanh(t) y = Reshape(u, e)"
+    new = "y = Tanh(x)"
+    constants = {"zero": [0], "two": [2], "eight": [8], "e": [-1, 16]}
+
+    assert decided(
+        old, new, **DYNAMIC, outputs="float[n,16] y", **{k: np.array(v) for k, v in constants.items()}
+    ).reason
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> tuple[str, dict[str, np.ndarray], Sequence[tuple[str, str]]]:
+    """A chain of operators with constants, and changes that make another function of it."""
+    lines, changes, value = list[str](), list[tuple[str, str]](), "x"
+    for number in range(draw(st.integers(2, 5))):
+        made = f"v{number}"
+        kind = draw(st.sampled_from(["Add", "Mul", "MatMul", "LeakyRelu", "Softmax", "Tanh"]))
+        match kind:
+            case "Add" | "Mul":
+                lines.append(f"{made} = {kind}({value}, k{number % 2})")
+                changes.append((f"({value}, k{number % 2})", f"({value}, j)"))
+            case "MatMul":
+                lines.append(f"{made} = MatMul({value}, w)")
+                changes.append((f"MatMul({value}, w)", f"MatMul({value}, u)"))
+            case "LeakyRelu":
+                lines.append(f"{made} = LeakyRelu<alpha = 0.1>({value})")
+                changes.append((f"<alpha = 0.1>({value})", f"<alpha = 0.1001>({value})"))
+            case "Softmax":
+                lines.append(f"{made} = Softmax<axis = 1>({value})")
+                changes.append((f"<axis = 1>({value})", f"<axis = 0>({value})"))
+            case _:
+                lines.append(f"{made} = Tanh({value})")
+                changes.append((f"Tanh({value})", f"Erf({value})"))
+        value = made
+    nodes = " ".join(lines)
+    nodes = nodes[: nodes.rindex(value)] + "y" + nodes[nodes.rindex(value) + len(value) :]
+    changed = W.copy()
+    changed[3, 4] += 1e-5
+    weights = {"k0": random(16), "k1": random(16, seed=1), "j": random(16) * np.float32(1.00001), "w": W, "u": changed}
+    return nodes, weights, changes
+
+
+@settings(max_examples=40, deadline=None)
+@given(chains(), st.data())
+def test_a_graph_is_itself_and_no_longer_after_one_change(
+    chain: tuple[str, dict[str, np.ndarray], Sequence[tuple[str, str]]], data: st.DataObject
+):
+    nodes, weights, changes = chain
+    before, after = data.draw(st.sampled_from(changes))
+
+    assert decided(nodes, nodes, **weights).reason
+    assert not decided(nodes, nodes.replace(before, after, 1), **weights).reason
+
+
+def test_every_defined_operator_is_one_of_onnx_or_its_runtime():
+    known = {schema.name for schema in onnx.defs.get_all_schemas_with_history()}
+
+    assert {*DEFINED, *ELEMENTWISE, *MOVES} - known <= {
+        "FastGelu", "FusedMatMul", "QuickGelu", "SimplifiedLayerNormalization",
+    }  # fmt: skip
