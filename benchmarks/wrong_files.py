@@ -3,7 +3,8 @@
     python benchmarks/wrong_files.py [ROUND ...] [--timed] [--only NAME] [--out FOLDER]
 
 Each trap has legal inputs on which a tempting rewrite is wrong. Without ``--timed`` every proven rewrite is written,
-whether it saves time or not; with it, the command's own decision counts. A file is wrong if an output differs from the
+whether it saves time or not; with it, the command's own decision counts. The prover is also asked for the tempting
+rewrite itself, which it must refuse. A file is wrong if an output differs from the
 original's on one of these inputs by 0.1 % of its largest value or more. Rounds: ``guards`` ``texts`` ``products``.
 """
 
@@ -18,11 +19,18 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
+from dlbricks.analyzer.rewriting.checking import Checker
 from dlbricks.analyzer.rewriting.engines import ENGINES
+from dlbricks.analyzer.rewriting.prover import Prover
+from dlbricks.analyzer.rewriting.recording import Values
+from dlbricks.analyzer.rewriting.rewrite import Rewrite, RewriteGraph
 from dlbricks.analyzer.rewriting.search import Search, SearchRequest, step_path
-from dlbricks.analyzer.rewriting.subject import read_subject
+from dlbricks.analyzer.rewriting.subject import CheckedModel, read_subject
 from dlbricks.errors import DlbricksError
+from dlbricks.models.subgraphs import rename
+from onnx import numpy_helper
 from traps.trap import DIFFERENT, Trap, apart, outputs
 
 ROUNDS = {
@@ -54,6 +62,8 @@ def main() -> None:
     written = [row for row in rows.values() if row["steps"]]
     wrong = [row["name"] for row in written if row["wrong"]]
     print(f"{len(rows)} traps, {len(written)} files, {len(wrong)} wrong: {', '.join(wrong)}")
+    accepted = [row["name"] for row in rows.values() if row.get("proven_wrongly")]
+    print(f"{len(accepted)} tempting rewrites accepted by the prover: {', '.join(accepted)}")
 
 
 def traps(rounds: list[str]) -> Iterator[tuple[str, str, Callable[[], Trap]]]:
@@ -66,23 +76,55 @@ def traps(rounds: list[str]) -> Iterator[tuple[str, str, Callable[[], Trap]]]:
                     yield round_, own, value
 
 
+def sizes(made: Trap) -> Iterator[tuple[str, int]]:
+    """Yield the dynamic dimensions with their sizes in the first ordinary input."""
+    for value in made.model.graph.input:
+        dims, shape = value.type.tensor_type.shape.dim, made.ordinary[0][value.name].shape
+        for axis, (dim, size) in enumerate(zip(dims, shape, strict=True)):
+            if not dim.HasField("dim_value"):
+                yield dim.dim_param or f"{value.name}[{axis}]", size
+
+
+def proof_of_wrong(made: Trap, subject: CheckedModel) -> str:
+    """Return the reason for which the prover accepts the tempting rewrite; empty if it refuses, as it must."""
+    graph, checker = RewriteGraph(subject.model), Checker(subject, threads=1, noise_ok=False)
+    values = Values(graph, checker.usable, checker.others)
+    tensors = {tensor.name: numpy_helper.to_array(tensor) for tensor in made.wrong.graph.initializer}
+    inner = {name for node in made.wrong.graph.node for name in node.output if name} - set(graph.wanted)
+    names = {name: graph.fresh("wrong") for name in (*inner, *tensors)}
+    nodes = []
+    for node in made.wrong.graph.node:
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        rename(copy, names)
+        nodes.append(copy)
+    constants = {names[name]: array for name, array in tensors.items()}
+    return Prover(values, {}).prove(Rewrite("traps: wrong", graph.wanted, tuple(nodes), constants)).reason
+
+
 def tried(made: Trap, budget_s: float, *, everything: bool) -> dict[str, Any]:
     """Improve one trap and compare the file with the original."""
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "model.onnx"
         onnx.save(made.model, path)
-        request = SearchRequest(str(path), name, budget_s=budget_s, everything=everything)
+        data = Path(name) / "own.npz"
+        np.savez(data, **made.ordinary[0])
+        dims = dict(sizes(made))
+        request = SearchRequest(str(path), name, dims=tuple(dims.items()), budget_s=budget_s, everything=everything)
         try:
-            found = Search(read_subject(path, None, {}), request).run(ENGINES)
+            subject = read_subject(path, None, dims, [data])
+            found = Search(subject, request).run(ENGINES)
         except DlbricksError as error:
             return {"steps": [], "wrong": False, "difference": 0.0, "error": str(error), "rejected": []}
         changed = onnx.load(step_path(Path(name), len(found.steps)))
+    reason = proof_of_wrong(made, subject)
     pairs = zip(outputs(made.model, made.rare), outputs(changed, made.rare), strict=True)
     gap = max(apart(first, second) for first, second in pairs) if found.steps else 0.0
     return {
         "steps": [f"{step.kind} x {step.places} ({step.reason})" for step in found.steps],
         "wrong": gap >= DIFFERENT,
+        "proven_wrongly": reason,
         "difference": gap,
         "rejected": [f"{kind}: {reason}" for kind, reason in found.rejected],
         "untried": list(found.untried),

@@ -19,6 +19,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
+
 from ...bricks.graph.control import write_out
 from ...db.values import Runtime
 from ...errors import ModelError, WorkerError
@@ -43,8 +45,11 @@ _LEAST_SAVING = 0.01
 """Share that an improved model saves at least."""
 _AS_GOOD = 0.8
 """Share of a saving that is left without the weak steps, if they are left out."""
-_PROCESSES, _VISITS = 5, 60
-"""Fresh processes of a proof; visits of each side over all of them, if there is time."""
+_PROCESSES, _VISITS, _FEW_VISITS = 5, 12, 3
+"""Fresh processes of a proof; visits of each side in one of them, at most and at least."""
+_LOAD_S, _VISIT_S, _LEAST_VISIT_S, _PATIENCE, _NS_PER_S = 0.5, 0.05, 0.04, 1.3, 1e9
+"""Seconds to load a model and of a visit, until they are known; least seconds of a visit, which repeats short models;
+how much longer than planned a proof may take."""
 _LOOKS = 1.25
 """Intervals are wider by this factor, as in the gate, since the search has looked before."""
 _QUICK_VISITS, _PROMISING = 6, 0.03
@@ -53,8 +58,9 @@ _LEAST_PROOF_S = 6.0
 _LONGER = 4
 """The budget of the command that tries the rest, as a multiple."""
 
+_DENORMALS = "denormal numbers as zero"
 SETTINGS: Mapping[str, tuple[Mapping[str, str], str]] = {
-    "denormal numbers as zero": (
+    _DENORMALS: (
         {"denormal_as_zero": "on"},
         'options.add_session_config_entry("session.set_denormal_as_zero", "1")  # in the first session of a process',
     ),
@@ -269,11 +275,12 @@ def improve(
             str(file.path.resolve()), name, file.batch, file.dims, number, _SEARCHED * budget_s, noise_ok, given,
             libraries,
         )  # fmt: skip
-        with Searching(request) as search:
+        bench = _Bench(file, request, begun + budget_s, progress)
+        settings = bench.promising(SETTINGS, _LOOKED)
+        with Searching(replace(request, denormal_as_zero=_DENORMALS in settings)) as search:
             with machine_lock():
                 found = search.find()
-            bench = _Bench(file, request, begun + budget_s, progress)
-            outcome = _proven(found, bench, search)
+            outcome = _proven(found, bench, search, settings)
         path = None
         if outcome.model is not None and output is not None:
             path = _written(outcome.model, output)
@@ -335,6 +342,7 @@ class _Bench:
     ) -> None:
         self._source, self._threads, self._data = source, request.threads, next(iter(request.data), None)
         self._until, self._progress, folder = until, progress, Path(request.folder)
+        self._load_s, self._visit_s = _LOAD_S, _VISIT_S
         self._control = write_out(source.skeleton()).control
         self._options = {name: value for name, value in asked().items() if name == CUSTOM_OPS}
         assert source.path is not None  # noqa: S101
@@ -345,9 +353,10 @@ class _Bench:
         """Seconds until the end."""
         return self._until - time.monotonic()
 
-    def step(self, number: int, *, without: Sequence[int] = ()) -> _Side:
+    def step(self, number: int, options: Mapping[str, str], *, without: Sequence[int] = ()) -> _Side:
         """Return the model after so many steps."""
-        return self.original if not number else _Side(step_path(self.folder, number, without=without), {})
+        path = step_path(self.folder, number, without=without) if number else self.original.path
+        return _Side(path, options)
 
     def prove(self, pairs: Sequence[tuple[_Side, _Side]], share: float = 1.0) -> list[Proven | None]:
         """Time each pair; None for a pair that could not be timed.
@@ -356,15 +365,28 @@ class _Bench:
             pairs: Before and after.
             share: Share of the time left.
         """
-        until = time.monotonic() + max(share * self.left_s, _LEAST_PROOF_S)
-        trials = self._trials(pairs, _VISITS, _PROCESSES, until)
-        return [_judged(trial, FEWEST_PROCESSES) for trial in trials]
+        time_s = max(share * self.left_s, _LEAST_PROOF_S)
+        for processes in (_PROCESSES, FEWEST_PROCESSES):
+            each_s = time_s / processes / len(pairs) - 2 * self._load_s
+            visits = min(int(each_s / (2 * self._visit_s)), _VISITS)
+            if visits >= _FEW_VISITS:
+                break
+        wanted = max(visits, _FEW_VISITS) * processes
+        until = time.monotonic() + _PATIENCE * time_s
+        return [_judged(trial, FEWEST_PROCESSES) for trial in self._trials(pairs, wanted, processes, until)]
 
-    def promising(self, pairs: Sequence[tuple[_Side, _Side]], share: float) -> list[int]:
-        """Return the numbers of the pairs whose second side is faster at a quick look."""
-        until = time.monotonic() + share * self.left_s
-        seen = [_judged(trial, 1) for trial in self._trials(pairs, _QUICK_VISITS, 1, until)]
-        return [number for number, proof in enumerate(seen) if proof is not None and proof.saving > _PROMISING]
+    def promising(self, settings: Mapping[str, tuple[Mapping[str, str], str]], share: float) -> list[str]:
+        """Return the settings that are faster at a quick look, which also shows how long models load and run."""
+        begun = time.monotonic()
+        pairs = [(self.original, _Side(self.original.path, options)) for options, _ in settings.values()]
+        trials = self._trials(pairs, _QUICK_VISITS, 1, begun + share * self.left_s)
+        taken = [np.concatenate([*trial.before_ns, *trial.after_ns]) for trial in trials if trial and trial.visits]
+        if taken:
+            timed_s = float(np.concatenate(taken).sum()) / _NS_PER_S
+            self._visit_s = max(float(np.concatenate(taken).mean()) / _NS_PER_S, _LEAST_VISIT_S)
+            self._load_s = max(time.monotonic() - begun - timed_s, 0.0) / (2 * len(taken))
+        seen = [_judged(trial, 1) for trial in trials]
+        return [name for name, proof in zip(settings, seen, strict=True) if proof and proof.saving > _PROMISING]
 
     def _trials(
         self, pairs: Sequence[tuple[_Side, _Side]], visits: int, processes: int, until: float
@@ -391,54 +413,60 @@ def _judged(trial: Trial | None, fewest: int) -> Proven | None:
     return Proven(levels.before_ms, levels.after_ms, 1 - levels.difference.ratio, (1 - high, 1 - low))
 
 
-def _proven(found: Found, bench: _Bench, search: Searching) -> _Outcome:
+def _proven(found: Found, bench: _Bench, search: Searching, settings: Sequence[str]) -> _Outcome:
     """Time the improved model, its steps and settings; leave out what saves nothing, and time the rest again."""
-    steps, original = found.steps, bench.original
-    names = [*SETTINGS]
-    chosen = bench.promising([(original, _Side(original.path, SETTINGS[name][0])) for name in names], _LOOKED)
-    sides = [bench.step(number) for number in range(len(steps) + 1)]
-    settings = [_Side(original.path, SETTINGS[names[number]][0]) for number in chosen]
-    pairs = [*([(original, sides[-1])] if steps else ()), *(pairwise(sides) if len(steps) > 1 else ())]
-    pairs += [(original, side) for side in settings]
+    original, number = bench.original, len(found.steps)
+    base = SETTINGS[_DENORMALS][0] if _DENORMALS in settings else {}  # what is slow by denormals alone hides the rest
+    sides = [bench.step(place, base) for place in range(number + 1)]
+    pairs = [*([(sides[0], sides[-1])] if number else ()), *(pairwise(sides) if number > 1 else ())]
+    pairs += [(original, _Side(original.path, SETTINGS[name][0])) for name in settings]
     if not pairs:
         return _Outcome()
     proofs = bench.prove(pairs, _FIRST if len(pairs) > 1 else 1.0)
+    rewrites, others = proofs[: len(proofs) - len(settings)], proofs[len(proofs) - len(settings) :]
+    each = rewrites[1:] if number > 1 else rewrites
+    changes = [_changed(step, proof) for step, proof in zip(found.steps, each, strict=True)]
+    outcome = _rewritten(bench, search, changes, rewrites[0] if rewrites else None, base)
     tried = [
-        ProvenChange(f"setting: {names[number]}", 1, (), SETTINGS[names[number]][1], "setting", proof)
-        for number, proof in zip(chosen, proofs[len(pairs) - len(settings) :], strict=True)
+        ProvenChange(f"setting: {name}", 1, (), SETTINGS[name][1], "setting", proof)
+        for name, proof in zip(settings, others, strict=True)
     ]
-    whole = proofs[0] if steps else None
-    each = proofs[1 : 1 + len(steps)] if len(steps) > 1 else [whole][: len(steps)]
-    changes = [_changed(step, proof) for step, proof in zip(steps, each, strict=True)]
-    rewritten = _rewritten(bench, search, changes, whole)
+    return _with_setting(outcome, tried, bench)
+
+
+def _with_setting(outcome: _Outcome, tried: Sequence[ProvenChange], bench: _Bench) -> _Outcome:
+    """Add the setting that saves most, if it does so beside the rewrites too."""
     best = max((change for change in tried if change.is_proven), key=lambda change: change.saving, default=None)
     if best is None:
-        return replace(rewritten, unproven=(*rewritten.unproven, *tried))
+        return replace(outcome, unproven=(*outcome.unproven, *tried))
     others = tuple(change for change in tried if change is not best)
-    options = next(SETTINGS[name][0] for name in names if best.kind.endswith(name))
-    joint = best.proof
-    if rewritten.model is not None:
-        (together,) = bench.prove([(original, _Side(rewritten.model, options))])
-        joint = together or joint
-    return _Outcome(rewritten.model, joint, (best, *rewritten.changes), (*rewritten.unproven, *others))
+    joint, path = best.proof, outcome.model or bench.original.path
+    if outcome.model is not None:
+        options = SETTINGS[best.kind.partition(": ")[2]][0]
+        (joint,) = bench.prove([(bench.original, _Side(path, options))])
+    if joint is None or (outcome.proof is not None and joint.saving < outcome.proof.saving):
+        return replace(outcome, unproven=(*outcome.unproven, *tried))
+    return _Outcome(outcome.model, joint, (best, *outcome.changes), (*outcome.unproven, *others))
 
 
-def _rewritten(bench: _Bench, search: Searching, changes: Sequence[ProvenChange], whole: Proven | None) -> _Outcome:
+def _rewritten(
+    bench: _Bench, search: Searching, changes: Sequence[ProvenChange], whole: Proven | None, base: Mapping[str, str]
+) -> _Outcome:
     """Return the improved file without the steps that save nothing."""
     if not changes:
         return _Outcome()
-    number, final = len(changes), bench.step(len(changes))
+    number, final = len(changes), bench.step(len(changes), base)
     weak = [place for place, change in enumerate(changes) if not change.is_proven]
     if weak and len(weak) < number:
         with contextlib.suppress(WorkerError):
             if not search.without(tuple(weak)):
-                fewer = bench.step(number, without=weak)
-                (again,) = bench.prove([(bench.original, fewer)])
+                fewer = bench.step(number, base, without=weak)
+                (again,) = bench.prove([(bench.step(0, base), fewer)])
                 if again is not None and (whole is None or again.saving > _AS_GOOD * whole.saving):
                     final, whole = fewer, again  # otherwise a weak step was what others build on
     if whole is None or not whole.saves or whole.saving < _LEAST_SAVING:
         return _Outcome(proof=whole, unproven=tuple(changes))
-    kept = tuple(_apart(changes, weak if final != bench.step(number) else ()))
+    kept = tuple(_apart(changes, weak if final != bench.step(number, base) else ()))
     left_out = tuple(change for change in changes if change not in kept)
     return _Outcome(final.path, whole, kept, left_out)
 

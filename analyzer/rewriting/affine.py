@@ -6,14 +6,14 @@ Impulses through the region, in double precision, give the weights; the prover s
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 
 from ...models.subgraphs import plain_domain
-from .evaluation import Evaluation, Unclear
+from .evaluation import Evaluation, Typed, Unclear
 from .recording import Region, Values, late
 from .rewrite import Array, Draft, Rewrite
 from .traits import MOVES, MULTIPLYING
@@ -23,7 +23,7 @@ _LINEAR = MOVES | _SUMS | {"AveragePool", "BatchNormalization", "Conv", "ConvTra
                            "Neg", "ReduceMean", "ReduceSum"}  # fmt: skip
 _LEAST_SHARE, _CHEAPER = 0.01, 0.9
 _MOST_NODES, _MOST_TRIES, _MOST_PROBES, _MOST_WEIGHTS = 60, 3, 64, 1 << 22
-_ZERO = 1e-12
+_ZERO, _CLOSE = 1e-12, 1e-9
 
 
 def affine(values: Values, deadline: float) -> list[Rewrite]:
@@ -72,6 +72,8 @@ def _collapsed(values: Values, region: Region, value: str) -> Rewrite | None:
     if search is None or not (made := search(values, probe, x, value)):
         return None
     draft, kind = made
+    if not probe.agrees(draft):
+        return None
     after = values.cost_of_new(draft, {node.output[0]: out for node in draft.nodes})
     if after > _CHEAPER * before:
         return None
@@ -97,9 +99,22 @@ class _Probe:
         self.base = self(np.zeros(self.shape))
 
     def __call__(self, x: Array) -> Array:
-        state = Evaluation(self._types, self._constants, self._opsets, seed=0)
+        return self._evaluated(self._nodes, self._types, self._constants, x)
+
+    def agrees(self, draft: Draft) -> bool:
+        """Return True if new nodes compute the same from random numbers; all have the result's shape."""
+        x, kind = np.random.default_rng(1).standard_normal(self.shape), self._types[self._value]
+        types = {**self._types, **{node.output[0]: kind for node in draft.nodes}}
+        made = self._evaluated(draft.nodes, types, {**self._constants, **draft.constants, **draft.exact}, x)
+        old = self(x)
+        return bool(np.abs(made - old).max() <= _CLOSE * np.abs(old).max())
+
+    def _evaluated(
+        self, nodes: Sequence[onnx.NodeProto], types: Mapping[str, Typed], constants: Mapping[str, Array], x: Array
+    ) -> Array:
+        state = Evaluation(types, constants, self._opsets, seed=0)
         state.give(self._x, x)
-        state.evaluate(self._nodes, [self._value])
+        state.evaluate(nodes, [self._value])
         return state.number(self._value)
 
 

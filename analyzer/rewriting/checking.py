@@ -21,7 +21,7 @@ from .subject import CheckedModel
 _RECORDED = 3
 """Number of input sets with recorded interior values; the wide ones only count for the outputs."""
 
-_OTHERS = 3
+_OTHERS = 4
 """Number of other shapes."""
 
 _JITTER = 1e-6

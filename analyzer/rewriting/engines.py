@@ -15,7 +15,6 @@ from .precision import precision
 from .recording import Engine
 from .repetition import repetition
 from .transforms import transforms
-from .witnesses import witnesses
 
 ENGINES: Mapping[str, tuple[Engine, float]] = {
     "precision": (precision, 0.1),
@@ -28,6 +27,5 @@ ENGINES: Mapping[str, tuple[Engine, float]] = {
     "normalisations": (normalisations, 0.05),
     "affine": (affine, 0.1),
     "channels": (channels, 0.05),
-    "witnesses": (witnesses, 0.2),
 }
 """Engines by name, in the order of asking: the largest saving per second of search first."""

@@ -27,17 +27,20 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from ...models.subgraphs import attributes_of, plain_domain, reads
+from ...models.subgraphs import all_nodes, attributes_of, plain_domain, reads
 from .recording import Sizes, session
 from .rewrite import MICROSOFT, Array
-from .traits import BODIES, DATA_OPERANDS, ELEMENTWISE, LINEAR, MOVES, RANDOM, RISING, SCALING, VIEWS
+from .traits import BODIES, DATA_OPERANDS, ELEMENTWISE, LINEAR, MOVES, RANDOM, RISING, SCALING, SUMS_OF_SIZES, VIEWS
 
 _POOL = 1.3
 """Power whose sum stands for a maximum over many elements."""
 _HUGE, _TINY, _FAINT, _TOKENS = 1e6, 1.1e-5, 1e-3, 1 << 20
 """Constants that become symbols: large ones, single small ones, arrays of small ones; number of integers that stand for
 results that are not known."""
-_MOST_POWER = 8
+_MOST_POWER, _NO_BOUND = 8, 3.4e38
+_END = np.iinfo(np.int32).max
+_WHATEVER_SIZE = frozenset({(0, 1), (0, _END), (1, _END), (-1, _END), (0, -1)})
+"""Starts and ends of slices that select the same of every axis, which has at least one element."""
 _LARGE = 1e4
 """Size of some slices relative to others in a draw of several sizes."""
 
@@ -66,6 +69,13 @@ def standin(key: str, *xs: Array) -> Array:
     return made
 
 
+def _rising(key: str, x: Array) -> Array:
+    """Return a random function that never falls."""
+    u, shift = np.arcsinh(x), zlib.crc32(key.encode()) / 2.0**32 * 6.28
+    made: Array = 3 * u + np.sin(2 * u + shift)
+    return made
+
+
 def _tamed(x: Array) -> Array:
     """Return numbers of moderate size, on which a wave does not amplify rounding."""
     made: Array = x / (1 + 0.05 * np.abs(x))
@@ -85,7 +95,7 @@ def _even(x: Array) -> Array:
 
 def _token(x: Array) -> Array:
     """Return an integer for a real number."""
-    made: Array = np.floor((np.asarray(x) * 1e5) % _TOKENS).astype(np.int64)
+    made: Array = np.floor((np.asarray(x) * 1e9) % _TOKENS).astype(np.int64)
     return made
 
 
@@ -152,12 +162,22 @@ def _gelu(x: Array, *, quick: bool) -> Array:
 
 
 def _less(a: Array, b: Array) -> Array:
-    return _truth(standin("Less", np.asarray(a - b, np.float64)))
+    return _compared("Less", a, b)
+
+
+def _at_most(a: Array, b: Array) -> Array:
+    """Stand for a <= b, which is no negation: a NaN is neither."""
+    return _compared("LessOrEqual", a, b)
 
 
 def _same(a: Array, b: Array) -> Array:
-    gap = np.asarray(a - b, np.float64)
-    return _truth((standin("Equal", gap) + standin("Equal", -gap)) / 2)
+    return (_compared("Equal", a, b) + _compared("Equal", b, a)) / 2
+
+
+def _compared(key: str, a: Array, b: Array) -> Array:
+    if a.dtype.kind == "i" and b.dtype.kind == "i":
+        return _truth(_hashed(key, a, b).astype(np.float64))
+    return _truth(standin(key, np.asarray(a, np.float64), np.asarray(b, np.float64)))
 
 
 def _power(x: Array, exponent: Array) -> Array:
@@ -180,10 +200,26 @@ def _normal(x: Array, axes: tuple[int, ...], epsilon: float, *, centred: bool = 
     return made
 
 
+def _symbol(numbers: Any) -> Array:
+    """Return random numbers between 0 and 1 that depend on every digit of numbers."""
+    bits = np.ascontiguousarray(np.asarray(numbers, np.float64)).view(np.int64)
+    made: Array = (_hashed("symbol", bits) + 0.5) / _TOKENS
+    return made
+
+
 def _visible(number: float) -> float:
     """Return a number that shows in place of an epsilon."""
     size = abs(number)
-    return number if size == 0 or size >= _TINY else float(np.sign(number) * (0.02 + 0.01 * np.sin(7e9 * size)))
+    return number if size == 0 or size >= _TINY else float(np.sign(number) * (0.02 + 0.03 * _symbol([size])[0]))
+
+
+def _near(numbers: Array) -> Array:
+    """Return numbers of moderate size in place of large ones, next to which nothing else would count."""
+    far = ~(np.abs(numbers) < _HUGE)
+    if not far.any():
+        return numbers
+    sign = np.sign(np.nan_to_num(numbers, nan=1.0, posinf=1.0, neginf=-1.0))
+    return np.where(far, sign * (2 + 2 * _symbol(numbers)), numbers)
 
 
 def _lifted(x: Array) -> Array:
@@ -205,8 +241,8 @@ _UNARY: Mapping[str, Callable[[Array], Array]] = {
 }  # fmt: skip
 _BINARY: Mapping[str, Callable[[Array, Array], Array]] = {
     "Add": lambda a, b: a + b, "Sub": lambda a, b: a - b, "Mul": lambda a, b: a * b, "Div": lambda a, b: a / b,
-    "Less": _less, "Greater": lambda a, b: _less(b, a), "LessOrEqual": lambda a, b: 1 - _less(b, a),
-    "GreaterOrEqual": lambda a, b: 1 - _less(a, b), "Equal": _same, "And": lambda a, b: a * b,
+    "Less": _less, "Greater": lambda a, b: _less(b, a), "LessOrEqual": _at_most,
+    "GreaterOrEqual": lambda a, b: _at_most(b, a), "Equal": _same, "And": lambda a, b: a * b,
     "Or": lambda a, b: a + b - a * b, "Xor": lambda a, b: a + b - 2 * a * b, "Pow": _power,
     "PRelu": lambda x, slope: slope * x + (1 - slope) * _largest(x, 0.0), "MatMul": lambda a, b: a @ b,
 }  # fmt: skip
@@ -318,9 +354,12 @@ class Operation:
 
 
 def _clip(call: Operation) -> Array:
-    x, low, high = call.x, call.at.get("min", call.operand(1)), call.at.get("max", call.operand(2))
-    x = x if low is None or ("min" in call.at and low < -_HUGE) else _largest(x, low)
-    return x if high is None or ("max" in call.at and high > _HUGE) else _least(x, high)
+    x, (low, high) = call.x, (call.operand(1), call.operand(2))
+    if "min" in call.at or "max" in call.at:  # as attributes, with the largest numbers as no bounds
+        low, high = (None if abs(bound) >= _NO_BOUND else _near(np.array(bound))
+                     for bound in (call.at.get("min", -np.inf), call.at.get("max", np.inf)))  # fmt: skip
+    x = x if low is None else _largest(x, low)
+    return x if high is None else _least(x, high)
 
 
 def _softmax(call: Operation) -> Array:
@@ -527,6 +566,7 @@ class Evaluation:
         self.constants, self._sizes = dict(constants), sizes
         self._order, self._unrounded, self._computed = order, unrounded, computed
         self._numbers: dict[str, Array] = {}
+        self._sized, self._unsure = set(sizes.sized), set(sizes.unsure)
 
     def draw(self, name: str) -> None:
         """Make a value random."""
@@ -556,7 +596,7 @@ class Evaluation:
             return self._numbers[name]
         if name not in self.constants:
             raise Unclear(f"the value {name} is not known")
-        if name in self._sizes.unsure:
+        if name in self._unsure:
             self.draw(name)
             return self._numbers[name]
         array = self.constants[name]
@@ -564,16 +604,14 @@ class Evaluation:
             return array.astype(np.int64)
         if array.dtype.kind not in "fb":
             raise Unclear(f"a constant of type {array.dtype}")
-        made = array.astype(np.float64)
-        far = ~(np.abs(made) < _HUGE)
-        if far.any():
-            bounded = np.nan_to_num(made, nan=0.4, posinf=1e300, neginf=-1e300)
-            made = np.where(far, np.sign(bounded) * (3 + np.sin(5 * np.arcsinh(bounded))), made)
+        made = _near(array.astype(np.float64))
         if made.size == 1:
             return np.full_like(made, _visible(made.item()))
         most = float(np.abs(made).max(initial=0.0))
         faint = 0 < most < _FAINT and name not in self._computed
-        return made * ((0.7 + 0.3 * np.sin(7e9 * most)) / most) if faint else made
+        if not faint:
+            return made
+        return made * ((0.5 + zlib.crc32(np.ascontiguousarray(made).tobytes()) / 2.0**32) / most)
 
     def evaluate(self, nodes: Sequence[onnx.NodeProto], wanted: Iterable[str]) -> None:
         """Evaluate nodes in order, and forget what is not needed any more."""
@@ -594,17 +632,22 @@ class Evaluation:
 
     def _node(self, node: onnx.NodeProto) -> None:
         outputs, operator = [name for name in node.output if name], node.op_type
-        if operator in RANDOM or (operator == "Dropout" and len(node.input) > 2 and node.input[2]):
+        if any(inner.op_type in RANDOM for inner in all_nodes([node])) or (
+            operator == "Dropout" and len(node.input) > 2 and node.input[2]
+        ):
             raise Unclear("a random operator")
         if operator in {"Shape", "Size"}:
-            sized = np.empty(self._type(node.input[0])[1], np.bool_)
-            self.constants[outputs[0]] = executed(node, {node.input[0]: sized}, self._opsets)[0]
+            self._measure(node)
             return
-        fixed = [not name or (name in self.constants and name not in self._sizes.unsure) for name in node.input]
+        fixed = [not name or (name in self.constants and name not in self._unsure) for name in node.input]
         real = self._unrounded and self._type(outputs[0])[0].kind == "f" and operator in DEFINED
         if all(fixed) and operator not in BODIES and not real:
             arrays = {name: self.constants[name] for name in node.input if name}
             self.constants.update(zip(outputs, executed(node, arrays, self._opsets), strict=True))
+            if not self._sized.isdisjoint(node.input):
+                self._sized.update(outputs)
+                if operator not in SUMS_OF_SIZES:
+                    self._unsure.update(outputs)
             return
         made = self._applied(node, fixed)
         for name, array in zip(outputs, made, strict=True):
@@ -619,8 +662,20 @@ class Evaluation:
                 raise Unclear(f"{operator} is not finite")
             self._numbers[name] = array
 
+    def _measure(self, node: onnx.NodeProto) -> None:
+        """Take the shape of a value at the sizes that are tried; doubt it if it may not follow from those of inputs."""
+        name, (out, *_) = node.input[0], node.output
+        sized = np.empty(self._type(name)[1], np.bool_)
+        self.constants[out] = executed(node, {name: sized}, self._opsets)[0]
+        sizes = self._sizes
+        if sizes.changing and sizes.changing.get(name, frozenset({0})):
+            self._sized.add(out)
+            if name not in sizes.plain:
+                self._unsure.add(out)
+
     def _applied(self, node: onnx.NodeProto, fixed: Sequence[bool]) -> Sequence[Array]:  # noqa: PLR0911  # one rule each
-        operator, plain, typed = node.op_type, plain_domain(node.domain), self._type(node.output[0])
+        operator, plain = node.op_type, plain_domain(node.domain)
+        typed = self._type(next(filter(None, node.output)))
         if plain not in {"", MICROSOFT} or operator in BODIES:
             return self._whole(node)
         integer = typed[0].kind in "iu"
@@ -639,7 +694,9 @@ class Evaluation:
             if operator in _WHOLE_NUMBERS and typed[0].itemsize == 8:
                 return [_RULES[operator](Operation(node, {}, xs, typed, 0, None))]
             return [_hashed(same_function(node), *given)]
-        if operator in {"Gather", "GatherElements"} and fixed[1] and node.input[1] not in self._sizes.unsure:
+        if attributes_of(node).get("ceil_mode") and self._sizes.changing.get(node.input[0]):
+            return self._whole(node)
+        if operator in {"Gather", "GatherElements"} and fixed[1] and node.input[1] not in self._unsure:
             return self._exactly(node, fixed)
         if operator in _RULES and (not integer or operator in {"Gather", "GatherElements"}):
             axes = self._axes(node, fixed) if operator in _REDUCTIONS else None
@@ -666,12 +723,10 @@ class Evaluation:
             parts = _windows(x, at["kernel_shape"], at, typed[1][2:], outside=-np.inf)
             return np.asarray(np.max([part for _, part in parts], axis=0))
         if operator in RISING and at.get("alpha", 1.0) >= 0:
-            return np.asarray(
-                3 * np.arcsinh(x) + np.sin(2 * np.arcsinh(x) + zlib.crc32(same_function(node).encode()) % 7)
-            )
+            return _rising(same_function(node), x)
         if operator == "Clip":
             key = repr([at, *(None if other is None else other.tolist() for other in xs[1:])])
-            return np.asarray(3 * np.arcsinh(x) + np.sin(2 * np.arcsinh(x) + zlib.crc32(key.encode()) % 7))
+            return _rising(key, x)
         if operator in VIEWS | {"Transpose"}:
             return self._exactly(node, fixed)[0]
         if operator in SCALING:
@@ -682,13 +737,17 @@ class Evaluation:
     def _cast(self, node: onnx.NodeProto, x: Array, typed: Typed) -> Array:
         """Return a value in another type: only a wider type changes nothing."""
         before, after = self._type(node.input[0])[0], typed[0]
-        if before.kind == after.kind or (before.kind in "iub" and after.kind == "f"):
-            wide = after.itemsize >= before.itemsize and (before.kind, after.kind) != ("i", "u")
-            if wide or (before.kind in "iub" and after.kind == "f"):
-                return x
+        if before.kind == after.kind and after.itemsize >= before.itemsize:
+            return x
+        if after.kind == "f" and (
+            before.kind == "b" or (before.kind in "iu" and 2 * before.itemsize <= after.itemsize)
+        ):
+            return x
         key = f"Cast {before.kind} {after}"
         if x.dtype.kind == "i":
             made = _hashed(key, x)
+            if after.kind == "f":
+                return made / _TOKENS
             return _truth(made.astype(np.float64)) if after.kind == "b" else made
         made = standin(key, x)
         return _truth(made) if after.kind == "b" else made
@@ -725,31 +784,35 @@ class Evaluation:
     def _clamps(self, node: onnx.NodeProto, parameters: Sequence[int]) -> bool:
         """Return True if a move may do something else at other sizes: a Slice ends where its axis ends."""
         sizes = self._sizes
-        if node.op_type in {"Expand", "Pad", "Resize", "Tile"}:
-            same = self._type(node.input[0])[1] == self._type(node.output[0])[1]
-            return same and any(node.input[slot] in sizes.sized for slot in parameters)
-        axes = sizes.changing.get(node.input[0], frozenset())
+        if node.op_type in {"Expand", "Pad", "Resize", "Slice", "Tile"} and any(
+            node.input[slot] in self._sized for slot in parameters
+        ):
+            return True
+        axes, rank = sizes.changing.get(node.input[0], frozenset()), len(self._type(node.input[0])[1])
+        if node.op_type == "Squeeze" and axes:
+            return not parameters and "axes" not in attributes_of(node)
         if node.op_type != "Slice" or not axes:
             return False
-        if len(node.input) < 3:
+        given = [self.constants[node.input[slot]].reshape(-1).tolist() if slot < len(node.input) and node.input[slot]
+                 else None for slot in range(1, 5)]  # fmt: skip
+        starts, ends, cut, steps = given
+        if starts is None or ends is None:
             return True
-        starts, ends = (self.constants[node.input[slot]].reshape(-1).tolist() for slot in (1, 2))
-        named = len(node.input) > 3 and node.input[3]
-        cut = self.constants[node.input[3]].reshape(-1).tolist() if named else range(len(starts))
-        rank = len(self._type(node.input[0])[1])
         return any(
-            axis % rank in axes and not (end > np.iinfo(np.int32).max - 1 and start >= 0) and (start, end) != (0, 1)
-            for start, end, axis in zip(starts, ends, cut, strict=True)
+            axis % rank in axes and (step != 1 or (start, min(end, _END)) not in _WHATEVER_SIZE)
+            for start, end, axis, step in zip(
+                starts, ends, cut or range(len(starts)), steps or [1] * len(starts), strict=True
+            )
         )
 
     def _whole(self, node: onnx.NodeProto) -> list[Array]:
         """Return random functions of the operands as a whole."""
-        key = same_function(node)
+        key = f"{same_function(node)} {[bool(name) for name in node.input]}"
         names = list(reads(node)) if node.op_type in BODIES else [name for name in node.input if name]
         random, sums = np.random.default_rng(zlib.crc32(key.encode())), np.zeros(4)
         for name in names:
             x = np.arcsinh(self.number(name).astype(np.float64)).reshape(-1)
-            sums += random.standard_normal((4, x.size)) @ x / np.sqrt(max(x.size, 1))
+            sums += random.standard_normal((4, x.size)) @ x
         found = list[Array]()
         for name in filter(None, node.output):
             kind, shape = self._type(name)

@@ -14,7 +14,7 @@ from ...generator.device.host import HostDevice
 from ...generator.worker.client import MODEL_MEMORY_BYTES, Worker
 from ...generator.worker.messages import Bye, Done, Reply, Request
 from ...generator.worker.serving import answer_all, serve_confined
-from .recording import libraries
+from .recording import configure
 from .search import Found, Search, SearchRequest, found_path
 from .subject import read_subject
 
@@ -114,7 +114,7 @@ class _Server:
             from .engines import ENGINES
 
             asked = request.request
-            libraries.extend(asked.libraries)
+            configure(asked.libraries, denormal_as_zero=asked.denormal_as_zero)
             subject = read_subject(Path(asked.path), asked.batch, dict(asked.dims), [Path(file) for file in asked.data])
             self._search = Search(subject, asked)
             return FoundSteps(self._search.run(ENGINES))

@@ -19,8 +19,8 @@ import onnx
 from onnx import helper, numpy_helper
 
 from ...models.subgraphs import infer_shapes, plain_domain
-from .rewrite import Array, Draft, Rewrite, RewriteGraph
-from .traits import ELEMENTWISE, RANDOM, SUMS_OF_SIZES
+from .rewrite import MICROSOFT, Array, Draft, Rewrite, RewriteGraph
+from .traits import BODIES, ELEMENTWISE, RANDOM, SIZED_BY_DATA, SIZED_BY_OPERANDS, SUMS_OF_SIZES
 
 _T = TypeVar("_T")
 
@@ -60,8 +60,19 @@ _MOST_BYTES = 3_000_000_000
 """Limit on the recorded values of all inputs together."""
 
 
-libraries = list[str]()
-"""Libraries of custom operators that every session of this process gets; the search process fills it."""
+_libraries = list[str]()
+_entries = dict[str, str]()
+
+
+def configure(libraries: Sequence[str], *, denormal_as_zero: bool) -> None:
+    """Set what every session of this process gets: the search process calls it once, before the first session.
+
+    Args:
+        libraries: Libraries of custom operators.
+        denormal_as_zero: Whether denormal numbers count as zero.
+    """
+    _libraries[:] = libraries
+    _entries.update({"session.set_denormal_as_zero": "1"} if denormal_as_zero else {})
 
 
 def session(
@@ -72,8 +83,10 @@ def session(
 
     onnxruntime.set_default_logger_severity(4)
     options = onnxruntime.SessionOptions()
-    for library in libraries:
+    for library in _libraries:
         options.register_custom_ops_library(library)
+    for key, value in _entries.items():
+        options.add_session_config_entry(key, value)
     options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = threads, 1, 4
     if write is not None:
         options.optimized_model_filepath = str(write)
@@ -166,12 +179,14 @@ class Sizes:
 
     Attributes:
         changing: Axes of each value whose size is not the same for every input.
+        plain: Values whose sizes are fixed or those of inputs, by ONNX's own inference.
         sized: Values that are computed from such sizes.
         unsure: Those of them that are no sum of products of sizes, as the least of two: what holds for them at the
             sizes that are tried need not hold at others.
     """
 
     changing: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    plain: frozenset[str] = frozenset()
     sized: frozenset[str] = frozenset()
     unsure: frozenset[str] = frozenset()
 
@@ -283,12 +298,16 @@ class Values:
 
     @cached_property
     def of_shapes(self) -> frozenset[str]:
-        """Values that depend on constants and shapes alone."""
-        known = set(self.graph.constants)
+        """Values that depend on constants and on the shapes of inputs alone, and on no contents of inputs."""
+        known, wild = set(self.graph.constants), set[str]()  # wild: values whose shape depends on contents
         for index, node in enumerate(self.graph.nodes):
-            random = node.op_type in RANDOM
-            of_shape = node.op_type in {"Shape", "Size"} and not plain_domain(node.domain)
-            if not random and (of_shape or known.issuperset(self.graph.reads[index])):
+            operands = node.input if node.op_type in {"ConstantOfShape", "Range"} else node.input[1:]
+            by_operands = node.op_type in SIZED_BY_OPERANDS and not known.issuperset(filter(None, operands))
+            of_contents = node.op_type in SIZED_BY_DATA or plain_domain(node.domain) not in {"", MICROSOFT}
+            if not wild.isdisjoint(self.graph.reads[index]) or by_operands or of_contents:
+                wild.update(node.output)
+            of_shape = node.op_type in {"Shape", "Size"} and node.input[0] not in wild
+            if node.op_type not in RANDOM | BODIES and (of_shape or known.issuperset(self.graph.reads[index])):
                 known.update(name for name in node.output if name)
         return frozenset(known)
 
@@ -303,12 +322,18 @@ class Values:
         graph = self.graph
         if not self.is_dynamic:
             return Sizes()
-        static = {value.name: value.type for value in _inferred(graph)}
+        types = {value.name: value.type for value in _inferred(graph)}
+        symbols = {dim.dim_param for value in graph.inputs for dim in value.type.tensor_type.shape.dim} - {""}
         changing = {
-            name: frozenset(axis for axis, dim in enumerate(_dims(static.get(name), shape)) if dim is None)
+            name: frozenset(axis for axis, dim in enumerate(_dims(types.get(name), shape)) if dim is None)
             for name, shape in self.shapes.items()
             if name not in graph.constants
         }
+        plain = {
+            name for name, shape in self.shapes.items()
+            if name in types and len(dims := types[name].tensor_type.shape.dim) == len(shape)
+            and all(dim.HasField("dim_value") or dim.dim_param in symbols for dim in dims)
+        }  # fmt: skip
         sized, unsure = set[str](), set[str]()
         for index, node in enumerate(graph.nodes):
             if not self.of_shapes.issuperset(filter(None, node.output)):
@@ -316,9 +341,18 @@ class Values:
             measured = node.op_type in {"Shape", "Size"} and not plain_domain(node.domain)
             if changing.get(node.input[0]) if measured else not sized.isdisjoint(graph.reads[index]):
                 sized.update(node.output)
-                if node.op_type not in SUMS_OF_SIZES or not unsure.isdisjoint(graph.reads[index]):
+                sums = unsure.isdisjoint(graph.reads[index]) and self._is_sum_of_sizes(index, sized, changing)
+                if not (node.input[0] in plain if measured else sums):
                     unsure.update(node.output)
-        return Sizes(changing, frozenset(sized), frozenset(unsure))
+        return Sizes(changing, frozenset(plain), frozenset(sized), frozenset(unsure))
+
+    def _is_sum_of_sizes(self, index: int, sized: Collection[str], changing: Mapping[str, frozenset[int]]) -> bool:
+        """Return True if a result is a sum of products of sizes: indices are constant, and no digits are lost."""
+        node, x = self.graph.nodes[index], self.graph.nodes[index].input[0]
+        whole = all(self.dtypes[name] == np.int64 for name in (x, node.output[0]) if name in self.dtypes)
+        plain = node.op_type in {"Add", "Concat", "Identity", "Mul", "Neg", "Sub"}
+        constant = not any(name in sized for name in node.input[1:])
+        return node.op_type in SUMS_OF_SIZES and whole and (plain or (constant and not changing.get(x)))
 
     @cached_property
     def shape_only(self) -> frozenset[str]:

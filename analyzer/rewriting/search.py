@@ -57,6 +57,7 @@ class SearchRequest:
         noise_ok: As ``Checker``.
         data: Files of the user's own inputs.
         libraries: Libraries of custom operators.
+        denormal_as_zero: Time with denormal numbers as zero.
         everything: Keep every proven rewrite, whether it saves time or not: to test proofs.
     """
 
@@ -69,6 +70,7 @@ class SearchRequest:
     noise_ok: bool = False
     data: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
+    denormal_as_zero: bool = False
     everything: bool = False
 
 

@@ -37,6 +37,7 @@ _SIZES = (1, 3, 7, 13, 100, 300, 700)
 _CHANGES: Sequence[Callable[[int, int], int]] = (
     lambda size, place: size + 1 + 2 * place if size < _LARGE else size // 2 + 1 + 2 * place,
     lambda size, place: max(1, size // 2 + place),
+    lambda size, _: 1 if size > 1 else 2,
     lambda size, place: size + 3 + place if size % 32 else size + 32 * (place + 1 if size < _LARGE else -1),
     lambda size, _: 2 * size if size < _LARGE else size // 2,
 )
@@ -259,7 +260,10 @@ def _feeds(bound: onnx.ModelProto, scales: Sequence[float], *, first: int = 0) -
     return tuple(
         {
             name: _varied(
-                array * array.dtype.type(scale) if array.dtype.kind == "f" else array, usual[name], seed, compared
+                np.multiply(array, scale, dtype=array.dtype) if array.dtype.kind == "f" else array,
+                usual[name],
+                seed,
+                compared,
             )
             for name, array in make_inputs(bound, types, seed=seed)[0].items()
         }

@@ -62,8 +62,19 @@ DATA_OPERANDS = {
 """Slots of operands that are data, if not the first alone; None: all. The others are sizes and indices."""
 
 SUMS_OF_SIZES = frozenset({
-    "Add", "Cast", "Concat", "ConstantOfShape", "Expand", "Flatten", "Gather", "Identity", "Mul", "Neg", "Range",
-    "ReduceProd", "ReduceSum", "Reshape", "Shape", "Size", "Slice", "Split", "Squeeze", "Sub", "Sum", "Tile",
-    "Transpose", "Unsqueeze",
+    "Add", "Cast", "Concat", "Gather", "Identity", "Mul", "Neg", "ReduceProd", "ReduceSum", "Reshape", "Slice", "Split",
+    "Squeeze", "Sub", "Unsqueeze",
 })  # fmt: skip
-"""Operators on sizes whose results are sums of products of sizes: a few sizes show all of them."""
+"""Operators on whole sizes whose results are sums of products of sizes, so that a few sizes show all of them."""
+
+SIZED_BY_DATA = frozenset({
+    "Compress", "If", "Loop", "NonMaxSuppression", "NonZero", "Scan", "SequenceAt", "StringSplit", "Unique",
+})  # fmt: skip
+"""Operators whose results have shapes that depend on contents."""
+
+SIZED_BY_OPERANDS = frozenset({
+    "CenterCropPad", "ConstantOfShape", "Expand", "OneHot", "Pad", "Range", "Reshape", "Resize", "Slice", "Split",
+    "Tile", "TopK", "Upsample",
+})  # fmt: skip
+"""Operators whose results have shapes that depend on the contents of operands other than the first; of ConstantOfShape
+and Range of the first too."""

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
-SIZES = (8, 9, 14, 20)
+SIZES = (8, 9, 4, 1, 11)
 
 
 def random(*shape: int, seed: int = 0) -> np.ndarray:

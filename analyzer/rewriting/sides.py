@@ -1,0 +1,493 @@
+"""Both sides of a rewrite: as real numbers with stand-ins, and as the runtime computes them on hard numbers."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from ...models.subgraphs import plain_domain, reads
+from .evaluation import Evaluation, Typed, Unclear
+from .recording import Values, session
+from .rewrite import Array
+from .traits import MAXIMA
+
+_LEAST_ROW, _ROW = 1e-4, 8
+"""Share of its row's median that counts beside an element; elements of a row, whose size is that of its errors."""
+_NOISE, _FLOOR, _SHAKEN = 30.0, {2: 2e-2, 4: 2e-5, 8: 1e-10}, 2
+"""Largest rounding error of new nodes relative to the old ones' sensitivity; and to the value, by bytes; samples of
+the sensitivity."""
+_OF_EACH = 64
+"""Elements of each constant that are tried as arguments."""
+_LEAST_DRAWS, _HARD_S = 8, 2.0
+"""Draws of hard numbers that are always made; seconds for the others."""
+_RANGES = ((-(1 << 62), 1 << 62), (-(1 << 31), 1 << 31), (-20_000, 20_000), *(
+    (-low * most, most) for most in (1 << 20, 20_000, 1000, 256, 64, 16, 8, 4, 2, 1) for low in (1, 0)
+))  # fmt: skip
+"""Integers that are tried, until the old nodes accept them."""
+_SPECIAL = np.array([0, -0.0, np.nan, np.inf, -np.inf, 1.0, -1.0, 1e-40, -1e-40, 1e-12, -1e-6, 0.5, 3, -3, 6])
+_FAR = {2: np.array([20.0, -20, 250, -250]), 4: np.array([1e3, -1e3, 1e6, -1e6]), 8: np.array([1e3, -1e3, 1e9, -1e9])}
+"""Exceptional numbers, and by bytes of the type those at which functions overflow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Both sides of a rewrite between a frontier and the values that it computes.
+
+    Attributes:
+        front: Values that both sides are functions of.
+        old: The old nodes in order.
+        new: The new nodes in order; values that the old nodes compute as well have names of their own.
+        targets: The computed values, and their names among the new nodes.
+        constants: Constants of the new nodes as they are written.
+        exact: Those that were computed, before rounding to their type.
+    """
+
+    front: tuple[str, ...]
+    old: tuple[onnx.NodeProto, ...]
+    new: tuple[onnx.NodeProto, ...]
+    targets: Mapping[str, str]
+    constants: Mapping[str, Array]
+    exact: Mapping[str, Array]
+
+
+Draw = Callable[[np.random.Generator, Array, "_Place"], Array]
+"""Makes the numbers of a value: a generator, ordinary numbers, where it stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A drawn value: its number in the frontier, its type, numbers that the nodes read, noise shared by its shape."""
+
+    number: int
+    kind: np.dtype[Any]
+    near: Array
+    common: Array
+
+
+def _scaled(scale: float, offset: float) -> Draw:
+    return lambda _, made, __: made * scale + offset
+
+
+def _mixed(random: np.random.Generator, made: Array, _: _Place) -> Array:
+    for axis, size in enumerate(made.shape):
+        sizes = 10.0 ** random.integers(-2, 3, size)
+        made = made * sizes.reshape([-1 if own == axis else 1 for own in range(made.ndim)])
+    return made
+
+
+def _twins(apart: float) -> Draw:
+    """Return values of one shape that are nearly equal."""
+    return lambda _, made, place: place.common * 10 + apart * made * (place.number > 0)
+
+
+def _of_constants(apart: float) -> Draw:
+    def draw(random: np.random.Generator, made: Array, place: _Place) -> Array:
+        chosen = np.resize(random.permutation(place.near), made.shape)
+        return chosen * (1 + apart * made) + apart * made
+
+    return draw
+
+
+def _special(turn: int) -> Draw:
+    """Return exceptional numbers in a regular order, so that those of two values meet in all pairs."""
+
+    def draw(_: np.random.Generator, made: Array, place: _Place) -> Array:
+        count = np.arange(made.size) + turn * made.size
+        step = len(_SPECIAL) ** min(place.number, 2)
+        chosen: Array = _SPECIAL[(count // step + turn) % len(_SPECIAL)].reshape(made.shape)
+        return chosen
+
+    return draw
+
+
+def _single(random: np.random.Generator, made: Array, _: _Place) -> Array:
+    if made.size:
+        made.reshape(-1)[random.integers(made.size)] = random.choice([np.nan, np.inf, -np.inf])
+    return made
+
+
+def _far(random: np.random.Generator, made: Array, place: _Place) -> Array:
+    return np.where(
+        random.random(made.shape) < 0.05, random.choice(_FAR[place.kind.itemsize], made.shape), np.round(made)
+    )
+
+
+_PLANTED: tuple[tuple[str, Draw], ...] = tuple((f"single {turn}", _single) for turn in range(6))
+_DRAWS: tuple[tuple[str, Draw], ...] = (
+    ("ordinary", _scaled(1, 0.3)), ("special 0", _special(0)), _PLANTED[0], ("zeros", _scaled(0, 0)),
+    ("offset", _scaled(1, 100)), ("twins", _twins(1e-3)), ("constants", _of_constants(0)), ("mixed", _mixed),
+    _PLANTED[1], ("large", _scaled(30, 0)), ("small", _scaled(1e-3, 0)), ("far", _far), ("close", _twins(1e-6)),
+    ("near constants", _of_constants(1e-3)), ("tiny", _scaled(1e-6, 0)), ("plus 17", _scaled(1, 17)),
+    ("minus 3", _scaled(1, -3)), ("special 1", _special(1)), _PLANTED[2], ("thousands", _scaled(300, 1000)),
+    ("ties", lambda _, made, __: np.round(made)), ("equal", _twins(0)), *_PLANTED[3:],
+    *((f"special {turn}", _special(turn)) for turn in range(2, 18)),
+)  # fmt: skip
+"""Draws of hard numbers by name, the most telling first."""
+
+
+class Sides:
+    """Both sides of a case at one shape.
+
+    Args:
+        case: The case.
+        shape: Values at this shape; of large ones only their type.
+        values: The graph.
+    """
+
+    def __init__(self, case: Case, shape: Mapping[str, Array], values: Values) -> None:
+        self.case, self.shape, self._values = case, shape, values
+        nodes = (*case.old, *case.new)
+        made = {name for node in nodes for name in node.output if name}
+        read = {name for node in nodes for name in reads(node) if name} - made - set(case.front)
+        self.constants = dict(case.constants)
+        for name in read - set(case.constants):
+            array = values.graph.constants.get(name)
+            array = shape.get(name) if array is None else array
+            if array is None:
+                raise Unclear(f"{name} is not recorded")
+            self.constants[name] = array
+        if missing := [name for name in case.front if name not in shape]:
+            raise Unclear(f"{missing[0]} is not recorded")
+        if any(name in case.front for name in case.targets):
+            raise Unclear("a value that is computed again is read")
+
+    def part(self, nodes: Sequence[onnx.NodeProto], feeds: Mapping[str, np.dtype[Any]], wanted: Sequence[str]) -> Any:
+        """Return the nodes that some values need as a loaded model."""
+        needed, kept = set(wanted), list[onnx.NodeProto]()
+        for node in reversed(nodes):
+            if not needed.isdisjoint(filter(None, node.output)):
+                copy = onnx.NodeProto()
+                copy.CopyFrom(node)
+                copy.name = ""
+                kept.insert(0, copy)
+                needed.update(reads(node))
+        inputs = [
+            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(kind), None)
+            for name, kind in feeds.items() if name in needed
+        ]  # fmt: skip
+        tensors = [numpy_helper.from_array(np.ascontiguousarray(array) if array.ndim else array, name)
+                   for name, array in self.constants.items() if name in needed and name not in feeds]  # fmt: skip
+        outputs = [onnx.ValueInfoProto(name=name) for name in wanted]
+        model = helper.make_model(helper.make_graph(kept, "side", inputs, outputs, tensors))
+        del model.opset_import[:]
+        versions = {**dict.fromkeys((plain_domain(node.domain) for node in kept), 1), **self._values.graph.opsets}
+        model.opset_import.extend(helper.make_opsetid(*entry) for entry in versions.items())
+        model.ir_version = 8
+        try:
+            return session(model, optimised=False)
+        except Exception as error:  # the runtime refuses nodes in its own ways
+            raise Unclear(f"the runtime refuses a part: {' '.join(str(error).split())[:120]}") from error
+
+    @cached_property
+    def _names(self) -> tuple[list[str], list[str]]:
+        """Values of each side that are no constants of it."""
+        old, new = (
+            [name for node in nodes for name in node.output if name] for nodes in (self.case.old, self.case.new)
+        )
+        return [*dict.fromkeys([*old, *self.case.targets])], [*dict.fromkeys([*new, *self.case.targets.values()])]
+
+    @cached_property
+    def _sessions(self) -> tuple[Any, Any]:
+        kinds = {name: self.shape[name].dtype for name in self.case.front}
+        both = [*self.case.old, *self.case.new]
+        return self.part(self.case.old, kinds, self._names[0]), self.part(both, kinds, self._names[1])
+
+    def run(self, side: int, feeds: Mapping[str, Array], wanted: Sequence[str]) -> list[Array]:
+        """Return values of the old (0) or new (1) nodes as the runtime computes them; it raises in its own ways."""
+        loaded = self._sessions[side]
+        given = {value.name for value in loaded.get_inputs()}
+        return list(loaded.run(list(wanted), {name: array for name, array in feeds.items() if name in given}))
+
+    @cached_property
+    def types(self) -> dict[str, Typed]:
+        """Element type and shape of each value of both sides."""
+        feeds = self._drawn(0, *_DRAWS[0])
+        known = {name: (array.dtype, array.shape) for name, array in {**feeds, **self.constants}.items()}
+        for side in (0, 1):
+            try:
+                found = self.run(side, feeds, self._names[side])
+            except Exception as error:
+                raise Unclear(f"it does not run: {' '.join(str(error).split())[:120]}") from error
+            for name, array in zip(self._names[side], found, strict=True):
+                if not isinstance(array, np.ndarray):
+                    raise Unclear(f"{name} is no tensor")
+                if not array.size and self._values.is_dynamic:
+                    raise Unclear("a value that is empty at the sizes that were tried")
+                known[name] = array.dtype, array.shape
+        for name, again in self.case.targets.items():
+            if known[name] != known[again]:
+                raise Unclear(f"{name} has another type or shape")
+        return known
+
+    def require_no_narrower(self) -> None:
+        """Refuse new nodes that compute in a narrower type than the old ones."""
+        old = {*self._names[0], *self.case.front}
+        least = min((self.types[name][0].itemsize for name in old if self.types[name][0].kind == "f"), default=0)
+        for name in self._names[1]:
+            kind = self.types[name][0]
+            if kind.kind == "f" and kind.itemsize < least:
+                raise Unclear("a narrower type")
+
+    # Real numbers.
+
+    @property
+    def has_maximum(self) -> bool:
+        """True if a maximum over elements is taken."""
+        return any(node.op_type in MAXIMA for node in (*self.case.old, *self.case.new))
+
+    @property
+    def folds(self) -> bool:
+        """True if a new node reads constants only."""
+        known = self.constants.keys() - {name for node in self.case.new for name in node.output}
+        return any(node.input and known.issuperset(filter(None, node.input)) for node in self.case.new)
+
+    def difference(self, seed: int, **how: Any) -> float:
+        """Return the largest difference of both sides on a draw of real numbers; ``how`` as for ``Evaluation``."""
+        state = Evaluation(
+            self.types, {**self.constants, **self.case.exact}, self._values.graph.opsets, seed=seed,
+            computed=self.case.exact, sizes=self._values.sizes, **how,
+        )  # fmt: skip
+        for name in self.case.front:
+            state.draw(name)
+        wanted = [*self.case.targets, *self.case.targets.values()]
+        state.evaluate([*self.case.old, *map(self._unrounded, self.case.new)], wanted)
+        return max(_gap(state.number(again), state.number(name)) for name, again in self.case.targets.items())
+
+    def _unrounded(self, node: onnx.NodeProto) -> onnx.NodeProto:
+        """Return a cast to the type of a computed value as what it is: the rounding that the value has anyway."""
+        if node.op_type != "Cast" or node.output[0] not in set(self.case.targets.values()):
+            return node
+        before, after = self.types[node.input[0]][0], self.types[node.output[0]][0]
+        narrower = before.kind == after.kind == "f" and after.itemsize < before.itemsize
+        return helper.make_node("Identity", list(node.input), list(node.output)) if narrower else node
+
+    # Hard numbers.
+
+    def worse(self, *, digits: bool = True) -> str:
+        """Return what new nodes lose in floating point that the old ones keep; empty if nothing.
+
+        Args:
+            digits: Compare numbers too, and not only what is finite.
+        """
+        targets, end, drawn = self.case.targets, time.perf_counter() + _HARD_S, 0
+        for number, (name, draw) in enumerate(_DRAWS):
+            if number >= _LEAST_DRAWS and (time.perf_counter() > end or not self.case.front):
+                break
+            try:
+                feeds = self._drawn(number, name, draw)
+            except Unclear:
+                continue
+            drawn += 1
+            olds = self.run(0, feeds, list(targets))
+            try:
+                news = self.run(1, feeds, list(targets.values()))
+            except Exception as error:  # noqa: BLE001
+                return f"it fails where the old nodes do not: {' '.join(str(error).split())[:100]}"
+            if name == "far" and self._overflows(feeds):
+                return "it overflows where the old nodes do not"
+            planted, exact = name.startswith(("single", "special")), name.startswith("special")
+            near = [] if planted else self._shaken(feeds)
+            for place, (old, new) in enumerate(zip(olds, news, strict=True)):
+                if lost := _hidden(old, new, spreads=planted, overflows=name == "far"):
+                    return lost
+                if not digits or (planted and not exact):
+                    continue
+                if not _agrees(old, new, [other[place] for other in near]) and (
+                    planted or not self._is_closer(feeds, place, old, new)
+                ):
+                    return "it loses digits" if old.dtype.kind == "f" else "other integers"
+        return "" if drawn else "no legal numbers were found"
+
+    def _drawn(self, number: int, name: str, draw: Draw) -> dict[str, Array]:
+        """Return numbers that the old nodes accept: integers of a smaller range if a larger one is not legal."""
+        small = {"twins": 1, "close": 2, "equal": 0, "ties": 3}.get(name)
+        for low, high in (*([] if small is None else [(0, small)]), *self._legal_ranges):
+            feeds = self._numbers(number, draw, low, high, small)
+            try:
+                self.run(0, feeds, list(self.case.targets))
+            except Unclear:
+                raise
+            except Exception:  # noqa: BLE001, S112  # an index may be too large, told in the runtime's own ways
+                continue
+            return feeds
+        feeds = self._numbers(number, draw, None, None, None)
+        try:
+            self.run(0, feeds, list(self.case.targets))
+        except Exception as error:
+            raise Unclear(f"no legal numbers were found: {' '.join(str(error).split())[:100]}") from error
+        return feeds
+
+    @property
+    def _legal_ranges(self) -> Sequence[tuple[int, int]]:
+        integers = any(self.shape[name].dtype.kind in "iu" for name in self.case.front)
+        return _RANGES if integers else _RANGES[:1]
+
+    def _numbers(
+        self, number: int, draw: Draw, low: int | None, high: int | None, apart: int | None
+    ) -> dict[str, Array]:
+        found = dict[str, Array]()
+        for place, name in enumerate(self.case.front):
+            like = self.shape[name]
+            shape, kind = like.shape, like.dtype
+            random = np.random.default_rng([number, zlib.crc32(name.encode())])
+            common = np.random.default_rng([number, *shape]).standard_normal(shape)
+            if kind.kind in "iu":
+                if low is None or high is None:
+                    found[name] = np.ascontiguousarray(like)
+                    continue
+                info = np.iinfo(kind)
+                least, most = max(low, int(info.min)), min(high, int(info.max))
+                made = random.integers(least, most, shape, np.int64, endpoint=True)
+                if apart is not None:  # neighbours
+                    made = np.clip(np.asarray(common * 1000, np.int64) % max(most, 1) + made % (apart + 1), least, most)
+                found[name] = made.astype(kind)
+            elif kind.kind == "b":
+                share = {"zeros": 0.0, "far": 1.0}.get(_DRAWS[number][0], 0.5)
+                found[name] = np.asarray(random.random(shape) < share)
+            elif kind.kind == "f":
+                with np.errstate(all="ignore"):
+                    made = draw(random, random.standard_normal(shape), _Place(place, kind, self._near, common))
+                    found[name] = np.asarray(made, kind).reshape(shape)
+            else:
+                raise Unclear(f"a value of type {kind}")
+        return found
+
+    @cached_property
+    def _near(self) -> Array:
+        """Numbers that the nodes read, some of each constant: there differences cancel, and guards act."""
+        floats = [array.reshape(-1)[:_OF_EACH] for array in self.constants.values() if array.dtype.kind == "f"]
+        found = np.unique(np.concatenate([np.zeros(1), *floats]).astype(np.float64))
+        return found[np.isfinite(found)]
+
+    def _shaken(self, feeds: Mapping[str, Array]) -> list[list[Array]]:
+        """Return the results of the old nodes for numbers that differ in their last digit."""
+        random, found = np.random.default_rng(11), list[list[Array]]()
+        for _ in range(_SHAKEN):
+            moved = dict(feeds)
+            for name, array in feeds.items():
+                if array.dtype.kind == "f":
+                    eps = float(np.finfo(array.dtype).eps)
+                    with np.errstate(all="ignore"):
+                        moved[name] = (array * (1 + eps * random.choice([-1.0, 1.0], array.shape))).astype(array.dtype)
+            found.append(self.run(0, moved, list(self.case.targets)))
+        return found
+
+    def _overflows(self, feeds: Mapping[str, Array]) -> bool:
+        """Return True if a new node has infinite results and no old node has."""
+        old, new = (
+            any(np.isinf(array).any() for array in self.run(side, feeds, names) if array.dtype.kind == "f")
+            for side, names in enumerate(self._names)
+        )
+        return new and not old
+
+    def _is_closer(self, feeds: Mapping[str, Array], place: int, old: Array, new: Array) -> bool:
+        """Return True if new nodes are as close as the old ones to ONNX's reference in double precision."""
+        from onnx.reference import ReferenceEvaluator
+
+        if old.dtype.kind != "f":
+            return False
+        wide = {name: _wide(array) for name, array in feeds.items()}
+        needed = {name for node in self.case.old for name in node.input}
+        tensors = [numpy_helper.from_array(np.asarray(_wide(array)), name)
+                   for name, array in self.constants.items() if name in needed]  # fmt: skip
+        inputs = [helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+                  for name, array in wide.items()]  # fmt: skip
+        target = [*self.case.targets][place]
+        output = helper.make_tensor_value_info(target, onnx.TensorProto.DOUBLE, None)
+        graph = helper.make_graph(list(self.case.old), "old", inputs, [output], tensors)
+        opsets = [helper.make_opsetid(*entry) for entry in self._values.graph.opsets.items()]
+        try:
+            with np.errstate(all="ignore"):
+                (found,) = ReferenceEvaluator(helper.make_model(graph, opset_imports=opsets)).run(None, wide)
+                exact, axes = np.asarray(found), _row_axes(old.shape)
+                before, after = (np.abs(side.astype(np.float64) - exact) for side in (old, new))
+                limit = 2 * np.fmax(before, np.median(before, axes, keepdims=True))
+                limit += _FLOOR[old.dtype.itemsize] * np.abs(exact) + 1e-37
+            return exact.shape == old.shape and bool((after <= limit).all())
+        except Exception:  # noqa: BLE001  # the reference lacks operators and types
+            return False
+
+
+def _wide(array: Array) -> Array:
+    return array.astype(np.float64) if array.dtype.kind == "f" else array
+
+
+def _row_axes(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the last axes, as many as make a row of some elements, whose size is that of its rounding errors."""
+    axes, count = list[int](), 1
+    for axis in reversed(range(len(shape))):
+        if count >= _ROW:
+            break
+        axes.append(axis)
+        count *= shape[axis]
+    return tuple(axes)
+
+
+def _gap(new: Array, old: Array) -> float:
+    """Return the largest difference of an element, relative to it and its row."""
+    if new.shape != old.shape:
+        return np.inf
+    if not old.size:
+        return 0.0
+    if old.dtype.kind == "i":
+        return 0.0 if np.array_equal(new, old) else np.inf
+    size = np.abs(old)
+    row = np.median(size, _row_axes(old.shape), keepdims=True)
+    return float((np.abs(new - old) / (size + _LEAST_ROW * row + 1e-300)).max())
+
+
+def _hidden(old: Array, new: Array, *, spreads: bool, overflows: bool) -> str:
+    """Return what has become of finite numbers, infinities and NaN; empty if nothing worse.
+
+    A NaN that was planted may spread in a sample that has one anyway (``spreads``), and an infinity may become another
+    one by an overflow (``overflows``).
+    """
+    if old.dtype.kind != "f":
+        return ""
+    finite = np.isfinite(old)
+    lost = finite & ~np.isfinite(new)
+    if spreads and lost.any():
+        samples = finite.reshape(len(old) if old.ndim and len(old) > 1 else 1, -1)
+        lost = lost.reshape(len(samples), -1) & samples.all(1, keepdims=True)
+    if lost.any():
+        return "it is not finite where the old nodes are"
+    infinite = np.isinf(old)
+    if np.isfinite(new[infinite]).any() or (not (overflows or spreads) and (new != old)[infinite].any()):
+        return "it hides an infinity"
+    if not overflows and np.isfinite(new[np.isnan(old)]).any():
+        return "it hides a NaN"
+    return ""
+
+
+def _agrees(old: Array, new: Array, near: Sequence[Array]) -> bool:
+    """Return True if a result is as close as rounding explains: by what a last digit of the arguments changes."""
+    if old.dtype.kind != "f":
+        moves = np.zeros(old.shape, bool)
+        for other in near:
+            moves |= old != other
+        return bool(((old == new) | moves).all())
+    finite = np.isfinite(old) & np.isfinite(new)
+    with np.errstate(all="ignore"):
+        exact, made = np.where(finite, old, 0).astype(np.float64), np.where(finite, new, 0).astype(np.float64)
+        noise = np.zeros(exact.shape)
+        for other in near:
+            noise = np.fmax(noise, np.abs(np.where(finite, other, 0).astype(np.float64) - exact))
+        axes = _row_axes(old.shape)
+        noise = np.maximum(np.nan_to_num(noise, nan=np.inf), np.median(noise, axes, keepdims=True))
+        rows = np.median(np.abs(exact), axes, keepdims=True)
+        floor = _FLOOR[old.dtype.itemsize] if near else 1e-3
+        limit = _NOISE * noise + floor * (np.abs(exact) + 1e-3 * rows) + 1e-37
+        return bool((np.abs(made - exact) <= limit).all())
+
+
+def drawn_names() -> Iterator[str]:
+    """Yield the names of the draws of hard numbers."""
+    return (name for name, _ in _DRAWS)
