@@ -39,14 +39,17 @@ from ..rewriting.search import Found, SearchRequest, Step, step_path
 from ..shell import model_words
 from .finding import Finding, Proof, Remedy
 
-_SEARCHED, _LOOKED, _FIRST = 0.5, 0.1, 0.6
-"""Shares of the budget for the search and for settings; share of the rest for the first proof."""
+_SEARCHED, _LEAST_SEARCHED, _LOOKED, _FIRST = 0.5, 0.2, 0.1, 0.6
+"""Shares of the budget for the search, at most and at least, and for settings; share of the rest for the first
+proof."""
 _LEAST_SAVING = 0.01
 """Share that an improved model saves at least."""
 _AS_GOOD = 0.8
 """Share of a saving that is left without the weak steps, if they are left out."""
 _PROCESSES, _VISITS, _FEW_VISITS = 5, 12, 3
 """Fresh processes of a proof; visits of each side in one of them, at most and at least."""
+_LEAST_LOOK_S = 2.0
+"""Seconds of a quick look, if there are no more."""
 _LOAD_S, _VISIT_S, _LEAST_VISIT_S, _PATIENCE, _NS_PER_S = 0.5, 0.05, 0.04, 1.3, 1e9
 """Seconds to load a model and of a visit, until they are known; least seconds of a visit, which repeats short models;
 how much longer than planned a proof may take."""
@@ -277,7 +280,9 @@ def improve(
         )  # fmt: skip
         bench = _Bench(file, request, begun + budget_s, progress)
         settings = bench.promising(SETTINGS, _LOOKED)
-        with Searching(replace(request, denormal_as_zero=_DENORMALS in settings)) as search:
+        least_s = bench.proof_s(1 + bool(settings))
+        search_s = max(min(request.budget_s, bench.left_s - least_s), _LEAST_SEARCHED * budget_s)
+        with Searching(replace(request, denormal_as_zero=_DENORMALS in settings, budget_s=search_s)) as search:
             with machine_lock():
                 found = search.find()
             outcome = _proven(found, bench, search, settings)
@@ -358,6 +363,10 @@ class _Bench:
         path = step_path(self.folder, number, without=without) if number else self.original.path
         return _Side(path, options)
 
+    def proof_s(self, pairs: int) -> float:
+        """Return the seconds of the shortest proof of some pairs."""
+        return FEWEST_PROCESSES * pairs * 2 * (self._load_s + _FEW_VISITS * self._visit_s)
+
     def prove(self, pairs: Sequence[tuple[_Side, _Side]], share: float = 1.0) -> list[Proven | None]:
         """Time each pair; None for a pair that could not be timed.
 
@@ -372,21 +381,28 @@ class _Bench:
             if visits >= _FEW_VISITS:
                 break
         wanted = max(visits, _FEW_VISITS) * processes
-        until = time.monotonic() + _PATIENCE * time_s
+        until = time.monotonic() + _PATIENCE * max(time_s, self.proof_s(len(pairs)))
         return [_judged(trial, FEWEST_PROCESSES) for trial in self._trials(pairs, wanted, processes, until)]
 
     def promising(self, settings: Mapping[str, tuple[Mapping[str, str], str]], share: float) -> list[str]:
-        """Return the settings that are faster at a quick look, which also shows how long models load and run."""
-        begun = time.monotonic()
-        pairs = [(self.original, _Side(self.original.path, options)) for options, _ in settings.values()]
-        trials = self._trials(pairs, _QUICK_VISITS, 1, begun + share * self.left_s)
-        taken = [np.concatenate([*trial.before_ns, *trial.after_ns]) for trial in trials if trial and trial.visits]
-        if taken:
-            timed_s = float(np.concatenate(taken).sum()) / _NS_PER_S
-            self._visit_s = max(float(np.concatenate(taken).mean()) / _NS_PER_S, _LEAST_VISIT_S)
-            self._load_s = max(time.monotonic() - begun - timed_s, 0.0) / (2 * len(taken))
-        seen = [_judged(trial, 1) for trial in trials]
-        return [name for name, proof in zip(settings, seen, strict=True) if proof and proof.saving > _PROMISING]
+        """Return the settings that are faster at a quick look, which also shows how long models load and run.
+
+        The first is always tried, the others while there is time.
+        """
+        until, found = time.monotonic() + share * self.left_s, list[str]()
+        for name, (options, _) in settings.items():
+            begun = time.monotonic()
+            pair = self.original, _Side(self.original.path, options)
+            (trial,) = self._trials([pair], _QUICK_VISITS, 1, max(until, begun + _LEAST_LOOK_S))
+            if trial is not None and trial.visits:
+                taken = np.concatenate([*trial.before_ns, *trial.after_ns]) / _NS_PER_S
+                self._visit_s = max(float(np.median(taken)), _LEAST_VISIT_S)
+                self._load_s = max(time.monotonic() - begun - float(taken.sum()), 0.0) / 2
+                proof = _judged(trial, 1)
+                found += [name] if proof is not None and proof.saving > _PROMISING else []
+            if 2 * time.monotonic() - begun > until:
+                break
+        return found
 
     def _trials(
         self, pairs: Sequence[tuple[_Side, _Side]], visits: int, processes: int, until: float

@@ -18,7 +18,7 @@ from ...errors import ModelError
 from .recording import Feeds, apart, session
 from .subject import CheckedModel
 
-_RECORDED = 3
+_RECORDED = 2
 """Number of input sets with recorded interior values; the wide ones only count for the outputs."""
 
 _OTHERS = 4
@@ -39,12 +39,17 @@ _FACTOR = 3.0
 _SMALL = 16
 """Elements of a constant that counts with its contents."""
 
+_MOST_BYTES = 200_000_000
+"""Size of a model from which its executed operators are not looked at."""
+
 Executed = Counter[int]
 """Number of executed operators by attributes, shapes of constants (contents of small ones), and what they come from."""
 
 
 def loaded(model: bytes, *, threads: int) -> tuple[Any, Executed]:
-    """Load a model, and return it with the operators that the runtime executes."""
+    """Load a model, and return it with the operators that the runtime executes; with none for a large model."""
+    if len(model) > _MOST_BYTES:
+        return session(model, threads=threads), Counter()
     with tempfile.TemporaryDirectory(prefix="dlbricks-executed-") as name:
         path = Path(name) / "executed.onnx"
         runner = session(model, threads=threads, write=path)
@@ -104,7 +109,7 @@ class Checker:
         subject: The original.
         threads: Threads of the runtime.
         noise_ok: Accept differences of the last digits that are larger than the model's own noise.
-        until: When no further shape is tried once there is one, on ``time.perf_counter``.
+        until: When no further inputs are tried once there are some, on ``time.perf_counter``.
 
     Attributes:
         usable: Inputs at the measured shape that the model accepts.
@@ -125,6 +130,8 @@ class Checker:
         self.usable, self.others = list[Feeds](), list[Feeds]()
         reasons = list[str]()
         for number, feeds in enumerate(subject.feeds):
+            if len(self.usable) >= _RECORDED and number > subject.data and time.perf_counter() > until:
+                break
             if self._refer(feeds, reasons) and number < subject.data + _RECORDED:
                 self.usable.append(feeds)
         if not self.usable:

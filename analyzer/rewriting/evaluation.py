@@ -30,7 +30,19 @@ from onnx import helper
 from ...models.subgraphs import all_nodes, attributes_of, plain_domain, reads
 from .recording import Sizes, session
 from .rewrite import MICROSOFT, Array
-from .traits import BODIES, DATA_OPERANDS, ELEMENTWISE, LINEAR, MOVES, RANDOM, RISING, SCALING, SUMS_OF_SIZES, VIEWS
+from .traits import (
+    BODIES,
+    DATA_OPERANDS,
+    ELEMENTWISE,
+    LINEAR,
+    MOVES,
+    RANDOM,
+    REAL,
+    RISING,
+    SCALING,
+    SUMS_OF_SIZES,
+    VIEWS,
+)
 
 _POOL = 1.3
 """Power whose sum stands for a maximum over many elements."""
@@ -196,7 +208,7 @@ def _power(x: Array, exponent: Array) -> Array:
 
 def _normal(x: Array, axes: tuple[int, ...], epsilon: float, *, centred: bool = True) -> Array:
     x = x - x.mean(axes, keepdims=True) if centred else x
-    made: Array = x / _root((x * x).mean(axes, keepdims=True) + _visible(epsilon))
+    made: Array = x / _root((x * x).mean(axes, keepdims=True) + epsilon)
     return made
 
 
@@ -220,6 +232,17 @@ def _near(numbers: Array) -> Array:
         return numbers
     sign = np.sign(np.nan_to_num(numbers, nan=1.0, posinf=1.0, neginf=-1.0))
     return np.where(far, sign * (2 + 2 * _symbol(numbers)), numbers)
+
+
+def _as_symbols(numbers: Array, *, computed: bool) -> Array:
+    """Return numbers of moderate size in place of large and small ones; computed arrays stay as small as they are."""
+    made = _near(numbers)
+    if made.size == 1:
+        return np.full_like(made, _visible(made.item()))
+    most = float(np.abs(made).max(initial=0.0))
+    if computed or not 0 < most < _FAINT:
+        return made
+    return made * ((0.5 + zlib.crc32(np.ascontiguousarray(made).tobytes()) / 2.0**32) / most)
 
 
 def _lifted(x: Array) -> Array:
@@ -333,6 +356,7 @@ class Operation:
         typed: Element type and shape of its first output.
         opset: Version of ONNX's own operators.
         axes: Axes of a reduction, from 0 on; None if they are computed.
+        actual: Numbers are what they are, and no symbols.
     """
 
     node: onnx.NodeProto
@@ -341,12 +365,19 @@ class Operation:
     typed: Typed
     opset: int
     axes: tuple[int, ...] | None
+    actual: bool = False
 
     @property
     def x(self) -> Array:
         """The first operand."""
         assert self.xs[0] is not None  # noqa: S101
         return self.xs[0]
+
+    @property
+    def epsilon(self) -> float:
+        """The attribute of that name, or a number that shows in its place."""
+        epsilon: float = self.at.get("epsilon", 1e-5)
+        return epsilon if self.actual else _visible(epsilon)
 
     def operand(self, slot: int) -> Array | None:
         """Return an operand; None if it is left out."""
@@ -374,7 +405,7 @@ def _softmax(call: Operation) -> Array:
 def _layer_normalised(call: Operation) -> Array:
     axis = call.at.get("axis", -1) % call.x.ndim
     centred = call.node.op_type == "LayerNormalization"
-    made = _normal(call.x, tuple(range(axis, call.x.ndim)), call.at.get("epsilon", 1e-5), centred=centred)
+    made = _normal(call.x, tuple(range(axis, call.x.ndim)), call.epsilon, centred=centred)
     scale, shift = call.operand(1), call.operand(2)
     made = made if scale is None else made * scale
     return made if shift is None else made + shift
@@ -382,13 +413,13 @@ def _layer_normalised(call: Operation) -> Array:
 
 def _normalised(call: Operation) -> Array:
     x, scale, shift = call.x, call.operand(1), call.operand(2)
-    epsilon, kind = call.at.get("epsilon", 1e-5), call.node.op_type
+    epsilon, kind = call.epsilon, call.node.op_type
     assert scale is not None and shift is not None  # noqa: S101, PT018
     if kind == "BatchNormalization":
         mean, variance = call.operand(3), call.operand(4)
         if mean is None or variance is None or call.at.get("training_mode"):
             raise Unclear("a BatchNormalization in training")
-        plain = (x - _beside(mean, x.ndim)) / _root(_beside(variance, x.ndim) + _visible(epsilon))
+        plain = (x - _beside(mean, x.ndim)) / _root(_beside(variance, x.ndim) + epsilon)
     else:
         plain = _normal(x, tuple(range(2, x.ndim)), epsilon)
     return plain * _beside(scale, x.ndim) + _beside(shift, x.ndim)
@@ -545,6 +576,7 @@ class Evaluation:
         order: Take maxima as such, and functions that never fall as stand-ins that do not: nothing else is evaluated
             but moves and sums and products with constants.
         unrounded: Compute constants of constants in double precision too, and not as the runtime rounds them.
+        actual: Take numbers as they are, and evaluate nothing that needs a stand-in.
         until: When to give up, on ``time.perf_counter``.
     """
 
@@ -560,11 +592,12 @@ class Evaluation:
         sizes: Sizes = Sizes(),  # noqa: B008  # frozen
         order: bool = False,
         unrounded: bool = False,
+        actual: bool = False,
         until: float = np.inf,
     ) -> None:
         self._types, self._opsets, self._seed, self._large, self._until = dict(types), opsets, seed, large, until
         self.constants, self._sizes = dict(constants), sizes
-        self._order, self._unrounded, self._computed = order, unrounded, computed
+        self._order, self._unrounded, self._computed, self._actual = order, unrounded, computed, actual
         self._numbers: dict[str, Array] = {}
         self._sized, self._unsure = set(sizes.sized), set(sizes.unsure)
 
@@ -604,14 +637,8 @@ class Evaluation:
             return array.astype(np.int64)
         if array.dtype.kind not in "fb":
             raise Unclear(f"a constant of type {array.dtype}")
-        made = _near(array.astype(np.float64))
-        if made.size == 1:
-            return np.full_like(made, _visible(made.item()))
-        most = float(np.abs(made).max(initial=0.0))
-        faint = 0 < most < _FAINT and name not in self._computed
-        if not faint:
-            return made
-        return made * ((0.5 + zlib.crc32(np.ascontiguousarray(made).tobytes()) / 2.0**32) / most)
+        made = array.astype(np.float64)
+        return made if self._actual else _as_symbols(made, computed=name in self._computed)
 
     def evaluate(self, nodes: Sequence[onnx.NodeProto], wanted: Iterable[str]) -> None:
         """Evaluate nodes in order, and forget what is not needed any more."""
@@ -649,6 +676,8 @@ class Evaluation:
                 if operator not in SUMS_OF_SIZES:
                     self._unsure.update(outputs)
             return
+        if self._actual and (operator not in REAL | MOVES | LINEAR or self._type(outputs[0])[0].kind in "iu"):
+            raise Unclear(f"{operator} needs a stand-in")
         made = self._applied(node, fixed)
         for name, array in zip(outputs, made, strict=True):
             kind, shape = self._type(name)
@@ -700,7 +729,7 @@ class Evaluation:
             return self._exactly(node, fixed)
         if operator in _RULES and (not integer or operator in {"Gather", "GatherElements"}):
             axes = self._axes(node, fixed) if operator in _REDUCTIONS else None
-            call = Operation(node, attributes_of(node), xs, typed, self._opsets.get("", 17), axes)
+            call = Operation(node, attributes_of(node), xs, typed, self._opsets.get("", 17), axes, self._actual)
             return [np.asarray(_RULES[operator](call))]
         if operator in MOVES | LINEAR and not plain:
             return self._exactly(node, fixed)

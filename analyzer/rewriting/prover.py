@@ -103,6 +103,8 @@ class Prover:
             if case.front == seen:
                 break
             seen = case.front
+            if time.perf_counter() > self._until:
+                return Verdict(refusal=refusal or "not shown: the time for a proof is up")
             try:
                 verdict = self._at(case, level)
             except Unclear as error:
@@ -131,8 +133,12 @@ class Prover:
         if not reason:
             return Verdict(refusal=unclear or "it is not shown to hold for every input")
         digits = reason != "all numbers"  # which compares them itself
-        worse = next(filter(None, (run.worse(digits=digits) for run in runs)), "")
-        return Verdict(refusal=worse) if worse else Verdict(reason)
+        for place, run in enumerate(runs):
+            if time.perf_counter() > self._until:
+                raise Unclear("the time for a proof is up")
+            if worse := run.worse(digits=digits, **({"most_s": 0.0} if place else {})):
+                return Verdict(refusal=worse)
+        return Verdict(reason)
 
     def _equal(self, runs: Sequence[Sides]) -> tuple[str, str]:
         """Return why both sides agree on all draws of real numbers, and what cannot be evaluated; both may be empty."""

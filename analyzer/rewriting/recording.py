@@ -47,9 +47,6 @@ MACS_PER_NS, _THIN_MACS_PER_NS, _TAP_NS, _SAMPLE_NS = 20.0, 6.0, 0.3, 100.0
 _UNPACKED = 2.0
 """Time of a convolution with computed weights, which have no blocked layout, relative to one with constants."""
 
-_LEAST_SHARE, _CHEAPER = 0.005, 0.9
-"""Share of the model that a change concerns at least; share of the old nodes' cost that the new ones may take."""
-
 _UNREADABLE = ("bfloat16", "float8", "float4", "int4")
 """Element types that NumPy lacks."""
 
@@ -396,46 +393,6 @@ class Values:
         known = {**self.shapes, **shapes, **{name: array.shape for name, array in draft.constants.items()}}
         return sum(predicted_ns(node, known) for node in draft.nodes if node.op_type != "Identity")
 
-    def priced(self, draft: Draft, value: str, close: float = 5e-5) -> float | None:
-        """Return the predicted nanoseconds of new nodes; None if they compute another value than the recorded one.
-
-        Args:
-            draft: The new nodes; the last one computes the value.
-            value: The value.
-            close: Largest difference relative to the largest element.
-        """
-        made = [name for node in draft.nodes for name in node.output if name]
-        new = set(made) | set(draft.constants)
-        named = [name for node in draft.nodes for name in node.input if name and name not in new]
-        reads = [name for name in dict.fromkeys(named) if not self.is_constant(name)]
-        run = self.function(draft.nodes, {name: self.dtypes[name] for name in reads}, made, draft.constants)
-        shapes = dict[str, tuple[int, ...]]()
-        for own in self.runs[:2]:
-            found = dict(zip(made, run(*(own[name] for name in reads)), strict=True))
-            if found[value].dtype != own[value].dtype or apart(found[value], own[value]) > close:
-                return None
-            shapes = {name: array.shape for name, array in found.items()}
-        return self.cost_of_new(draft, {**shapes, **{name: self.runs[0][name].shape for name in reads}})
-
-    def cheaper(
-        self, draft: Draft, kind: str, value: str, note: str = "", *, share: float = _CHEAPER
-    ) -> Rewrite | None:
-        """Return new nodes for one value as a rewrite; None if they compute another value or are not cheaper.
-
-        Nodes of constants alone are computed here. ``share`` is the part of the old nodes' cost that they may take.
-        """
-        for node in list(draft.nodes):
-            if all(name in draft.constants or self.is_constant(name) for name in node.input if name):
-                made = self.function([node], {}, list(node.output), draft.constants)()
-                draft.nodes.remove(node)
-                draft.constants.update(zip(node.output, made, strict=True))
-        gone = self.graph.unneeded([value], {name for node in draft.nodes for name in node.input})
-        before = self.cost_of(gone)
-        after = self.priced(draft, value) if before >= _LEAST_SHARE * self.total_ns else None
-        if after is None or after > share * before:
-            return None
-        return draft.rewrite(kind, [value], self.graph.names(gone), before - after, note)
-
     def attempt(self, find: Callable[..., _T], *given: Any) -> _T | None:
         """Return the result of a search at one place; None if a part cannot run alone, noted in ``refusals``."""
         try:
@@ -491,10 +448,6 @@ class Values:
         """Return a region as a function of its inputs."""
         nodes = [self.graph.nodes[index] for index in region.nodes]
         return self.function(nodes, {name: self.dtypes[name] for name in region.reads}, [value], constants)
-
-    def of_draft(self, draft: Draft, reads: Sequence[str], value: str) -> Callable[..., list[Array]]:
-        """Return new nodes as a function of their inputs."""
-        return self.function(draft.nodes, {name: self.dtypes[name] for name in reads}, [value], draft.constants)
 
     def regions(
         self, value: str, allowed: Callable[[int], bool], *, most_nodes: int = 40, most_reads: int = 1

@@ -183,7 +183,7 @@ class Search:
         self._checker = Checker(
             subject, threads=request.threads, noise_ok=request.noise_ok, until=self._begun + _OTHERS * request.budget_s
         )
-        self._end = max(self._begun + request.budget_s, time.perf_counter() + _LEAST_SEARCH * request.budget_s)
+        self._end = self._begun + request.budget_s
         self._rounds = list[_Round]()
         self._runner: Any = self._checker.runner
         self._executed = self._checker.executed
@@ -207,9 +207,10 @@ class Search:
         Args:
             asked: The engines by name, each with its share of the budget.
         """
-        if not self._subject.is_external:
+        if self._subject.is_altered and not self._subject.is_external:
             self._write_plainly()
         self._begin(self._subject.model)
+        self._end = max(self._end, time.perf_counter() + _LEAST_SEARCH * self._request.budget_s)
         graph = self._rounds[-1].graph
         self._origins = {name: name for name in graph.names(range(len(graph.nodes)))}
         for _ in range(_ROUNDS):

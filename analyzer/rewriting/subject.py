@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 from ...errors import DlbricksError, ModelError, UsageError
 from ...generator.network.inputs import InputType, make_inputs
@@ -46,6 +46,9 @@ _CHANGES: Sequence[Callable[[int, int], int]] = (
 _LARGE = 160
 """Size from which other sizes are smaller."""
 
+_LARGE_CONSTANT = 4096
+"""Elements of a constant from which its contents decide no shape."""
+
 _MOST_GROWTH = 16
 """Largest growth of an input at another size."""
 
@@ -59,6 +62,7 @@ class CheckedModel:
         model: The model with its weights; dynamic dimensions stay dynamic.
         overridable: Constants that a caller could override, since they are inputs of the file as well.
         is_external: Weights are in separate files.
+        is_altered: The model has another form than the file: constants in place of nodes and of inputs.
         feeds: Sets of inputs at the measured shape, the user's own first.
         data: Number of the user's own sets.
         bound: Sizes of dynamic dimensions at the measured shape; empty for a static model.
@@ -68,6 +72,7 @@ class CheckedModel:
     model: onnx.ModelProto
     overridable: frozenset[str]
     is_external: bool
+    is_altered: bool
     feeds: tuple[Feeds, ...]
     data: int
     bound: Mapping[str, int]
@@ -77,7 +82,7 @@ class CheckedModel:
         other = _copy_of_structure(self.model)
         with contextlib.suppress(DlbricksError):  # another size need not be possible
             apply(other, plan(other, dims=dict(sizes)))
-            return _feeds(other, _SCALES[:1], first=seed)[0]
+            return _feeds(other, _SCALES[:1], _large(self.model), first=seed)[0]
         return None
 
     def other_shapes(self) -> Iterator[Feeds]:
@@ -175,25 +180,26 @@ def read_subject(path: Path, batch: int | None, dims: Mapping[str, int], data: S
         ModelError: The file cannot be read or bound.
         UsageError: A file of data has other names, shapes or types.
     """
-    normal, external = _with_weights(path)
+    normal, external, altered = _with_weights(path)
     model, overridable = normal.model, normal.overridable
     bound = _copy_of_structure(model)
     binding = plan(bound, batch=batch, dims=dims)
     apply(bound, binding)
-    own = tuple(read_data(file, bound) for file in data)
-    feeds = _feeds(bound, _SCALES)
+    own = tuple(read_data(file, bound, _large(model)) for file in data)
+    feeds = _feeds(bound, _SCALES, _large(model))
     if binding.rebatch is not None:
         apply(model, binding)
     sizes = {} if binding.rebatch is not None else dict(binding.bound)
-    return CheckedModel(path, model, overridable, external, (*own, *feeds), len(own), sizes)
+    return CheckedModel(path, model, overridable, external, altered, (*own, *feeds), len(own), sizes)
 
 
-def read_data(path: Path, bound: onnx.ModelProto) -> Feeds:
+def read_data(path: Path, bound: onnx.ModelProto, large: frozenset[str]) -> Feeds:
     """Read the user's own inputs.
 
     Args:
         path: An npz file with an array for each input.
         bound: The model with static shapes.
+        large: Inputs that are constants of the model.
 
     Raises:
         UsageError: The file cannot be read, or an array is missing, has another shape or another type.
@@ -203,7 +209,7 @@ def read_data(path: Path, bound: onnx.ModelProto) -> Feeds:
             arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} is not an npz file of arrays: {error}") from error
-    constants = {tensor.name for tensor in bound.graph.initializer}
+    constants = {tensor.name for tensor in bound.graph.initializer} | large
     inputs = {value.name: value.type for value in bound.graph.input if value.name not in constants}
     if arrays.keys() != inputs.keys():
         raise UsageError(f"{path} has {', '.join(sorted(arrays)) or 'no arrays'}, and the inputs are "
@@ -217,9 +223,13 @@ def read_data(path: Path, bound: onnx.ModelProto) -> Feeds:
     return arrays
 
 
-def _with_weights(path: Path) -> tuple[NormalForm, bool]:
+def _with_weights(path: Path) -> tuple[NormalForm, bool, bool]:
     model, folder = read_full(path)
     external = bool(folder.locations)
+    given = {value.name for value in model.graph.input}
+    altered = any(node.op_type == "Constant" for node in model.graph.node) or any(
+        tensor.name in given for tensor in model.graph.initializer
+    )
     for tensor in model.graph.initializer:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             data = folder.locate(tensor).read()
@@ -233,19 +243,41 @@ def _with_weights(path: Path) -> tuple[NormalForm, bool]:
         normal.model.ClearField(name)
     normal.model.MergeFrom(notes)
     del normal.model.graph.value_info[:]  # types inside are recorded, and binding thousands of them takes minutes
-    return normal, external
+    return normal, external, altered
 
 
 def _copy_of_structure(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy of a model; binding changes small constants only, so that all are copied."""
+    """Return a copy of a model without the contents of large constants, which are inputs there (``_large``)."""
     made = onnx.ModelProto()
-    made.CopyFrom(model)
+    made.ir_version, made.graph.name = model.ir_version, model.graph.name
+    made.opset_import.extend(model.opset_import)
+    made.functions.extend(model.functions)
+    made.graph.node.extend(model.graph.node)
+    made.graph.input.extend(model.graph.input)
+    made.graph.output.extend(model.graph.output)
+    large = _large(model)
+    for tensor in model.graph.initializer:
+        if tensor.name in large:
+            made.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
+        else:
+            made.graph.initializer.append(tensor)
     return made
 
 
-def _feeds(bound: onnx.ModelProto, scales: Sequence[float], *, first: int = 0) -> tuple[Feeds, ...]:
+def _large(model: onnx.ModelProto) -> frozenset[str]:
+    """Return the names of large constants that are no inputs."""
+    given = {value.name for value in model.graph.input}
+    return frozenset(
+        tensor.name for tensor in model.graph.initializer if np.prod(tensor.dims) > _LARGE_CONSTANT
+        and tensor.name not in given
+    )  # fmt: skip
+
+
+def _feeds(
+    bound: onnx.ModelProto, scales: Sequence[float], large: frozenset[str], *, first: int = 0
+) -> tuple[Feeds, ...]:
     """Return sets of inputs. In all but number 0 integers and booleans vary: masks of ones would hide their effect."""
-    constants = {tensor.name for tensor in bound.graph.initializer}
+    constants = {tensor.name for tensor in bound.graph.initializer} | large
     compared = _compared(bound)
     types = list[InputType]()
     for value in bound.graph.input:

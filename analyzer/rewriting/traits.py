@@ -22,6 +22,14 @@ MOVES = frozenset({
 LINEAR = frozenset({"CumSum", "Einsum", "ReduceMean", "ReduceSum"})
 """Real arithmetic that the runtime computes exactly enough; Einsum is a sum of products."""
 
+REAL = frozenset({
+    "Add", "AveragePool", "BatchNormalization", "Conv", "ConvTranspose", "DFT", "Div", "FusedMatMul", "Gemm",
+    "GlobalAveragePool", "InstanceNormalization", "LRN", "LayerNormalization", "Log", "MatMul", "Mean", "Mul", "Neg",
+    "Pow", "RMSNormalization", "Reciprocal", "ReduceL2", "ReduceSumSquare", "STFT", "SimplifiedLayerNormalization",
+    "Sqrt", "Sub", "Sum",
+})  # fmt: skip
+"""Operators whose definition needs no stand-in."""
+
 MULTIPLYING = frozenset({"Conv", "ConvTranspose", "FusedMatMul", "Gemm", "MatMul"})
 """Products with weights."""
 

@@ -122,6 +122,68 @@ WRONG: Mapping[str, tuple[str, str, Mapping[str, np.ndarray]]] = {
 }  # fmt: skip
 
 
+AB = "float[8,16] a, float[8,16] b"
+IJ = "int64[8,16] i, int64[8,16] j"
+ZEROS = {"z": np.array([0]), "z0": np.array(0), "o0": np.array(1)}
+FOUND: Mapping[str, tuple[str, str, str, str, Mapping[str, np.ndarray]]] = {
+    "a number of elements that contents decide": (
+        "float[8,16] x", "float[8,16] y", ("q = NonZero(x) s = Shape(q) g = Gather(s, o0) f = Cast<to = 1>(g)"
+        " y = Mul(x, f)"),
+        "y = Mul(x, k)", {**ZEROS, "k": np.float32(128)}),
+    "a slice of positions": (
+        "float[n,16] x", "float[m,k] y", ("s = Shape(x) n = Gather(s, z0) r = Range(z0, n, o0) c = Slice(r, z, k, z)"
+        " y = Gather(x, c)"), "y = Identity(x)", {**ZEROS, "k": np.array([64])}),
+    "rows from beyond the sizes that are tried": (
+        "float[n,16] x", "float[m,k] y", "t = Slice(x, a, e, z) y = Concat<axis = 0>(x, t)", "y = Identity(x)",
+        {**ZEROS, "a": np.array([100]), "e": np.array([2**63 - 1])}),
+    "a squeeze of one row": ("float[n,16] x", "float[m,k] y", "y = Squeeze(x)", "y = Identity(x)", {}),
+    "indices that only the old nodes accept": (
+        "float[8,16] x, int64[2] i", "float[2,16] y", "c = Concat<axis = 0>(x, x) y = Gather(c, i)",
+        "y = Gather(x, i)", {}),
+    "not less": (AB, "bool[8,16] y", "l = Less(a, b) y = Not(l)", "y = GreaterOrEqual(a, b)", {}),
+    "equal infinities": (AB, "bool[8,16] y", "y = Equal(a, b)", "d = Sub(a, b) y = Equal(d, z)", {"z": np.float32(0)}),
+    "a NaN in a small value": ("float[1,3] x", "float[1,3] y", "y = Sub(x, x)", "y = Identity(z)",
+                               {"z": np.zeros((1, 3), np.float32)}),
+    "an infinity of another sign": ("float[8,16] x", "float[8,16] y", "s = Sub(z, x) y = Div(o, s)",
+                                    "d = Div(o, x) y = Neg(d)", {"z": np.float32(0), "o": np.float32(1)}),
+    "a product of small probabilities": (
+        "float[8,16] a, float[8,16] b", "float[8,16] y", ("s = Softmax<axis = 1>(a) t = Softmax<axis = 1>(b) p = Log(s)"
+        " q = Log(t) y = Add(p, q)"), "s = Softmax<axis = 1>(a) t = Softmax<axis = 1>(b) p = Mul(s, t) y = Log(p)", {}),
+    "a pole at a constant": ("float[8,16] x", "float[8,16] y", "y = Identity(x)",
+                             "d = Sub(x, c) p = Mul(x, d) y = Div(p, d)", {"c": np.float32(0.7)}),
+    "another small epsilon": (
+        "float[8,16] x", "float[8,16] y", "d = Sub(x, c) q = Mul(d, d) a = Add(q, e) y = Log(a)",
+        "d = Sub(x, c) q = Mul(d, d) a = Add(q, f) y = Log(a)",
+        {"c": np.float32(0.7), "e": np.float32(1e-20), "f": np.float32(1e-30)}),
+    "a peak between two numbers of bfloat16": (
+        "float[8,16] x", "float[8,16] y", "y = Identity(x)",
+        "d = Sub(x, c) a = Abs(d) b = Mul(a, k) e = Sub(o, b) r = Relu(e) y = Add(x, r)",
+        {"c": np.float32(1.002), "k": np.float32(1000), "o": np.float32(1)}),
+    "differences of close vectors": (
+        AB, "float[8,16] y", "d = Sub(a, b) y = Mul(d, d)",
+        "p = Mul(a, a) q = Mul(b, b) r = Mul(a, b) s = Add(r, r) t = Add(p, q) y = Sub(t, s)", {}),
+    "integers beyond the mantissa": (IJ, "float[8,16] y", "d = Sub(i, j) y = Cast<to = 1>(d)",
+                                     "a = Cast<to = 1>(i) b = Cast<to = 1>(j) y = Sub(a, b)", {}),
+    "differences that overflow": (IJ, "bool[8,16] y", "y = Less(i, j)", "d = Sub(i, j) y = Less(d, z)",
+                                  {"z": np.array(0)}),
+    "one of many biases": (
+        "float[1,50000] x", "int64[1] y", "s = Add(x, w) y = ArgMax<axis = 1, keepdims = 0>(s)",
+        "s = Add(x, v) y = ArgMax<axis = 1, keepdims = 0>(s)",
+        {"w": random(50000), "v": random(50000) + np.float32(3e-5) * (np.arange(50000) == 77)}),
+}  # fmt: skip
+"""What an adversary found to be accepted: inputs, outputs, old and new nodes, constants."""
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_an_adversary_found_is_refused(name: str):
+    inputs, outputs, old, new, weights = FOUND[name]
+
+    verdict = decided(old, new, inputs=inputs, outputs=outputs, **weights)
+
+    assert not verdict.reason
+    assert verdict.refusal
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_what_holds_for_some_inputs_is_refused(name: str):
     old, new, weights = WRONG[name]
