@@ -1,153 +1,140 @@
-"""Measure the savings of `improve`: on models, and on planted faults of known cost.
+"""Measure the savings of `improve` on real files: ``docs/results/improved.json``.
 
     python benchmarks/improved.py MODEL... [--dim NAME=N ...] [--budget 30] [--out FOLDER]
-    python benchmarks/improved.py --plants [NAME ...] [--budget 16] [--out FOLDER]
-    python benchmarks/improved.py --null MODEL... [--tries 20]
+    python benchmarks/improved.py --list FILES.tsv [--budget 30] [--out FOLDER]
 
-With models, each is improved once on one thread; earlier rows of other models stay in ``improved.json``.
-With ``--plants``, each faulty model is improved, and the improved file and the clean twin are timed against it in fresh
-processes: ``improved-plants``. A fault is recovered if at least half of its cost is saved. With ``--null``, a model is
-timed against its own copy, again and again: how often the interval excludes no difference.
+Each model is improved once on one thread; rows of other models stay. A list has a line for each file: path, dimensions
+as ``NAME=N,NAME=N``, the package and version that it is from. Models of the built-in zoo have random weights, and are
+counted apart.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import tempfile
-import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dlbricks.analyzer.findings.improve import improve, proven_pairs
+import numpy as np
+import onnxruntime
+from dlbricks.analyzer.findings.improve import improve
 from dlbricks.errors import DlbricksError
-from dlbricks.models import find_models
-from plants.corpus import plants, write
+from dlbricks.generator.network.inputs import make_inputs
+from dlbricks.models import ModelSource, find_models
 
 Row = dict[str, Any]
-PLANTS = "improved-plants"
-HALF = 0.5
-COSTS = 0.02
-"""Share below which a fault costs nothing that could be recovered."""
+ZOO = "zoo"
+USEFUL = 0.05
+"""Share of a useful saving."""
 
 
 def main() -> None:
-    """Run the requested part."""
+    """Improve the models."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", help="files, or names of the zoo; with --plants names of plants")
-    parser.add_argument("--plants", action="store_true", help="improve the faulty models of the corpus")
-    parser.add_argument("--null", action="store_true", help="time models against their own copies")
-    parser.add_argument("--tries", type=int, default=20, help="of each model with --null")
+    parser.add_argument("models", nargs="*", help="files, or names of the zoo")
+    parser.add_argument("--list", type=Path, metavar="FILES.tsv", help="files with dimensions, package and version")
     parser.add_argument("--dim", action="append", default=[], metavar="NAME=N", help="value of a dynamic dimension")
     parser.add_argument("--budget", type=float, default=30.0, metavar="SECONDS")
     parser.add_argument("--out", type=Path, default=Path("docs/results"), metavar="FOLDER")
     options = parser.parse_args()
-    if options.null:
-        print(null(options.models, options.tries))
-    elif options.plants:
-        wanted = options.models or [plant.name for plant in plants()]
-        keep(options.out / PLANTS, [lambda name=name: plant(name, options.budget) for name in wanted], plants_text)
-    else:
-        dims = {name: int(size) for name, size in (pair.rsplit("=", 1) for pair in options.dim)}
-        rows = [lambda name=name: model(name, dims, options.budget) for name in options.models]
-        keep(options.out / "improved", rows, models_text)
-
-
-def keep(path: Path, rows: Sequence[Callable[[], Row]], text: Callable[[Sequence[Row]], str]) -> None:
-    """Add rows to the file, after each row."""
-    file = path.with_suffix(".json")
+    asked = [(name, ",".join(options.dim), ZOO) for name in options.models]
+    if options.list:
+        asked += [tuple(line.split("\t"))[:3] for line in options.list.read_text().splitlines() if line.strip()]
+    file = options.out / "improved.json"
     done = {row["name"]: row for row in json.loads(file.read_text())} if file.exists() else {}
-    for make in rows:
-        row = make()
+    for name, dims, package in asked:
+        row = {**model(name, sizes(dims), options.budget), "package": package}
         done[row["name"]] = row
-        ordered = [done[name] for name in sorted(done)]
-        file.write_text(json.dumps(ordered, indent=1) + "\n")
-        print(text([row]).splitlines()[-1], flush=True)
+        file.write_text(json.dumps([done[name] for name in sorted(done)], indent=1) + "\n")
+        print(text(row), flush=True)
+    print(summary([*done.values()]))
+
+
+def sizes(dims: str) -> dict[str, int]:
+    """Return dimensions by name."""
+    return {name: int(size) for name, size in (pair.rsplit("=", 1) for pair in dims.split(",") if pair)}
 
 
 def model(name: str, dims: dict[str, int], budget_s: float) -> Row:
-    """Improve one model."""
+    """Improve one model, and compare the file with the original on other inputs than the tool's."""
     (source,) = find_models([name], dims=dims) if dims else find_models([name])
-    try:
-        (row,) = improve(source, budget_s=budget_s).records().results
-    except DlbricksError as error:
-        return {"name": source.name, "error": str(error)}
-    return {key: value for key, value in row.items() if key not in {"path", "command"}}
-
-
-def plant(name: str, budget_s: float) -> Row:
-    """Improve one faulty model, and time it and its twin against the original."""
-    chosen = [known for known in plants() if known.name == name]
     with tempfile.TemporaryDirectory() as folder:
-        write(chosen, Path(folder))
-        faulty, clean = (Path(folder) / side / f"{name}.onnx" for side in ("faulty", "clean"))
-        (source,) = find_models([faulty])
-        begun, better = time.monotonic(), Path(folder) / "improved.onnx"
-        found = improve(source, better, budget_s=budget_s)
-        wall_s = time.monotonic() - begun
-        pairs = [(faulty, clean), *([(faulty, better)] if found.path else [])]
-        cost, *saved = proven_pairs(faulty, pairs)
-    return {
-        "name": name,
-        "cost": cost.saving,
-        "saved": saved[0].saving if saved else 0.0,
-        "changes": [change.kind for change in found.changes],
-        "wall_s": wall_s,
-    }
+        better = Path(folder) / "better.onnx"
+        try:
+            found = improve(source, better, budget_s=budget_s)
+            (row,) = found.records().results
+        except DlbricksError as error:
+            return {"name": source.name, "error": str(error)}
+        own = {key: value for key, value in row.items() if key not in {"path", "command"}}
+        return {**own, "difference": difference(source, better) if found.path else None}
 
 
-def null(names: Sequence[str], tries: int) -> str:
-    """Time models against their own copies."""
-    excluded, total = 0, 0
-    for name in names:
-        with tempfile.TemporaryDirectory() as folder:
-            copy = Path(folder) / "copy.onnx"
-            shutil.copyfile(name, copy)
-            for number in range(tries):
-                (seen,) = proven_pairs(Path(name), [(Path(name), copy)], seed=100 * number)
-                total += 1
-                excluded += seen.ci95[0] > 0 or seen.ci95[1] < 0
-    return f"{excluded} of {total} proofs of a model against itself exclude no difference"
-
-
-def models_text(rows: Sequence[Row]) -> str:
-    """Return the table of models."""
-    lines = [
-        "| model | ms | saves, 95 % | error | noise | s | changes, with savings |",
-        "|---|---|---|---|---|---|---|",
+def difference(source: ModelSource, better: Path) -> float | None:
+    """Return the largest difference of outputs on inputs that the search has not seen, relative to the largest."""
+    if source.path is None:
+        return None
+    skeleton = source.skeleton()
+    given = [value for value in skeleton.model.graph.input if value.name in inputs_of(source.path)]
+    types = [
+        (value.name, onnx_type(value), tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim))
+        for value in given
     ]
-    for row in rows:
-        if row.get("error"):
-            lines.append(f"| {row['name']} | | {row['error'].splitlines()[0][:80]} | | | | |")
-            continue
-        changes = ", ".join(f"{one['kind']} x {one['places']} ({percent(one['saving'])})" for one in row["changes"])
-        seen = "nothing proven"
-        if row["changes"]:
-            low, high = row["saving_ci95"]
-            seen = f"{percent(row['saving'])} ({percent(low)} to {percent(high)})"
-        before = "" if row["before_ms"] is None else f"{row['before_ms']:.3f}"
-        how = f"{row['largest_error']:.0e} | {row['noise']:.0e} | {row['wall_s']:.0f}"
-        lines.append(f"| {row['name']} | {before} | {seen} | {how} | {changes} |")
-    return "\n".join(lines) + "\n"
-
-
-def plants_text(rows: Sequence[Row]) -> str:
-    """Return the table of plants, with the number of recovered faults."""
-    costly = [row for row in rows if row["cost"] >= COSTS]
-    recovered = sum(row["saved"] >= HALF * row["cost"] for row in costly)
-    lines = [
-        f"{recovered} of {len(costly)} faults that cost {COSTS:.0%} or more are recovered by half or more.",
-        "",
-        "| plant | cost | saved | s | changes |",
-        "|---|---|---|---|---|",
+    feeds = make_inputs(skeleton.model, types, seed=77)[0]
+    old, new = (session(path).run(None, feeds) for path in (source.path, better))
+    gaps = [
+        float(np.abs(np.asarray(mine, np.float64) - theirs).max() / (np.abs(theirs).max() + 1e-12))
+        for mine, theirs in zip(new, old, strict=True)
+        if np.asarray(theirs).dtype.kind in "fiu" and np.asarray(theirs).size
     ]
-    for row in rows:
-        changes = ", ".join(row["changes"])
-        shares = f"{percent(row['cost'])} | {percent(row['saved'])}"
-        lines.append(f"| {row['name']} | {shares} | {row['wall_s']:.0f} | {changes} |")
-    return "\n".join(lines) + "\n"
+    return max(gaps, default=0.0)
+
+
+def onnx_type(value: Any) -> str:
+    """Return the element type of an input by ONNX's name."""
+    import onnx
+
+    return str(onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type)).lower()
+
+
+def session(path: Path) -> Any:
+    """Load a model."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = 3, 1
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def inputs_of(path: Path) -> set[str]:
+    """Return the names of a model's inputs."""
+    return {value.name for value in session(path).get_inputs()}
+
+
+def text(row: Row) -> str:
+    """Return a line about one model."""
+    if row.get("error"):
+        return f"{row['name']}: {row['error'].splitlines()[0][:100]}"
+    changes = ", ".join(f"{one['kind']} x {one['places']} ({percent(one['saving'])})" for one in row["changes"])
+    seen = f"{percent(row['saving'])} of {row['before_ms']:.3f} ms" if row["changes"] else "nothing proven"
+    return f"{row['name']}: {seen}; {changes}; {row['wall_s']:.0f} s, {row['proving_s']:.1f} s of proofs"
+
+
+def summary(rows: list[Row]) -> str:
+    """Return how many files are faster, trained ones and the zoo's."""
+    lines = []
+    for kind, own in (
+        ("trained", [r for r in rows if r["package"] != ZOO]),
+        ("zoo", [r for r in rows if r["package"] == ZOO]),
+    ):
+        ran = [row for row in own if not row.get("error")]
+        useful = [row for row in ran if row["changes"] and row["saving"] >= USEFUL]
+        files = [row for row in useful if any(one["reason"] != "setting" for one in row["changes"])]
+        seconds = sorted(row["wall_s"] for row in ran) or [0.0]
+        lines.append(
+            f"{kind}: {len(useful)} of {len(ran)} faster by 5 % or more, {len(files)} of them by a file; "
+            f"{seconds[len(seconds) // 2]:.0f} s at the median, {seconds[-1]:.0f} s at most; "
+            f"{len(own) - len(ran)} refused"
+        )
+    return "\n".join(lines)
 
 
 def percent(share: float | None) -> str:

@@ -129,34 +129,48 @@ def _gates(folder: Path) -> str:
     return _table(("threads", "busy loops", "new model", "tries", "failed the gate", "seconds, median"), rows)
 
 
-def _blind(folder: Path) -> str:
-    """Return the first score of each blind round."""
-    rows = []
-    for path in sorted(folder.glob("blind-*.json")):
-        counts = json.loads(path.read_text())["counts"]
-        recovered, pairs, claims = counts["recovered_half"], counts["pairs"], counts["claims"]
-        cells = [f"{recovered} of {pairs} ({recovered / pairs:.0%})", f"{counts['named_of_recovered']} of {recovered}"]
-        cells += [f"{len(counts['unconfirmed'])} of {claims}", f"{counts['intervals_overlap']} of {claims}"]
-        cells += [len(counts["wrong_outputs"]), " to ".join(f"{seconds:.0f} s" for seconds in counts["wall_s"])]
-        rows.append([path.stem[-1], *cells])
-    head = ("round", "half of the cost recovered", "cause named", "saving not confirmed", "intervals overlap", "wrong")
-    return _table((*head, "time, median to longest"), rows)
-
-
 _FASTER = 0.05
 
 
 def _improved(folder: Path) -> str:
-    """Return the proven savings of real models, largest first."""
-    models = json.loads((folder / "improved.json").read_text())
-    saved = sorted((one for one in models if one["saving"]), key=lambda one: -one["saving"])
+    """Return the proven savings of trained models, largest first."""
+    return _savings([one for one in _improvements(folder) if one["package"] != "zoo"])
+
+
+def _improved_zoo(folder: Path) -> str:
+    """Return the same of the built-in zoo, whose weights are random."""
+    return _savings([one for one in _improvements(folder) if one["package"] == "zoo"])
+
+
+def _improvements(folder: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((folder / "improved.json").read_text())
+    return [one for one in found if not one.get("error")]
+
+
+def _savings(models: Sequence[Mapping[str, Any]]) -> str:
+    saved = sorted((one for one in models if one["changes"]), key=lambda one: -one["saving"])
     rows = [
-        [one["name"], f"{one['before_ms']:.3g}", f"{one['after_ms']:.3g}", percent(one["saving"])]
+        [
+            one["name"], f"{one['before_ms']:.3g}", f"{one['after_ms']:.3g}", percent(one["saving"]),
+            ", ".join(change["kind"].partition(": ")[2] for change in one["changes"]),
+        ]
         for one in saved
         if one["saving"] >= _FASTER
-    ]
-    head = (f"{len(rows)} of {len(models)} models", "before, ms", "after, ms", "saving")
+    ]  # fmt: skip
+    head = (f"{len(rows)} of {len(models)} models", "before, ms", "after, ms", "saving", "by")
     return _table(head, rows)
+
+
+def _traps(folder: Path) -> str:
+    """Return the counts of wrong files by blind round."""
+    rows = json.loads((folder / "wrong-files.json").read_text())
+    lines = []
+    for name in dict.fromkeys(row["round"] for row in rows):
+        own = [row for row in rows if row["round"] == name]
+        written = sum(bool(row["steps"]) for row in own)
+        accepted = sum(bool(row.get("proven_wrongly")) for row in own)
+        lines.append([name, len(own), written, sum(row["wrong"] for row in own), accepted])
+    return _table(("round", "models", "files", "wrong files", "tempting rewrites accepted"), lines)
 
 
 def _prediction(folder: Path) -> str:
@@ -509,8 +523,9 @@ _BLOCKS: Mapping[str, Callable[[Path], str]] = {
     "accuracy": _accuracy,
     "across": _across,
     "gates": _gates,
-    "blind": _blind,
     "improved": _improved,
+    "improved-zoo": _improved_zoo,
+    "traps": _traps,
     "prediction": _prediction,
     "prediction-others": _prediction_others,
     "prediction-days": _prediction_days,

@@ -7,7 +7,7 @@ which subgraphs see by name like any outer value. Valid ONNX then does not requi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, MutableSequence
+from collections.abc import Iterable, MutableSequence, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TypeVar
@@ -21,7 +21,7 @@ from ..errors import BrokenModel, UnsupportedModel
 from .constants import Constant, filled_constant, graph_constants, initializers, is_constant, node_constant
 from .external import count_elements
 from .skeleton import KEPT_ELEMENTS, mark_causal, mark_weight
-from .subgraphs import all_nodes, bodies, given_names, may_have_bodies, plain_domain, rename, require_text
+from .subgraphs import all_nodes, bodies, given_names, in_order, may_have_bodies, plain_domain, rename, require_text
 
 # Inlining of model-local functions, so that every node of a model is an operator.
 
@@ -259,7 +259,7 @@ class _Normaliser:
             defaults = frozenset(value.name for value in self._graph.input if value.name in self._constants)
         for value in inputs:
             self._define(value.name)
-        for node in self._graph.node:
+        for node in self._nodes():
             self._visit(node)
         for value in self._graph.output:
             if value.name not in self._defined:
@@ -270,6 +270,19 @@ class _Normaliser:
         return NormalForm(self._build(inputs), self._weight_bytes, defaults & self._used)
 
     # ------------------------------------------------------------------ nodes, in order
+
+    def _nodes(self) -> Sequence[NodeProto]:
+        """Return the nodes in order: some converters write a file unsorted, and runtimes sort it.
+
+        Nodes that depend on each other in a circle stay as they are, to be refused.
+        """
+        nodes, known = list(self._graph.node), set(self._defined)
+        for node in nodes:
+            if any(name and name not in known for name in node.input):
+                found = in_order(nodes)
+                return found if len(found) == len(nodes) else nodes
+            known.update(node.output)
+        return nodes
 
     def _visit(self, node: NodeProto) -> None:
         operator = node.op_type

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import heapq
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import onnx
@@ -189,6 +191,29 @@ def _collect(body: onnx.GraphProto, outer: frozenset[str], found: dict[str, None
     for value in body.output:  # a body may return a captured value directly
         if value.name and value.name not in known:
             found.setdefault(value.name)
+
+
+def in_order(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
+    """Return nodes so that each value is computed before it is read, in the given order as far as possible.
+
+    Nodes that depend on each other in a circle are missing in the result.
+    """
+    makers = {name: index for index, node in enumerate(nodes) for name in node.output if name}
+    waits, readers = [0] * len(nodes), defaultdict[int, list[int]](list)
+    for index, node in enumerate(nodes):
+        for maker in {makers[name] for name in reads(node) if name in makers}:
+            waits[index] += 1
+            readers[maker].append(index)
+    ready = [index for index, number in enumerate(waits) if not number]
+    found = []
+    while ready:
+        index = heapq.heappop(ready)
+        found.append(nodes[index])
+        for reader in readers[index]:
+            waits[reader] -= 1
+            if not waits[reader]:
+                heapq.heappush(ready, reader)
+    return found
 
 
 def rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:

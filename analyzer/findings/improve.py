@@ -242,6 +242,7 @@ def improve(
     threads: int = 1,
     noise_ok: bool = False,
     data: Sequence[Path] = (),
+    settings: bool = True,
     progress: ProgressCallback | None = None,
 ) -> Improvement:
     """Write a faster file of a model that computes the same for every input, if its saving is proven too.
@@ -254,6 +255,7 @@ def improve(
         noise_ok: Accept rewrites that change the last digits more than the model's own noise, up to 0.001 of an
             output's largest value.
         data: npz files with an array for each input: outputs are compared on them, and the first is timed.
+        settings: Also try settings of the runtime, such as denormal numbers as zero.
         progress: Called between visits of the proof.
 
     Raises:
@@ -279,13 +281,13 @@ def improve(
             libraries,
         )  # fmt: skip
         bench = _Bench(file, request, begun + budget_s, progress)
-        settings = bench.promising(SETTINGS, _LOOKED)
-        least_s = bench.proof_s(1 + bool(settings))
+        chosen = bench.promising(SETTINGS if settings else {}, _LOOKED)
+        least_s = bench.proof_s(1 + bool(chosen))
         search_s = max(min(request.budget_s, bench.left_s - least_s), _LEAST_SEARCHED * budget_s)
-        with Searching(replace(request, denormal_as_zero=_DENORMALS in settings, budget_s=search_s)) as search:
+        with Searching(replace(request, denormal_as_zero=_DENORMALS in chosen, budget_s=search_s)) as search:
             with machine_lock():
                 found = search.find()
-            outcome = _proven(found, bench, search, settings)
+            outcome = _proven(found, bench, search, chosen)
         path = None
         if outcome.model is not None and output is not None:
             path = _written(outcome.model, output)
@@ -516,7 +518,7 @@ def rewrite_findings(
         DlbricksError: As ``improve``.
     """
     target = None if write is None else write / f"{_WORDS.sub('_', source.name)}-improved.onnx"
-    found = improve(source, target, budget_s=budget_s, threads=threads, progress=progress)
+    found = improve(source, target, budget_s=budget_s, threads=threads, settings=False, progress=progress)
     whole = None if found.proof is None else (found.proof.saving, *found.proof.ci95)
     latency = latency_ms or (math.nan if found.proof is None else found.proof.before_ms)
     code = shlex.join(["dlbricks", "improve", *model_words(source), "-o", "improved.onnx"])

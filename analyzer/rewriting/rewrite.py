@@ -6,7 +6,6 @@ one value the first counts, and unread nodes are dropped.
 
 from __future__ import annotations
 
-import heapq
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from ...errors import ModelError
-from ...models.subgraphs import attributes_of, plain_domain, reads
+from ...models.subgraphs import attributes_of, in_order, plain_domain, reads
 
 Array = npt.NDArray[Any]
 
@@ -302,25 +301,11 @@ def _renamed(node: onnx.NodeProto, taken: Collection[str]) -> onnx.NodeProto:
 
 
 def ordered(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """Return nodes in a valid order, otherwise as given."""
-    makers = {name: index for index, node in enumerate(nodes) for name in node.output if name}
-    waits, readers = [0] * len(nodes), defaultdict[int, list[int]](list)
-    for index, node in enumerate(nodes):
-        for maker in {makers[name] for name in reads(node) if name in makers}:
-            waits[index] += 1
-            readers[maker].append(index)
-    ready = [index for index, number in enumerate(waits) if not number]
-    order = []
-    while ready:
-        index = heapq.heappop(ready)
-        order.append(nodes[index])
-        for reader in readers[index]:
-            waits[reader] -= 1
-            if not waits[reader]:
-                heapq.heappush(ready, reader)
-    if len(order) < len(nodes):
+    """Return nodes so that each value is computed before it is read; raises ``ModelError`` for a circle."""
+    found = in_order(nodes)
+    if len(found) < len(nodes):
         raise ModelError("new nodes of several rewrites depend on each other in a circle")
-    return order
+    return found
 
 
 def _needed(nodes: Sequence[onnx.NodeProto], wanted: set[str]) -> list[onnx.NodeProto]:

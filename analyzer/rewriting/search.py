@@ -34,6 +34,8 @@ _AT_ONCE, _NEW_ROUND = 0.04, 0.9
 """Predicted share from which a group is tried before other engines are asked; share left that begins a new round."""
 _TRIAL_S, _LONG_TRIAL_S, _PROMISING = 0.8, 2.4, 0.05
 """Seconds of a quick look; of one at a change with a larger predicted share."""
+_LONGER, _PLENTY_S = 4, 6.0
+"""How many times as long such a look takes if it is not clear, with so many seconds left."""
 _HALVED = 0.05
 """Predicted share from which a group that saves nothing as a whole is taken apart."""
 _DEPTH, _LEAST_SEARCH = 2, 0.5
@@ -359,7 +361,8 @@ class Search:
             return _Look(verdict.refusal, verdict, model)
         if verdict.executed and verdict.executed == self._executed:
             return _Look("the runtime executes the same without it", final=True)
-        timing = self._timed(self._runner, verdict.runner, predicted=predicted, longer=1 if depth else 2)
+        longer = 1 if depth else _LONGER if predicted > _PROMISING and self._left_s > _PLENTY_S else 2
+        timing = self._timed(self._runner, verdict.runner, predicted=predicted, longer=longer)
         if timing.low > 0 and _LEAST_SAVING <= timing.saving < _CLEAR:  # memory may lie better by chance: once more
             old, new = (
                 session(data, threads=self._request.threads) for data in (self._data, model.SerializeToString())

@@ -28,7 +28,6 @@ def test_every_figure_is_that_of_the_data():
         ("attribution-*", "attribution", "report"),
         ("curves", "curves", "report"),
         ("frameworks", "frameworks", "report"),
-        ("planted", "plants.cost", "report"),
         ("tokens", "tokens", "page"),
         ("gpu/results", "visit_tables", "markdown"),
     ],

@@ -156,13 +156,19 @@ def test_other_spelling_of_the_domain() -> None:
     assert normalise(model).model.opset_import[-1].domain == ""
 
 
+def test_nodes_of_an_unsorted_file_are_put_in_order() -> None:
+    normal = normalise(parse("g (float[2] x) => (float[2] y) { y = Relu (z) z = Tanh (w) w = Abs (x) }")).model
+
+    assert operators(normal) == ["Abs", "Tanh", "Relu"]
+
+
 # ---------------------------------------------------------------------- broken models
 
 
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("{ y = Relu (z) z = Relu (x) }", "reads 'z', which nothing before it defines"),
+        ("{ y = Relu (z) z = Relu (y) }", "reads 'z', which nothing before it defines"),
         ("{ y = Relu (nowhere) }", r"Relu \(of y\) reads 'nowhere'"),
         ("{ z = Relu (x) z = Tanh (x) y = Relu (z) }", "'z' is defined twice"),
         ("{ x = Relu (x) y = Relu (x) }", "'x' is defined twice"),

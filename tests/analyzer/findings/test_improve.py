@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from dlbricks.analyzer.findings.improve import improve, rewrite_findings
+from dlbricks.analyzer.findings.improve import _rest, improve, rewrite_findings
 from dlbricks.analyzer.report.answers.findings import improve_answer
 from dlbricks.analyzer.rewriting.recording import apart, session
 from dlbricks.models import ModelSource, find_models
@@ -71,3 +71,21 @@ def test_proven_changes_are_findings_of_one_file(slow: ModelSource, tmp_path: Pa
     assert {found.proof.artefact for found in proven if found.proof} == {str(tmp_path / "model-improved.onnx")}
     assert all(found.saving_ms == pytest.approx(2.0 * found.share) for found in proven)
     assert all(found.unproven for found in rest)
+
+
+def test_own_inputs_that_do_not_fit_are_wrong_usage(cli, slow: ModelSource, tmp_path: Path):
+    np.savez(tmp_path / "own.npz", x=np.zeros((2, 64), np.float32))
+
+    result = cli("improve", slow.path, "--data", tmp_path / "own.npz", "--budget", "5s")
+
+    assert result.code == 2
+    assert "own.npz: 'x' is float32[2, 64], and the input is float32[256, 64]" in result.err
+
+
+def test_a_printed_command_has_the_options_of_the_call(slow: ModelSource, tmp_path: Path):
+    (source,) = find_models([slow.path], dims={"rows": 3})
+
+    command = _rest(source, Path("out.onnx"), 10.0, 2, [Path("own.npz")])
+
+    rest = "-o out.onnx --data own.npz --budget 40s --threads 2"
+    assert command == f"dlbricks improve {slow.path} --dim rows=3 {rest}"

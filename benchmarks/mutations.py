@@ -1,0 +1,163 @@
+"""Change one number, index, axis or operand of proven rewrites, and count what the prover still accepts.
+
+    python benchmarks/mutations.py MODEL... [--list FILES.tsv] [--wanted 500] [--out FOLDER]
+
+``docs/results/mutations.json``. Of each kind of rewrite in a model two are taken. A change that makes no difference on
+any draw of hard numbers is none, and is not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from dlbricks.analyzer.rewriting.checking import Checker
+from dlbricks.analyzer.rewriting.engines import ENGINES
+from dlbricks.analyzer.rewriting.evaluation import Unclear
+from dlbricks.analyzer.rewriting.prover import Prover
+from dlbricks.analyzer.rewriting.recording import Values
+from dlbricks.analyzer.rewriting.rewrite import Rewrite, RewriteGraph
+from dlbricks.analyzer.rewriting.sides import Sides
+from dlbricks.analyzer.rewriting.subject import read_subject
+from dlbricks.errors import DlbricksError
+from improved import sizes
+
+OF_A_KIND, OF_A_REWRITE, ENGINE_S, PROOF_S = 2, 6, 5.0, 8.0
+
+
+def main() -> None:
+    """Change proven rewrites of models until there are enough."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", help="files")
+    parser.add_argument("--list", type=Path, metavar="FILES.tsv", help="as for improved.py")
+    parser.add_argument("--wanted", type=int, default=500)
+    parser.add_argument("--out", type=Path, default=Path("docs/results"), metavar="FOLDER")
+    options = parser.parse_args()
+    asked = [(name, "") for name in options.models]
+    if options.list:
+        asked += [tuple(line.split("\t"))[:2] for line in options.list.read_text().splitlines() if line.strip()]
+    counts, accepted = Counter[str](), list[str]()
+    for path, dims in asked:
+        for kind, change, reason in changed(path, sizes(dims)):
+            counts[kind] += 1
+            if reason:
+                accepted.append(f"{Path(path).stem}: {kind}: {change} ({reason})")
+        print(f"{Path(path).stem}: {counts.total()} changes, {len(accepted)} accepted", flush=True)
+        found = {"changes": counts.total(), "by_kind": dict(counts.most_common()), "accepted": accepted}
+        (options.out / "mutations.json").write_text(json.dumps(found, indent=1) + "\n")
+        if counts.total() >= options.wanted:
+            break
+    print(*accepted, sep="\n")
+
+
+def changed(path: str, dims: dict[str, int]) -> Iterator[tuple[str, str, str]]:
+    """Yield the kind of a proven rewrite, a change of it, and the reason if it is still accepted."""
+    try:
+        subject = read_subject(Path(path), None, dims)
+        checker = Checker(subject, threads=1, noise_ok=False, until=time.perf_counter())
+    except DlbricksError:
+        return
+    values = Values(RewriteGraph(subject.model), checker.usable[:1], checker.others)
+    prover, kinds = Prover(values, {}), Counter[str]()
+    random = np.random.default_rng(0)
+    for engine, _ in ENGINES.values():
+        for rewrite in engine(values, time.perf_counter() + ENGINE_S):
+            kinds[rewrite.kind] += 1
+            if kinds[rewrite.kind] > OF_A_KIND or not prover.prove(rewrite, most_s=PROOF_S).reason:
+                continue
+            for _ in range(OF_A_REWRITE):
+                change = mutated(rewrite, random)
+                if change is not None and differs(prover, change[1], values):
+                    yield rewrite.kind, change[0], prover.prove(change[1], most_s=PROOF_S).reason
+
+
+def mutated(rewrite: Rewrite, random: np.random.Generator) -> tuple[str, Rewrite] | None:
+    """Return a description and a rewrite with one change; None if the draw found nothing to change."""
+    what = random.choice(["constant", "attribute", "operand", "operator"])
+    if what == "constant":
+        names = [name for name, array in rewrite.constants.items() if array.size and array.dtype.kind in "fiu"]
+        return _constant(rewrite, str(random.choice(names)), random) if names else None
+    place = int(random.integers(len(rewrite.nodes)))
+    node = onnx.NodeProto()
+    node.CopyFrom(rewrite.nodes[place])
+    if what == "attribute":
+        attributes = [own for own in node.attribute if own.name in NUMBERS]
+        if not attributes:
+            return None
+        own = attributes[int(random.integers(len(attributes)))]
+        if own.type == onnx.AttributeProto.FLOAT:
+            own.f *= 1.01
+        elif own.type == onnx.AttributeProto.INT:
+            own.i += int(random.choice([-1, 1]))
+        elif own.ints:
+            own.ints[int(random.integers(len(own.ints)))] += int(random.choice([-1, 1]))
+        told = f"{node.op_type}.{own.name}"
+    elif what == "operand" and len(node.input) > 1:
+        node.input[0], node.input[1] = node.input[1], node.input[0]
+        told = f"operands of {node.op_type}"
+    elif what == "operator" and node.op_type in OTHERS:
+        told = f"{node.op_type} as {OTHERS[node.op_type]}"
+        node.op_type = OTHERS[node.op_type]
+        node.domain = ""
+    else:
+        return None
+    nodes = [*rewrite.nodes]
+    nodes[place] = node
+    return told, replace(rewrite, nodes=tuple(nodes))
+
+
+NUMBERS = frozenset({"alpha", "axis", "beta", "dilations", "epsilon", "group", "keepdims", "pads", "perm", "strides"})
+OTHERS = {
+    "Add": "Sub", "Div": "Mul", "FastGelu": "Sigmoid", "Gelu": "Relu", "HardSigmoid": "Sigmoid", "Mul": "Add",
+    "Relu": "Abs", "Sqrt": "Abs", "Sub": "Add", "Sum": "Mean", "Tanh": "Erf",
+}  # fmt: skip
+
+
+def _constant(rewrite: Rewrite, name: str, random: np.random.Generator) -> tuple[str, Rewrite]:
+    array = rewrite.constants[name].copy()
+    place = int(random.integers(array.size))
+    flat = array.reshape(-1)
+    if array.dtype.kind == "f":
+        flat[place] += 0.01 * flat[place] if flat[place] else 0.01
+    else:
+        flat[place] += 1
+    exact = {other: own for other, own in rewrite.exact.items() if other != name}
+    return f"element {place} of a constant", replace(rewrite, constants={**rewrite.constants, name: array}, exact=exact)
+
+
+def differs(prover: Prover, rewrite: Rewrite, values: Values) -> bool:
+    """Return True if a changed rewrite computes something else on hard numbers, or cannot run."""
+    try:
+        case = prover._case(rewrite, 0)  # noqa: SLF001
+        sides = Sides(case, values.runs[0], values)
+        return any(changes(sides, number) for number in (0, 6, 7))
+    except (Unclear, DlbricksError):
+        return True
+
+
+def changes(sides: Sides, number: int) -> bool:
+    """Return True if both sides differ on a draw by more than rounding."""
+    from dlbricks.analyzer.rewriting import sides as module
+
+    feeds = sides._drawn(number, *module._DRAWS[number])  # noqa: SLF001
+    targets: Any = sides.case.targets
+    try:
+        pairs = zip(sides.run(0, feeds, list(targets)), sides.run(1, feeds, list(targets.values())), strict=True)
+        return any(
+            old.shape != new.shape or not np.allclose(old, new, rtol=1e-6, atol=1e-9, equal_nan=True)
+            for old, new in pairs
+        )
+    except Exception:  # noqa: BLE001  # it does not run
+        return True
+
+
+if __name__ == "__main__":
+    main()
