@@ -165,13 +165,14 @@ class Prover:
         if not plain or not all(name in self._values.dtypes for name in case.front):
             return None
         numbers: dict[str, object] = {name: place for place, name in enumerate(case.front)}
-        constants, lines = {**self._conditions, **case.constants}, list[object]()
+        constants, lines, used = {**self._conditions, **case.constants}, list[object](), list[Array]()
         for node in nodes:
             spelt = list[object]()
             for name in node.input:
                 array = None if name in numbers else constants.get(name)
                 if array is not None:
                     exact = case.exact.get(name, array)
+                    used.append(array)
                     spelt.append((array.dtype.str, array.shape, array.tobytes(), exact.tobytes()))
                 elif name in numbers or not name:
                     spelt.append(numbers.get(name, ""))
@@ -180,10 +181,12 @@ class Prover:
             numbers.update((name, (len(lines), slot)) for slot, name in enumerate(node.output) if name)
             lines.append((same_function(node), *spelt))
         ends = [(numbers.get(name, name), numbers[again]) for name, again in case.targets.items()]
-        shapes = [{name: run[name].shape for name in case.front if name in run}.values()
-                  for run in (self._values.runs[0], *self._values.others)]  # fmt: skip
+        runs = (self._values.runs[0], *self._values.others)
+        shapes = [[run[name].shape for name in case.front if name in run] for run in runs]
+        if len(case.front) == 1 and all(constant.size == 1 for constant in used):  # the rank alone decides
+            shapes = [[(len(shape),) for shape in own] for own in shapes]
         kinds = [self._values.dtypes[name].str for name in case.front]
-        return repr((lines, ends, kinds, [[*own] for own in shapes], sorted(self._graph.opsets.items())))
+        return repr((lines, ends, kinds, shapes, sorted(self._graph.opsets.items())))
 
     # The nodes on both sides.
 
