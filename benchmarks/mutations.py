@@ -30,6 +30,7 @@ from dlbricks.analyzer.rewriting.subject import read_subject
 from dlbricks.errors import DlbricksError
 from improved import sizes
 
+COMMUTATIVE = {"Add", "Mul", "Max", "Min", "Sum", "Mean", "Equal", "And", "Or", "Xor"}
 OF_A_KIND, OF_A_REWRITE, ENGINE_S, PROOF_S = 2, 6, 5.0, 8.0
 
 
@@ -100,7 +101,7 @@ def mutated(rewrite: Rewrite, random: np.random.Generator) -> tuple[str, Rewrite
         elif own.ints:
             own.ints[int(random.integers(len(own.ints)))] += int(random.choice([-1, 1]))
         told = f"{node.op_type}.{own.name}"
-    elif what == "operand" and len(node.input) > 1:
+    elif what == "operand" and len(node.input) > 1 and node.op_type not in COMMUTATIVE:
         node.input[0], node.input[1] = node.input[1], node.input[0]
         told = f"operands of {node.op_type}"
     elif what == "operator" and node.op_type in OTHERS:

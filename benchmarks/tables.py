@@ -142,6 +142,22 @@ def _improved_zoo(folder: Path) -> str:
     return _savings([one for one in _improvements(folder) if one["package"] == "zoo"])
 
 
+def _improved_headline(folder: Path) -> str:
+    """Return the counts of both tables for the README."""
+    kinds = {True: list[dict[str, Any]](), False: list[dict[str, Any]]()}
+    for one in _improvements(folder):
+        kinds[one["package"] == "zoo"].append(one)
+    told = []
+    for of_zoo, found in kinds.items():
+        faster = [one for one in found if one["changes"] and one["saving"] >= _FASTER]
+        by_files = sum(any(not change["kind"].startswith("setting") for change in one["changes"]) for one in faster)
+        most = percent(max((one["saving"] for one in faster), default=0.0))
+        where = "of the zoo" if of_zoo else f"trained models out of {len({one['package'] for one in found})} packages"
+        settings = f", {len(faster) - by_files} of them by settings alone" if by_files < len(faster) else ""
+        told.append(f"{len(faster)} of {len(found)} {where} (up to {most}{settings})")
+    return " and ".join(told)
+
+
 def _improvements(folder: Path) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads((folder / "improved.json").read_text())
     return [one for one in found if not one.get("error")]
@@ -525,6 +541,7 @@ _BLOCKS: Mapping[str, Callable[[Path], str]] = {
     "gates": _gates,
     "improved": _improved,
     "improved-zoo": _improved_zoo,
+    "improved-headline": _improved_headline,
     "traps": _traps,
     "prediction": _prediction,
     "prediction-others": _prediction_others,

@@ -100,7 +100,7 @@ class CheckedModel:
         """Yield inputs that guards exist for, each with a name; some may be illegal for the model."""
         usual = self.feeds[self.data]
         for name, change in _HOSTILE.items():
-            yield name, {key: change(np.random.default_rng(5), array) for key, array in usual.items()}
+            yield name, {key: np.asarray(change(np.random.default_rng(5), array)) for key, array in usual.items()}
         if not self.bound:
             return
         largest = max(array.size for array in usual.values())
@@ -291,11 +291,13 @@ def _feeds(
     usual = make_inputs(bound, types, seed=0)[0]
     return tuple(
         {
-            name: _varied(
-                np.multiply(array, scale, dtype=array.dtype) if array.dtype.kind == "f" else array,
-                usual[name],
-                seed,
-                compared,
+            name: np.asarray(
+                _varied(
+                    np.multiply(array, scale, dtype=array.dtype) if array.dtype.kind == "f" else array,
+                    usual[name],
+                    seed,
+                    compared,
+                )
             )
             for name, array in make_inputs(bound, types, seed=seed)[0].items()
         }

@@ -192,6 +192,19 @@ def test_bytes_of_an_image_have_all_values_in_a_checked_set(tmp_path: Path):
     assert max(int(feed["image"].max()) for feed in feeds) > 200
 
 
+def test_inputs_without_a_dimension_are_arrays(tmp_path: Path):
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    model (float[4,64] x, float least, int64 shift) => (float[4,64] y) {
+        above = Max(x, least) f = Cast<to = 1>(shift) y = Add(above, f)
+    }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "numbers.onnx")
+    subject = read_subject(tmp_path / "numbers.onnx", None, {})
+
+    sets = [*subject.feeds, *(feeds for _, feeds in subject.hostile())]
+
+    assert {type(array) for feeds in sets for array in feeds.values()} == {np.ndarray}
+
+
 def test_files_of_data_are_inputs_of_the_comparison(path: Path, tmp_path: Path):
     x = np.full((256, 64), 3, np.float32)
     np.savez(tmp_path / "own.npz", x=x)
