@@ -23,7 +23,7 @@ import numpy as np
 
 from ...bricks.graph.control import write_out
 from ...db.values import Runtime
-from ...errors import ModelError, WorkerError
+from ...errors import ModelError, UsageError, WorkerError
 from ...generator.backends.custom_ops import CUSTOM_OPS, asked, files_of
 from ...generator.decomposition.observation import run_as_given
 from ...generator.machine.cores import physical_cores
@@ -270,6 +270,8 @@ def improve(
         0.21
     """
     begun = time.monotonic()
+    if output is not None and source.path is not None and output.exists() and output.samefile(source.path):
+        raise UsageError(f"{output} is the model itself, which stays as it is", remedy="name another file")
     number = threads or len(physical_cores())
     with tempfile.TemporaryDirectory(prefix="dlbricks-improve-") as name:
         file = as_file(source, Path(name))
@@ -300,11 +302,15 @@ def improve(
 
 
 def _written(model: Path, output: Path) -> Path:
+    part = output.with_name(f".{output.name}.part")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(model, output)
+        shutil.copyfile(model, part)
+        part.replace(output)
     except OSError as error:
         raise ModelError(f"{output} cannot be written: {error.strerror}") from error
+    finally:
+        part.unlink(missing_ok=True)
     return output
 
 
@@ -449,22 +455,36 @@ def _proven(found: Found, bench: _Bench, search: Searching, settings: Sequence[s
         ProvenChange(f"setting: {name}", 1, (), SETTINGS[name][1], "setting", proof)
         for name, proof in zip(settings, others, strict=True)
     ]
-    return _with_setting(outcome, tried, bench)
+    return _with_setting(outcome, tried, bench, base)
 
 
-def _with_setting(outcome: _Outcome, tried: Sequence[ProvenChange], bench: _Bench) -> _Outcome:
-    """Add the setting that saves most, if it does so beside the rewrites too."""
+def _with_setting(outcome: _Outcome, tried: Sequence[ProvenChange], bench: _Bench, base: Mapping[str, str]) -> _Outcome:
+    """Add the setting that saves most, if it does so beside the rewrites too.
+
+    Rewrites that were timed under a setting (``base``) are timed again without it if it is not added.
+    """
+    original, path = bench.original, outcome.model
     best = max((change for change in tried if change.is_proven), key=lambda change: change.saving, default=None)
-    if best is None:
-        return replace(outcome, unproven=(*outcome.unproven, *tried))
     others = tuple(change for change in tried if change is not best)
-    joint, path = best.proof, outcome.model or bench.original.path
-    if outcome.model is not None:
-        options = SETTINGS[best.kind.partition(": ")[2]][0]
-        (joint,) = bench.prove([(bench.original, _Side(path, options))])
-    if joint is None or (outcome.proof is not None and joint.saving < outcome.proof.saving):
-        return replace(outcome, unproven=(*outcome.unproven, *tried))
-    return _Outcome(outcome.model, joint, (best, *outcome.changes), (*outcome.unproven, *others))
+    rest = replace(outcome, unproven=(*outcome.unproven, *tried))
+    alone = _Outcome() if best is None else _Outcome(None, best.proof, (best,), (*outcome.unproven, *others))
+    if path is None:
+        return rest if best is None else alone
+    if best is not None:
+        (joint,) = bench.prove([(original, _Side(path, SETTINGS[best.kind.partition(": ")[2]][0]))])
+        least = max(_AS_GOOD * best.saving, outcome.proof.saving if outcome.proof is not None and not base else 0.0)
+        if joint is not None and joint.saves and joint.saving >= least:
+            return _Outcome(path, joint, (best, *outcome.changes), (*outcome.unproven, *others))
+    if not base:
+        return rest
+    (plain,) = bench.prove([(original, _Side(path, {}))])
+    if (
+        plain is not None
+        and plain.saves
+        and plain.saving >= max(_LEAST_SAVING, alone.proof.saving if alone.proof else 0)
+    ):
+        return replace(rest, proof=plain)
+    return replace(alone, unproven=(*outcome.changes, *outcome.unproven, *others))
 
 
 def _rewritten(

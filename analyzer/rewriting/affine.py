@@ -129,6 +129,8 @@ def _product(values: Values, probe: _Probe, x: str, value: str) -> tuple[Draft, 
         impulses[:count, first : first + count] = np.eye(count)
         change = (probe(impulses.reshape(probe.shape)) - probe.base).reshape(rows, width)
         weights[first : first + count] = change[:count]
+    if not weights.any(1).all():  # a product would read what the region does not, and a NaN there would spread
+        return None
     draft = Draft(values.graph)
     made = draft.op("MatMul", x, draft.constant(weights, np.float32))
     bias = probe.base.reshape(rows, width)
@@ -161,6 +163,8 @@ def _convolution(values: Values, probe: _Probe, x: str, value: str) -> tuple[Dra
     weights = np.zeros((width, channels, *kernel))
     for channel, tap, response in taps:
         weights[(slice(None), channel, *(np.array(tap) - low))] = response
+    if not weights.any((0, *range(2, weights.ndim))).all():  # as above
+        return None
     draft = Draft(values.graph)
     middle = (0, slice(None), *(size // 2 for size in out))
     if (np.abs(probe.base - probe.base[middle].reshape(1, -1, *[1] * len(out))) > _ZERO).any():

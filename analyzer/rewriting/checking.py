@@ -257,7 +257,8 @@ def _largest(own: Sequence[Any], other: Sequence[Any]) -> float:
             return np.inf
         elif theirs.dtype.kind == "f":
             error = apart(mine, theirs)
-            found = max(found, error if np.abs(theirs).max(initial=0) > 1e-30 or error == 0 else np.inf)
+            most = np.abs(theirs[np.isfinite(theirs)]).max(initial=0)
+            found = max(found, error if most > 1e-30 or error == 0 else np.inf)
         elif not np.array_equal(mine, theirs):
             found = max(found, np.inf)
     return found

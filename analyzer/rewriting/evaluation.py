@@ -7,7 +7,7 @@ groups of nodes agree on then follows from algebra and from no property of such 
 * A function of one element is a stand-in: random, smooth, nowhere flat and nowhere nearly linear. ``Max`` is half the
   sum of its operands plus a stand-in for half their distance; ``Relu``, ``Min`` and ``Clip`` follow from it.
 * Any other operator is a function of its operands as a whole.
-* Booleans are numbers between 0 and 1, and their operators are multilinear.
+* Booleans are numbers, also below 0 and above 1, and their operators are multilinear.
 * Integers are exact, and operators that lose digits of them (``Div``, narrow types that overflow) are stand-ins.
 * The exponential is a positive stand-in: of two exponentials none hides the other.
 * Constants of a million or more, epsilons, and arrays of small weights are symbols: next to the former nothing else
@@ -28,7 +28,7 @@ import onnx
 from onnx import helper
 
 from ...models.subgraphs import all_nodes, attributes_of, plain_domain, reads
-from .recording import Sizes, session
+from .recording import Sizes, is_sum_of_sizes, session
 from .rewrite import MICROSOFT, Array
 from .traits import (
     BODIES,
@@ -40,7 +40,6 @@ from .traits import (
     REAL,
     RISING,
     SCALING,
-    SUMS_OF_SIZES,
     VIEWS,
 )
 
@@ -124,7 +123,7 @@ def _hashed(key: str, *xs: Array) -> Array:
 
 
 def _truth(x: Array) -> Array:
-    made: Array = 0.5 + 0.45 * np.sin(2 * x)
+    made: Array = 0.5 + 1.5 * np.sin(2 * x)
     return made
 
 
@@ -270,7 +269,8 @@ _BINARY: Mapping[str, Callable[[Array, Array], Array]] = {
     "PRelu": lambda x, slope: slope * x + (1 - slope) * _largest(x, 0.0), "MatMul": lambda a, b: a @ b,
 }  # fmt: skip
 _WHOLE_NUMBERS = frozenset({"Add", "Mul", "Neg", "Sub", "Sum"})
-"""Exact for integers of 64 bits; narrower ones overflow."""
+_WIDE = 8
+"""Operators that are exact for integers of so many bytes; narrower ones overflow."""
 
 
 def _windows(
@@ -430,7 +430,8 @@ def _local_response(call: Operation) -> Array:
     square = np.pad(x * x, [(0, 0), ((size - 1) // 2, size // 2), *[(0, 0)] * (x.ndim - 2)])
     total = sum(square[:, place : place + x.shape[1]] for place in range(size))
     base = call.at.get("bias", 1.0) + call.at.get("alpha", 1e-4) / size * np.asarray(total)
-    return x / _power(_root(base) ** 2, np.array(call.at.get("beta", 0.75)))
+    beta = np.array(call.at.get("beta", 0.75))
+    return x / (np.power(base, beta) if call.actual else _power(_root(base) ** 2, beta))
 
 
 def _gemm(call: Operation) -> Array:
@@ -599,7 +600,12 @@ class Evaluation:
         self.constants, self._sizes = dict(constants), sizes
         self._order, self._unrounded, self._computed, self._actual = order, unrounded, computed, actual
         self._numbers: dict[str, Array] = {}
-        self._sized, self._unsure = set(sizes.sized), set(sizes.unsure)
+        self._sized, self._unsure, self._static, self._given = (
+            set(sizes.sized),
+            set(sizes.unsure),
+            set[str](),
+            frozenset(constants),
+        )
 
     def draw(self, name: str) -> None:
         """Make a value random."""
@@ -614,7 +620,7 @@ class Evaluation:
         elif kind.kind in "iu":
             made = random.integers(0, _TOKENS, shape)
         elif kind.kind == "b":
-            made = random.uniform(0.05, 0.95, shape)
+            made = random.choice([-1, 1], shape) * random.uniform(1, 2, shape)
         else:
             raise Unclear(f"a value of type {kind}")
         self._numbers[name] = np.asarray(made)
@@ -630,6 +636,8 @@ class Evaluation:
         if name not in self.constants:
             raise Unclear(f"the value {name} is not known")
         if name in self._unsure:
+            if self._actual:
+                raise Unclear(f"{name} needs a stand-in")
             self.draw(name)
             return self._numbers[name]
         array = self.constants[name]
@@ -672,8 +680,14 @@ class Evaluation:
             arrays = {name: self.constants[name] for name in node.input if name}
             self.constants.update(zip(outputs, executed(node, arrays, self._opsets), strict=True))
             if not self._sized.isdisjoint(node.input):
+                kinds = {name: array.dtype for name, array in self.constants.items() if name in node.input}
+                own = not self._sizes.changing.keys().isdisjoint(outputs)
+                many = operator == "Mul" and len(self._sized.intersection(node.input)) > 1
+                sums = is_sum_of_sizes(node, kinds, self._sized, self._changing) and (own or not many)
                 self._sized.update(outputs)
-                if operator not in SUMS_OF_SIZES:
+                if sums and self._unsure.isdisjoint(node.input):
+                    self._static.update(outputs)
+                else:
                     self._unsure.update(outputs)
             return
         if self._actual and (operator not in REAL | MOVES | LINEAR or self._type(outputs[0])[0].kind in "iu"):
@@ -696,11 +710,18 @@ class Evaluation:
         name, (out, *_) = node.input[0], node.output
         sized = np.empty(self._type(name)[1], np.bool_)
         self.constants[out] = executed(node, {name: sized}, self._opsets)[0]
-        sizes = self._sizes
-        if sizes.changing and sizes.changing.get(name, frozenset({0})):
+        self._static.add(out)
+        if self._changing(name):
             self._sized.add(out)
-            if name not in sizes.plain:
+            if name not in self._sizes.plain:
                 self._unsure.add(out)
+
+    def _changing(self, name: str) -> frozenset[int]:
+        """Return the axes of a value whose size may change: all of a value that is new, unless it is known better."""
+        changing = self._sizes.changing
+        if not changing or name in self._static or (name not in changing and name in self._given):
+            return frozenset()
+        return changing.get(name, frozenset(range(len(self._type(name)[1]))))
 
     def _applied(self, node: onnx.NodeProto, fixed: Sequence[bool]) -> Sequence[Array]:  # noqa: PLR0911  # one rule each
         operator, plain = node.op_type, plain_domain(node.domain)
@@ -716,27 +737,41 @@ class Evaluation:
             return [self._cast(node, given[0], typed)]
         if operator == "Dropout":
             return [given[0], np.ones(given[0].shape)][: len([name for name in node.output if name])]
+        if integer and operator in ELEMENTWISE - {"Identity"}:
+            return [self._integers(node, xs, typed, fixed)]
         if operator == "Where":
             condition, a, b = given
-            return [np.where(condition > 0.5, a, b) if integer else condition * a + (1 - condition) * b]
-        if integer and operator in ELEMENTWISE - {"Identity"}:
-            if operator in _WHOLE_NUMBERS and typed[0].itemsize == 8:
-                return [_RULES[operator](Operation(node, {}, xs, typed, 0, None))]
-            return [_hashed(same_function(node), *given)]
-        if attributes_of(node).get("ceil_mode") and self._sizes.changing.get(node.input[0]):
+            return [condition * a + (1 - condition) * b]
+        if attributes_of(node).get("ceil_mode") and self._changing(node.input[0]):
             return self._whole(node)
+        if operator == "Pow" and self._actual:
+            return [np.power(given[0], given[1])]
         if operator in {"Gather", "GatherElements"} and fixed[1] and node.input[1] not in self._unsure:
             return self._exactly(node, fixed)
         if operator in _RULES and (not integer or operator in {"Gather", "GatherElements"}):
             axes = self._axes(node, fixed) if operator in _REDUCTIONS else None
             call = Operation(node, attributes_of(node), xs, typed, self._opsets.get("", 17), axes, self._actual)
             return [np.asarray(_RULES[operator](call))]
-        if operator in MOVES | LINEAR and not plain:
+        if (
+            operator in MOVES | LINEAR
+            and not plain
+            and not (operator in LINEAR and integer and typed[0].itemsize < _WIDE)
+        ):
             return self._exactly(node, fixed)
         if operator in ELEMENTWISE and len([name for name in node.output if name]) == 1:
             made = standin(same_function(node), *(np.asarray(x, np.float64) for x in given))
             return [_truth(made) if typed[0].kind == "b" else made]
         return self._whole(node)
+
+    def _integers(self, node: onnx.NodeProto, xs: Sequence[Array | None], typed: Typed, fixed: Sequence[bool]) -> Array:
+        """Evaluate an elementwise function with integers as its result."""
+        given = [x for x in xs if x is not None]
+        if node.op_type == "Where":
+            condition, a, b = given
+            return np.where(condition > 0.5, a, b) if fixed[0] else _hashed("Where", _token(condition), a, b)
+        if node.op_type in _WHOLE_NUMBERS and typed[0].itemsize == _WIDE:
+            return np.asarray(_RULES[node.op_type](Operation(node, {}, xs, typed, 0, None)))
+        return _hashed(same_function(node), *given)
 
     def _ordered(self, node: onnx.NodeProto, fixed: Sequence[bool], typed: Typed) -> Array:
         """Evaluate a maximum as such, and a function that never falls as a stand-in that does not."""
@@ -812,12 +847,11 @@ class Evaluation:
 
     def _clamps(self, node: onnx.NodeProto, parameters: Sequence[int]) -> bool:
         """Return True if a move may do something else at other sizes: a Slice ends where its axis ends."""
-        sizes = self._sizes
         if node.op_type in {"Expand", "Pad", "Resize", "Slice", "Tile"} and any(
             node.input[slot] in self._sized for slot in parameters
         ):
             return True
-        axes, rank = sizes.changing.get(node.input[0], frozenset()), len(self._type(node.input[0])[1])
+        axes, rank = self._changing(node.input[0]), len(self._type(node.input[0])[1])
         if node.op_type == "Squeeze" and axes:
             return not parameters and "axes" not in attributes_of(node)
         if node.op_type != "Slice" or not axes:
@@ -836,6 +870,8 @@ class Evaluation:
 
     def _whole(self, node: onnx.NodeProto) -> list[Array]:
         """Return random functions of the operands as a whole."""
+        if self._actual:
+            raise Unclear(f"{node.op_type} needs a stand-in")
         key = f"{same_function(node)} {[bool(name) for name in node.input]}"
         names = list(reads(node)) if node.op_type in BODIES else [name for name in node.input if name]
         random, sums = np.random.default_rng(zlib.crc32(key.encode())), np.zeros(4)

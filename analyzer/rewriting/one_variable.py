@@ -25,7 +25,7 @@ _ROUNDINGS, _MOST_NOISE = 4.0, 1e-5
 and the argument, since a number may be added just to round."""
 _REACH = 2.0**60
 """Largest finite number that is compared: beyond, powers overflow in one spelling and not in another."""
-_MOST_NODES, _MOST_FUNCTIONS, _MOST_PLACES, _BISECTIONS = 200, 1 << 12, 4096, 17
+_MOST_NODES, _MOST_FUNCTIONS, _MOST_PLACES, _BISECTIONS = 200, 1 << 12, 4096, {2: 12, 4: 17, 8: 46}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,10 @@ class OneVariable:
         bits = np.arange(1 << 16, dtype=np.uint32)
         numbers = bits.astype(np.uint16).view(np.float16) if kind.itemsize == 2 else (bits << 16).view(np.float32)
         numbers = numbers.astype(kind)
+        if kind.itemsize > 2:  # a number at random beside each of these
+            inside = np.random.default_rng(3).uniform(0, 2.0**-7, numbers.shape)
+            with np.errstate(all="ignore"):
+                numbers = np.concatenate([numbers, (numbers * (1 + inside)).astype(kind)])
         numbers = numbers[~(np.isfinite(numbers) & (np.abs(numbers) > _REACH))]
         numbers = np.concatenate([numbers, self._next_to_bends(np.sort(numbers))])
         x = self._spread(numbers)
@@ -114,7 +118,7 @@ class OneVariable:
                 if not len(places):
                     continue
                 left, right = low[places], high[places]
-                for _ in range(_BISECTIONS):
+                for _ in range(_BISECTIONS[finite.dtype.itemsize]):
                     middle = (left + (right - left) / 2).astype(finite.dtype)
                     same = self._signs(side, middle)[row] == before[row][places]
                     left, right = np.where(same, middle, left), np.where(same, right, middle)

@@ -18,6 +18,7 @@ The shapes of a dynamic model are several, and what is only true of the sizes th
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -80,21 +81,13 @@ class Prover:
         begun = time.perf_counter()
         self._until = begun + most_s
         try:
-            key = self._spelling(self._case(rewrite, 0))
-            if key is None:
-                return self._decided(rewrite)
-            if key in self._known:
-                return self._known[key]
-            verdict = self._decided(rewrite)
+            return self._decided(rewrite)
         except Unclear as error:
             return Verdict(refusal=f"not shown: {error}")
         except Exception as error:  # noqa: BLE001  # what cannot be evaluated is not shown
             return Verdict(refusal=f"not shown: {type(error).__name__}: {' '.join(str(error).split())[:120]}")
         finally:
             self.spent_s += time.perf_counter() - begun
-        if time.perf_counter() < self._until:
-            self._known[key] = verdict
-        return verdict
 
     def _decided(self, rewrite: Rewrite) -> Verdict:
         refusal, seen = "", None
@@ -106,7 +99,7 @@ class Prover:
             if time.perf_counter() > self._until:
                 return Verdict(refusal=refusal or "not shown: the time for a proof is up")
             try:
-                verdict = self._at(case, level)
+                verdict = self._looked_up(case, level)
             except Unclear as error:
                 refusal = refusal or f"not shown: {error}"
                 continue
@@ -115,8 +108,22 @@ class Prover:
             refusal = verdict.refusal
         return Verdict(refusal=refusal)
 
-    def _at(self, case: Case, level: int) -> Verdict:
-        """Decide from one frontier."""
+    def _looked_up(self, case: Case, level: int) -> Verdict:
+        """Decide from one frontier, once for all cases that are spelled alike."""
+        alone = None
+        if level == 0:
+            with contextlib.suppress(Unclear):
+                alone = OneVariable.of(case, self._values)
+        spelling = self._spelling(case if alone is None else alone.sides.case)
+        key = None if spelling is None else (spelling, self._spelling(case), level == 0)
+        if key in self._known:
+            return self._known[key]
+        verdict = self._at(case, alone)
+        if key is not None and time.perf_counter() < self._until:
+            self._known[key] = verdict
+        return verdict
+
+    def _at(self, case: Case, alone: OneVariable | None) -> Verdict:
         values = self._values
         plain = all(node.op_type in ELEMENTWISE for node in (*case.old, *case.new))
         if not plain and values.is_dynamic and not values.others:
@@ -124,8 +131,9 @@ class Prover:
         runs = [Sides(case, shape, values) for shape in (values.runs[0], *values.others)]
         for run in runs:
             run.require_no_narrower()
+            run.require_no_poles()
         reason, unclear = self._equal(runs)
-        if not reason and level == 0 and (alone := OneVariable.of(case, values)) is not None:
+        if not reason and alone is not None:
             gap = alone.difference()
             if gap > 1:
                 return Verdict(refusal=f"the functions differ by {gap:.1g} times what rounding explains")
@@ -211,6 +219,12 @@ class Prover:
         made = {name for node in new for name in node.output if name}
         read = dict.fromkeys(name for node in new for name in reads(node) if name and name not in made)
         sources = [name for name in read if name not in rewrite.constants and not self._is_fixed(name)]
+        behind = set(rewrite.values)
+        for index, node in enumerate(graph.nodes):
+            if not behind.isdisjoint(graph.reads[index]):
+                behind.update(node.output)
+        if not behind.isdisjoint(sources):
+            raise Unclear("it reads what depends on it")
         places, front = self._region(rewrite.values, sources, level)
         old = _unfolded([graph.nodes[place] for place in places], self._conditions)
         renamed = {name: graph.fresh("again") for name in made if name in graph.producer}

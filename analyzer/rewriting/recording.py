@@ -18,9 +18,9 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from ...models.subgraphs import infer_shapes, plain_domain
+from ...models.subgraphs import attribute_of, infer_shapes, plain_domain
 from .rewrite import MICROSOFT, Array, Draft, Rewrite, RewriteGraph
-from .traits import BODIES, ELEMENTWISE, RANDOM, SIZED_BY_DATA, SIZED_BY_OPERANDS, SUMS_OF_SIZES
+from .traits import BODIES, ELEMENTWISE, RANDOM, SIZED_BY_DATA, SIZED_BY_OPERANDS, SIZED_BY_SIZES, SUMS_OF_SIZES
 
 _T = TypeVar("_T")
 
@@ -188,6 +188,28 @@ class Sizes:
     unsure: frozenset[str] = frozenset()
 
 
+def is_sum_of_sizes(
+    node: onnx.NodeProto,
+    kinds: Mapping[str, np.dtype[Any]],
+    sized: Collection[str],
+    changing: Callable[[str], frozenset[int]],
+) -> bool:
+    """Return True if a result is a sum of products of sizes: indices are constant, and no digits are lost.
+
+    Args:
+        node: The node.
+        kinds: Element types of values.
+        sized: Values that are computed from sizes.
+        changing: Returns the axes of a value whose size changes.
+    """
+    x, wide = node.input[0], np.dtype(np.int64)
+    whole = all(kinds[name] == wide for name in (x, node.output[0]) if name in kinds)
+    whole = whole and (node.op_type != "Cast" or attribute_of(node, "to") == onnx.TensorProto.INT64)
+    plain = node.op_type in {"Add", "Concat", "Identity", "Mul", "Neg", "Sub"}
+    constant = not any(name in sized for name in node.input[1:])
+    return node.op_type in SUMS_OF_SIZES and whole and (plain or (constant and not changing(x)))
+
+
 class Values:
     """A graph with the values that it computes on several inputs.
 
@@ -298,8 +320,8 @@ class Values:
         """Values that depend on constants and on the shapes of inputs alone, and on no contents of inputs."""
         known, wild = set(self.graph.constants), set[str]()  # wild: values whose shape depends on contents
         for index, node in enumerate(self.graph.nodes):
-            operands = node.input if node.op_type in {"ConstantOfShape", "Range"} else node.input[1:]
-            by_operands = node.op_type in SIZED_BY_OPERANDS and not known.issuperset(filter(None, operands))
+            operands = node.input[1:] if node.op_type in SIZED_BY_OPERANDS else node.input
+            by_operands = node.op_type not in SIZED_BY_SIZES and not known.issuperset(filter(None, operands))
             of_contents = node.op_type in SIZED_BY_DATA or plain_domain(node.domain) not in {"", MICROSOFT}
             if not wild.isdisjoint(self.graph.reads[index]) or by_operands or of_contents:
                 wild.update(node.output)
@@ -338,18 +360,12 @@ class Values:
             measured = node.op_type in {"Shape", "Size"} and not plain_domain(node.domain)
             if changing.get(node.input[0]) if measured else not sized.isdisjoint(graph.reads[index]):
                 sized.update(node.output)
-                sums = unsure.isdisjoint(graph.reads[index]) and self._is_sum_of_sizes(index, sized, changing)
+                sums = unsure.isdisjoint(graph.reads[index]) and is_sum_of_sizes(
+                    node, self.dtypes, sized, lambda name: changing.get(name, frozenset())
+                )
                 if not (node.input[0] in plain if measured else sums):
                     unsure.update(node.output)
         return Sizes(changing, frozenset(plain), frozenset(sized), frozenset(unsure))
-
-    def _is_sum_of_sizes(self, index: int, sized: Collection[str], changing: Mapping[str, frozenset[int]]) -> bool:
-        """Return True if a result is a sum of products of sizes: indices are constant, and no digits are lost."""
-        node, x = self.graph.nodes[index], self.graph.nodes[index].input[0]
-        whole = all(self.dtypes[name] == np.int64 for name in (x, node.output[0]) if name in self.dtypes)
-        plain = node.op_type in {"Add", "Concat", "Identity", "Mul", "Neg", "Sub"}
-        constant = not any(name in sized for name in node.input[1:])
-        return node.op_type in SUMS_OF_SIZES and whole and (plain or (constant and not changing.get(x)))
 
     @cached_property
     def shape_only(self) -> frozenset[str]:

@@ -25,6 +25,7 @@ from .subject import CheckedModel
 _ROUNDS = 3
 _LEAST_SAVING = 0.005
 """Share that a step must save at a quick look, by all of its interval more than nothing."""
+_NO_INPUTS = "callers can no longer override default values of inputs"
 _CLEAR = 0.06
 """Share from which one quick look is enough."""
 _LEAST_PREDICTED = 0.002
@@ -266,7 +267,7 @@ class Search:
             number = len(self._subject.overridable)
             kind, note = "constants: stored as such", ""
             if number:
-                kind, note = "constants: default values of inputs", "callers can no longer override them as inputs"
+                kind, note = "constants: default values of inputs", _NO_INPUTS
             self._steps.append(Step(kind, max(1, number), (), note, "the same nodes", timing.saving, 0.0))
             self._fixed = 1
             self._write(self._subject.model)
@@ -393,6 +394,8 @@ class Search:
             origin for rewrite in group for name in rewrite.replaces if (origin := self._origins.get(name))
         )
         note = next((rewrite.note for rewrite in group if rewrite.note), "")
+        if self._subject.overridable and not self._steps:
+            note = "; ".join(filter(None, [note, _NO_INPUTS]))
         reasons = ", ".join(dict.fromkeys(self._reasons[id(rewrite)] for rewrite in group))
         self._steps.append(Step(group[0].kind, len(group), tuple(layers), note, reasons, look.saving, verdict.error))
         self._rejected.pop(group[0].kind, None)
@@ -410,6 +413,8 @@ class Search:
         Args:
             left_out: Numbers of the steps, from 0 on.
         """
+        if self._fixed and 0 in left_out:
+            return "the other steps build on the constants"
         number, model = self._fixed, self._subject.model
         for current in self._rounds:
             graph = RewriteGraph(model)
@@ -419,7 +424,10 @@ class Search:
                 if number not in left_out:
                     kept += [rewrite for rewrite in group if _applies(rewrite, known)]
                 number += 1
-            model = graph.build(kept)
+            try:
+                model = graph.build(kept)
+            except DlbricksError as error:  # a later step computed what the one that is gone made possible
+                return str(error)
         data = model.SerializeToString(deterministic=True)
         verdict = self._checker.check(data)
         refusal = verdict.refusal or self._checker.check_hostile(verdict.runner, until=time.perf_counter())

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,11 +14,11 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from ...models.subgraphs import plain_domain, reads
+from ...models.subgraphs import attributes_of, plain_domain, reads
 from .evaluation import Evaluation, Typed, Unclear
 from .recording import Values, session
 from .rewrite import Array
-from .traits import MAXIMA
+from .traits import MAXIMA, MULTIPLYING
 
 _LEAST_ROW, _ROW = 1e-4, 8
 """Share of its row's median that counts beside an element; elements of a row, whose size is that of its errors."""
@@ -26,7 +27,7 @@ _NOISE, _FLOOR, _SHAKEN = 30.0, {2: 2e-2, 4: 2e-5, 8: 1e-10}, 2
 the sensitivity."""
 _OF_EACH = 64
 """Elements of each constant that are tried as arguments."""
-_LEAST_DRAWS, _HARD_S = 8, 2.0
+_LEAST_DRAWS, _HARD_S = 12, 2.0
 """Draws of hard numbers that are always made; seconds for the others."""
 _RANGES = ((-(1 << 62), 1 << 62), (-(1 << 31), 1 << 31), (-20_000, 20_000), *(
     (-low * most, most) for most in (1 << 20, 20_000, 1000, 256, 64, 16, 8, 4, 2, 1) for low in (1, 0)
@@ -57,6 +58,9 @@ class Case:
     constants: Mapping[str, Array]
     exact: Mapping[str, Array]
 
+
+_POLES = {"Log": ["logarithm"], "Softmax": ["division"], "Sqrt": ["root"]}
+"""Where operators are not finite."""
 
 Draw = Callable[[np.random.Generator, Array, "_Place"], Array]
 """Makes the numbers of a value: a generator, ordinary numbers, where it stands."""
@@ -236,6 +240,23 @@ class Sides:
             if kind.kind == "f" and kind.itemsize < least:
                 raise Unclear("a narrower type")
 
+    def require_no_poles(self) -> None:
+        """Refuse new nodes that divide, or take a root or logarithm, where no old node does."""
+        old, new = ({kind for node in nodes for kind in self._poles(node)} for nodes in (self.case.old, self.case.new))
+        if not new <= old:
+            raise Unclear(f"the old nodes have no {', '.join(sorted(new - old))}")
+
+    def _poles(self, node: onnx.NodeProto) -> Iterator[str]:
+        exponent = self.constants.get(node.input[1]) if node.op_type == "Pow" else None
+        if node.op_type == "Pow" and (exponent is None or (exponent < 0).any()):
+            yield "division"
+        if node.op_type == "Pow" and (exponent is None or (exponent % 1 != 0).any()):
+            yield "root"
+        if node.op_type == "Reciprocal" or (node.op_type == "Div" and node.input[1] not in self.constants):
+            yield "division"
+        both = node.op_type == "LRN" or node.op_type.endswith("Normalization")
+        yield from ["division", "root"] if both else _POLES.get(node.op_type, [])
+
     # Real numbers.
 
     @property
@@ -278,6 +299,8 @@ class Sides:
             digits: Compare numbers too, and not only what is finite.
             most_s: Seconds after which the draws end, but for the most telling ones.
         """
+        if self._reads_more():
+            return "it reads what the old nodes do not"
         targets, end, drawn = self.case.targets, time.perf_counter() + most_s, 0
         for number, (name, draw) in enumerate(_DRAWS):
             if number >= _LEAST_DRAWS * (most_s > 0) + 1 and (time.perf_counter() > end or not self.case.front):
@@ -305,6 +328,32 @@ class Sides:
                     return lost
         return "" if drawn else "no legal numbers were found"
 
+    def _reads_more(self) -> bool:
+        """Return True if a new product spreads a NaN of elements that it multiplies by zeros alone."""
+        feeds = self._drawn(0, *_DRAWS[0])
+        planted = dict(feeds)
+        for node in self.case.new:
+            if node.op_type not in MULTIPLYING or node.input[0] not in feeds:
+                continue
+            x, weights = planted[node.input[0]], self.constants.get(node.input[1])
+            if weights is None or node.op_type == "FusedMatMul" or x.dtype.kind != "f":
+                continue
+            turned = bool(attributes_of(node).get("transB"))
+            axis = (
+                1 if node.op_type == "Conv" or turned else 0 if node.op_type != "MatMul" else max(weights.ndim - 2, 0)
+            )
+            unread = np.atleast_1d(~weights.any(tuple(other for other in range(weights.ndim) if other != axis)))
+            at = 1 if node.op_type.startswith("Conv") else 0 if attributes_of(node).get("transA") else x.ndim - 1
+            if unread.any() and len(unread) == x.shape[at]:
+                planted[node.input[0]] = np.where(unread.reshape([-1 if own == at else 1 for own in range(x.ndim)]),
+                                                  np.asarray(np.nan, x.dtype), x)  # fmt: skip
+        if all(planted[name] is feeds[name] for name in feeds):
+            return False
+        olds, news = (self.run(side, planted, names) for side, names in enumerate(
+            (list(self.case.targets), list(self.case.targets.values()))))  # fmt: skip
+        return any((np.isnan(new) & ~np.isnan(old)).any() for old, new in zip(olds, news, strict=True)
+                   if old.dtype.kind == "f")  # fmt: skip
+
     def _drawn(self, number: int, name: str, draw: Draw) -> dict[str, Array]:
         """Return numbers that the old nodes accept: integers of a smaller range if a larger one is not legal."""
         small = {"twins": 1, "close": 2, "equal": 0, "ties": 3}.get(name)
@@ -321,8 +370,20 @@ class Sides:
         try:
             self.run(0, feeds, list(self.case.targets))
         except Exception as error:
-            raise Unclear(f"no legal numbers were found: {' '.join(str(error).split())[:100]}") from error
+            if number == 0:
+                raise Unclear(f"no legal numbers were found: {' '.join(str(error).split())[:100]}") from error
+            return self._one_by_one(feeds)
         return feeds
+
+    def _one_by_one(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Return ordinary numbers, with others for each value that the old nodes accept them for."""
+        made = self._drawn(0, *_DRAWS[0])
+        for name, array in feeds.items():
+            changed = {**made, name: array}
+            with contextlib.suppress(Exception):  # told in the runtime's own ways
+                self.run(0, changed, list(self.case.targets))
+                made = changed
+        return made
 
     @property
     def _legal_ranges(self) -> Sequence[tuple[int, int]]:

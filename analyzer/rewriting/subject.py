@@ -124,6 +124,18 @@ def _planted(numbers: Sequence[float], share: float) -> Callable[[np.random.Gene
     return change
 
 
+def _one(number: float) -> Callable[[np.random.Generator, Array], Array]:
+    """Return a change that puts a number in the last place of floating-point inputs."""
+
+    def change(_: np.random.Generator, array: Array) -> Array:
+        made = array.copy()
+        if array.dtype.kind == "f" and array.size:
+            made.reshape(-1)[-1] = number
+        return made
+
+    return change
+
+
 def _of_floats(change: Callable[[Array], Array]) -> Callable[[np.random.Generator, Array], Array]:
     return lambda _, array: change(array).astype(array.dtype) if array.dtype.kind == "f" else array
 
@@ -161,6 +173,7 @@ _HOSTILE: Mapping[str, Callable[[np.random.Generator, Array], Array]] = {
     "saturated": _of_floats(lambda array: np.sign(array) * 1e4),
     "ties": _of_floats(np.round),
     "NaN": _planted((np.nan,), 1e-2),
+    "one NaN": _one(np.nan),
     "minus one": _of_integers(-1),
     "too large": _of_integers(1 << 20),
 }

@@ -80,9 +80,23 @@ SIZED_BY_DATA = frozenset({
 })  # fmt: skip
 """Operators whose results have shapes that depend on contents."""
 
-SIZED_BY_OPERANDS = frozenset({
-    "CenterCropPad", "ConstantOfShape", "Expand", "OneHot", "Pad", "Range", "Reshape", "Resize", "Slice", "Split",
-    "Tile", "TopK", "Upsample",
+SIZED_BY_SIZES = ELEMENTWISE | REAL - {"DFT", "ReduceL2", "ReduceSumSquare", "STFT"} | frozenset({
+    "ArgMax", "ArgMin", "Attention", "BiasGelu", "CastLike", "Concat", "Constant", "ConvInteger", "CumSum",
+    "DepthToSpace", "DequantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "Einsum", "EyeLike",
+    "Flatten", "FusedConv", "FusedGemm", "GRU", "Gather", "GatherElements", "GatherND", "GlobalLpPool", "GlobalMaxPool",
+    "GridSample", "GroupNormalization", "Hardmax", "LSTM", "LogSoftmax", "LpNormalization", "LpPool", "MatMulInteger",
+    "MatMulIntegerToFloat", "MatMulNBits", "MaxPool", "MeanVarianceNormalization", "QAttention", "QLinearAdd",
+    "QLinearAveragePool", "QLinearConcat", "QLinearConv", "QLinearGlobalAveragePool", "QLinearLeakyRelu",
+    "QLinearMatMul", "QLinearMul", "QLinearSigmoid", "QLinearSoftmax", "QuantizeLinear", "RNN", "ReverseSequence",
+    "ScatterElements", "ScatterND", "Shape", "Size", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization",
+    "Softmax", "SpaceToDepth", "Transpose", "Trilu",
 })  # fmt: skip
-"""Operators whose results have shapes that depend on the contents of operands other than the first; of ConstantOfShape
-and Range of the first too."""
+"""Operators whose results have shapes that depend on the shapes of operands and on no contents."""
+
+SIZED_BY_OPERANDS = frozenset({
+    "CenterCropPad", "Expand", "OneHot", "Pad", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax",
+    "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Reshape", "Resize", "Slice", "Split",
+    "Squeeze", "Tile", "TopK", "Unsqueeze", "Upsample",
+})  # fmt: skip
+"""Operators whose results have shapes that depend on the contents of operands other than the first. All operators that
+are in neither table count as shaped by the contents of every operand."""
