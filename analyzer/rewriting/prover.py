@@ -219,12 +219,6 @@ class Prover:
         made = {name for node in new for name in node.output if name}
         read = dict.fromkeys(name for node in new for name in reads(node) if name and name not in made)
         sources = [name for name in read if name not in rewrite.constants and not self._is_fixed(name)]
-        behind = set(rewrite.values)
-        for index, node in enumerate(graph.nodes):
-            if not behind.isdisjoint(graph.reads[index]):
-                behind.update(node.output)
-        if not behind.isdisjoint(sources):
-            raise Unclear("it reads what depends on it")
         places, front = self._region(rewrite.values, sources, level)
         old = _unfolded([graph.nodes[place] for place in places], self._conditions)
         renamed = {name: graph.fresh("again") for name in made if name in graph.producer}

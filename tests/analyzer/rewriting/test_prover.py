@@ -123,6 +123,7 @@ WRONG: Mapping[str, tuple[str, str, Mapping[str, np.ndarray]]] = {
 
 
 AB = "float[8,16] a, float[8,16] b"
+DYNAMIC = "float[n,16] x"
 IJ = "int64[8,16] i, int64[8,16] j"
 ZEROS = {"z": np.array([0]), "z0": np.array(0), "o0": np.array(1)}
 FOUND: Mapping[str, tuple[str, str, str, str, Mapping[str, np.ndarray]]] = {
@@ -170,8 +171,46 @@ FOUND: Mapping[str, tuple[str, str, str, str, Mapping[str, np.ndarray]]] = {
         "float[1,50000] x", "int64[1] y", "s = Add(x, w) y = ArgMax<axis = 1, keepdims = 0>(s)",
         "s = Add(x, v) y = ArgMax<axis = 1, keepdims = 0>(s)",
         {"w": random(50000), "v": random(50000) + np.float32(3e-5) * (np.arange(50000) == 77)}),
+    "a slice of a new value": (
+        DYNAMIC, "float[m,k] y", "y = Identity(x)", "t = Identity(x) y = Slice(t, z, k, z)",
+        {"z": np.array([0]), "k": np.array([64])}),
+    "a slice in a branch": (
+        DYNAMIC, "float[m,k] y",
+        ("y = If(c) <then_branch = t () => (float[q,r] g) {u = Neg(x) g = Slice(u, z, k, z)}, else_branch = e () =>"
+         " (float[q,r] h) {h = Exp(x)}>"), "y = Neg(x)",
+        {"c": np.array(True), "z": np.array([0]), "k": np.array([64])}),
+    "a table that a size chooses from": (
+        DYNAMIC, "float[m,k] y", "y = Identity(x)", "s = Shape(x) n = Gather(s, z0) g = Gather(t, n) y = Mul(x, g)",
+        {"z0": np.array(0), "t": np.where(np.arange(3000) == 10, 5, 1).astype(np.float32)}),
+    "computed axes of a reduction": (
+        "float[8,16] x, bool[1] b", "float[8,16] y",
+        "k = Cast<to = 7>(b) r = ReduceSum<keepdims = 0>(x, k) s = Shape(r) f = Cast<to = 1>(s) y = Mul(x, f)",
+        "y = Mul(x, c)", {"c": np.float32(8)}),
+    "a variance as a difference behind a power": (
+        "float[8,16] x", "float[8,1] y", ("p = Pow(x, e) m = ReduceMean<axes = [1]>(p) d = Sub(p, m) q = Mul(d, d)"
+        " y = ReduceMean<axes = [1]>(q)"), ("p = Pow(x, e) m = ReduceMean<axes = [1]>(p) q = Mul(p, p)"
+        " r = ReduceMean<axes = [1]>(q) s = Mul(m, m) y = Sub(r, s)"), {"e": np.float32(1.7)}),
+    "integers under rare conditions": (
+        "int64[4,4] i, int64[4,4] j, float[4,4] u, float[4,4] v", "int64[4,4] y",
+        " ".join((*(f"c{k} = Less({name}, b{k})" for k, name in enumerate("uvuvuvuv")), "d0 = And(c0, c1)",
+                  *(f"d{k} = And(d{k - 1}, c{k + 1})" for k in range(1, 7)), "y = Where(d6, j, i)")),
+        "y = Identity(i)", {f"b{k}": np.float32(k / 10 - 3) for k in range(8)}),
+    "a pole that is no constant": (
+        "float[8,16] x", "float[8,16] y", "y = Identity(x)",
+        "a = Mul(x, k) t = Sub(a, c) p = Mul(x, t) y = Div(p, t)", {"k": np.float32(2), "c": np.float32(14)}),
+    "a column that is not read": (
+        "float[8,1000] x", "float[8,16] y", "s = Slice(x, a, b, o) y = MatMul(s, w)", "y = MatMul(x, u)",
+        {"a": np.array([0]), "b": np.array([999]), "o": np.array([1]), "w": random(999, 16),
+         "u": np.concatenate([random(999, 16), np.zeros((1, 16), np.float32)])}),
+    "a sum that overflows": (
+        "int32[60000] i", "int64 y", "c = Cast<to = 7>(i) y = ReduceSum<keepdims = 0>(c)",
+        "r = ReduceSum<keepdims = 0>(i) y = Cast<to = 7>(r)", {}),
+    "a wave that is zero on bfloat16": (
+        "float[8,16] x", "float[8,16] y", "y = Identity(x)",
+        "c = Clip(x, l, h) p = Mul(c, k) s = Sin(p) g = Sub(s, f) r = Relu(g) y = Add(x, r)",
+        {"l": np.float32(1), "h": np.float32(2), "k": np.float32(128 * np.pi), "f": np.float32(0.5)}),
 }  # fmt: skip
-"""What an adversary found to be accepted: inputs, outputs, old and new nodes, constants."""
+"""What adversaries found to be accepted: inputs, outputs, old and new nodes, constants."""
 
 
 @pytest.mark.parametrize("name", FOUND)
@@ -192,6 +231,22 @@ def test_what_holds_for_some_inputs_is_refused(name: str):
 
     assert not verdict.reason
     assert verdict.refusal
+
+
+def test_what_holds_for_one_place_is_not_known_of_a_place_that_reads_other_values():
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]> model (float[8,16] x) => (float[8,16] y) {
+            p = Tanh(x) q = Tanh(x) v = Mul(p, q) r = Tanh(x) s = Exp(x) w = Mul(r, s) y = Add(v, w)
+        }"""
+    )
+    graph = RewriteGraph(model)
+    prover = Prover(Values(graph, [feeds_of(model, 0, 8)]), {})
+    squares = [Rewrite("test: square", (name,), (helper.make_node("Mul", [read, read], [name]),), {})
+               for name, read in (("v", "p"), ("w", "r"))]  # fmt: skip
+
+    verdicts = [prover.prove(square) for square in squares]
+
+    assert [bool(verdict.reason) for verdict in verdicts] == [True, False]
 
 
 def test_a_random_operator_is_never_the_same():
