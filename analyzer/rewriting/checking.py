@@ -235,7 +235,7 @@ def _outputs(runner: Any, plain: Any, feeds: Feeds) -> tuple[Sequence[Any], floa
     random = np.random.default_rng(0)
     with np.errstate(all="ignore"):
         shaken = {
-            name: (array * (1 + _JITTER * random.standard_normal(array.shape))).astype(array.dtype)
+            name: np.asarray(array * (1 + _JITTER * random.standard_normal(array.shape)), array.dtype)
             if array.dtype.kind == "f"
             else array
             for name, array in feeds.items()

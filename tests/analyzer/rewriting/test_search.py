@@ -203,6 +203,7 @@ def test_inputs_without_a_dimension_are_arrays(tmp_path: Path):
     sets = [*subject.feeds, *(feeds for _, feeds in subject.hostile())]
 
     assert {type(array) for feeds in sets for array in feeds.values()} == {np.ndarray}
+    assert Checker(subject, threads=1, noise_ok=False).usable
 
 
 def test_files_of_data_are_inputs_of_the_comparison(path: Path, tmp_path: Path):
