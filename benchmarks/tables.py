@@ -144,7 +144,7 @@ def _improved_zoo(folder: Path) -> str:
 
 def _improved_headline(folder: Path) -> str:
     """Return the counts of both tables for the README."""
-    kinds = {True: list[dict[str, Any]](), False: list[dict[str, Any]]()}
+    kinds = {False: list[dict[str, Any]](), True: list[dict[str, Any]]()}
     for one in _improvements(folder):
         kinds[one["package"] == "zoo"].append(one)
     told = []
