@@ -11,10 +11,9 @@ import contextlib
 import math
 import re
 import shlex
-import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -23,13 +22,13 @@ import numpy as np
 
 from ...bricks.graph.control import write_out
 from ...db.values import Runtime
-from ...errors import ModelError, UsageError, WorkerError
+from ...errors import ModelError, WorkerError
 from ...generator.backends.custom_ops import CUSTOM_OPS, asked, files_of
 from ...generator.decomposition.observation import run_as_given
 from ...generator.machine.cores import physical_cores
 from ...generator.machine.lock import machine_lock
 from ...generator.measurement.trial import Contender, Trial, TrialPair, place_of, try_out
-from ...generator.network.export import as_file
+from ...generator.network.export import as_file, refuse_itself, write_file
 from ...generator.progress import ProgressCallback
 from ...models import ModelSource
 from ...tabular import Records, Tabular
@@ -262,7 +261,7 @@ def improve(
         BackendError: The runtime cannot run the model.
         MachineBusy: Another process is measuring.
         ModelError: The file is not a model, or cannot be written.
-        UsageError: A file of data does not fit the model.
+        UsageError: A file of data does not fit the model, or ``output`` is the model.
 
     Example:
         >>> (source,) = find_models(["model.onnx"])  # doctest: +SKIP
@@ -270,8 +269,8 @@ def improve(
         0.21
     """
     begun = time.monotonic()
-    if output is not None and source.path is not None and output.exists() and output.samefile(source.path):
-        raise UsageError(f"{output} is the model itself, which stays as it is", remedy="name another file")
+    if output is not None:
+        refuse_itself(source, output)
     number = threads or len(physical_cores())
     with tempfile.TemporaryDirectory(prefix="dlbricks-improve-") as name:
         file = as_file(source, Path(name))
@@ -302,15 +301,11 @@ def improve(
 
 
 def _written(model: Path, output: Path) -> Path:
-    part = output.with_name(f".{output.name}.part")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(model, part)
-        part.replace(output)
+        write_file(output, model.read_bytes())
     except OSError as error:
         raise ModelError(f"{output} cannot be written: {error.strerror}") from error
-    finally:
-        part.unlink(missing_ok=True)
     return output
 
 
@@ -504,13 +499,10 @@ def _rewritten(
                     final, whole = fewer, again  # otherwise a weak step was what others build on
     if whole is None or not whole.saves or whole.saving < _LEAST_SAVING:
         return _Outcome(proof=whole, unproven=tuple(changes))
-    kept = tuple(_apart(changes, weak if final != bench.step(number, base) else ()))
+    gone = weak if final != bench.step(number, base) else []
+    kept = tuple(change for place, change in enumerate(changes) if place not in gone)
     left_out = tuple(change for change in changes if change not in kept)
     return _Outcome(final.path, whole, kept, left_out)
-
-
-def _apart(changes: Sequence[ProvenChange], left_out: Sequence[int]) -> Iterator[ProvenChange]:
-    return (change for number, change in enumerate(changes) if number not in left_out)
 
 
 def _changed(step: Step, proof: Proven | None) -> ProvenChange:

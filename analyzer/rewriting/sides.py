@@ -211,9 +211,14 @@ class Sides:
         return list(loaded.run(list(wanted), {name: array for name, array in feeds.items() if name in given}))
 
     @cached_property
+    def _ordinary(self) -> Mapping[str, Array]:
+        """Ordinary numbers that the old nodes accept."""
+        return self._drawn(0, *_DRAWS[0])
+
+    @cached_property
     def types(self) -> dict[str, Typed]:
         """Element type and shape of each value of both sides."""
-        feeds = self._drawn(0, *_DRAWS[0])
+        feeds = self._ordinary
         known = {name: (array.dtype, array.shape) for name, array in {**feeds, **self.constants}.items()}
         for side in (0, 1):
             try:
@@ -306,7 +311,7 @@ class Sides:
             if number >= _LEAST_DRAWS * (most_s > 0) + 1 and (time.perf_counter() > end or not self.case.front):
                 break
             try:
-                feeds = self._drawn(number, name, draw)
+                feeds = self._drawn(number, name, draw) if number else self._ordinary
             except Unclear:
                 continue
             drawn += 1
@@ -330,7 +335,7 @@ class Sides:
 
     def _reads_more(self) -> bool:
         """Return True if a new product spreads a NaN of elements that it multiplies by zeros alone."""
-        feeds = self._drawn(0, *_DRAWS[0])
+        feeds = self._ordinary
         planted = dict(feeds)
         for node in self.case.new:
             if node.op_type not in MULTIPLYING or node.input[0] not in feeds:
@@ -377,7 +382,7 @@ class Sides:
 
     def _one_by_one(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Return ordinary numbers, with others for each value that the old nodes accept them for."""
-        made = self._drawn(0, *_DRAWS[0])
+        made = dict(self._ordinary)
         for name, array in feeds.items():
             changed = {**made, name: array}
             with contextlib.suppress(Exception):  # told in the runtime's own ways

@@ -439,6 +439,12 @@ def write_file(path: Path, data: bytes) -> int:
     return len(data)
 
 
+def refuse_itself(source: ModelSource, path: Path) -> None:
+    """Raise ``UsageError`` if a file to write is the model itself."""
+    if source.path is not None and path.exists() and path.samefile(source.path):
+        raise UsageError(f"{path} is the model itself, which stays as it is", remedy="name another file")
+
+
 def annotate_model(
     source: ModelSource, notes: Mapping[str, Mapping[str, str]], path: str | os.PathLike[str], *, seed: int = 0
 ) -> int:
@@ -465,8 +471,7 @@ def annotate_model(
     if source.path is None or source.problem is not None:
         model = onnx.load_from_string(export_network(source.skeleton().model, seed))
     else:
-        if path.exists() and path.samefile(source.path):
-            raise UsageError(f"{path} is the model itself, which stays as it is", remedy="name another file")
+        refuse_itself(source, path)
         model, _ = read_full(source.path)
         folder = source.path.parent
         beside = any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in model.graph.initializer)
