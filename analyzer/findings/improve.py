@@ -31,10 +31,11 @@ from ...generator.measurement.trial import Contender, Trial, TrialPair, place_of
 from ...generator.network.export import as_file, refuse_itself, write_file
 from ...generator.progress import ProgressCallback
 from ...models import ModelSource
-from ...tabular import Records, Tabular
+from ...tabular import Records, Tabular, fields, record_of
 from ..comparison.difference import FEWEST_PROCESSES, paired
+from ..rewriting.copies import CopiedOutput
 from ..rewriting.process import Searching
-from ..rewriting.search import Found, SearchRequest, Step, step_path
+from ..rewriting.search import Found, SearchRequest, Step, shorter_path, step_path
 from ..shell import model_words
 from .finding import Finding, Proof, Remedy
 
@@ -110,8 +111,8 @@ class ProvenChange:
         places: Number of rewrites.
         layers: Names of the layers of the model that are no longer needed.
         note: Details; the line of code of a setting.
-        reason: Why it holds for every input: ``algebra``, ``order``, ``all numbers``, ``the same nodes``; ``setting``
-            for a setting of the runtime, which the file does not contain.
+        reason: Why it holds for every input: ``algebra``, ``order``, ``all numbers``, ``all values``, ``the same
+            nodes``; ``setting`` for a setting of the runtime, which the file does not contain.
         proof: Its saving, relative to the model with the changes before it; None if the time was up.
     """
 
@@ -156,6 +157,8 @@ class Improvement(Tabular):
         threads: Threads of the runtime.
         wall_s: Seconds it took.
         proving_s: Seconds of these for the proofs that rewrites hold for every input.
+        copies: Outputs that are copies of inputs. The file keeps them, since callers read them.
+        copies_proof: Saving of a file without them; None if they are small or the time was up.
     """
 
     name: str
@@ -176,6 +179,8 @@ class Improvement(Tabular):
     threads: int
     wall_s: float
     proving_s: float
+    copies: tuple[CopiedOutput, ...] = ()
+    copies_proof: Proven | None = None
 
     @property
     def rows(self) -> tuple[Improvement, ...]:
@@ -212,6 +217,8 @@ class Improvement(Tabular):
             "threads": self.threads,
             "wall_s": self.wall_s,
             "proving_s": self.proving_s,
+            "copies": [record_of(copy, fields("output source nbytes branch")) for copy in self.copies],
+            "copies_proof": None if self.copies_proof is None else _proof(self.copies_proof),
         }
         return Records([row], {}, flat)
 
@@ -288,7 +295,7 @@ def improve(
         with Searching(replace(request, denormal_as_zero=_DENORMALS in chosen, budget_s=search_s)) as search:
             with machine_lock():
                 found = search.find()
-            outcome = _proven(found, bench, search, chosen)
+            outcome, copies_proof = _proven(found, bench, search, chosen), bench.shorter()
         path = None
         if outcome.model is not None and output is not None:
             path = _written(outcome.model, output)
@@ -297,6 +304,7 @@ def improve(
         _rest(source, output, budget_s, threads, data) if found.untried else "",
         max((step.error for step in found.steps), default=0.0), found.noise, found.tolerance, found.dynamic,
         found.shapes, found.hostile, len(data), number, time.monotonic() - begun, found.proving_s,
+        found.copies, copies_proof,
     )  # fmt: skip
 
 
@@ -406,6 +414,14 @@ class _Bench:
             if 2 * time.monotonic() - begun > until:
                 break
         return found
+
+    def shorter(self) -> Proven | None:
+        """Return the saving of the model without outputs that are copies; None without such a file or time."""
+        path = shorter_path(self.folder)
+        if not path.exists() or self.left_s < self.proof_s(1):
+            return None
+        (proof,) = self.prove([(self.original, _Side(path, {}))])
+        return proof
 
     def _trials(
         self, pairs: Sequence[tuple[_Side, _Side]], visits: int, processes: int, until: float

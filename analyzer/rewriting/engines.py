@@ -8,6 +8,7 @@ from .affine import affine
 from .channels import channels
 from .constants import constants
 from .demand import demand
+from .lookup import lookup
 from .normalisations import normalisations
 from .order import order
 from .pointwise import pointwise
@@ -22,6 +23,7 @@ ENGINES: Mapping[str, tuple[Engine, float]] = {
     "pointwise": (pointwise, 0.15),
     "constants": (constants, 0.1),
     "demand": (demand, 0.1),
+    "lookup": (lookup, 0.05),
     "order": (order, 0.1),
     "repetition": (repetition, 0.05),
     "normalisations": (normalisations, 0.05),

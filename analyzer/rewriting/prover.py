@@ -6,6 +6,8 @@ A rewrite is accepted for one of these reasons:
   (``evaluation``). The numbers stand for the values that the new nodes read. If the sides do not agree there, the same
   is tried from values further upstream, at last from the model's inputs.
 * *order*: the same with functions that never fall and maxima, which commute.
+* *all values*: both sides are functions of one integer, element by element, which has finitely many cases
+  (``enumeration``).
 * *all numbers*: both sides are elementwise functions of one value, and agree on all numbers of bfloat16, and next to
   each place where either side bends or jumps (``one_variable``).
 
@@ -29,6 +31,7 @@ import onnx
 from onnx import helper
 
 from ...models.subgraphs import attribute_of, reads, rename
+from .enumeration import same_on_all_cases
 from .evaluation import Unclear, same_function
 from .one_variable import OneVariable
 from .recording import Values
@@ -138,6 +141,8 @@ class Prover:
             if gap > 1:
                 return Verdict(refusal=f"the functions differ by {gap:.1g} times what rounding explains")
             reason, runs = "all numbers", [alone.sides]
+        if not reason and same_on_all_cases(case, runs, values.sizes.unsure):
+            reason = "all values"
         if not reason:
             return Verdict(refusal=unclear or "it is not shown to hold for every input")
         digits = reason != "all numbers"  # which compares them itself

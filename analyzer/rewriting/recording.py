@@ -188,6 +188,10 @@ class Sizes:
     unsure: frozenset[str] = frozenset()
 
 
+_WIDE = frozenset({onnx.TensorProto.INT32, onnx.TensorProto.INT64})
+"""Types that hold every size."""
+
+
 def is_sum_of_sizes(
     node: onnx.NodeProto,
     kinds: Mapping[str, np.dtype[Any]],
@@ -202,9 +206,12 @@ def is_sum_of_sizes(
         sized: Values that are computed from sizes.
         changing: Returns the axes of a value whose size changes.
     """
-    x, wide = node.input[0], np.dtype(np.int64)
-    whole = all(kinds[name] == wide for name in (x, node.output[0]) if name in kinds)
-    whole = whole and (node.op_type != "Cast" or attribute_of(node, "to") == onnx.TensorProto.INT64)
+    x = node.input[0]
+    wide: set[np.dtype[Any]] = {np.dtype(np.int64)}
+    if node.op_type not in {"Add", "Mul", "Neg", "ReduceProd", "ReduceSum", "Sub"}:
+        wide.add(np.dtype(np.int32))  # which holds every size of an axis, but not every product
+    whole = all(kinds[name] in wide for name in (x, node.output[0]) if name in kinds)
+    whole = whole and (node.op_type != "Cast" or attribute_of(node, "to") in _WIDE)
     plain = node.op_type in {"Add", "Concat", "Identity", "Mul", "Neg", "Sub"}
     constant = not any(name in sized for name in node.input[1:])
     return node.op_type in SUMS_OF_SIZES and whole and (plain or (constant and not changing(x)))

@@ -16,6 +16,7 @@ import onnx
 
 from ...errors import DlbricksError
 from .checking import Checker, CheckVerdict, loaded
+from .copies import CopiedOutput, copied_outputs, without_outputs
 from .looks import Timing, compare
 from .prover import Prover, Verdict
 from .recording import Engine, Values, session
@@ -42,6 +43,8 @@ _HALVED = 0.05
 _DEPTH, _LEAST_SEARCH = 2, 0.5
 """How often a group is halved; share of the budget that is left for the search after a large model was read."""
 _CLOSE_S = 0.5
+_LARGE_COPIES = 64 << 10
+"""Bytes of copied outputs from which their time is measured."""
 _PROVING, _HOSTILE, _OTHERS = 0.3, 0.15, 0.15
 """Shares of the budget for proofs; for inputs that guards exist for; for inputs at other shapes."""
 
@@ -115,6 +118,7 @@ class Found:
         hostile: Number of inputs of the kind that guards exist for.
         wall_s: Seconds that the search took.
         proving_s: Seconds of these for proofs.
+        copies: Outputs that are copies of inputs; the model without them is a file (``shorter_path``).
     """
 
     steps: tuple[Step, ...] = ()
@@ -127,12 +131,18 @@ class Found:
     hostile: int = 0
     wall_s: float = 0.0
     proving_s: float = 0.0
+    copies: tuple[CopiedOutput, ...] = ()
 
 
 def step_path(folder: Path, number: int, *, without: Sequence[int] = ()) -> Path:
     """Return the file of the model after so many steps, 0 for the model itself; some steps may be left out."""
     marks = "".join(f"-{step}" for step in without)
     return folder / f"{number}{marks}.onnx"
+
+
+def shorter_path(folder: Path) -> Path:
+    """Return the file of the model without those outputs that are always copies of inputs."""
+    return folder / "shorter.onnx"
 
 
 def found_path(folder: Path) -> Path:
@@ -198,6 +208,7 @@ class Search:
         self._data = b""
         self._taken, self._proving_s = 1.0, 0.0  # share of the original latency that is left; seconds of proofs
         self._tried = set[tuple[object, ...]]()
+        self._copies: tuple[CopiedOutput, ...] = ()
         self._write(subject.model)
 
     @property
@@ -216,6 +227,7 @@ class Search:
         self._end = max(self._end, time.perf_counter() + _LEAST_SEARCH * self._request.budget_s)
         graph = self._rounds[-1].graph
         self._origins = {name: name for name in graph.names(range(len(graph.nodes)))}
+        self._find_copies(graph)
         for _ in range(_ROUNDS):
             before = len(self._steps)
             self._ask_all(asked)
@@ -254,8 +266,17 @@ class Search:
         return Found(
             tuple(self._steps), tuple(self._rejected.items()), tuple(self._untried), checker.noise, checker.tolerance,
             bool(self._subject.bound), 1 + len(checker.others), checker.hostile,
-            time.perf_counter() - self._begun, self._proving_s,
+            time.perf_counter() - self._begun, self._proving_s, self._copies,
         )  # fmt: skip
+
+    def _find_copies(self, graph: RewriteGraph) -> None:
+        """Note outputs that are copies of inputs, and write the model without them if they are large."""
+        self._copies = copied_outputs(graph, self._checker.usable[0])
+        always = [copy for copy in self._copies if not copy.branch]
+        if sum(copy.nbytes for copy in always) >= _LARGE_COPIES:
+            shorter = without_outputs(graph, frozenset(copy.output for copy in always))
+            if shorter is not None:
+                shorter_path(Path(self._request.folder)).write_bytes(shorter.SerializeToString())
 
     def _write_plainly(self) -> None:
         """Count the saving of the plain form as a step: constants stored as constants, overridable ones included."""

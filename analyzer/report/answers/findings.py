@@ -91,10 +91,24 @@ def _improvement(found: Improvement) -> Iterator[str]:
     for change in found.unproven:
         told = "no time to prove it" if change.proof is None else _saving(change.proof)
         yield f"  not proven: {change.kind} ({counted(change.places, 'place')}): {told}"
+    yield from _copies(found)
     for kind, reason in found.rejected:
         yield f"  tried in vain: {kind}: {reason}"
     if found.untried:
         yield f"  not tried: {', '.join(found.untried)}: {found.command}"
+
+
+def _copies(found: Improvement) -> Iterator[str]:
+    """Yield lines about outputs that are copies of inputs."""
+    always = [copy for copy in found.copies if not copy.branch]
+    if always:
+        names = _few([f"{copy.output} = {copy.source}" for copy in always])
+        proof = found.copies_proof
+        saving = "" if proof is None else f": {_saving(proof)}"
+        yield f"  outputs that are copies of inputs ({names}): the file keeps them; export it without them{saving}"
+    for branch in dict.fromkeys(copy.branch for copy in found.copies if copy.branch):
+        names = _few([f"{copy.output} = {copy.source}" for copy in found.copies if copy.branch == branch])
+        yield f"  outputs that are copies of inputs in {branch} ({names}): keep what you passed in"
 
 
 def _saving(proof: Proven) -> str:

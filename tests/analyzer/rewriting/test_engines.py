@@ -151,6 +151,16 @@ CASES = {
         "<int64 hop = {16}> {s = STFT<onesided = 1>(x, hop, window) y = Neg(s)}"),
         {"window": np.hanning(32).astype(np.float32)},
     ),
+    "a code among others, and a product": (
+        "lookup", "rows of a table", ("(int64[200] x) => (float[200,64] y) <int64[1] last = {-1}>"
+        "{u = Unsqueeze(x, last) e = Equal(u, codes) f = Cast<to = 1>(e) m = MatMul(f, w) y = Tanh(m)}"),
+        {"codes": np.arange(256), "w": random(256, 64)},
+    ),
+    "a function of an embedding": (
+        "lookup", "rows of a table",
+        "(int64[2,100] x) => (float[2,100,32] y) {g = Gather(e, x) m = MatMul(g, w) y = Tanh(m)}",
+        {"e": random(128, 64), "w": random(64, 32)},
+    ),
     "a branch that is always taken": (
         "repetition", "only branch", ("(float[4,8] x) => (float[4,8] y) <bool c = {1}>"
         "{y = If(c) <then_branch = t () => (float[4,8] g) {g = Tanh(x)}, else_branch = e () => (float[4,8] g)"

@@ -342,3 +342,59 @@ def test_every_defined_operator_is_one_of_onnx_or_its_runtime():
     assert {*DEFINED, *ELEMENTWISE, *MOVES} - known <= {
         "FastGelu", "FusedMatMul", "QuickGelu", "SimplifiedLayerNormalization",
     }  # fmt: skip
+
+
+CODES, TABLE = np.arange(5), random(5, 4, seed=2)
+NOTHING = np.zeros((1, 4), np.float32)
+ONE_OF = "u = Unsqueeze(x, last) e = Equal(u, codes) f = Cast<to = 1>(e) y = MatMul(f, w)"
+ONE_HOT = "h = OneHot(x, depth, ends) y = MatMul(h, w)"
+ROWS_OF = "c = Clip(x, low, high) i = Sub(c, low) y = Gather(t, i)"
+BETWEEN = {"low": np.array(-1), "high": np.array(5), "t": np.concatenate([NOTHING, TABLE, NOTHING])}
+LAST = {"last": np.array([-1]), "codes": CODES, "w": TABLE}
+HOT = {"depth": np.array(5), "ends": np.array([0, 1], np.float32), "w": TABLE, "low": np.array(-6)}
+LOOKUPS: Mapping[str, tuple[str, str, Mapping[str, np.ndarray]]] = {
+    "a code among others, and a product": (ONE_OF, ROWS_OF, {**LAST, **BETWEEN}),
+    "a vector of a one and zeros, which takes codes from the end": (
+        ONE_HOT, ROWS_OF, {**BETWEEN, **HOT, "t": np.concatenate([NOTHING, TABLE, TABLE, NOTHING])}),
+    "a function of rows": ("g = Gather(w, x) s = Mul(g, g) y = Tanh(s)", "y = Gather(t, x)",
+                           {"w": TABLE, "t": np.tanh(TABLE * TABLE)}),
+}  # fmt: skip
+
+
+def looked_up(old: str, new: str, weights: Mapping[str, np.ndarray], rows: str = "6") -> Verdict:
+    return decided(old, new, inputs=f"int64[{rows}] x", outputs=f"float[{rows},4] y", **weights)
+
+
+@pytest.mark.parametrize("rows", ["6", "n"])
+@pytest.mark.parametrize("name", LOOKUPS)
+def test_functions_of_one_integer_are_compared_on_all_of_its_values(name: str, rows: str):
+    assert looked_up(*LOOKUPS[name], rows) == Verdict("all values")
+
+
+@pytest.mark.parametrize("row", range(len(BETWEEN["t"])))
+def test_a_wrong_row_is_found(row: int):
+    table = BETWEEN["t"].copy()
+    table[row, 2] += 1e-3
+
+    assert not looked_up(ONE_OF, ROWS_OF, {**LAST, **BETWEEN, "t": table}).reason
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "weights"),
+    [
+        (ONE_OF, "y = Gather(w, x)", LAST),
+        (ONE_OF, ROWS_OF, {**LAST, "low": np.array(0), "high": np.array(4), "t": TABLE}),
+        (ONE_HOT, ROWS_OF, {**BETWEEN, **HOT, "low": np.array(-1)}),
+        ("u = Unsqueeze(x, last) e = Equal(u, rare) f = Cast<to = 1>(e) y = Mul(f, ones)",
+         "u = Unsqueeze(x, last) z = Sub(u, u) f = Cast<to = 1>(z) y = Mul(f, ones)",
+         {**LAST, "rare": np.array(4096), "ones": np.ones(4, np.float32)}),
+        ("m = Mod(x, five) y = Gather(w, m)", "y = Gather(t, x)",
+         {"five": np.array(5), "w": TABLE, "t": np.concatenate([TABLE, TABLE])}),
+        ("g = Gather(w, x) m = ReduceMax<axes = [0]>(g) y = Sub(g, m)", "y = Gather(t, x)",
+         {"w": TABLE, "t": TABLE - TABLE.max(0)}),
+    ],
+    ids=["unknown codes fail", "unknown codes as the last one", "codes from the end", "a rare code", "a remainder",
+         "all rows at once"],
+)  # fmt: skip
+def test_what_differs_for_a_value_is_refused(old: str, new: str, weights: Mapping[str, np.ndarray]):
+    assert not looked_up(old, new, weights).reason
