@@ -15,7 +15,7 @@ from ..tabular import Field, columns_of, fields, record_of
 from .estimation.estimate import estimate
 from .estimation.estimates import FIELDS, Estimates
 from .report.answers.estimates import estimates_answer
-from .report.drawing import estimate_plots, generated_plots
+from .report.drawing import estimate_plots
 from .report.tables import Answer
 from .report.units import duration, percent
 from .reporting import report, set_up
@@ -89,8 +89,7 @@ def demo(
         estimates = estimate(sources, store=store, graph="runtime", threads=1, cache="model")
         how = set_up(threads=1)
         page = report(sources, store=store, out=folder / "report.html", setup=how, measure=False).page
-    plots = (*generated_plots(generated).write(folder), *estimate_plots(estimates).write(folder))
-    return Demo(folder, generated, measured, estimates, plots, page)
+    return Demo(folder, generated, measured, estimates, tuple(estimate_plots(estimates).write(folder)), page)
 
 
 def demo_answer(result: Demo) -> Answer:

@@ -24,8 +24,6 @@ from ..models.source import find_models
 from ..tabular import Field, Records, Row, Tabular, fields, record_of
 from .estimation.estimate import estimates_in
 from .report.answers.estimates import caveats
-from .report.drawing import Plots, conditions_of, plots, sweep_plots
-from .report.sweeping import sweep
 from .report.tables import Answer
 from .report.units import counted, milliseconds
 from .reporting import MeasuringPlan, Setup, cut_of, estimates_here, measured_lines, notes_of, set_up, settled
@@ -325,24 +323,6 @@ def tokens_answer(found: Tokens) -> Answer:
         summary=list(_summary(found)),
         table=[{**record, "read": _read(row)} for record, row in zip(records.results, found.rows, strict=True)],
     )
-
-
-@plots.register
-def token_plots(found: Tokens) -> Plots:
-    """Return one plot: latency and throughput of prompt and step against their lengths."""
-    estimates = [*found.prompt.estimates.values(), *found.step.estimates.values()]
-    known = next((estimate for estimate in estimates if estimate.latency.ms is not None), None)
-    prompts = "tokens of the prompt"
-    drawn = [
-        sweep(found.prompt.curve, title="first token", label=prompts, unit=prompts, items=lambda length: length),
-        sweep(
-            found.step.curve, title="each further token", label="tokens in the cache", unit="tokens", items=lambda _: 1
-        ),
-    ]
-    title = f"{found.prompt.source.name} and {found.step.source.name}"
-    if known is not None:
-        title += f", {known.model.cutting.graph} graph, {conditions_of(known)}"
-    return sweep_plots(drawn, name="tokens", title=title)
 
 
 def _summary(found: Tokens) -> Iterator[str]:

@@ -20,7 +20,7 @@ import click
 from ..errors import DlbricksError, UsageError
 from ..version import __version__
 from . import options as shared
-from .console import answer, draw, note, watched
+from .console import answer, note, watched
 from .fleet import fleet
 from .inventory import backends, brick, models, system
 from .latencies import advise, compare, each_measured, estimate, history, kernels
@@ -127,10 +127,9 @@ def demo(*, out: Path) -> None:
 @flag("--annotate", "Write the models' names and occurrences into the suite.")
 @option("--decoys", "Mix in N random bricks.", NATURAL, default=0, show_default=False)
 @option("--decoy-seed", "Secret seed of the decoys; keep it private.", metavar="S")
-@shared.plot_option
 @shared.quiet_option
 @shared.format_options
-def generate(*, plot: Path | None, **options: Any) -> None:
+def generate(**options: Any) -> None:
     """Decompose models into a suite of unique bricks. MODEL is a file, a folder, a glob or a zoo name.
 
     \b
@@ -143,7 +142,6 @@ def generate(*, plot: Path | None, **options: Any) -> None:
 
     with watched() as progress:
         report = generate_suite(take_models(options), progress=progress, **options)
-    draw(report, plot)
     answer(generate_answer(report), complete=report.complete)
 
 

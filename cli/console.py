@@ -118,13 +118,13 @@ def note(text: str) -> None:
     click.echo(printable(text), err=True)
 
 
-def draw(result: Any, place: Path | None, **how: Any) -> None:
+def draw(result: Any, place: Path | None) -> None:
     """Write the plots of a result if a place is given, and name their files."""
     if place is None:
         return
     from ..analyzer.report.drawing import plots
 
-    for path in plots(result, **how).write(place):
+    for path in plots(result).write(place):
         note(f"drawn: {path}")
 
 

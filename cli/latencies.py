@@ -141,7 +141,7 @@ def estimate(
     graphs = {entry.model.cutting.graph for entry in estimates} - {"source"}
     if options["graph"] is None and graphs:
         note(f"picked: --graph {' '.join(graphs)}, the graph of the stored bricks")
-    draw(estimates, plot, explain=explain)
+    draw(estimates, plot)
     result = estimates_answer(estimates, explain=explain, layers=layers, most=most_rows())
     answer(result, complete=estimates.complete)
 
@@ -280,7 +280,6 @@ def _gate(options: dict[str, Any], budget_s: float, fail_on: tuple[str, ...]) ->
     click.Choice(["change", "slower", "faster"]),
     multiple=True,
 )
-@shared.plot_option
 @shared.database_option
 @shared.wait_option
 @shared.format_options
@@ -289,7 +288,6 @@ def history(
     runs: bool,
     environments: tuple[Path, Path] | None,
     fail_on: tuple[str, ...],
-    plot: Path | None,
     database: str,
     **options: Any,
 ) -> None:
@@ -313,7 +311,6 @@ def history(
         cut = {name: options[name] for name in ("granularity", "connected")}
         with watched() as progress:
             found = confirm(found, sources, old=old, new=new, progress=progress, **cut)
-    draw(found, plot)
     crossed = any({"change", str(alarm.verdict).lower()} & {*fail_on} for alarm in found.alarms)
     answer(history_answer(found, runs=runs, most=most_rows()), complete=found.complete, crossed=crossed)
 

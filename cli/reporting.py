@@ -11,7 +11,7 @@ import click
 
 from ..errors import BackendError, ModelError, UsageError, WorkerError
 from . import options as shared
-from .console import answer, draw, is_quiet, most_rows, note, watched
+from .console import answer, is_quiet, most_rows, note, watched
 from .models import (
     NATURAL,
     NEW_FILE,
@@ -180,7 +180,6 @@ def predict(*, target: float, budget_s: float | None, stored: bool, database: st
 @shared.report_options
 @shared.setting_option
 @option("--suite", "Folder to keep the bricks in; else a temporary one.", NEW_FOLDER, metavar="SUITE")
-@option("--plot", "Also draw latency and throughput against length.", NEW_FOLDER, metavar="FILE|DIR")
 @shared.measuring_options
 def tokens(
     *,
@@ -188,7 +187,6 @@ def tokens(
     lengths: tuple[int, ...] | None,
     dims: tuple[tuple[str, tuple[int, ...]], ...],
     stored: bool,
-    plot: Path | None,
     database: str,
     **options: Any,
 ) -> None:
@@ -202,7 +200,7 @@ def tokens(
     Example:
         dlbricks tokens distilgpt2 --prompt 32..512 --new 128
     """
-    from ..analyzer.tokens import pair, token_plots, tokens_answer
+    from ..analyzer.tokens import pair, tokens_answer
     from ..analyzer.tokens import tokens as time_tokens
 
     if several := next((name for name, sizes in dims if len(sizes) > 1), None):
@@ -216,7 +214,6 @@ def tokens(
             prompt, step, store=store, lengths=lengths or (), setup=setup, measure=not stored, progress=progress,
             **options,
         )  # fmt: skip
-    draw(found, plot if token_plots(found).drawn else None)
     answer(tokens_answer(found), complete=found.complete)
 
 

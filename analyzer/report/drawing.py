@@ -11,24 +11,15 @@ from typing import TYPE_CHECKING
 
 from ...constructor.result import Estimate
 from ...errors import UsageError
-from ...generator.decomposition.generate import GenerateReport
 from ..comparison.compare import Comparison, ModelComparison
 from ..estimation.estimates import Estimates
-from ..history.history import History, ModelHistory
-from .causes import rows_of
-from .page.payload import similarity_matrix
-from .plots.comparisons import Rival, forest, over_time
-from .plots.estimates import estimate_beside_measured, latency_by_layer, waterfall
+from .plots.comparisons import Rival, forest
+from .plots.estimates import estimate_beside_measured, latency_by_layer
 from .plots.figure import save
-from .roofs import chart, has_roof
-from .sweeping import Sweep, similarity_grid, sweeps, sweeps_of, unique_share
 from .units import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-# The similarity of two models (DLBricks, section 2.2).
 
 
 _MOST_BRICKS = 25
@@ -43,7 +34,7 @@ class Plots:
 
     Attributes:
         drawn: Functions that draw the figures, by name.
-        main: Name of the plot for a single image file; may be empty if there are several.
+        main: Name of the plot for a single image file; empty if there is nothing to draw.
     """
 
     drawn: Mapping[str, Callable[[], Figure]]
@@ -61,7 +52,7 @@ class Plots:
             name: One of ``names``; empty: the main plot.
 
         Raises:
-            UsageError: There is no such plot, no main plot, or nothing to draw.
+            UsageError: There is no such plot, or nothing to draw.
         """
         try:
             return self.drawn[name or self.main]()
@@ -82,8 +73,6 @@ class Plots:
         if not self.drawn:
             raise UsageError("there is nothing to draw", remedy="leave --plot out")
         if place.suffix.lower() in _SUFFIXES and not place.is_dir():
-            if not self.main:
-                raise UsageError(f"{len(self.drawn)} plots do not fit into {place}", remedy="give --plot a folder")
             return [save(self.figure(), place)]
         if place.suffix and not place.is_dir():
             raise UsageError(f"{place} is not an image file", remedy=f"use {', '.join(_SUFFIXES)}, or a folder")
@@ -93,7 +82,7 @@ class Plots:
 
 @singledispatch
 def plots(result: object) -> Plots:
-    """Return the plots of a result of ``estimate``, ``generate``, ``compare``, ``history`` or ``tokens``.
+    """Return the plots of a result of ``estimate`` or ``compare``.
 
     Raises:
         UsageError: The result has no plots.
@@ -101,54 +90,23 @@ def plots(result: object) -> Plots:
     Example:
         >>> plots(estimate(models, store=store)).figure().savefig("layers.png")  # doctest: +SKIP
     """
-    raise UsageError(f"{type(result).__name__} has no plots", remedy="see docs: 'dlbricks COMMAND --plot'")
+    raise UsageError(f"{type(result).__name__} has no plots", remedy="estimates and comparisons have some")
 
 
 @plots.register
-def estimate_plots(estimates: Estimates, *, explain: bool = False) -> Plots:
+def estimate_plots(estimates: Estimates) -> Plots:
     """Return the plots of estimates.
 
-    All models: estimates against measured latencies. Each model: latency by layer, and the roofline if it is known.
-    A model at several sizes of a dimension, or of its batch: latency and throughput against the size.
-
-    The main plot is the sweep if all estimates belong to it, else latency by layer for a single model, else the
-    estimates.
-
-    Args:
-        estimates: The estimates.
-        explain: Also the waterfall from the bricks to the model, the main plot of a single model.
+    All models: estimates against measured latencies. Each model: latency by layer. The main plot is the layers of a
+    single model, else the estimates.
     """
     drawable = [entry for entry in estimates if entry.error is None]
     if not drawable:
         return Plots({}, "")
     drawn: dict[str, Callable[[], Figure]] = {"estimates": partial(_beside, drawable)}
     drawn |= {f"layers-{_slug(entry.name)}": partial(_along, entry) for entry in drawable}
-    drawn |= {f"roofline-{_slug(entry.name)}": partial(_under, entry) for entry in drawable if has_roof(entry)}
-    swept = {f"sweep-{_slug(name)}": found for name, found in sweeps_of(drawable).items()}
-    drawn |= {name: partial(sweeps, [found], title=conditions_of(drawable[0])) for name, found in swept.items()}
     main = "estimates" if len(drawable) > 1 else f"layers-{_slug(drawable[0].name)}"
-    main = next((name for name, found in swept.items() if len(found.between) == len(drawable)), main)
-    if explain:
-        causes = {f"waterfall-{_slug(entry.name)}": partial(_between, entry) for entry in drawable if entry.attribution}
-        drawn |= causes
-        main = next(iter(causes)) if len(drawable) == 1 and causes else main
     return Plots(drawn, main)
-
-
-@plots.register
-def generated_plots(report: GenerateReport) -> Plots:
-    """Return the unique share of every model, and the similarity of models if there are several."""
-    rows = [row for row in report.rows if row.error is None]
-    if not rows:
-        return Plots({}, "")
-    shares = {row.name: (row.sequences or 0, row.unique or 0) for row in rows}
-    if len(rows) > 1:
-        shares["all together"] = report.sequences, report.unique
-    title = f"Unique sequences at G={report.granularity}"
-    drawn: dict[str, Callable[[], Figure]] = {"unique": partial(unique_share, shares, title=title)}
-    if len(rows) > 1:
-        drawn["similarity"] = partial(_alike, {row.name: row.keys for row in rows}, report.granularity)
-    return Plots(drawn, "unique")
 
 
 @plots.register
@@ -161,31 +119,6 @@ def comparison_plots(comparison: Comparison) -> Plots:
     named = {f"bricks-{_slug(row.name)}-{_slug(row.other or '')}": row for row in rows if row.layers}
     drawn |= {name: partial(_brick_rivals, row, comparison) for name, row in named.items()}
     return Plots(drawn, next(iter(named)) if len(rows) == 1 and named else "models")
-
-
-@plots.register
-def history_plots(report: History) -> Plots:
-    """Return the runs of every model over time, with versions and changes; the main plot is that of a single series."""
-    rows = [row for row in report.rows if row.points]
-    named = {f"history-{_slug(f'{row.name}-{report.place_of(row)}')}": row for row in rows}
-    drawn = {name: partial(_past, row, report) for name, row in named.items()}
-    return Plots(drawn, next(iter(drawn)) if len(drawn) == 1 else "")
-
-
-def _past(row: ModelHistory, report: History) -> Figure:
-    return over_time(row, title=f"{row.name}, {report.place_of(row)}: {counted(row.runs, 'run')}")
-
-
-def sweep_plots(found: Sequence[Sweep], *, name: str, title: str) -> Plots:
-    """Return one plot of latency and throughput against a length.
-
-    Args:
-        found: The sweeps; one without a measured length is left out.
-        name: Name of the plot.
-        title: Title of the plot.
-    """
-    known = [entry for entry in found if entry.measured]
-    return Plots({name: partial(sweeps, known, title=title)}, name) if known else Plots({}, name)
 
 
 def _rivals(rows: Sequence[ModelComparison], comparison: Comparison) -> Figure:
@@ -216,29 +149,15 @@ def _brick_rivals(row: ModelComparison, comparison: Comparison) -> Figure:
 
 
 def _beside(estimates: Sequence[Estimate]) -> Figure:
-    title = f"Estimates against measured latency, {conditions_of(estimates[0])}"
+    title = f"Estimates against measured latency, {_conditions(estimates[0])}"
     return estimate_beside_measured(estimates, title=title)
 
 
 def _along(entry: Estimate) -> Figure:
-    return latency_by_layer(entry.parts.sequences, title=f"{entry.name}, {conditions_of(entry)}")
+    return latency_by_layer(entry.parts.sequences, title=f"{entry.name}, {_conditions(entry)}")
 
 
-def _under(entry: Estimate) -> Figure:
-    return chart(entry, title=f"{entry.name}: roofline, {entry.model.cutting.graph} graph, {conditions_of(entry)}")
-
-
-def _between(entry: Estimate) -> Figure:
-    graph = f"{entry.model.cutting.graph} graph, {conditions_of(entry)}"
-    return waterfall([*rows_of(entry)], title=f"{entry.name}: from bricks to model, {graph}")
-
-
-def _alike(keys: Mapping[str, frozenset[str]], granularity: int) -> Figure:
-    matrix = similarity_matrix([*keys.values()])
-    return similarity_grid([*keys], matrix, title=f"Similarity of models (Jaccard), G={granularity}")
-
-
-def conditions_of(entry: Estimate) -> str:
+def _conditions(entry: Estimate) -> str:
     """Return the conditions of an estimate, for a title."""
     threads = "" if entry.place.threads is None else f", {counted(entry.place.threads, 'thread')}"
     known = [entry.place.backend, entry.place.device]

@@ -61,7 +61,6 @@ class GenerateRow:
             (``fused``).
         bound: Dynamic dimensions and the values that they were given.
         control: Control-flow operators, each with its course and the layers that it became.
-        keys: Its bricks; empty with ``error``.
         error: The reason why the model could not be decomposed.
     """
 
@@ -76,7 +75,6 @@ class GenerateRow:
     weight_bytes: int | None
     skipped: tuple[SkippedLayer, ...]
     bound: Mapping[str, int]
-    keys: frozenset[str] = frozenset()
     apart: tuple[SkippedLayer, ...] = ()
     eliminated: Mapping[str, int] = field(default_factory=dict)
     control: tuple[ControlFlow, ...] = ()
@@ -116,11 +114,9 @@ class GenerateReport(Tabular):
 
     def records(self) -> Records:
         """Return one row per model, with the suite as totals."""
-        # The suite's manifest has the keys; --annotate stores the keys of each model.
-        rows = [{name: value for name, value in asdict(row).items() if name != "keys"} for row in self.rows]
         suite = self.suite
         totals = {"suite": None if suite is None else str(suite.path), "hash": None if suite is None else suite.hash}
-        return Records(rows, totals | {name: getattr(self, name) for name in _TOTALS})
+        return Records([asdict(row) for row in self.rows], totals | {name: getattr(self, name) for name in _TOTALS})
 
 
 def generate(
@@ -258,13 +254,12 @@ def _row(model: Decomposition, kind: str, bricks: dict[str, Brick], _: ModelSour
     bricks |= {key: build_brick(model.graph, part) for key, part in reversed(new.items())}
     macs, uncounted = _work(graph)
     apart, eliminated = _fusions(model) if kind == "fused" else ((), {})
-    keys = model.keys
     return GenerateRow(
         name=model.name,
         layers=len(graph.layers),
         folded=sum(layer.state is LayerState.FOLDED for layer in graph.layers),
         sequences=len(model.sequences),
-        unique=len(keys),
+        unique=len(model.keys),
         macs=None if uncounted else macs,
         known_macs=macs,
         uncounted=uncounted,
@@ -273,7 +268,6 @@ def _row(model: Decomposition, kind: str, bricks: dict[str, Brick], _: ModelSour
             SkippedLayer(layer.name, layer.reason) for layer in model.graph.layers if layer.state is LayerState.SKIPPED
         ),
         bound=dict(graph.bound),
-        keys=keys,
         apart=apart,
         eliminated=eliminated,
         control=graph.control,

@@ -28,7 +28,7 @@ def test_the_demo_ends_with_a_table_and_plots(branches: Path, here: Path) -> Non
 
     assert result.complete
     assert {path.name for path in result.plots} == {
-        "unique.png", "similarity.png", "estimates.png", "layers-branches.png", "layers-chain.png",
+        "estimates.png", "layers-branches.png", "layers-chain.png",
     }  # fmt: skip
     assert all(path.stat().st_size > 10_000 for path in result.plots)
     assert result.page is not None

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from ....constructor.sweep import BATCH, swept
 from ....tabular import Field, Row, columns_of
 from ...estimation.estimates import FIELDS
 from ...shell import with_command
 from ..causes import advised_for, written
 from ..roofs import roofline_lines
-from ..sweeping import sweep_lines
 from ..tables import (
     MOST,
     Answer,
@@ -283,3 +283,37 @@ def _path(parts: Sequence[SequenceLatency]) -> list[str]:
     ]
     columns = [Field("latency_ms", "ms ±95%", "ms", interval="ci95_ms"), *form_columns(rows)]
     return table_lines(rows, columns)
+
+
+# One model at several sizes.
+
+
+def sweep_lines(estimates: Sequence[Estimate]) -> list[str]:
+    """Return a table of latency, throughput and lower bound for each sweep, and the best batch."""
+    lines: list[str] = []
+    for row in (model_sweep.record() for model_sweep in swept(estimates)):
+        unit = "inputs/s" if row["dimension"] == BATCH else "executions/s"
+        columns = [
+            Field("size", str(row["dimension"])),
+            Field("latency_ms", "ms ±95%", "ms", interval="ci95_ms"),
+            Field("per_s", unit, lambda value: f"{value:.4g}"),
+            Field("lower_bound_ms", "fastest bricks ms", "ms"),
+        ]
+        if any(point["interpolated"] for point in row["points"]):
+            columns.append(Field("how", ""))
+        points = [{**point, "how": how_of(point)} for point in row["points"]]
+        lines += ["", f"{row['name']} against {row['dimension']}", *table_lines(points, columns)]
+        lines += [said] if (said := said_of_batch(row)) else []
+    return lines
+
+
+def said_of_batch(row: Mapping[str, Any]) -> str:
+    """Write the best batch of a sweep; empty if it is unknown."""
+    best, more = row["best_batch"], row["doubling_gains"]
+    gains = "every doubling gains more than 5%" if more is None else f"twice as many gain {percent(more)}"
+    return "" if best is None else f"best batch: {best} ({gains})"
+
+
+def how_of(point: Mapping[str, Any]) -> str:
+    """Write the interpolated part of a point of a sweep; empty for a measured point."""
+    return f"{percent(point['share'])} interpolated" if point["interpolated"] else ""

@@ -9,9 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ....constructor.curve import Point
 from ....constructor.result import Estimate
 from ....constructor.sweep import BATCH, swept
 from ....db import Stack, System
@@ -21,9 +20,9 @@ from ....version import __version__
 from ...findings.finding import Finding
 from ...findings.subject import cold_start_of
 from ...shell import why_unbounded
+from ..answers.estimates import how_of, said_of_batch
 from ..causes import CauseRow, placed, rows_of
 from ..section import LayerRow, Section, layer_rows
-from ..sweeping import Sweep, drawn_sweep, how_of, said_of_batch
 from ..units import (
     counted,
     half_of,
@@ -404,7 +403,6 @@ _CLOSE = 0.07
 def shown_sweeps(estimates: Sequence[Estimate]) -> Iterator[Row]:
     """Yield the sweeps among estimates (``constructor.sweep``) as the page shows them: a table and two charts."""
     for row in (sweep.record() for sweep in swept(estimates)):
-        drawn = drawn_sweep(row)
         yield {
             "name": clipped(row["name"]),
             "dimension": clipped(row["dimension"]),
@@ -420,19 +418,34 @@ def shown_sweeps(estimates: Sequence[Estimate]) -> Iterator[Row]:
             "batch": said_of_batch(row),
             "read": any(point["interpolated"] for point in row["points"]),
             "bounded": any(point["lower_bound_ms"] is not None for point in row["points"]),
-            "charts": [_chart(drawn, rate=False), _chart(drawn, rate=True)],
+            "charts": [_chart(row, rate=False), _chart(row, rate=True)],
         }
 
 
-def _chart(sweep: Sweep, *, rate: bool) -> Row:
-    """Return one quantity against the size, in the coordinates of its picture.
+def _chart(row: Mapping[str, Any], *, rate: bool) -> Row:
+    """Return latency or throughput of a sweep against the size, in the coordinates of its picture.
 
     Sizes and values have a place and a label, the line and the band of the intervals have corners, and each size has a
     dot: its place, its label, and whether its bricks are interpolated.
     """
-    heights = {point.length: sweep.height(point, rate=rate) for point in sweep.between}
-    ends = {point.length: found for point in sweep.between if (found := sweep.ends(point, rate=rate)) is not None}
-    bounds = {point.length: sweep.height(point, rate=rate) for point in sweep.bounds}
+    batched = row["dimension"] == BATCH
+    label, unit = clipped(row["dimension"]), "inputs" if batched else "executions"
+    points = [point for point in row["points"] if point["latency_ms"]]
+
+    def height(size: int, ms: float) -> float:
+        return 1000.0 * (size if batched else 1) / ms if rate else ms
+
+    def interval(size: int, ms: float, low: float, high: float) -> tuple[float, float]:
+        # A latency may be near zero: its rate is at most a thousand times its value.
+        return (height(size, high), height(size, max(low, ms * 1e-3))) if rate else (low, high)
+
+    heights = {point["size"]: height(point["size"], point["latency_ms"]) for point in points}
+    ends = {
+        point["size"]: interval(point["size"], point["latency_ms"], *point["ci95_ms"])
+        for point in points
+        if point["ci95_ms"] is not None
+    }
+    bounds = {point["size"]: height(point["size"], ms) for point in points if (ms := point["lower_bound_ms"])}
     highest = max((*heights.values(), *bounds.values()), default=1.0)
     reach = min(_TALLEST * highest, max((high for _, high in ends.values()), default=highest))
     step = _step(max(highest, reach) / _TICKS)
@@ -449,23 +462,23 @@ def _chart(sweep: Sweep, *, rate: bool) -> Row:
     def corners(some: Sequence[tuple[int, float]]) -> str:
         return " ".join(f"{across(size):.1f},{up(value):.1f}" for size, value in some)
 
-    def dot(point: Point) -> Row:
-        value = heights[point.length]
-        text = f"{value:.4g} {sweep.unit} per second" if rate else f"{milliseconds(value)} ms"
-        text = f"{clipped(sweep.label)} {point.length}: {text}{', interpolated' * point.interpolated}"
-        return {"x": across(point.length), "y": up(value), "text": text, "read": point.interpolated}
+    def dot(size: int, *, interpolated: bool) -> Row:
+        value = heights[size]
+        text = f"{value:.4g} {unit} per second" if rate else f"{milliseconds(value)} ms"
+        text = f"{label} {size}: {text}{', interpolated' * interpolated}"
+        return {"x": across(size), "y": up(value), "text": text, "read": interpolated}
 
     over = [(size, high) for size, (_, high) in ends.items()]
     under = [(size, low) for size, (low, _) in reversed(ends.items())]
     return {
         "title": "Throughput" if rate else "Latency",
-        "label": clipped(sweep.label),
+        "label": label,
         "columns": [(across(size), str(size)) for size in _apart([*heights], octaves)],
         "rows": [(up(step * count), f"{step * count:.10g}") for count in range(round(top / step) + 1)],
         "line": corners([*heights.items()]),
         "band": corners([*over, *under]) if len(ends) > 1 else "",
         "bounds": [(across(size), up(value)) for size, value in bounds.items()],
-        "dots": [dot(point) for point in sweep.between],
+        "dots": [dot(point["size"], interpolated=point["interpolated"]) for point in points],
     }
 
 

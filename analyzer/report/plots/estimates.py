@@ -1,11 +1,10 @@
-"""Estimates against measured latencies for many models; latency by layer and by cause for one."""
+"""Estimates against measured latencies for many models; latency by layer for one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..causes import CauseBar, CauseRow, placed
 from .figure import BLUE, GREEN, GREY, ORANGE, RED, name_rows, new_figure, plain_axes, row_height, shorten
 
 if TYPE_CHECKING:
@@ -13,9 +12,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from ....constructor.result import Estimate, SequenceLatency
-
-
-_INK = "#37474F"
 
 
 # Estimates against measured latencies, for many models.
@@ -141,7 +137,7 @@ def _log_where_wide(axes: Axes, values: Sequence[float]) -> None:
         axes.set_xlim(0, max(positive, default=1.0) * 1.08)
 
 
-# The latency of one model: by layer along the model, and by cause from its bricks to the measured latency.
+# The latency of one model, layer by layer.
 
 
 _NAMED_STEPS = 6
@@ -253,89 +249,4 @@ def _name_slowest(axes: Axes, steps: Sequence[SequenceLatency]) -> None:
             va="bottom",
             fontsize=8,
             color="#37474F",
-        )
-
-
-_BROAD = 0.62
-"""Height of a bar; the rest of a row is space."""
-
-
-def waterfall(causes: Sequence[CauseRow], *, title: str) -> Figure:
-    """Draw totals, and between them the contribution of each cause; whiskers are 95 % intervals.
-
-    Args:
-        causes: The rows, from the top; unknown or uncounted ones are only named below.
-        title: Title of the plot.
-
-    Returns:
-        A figure with one axes.
-    """
-    unknown = [
-        cause.label if cause.counted else f"{cause.label} (its interval includes zero)"
-        for cause in causes
-        if cause.step is None
-    ]
-    bars = [bar for bar in placed(causes) if bar.cause.step is not None]
-    figure = new_figure(9.5, row_height(len(bars), each=0.36, least=2.6), title=title)
-    axes = figure.subplots()
-    plain_axes(axes, grid="x")
-    _draw_falls(axes, bars)
-    _write_values(axes, bars)
-    axes.set_yticks(range(len(bars)), [shorten(cause.label, 30) for cause, _, _ in bars], fontsize=9)
-    axes.set_ylim(max(len(bars), 1) - 0.5, -0.5)
-    axes.tick_params(axis="y", length=0)
-    axes.set_xlabel(f"latency (ms){'; not known: ' if unknown else ''}{', '.join(unknown)}")
-    return figure
-
-
-_KINDS = {"total": BLUE, "adds": ORANGE, "takes off": GREEN}
-
-
-def _kind(bar: CauseBar) -> str:
-    cause, begin, end = bar
-    return "total" if cause.total else "adds" if end > begin else "takes off"
-
-
-def _draw_falls(axes: Axes, bars: Sequence[CauseBar]) -> None:
-    for kind in dict.fromkeys(_kind(bar) for bar in bars if bar.begin != bar.end):
-        drawn = [(row, *bar[1:]) for row, bar in enumerate(bars) if _kind(bar) == kind]
-        axes.barh(
-            [row for row, _, _ in drawn],
-            [end - begin for _, begin, end in drawn],
-            left=[begin for _, begin, _ in drawn],
-            height=_BROAD,
-            color=_KINDS[kind],
-            label=kind,
-        )
-    for row, (_, _, end) in enumerate(bars[:-1]):
-        axes.plot([end, end], [row - _BROAD / 2, row + 1 + _BROAD / 2], color=GREY, linewidth=0.8)
-    sure = [(end, row, cause.half_ms) for row, (cause, _, end) in enumerate(bars) if cause.half_ms]
-    if sure:
-        ends, rows, halves = zip(*sure, strict=True)
-        axes.errorbar(
-            ends, rows, xerr=halves, fmt="none", ecolor=_INK, elinewidth=1.1, capsize=2.5, label="95% interval"
-        )
-    if bars:
-        axes.axvline(0.0, color=_INK, linewidth=0.8)
-        axes.legend(loc="lower right", fontsize=9, frameon=False, ncols=4, bbox_to_anchor=(1.0, 1.0))
-
-
-def _write_values(axes: Axes, bars: Sequence[CauseBar]) -> None:
-    """Write the numbers in a column, right of the axes."""
-    right = max((max(begin, end + (cause.half_ms or 0.0)) for cause, begin, end in bars), default=1.0) or 1.0
-    left = min((min(begin, end - (cause.half_ms or 0.0)) for cause, begin, end in bars), default=0.0)
-    axes.set_xlim(min(0.0, left * 1.05), right * 1.03)
-    for row, (cause, _, _) in enumerate(bars):
-        ms, total = cause.step or 0.0, cause.total
-        text = f"{ms:.4g} ms" if total else f"{ms:+.3g} ms" if ms else "0 ms"
-        axes.text(
-            1.13,
-            row,
-            text.replace("-", "\N{MINUS SIGN}"),
-            transform=axes.get_yaxis_transform(),  # across: the width of the axes; down: the rows
-            ha="right",
-            va="center",
-            fontsize=9,
-            color=_INK,
-            fontweight="bold" if total else "normal",
         )

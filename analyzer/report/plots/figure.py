@@ -68,9 +68,9 @@ def save(figure: Figure, path: Path | str) -> Path:
     return path
 
 
-def row_height(rows: int, *, each: float = 0.3, least: float = 2.0) -> float:
+def row_height(rows: int) -> float:
     """Height in inches of a plot with one row per model, axes and title included."""
-    return max(least, 1.5 + each * rows)
+    return max(2.0, 1.5 + 0.3 * rows)
 
 
 def name_rows(axes: Axes, names: Sequence[str], *, width: int = 34) -> None:

@@ -10,6 +10,7 @@ from dlbricks.analyzer.estimation.estimates import Estimates
 from dlbricks.analyzer.report.answers.estimates import estimates_answer
 from dlbricks.analyzer.report.answers.runs import run_answer
 from dlbricks.analyzer.report.tables import render
+from dlbricks.constructor.curve import Interpolation
 from dlbricks.constructor.result import Coverage, Estimate, SequenceLatency
 from dlbricks.constructor.uncertainty.calibration import Method, MethodError
 from dlbricks.db import Conditions, Failure, Measurement, Stop, Subject
@@ -19,7 +20,7 @@ from dlbricks.generator.measurement.pace import RunCosts
 from dlbricks.generator.measurement.run import RunReport
 from dlbricks.generator.measurement.selection import Chosen, Selection, Sources
 from dlbricks.generator.measurement.settings import MeasurementSettings, Order
-from flat import flat_estimate
+from flat import changed, flat_estimate
 from lab import summary_of
 
 
@@ -114,6 +115,27 @@ def test_a_run_says_where_profiled_passes_differ_from_others(watched_s: float, s
 
     assert len(lines) == (said is not None)
     assert said is None or said in lines[0]
+
+
+def test_a_sweep_names_what_is_interpolated_and_shows_no_bound_above_its_estimate() -> None:
+    bounds = {1: 9.0, 2: 21.0, 4: None}
+    known = [
+        flat_estimate(f"a@b{n}", 1, estimate_ms=10.0 * n, batch=n, lower_bound_sequential_ms=bounds[n]) for n in bounds
+    ]
+    read = Interpolation("batch", (1, 4), (1, 4, 8), bricks=3, share=0.75, error=0.1, left_out=())
+    between = Estimates((known[0], changed(known[1], interpolated=read), known[2]))
+
+    (row,) = Estimates(tuple(known)).to_json()["sweeps"]
+    (other,) = between.to_json()["sweeps"]
+    summary = estimates_answer(between).summary
+
+    assert [point["lower_bound_ms"] for point in row["points"]] == [9.0, None, None]
+    assert [point["per_s"] for point in row["points"]] == [100.0, 100.0, 100.0]
+    assert row["best_batch"] == 1  # twice as many gain nothing
+    assert other["points"][1]["share"] == 0.75
+    assert other["best_batch"] is None  # of what is measured, no batch is twice another
+    assert "a against batch" in summary
+    assert any("75% interpolated" in line for line in summary)
 
 
 def _beside(name: str, ratio: float | None = 1.09, **changes: object) -> Estimate:

@@ -7,19 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from dlbricks.analyzer.comparison.compare import ModelComparison
-from dlbricks.analyzer.comparison.difference import Difference, Levels, Relation
+from dlbricks.analyzer.comparison.difference import Difference, Relation
 from dlbricks.analyzer.comparison.results import SidePair
-from dlbricks.analyzer.history.changes import RunPoint
-from dlbricks.analyzer.history.history import Cause, Change, ModelHistory, Witness
-from dlbricks.analyzer.report.causes import CauseRow
-from dlbricks.analyzer.report.plots.comparisons import forest, over_time
-from dlbricks.analyzer.report.plots.estimates import estimate_beside_measured, latency_by_layer, waterfall
+from dlbricks.analyzer.estimation.estimates import Estimates
+from dlbricks.analyzer.report.drawing import plots
+from dlbricks.analyzer.report.plots.comparisons import forest
+from dlbricks.analyzer.report.plots.estimates import estimate_beside_measured, latency_by_layer
 from dlbricks.analyzer.report.plots.figure import GREEN, RED, save
-from dlbricks.analyzer.report.roofs import roofline_chart
-from dlbricks.analyzer.report.sweeping import similarity_grid, unique_share
 from dlbricks.constructor.result import Estimate, SequenceLatency
-from dlbricks.constructor.roofline import Ceiling, Ceilings, LayerRoof
-from dlbricks.db.samples.rates import Rate
+from dlbricks.errors import UsageError
 from flat import flat_estimate
 
 if TYPE_CHECKING:
@@ -48,46 +44,11 @@ def latencies(count: int) -> list[Estimate]:
     ]  # fmt: skip
 
 
-CAUSES = [
-    CauseRow("bricks", 12.0, 0.3, total=True),
-    CauseRow("fusion", -4.0, 0.2),
-    CauseRow("cache", 2.0, None),
-    CauseRow("layout", 0.0, None),
-    CauseRow("estimate", 10.0, 0.5, total=True),
-    CauseRow("measured", 9.0, None, total=True),
-]
-
-
-def roof(gflops_s: float, gbytes_s: dict[str, float]) -> Ceilings:
-    def ceiling(rate: float) -> Ceiling:
-        return Ceiling(Rate(rate * 1e9, rate * 1e9, (rate * 1e9, rate * 1e9)), "network", "onnxruntime", "stack")
-
-    return Ceilings(compute=ceiling(gflops_s), levels=tuple((name, ceiling(rate)) for name, rate in gbytes_s.items()))
-
-
-def dot(kind: str, flops: int, moved: int, ms: float, count: int = 1) -> LayerRoof:
-    rates = (flops / moved, flops / ms / 1e6, moved / ms / 1e6)
-    return LayerRoof("key", count, ("layer",), (kind,), ms, flops, moved, *rates)
-
-
-ROOF = roof(179.0, {"L1d": 130.0, "L2": 101.0, "L3": 29.6, "memory": 23.2})
-DOTS = [dot(f"{LONG}{i % 9}", 10**i if i % 3 else 0, 10**4 * 3**i, 0.001 * 2**i) for i in range(20)]
-
 FIGURES: dict[str, Any] = {
     "layers": lambda: latency_by_layer(steps(450), title=LONG),
     "zoo": lambda: estimate_beside_measured(latencies(40), title=LONG),
-    "unique": lambda: unique_share({f"{LONG}{i}": (100 * i, 9 * i) for i in range(40)}, title="t"),
-    "similarity": lambda: similarity_grid([LONG] * 40, [[1 / (1 + abs(i - j)) for j in range(40)] for i in range(40)],
-                                          title="t"),
-    "roofline": lambda: roofline_chart(DOTS, ROOF, title=LONG),
-    "roofline-flat": lambda: roofline_chart([dot("Relu", 0, 8, 1.0)], roof(1.0, {}), title="t"),
-    "waterfall": lambda: waterfall(CAUSES, title=LONG),
-    "waterfall-negative": lambda: waterfall(
-        [CauseRow("bricks", 1e-4, 3e-4, total=True), CauseRow("x", -4e4, 1.0)], title="t"
-    ),
     "nothing": lambda: latency_by_layer([], title=LONG),
     "no model": lambda: estimate_beside_measured([], title=LONG),
-    "no cause": lambda: waterfall([], title="t"),
 }  # fmt: skip
 
 
@@ -169,36 +130,6 @@ def test_disturbed_models_and_those_that_are_not_paired_are_marked_and_explained
     assert points["undisturbed"] == [1.5]
 
 
-def test_a_cause_begins_where_the_one_before_ended() -> None:
-    axes = waterfall(CAUSES, title="t").axes[0]
-
-    bars = sorted((bar.get_y(), bar.get_x(), bar.get_width()) for bar in axes.patches)
-    assert [(x, width) for _, x, width in bars] == [
-        (0.0, 12.0), (12.0, -4.0), (8.0, 2.0), (10.0, 0.0), (0.0, 10.0), (0.0, 9.0),
-    ]  # fmt: skip
-    assert [text.get_text() for text in axes.texts] == ["12 ms", "\N{MINUS SIGN}4 ms", "+2 ms", "0 ms", "10 ms", "9 ms"]
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == [
-        "total", "takes off", "adds", "95% interval",
-    ]  # fmt: skip
-
-
-def test_every_brick_is_a_dot_under_ceilings_that_are_named() -> None:
-    drawn = [
-        dot("Gemm", 2_000_000, 1_000_000, 1.0), dot("Conv", 4_000_000, 1_000_000, 1.0, count=2),
-        dot("Relu", 0, 3_000_000, 1.0),
-    ]  # fmt: skip
-
-    moving, computing = roofline_chart(drawn, ROOF, title="t").axes
-
-    (points,), (others,) = computing.collections, moving.collections
-    assert sorted(map(tuple, points.get_offsets().data)) == [(2.0, 2.0), (4.0, 4.0)]
-    assert [y for _, y in others.get_offsets().data] == [3.0]
-    assert points.get_sizes()[0] > points.get_sizes()[1]  # in the order of their shares
-    written = {text.get_text() for text in computing.texts}
-    assert written == {"179 GFLOP/s", "L1d 130 GB/s", "L2 101 GB/s", "L3 29.6 GB/s", "memory 23.2 GB/s"}
-    assert computing.get_xscale() == computing.get_yscale() == "log"
-
-
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
 def test_the_same_figure_gives_the_same_file(tmp_path: Path, suffix: str) -> None:
     first = save(latency_by_layer(steps(5), title="t"), tmp_path / f"a{suffix}").read_bytes()
@@ -239,44 +170,20 @@ def test_ratios_that_are_refused_or_unpaired_and_gains_that_may_be_chance_look_l
     assert _legend(_forest(sure)) == ["FASTER"]
 
 
-def _change(at: RunPoint, before_ms: float, after_ms: float, cause: Cause) -> Change:
-    difference = Difference(after_ms / before_ms, (0.9, 1.2), 0.01)
-    return Change(at, "found", Levels(before_ms, after_ms, difference), 9, 1, cause, "why")
+def test_a_result_has_its_plots_by_name_as_figures_and_as_files(tmp_path: Path) -> None:
+    drawn = plots(Estimates(tuple(latencies(2))))
+    one = plots(Estimates((flat_estimate("a/b", sequences=tuple(steps(3))),)))
 
-
-def test_runs_over_time_show_levels_versions_and_the_machine() -> None:
-    points = tuple(
-        RunPoint(f"run-{day}", f"2026-09-{day:02}T02:00", 1.0 if day <= 20 else 1.1, (0.9, 1.2), None, "stack",
-                 {"onnxruntime": "1.30.0" if day <= 20 else "1.31.0"})
-        for day in range(1, 31)
-    )  # fmt: skip
-    row = ModelHistory(
-        "squeezenet", basis="mean", points=points,
-        changes=(_change(points[20], 1.0, 1.1, Cause.VERSIONS), _change(points[29], 1.1, 1.0, Cause.MACHINE)),
-        machine=(Witness("probe of arithmetic", "probe", (*[50.0] * 29, None)),),
-    )  # fmt: skip
-
-    figure = over_time(row, title="squeezenet")
-
-    above, below = figure.axes
-    texts = [text.get_text().strip() for text in above.texts]
-    assert texts == ["SLOWER x 1.100 (versions)", "FASTER x 0.909 (machine)", "onnxruntime 1.31.0"]
-    assert [text.get_style() for text in above.texts] == ["normal", "italic", "normal"]
-    assert above.lines[0].get_ydata().tolist() == [point.latency_ms for point in points]
-    assert list(above.lines[1].get_ydata()) == [1.0, 1.0]
-    assert len(below.lines[1].get_ydata()) == 29, "the run that did not probe is no zero"
-    assert len(over_time(ModelHistory("a", basis="mean", points=points[:1]), title="").axes) == 1
-
-
-def test_a_cause_that_is_not_known_or_not_counted_says_so_and_has_no_bar() -> None:
-    chance = CauseRow("cache", 1.0, 2.0, counted=False)
-
-    axes = waterfall(
-        [CauseRow("bricks", 2.0, None, total=True), CauseRow("fusion", None, None), chance], title="t"
-    ).axes[0]
-
-    assert len(axes.patches) == 1
-    assert [text.get_text() for text in axes.texts] == ["2 ms"]
-    assert [text.get_text() for text in axes.get_yticklabels()] == ["bricks"]
-    assert axes.get_xlabel() == "latency (ms); not known: fusion, cache (its interval includes zero)"
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["total"]
+    assert one.names == ("estimates", "layers-a-b")
+    assert len(drawn.figure().axes) == len(drawn.figure("estimates").axes) == 2
+    assert one.main == "layers-a-b"
+    assert drawn.write(tmp_path / "one.png") == [tmp_path / "one.png"]
+    assert {path.name for path in one.write(tmp_path / "all")} == {"estimates.png", "layers-a-b.png"}
+    with pytest.raises(UsageError, match="there is no plot 'other'; plots: estimates"):
+        drawn.figure("other")
+    with pytest.raises(UsageError, match="not an image file"):
+        drawn.write(tmp_path / "a.txt")
+    with pytest.raises(UsageError, match="nothing to draw"):
+        plots(Estimates(())).write(tmp_path / "a.png")
+    with pytest.raises(UsageError, match="str has no plots"):
+        plots("a name")

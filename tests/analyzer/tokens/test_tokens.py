@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from dlbricks.analyzer.report.tables import render
-from dlbricks.analyzer.tokens import Tokens, at_lengths, length_dimension, pair, token_plots, tokens, tokens_answer
+from dlbricks.analyzer.tokens import Tokens, at_lengths, length_dimension, pair, tokens, tokens_answer
 from dlbricks.db import Store
 from dlbricks.errors import ModelNotFound, UnboundDimension, UsageError
 from dlbricks.models.dimensions import DimensionKind
@@ -48,9 +48,7 @@ def test_an_answer_from_bricks_at_a_few_lengths(decoder: Decoder, measured: tupl
     assert between.total_ms == pytest.approx(between.ttft_ms + 12 * between.token_ms)
 
 
-def test_the_answer_says_what_is_measured_and_what_is_not(
-    decoder: Decoder, measured: tuple[Path, Tokens], here: Path
-) -> None:
+def test_the_answer_says_what_is_measured_and_what_is_not(decoder: Decoder, measured: tuple[Path, Tokens]) -> None:
     with Store.open("sqlite://") as store:
         nothing = tokens(*pair(decoder), store=store, prompts=[8], new=2, lengths=[8, 16], measure=False)
     with Store.open(measured[0]) as store:
@@ -59,7 +57,6 @@ def test_the_answer_says_what_is_measured_and_what_is_not(
 
     assert "not measured" in render(tokens_answer(nothing))
     assert not nothing.complete
-    assert not token_plots(nothing).names
     assert not found.complete
     assert "step: past_length=33 to 48 is outside 8 to 32, and is not extrapolated" in text
     assert "1 length left out" in text
@@ -68,9 +65,6 @@ def test_the_answer_says_what_is_measured_and_what_is_not(
     assert [point["length"] for point in record["curves"]["step"]["points"]] == [8, 16, 32]
     assert [one["length"] for one in record["curves"]["step"]["left_out"]] == [16]
     assert list(found.frame()["prompt"]) == [8, 20]
-    assert token_plots(found).write(here / "tokens.png") == [here / "tokens.png"]
-    with pytest.raises(UsageError, match="not an image file"):
-        token_plots(found).write(here / "tokens.txt")
 
 
 def test_without_lengths_they_are_doubled_from_the_shortest_that_is_needed(decoder: Decoder) -> None:

@@ -9,7 +9,6 @@ import pytest
 from dlbricks.analyzer.estimation.estimate import estimate
 from dlbricks.analyzer.estimation.estimates import Estimates
 from dlbricks.analyzer.report.answers.estimates import estimates_answer
-from dlbricks.analyzer.report.drawing import plots
 from dlbricks.analyzer.report.tables import Format, render
 from dlbricks.bricks.cutting.sequences import sequences
 from dlbricks.bricks.layer import LayerSequence
@@ -275,16 +274,6 @@ def test_layers_are_reported_in_json_and_in_the_table(lab, chain, keys_of):
     assert reported["roofline"]["compute"]["backend"] == "onnxruntime"
     assert table.index("Relu") < table.index("Sigmoid")
     assert "headroom" in table
-
-
-def test_the_roofline_is_drawn_where_ceilings_are_known(lab, chain, keys_of, tmp_path):
-    lab.put((key, 0.5) for key in keys_of(chain)[:2])
-    (without,) = estimate([chain], store=lab.store)
-    put_ceilings(lab)
-    (answer,) = estimate([chain], store=lab.store)
-
-    assert "roofline-chain" not in plots(Estimates((without,))).names
-    assert "roofline-chain" in plots(Estimates((answer,))).names
 
 
 def test_a_view_has_no_bound_but_what_a_node_costs(lab, graph_of):
