@@ -176,7 +176,11 @@ def kernels(*, database: str, **options: Any) -> None:
     "alternately now. Two file arguments mean 'file'.",
     click.Choice(["combination", "run", "variant", "file"]),
 )
-@option("--base", "The base of the comparison; else the side that was measured first.", metavar="ID|NAME")
+@option(
+    "--base",
+    "The base, or 'fastest' for the fastest side of each model; else the side that was measured first.",
+    metavar="ID|NAME",
+)
 @option("--other others", "Compare only this side with the base; repeatable.", multiple=True, metavar="ID|NAME")
 @shared.comparison_options
 @flag("--layers", "Also list bricks, with the base's gain from each.")
@@ -318,9 +322,11 @@ def history(
 @click.command()
 @model_arguments
 @shared.comparison_options
+@flag("--layers", "Also list bricks, with the fastest side's gain from each.")
+@shared.all_option
 @shared.stored_options
-def advise(*, database: str, **options: Any) -> None:
-    """Show the fastest stored framework and options on this system, and the deciding layers.
+def advise(*, layers: bool, database: str, **options: Any) -> None:
+    """Compare the stored frameworks and options on this system with the fastest of each model.
 
     \b
     Example:
@@ -332,4 +338,4 @@ def advise(*, database: str, **options: Any) -> None:
 
     with Store.open(database, read_only=True) as store:
         advice = advise_on(take_models(options), store=store, **options)
-    answer(advice_answer(advice), complete=advice.complete)
+    answer(advice_answer(advice, layers=layers, most=most_rows()), complete=advice.complete)

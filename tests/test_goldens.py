@@ -36,7 +36,7 @@ COMMANDS = {
     ),
     "ambiguous": ("estimate", "squeezenet"),
     "compare": ("compare", "squeezenet", "alexnet", "--system", "47bc9b"),
-    "advise": ("advise", "squeezenet", "--system", "47bc9b", "--device", "cuda"),
+    "advise": ("advise", "alexnet", "--system", "47bc9b", "--device", "cuda", "--backend", "torch"),
     "history": ("history", "squeezenet", "alexnet", *HERE),
     "kernels": ("kernels", "squeezenet", *HERE),
     "analyze": ("analyze", "squeezenet", "alexnet", *HERE),

@@ -31,6 +31,9 @@ from .results import (
 )
 from .sides import By, Side, find_side, place_record
 
+FASTEST = "fastest"
+"""In place of a base: the side with the lowest latency, of each model."""
+
 
 @dataclass(frozen=True, slots=True)
 class LayerComparison(Judged):
@@ -149,7 +152,7 @@ class Comparison(Tabular):
 
     Attributes:
         rows: One per model and other side; one per model without another side.
-        sides: All sides, the base first.
+        sides: All sides, a common base first.
         by: Kind of side.
         minimum_effect: Relative difference that matters.
     """
@@ -160,6 +163,12 @@ class Comparison(Tabular):
     minimum_effect: float
 
     @property
+    def base(self) -> str | None:
+        """Name of the base; None if models have different ones, or none."""
+        names = {row.base for row in self.rows if row.base is not None}
+        return next(iter(names)) if len(names) == 1 else None
+
+    @property
     def complete(self) -> bool:
         """True if every model has a verdict on every side."""
         return all(row.verdict is not None for row in self.rows)
@@ -168,7 +177,7 @@ class Comparison(Tabular):
         """Return one row per model and other side; the sides as totals."""
         rows = [row.record() for row in self.rows]
         totals = {
-            "base": self.sides[0].name if self.sides else None,
+            "base": self.base,
             "by": str(self.by),
             "minimum_effect": self.minimum_effect,
             "sides": [_described(side) for side in self.sides],
@@ -216,7 +225,9 @@ def compare(
         store: Where latencies are.
         by: Kind of side: ``combination`` (stored systems, stacks and conditions), ``run`` (runs of one combination) or
             ``variant`` (algorithms within one).
-        base: The base: its name or the beginning of a key; None: the side that was measured first.
+        base: The base: its name or the beginning of a key; None: the side that was measured first. ``fastest``: the
+            fastest side of each model. The others follow by latency. Sides that differ only in the cache state of
+            bricks are then one, and evicted caches are left out unless the query asks for them.
         others: The sides to compare with it, named in the same way; empty: all.
         minimum_effect: Relative difference that matters.
         query: Narrows the comparison.
@@ -240,43 +251,58 @@ def compare(
     """
     check_minimum_effect(minimum_effect)
     by, cut, query = By(by), Cut(granularity, connected=connected), asked(query, fields)
-    results = open_results(decomposed(models, cut, oracle), store, query, cut, by=by)
+    ranked = base == FASTEST
+    results = open_results(decomposed(models, cut, oracle), store, query, cut, by=by, merged=ranked)
     sides = results.sides
-    first = sides[0] if sides else None
-    if base is not None or others:
-        first = find_side(sides, base) if base is not None else first
-        chosen = [find_side(sides, text) for text in others] or sides
-        sides = ([] if first is None else [first]) + [side for side in chosen if side is not first]
-    elif first is not None:
-        sides = [first, *(side for side in sides if side is not first)]
-    return Comparison(tuple(_rows(results, sides, minimum_effect, store.runs())), tuple(sides), by, minimum_effect)
+    if ranked:
+        sides = [side for side in sides if query.cache is not None or not side.cold]
+        first = None
+    else:
+        first = next(iter(sides), None) if base is None else find_side(sides, base)
+    chosen = [find_side(sides, text) for text in others] or sides
+    sides = ([] if first is None else [first]) + [side for side in chosen if side is not first]
+    rows = _rows(results, sides, minimum_effect, store.runs(), ranked=ranked)
+    return Comparison(tuple(rows), tuple(sides), by, minimum_effect)
 
 
-def _rows(results: Results, sides: Sequence[Side], minimum_effect: float, runs: Sequence[Run]) -> list[ModelComparison]:
+def _rows(
+    results: Results, sides: Sequence[Side], minimum_effect: float, runs: Sequence[Run], *, ranked: bool
+) -> list[ModelComparison]:
     """Return the rows with their verdicts: each is one of several differences that were looked at."""
-    base, others = (sides[0].name, sides[1:]) if sides else (None, ())
-    alone = "nothing is stored" if base is None else f"nothing to compare with: only {base} is stored"
     known = [model for model in results.models if isinstance(model, Decomposition)]
-    pairs = [results.pair(model, sides[0], other) for model in known for other in others]
+    orders = {model.own.key: results.ranked(model, sides) if ranked else sides for model in known}
+    pairs = [
+        results.pair(model, orders[model.own.key][0], other) for model in known for other in orders[model.own.key][1:]
+    ]
     found = iter(with_verdicts(pairs, minimum_effect))
     rows: list[ModelComparison] = []
     for model in results.models:
+        name = model.source.name
         if not isinstance(model, Decomposition):
-            rows.append(ModelComparison(model.source.name, SidePair(reason=model.reason), error=model.reason))
+            rows.append(ModelComparison(name, SidePair(reason=model.reason), error=model.reason))
             continue
-        if not others:
-            version = earlier_version(runs, model.source.name, model.own.key)
-            advice = f"{version}; compare both files: dlbricks compare OLD NEW" if version else alone
-            rows.append(ModelComparison(model.source.name, SidePair(reason=advice), base))
-        for other in others:
+        order = orders[model.own.key]
+        if len(order) < 2:
+            rows.append(_alone(results, model, order, earlier_version(runs, name, model.own.key)))
+        for other in order[1:]:
             pair = next(found)
             pair = replace(pair, verdict=pair.verdict if pair.difference is not None else None)
-            layers, missing = layers_of(results, model, sides[0], other, minimum_effect)
-            rows.append(ModelComparison(model.source.name, pair, base, other.name, layers, missing))
+            layers, missing = _layers(results, model, order[0], other, minimum_effect)
+            rows.append(ModelComparison(name, pair, order[0].name, other.name, layers, missing))
     return rows
 
 
-def layers_of(
+def _alone(results: Results, model: Decomposition, sides: Sequence[Side], version: str) -> ModelComparison:
+    """Return the row of a model with at most one side; ``version`` says that another model had its name."""
+    base = next(iter(sides), None)
+    reason = "nothing is stored" if base is None else f"nothing to compare with: only {base.name} is stored"
+    reason = f"{version}; compare both files: dlbricks compare OLD NEW" if version else reason
+    if base is None:
+        return ModelComparison(model.source.name, SidePair(reason=reason))
+    return ModelComparison(model.source.name, SidePair(results.best(model, base), reason=reason), base.name)
+
+
+def _layers(
     results: Results, model: Decomposition, base: Side, other: Side, minimum_effect: float
 ) -> tuple[tuple[LayerComparison, ...], tuple[Absent, ...]]:
     """Return every brick of a model on both sides, the largest gain first, and the bricks that a side lacks.

@@ -383,6 +383,16 @@ class Results:
         value_ms = self._brick_uncertainty.value_ns(weights) / _NS_PER_MS
         return replace(found, estimate=SideLatency(value_ms, (low / _NS_PER_MS, high / _NS_PER_MS)))
 
+    def best(self, model: Decomposition, side: Side) -> Figure:
+        """Return the measured latency of a model on a side, else the estimated one."""
+        measured = self.measured(model, side)
+        return self.figure(model, side) if measured.best is None else measured
+
+    def ranked(self, model: Decomposition, sides: Sequence[Side]) -> list[Side]:
+        """Return the sides, the fastest for a model first and those without a latency last."""
+        latencies = {side.name: self.best(model, side).best for side in sides}
+        return sorted(sides, key=lambda side: math.inf if (known := latencies[side.name]) is None else known.ms)
+
     def pair(self, model: Decomposition, base: Side, other: Side) -> SidePair:
         """Return a model on two sides: both measured, else both estimated, else one of each."""
         ours, theirs = (self._truths.get((side.name, model.own.key)) for side in (base, other))

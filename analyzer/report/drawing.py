@@ -125,7 +125,7 @@ def _rivals(rows: Sequence[ModelComparison], comparison: Comparison) -> Figure:
     several = len({row.name for row in rows}) > 1
     labels = [f"{row.name}: {row.other}" if several and row.other else row.other or row.name for row in rows]
     rivals = [Rival(label, row, row.gain_ms) for label, row in zip(labels, rows, strict=True)]
-    base = next((row.base for row in rows if row.base), "")
+    base = comparison.base or "the fastest side"
     title, gain = f"{'Models' if several else rows[0].name} against {base}", "gain by faster bricks"
     return forest(rivals, minimum_effect=comparison.minimum_effect, base=base, title=title, gain=gain)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ....tabular import Field, columns_of, fields, record_of
@@ -14,16 +15,13 @@ from ..units import counted, milliseconds, ratio_within
 
 if TYPE_CHECKING:
     from ....tabular import Row
-    from ...advice import Advice, Mixed, ModelAdvice
-    from ...comparison.compare import Comparison, LayerComparison, ModelComparison
+    from ...advice import Advice, ModelAdvice
+    from ...comparison.compare import Comparison, ModelComparison
     from ...comparison.difference import Levels
     from ...comparison.gate import Gate
     from ...comparison.results import ModelBrick
     from ...history.history import BrickChange, Change, History, ModelHistory
 
-
-_DECISIVE = 5
-"""Bricks that ``advise`` names."""
 
 _APART = (
     "measured in different runs, between which the machine may have changed, which widens intervals; "
@@ -44,10 +42,11 @@ def comparison_answer(comparison: Comparison, *, layers: bool = False, most: int
         layers: List bricks below the table; JSON always has them.
         most: Number of listed bricks; None: all.
     """
-    base = comparison.sides[0].name if comparison.sides else None
+    base = comparison.base
     summary: list[str] = []
     if len(comparison.sides) > 1:
-        summary.append(f"base: {base}; SAME is within {comparison.minimum_effect:.3g} of it, either way")
+        effect = f"SAME is within {comparison.minimum_effect:.3g} of it, either way"
+        summary.append(f"base: {base or 'the fastest side of each model'}; {effect}")
     for row in comparison.rows:
         summary += _remarks(row)
     if any(row.pair.base.undisturbed is not None for row in comparison.rows):
@@ -63,6 +62,7 @@ def comparison_answer(comparison: Comparison, *, layers: bool = False, most: int
         comparison.records(),
         columns=[
             Field("name", "model"),
+            *([] if base else [Field("base")]),
             Field("other", "other side"),
             *([Field("basis", "of")] if other_bases else []),
             Field("base_ms", "base ms ±95%", "ms", interval="base_ci95_ms"),
@@ -87,31 +87,32 @@ def gate_answer(found: Gate) -> Answer:
     )
 
 
-def advice_answer(advice: Advice) -> Answer:
-    """Return the answer of ``advise``: one result per model; the table has a row per model and stored combination."""
-    several = len(advice.rows) > 1
-    table = [
-        {"model": row.name, **ranked.record(), "rank": place if ranked.latency_ms is not None else None}
-        for row in advice.rows
-        for place, ranked in enumerate(row.ranking, 1)
-    ]
-    summary: list[str] = []
-    for row in advice.rows:
-        summary += [*([""] if summary else []), *_advice(row)]
-    return Answer.of(
-        advice.records(),
-        columns=[
-            *([Field("model")] if several else []),
-            Field("rank"),
-            Field("name", "framework and options"),
-            Field("latency_ms", "ms ±95%", "ms", interval="ci95_ms"),
-            Field("basis", "of"),
-            Field("ratio", "times the best ±95%", "ratio", interval="ratio_ci95"),
-            Field("verdict"),
-        ],
-        summary=summary,
-        table=table,
-    )
+def advice_answer(advice: Advice, *, layers: bool = False, most: int | None = MOST) -> Answer:
+    """Return the answer of ``advise``: that of ``compare``, with advice for each model.
+
+    Args:
+        advice: The comparison with the fastest side of each model.
+        layers: List bricks below the table; JSON always has them.
+        most: Number of listed bricks; None: all.
+    """
+    answer = comparison_answer(advice, layers=layers, most=most)
+    return replace(answer, summary=[*(line for one in advice.advice for line in _advised(one)), *answer.summary])
+
+
+def _advised(one: ModelAdvice) -> list[str]:
+    lines = [f"{one.name}: another runtime is measured by: {shell_command(task)}" for task in one.remedies]
+    pair = one.rows[0].pair
+    latency = pair.compared[0]
+    if one.best is None or latency is None:
+        return lines
+    alike = f"; not distinguishable from it: {', '.join(one.ties)}" if one.ties else ""
+    lines.insert(0, f"{one.name}: best is {one.best}, {milliseconds(latency.ms)} ms ({pair.base.basis}){alike}")
+    if one.measured_by is not None:
+        lines.insert(1, f"  measured by: {shell_command(one.measured_by)}")
+    if one.mixing_ms:
+        gain = f"{milliseconds(one.mixing_ms)} ms of bricks, changes between them not counted"
+        lines.insert(1, f"  a framework for every layer could save {gain}")
+    return lines
 
 
 def _remarks(row: ModelComparison) -> list[str]:
@@ -130,19 +131,26 @@ def _remarks(row: ModelComparison) -> list[str]:
 
 
 def _by_layer(row: ModelComparison, most: int | None) -> list[str]:
-    """Every brick, the largest gain first."""
-    lines = [f"{row.name}, {row.other}: by brick, and what {row.base} would gain if it ran the brick as fast"]
+    """Every brick, the largest difference first."""
+    what = f"by brick, and what {row.base} would gain if it ran the brick as fast (below zero: it is faster already)"
     rows = [
         {
-            **_both(layer),
-            "gain_ms": max(0.0, layer.gain_ms),
+            **record_of(layer, fields("gain_ms base_ms other_ms verdict")),
+            **_brick(layer.brick),
             "within": None if layer.ratio is None else ratio_within(layer.ratio, layer.ratio_ci95),
-            "verdict": str(layer.verdict),
         }
-        for layer in row.layers[:most]
+        for layer in sorted(row.layers, key=lambda layer: -abs(layer.gain_ms))[:most]
     ]
-    columns = _columns("gain ms", "base ms", "other ms", Field("within", "ratio"))
-    lines += [*table_lines(rows, columns), *unlisted(row.layers, most)]
+    columns = [
+        Field("gain_ms", "gain ms", "ms"),
+        Field("occurrences", "x"),
+        Field("base_ms", "base ms", "ms"),
+        Field("other_ms", "other ms", "ms"),
+        Field("within", "ratio"),
+        Field("verdict"),
+        FORM,
+    ]
+    lines = [f"{row.name}, {row.other}: {what}", *table_lines(rows, columns), *unlisted(row.layers, most)]
     lines += [
         f"  not compared: {absent.occurrences} x {'+'.join(absent.operators)} "
         f"({' and '.join(absent.sides)}: {absent.reason})"
@@ -151,71 +159,8 @@ def _by_layer(row: ModelComparison, most: int | None) -> list[str]:
     return lines
 
 
-def _advice(row: ModelAdvice) -> list[str]:
-    if row.error is not None:
-        return [f"{row.name}: {row.error}"]
-    lines = []
-    if row.fastest is not None:
-        first = row.fastest
-        lines.append(
-            f"{row.name}: best is {first.name}, {milliseconds(first.latency_ms or 0.0)} ms ({first.figure.basis})"
-        )
-        if row.ties:
-            lines.append(f"  not distinguishable from it: {', '.join(row.ties)}")
-        if first.measured_by is not None:
-            lines.append(f"  measured by: {shell_command(first.measured_by)}")
-    standard = None if row.default is None else row.default.other
-    for other in (row.runner_up, row.default):
-        if other is not None and other.layers:
-            standing = " (the default)" if other.other == standard else ""
-            lines.append(f"  layers that decide it over {other.other}{standing}:")
-            lines += _deciding(other.layers[:_DECISIVE])
-    gain_ms, whole_ms = row.mixing_ms, row.bricks_ms
-    if gain_ms is not None and whole_ms and row.mixed:
-        lines.append(
-            f"  a framework for every layer could save {milliseconds(gain_ms)} ms of "
-            f"{milliseconds(whole_ms)} ms of bricks ({gain_ms / whole_ms:.0%}), changes between them not counted:"
-        )
-        lines += _mixed(row.mixed[:_DECISIVE])
-    lines += [f"{row.name}, {ranked.name}: {ranked.reason}" for ranked in row.ranking if ranked.reason]
-    if row.reason is not None:
-        lines.append(f"{row.name}: {row.reason}")
-    lines += [f"  run: {shell_command(task)}" for task in row.remedies]
-    return lines
-
-
-def _deciding(layers: Sequence[LayerComparison]) -> list[str]:
-    """Return the bricks, by their saving with the best combination."""
-    rows = [{**_both(layer), "gain_ms": -layer.gain_ms, "verdict": _seen(layer)} for layer in layers]
-    return table_lines(rows, _columns("saves ms", "ms", "instead of ms"))
-
-
-def _both(layer: LayerComparison) -> Row:
-    """Return the given cells of a brick on both sides."""
-    return {"base_ms": layer.base_ms, "other_ms": layer.other_ms, **_brick(layer.brick)}
-
-
 def _brick(brick: ModelBrick) -> Row:
     return {"occurrences": brick.occurrences, **form_cells(brick.operators, brick.names, brick.form)}
-
-
-def _columns(gain: str, base: str, other: str, *more: Field) -> list[Field]:
-    """Columns of bricks on both sides, by their titles, and more."""
-    figures = {"gain_ms": gain, "base_ms": base, "other_ms": other}
-    first, *both = (Field(key, title, "ms") for key, title in figures.items())
-    return [first, Field("occurrences", "x"), *both, *more, Field("verdict"), FORM]
-
-
-def _mixed(bricks: Sequence[Mixed]) -> list[str]:
-    rows = [{"gain_ms": layer.gain_ms, "side": side, **_brick(layer.brick)} for side, layer in bricks]
-    columns = [Field("gain_ms", "gain ms", "ms"), Field("occurrences", "x"), Field("side", "on")]
-    return table_lines(rows, [*columns, FORM])
-
-
-def _seen(layer: LayerComparison) -> str:
-    """Return the verdict on the brick with the best combination."""
-    turned = {"FASTER": "SLOWER", "SLOWER": "FASTER"}
-    return turned.get(str(layer.verdict), str(layer.verdict))
 
 
 # The answer of ``history``.

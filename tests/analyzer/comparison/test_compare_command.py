@@ -67,4 +67,4 @@ def test_one_side_is_incomplete(cli, place) -> None:
 
     assert compared.code == advised.code == 3
     assert "nothing to compare with: only torch is stored" in compared.out
-    assert "run: dlbricks measure" in advised.out
+    assert "another runtime is measured by: dlbricks measure" in advised.out
