@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from .analyzer.kernels import Kernels, ModelKernels, kernels
     from .analyzer.manifests.manifest import Manifest, manifest, read_manifest
     from .analyzer.manifests.reproduce import Reproduction, reproduce
-    from .analyzer.markdown import to_markdown
     from .analyzer.predicting import Predictions, predict
     from .analyzer.report.drawing import Plots, plots
+    from .analyzer.report.tables import to_markdown
     from .analyzer.reporting import Report, report
     from .analyzer.shell import shell_command
     from .analyzer.tokens import Tokens, tokens
@@ -212,7 +212,7 @@ __getattr__, __dir__ = lazy(
         "sequences": "bricks.cutting.sequences",
         "shell_command": "analyzer.shell",
         "split": "bricks.cutting.sequences",
-        "to_markdown": "analyzer.markdown",
+        "to_markdown": "analyzer.report.tables",
         "plots": "analyzer.report.drawing",
         "predict": "analyzer.predicting",
         "tokens": "analyzer.tokens",

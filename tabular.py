@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -106,9 +106,15 @@ class Records:
 
 
 class Tabular(ABC):
-    """A result of a public function; subclasses also have ``rows`` and ``complete``."""
+    """A result of a public function; subclasses also have ``rows`` and ``complete``.
+
+    Attributes:
+        ANSWER: The function that writes the result as text, ``module.function`` in ``analyzer``. It is a name, since
+            results of the generator are declared below the analyzer.
+    """
 
     __slots__ = ()
+    ANSWER: ClassVar[str]
 
     @abstractmethod
     def records(self) -> Records:

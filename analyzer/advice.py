@@ -87,6 +87,8 @@ class Advice(Comparison):
         advice: One per model.
     """
 
+    ANSWER = "report.answers.comparison.advice_answer"
+
     advice: tuple[ModelAdvice, ...]
 
     def records(self) -> Records:

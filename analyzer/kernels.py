@@ -331,6 +331,8 @@ class Kernels(Tabular):
         rows: One per model.
     """
 
+    ANSWER = "report.answers.bricks.kernels_answer"
+
     rows: tuple[ModelKernels, ...]
 
     def __iter__(self) -> Iterator[ModelKernels]:

@@ -59,6 +59,8 @@ class Predictions(Tabular):
         noise: What disturbed the machine before it was measured; no interval contains what that does to caches.
     """
 
+    ANSWER = "predicting.predictions_answer"
+
     rows: tuple[Estimate, ...]
     measured: frozenset[str]
     target: float

@@ -161,6 +161,8 @@ class Report(Tabular):
         unasked: Reasons for analyses and trials that were left out.
     """
 
+    ANSWER = "reporting.report_answer"
+
     sections: tuple[Section, ...]
     setup: Setup
     page: Path | None

@@ -147,6 +147,8 @@ class Tokens(Tabular):
         wall_s: Duration of the whole call.
     """
 
+    ANSWER = "tokens.tokens_answer"
+
     prompt: Part
     step: Part
     rows: tuple[Generation, ...]

@@ -157,6 +157,8 @@ class Comparison(Tabular):
         minimum_effect: Relative difference that matters.
     """
 
+    ANSWER = "report.answers.comparison.comparison_answer"
+
     rows: tuple[ModelComparison, ...]
     sides: tuple[Side, ...]
     by: By

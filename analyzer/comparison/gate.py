@@ -69,6 +69,8 @@ class Gate(Tabular):
         threads: Its threads.
     """
 
+    ANSWER = "report.answers.comparison.gate_answer"
+
     old: str
     new: str
     levels: Levels

@@ -74,6 +74,8 @@ class CalibrationReport(Tabular):
         run: UUID of the run that stores the fits; None if nothing was fitted.
     """
 
+    ANSWER = "report.answers.resources.calibration_answer"
+
     system: str
     rows: tuple[FittedMethod, ...]
     run: str | None

@@ -100,6 +100,8 @@ class Estimates(Tabular):
         rows: One per model.
     """
 
+    ANSWER = "report.answers.estimates.estimates_answer"
+
     rows: tuple[Estimate, ...]
 
     def __iter__(self) -> Iterator[Estimate]:

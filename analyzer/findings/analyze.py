@@ -159,6 +159,8 @@ class AnalyzeReport(Tabular):
         minimum_share: Smallest share of a finding.
     """
 
+    ANSWER = "report.answers.findings.analyze_answer"
+
     rows: tuple[ModelFindings, ...]
     minimum_share: float = MINIMUM_SHARE
 

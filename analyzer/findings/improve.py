@@ -161,6 +161,8 @@ class Improvement(Tabular):
         copies_proof: Saving of a file without them; None if they are small or the time was up.
     """
 
+    ANSWER = "report.answers.findings.improve_answer"
+
     name: str
     path: Path | None
     proof: Proven | None

@@ -316,6 +316,8 @@ class History(Tabular):
         since: Only changes from then on are listed; None for all.
     """
 
+    ANSWER = "report.answers.comparison.history_answer"
+
     rows: tuple[ModelHistory, ...]
     minimum_effect: float
     since: str | None = None

@@ -169,6 +169,8 @@ class Reproduction(Tabular):
         missing: Keys of bricks of the suite without a measurement in the manifest.
     """
 
+    ANSWER = "report.answers.reproduction.reproduction_answer"
+
     rows: tuple[ReproducedBrick, ...]
     differences: tuple[FieldDifference, ...]
     environment: str | None

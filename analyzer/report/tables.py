@@ -10,9 +10,11 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
 
-from ...tabular import Field, Records, Row, finite, flattened
+from ...errors import UsageError
+from ...tabular import Field, Records, Row, Tabular, finite, flattened
 from .units import counted, cut, duration, half_of, listed, margin, milliseconds, percent, quantity, short, size
 
 if TYPE_CHECKING:
@@ -94,6 +96,26 @@ def render(answer: Answer, form: Format | str = Format.TABLE, *, width: int = WI
             return _table(answer, width)
         case Format.MARKDOWN:
             return _markdown(answer)
+
+
+def to_markdown(report: Tabular) -> str:
+    """Return a result as Markdown: a table and the lines below it, as ``--format markdown``.
+
+    Args:
+        report: Result of a public function.
+
+    Raises:
+        UsageError: The value is not such a result.
+
+    Example:
+        >>> IPython.display.Markdown(to_markdown(analyze(models, store=store)))  # doctest: +SKIP
+    """
+    if not isinstance(report, Tabular):
+        raise UsageError(
+            f"{type(report).__name__} is not a result of dlbricks", remedy="give the result of a public function"
+        )
+    module, name = report.ANSWER.rsplit(".", 1)
+    return render(getattr(import_module(f"..{module}", __package__), name)(report), Format.MARKDOWN)
 
 
 def table_lines(rows: Sequence[Row], columns: Sequence[Field]) -> list[str]:

@@ -97,6 +97,8 @@ class GenerateReport(Tabular):
         wall_s: Seconds of the whole call.
     """
 
+    ANSWER = "report.answers.generation.generate_answer"
+
     rows: tuple[GenerateRow, ...]
     suite: Suite | None
     granularity: int

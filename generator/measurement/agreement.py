@@ -81,6 +81,8 @@ class AgreementReport(Tabular):
         rows: One per brick, sorted by key.
     """
 
+    ANSWER = "report.answers.resources.agreement_answer"
+
     backend: str
     against: str
     dtype: str

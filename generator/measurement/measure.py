@@ -140,6 +140,8 @@ class MeasureReport(MeasuredReport):
         wall_s: Duration of the whole call, with data effects.
     """
 
+    ANSWER = "report.answers.runs.measure_answer"
+
     rows: tuple[MeasureRow, ...]
     outcome: RunOutcome
     wall_s: float

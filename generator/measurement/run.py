@@ -67,6 +67,8 @@ class RunReport(MeasuredReport):
         widths: With a target: intervals of the models of the suite, by name; None if a brick is not measured.
     """
 
+    ANSWER = "report.answers.runs.run_answer"
+
     outcome: RunOutcome
     target: float | None = None
     widths: Mapping[str, Width | None] = field(default_factory=dict)

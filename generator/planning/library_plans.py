@@ -71,6 +71,8 @@ class PlanReport(Tabular):
         rows: One per brick, precision and layout.
     """
 
+    ANSWER = "report.answers.generation.plans_answer"
+
     gpu: Gpu
     versions: dict[str, str]
     rows: tuple[BrickPlans, ...]
