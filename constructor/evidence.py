@@ -12,6 +12,7 @@ from ..bricks.graph.boundary import boundary_of, boundary_variants
 from ..bricks.graph.footprint import is_level, level_name, nearest_levels
 from ..bricks.graph.graph import ModelGraph
 from ..bricks.layer import Cutting, LayerSequence
+from ..bricks.operators import Trait, having
 from ..db import Failure, KernelView, Measurement, Run, Subject
 from ..db.values import HOST, INNER
 from .choice import Choice, Query
@@ -301,21 +302,14 @@ def _iterated(model: Decomposition) -> set[tuple[int, str]]:
     return found
 
 
-_REARRANGING = frozenset({"Expand", "Slice", "Split", "Transpose"})
-"""Operators with a strided view as a possible result: an eager runtime moves nothing, and the reader pays."""
-
-_IN_PLACE = frozenset({"Dropout", "Identity", "Squeeze", "Unsqueeze"})
-"""Operators that pass a view on."""
-
-
 def ends_in_view(operators: Sequence[str]) -> bool:
     """Return True if a brick ends with a reordering or selection of values.
 
     Args:
         operators: Its operators, in order.
     """
-    last = next((name for name in reversed(operators) if name not in _IN_PLACE), "")
-    return last in _REARRANGING
+    last = next((name for name in reversed(operators) if name not in having(Trait.THROUGH)), "")
+    return last in having(Trait.STRIDED)
 
 
 def _views(model: Decomposition) -> set[str]:

@@ -14,11 +14,11 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from ...bricks.operators import MULTIPLYING, Trait, having
 from ...models.subgraphs import attributes_of, plain_domain, reads
 from .evaluation import Evaluation, Typed, Unclear
 from .recording import Values, session
 from .rewrite import Array
-from .traits import MAXIMA, MULTIPLYING
 
 _LEAST_ROW, _ROW = 1e-4, 8
 """Share of its row's median that counts beside an element; elements of a row, whose size is that of its errors."""
@@ -267,7 +267,7 @@ class Sides:
     @property
     def has_maximum(self) -> bool:
         """True if a maximum over elements is taken."""
-        return any(node.op_type in MAXIMA for node in (*self.case.old, *self.case.new))
+        return any(node.op_type in having(Trait.MAXIMUM) for node in (*self.case.old, *self.case.new))
 
     @property
     def folds(self) -> bool:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from ...bricks.layer import RANDOM
+from ...bricks.operators import RANDOM
 from ...errors import BackendError, ModelError, UnboundDimension
 from ...models.binding import apply, plan
 from ...models.reader import read_full, read_structure
