@@ -64,7 +64,6 @@ class Evidence:
         executed: Executed graph of each model, by its key.
         models: Measurements of each whole model in any cache state, by its key.
         truths: The measurement of each model for comparison with its estimate.
-        data: Effect of each model's own values; may be negative.
         model_failures: Failed measurements of whole models.
         overheads: Cost of one call, by cache state.
         uncertainty: Intervals of combinations of these measurements.
@@ -82,7 +81,6 @@ class Evidence:
     executed: Mapping[str, Interventions] = field(default_factory=dict)
     models: Mapping[str, tuple[Measurement, ...]] = field(default_factory=dict)
     truths: Mapping[str, Measurement] = field(default_factory=dict)
-    data: Mapping[str, Measurement] = field(default_factory=dict)
     model_failures: Mapping[str, Failure] = field(default_factory=dict)
     overheads: Mapping[str, Measurement] = field(default_factory=dict)
     uncertainty: Uncertainty = field(default_factory=lambda: Uncertainty([], {}))

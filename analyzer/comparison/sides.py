@@ -15,7 +15,7 @@ from ...constructor.uncertainty.calibration import scatters
 from ...constructor.uncertainty.interval import Uncertainty
 from ...db import Measurement, Store, Subject
 from ...db.samples.statistics import Baseline, alike, low_probes
-from ...db.values import DATA, PARTS, Block, Run, Stack
+from ...db.values import PARTS, Block, Run, Stack
 from ...errors import AmbiguousQuery, UsageError
 from ...tabular import Row
 from ..estimation.query import matching, require_one, stored_under
@@ -143,7 +143,7 @@ def _disturbance(measurement: Measurement) -> float:
 _SHOWN = 8
 """Characters of a key in names."""
 
-_NO_LATENCIES = {*PARTS, *BOUNDARY, DATA}
+_NO_LATENCIES = {*PARTS, *BOUNDARY}
 """Variants that are no ways to run anything."""
 
 

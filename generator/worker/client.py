@@ -252,12 +252,6 @@ class Worker(_Ended):
         """
         self._call(messages.Call(what="extract", file=file, to=str(folder)), type(None), timeout_s)
 
-    def examine(self, file: messages.NetworkFile, rounds: int, *, timeout_s: float) -> tuple[messages.LayerEffect, ...]:
-        """Time a model's layers with its own values and with synthetic ones; raises as ``extract``."""
-        return self._call(
-            messages.Call(what="examine", file=file, count=rounds), tuple[messages.LayerEffect, ...], timeout_s
-        )
-
     def profile(self, file: messages.NetworkFile, executions: int, *, timeout_s: float) -> KernelView:
         """Run a network under the runtime's profiler; raises as ``extract``."""
         return self._call(messages.Call(what="profile", file=file, count=executions), KernelView, timeout_s)

@@ -172,7 +172,6 @@ class Call(Request, frozen=True, kw_only=True):
     ``outputs`` executes the network loaded as ``id`` and writes its inputs and outputs to the npz file ``to``.
     ``types`` executes a skeleton once and answers the types of ``names``.
     ``extract`` writes the graph that the runtime executes for a model into the folder ``to``.
-    ``examine`` times each layer of a model with its own values and with synthetic ones, ``count`` times.
     ``profile`` runs a network under the runtime's profiler, ``count`` times.
     ``trace`` runs a network unchanged and counts how often each node is executed.
 
@@ -182,10 +181,10 @@ class Call(Request, frozen=True, kw_only=True):
         id: Id of the loaded network.
         to: A file or folder to write.
         names: Values of the network.
-        count: Number of repetitions.
+        count: Number of profiled executions.
     """
 
-    what: Literal["outputs", "types", "extract", "examine", "profile", "trace"]
+    what: Literal["outputs", "types", "extract", "profile", "trace"]
     file: NetworkFile | None = None
     id: str = ""
     to: str = ""
@@ -350,28 +349,6 @@ class Called(Reply, frozen=True):
     """
 
     value: msgspec.Raw
-
-
-class LayerEffect(msgspec.Struct, frozen=True):
-    """One layer with the model's own values and with synthetic ones.
-
-    Attributes:
-        index: Position of the layer in the executed graph.
-        op_type: Its operator.
-        subnormal_in: Share of subnormal numbers among the floating-point numbers that it reads.
-        subnormal_out: Share among those it writes.
-        own_ns: Median latency with the model's own values.
-        synthetic_ns: Median latency with the values of a brick.
-        differences_ns: Per round, latency with its own values minus latency with synthetic ones.
-    """
-
-    index: int
-    op_type: str
-    subnormal_in: float
-    subnormal_out: float
-    own_ns: float
-    synthetic_ns: float
-    differences_ns: tuple[float, ...]
 
 
 Types = Mapping[str, tuple[str, tuple[int, ...]]]

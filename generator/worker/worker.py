@@ -41,7 +41,6 @@ from ..network.packed import PackedBrick
 from ..network.padding import brick_network, padded_network
 from . import messages
 from .execution.extraction import write_graph
-from .execution.layer_effects import layer_effects
 from .execution.pack import Pack, executed_bricks, load_pack
 from .execution.timing import KernelClock, Probe, choose_unroll, settle, undisturbed
 from .serving import answer_all, refusal, serve_confined
@@ -159,10 +158,6 @@ class _KeptPack:
             self.pack.close()
 
 
-_TIMED = frozenset({"examine", "profile"})
-"""What a ``Call`` asks for that is timed."""
-
-
 class _WorkerState:
     """State of the worker between requests."""
 
@@ -197,7 +192,7 @@ class _WorkerState:
     def _prioritise(self, request: messages.AnyRequest) -> None:
         """Raise the priority for requests that time networks; give it back for the others."""
         timed = isinstance(request, messages.Time | messages.Read)
-        if timed or (isinstance(request, messages.Call) and request.what in _TIMED):
+        if timed or (isinstance(request, messages.Call) and request.what == "profile"):
             self._priority.high()
         elif not isinstance(request, messages.Drop):
             self._priority.usual()
@@ -389,7 +384,6 @@ class _WorkerState:
             "outputs": self._outputs,
             "types": self._types,
             "extract": self._extract,
-            "examine": self._examine,
             "profile": self._profile,
             "trace": self._trace,
         }
@@ -418,15 +412,6 @@ class _WorkerState:
         network = _model_network(_file_of(request))
         graph_of = backend.fused_graph if backend.graph == "fused" else backend.executed_graph
         write_graph(graph_of(network, self._settings), network, Path(request.to))
-
-    def _examine(self, request: messages.Call) -> list[messages.LayerEffect]:
-        backend, file = self._greeted(), _file_of(request)
-        if not self._settings.together:
-            raise UsageError(
-                f"backend {backend.name} cannot execute a model layer by layer", remedy="use backend onnxruntime"
-            )
-        network = backend.optimised(_model_network(file), self._settings)
-        return [*layer_effects(network, backend, self._settings, rounds=request.count, seed=file.seed)]
 
     def _profile(self, request: messages.Call) -> KernelView:
         backend, file = self._greeted().require(Backend.kernels), _file_of(request)
