@@ -190,5 +190,7 @@ def test_a_brick_can_be_edited_with_graphsurgeon_and_computes_the_same(small_sui
     numbers = {name: np.linspace(0.5, 1, int(np.prod(shape)), dtype=np.float32).reshape(shape)
                for name, shape in shapes.items()}  # fmt: skip
     assert [node.op for node in graph.nodes] == [node.op_type for node in written.graph.node]
-    for first, second in zip(*(ReferenceEvaluator(model).run(None, numbers) for model in (again, written)), strict=True):
+    for first, second in zip(
+        *(ReferenceEvaluator(model).run(None, numbers) for model in (again, written)), strict=True
+    ):
         np.testing.assert_array_equal(first, second)
