@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .analyzer.history.confirm import confirm
     from .analyzer.history.history import History, history
     from .analyzer.kernels import Kernels, ModelKernels, kernels
-    from .analyzer.manifests.manifest import Manifest, manifest, read_manifest
+    from .analyzer.manifests.manifest import Manifest, manifest
     from .analyzer.manifests.reproduce import Reproduction, reproduce
     from .analyzer.markdown import to_markdown
     from .analyzer.predicting import Predictions, predict
@@ -127,7 +127,6 @@ __all__ = [
     "measure",
     "plots",
     "predict",
-    "read_manifest",
     "register_custom_ops",
     "report",
     "reproduce",
@@ -205,7 +204,6 @@ __getattr__, __dir__ = lazy(
         "make_sequence": "bricks.cutting.sequences",
         "manifest": "analyzer.manifests.manifest",
         "measure": "generator.measurement.measure",
-        "read_manifest": "analyzer.manifests.manifest",
         "register_custom_ops": "generator.backends.custom_ops",
         "report": "analyzer.reporting",
         "reproduce": "analyzer.manifests.reproduce",
