@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from .analyzer.markdown import to_markdown
     from .analyzer.predicting import Predictions, predict
     from .analyzer.report.drawing import Plots, plots
-    from .analyzer.reporting import Report, report
+    from .analyzer.report.reported import Report
+    from .analyzer.reporting import report
     from .analyzer.shell import shell_command
     from .analyzer.tokens import Tokens, tokens
     from .bricks.cutting.sequences import make_sequence, sequences, split
@@ -173,7 +174,7 @@ __getattr__, __dir__ = lazy(
         "PlanReport": "generator.planning.library_plans",
         "Plots": "analyzer.report.drawing",
         "Query": "constructor.choice",
-        "Report": "analyzer.reporting",
+        "Report": "analyzer.report.reported",
         "Reproduction": "analyzer.manifests.reproduce",
         "Run": "db.values",
         "RunReport": "generator.measurement.run",

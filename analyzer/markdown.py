@@ -31,8 +31,9 @@ from .report.answers.generation import generate_answer, plans_answer
 from .report.answers.reproduction import reproduction_answer
 from .report.answers.resources import agreement_answer
 from .report.answers.runs import measure_answer, run_answer
+from .report.answers.summary import report_answer
+from .report.reported import Report
 from .report.tables import Answer, Format, render
-from .reporting import Report, report_answer
 from .tokens import Tokens, tokens_answer
 
 _ANSWERS: Mapping[type[Tabular], Callable[[Any], Answer]] = {
