@@ -5,6 +5,8 @@
 #   make demo      decompose, measure and reconstruct real models; results in demo/
 #   make test      ruff, mypy and the tests; of long sweeps a sample
 #   make test-all  the same with every case of every sweep
+#   make quick     the tests of models, bricks, database and constructor: less than a minute
+#   make fmt       ruff mends and formats the code
 #   make docs      the documents as a site with search, in build/site
 #   make clean     remove what the other targets made (demo/ stays)
 
@@ -20,7 +22,7 @@ PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip --disable-pip-version
 # Modules stay together, so that what they prepare is made once, until a process that is done takes some of another's.
 PYTEST := $(BIN)/pytest -n auto --dist worksteal
 
-.PHONY: install dev demo docs test test-all test-rest lint clean
+.PHONY: install dev demo docs test test-all test-rest quick fmt lint clean
 
 install: .venv/.installed
 
@@ -37,6 +39,13 @@ test-all: lint
 
 test-rest: .venv/.installed-dev  # what 'make test' leaves out
 	$(PYTEST) --sweep rest
+
+quick: .venv/.installed-dev
+	$(PYTEST) tests/models tests/bricks tests/db tests/constructor tests/test_architecture.py
+
+fmt: .venv/.installed-dev
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
 
 lint: .venv/.installed-dev
 	$(BIN)/ruff check

@@ -31,12 +31,13 @@ if TYPE_CHECKING:
     from .analyzer.history.confirm import confirm
     from .analyzer.history.history import History, history
     from .analyzer.kernels import Kernels, ModelKernels, kernels
-    from .analyzer.manifests.manifest import Manifest, manifest, read_manifest
+    from .analyzer.manifests.manifest import Manifest, manifest
     from .analyzer.manifests.reproduce import Reproduction, reproduce
     from .analyzer.predicting import Predictions, predict
     from .analyzer.report.drawing import Plots, plots
+    from .analyzer.report.reported import Report
     from .analyzer.report.tables import to_markdown
-    from .analyzer.reporting import Report, report
+    from .analyzer.reporting import report
     from .analyzer.shell import shell_command
     from .analyzer.tokens import Tokens, tokens
     from .bricks.cutting.sequences import make_sequence, sequences, split
@@ -127,7 +128,6 @@ __all__ = [
     "measure",
     "plots",
     "predict",
-    "read_manifest",
     "register_custom_ops",
     "report",
     "reproduce",
@@ -135,6 +135,7 @@ __all__ = [
     "sequences",
     "shell_command",
     "split",
+    "to_graphsurgeon",
     "to_markdown",
     "tokens",
     "write_suite",
@@ -173,7 +174,7 @@ __getattr__, __dir__ = lazy(
         "PlanReport": "generator.planning.library_plans",
         "Plots": "analyzer.report.drawing",
         "Query": "constructor.choice",
-        "Report": "analyzer.reporting",
+        "Report": "analyzer.report.reported",
         "Reproduction": "analyzer.manifests.reproduce",
         "Run": "db.values",
         "RunReport": "generator.measurement.run",
@@ -204,7 +205,6 @@ __getattr__, __dir__ = lazy(
         "make_sequence": "bricks.cutting.sequences",
         "manifest": "analyzer.manifests.manifest",
         "measure": "generator.measurement.measure",
-        "read_manifest": "analyzer.manifests.manifest",
         "register_custom_ops": "generator.backends.custom_ops",
         "report": "analyzer.reporting",
         "reproduce": "analyzer.manifests.reproduce",
@@ -212,6 +212,7 @@ __getattr__, __dir__ = lazy(
         "sequences": "bricks.cutting.sequences",
         "shell_command": "analyzer.shell",
         "split": "bricks.cutting.sequences",
+        "to_graphsurgeon": "generator.network.export",
         "to_markdown": "analyzer.report.tables",
         "plots": "analyzer.report.drawing",
         "predict": "analyzer.predicting",

@@ -18,7 +18,8 @@ from .report.answers.estimates import estimates_answer
 from .report.drawing import estimate_plots
 from .report.tables import Answer
 from .report.units import duration, percent
-from .reporting import report, set_up
+from .reporting import report
+from .setups import set_up
 
 MODELS = ("squeezenet", "shufflenet", "alexnet", "inception_v1", "inception_v2", "resnet50", "vit_b16", "bert_base")
 """Chains and branches, convolutions and attention; 1 ms to 1 s each on one core."""

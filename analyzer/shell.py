@@ -57,8 +57,6 @@ def shell_steps(task: Task, *, database: bool = True) -> list[str]:
             steps = [["generate", *cut, "-o", suite], ["run", suite, *how, *algorithms]]
         case TaskKind.MODEL:
             steps = [["measure", *model, *how]]
-        case TaskKind.DATA:
-            steps = [["measure", *model, "--data", *how]]
         case TaskKind.CEILINGS:
             steps = [["system", "--ceilings", *how]]
         case TaskKind.PROOFS:

@@ -23,10 +23,12 @@ from ..models.dimensions import DimensionKind
 from ..models.source import find_models
 from ..tabular import Field, Records, Row, Tabular, fields, record_of
 from .estimation.estimate import estimates_in
+from .measuring import MeasuringPlan
 from .report.answers.estimates import caveats
+from .report.answers.summary import measured_lines
 from .report.tables import Answer
 from .report.units import counted, milliseconds
-from .reporting import MeasuringPlan, Setup, cut_of, estimates_here, measured_lines, notes_of, set_up, settled
+from .setups import Setup, cut_of, estimates_here, notes_of, set_up, settled
 
 # The two models of a decoder, and each of them at several lengths.
 

@@ -48,7 +48,6 @@ from dlbricks.db import Measurement, Store, Subject
 from dlbricks.db.values import PROTOCOL
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.machine.cores import physical_cores
-from dlbricks.generator.measurement.data_effects import measure_data
 from dlbricks.generator.measurement.run import RunReport, run
 from dlbricks.generator.network.packed import PACKING
 from dlbricks.models import ModelSource, find_models
@@ -103,7 +102,6 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--neighbour", type=float, default=0.0, metavar="DUTY", help="part of the time it is busy, 0..1"
     )
-    parser.add_argument("--data", nargs="+", default=[], help="models whose own values are examined as well")
     parser.add_argument("--against", type=Path, metavar="DB", help="a run without the neighbour, to show what it slows")
     parser.add_argument("--db", type=Path, help="keep the measurements; a second call goes on with them")
     parser.add_argument("--backend", default="onnxruntime", help="which reports --graph runtime or fused, where it can")
@@ -165,9 +163,6 @@ def experiment(
                 made.suite, store=store, models=usable, cache=options.cache, item_timeout_s=options.item_timeout,
                 **runtime, **protocol(options),
             )  # fmt: skip
-    examined = [source for source in usable if source.name.partition("@")[0] in options.data]
-    if examined:
-        measure_data(examined, store=store, threads=threads, seed=options.seed)
     begun = time.monotonic()
     where = {"stack": done.stack, "system": done.system, "threads": threads}
     found = estimate(usable, store=store, cache=options.cache, **where, **cut)
@@ -265,15 +260,8 @@ def _row(found: Estimate, earlier_ms: float | None = None) -> dict[str, Any]:
         "layers": found.model.layers,
         "unique": found.parts.unique,
         "missing": len(found.parts.missing),
-        "data_ms": _data_ms(found),
         "reason": reason,
     }
-
-
-def _data_ms(found: Estimate) -> float | None:
-    """Return the cost of its own values in milliseconds; None if they were not examined."""
-    term = (found.attribution or {}).get("data")
-    return None if term is None else term.ms
 
 
 def _executions(store: Store, measured: Sequence[Measurement]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from unittest.mock import patch
 
 from dlbricks.analyzer.estimation import learning
 from dlbricks.analyzer.predicting import predict, quiet_ms
-from dlbricks.analyzer.reporting import Setup, cut_of, set_up
+from dlbricks.analyzer.setups import Setup, cut_of, set_up
 from dlbricks.bricks.features import features_of
 from dlbricks.constructor.choice import Choice
 from dlbricks.constructor.predictor import prior

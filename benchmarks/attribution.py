@@ -1,9 +1,9 @@
 """Measure the part of latency that the causes of `estimate --explain` leave unexplained.
 
-    python benchmarks/attribution.py [--threads 1] [--visits 12] [--half HALF] [--models ...] [--data]
+    python benchmarks/attribution.py [--threads 1] [--visits 12] [--half HALF] [--models ...]
 
 One run alternates source bricks of one layer and whole models. A second run measures the windows of layers that the
-runtime fuses, unfused and fused; ``--data`` adds the cost of the models' own values. Each term is measured without the
+runtime fuses, unfused and fused. Each term is measured without the
 model's latency and is not a difference of other terms, so that the rest can be anything. Bricks of the executed graph
 are not measured, because the estimate is to be explained.
 
@@ -27,7 +27,6 @@ from dlbricks.constructor.uncertainty.pairing import FUSION
 from dlbricks.db import Store
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.machine.cores import physical_cores
-from dlbricks.generator.measurement.data_effects import measure_data
 from dlbricks.generator.measurement.run import run
 from dlbricks.models import ModelSource, find_models
 from facts import chosen, entry, middle, number, percent, provenance, quietness, restriction, share, versions, write
@@ -38,7 +37,6 @@ _LIMIT = 0.05
 def main() -> None:
     """Measure, print and write."""
     parser = shared(argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter))
-    parser.add_argument("--data", action="store_true", help="also measure what the models' own values cost")
     options = parser.parse_args()
     options.threads = options.threads or len(physical_cores())
     with ExitStack() as resources:
@@ -61,8 +59,6 @@ def experiment(
         raise SystemExit("no model can be decomposed")
     done = run(made.suite, store=store, models=usable, cache="model", **protocol(options))
     again = run(windows.suite, store=store, algorithms=FUSION, cache="model", **protocol(options))
-    if options.data:
-        measure_data(usable, store=store, threads=threads, seed=options.seed)
     found = estimate(usable, store=store, cache="model", threads=threads)
     rows = [_row(one) for one in found]
     return {

@@ -29,8 +29,8 @@ import blocks
 import numpy as np
 import onnx
 import onnxruntime as ort
-from dlbricks.bricks.costs import FORMULAS
 from dlbricks.bricks.layer import LayerState
+from dlbricks.bricks.operators import OPERATORS
 from dlbricks.bricks.suite.brick import Brick, build_brick
 from dlbricks.bricks.suite.writing import write_suite
 from dlbricks.db import Store, Subject
@@ -48,6 +48,9 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 PAGES = (Path("docs/reference/operators.md"),)
 
 _RESULT, _CLASSES = Path("docs/results/operators.json"), Path("docs/results/classes.json")
+_COSTED = {key for key, row in OPERATORS.items() if row.work or row.each}
+"""Operators whose work is known."""
+
 _ONNX = "ai.onnx"
 _QUANTISED = ("squeezenet", "minilm_l6")
 """Models with quantised files that contain the runtime's operators."""
@@ -287,7 +290,7 @@ _BACKENDS = {"PyTorch": _torch, "MXNet": _mxnet, "cuDNN": _cudnn, "CuPy": _cupy}
 
 def _domains(result: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
     """Return each domain with the operators of the run and the operators with a formula."""
-    names = {*result["operators"], *(_name(domain, operator) for domain, operator in FORMULAS)}
+    names = {*result["operators"], *(_name(*key) for key in _COSTED)}
     domains: defaultdict[str, list[str]] = defaultdict(list)
     for name in sorted(names):
         domain, _, operator = name.rpartition(".")
@@ -304,7 +307,7 @@ def _tables(result: Mapping[str, Any]) -> str:
         lines += [f"### {domain}", "", f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
         for operator in operators:
             counts = result["operators"].get(f"{domain}.{operator}", {})
-            cost = (("" if domain == _ONNX else domain), operator) in FORMULAS
+            cost = (("" if domain == _ONNX else domain), operator) in _COSTED
             cells = [
                 operator,
                 _of(counts.get("decomposed"), counts.get("layers")),
@@ -330,7 +333,7 @@ def _summary(result: Mapping[str, Any]) -> str:
         total: Counter[str] = Counter()
         for one in counts:
             total.update(one)
-        costed = sum((("" if domain == _ONNX else domain), one) in FORMULAS for one in operators)
+        costed = sum((("" if domain == _ONNX else domain), one) in _COSTED for one in operators)
         seen = sum(bool(one) for one in counts)
         lines.append(
             f"| {domain} | {seen} | {_of(total['decomposed'], total['layers'])} "

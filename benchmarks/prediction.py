@@ -30,7 +30,7 @@ from dlbricks.analyzer.estimation.estimate import settle
 from dlbricks.analyzer.estimation.learning import cost_s
 from dlbricks.analyzer.estimation.reading import read_evidence
 from dlbricks.analyzer.predicting import ROUNDS, START_S, VISITS, choice_of
-from dlbricks.analyzer.reporting import cut_of, set_up
+from dlbricks.analyzer.setups import cut_of, set_up
 from dlbricks.bricks.decomposition import Decomposition, Failed
 from dlbricks.bricks.features import Features, features_of
 from dlbricks.bricks.graph.footprint import parse_level

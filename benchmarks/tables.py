@@ -268,16 +268,10 @@ def _unexplained(result: Result) -> str:
     return f"{percent(statistics.median(shares))} of the latency at the median of {len(shares)} models"
 
 
-def _values(result: Result) -> str:
-    summary = result["summary"]["all"]
-    return f"median error {percent(summary['median_error'])}, {percent(summary['within_10'])} within 10 %"
-
-
 _CHECKS: Sequence[tuple[str, str, str, Callable[[Result], str]]] = (
     ("tokens", "tokens.py", "time to first token, 4 decoders", _error("errors.ttft")),
     ("tokens", "tokens.py", "time per token, 4 decoders", _error("errors.token")),
     ("curves", "curves.py", "latency between measured sizes", _error("summary.against_estimate")),
-    ("with-data/accuracy-runtime-g1-t1-b1", "accuracy.py --data", "estimates with the models' own values", _values),
     ("attribution-g1-t1", "attribution.py", "unexplained part of `source` estimates", _unexplained),
     ("classes", "operators.py", "layers that can be decomposed", _decomposed),
     ("node-bricks", "node_bricks.py", "bricks of ONNX's node tests that keep their key",

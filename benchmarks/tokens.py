@@ -39,7 +39,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 from dlbricks import __version__
-from dlbricks.analyzer.reporting import set_up
+from dlbricks.analyzer.setups import set_up
 from dlbricks.analyzer.tokens import Part, Tokens, pair, tokens
 from dlbricks.constructor.curve import Curve
 from dlbricks.db import Store

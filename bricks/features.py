@@ -15,16 +15,15 @@ import onnx
 from ..models.cache import cache_folder, keep, kept
 from .decomposition import Decomposition
 from .graph.graph import ModelGraph
-from .layer import ELEMENT_BITS, PRODUCTS, Layer, LayerSequence, TensorType, weights_read
+from .layer import ELEMENT_BITS, Layer, LayerSequence, TensorType
+from .operators import PRODUCTS, Trait, operator_of
+from .work import weights_read
 
 EXTENTS = 8
 """Number of operator-specific numbers."""
 
 _ACTIVATIONS = ("Relu", "Clip", "HardSigmoid", "HardSwish", "Sigmoid", "Tanh", "LeakyRelu", "QuickGelu", "Gelu")
-"""Activations that can be fused into convolutions and products."""
-
-_BY_ROWS = ("Softmax", "LogSoftmax", "LayerNorm", "RMSNorm", "Reduce", "ArgM", "TopK", "CumSum")
-"""Prefixes of operators that work along one axis; ``Simplified`` and ``Skip`` may precede them."""
+"""Activations that can be fused into convolutions and products: their places are numbers in kept features."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +153,7 @@ def _described(layer: Layer) -> tuple[str, tuple[int, ...]]:
         block = math.prod(made[len(made) - kept :])
         moved = sum(axis != place for place, axis in enumerate(order))
         return f"{name}.{'block' if kept else 'last'}", (block, shapes[0][-1], moved, made[-1])
-    if name.removeprefix("com.microsoft.").removeprefix("Skip").removeprefix("Simplified").startswith(_BY_ROWS):
+    if Trait.ROWS in operator_of(layer.node).traits:
         length = shapes[0][-1] if shapes and shapes[0] else 1
         return name, (length, math.prod(shapes[0]) // max(1, length), math.prod(made))
     if "Pool" in name:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -44,46 +43,6 @@ class TensorType:
     def nbytes(self) -> int:
         """Bytes of a dense buffer; sub-byte types are packed, strings count 0."""
         return (self.elements * ELEMENT_BITS[self.dtype] + 7) // 8
-
-
-# Groups of ONNX operators.
-
-
-DEQUANTIZE, QUANTIZE = "DequantizeLinear", "QuantizeLinear"
-"""Conversions from quantised values to real ones, and back, around an operator of a quantised model (QDQ)."""
-
-RANDOM = frozenset({
-    "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
-})  # fmt: skip
-"""Operators with different results at each inference. They are never folded."""
-
-REDUCTIONS = frozenset({
-    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
-    "ReduceSum", "ReduceSumSquare",
-})  # fmt: skip
-"""Reductions over the axes that their second input names."""
-
-VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
-"""Operators that keep all elements in order."""
-
-UNMOVED = VIEWS | {"Dropout"}
-"""Operators that a runtime may execute without moving data."""
-
-POINTWISE = frozenset({
-    "Abs", "Acos", "Add", "Asin", "Asinh", "Atan", "Ceil", "Celu", "Clip", "Cos", "Cosh", "Div", "Dropout", "Elu",
-    "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Log", "Max", "Mean", "Min",
-    "Mish", "Mul", "Neg", "PRelu", "Pow", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin", "Sinh",
-    "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Swish", "Tan", "Tanh", "ThresholdedRelu",
-})  # fmt: skip
-"""Operators that compute each element from the elements at the same position, so that channels stay apart."""
-
-PARAMETERISED = frozenset({"Clip", "Dropout"})
-"""Pointwise operators whose other inputs are scalars, which are not broadcast."""
-
-PRODUCTS = frozenset({"Gemm", "MatMul"})
-POOLS = frozenset({"AveragePool", "MaxPool"})
-GLOBAL_POOLS = frozenset({"GlobalAveragePool", "GlobalMaxPool"})
-RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
 
 
 # Sequences: at most G consecutive layers that form a valid network.
@@ -180,6 +139,9 @@ class Cost:
     def __add__(self, other: Cost) -> Cost:
         return Cost(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
 
+    def __rmul__(self, times: int) -> Cost:
+        return Cost(*(times * getattr(self, name) for name in self.__slots__))
+
 
 class Role(StrEnum):
     """The role of a layer's input."""
@@ -275,34 +237,3 @@ class Layer:
     def kind(self) -> str:
         """The operator; outside ONNX's own domain with the domain and a dot before it."""
         return kind_of(self.node)
-
-
-# Bytes of weights that layers read.
-
-
-_SELECTING = frozenset({"Gather", "GatherElements", "GatherND", "Slice"})
-"""Operators that read at most as many bytes of their first input as they write."""
-
-
-def selects(layer: Layer, slot: int) -> bool:
-    """Return True if a layer reads at most as many bytes of an input as it writes, such as rows of a table."""
-    return not slot and not layer.domain and layer.op_type in _SELECTING
-
-
-def weights_read(layers: Iterable[Layer]) -> int:
-    """Sum the bytes of weights that layers read in one execution, each weight once."""
-    return sum(reads_of(layers).values())
-
-
-def reads_of(layers: Iterable[Layer]) -> dict[str, int]:
-    """Return the bytes that layers read of each weight in one execution, by name."""
-    read: dict[str, int] = {}
-    for layer in layers:
-        for slot, operand in enumerate(layer.operands):
-            if operand.role is not Role.WEIGHT or operand.type is None:
-                continue
-            size = operand.type.nbytes
-            if selects(layer, slot):
-                size = min(size, sum(kind.nbytes for kind in layer.output_types if kind is not None))
-            read[operand.value] = max(size, read.get(operand.value, 0))
-    return read

@@ -225,7 +225,6 @@ def _store(database: str, *, dry_run: bool) -> AbstractContextManager[Store]:
 @shared.pace_options
 @shared.since_option
 @shared.node_options
-@flag("--data", "Also measure the effect of the model's own values.")
 @flag("--kernels", "Also record the kernels, in a separate pass after timing.")
 @shared.measuring_options
 def measure(*, threads: tuple[int, ...], budget_s: float | None, database: str, **options: Any) -> None:

@@ -33,7 +33,7 @@ from .models import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from ..analyzer.reporting import Setup
+    from ..analyzer.setups import Setup
     from ..constructor.result import Estimate
     from ..db import Store
 
@@ -70,8 +70,8 @@ def report(
         dlbricks report squeezenet -o report.html
     """
     from ..analyzer.predicting import first_answer
+    from ..analyzer.report.answers.summary import report_answer
     from ..analyzer.reporting import report as write_report
-    from ..analyzer.reporting import report_answer
 
     sources = known_models(options)
     if annotated is not None and len(sources) > 1:
@@ -104,7 +104,7 @@ def report(
 
 def take_setup(options: dict[str, Any], *, stored: bool) -> Setup:
     """Remove the options of a setup from a command's options; open ones get defaults if the command measures."""
-    from ..analyzer.reporting import Setup, SetupFields, set_up
+    from ..analyzer.setups import Setup, SetupFields, set_up
 
     how = {name: options.pop(name) for name in SetupFields.__annotations__}
     if stored:

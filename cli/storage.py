@@ -103,25 +103,24 @@ def db_upgrade(*, database: str) -> None:
 @shared.measured_options
 @shared.stored_options
 def manifest(*, suite: Path, out: Path, database: str, **options: Any) -> None:
-    """Write a manifest of a measured suite, for others to reproduce.
+    """Write a run, its suite and its environment to one file, for others to reproduce.
 
     \b
     Example:
-        dlbricks manifest suite -o results.json --hashes
+        dlbricks manifest suite -o results.zip --hashes
     """
     from ..analyzer.manifests.manifest import manifest as make
     from ..analyzer.report.answers.reproduction import manifest_answer
     from ..db import Store
 
     with Store.open(database, create=False, read_only=True) as store:
-        made = make(suite, store=store, **options)
-    made.write(out)
-    answer(manifest_answer(made, out), complete=made.complete)
+        written = make(suite, out, store=store, **options)
+    answer(manifest_answer(written, out), complete=written.complete)
 
 
 @click.command()
 @click.argument("file", type=PLACE, metavar="FILE")
-@option("--suite", "The suite that the manifest is about.", PLACE, required=True, metavar="SUITE")
+@option("--suite", "Measure this copy of the suite, which must be the same.", PLACE, metavar="SUITE")
 @flag("--here", "Measure in this environment, instead of one made from the lock file.")
 @option("--lock", "Make the environment from this pylock.toml instead.", PLACE, metavar="FILE")
 @custom_ops_option
@@ -138,12 +137,12 @@ def manifest(*, suite: Path, out: Path, database: str, **options: Any) -> None:
 @shared.quiet_option
 @shared.wait_option
 @shared.format_options
-def reproduce(*, file: Path, out: Path | None, fail_on: tuple[str, ...], **options: Any) -> None:
+def reproduce(*, file: Path, fail_on: tuple[str, ...], **options: Any) -> None:
     """Repeat the measurements of a manifest in its environment, and compare; name all differences.
 
     \b
     Example:
-        dlbricks reproduce results.json --suite suite
+        dlbricks reproduce results.zip
     """
     from ..analyzer.manifests.reproduce import reproduce as again
     from ..analyzer.report.answers.reproduction import reproduction_answer
@@ -153,12 +152,5 @@ def reproduce(*, file: Path, out: Path | None, fail_on: tuple[str, ...], **optio
         raise UsageError("--here takes this environment, --lock another one", remedy="leave out one")
     with watched() as progress:
         found = again(file, progress=progress, **options)
-    result = reproduction_answer(found, most=most_rows())
-    if out is not None and found.manifest is not None:
-        try:
-            found.manifest.write(out)
-        except OSError:
-            answer(result)  # what took so long to measure does not end with the file
-            raise
     crossed = any(str(verdict).lower() in fail_on for verdict in found.verdicts)
-    answer(result, complete=found.complete, crossed=crossed)
+    answer(reproduction_answer(found, most=most_rows()), complete=found.complete, crossed=crossed)

@@ -16,7 +16,7 @@ from ..db import Measurement
 from .choice import COLD
 from .composition import Cover, CriticalPath, further_covers, lower_bound, selection_bias
 from .coverage import cannot_be_bricks
-from .decomposition import edges, state_of
+from .decomposition import state_of
 from .evidence import Evidence
 from .measurements import BrickMeasurements
 from .result import BenanzaBound, BenanzaBounds, GroundTruth
@@ -82,7 +82,7 @@ def bounds_of(
     competing = {*asked.keys, *(window.key for window in model.windows)}
     rivals = {key: bricks.rivals[key] for key in sorted(competing) if key in bricks.rivals}
     lowest = {key: some[0].latency_ns for key, some in rivals.items()}
-    further = further_covers(edges(graph), graph.live, model.windows, lowest) if model.windows else []
+    further = further_covers(graph.graph.edges(), graph.live, model.windows, lowest) if model.windows else []
     # The requested sequences are one of the covers. Rounding may choose another path through them: it counts too.
     most_ns = math.inf if path is None else path.latency
     return bounded([asked, *further], model.windows, len(graph.live), rivals, uncertainty, most_ns=most_ns)

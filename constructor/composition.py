@@ -119,7 +119,7 @@ class CriticalPath:
 
 
 def contract(edges: Iterable[tuple[int, int]], groups: Sequence[Sequence[int]]) -> Quotient:
-    """Contract groups of nodes and sort them topologically (Kahn's algorithm, O(nodes + edges)).
+    """Contract groups of nodes and sort them topologically, O(nodes + edges).
 
     Args:
         edges: (producer, consumer) pairs of node numbers; edges of nodes outside all groups are ignored.
@@ -128,35 +128,30 @@ def contract(edges: Iterable[tuple[int, int]], groups: Sequence[Sequence[int]]) 
     Raises:
         InvalidSequence: The groups overlap, or the contraction has a cycle.
     """
+    import networkx as nx
+
     group_of: dict[int, int] = {}
     for position, group in enumerate(groups):
         for node in group:
             if group_of.setdefault(node, position) != position:
                 raise InvalidSequence(f"layer {node} is in sequences {group_of[node]} and {position}")
-    before: list[set[int]] = [set() for _ in groups]
-    after: list[list[int]] = [[] for _ in groups]
-    for producer, consumer in edges:
-        first, then = group_of.get(producer), group_of.get(consumer)
-        if first is not None and then is not None and first != then and first not in before[then]:
-            before[then].add(first)
-            after[first].append(then)
-    waiting = [len(ready) for ready in before]
-    order = [position for position, count in enumerate(waiting) if not count]
-    for position in order:  # grows while it is walked
-        for follower in after[position]:
-            waiting[follower] -= 1
-            if not waiting[follower]:
-                order.append(follower)
-    if len(order) < len(groups):
-        stuck = [position for position, count in enumerate(waiting) if count]
+    dag: nx.DiGraph[int] = nx.DiGraph()
+    dag.add_nodes_from(range(len(groups)))
+    pairs = ((group_of.get(producer), group_of.get(consumer)) for producer, consumer in edges)
+    dag.add_edges_from((first, then) for first, then in pairs if first is not None and then is not None)
+    dag.remove_edges_from(list(nx.selfloop_edges(dag)))
+    try:
+        order = tuple(nx.topological_sort(dag))
+    except nx.NetworkXUnfeasible:
+        stuck = sorted({position for edge in nx.find_cycle(dag) for position in edge})
         raise InvalidSequence(
             f"sequences {', '.join(map(str, stuck[:5]))} wait for each other: they cannot be run one by one",
             remedy="use sequences that are paths, without --connected",
-        )
+        ) from None
     return Quotient(
-        order=tuple(order),
-        predecessors=tuple(tuple(sorted(ready)) for ready in before),
-        ends=tuple(position for position, followers in enumerate(after) if not followers),
+        order=order,
+        predecessors=tuple(tuple(sorted(dag.predecessors(position))) for position in range(len(groups))),
+        ends=tuple(position for position in range(len(groups)) if not dag.out_degree(position)),
     )
 
 

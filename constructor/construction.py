@@ -275,8 +275,6 @@ def _corrected(
         executed = replace(executed, parts=parts)
 
     def remedy(kind: str, cache: str) -> Task | None:
-        if kind == "data":
-            return remedies.examine(model.source)
         if kind == "fusion":
             return remedies.measure(model.source, graph="fused", cache=cache, algorithms=FUSION)
         return remedies.measure(model.source, graph=kind, cache=cache)

@@ -2,7 +2,7 @@
 
 With every sum over the sequences of the model,
 
-.. math:: measured = bricks - fusion - layout - overhead + cache + data + unexplained
+.. math:: measured = bricks - fusion - layout - overhead + cache + unexplained
 
 * *bricks*: the requested sum; along the critical path if the runtime executes branches in parallel.
 * *overhead*: superfluous calls. Each brick's network is called once for all its copies, the model once. Measurements at
@@ -13,11 +13,10 @@ With every sum over the sequences of the model,
   fusion minus the latency with fusion, both in the network's own layout.
 * *cache*: the executed bricks at the model's own reuse distance minus the same bricks in the requested cache state. A
   model that was requested in cold caches has no such term.
-* *data*: the model's own values (for example denormal numbers) minus synthetic values.
 
 No term uses the measured latency of the model or is a difference of two other terms, so *unexplained* is independent of
 them. A term is not counted if its interval includes zero. The estimate is *bricks* with the known corrections. If the
-executed bricks are measured at the model's footprint, it is their sum plus one call and *data*, for every request.
+executed bricks are measured at the model's footprint, it is their sum plus one call, for every request.
 """
 
 from __future__ import annotations
@@ -201,14 +200,6 @@ def layout_changes(
     )
 
 
-def data_effect(evidence: Evidence, model: str, remedy: Task | None) -> Known:
-    """Return the cost of the model's own values compared with synthetic ones, over all executed layers."""
-    found = evidence.data.get(model)
-    if found is None:
-        return Unknown("what the model's own values cost is not measured", remedy)
-    return {found.id: 1.0}
-
-
 def value_ms(weights: Weights, evidence: Evidence) -> tuple[float, float]:
     """Return value and half-width in ms."""
     return evidence.uncertainty.value_ns(weights) / _NS_PER_MS, evidence.uncertainty.half_ns(weights) / _NS_PER_MS
@@ -234,7 +225,6 @@ _CAUSES = {
     "layout": "changes of memory layout at the edges of bricks",
     "overhead": "calls of the runtime that only bricks take",
     "cache": "caches that are warmer in the model than they were for the bricks",
-    "data": "values in the model that cost less than those of bricks",
 }
 """Causes of a model faster than its bricks, by term of the attribution."""
 
@@ -289,8 +279,8 @@ def _unknown(attribution: Mapping[str, Term] | None) -> str:
     return "; ".join(reasons) or "no cause that is known makes the model faster than its bricks"
 
 
-_OPTIONAL = ("layout", "data")
-"""Terms that may be unknown; *unexplained* then includes them."""
+_OPTIONAL = "layout"
+"""The term that may be unknown; *unexplained* then includes it."""
 
 _ALWAYS = ("bricks", "overhead")
 """Terms that always count."""
@@ -355,7 +345,7 @@ def correct(
         asked: The requested bricks.
         evidence: All measurements.
         interventions: The bricks of the executed graph.
-        remedy: Returns the task for bricks of a graph in a cache state; graph ``data`` means the model's own values.
+        remedy: Returns the task for bricks of a graph in a cache state.
     """
     bricks, own = evidence.bricks_in(asked.model, asked.state), evidence.bricks_in(asked.model, asked.level)
     total = total_of(asked.parts, asked.quotient, bricks, asked.state, parallel=asked.parallel)
@@ -379,22 +369,19 @@ def correct(
         "layout": layout,
         "overhead": call if isinstance(call, Unknown) else combined((total.calls - 1, call)),
         "cache": cache,
-        "data": data_effect(evidence, asked.model, remedy("data", asked.level)),
     }
     results = {name: term_of(term, evidence, always=name in _ALWAYS) for name, term in terms.items()}
     counted = {name: term if results[name].counted else {} for name, term in terms.items()}
     # Start from the stored sum that is nearest to the model, and add the known corrections.
+    basis = total
+    lacking: list[Known] = [minus({}, counted[name]) for name in ("overhead", "fusion", "layout")]
     if isinstance(there, Total):
-        once = call if isinstance(call, Unknown) else combined((1 - there.calls, call))
-        basis, lacking = there, [once, counted["data"]]
-    else:
-        basis = total
-        lacking = [*(minus({}, counted[name]) for name in ("overhead", "fusion", "layout")), counted["data"]]
+        basis, lacking = there, [call if isinstance(call, Unknown) else combined((1 - there.calls, call))]
     weights = combined((1, basis.weights), *((1, term) for term in lacking if not isinstance(term, Unknown)))
     ms, half_ms = value_ms(weights, evidence)
     method = _method_error(asked, evidence, executed=basis is there, written=written)
     explained_ms, explained_half_ms = None, 0.0
-    if not any(isinstance(term, Unknown) for name, term in terms.items() if name not in _OPTIONAL):
+    if not any(isinstance(term, Unknown) for name, term in terms.items() if name != _OPTIONAL):
         known = [(SIGNS[name], term) for name, term in counted.items() if not isinstance(term, Unknown)]
         explained_ms, explained_half_ms = value_ms(combined(*known), evidence)
     return Corrected(
@@ -430,7 +417,7 @@ def _method_error(asked: Asked, evidence: Evidence, *, executed: bool, written: 
 def unexplained(corrected: Corrected, measured: tuple[float, float] | None, reason: str | None) -> Term:
     """Return the measured latency minus all known causes.
 
-    It includes the effect of the model's values if that is not measured.
+    It includes what the model's own values cost, for example denormal numbers: bricks have ordinary ones.
 
     Args:
         corrected: The estimate with its terms.
@@ -440,7 +427,7 @@ def unexplained(corrected: Corrected, measured: tuple[float, float] | None, reas
     if measured is None or reason is not None:
         return Term(reason=reason)
     if corrected.explained_ms is None:
-        unknown = [name for name, term in corrected.terms.items() if term.ms is None and name not in _OPTIONAL]
+        unknown = [name for name, term in corrected.terms.items() if term.ms is None and name != _OPTIONAL]
         return Term(reason=f"it cannot be separated from {' and '.join(unknown)}, not known either")
     latency, half = measured
     left, reach = latency - corrected.explained_ms, math.hypot(corrected.explained_half_ms, half)

@@ -61,14 +61,6 @@ def as_written(graph: ModelGraph) -> Interventions:
     return Interventions(parts=alone(graph), level=level_name(footprint_class(graph)), written=graph)
 
 
-def edges(graph: ModelGraph) -> Iterator[tuple[int, int]]:
-    """Yield (producer, consumer) of every value, without building ``graph.graph``."""
-    for layer in graph.layers:
-        for value in layer.outputs:
-            for consumer in graph.consumers(value):
-                yield layer.index, consumer
-
-
 def quotient_of(graph: ModelGraph, parts: tuple[LayerSequence, ...]) -> Quotient:
     """Contract each part of a graph to one node.
 
@@ -79,7 +71,7 @@ def quotient_of(graph: ModelGraph, parts: tuple[LayerSequence, ...]) -> Quotient
     for part in parts:
         for index in part.copies:
             places.setdefault(index, []).append(part.own[0])
-    return contract(_apart(edges(graph), places), [part.own for part in parts])
+    return contract(_apart(graph.graph.edges(), places), [part.own for part in parts])
 
 
 def _apart(pairs: Iterable[tuple[int, int]], places: Mapping[int, Sequence[int]]) -> Iterator[tuple[int, int]]:

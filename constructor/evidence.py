@@ -12,6 +12,7 @@ from ..bricks.graph.boundary import boundary_of, boundary_variants
 from ..bricks.graph.footprint import is_level, level_name, nearest_levels
 from ..bricks.graph.graph import ModelGraph
 from ..bricks.layer import Cutting, LayerSequence
+from ..bricks.operators import Trait, having
 from ..db import Failure, KernelView, Measurement, Run, Subject
 from ..db.values import HOST, INNER
 from .choice import Choice, Query
@@ -63,7 +64,6 @@ class Evidence:
         executed: Executed graph of each model, by its key.
         models: Measurements of each whole model in any cache state, by its key.
         truths: The measurement of each model for comparison with its estimate.
-        data: Effect of each model's own values; may be negative.
         model_failures: Failed measurements of whole models.
         overheads: Cost of one call, by cache state.
         uncertainty: Intervals of combinations of these measurements.
@@ -81,7 +81,6 @@ class Evidence:
     executed: Mapping[str, Interventions] = field(default_factory=dict)
     models: Mapping[str, tuple[Measurement, ...]] = field(default_factory=dict)
     truths: Mapping[str, Measurement] = field(default_factory=dict)
-    data: Mapping[str, Measurement] = field(default_factory=dict)
     model_failures: Mapping[str, Failure] = field(default_factory=dict)
     overheads: Mapping[str, Measurement] = field(default_factory=dict)
     uncertainty: Uncertainty = field(default_factory=lambda: Uncertainty([], {}))
@@ -301,21 +300,14 @@ def _iterated(model: Decomposition) -> set[tuple[int, str]]:
     return found
 
 
-_REARRANGING = frozenset({"Expand", "Slice", "Split", "Transpose"})
-"""Operators with a strided view as a possible result: an eager runtime moves nothing, and the reader pays."""
-
-_IN_PLACE = frozenset({"Dropout", "Identity", "Squeeze", "Unsqueeze"})
-"""Operators that pass a view on."""
-
-
 def ends_in_view(operators: Sequence[str]) -> bool:
     """Return True if a brick ends with a reordering or selection of values.
 
     Args:
         operators: Its operators, in order.
     """
-    last = next((name for name in reversed(operators) if name not in _IN_PLACE), "")
-    return last in _REARRANGING
+    last = next((name for name in reversed(operators) if name not in having(Trait.THROUGH)), "")
+    return last in having(Trait.STRIDED)
 
 
 def _views(model: Decomposition) -> set[str]:

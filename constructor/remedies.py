@@ -17,8 +17,6 @@ class TaskKind(StrEnum):
     """``generate`` and ``run``: decompose the model and measure its bricks."""
     MODEL = "model"
     """``measure``: the whole model."""
-    DATA = "data"
-    """``measure`` with ``data``: the effect of the model's own values."""
     CEILINGS = "ceilings"
     """``measure_ceilings``: the machine's ceilings."""
     PROOFS = "proofs"
@@ -90,9 +88,6 @@ class Remedies(Protocol):
 
     def truth(self, source: ModelSource) -> Task | None:
         """Measure the whole model."""
-
-    def examine(self, source: ModelSource) -> Task | None:
-        """Measure the effect of the model's own values."""
 
     def ceilings(self) -> Task:
         """Measure the machine's ceilings."""

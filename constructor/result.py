@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .uncertainty.calibration import MethodError
 
 SIGNS = {
-    "bricks": 1, "fusion": -1, "layout": -1, "overhead": -1, "cache": 1, "data": 1, "unexplained": 1,
+    "bricks": 1, "fusion": -1, "layout": -1, "overhead": -1, "cache": 1, "unexplained": 1,
 }  # fmt: skip
 """The terms of an attribution with their signs; the signed ``counted`` terms add up to the measured latency."""
 

@@ -20,8 +20,10 @@ from dataclasses import dataclass, replace
 
 from ..bricks.graph.footprint import parse_level
 from ..bricks.graph.graph import ModelGraph
-from ..bricks.layer import PRODUCTS, UNMOVED, Layer, LayerSequence, Role, TensorType, selects
+from ..bricks.layer import Layer, LayerSequence, Role, TensorType
+from ..bricks.operators import PRODUCTS, UNMOVED
 from ..bricks.reference import CHAIN, OVERHEAD
+from ..bricks.work import selects
 from ..db import Measurement, Stack, System
 from ..db.samples.rates import (
     STREAM_SIZES,

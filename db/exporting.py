@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import sqlite3
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import StoreError, UsageError
 from .faults import guarded
 from .rows import Row, statistics_row
+from .samples.statistics import BASELINE
 from .store import Store
 from .transfer import Policy, transfer
-from .values import Subject
+from .values import Run, Stack, Subject
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,11 +31,11 @@ _PUBLIC_OPTIONS = frozenset(
         "sessions",
     }
 )
-PUBLIC_STATE = frozenset(
+_PUBLIC_STATE = frozenset(
     {
         *("governor", "frequency_mhz", "min_frequency_mhz", "max_frequency_mhz", "turbo", "smt", "temperature_c"),
         *("load_1m", "load_5m", "load_15m", "driver", "virtual", "container", "cpus_allowed", "cpu_quota"),
-        *("memory_available_gib", "sessions_again", "sessions_throttled"),
+        *("memory_available_gib", "sessions_again", "sessions_throttled", BASELINE),
     }
 )
 """Public names. Options and states that a later version adds stay private until they are listed here."""
@@ -47,9 +48,9 @@ class _MeasurementsOnly(Policy):
 
     def run(self, row: Row) -> Row:
         return row | {
-            "options": public_values(row["options"], _PUBLIC_OPTIONS),
-            "before": public_values(row["before"], PUBLIC_STATE),
-            "after": None if row["after"] is None else public_values(row["after"], PUBLIC_STATE),
+            "options": _public(row["options"], _PUBLIC_OPTIONS),
+            "before": _public(row["before"], _PUBLIC_STATE),
+            "after": None if row["after"] is None else _public(row["after"], _PUBLIC_STATE),
             "node": "",
             "campaign": "",
         }
@@ -64,24 +65,35 @@ class _MeasurementsOnly(Policy):
     def view(self, row: Row) -> Row:
         # A kernel's name that looks like a path may be a user's.
         kernels = [
-            ["(withheld)" if isinstance(part, str) and names_a_path(part) else part for part in kernel]
+            ["(withheld)" if isinstance(part, str) and _names_a_path(part) else part for part in kernel]
             for kernel in row["kernels"]
         ]
         return row | {"kernels": kernels}
 
 
-def public_values(values: Mapping[str, object], allowed: frozenset[str]) -> dict[str, int | float | str]:
-    """Return public options or machine states: numbers, and words that are not paths."""
-    return {
-        name: value
-        for name, value in values.items()
-        if name in allowed and (isinstance(value, int | float) or (isinstance(value, str) and not names_a_path(value)))
-    }
+def _public(values: Mapping[str, object], allowed: frozenset[str]) -> Mapping[str, object]:
+    """Return public options or machine states: numbers, lists of numbers, and words that are not paths."""
+
+    def harmless(value: object) -> bool:
+        if isinstance(value, list):
+            return all(isinstance(item, int | float) for item in value)
+        return isinstance(value, int | float) or (isinstance(value, str) and not _names_a_path(value))
+
+    return {name: value for name, value in values.items() if name in allowed and harmless(value)}
 
 
-def names_a_path(value: str) -> bool:
+def _names_a_path(value: str) -> bool:
     """Return True if a word may be a path, which could name a person or a host."""
     return any(mark in value for mark in ("/", "\\", "~"))
+
+
+def _refuse_paths(stack: Stack, options: Iterable[tuple[str, object]] = ()) -> None:
+    for name, value in (*stack.options, *stack.versions, *options):
+        if _names_a_path(str(value)):
+            raise StoreError(
+                f"{stack.backend} was measured with {name}={value}, which may be a path",
+                remedy="measure with an option that is no path, or export without --measurements-only",
+            )
 
 
 def export(
@@ -131,7 +143,8 @@ def export(
     if not destination.parent.is_dir():
         raise StoreError(f"the folder of {destination} does not exist", remedy="create it first")
     if measurements_only:
-        _refuse_paths(store)
+        for stack in store.stacks().values():
+            _refuse_paths(stack)
     partial = destination.with_name(f".{destination.name}.{uuid.uuid4().hex}.partial")
     try:
         with guarded(str(destination)):
@@ -147,14 +160,16 @@ def export(
     return count
 
 
-def _refuse_paths(store: Store) -> None:
-    for key, stack in store.stacks().items():
-        for name, value in (*stack.options, *stack.versions):
-            if names_a_path(value):
-                raise StoreError(
-                    f"stack {key[:12]} ({stack.backend}) was measured with {name}={value}, which may be a path",
-                    remedy="export without --measurements-only, or measure with an option that is no path",
-                )
+def export_run(store: Store, path: Path, run: Run) -> None:
+    """Write the measurements of one run to a new database, as ``export`` with ``measurements_only`` does.
+
+    Raises:
+        StoreError: The file cannot be written, or an option of the runtime may be a path.
+    """
+    options = run.options.get("options")
+    _refuse_paths(store.stacks()[run.stack], options.items() if isinstance(options, Mapping) else ())
+    with guarded(str(path)):
+        _write_database(store, path, _MeasurementsOnly(run=run.id))
 
 
 def _write_database(store: Store, path: Path, policy: Policy) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,14 +21,18 @@ _view = schema.KERNEL_VIEW
 class Policy:
     """The selection and conversion of copied rows; this class copies all finished results unchanged.
 
+    A selection contains no kernel views, which are not assigned to runs, and only its own systems and stacks.
+
     Args:
-        node: Copy only measurements of this node, without kernel views, which are not assigned to nodes; None for all.
+        node: Copy only measurements of this node; None for all.
+        run: Copy only measurements of the run with this id; None for all.
     """
 
     subjects: tuple[Subject, ...] = tuple(Subject)
 
-    def __init__(self, node: str | None = None) -> None:
-        self.node = node
+    def __init__(self, node: str | None = None, run: str | None = None) -> None:
+        conditions = ((_run.c.node, node), (_run.c.id, run))
+        self.conditions = [column == value for column, value in conditions if value is not None]
 
     def run(self, row: Row) -> Row:
         """Return a run as it is stored in the target."""
@@ -85,10 +89,14 @@ def transfer(source: Connection, target: Connection, policy: Policy | None = Non
     """
     policy = policy or Policy()
     subjects = [str(subject) for subject in policy.subjects]
-    systems = _add_keyed(target, schema.SYSTEM, stored_systems(source))
-    stacks = _add_keyed(target, schema.STACK, stored_stacks(source))
-    runs, new_runs = _runs(source, target, policy, subjects)
-    identities = _identities(source, subjects)
+    selected = _runs(source, policy, subjects)
+    systems, stacks = (
+        _add_keyed(target, table, stored, {row[table.name] for row in selected} if policy.conditions else stored)
+        for table, stored in ((schema.SYSTEM, stored_systems(source)), (schema.STACK, stored_stacks(source)))
+    )
+    new_runs = _add_runs(target, [policy.run(row) for row in selected])
+    runs = {row["id"] for row in selected}
+    identities = _identities(source, policy, subjects)
     known = item_ids(target, identities.values())
     items = {id_: known[identity] for id_, identity in identities.items()}
     measurements = blocks = failures = 0
@@ -98,27 +106,30 @@ def transfer(source: Connection, target: Connection, policy: Policy | None = Non
         blocks += insert_new(target, _block, taken)
     for rows in _new_rows(source, target, _failure, items, runs):
         failures += insert_new(target, _failure, [policy.failure(row) for row in rows])
-    views = _views(source, target, policy, identities) if policy.node is None else 0
+    views = 0 if policy.conditions else _views(source, target, policy, identities)
     return Transferred(systems, stacks, new_runs, measurements, blocks, failures, views)
 
 
-def _add_keyed(target: Connection, table: Table, stored: Mapping[str, System | Stack]) -> int:
-    rows = [keyed_row(value) for _, value in sorted(stored.items())]
+def _add_keyed(
+    target: Connection, table: Table, stored: Mapping[str, System | Stack], selected: Collection[str]
+) -> int:
+    rows = [keyed_row(value) for key, value in sorted(stored.items()) if key in selected]
     return insert_new(target, table, rows)
 
 
-def _runs(
-    source: Connection, target: Connection, policy: Policy, subjects: Collection[str]
-) -> tuple[Collection[str], int]:
-    """Copy the selected runs; return their ids and the number of new ones."""
+def _runs(source: Connection, policy: Policy, subjects: Collection[str]) -> list[Row]:
+    """Return the selected runs."""
     used = [
         exists().where(table.c.run_id == _run.c.id, table.c.item_id == _item.c.id, _item.c.subject.in_(subjects))
         for table in (_measurement, _failure)
     ]
-    query = select(_run) if set(policy.subjects) == set(Subject) else select(_run).where(or_(*used))
-    if policy.node is not None:
-        query = query.where(_run.c.node == policy.node)
-    rows = [policy.run(dict(row)) for row in source.execute(query.order_by(_run.c.id)).mappings()]
+    query = select(_run).where(*policy.conditions)
+    query = query if set(policy.subjects) == set(Subject) else query.where(or_(*used))
+    return [dict(row) for row in source.execute(query.order_by(_run.c.id)).mappings()]
+
+
+def _add_runs(target: Connection, rows: Sequence[Row]) -> int:
+    """Add runs, and end those that have ended since; return the number of new ones."""
     new = insert_new(target, _run, rows)
     going_on = set(target.scalars(select(_run.c.id).where(_run.c.finished.is_(None))))
     ended = [
@@ -129,15 +140,19 @@ def _runs(
     if ended:
         which = (_run.c.id == bindparam("known"), _run.c.finished.is_(None))
         target.execute(update(_run).where(*which).values(after=bindparam("a"), finished=bindparam("f")), ended)
-    return {row["id"] for row in rows}, new
+    return new
 
 
-def _identities(source: Connection, subjects: Collection[str]) -> dict[int, Identity]:
+def _identities(source: Connection, policy: Policy, subjects: Collection[str]) -> dict[int, Identity]:
     """Return the identities of all copied items, by the source's local key."""
     places = {id_: place for id_, *place in source.execute(select(_combination))}
     finished = exists().where(_measurement.c.item_id == _item.c.id, _measurement.c.finished_us.is_not(None))
-    others = [exists().where(table.c.item_id == _item.c.id) for table in (_failure, _view)]
-    query = select(_item).where(_item.c.subject.in_(subjects), or_(finished, *others))
+    failed, viewed = (exists().where(table.c.item_id == _item.c.id) for table in (_failure, _view))
+    results = [finished, failed, viewed]
+    if policy.conditions:
+        runs = select(_run.c.id).where(*policy.conditions)
+        results = [finished.where(_measurement.c.run_id.in_(runs)), failed.where(_failure.c.run_id.in_(runs))]
+    query = select(_item).where(_item.c.subject.in_(subjects), or_(*results))
     return {row["id"]: _identity(row, places) for row in map(dict, source.execute(query).mappings())}
 
 

@@ -41,13 +41,6 @@ HOST = "host"
 PARTS = (INNER, HOST)
 """Variants that are parts of a brick."""
 
-DATA = "data"
-"""The variant for a model's data effect."""
-
-DATA_CACHE = "hot"
-"""Cache state of data effects: each layer repeats while it is timed. Values affect the arithmetic only, and cold
-weights cost the same in both cases."""
-
 PROFILED_CACHE = "hot"
 """Cache state of recorded kernels, which do not depend on caches."""
 

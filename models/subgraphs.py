@@ -149,6 +149,16 @@ def drop_unread(graph: onnx.GraphProto) -> None:
     graph.initializer.extend(kept)
 
 
+def needed(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> list[onnx.NodeProto]:
+    """Return the nodes that some values need, in their order; each node must stand behind those that it reads."""
+    wanted, kept = set(outputs), []
+    for node in reversed(nodes):
+        if not wanted.isdisjoint(name for name in node.output if name):
+            kept.append(node)
+            wanted.update(reads(node))
+    return kept[::-1]
+
+
 def given_names(graph: onnx.GraphProto) -> set[str]:
     """Return the names of the inputs and constants of a graph."""
     names = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}

@@ -26,7 +26,7 @@ from ...tabular import Row, fields, record_of
 from ..estimation.query import stored_under
 from ..estimation.reading import evidence_under
 from .difference import Difference, Relation, difference, discoveries, relation
-from .sides import By, Compared, Side, Timeline, find_sides, latency_ns, visited_in_turn
+from .sides import By, Side, Timeline, find_sides, latency_ns, visited_in_turn
 
 _NS_PER_MS = 1e6
 _MANY = 1e9
@@ -197,35 +197,30 @@ def figure_of(measurement: Measurement, *, undisturbed: bool = False) -> Figure:
     return replace(figure, undisturbed=SideLatency(quiet_ms, (low, high)))
 
 
-def pair_without_time(base: Measurement, other: Measurement) -> SidePair | None:
-    """Return the pair of two measurements if one is zero; else None."""
-    if base.latency_ns > 0 and other.latency_ns > 0:
-        return None
-    return SidePair(figure_of(base), figure_of(other), reason=_NO_TIME)
-
-
-def measured_pair(
-    base: Measurement, other: Measurement, compared: Compared, error: tuple[float, float], *, calibrated: bool
-) -> SidePair:
-    """Return the pair of two positive measurements.
+def measured_pair(base: Measurement, other: Measurement, timeline: Timeline, uncertainty: Uncertainty) -> SidePair:
+    """Return two measurements of one kind as a pair, without a verdict.
 
     Args:
         base: Measurement on the base.
         other: Measurement on the other side.
-        compared: How they are compared.
-        error: Standard error of the difference of their logarithms, and its degrees of freedom.
-        calibrated: True if the scatter between runs is calibrated for both stacks.
+        timeline: The runs of both.
+        uncertainty: It contains both.
     """
-    apart, undisturbed = compared
-    ours, theirs = (figure_of(side, undisturbed=undisturbed) for side in (base, other))
+    if base.latency_ns <= 0 or other.latency_ns <= 0:
+        return SidePair(figure_of(base), figure_of(other), reason=_NO_TIME)
+    blocks = uncertainty.blocks(base.id), uncertainty.blocks(other.id)
+    apart, undisturbed = timeline.between(base, other, blocks, in_turn=visited_in_turn(base, other, *blocks))
+    error = timeline.undisturbed_error(base, other, uncertainty) if undisturbed else None
+    if error is None:
+        error = uncertainty.error_ns({base.id: -1 / base.latency_ns, other.id: 1 / other.latency_ns})
     base_ns, other_ns = (latency_ns(side, undisturbed=undisturbed) for side in (base, other))
     return SidePair(
-        ours,
-        theirs,
+        figure_of(base, undisturbed=undisturbed),
+        figure_of(other, undisturbed=undisturbed),
         "measured",
         difference(base_ns, other_ns, error, apart=apart),
         apart=apart > 0,
-        guessed=apart > 0 and not calibrated,
+        guessed=apart > 0 and not timeline.known(base, other),
         noisy=Verdict.UNSTABLE in {base.summary.verdict, other.summary.verdict},
     )
 
@@ -351,7 +346,7 @@ class Results:
         ours, theirs = self.brick(model, base, key), self.brick(model, other, key)
         assert ours is not None  # noqa: S101  # the caller asked ``lacks``
         assert theirs is not None  # noqa: S101
-        return self._measured_pair(ours, theirs, self._brick_uncertainty)
+        return measured_pair(ours, theirs, self._timeline, self._brick_uncertainty)
 
     # Models -------------------------------------------------------------------------------------------------------
 
@@ -397,7 +392,7 @@ class Results:
         """Return a model on two sides: both measured, else both estimated, else one of each."""
         ours, theirs = (self._truths.get((side.name, model.own.key)) for side in (base, other))
         if ours is not None and theirs is not None:
-            return self._measured_pair(ours, theirs, self._model_uncertainty)
+            return measured_pair(ours, theirs, self._timeline, self._model_uncertainty)
         sides = base, other
         figures = [self.figure(model, side) for side in sides]
         pair = SidePair(figures[0], figures[1])
@@ -453,16 +448,6 @@ class Results:
         if not names:
             return None
         return f"how far estimates are off is not known ({', '.join(names)}): measure the model itself"
-
-    def _measured_pair(self, base: Measurement, other: Measurement, uncertainty: Uncertainty) -> SidePair:
-        if (pair := pair_without_time(base, other)) is not None:
-            return pair
-        taken = uncertainty.blocks(base.id), uncertainty.blocks(other.id)
-        compared = self._timeline.between(base, other, taken, in_turn=self._in_turn(base, other))
-        error = self._timeline.undisturbed_error(base, other, uncertainty) if compared.undisturbed else None
-        if error is None:
-            error = uncertainty.error_ns({base.id: -1 / base.latency_ns, other.id: 1 / other.latency_ns})
-        return measured_pair(base, other, compared, error, calibrated=self._timeline.known(base, other))
 
     def _weights(self, model: Decomposition, side: Side) -> dict[str, float] | None:
         """Return the sum of a model's bricks; None if some are not measured."""

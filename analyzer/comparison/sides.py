@@ -15,7 +15,7 @@ from ...constructor.uncertainty.calibration import scatters
 from ...constructor.uncertainty.interval import Uncertainty
 from ...db import Measurement, Store, Subject
 from ...db.samples.statistics import Baseline, alike, low_probes
-from ...db.values import DATA, PARTS, Block, Run, Stack
+from ...db.values import PARTS, Block, Run, Stack
 from ...errors import AmbiguousQuery, UsageError
 from ...tabular import Row
 from ..estimation.query import matching, require_one, stored_under
@@ -69,7 +69,9 @@ class Timeline:
         if in_turn:
             return Compared(0.0, undisturbed=False)
         same = bool(base.quiet and other.quiet) or alike(*(low_probes(side) for side in blocks))
-        return compare_across_runs(base, other, self._stacks, same=same)
+        if same and base.undisturbed_ns and other.undisturbed_ns:
+            return Compared(_of_runs(base, other, self._stacks), undisturbed=True)
+        return Compared(_apart(base, other, self._stacks), undisturbed=False)
 
     def apart(self, base: Measurement, other: Measurement, *, in_turn: bool) -> float:
         """Return the standard deviation between two means because of the machine; 0 for alternating visits."""
@@ -92,20 +94,6 @@ class Timeline:
     def known(self, *measurements: Measurement) -> bool:
         """Return true if the scatter of runs is calibrated for the stacks and threads of some measurements."""
         return all(scatters(self._stacks, measurement).known for measurement in measurements)
-
-
-def compare_across_runs(base: Measurement, other: Measurement, stacks: Mapping[str, Stack], *, same: bool) -> Compared:
-    """Return how two measurements are compared that did not alternate, from one database or two.
-
-    Args:
-        base: The first.
-        other: The second.
-        stacks: Stacks of both, by key.
-        same: True if probes show the same machine at its best moments.
-    """
-    if base.undisturbed_ns and other.undisturbed_ns and (same or (base.quiet and other.quiet)):
-        return Compared(_of_runs(base, other, stacks), undisturbed=True)
-    return Compared(_apart(base, other, stacks), undisturbed=False)
 
 
 def visited_in_turn(base: Measurement, other: Measurement, ours: Sequence[Block], theirs: Sequence[Block]) -> bool:
@@ -143,7 +131,7 @@ def _disturbance(measurement: Measurement) -> float:
 _SHOWN = 8
 """Characters of a key in names."""
 
-_NO_LATENCIES = {*PARTS, *BOUNDARY, DATA}
+_NO_LATENCIES = {*PARTS, *BOUNDARY}
 """Variants that are no ways to run anything."""
 
 

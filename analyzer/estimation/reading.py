@@ -25,7 +25,7 @@ from ...constructor.uncertainty.interval import Uncertainty
 from ...constructor.uncertainty.pairing import FUSION
 from ...db import Conditions, Failure, Measurement, Stack, Store, Subject
 from ...db.queries import Filter
-from ...db.values import DATA, DATA_CACHE, HOST, INNER, NATIVE, PARTS, PROFILED_CACHE
+from ...db.values import HOST, INNER, NATIVE, PARTS, PROFILED_CACHE
 from ...errors import DlbricksError
 from ...generator.decomposition.cut import Cut
 from ...generator.decomposition.decompose import readable
@@ -36,10 +36,10 @@ from .tasks import Tasks
 SINGLE = Cut(1)
 """The model's own graph, layer by layer."""
 
-_VARIANTS = frozenset({"", INNER, HOST, DATA, *BOUNDARY, *FUSION})
+_VARIANTS = frozenset({"", INNER, HOST, *BOUNDARY, *FUSION})
 """Variants read for the combination's own stack."""
 
-_NO_LATENCIES = (*PARTS, *BOUNDARY, DATA)
+_NO_LATENCIES = (*PARTS, *BOUNDARY)
 """Variants that do not compete in bounds, because they are parts of a brick or positions; the others are algorithms."""
 
 NOT_KEPT = "what the runtime executes for the model is not known here; 'dlbricks run SUITE --with MODEL' finds it out"
@@ -159,11 +159,6 @@ def evidence_under(  # noqa: PLR0917
         for key, several in whole.items()
         if (here := [measured for measured in several if measured.conditions.cache in states_of_models])
     }
-    data = {
-        measured.key: measured
-        for measured in of[Subject.MODEL]
-        if measured.variant == DATA and measured.conditions.cache == DATA_CACHE
-    }
     overheads = {
         measured.conditions.cache: measured
         for measured in of[Subject.REFERENCE]
@@ -171,8 +166,8 @@ def evidence_under(  # noqa: PLR0917
     }
     members = [*{measured.id: measured for some in found.values() for measured in some.members()}.values()]
     twins = _twins(store, members, choice.stack_key, {truth.run for truth in truths.values()})
-    members += [*overheads.values(), *data.values(), *truths.values(), *twins.values()]
-    taken = store.blocks_of([measured.id for measured in members if measured.variant != DATA])
+    members += [*overheads.values(), *truths.values(), *twins.values()]
+    taken = store.blocks_of([measured.id for measured in members])
     views = store.kernels(stored_under(choice), keys=bricks | keys, cache=PROFILED_CACHE)
     return Evidence(
         request,
@@ -181,7 +176,6 @@ def evidence_under(  # noqa: PLR0917
         executed=executed,
         models={key: tuple(several) for key, several in whole.items()},
         truths=truths,
-        data=data,
         model_failures={
             failure.key: failure
             for failure in failures

@@ -81,10 +81,6 @@ class Tasks:
         """Measure the whole model; None if no runtime here can in this precision."""
         return self._task(TaskKind.MODEL, source) if self._measurable("source") else None
 
-    def examine(self, source: ModelSource) -> Task | None:
-        """Measure the effect of the model's own values; None if the runtime cannot run single layers."""
-        return self._task(TaskKind.DATA, source, "hot") if self._measurable("source") and self._walks() else None
-
     def ceilings(self) -> Task:
         """Measure the ceilings; only possible on the machine itself."""
         task = Task(TaskKind.CEILINGS, database=self._database)
@@ -117,10 +113,6 @@ class Tasks:
     def _in_turn(self) -> bool:
         """Return True if the runtime can alternate between a model's bricks; an unknown runtime is assumed to."""
         return self._can("in turn", lambda backend, options: backend.in_turn(options))
-
-    def _walks(self) -> bool:
-        """Return True if the runtime can run single layers of a model; an unknown runtime is assumed to."""
-        return self._can("walks", lambda backend, options: backend.walks(options))
 
     def _can(self, what: str, able: Callable[[Backend, Mapping[str, str]], bool]) -> bool:
         return self._once(what, lambda: self._is(able))

@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 
 from ...bricks.graph.graph import Layouts, ModelGraph
-from ...bricks.layer import UNMOVED, Cost, Layer
+from ...bricks.layer import Cost, Layer
+from ...bricks.operators import UNMOVED
 from ...constructor.choice import COLD, Choice
 from ...constructor.result import Estimate, SequenceLatency
 from ...db import Measurement, Store

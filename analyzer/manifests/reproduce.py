@@ -8,32 +8,42 @@ import statistics
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ...bricks.reference import OVERHEAD
+from ...bricks.reference import OVERHEAD, built_in_key
 from ...bricks.suite.suite import Suite
-from ...constructor.uncertainty.calibration import scatters
-from ...db import Stack
-from ...db.samples.statistics import alike
-from ...db.store import Store
+from ...constructor.uncertainty.interval import Uncertainty
+from ...db import Measurement, Run, Store, Subject, merge
+from ...db.samples.statistics import Baseline
 from ...errors import UsageError, WorkerError
 from ...generator.backends.custom_ops import adopt, files_of
 from ...generator.backends.environments import locked_environment, own_variables
-from ...generator.machine.software import software_state
-from ...generator.machine.system import machine_state, probe_system
+from ...generator.machine.software import LOCK
+from ...generator.machine.system import probe_system
 from ...generator.measurement.run import run
 from ...generator.measurement.settings import MeasurementSettings
-from ...generator.measurement.start import stack_of
+from ...generator.measurement.start import stack_of, state_before
 from ...generator.progress import ProgressCallback
 from ...tabular import Records, Row, Tabular, fields, flattened, record_of
-from ..comparison.difference import Relation, check_minimum_effect, welch
-from ..comparison.results import Judged, SidePair, figure_of, measured_pair, pair_without_time, with_verdicts
-from ..comparison.sides import compare_across_runs
-from .manifest import Manifest, Recorded, data_part, hardware_part, manifest, read_manifest, software_part
+from ..comparison.difference import Relation, check_minimum_effect
+from ..comparison.results import Judged, SidePair, figure_of, measured_pair, with_verdicts
+from ..comparison.sides import Timeline
+from .manifest import (
+    MEASUREMENTS,
+    SUITE,
+    Manifest,
+    Provenance,
+    manifest,
+    measured_in,
+    provenance_of,
+    replaceable,
+    stored_provenance,
+    unpack,
+)
 
 # The suite is measured in this environment, or by the Python of another one, which runs this module as a program.
 
@@ -75,9 +85,6 @@ def run_with(python: Path, suite: Suite, database: Path, settings: MeasurementSe
         raise WorkerError(f"{python} did not measure: {reason if kind.startswith('dlbricks.errors.') else last}")
 
 
-_DERIVED = frozenset({"software.lock", "software.without_hash"})
-"""Fields that follow from the packages."""
-
 _OF_FILE = ("wheel", "sha256")
 """Fields of a package's file. They do not matter if both sides know the package's contents."""
 
@@ -85,9 +92,6 @@ MINIMUM_EFFECT = 0.15
 """Default relative difference below which a latency is reproduced. For two runs of two processes each, of one brick on
 one thread (``scatter.json``), the 95 % interval of the ratio reaches 8 % to either side, and the ratio misses 1 by up
 to 5 % in four of five cases: 13 %, rounded up."""
-
-_NAMED = 3
-"""Packages or bricks that an error names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,19 +109,19 @@ class FieldDifference:
     here: Any
 
 
-def differences(base: Manifest, here: Manifest) -> tuple[FieldDifference, ...]:
-    """Return the fields of machine, software, models, data and settings that differ between two manifests.
+def differences(base: Provenance, here: Provenance) -> tuple[FieldDifference, ...]:
+    """Return the fields of machine, software, packages and settings that differ.
 
     Args:
-        base: The given manifest.
-        here: The manifest of the same suite here.
+        base: As the manifest says.
+        here: The same here.
     """
-    ours, theirs = (dict(flattened(manifest.parts)) for manifest in (base, here))
+    ours, theirs = (dict(flattened(asdict(provenance))) for provenance in (base, here))
 
     def matters(name: str) -> bool:
         package, _, last = name.rpartition(".")
         contents = ours.get(f"{package}.contents") if last in _OF_FILE else None
-        return name not in _DERIVED and (contents is None or contents != theirs.get(f"{package}.contents"))
+        return contents is None or contents != theirs.get(f"{package}.contents")
 
     return tuple(
         FieldDifference(name, ours.get(name), theirs.get(name))
@@ -162,7 +166,6 @@ class Reproduction(Tabular):
         differences: Fields that differ between the manifest and here.
         environment: ``lock``: rebuilt from the lock file, ``here``: this one; None if nothing was measured.
         minimum_effect: Relative difference that matters.
-        manifest: The manifest of the new measurements; None if nothing was measured.
         machine: Ratios of times here to times in the manifest: of the quietest probes outside any runtime
             (``compute``, ``memory``), and of an empty call of the runtime (``call``). If they differ from 1, the
             machine is another one or was busy.
@@ -175,7 +178,6 @@ class Reproduction(Tabular):
     differences: tuple[FieldDifference, ...]
     environment: str | None
     minimum_effect: float
-    manifest: Manifest | None = None
     machine: Mapping[str, float] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
 
@@ -211,152 +213,142 @@ class Reproduction(Tabular):
 
 
 def reproduce(
-    stated: Manifest | str | os.PathLike[str],
+    stated: str | os.PathLike[str],
     *,
-    suite: Suite | str | os.PathLike[str],
+    suite: Suite | str | os.PathLike[str] | None = None,
     here: bool = False,
     lock: Path | None = None,
     dry_run: bool = False,
+    out: str | os.PathLike[str] | None = None,
     minimum_effect: float = MINIMUM_EFFECT,
     progress: ProgressCallback | None = None,
 ) -> Reproduction:
     """Measure the suite of a manifest again with its settings, in its environment, and compare.
 
     Args:
-        stated: The manifest, or its file.
-        suite: The suite of the manifest, or its folder.
+        stated: The file.
+        suite: The same suite from another source, to be measured in place of the file's copy.
         here: Measure in this environment, instead of one made from the lock file.
         lock: Lock file of the environment, in place of the manifest's own.
         dry_run: Only name differences of this machine and environment; nothing is installed or measured.
+        out: Also write a manifest of the new measurements to this file.
         minimum_effect: Relative difference that matters.
         progress: Called between requests if this environment measures.
 
     Raises:
-        UsageError: The file is not a manifest, the suite is another one or lacks bricks of it, there is no lock file,
-            or the minimum effect is not positive.
+        UsageError: The file is not a manifest, the suite is another one, there is no lock file, or the minimum effect
+            is not positive.
+        SuiteError: The suite cannot be read.
         BackendUnavailable: The environment cannot be made, or the runtime cannot be used here.
         MachineBusy: Another process is measuring.
         WorkerError: The other environment failed.
+        OSError: The new manifest cannot be written.
 
     Example:
-        >>> reproduce("results.json", suite="suite").verdicts  # doctest: +SKIP
+        >>> reproduce("results.zip").verdicts  # doctest: +SKIP
     """
     check_minimum_effect(minimum_effect)
-    base = stated if isinstance(stated, Manifest) else read_manifest(stated)
-    opened = suite if isinstance(suite, Suite) else Suite.open(Path(suite))
-    if opened.hash != base.model["suite"]:
-        raise UsageError(
-            f"suite {opened.path} is {opened.hash[:12]}, and the manifest is about {base.model['suite'][:12]}",
-            remedy="generate it again with the same version and options, or ask for its folder",
-        )
-    known = {recorded.measurement.key for recorded in base.bricks}
-    if strange := known - set(opened.keys):
-        raise UsageError(f"the manifest has bricks that suite {opened.path} lacks: {_some(sorted(strange))}")
-    missing = tuple(key for key in opened.keys if key not in known)
-    if dry_run:
-        return Reproduction((), differences(base, _here(base)), None, minimum_effect, missing=missing)
-    settings = MeasurementSettings.of(base.settings)
+    place = None if out is None else replaceable(out)
     with TemporaryDirectory(prefix="dlbricks-reproduce-") as name:
-        database = Path(name) / "again.db"
+        folder = Path(name)
+        base = unpack(stated, folder)
+        opened = suite if isinstance(suite, Suite) else Suite.open(Path(suite or folder / SUITE))
+        if opened.hash != base.suite:
+            raise UsageError(
+                f"suite {opened.path} is {opened.hash[:12]}, and the manifest is about {base.suite[:12]}",
+                remedy="leave out --suite: the file contains the suite" if suite else "get the file again",
+            )
+        settings = MeasurementSettings.of(base.provenance.settings)
+        with Store.open(folder / MEASUREMENTS, read_only=True) as store:
+            then = next((run for run in store.runs() if run.id == base.run), None)
+            if then is None:
+                raise UsageError(f"{stated}: its measurements are not of run {base.run}", remedy="get the file again")
+            measured = {brick.key for brick in measured_in(store, then, Subject.BRICK, opened.keys)}
+        missing = tuple(key for key in opened.keys if key not in measured)
+        if dry_run:
+            differ = differences(base.provenance, _provenance_here(settings))
+            return Reproduction((), differ, None, minimum_effect, missing=missing)
+        database = folder / "again.db"
         if here:
             run_here(opened, database, settings, progress=progress)
         else:
-            run_with(locked_environment(_lock(base, lock, Path(name))), opened, database, settings)
-        with Store.open(database, read_only=True, create=False) as store:
-            again = manifest(opened, store=store)
-    rows = _compare_bricks(base, again, opened, minimum_effect)
-    environment, differ = "here" if here else "lock", differences(base, again)
-    return Reproduction(rows, differ, environment, minimum_effect, again, _machine(base, again), missing)
+            run_with(locked_environment(lock or _lock(base, folder)), opened, database, settings)
+        with Store.open(database) as store:
+            (now,) = store.runs()
+            differ = differences(base.provenance, stored_provenance(store, now))
+            merge(store, folder / MEASUREMENTS)
+            rows = _compare_bricks(store, then, now, opened, minimum_effect)
+            machine = _machine(store, then, now)
+            if place is not None:
+                manifest(opened, place, store=store, run=now.id)
+    return Reproduction(rows, differ, "here" if here else "lock", minimum_effect, machine, missing)
 
 
-def _machine(base: Manifest, again: Manifest) -> dict[str, float]:
-    """Return the ratios of times of probes and calls, here to the manifest."""
-    then, now = (
-        dict([*zip(("compute", "memory"), manifest.log["probes_ns"] or (), strict=False), *_calls(manifest)])
-        for manifest in (base, again)
-    )
-    return {name: now[name] / taken for name, taken in then.items() if name in now and taken > 0}
+def _provenance_here(settings: MeasurementSettings) -> Provenance:
+    stack = stack_of(settings.runtime)
+    return provenance_of(probe_system(), stack, state_before(stack), settings.record())
 
 
-def _calls(manifest: Manifest) -> list[tuple[str, float]]:
-    return [("call", row["latency_ns"]) for row in manifest.log["references"] if row["name"] == OVERHEAD]
+def _lock(base: Manifest, folder: Path) -> Path:
+    """Return the lock file in a folder of an unpacked manifest.
 
-
-def _lock(base: Manifest, given: Path | None, folder: Path) -> Path:
-    """Return the given lock file, or write the manifest's to a folder."""
-    if given is not None:
-        return given
-    text = base.software["lock"]
-    if text is None:
-        lacking = _some(base.software["without_hash"]) or "its packages"
+    Raises:
+        UsageError: The manifest has none.
+    """
+    if base.lock is None:
+        lacking = base.provenance.without_hash
         raise UsageError(
-            f"the manifest has no lock file, because the hashes of {lacking} were unknown",
+            f"the manifest has no lock file, because the hashes of {len(lacking)} packages were unknown: "
+            f"{', '.join(lacking)}",
             remedy="measure in this environment with --here, name a lock file with --lock, or have it written again "
             "with --hashes",
         )
-    path = folder / "pylock.toml"
-    path.write_text(text)
-    return path
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{', '.join(names[:_NAMED])}{more}"
-
-
-def _here(base: Manifest) -> Manifest:
-    """Return the manifest with this machine and environment in place of its own."""
-    stack = stack_of(MeasurementSettings.of(base.settings).runtime)
-    software = software_part(stack, software_state(tuple(name for name, _ in stack.versions)))
-    data = data_part(base.settings, software)
-    return replace(base, hardware=hardware_part(probe_system(), machine_state()), software=software, data=data)
+    return folder / LOCK
 
 
 def _compare_bricks(
-    base: Manifest, again: Manifest, suite: Suite, minimum_effect: float
+    store: Store, then: Run, now: Run, suite: Suite, minimum_effect: float
 ) -> tuple[ReproducedBrick, ...]:
-    """Return the bricks of a manifest with their verdicts, as measurements of different runs."""
-    stacks = {manifest.stack.key: manifest.stack for manifest in (base, again)}
-    found = {_place(recorded): recorded for recorded in again.bricks}
-    failed = {failure["key"]: failure["kind"] for failure in again.log["failures"]}
-    same = alike(_low_probes(base), _low_probes(again))
-    pairs = [_pair(recorded, found.get(_place(recorded)), stacks, same=same) for recorded in base.bricks]
-    rows = []
-    for recorded, judged in zip(base.bricks, with_verdicts(pairs, minimum_effect), strict=True):
-        key, cache = _place(recorded)
-        pair = judged
-        if (key, cache) not in found:
-            pair = replace(judged, verdict=None, reason=failed.get(key, "not measured"))
-        rows.append(ReproducedBrick(pair, key, suite.brick(key).operators, cache))
-    return tuple(rows)
+    """Return the bricks of one run, compared with another run as ``compare`` does."""
+    base, again = (
+        {_place(brick): brick for brick in measured_in(store, run, Subject.BRICK, suite.keys)} for run in (then, now)
+    )
+    both = [place for place in base if place in again]
+    bricks = [side[place] for side in (base, again) for place in both]
+    uncertainty = Uncertainty(bricks, store.blocks_of([brick.id for brick in bricks]), store.stacks())
+    timeline = Timeline(store)
+    pairs = with_verdicts(
+        [measured_pair(base[place], again[place], timeline, uncertainty) for place in both], minimum_effect
+    )
+    judged = dict(zip(both, pairs, strict=True))
+    failures = store.failures(subject=Subject.BRICK, keys=suite.keys)
+    reasons = {failure.key: f"{failure.kind}: {failure.reason}" for failure in failures if failure.run == now.id}
+    return tuple(
+        ReproducedBrick(
+            judged.get(place) or SidePair(figure_of(brick), reason=reasons.get(brick.key, "not measured")),
+            brick.key,
+            suite.brick(brick.key).operators,
+            brick.conditions.cache,
+        )
+        for place, brick in base.items()
+    )
 
 
-def _low_probes(manifest: Manifest) -> tuple[float, float] | None:
-    """Return the probe times of the machine's best moments; None if missing or invalid."""
-    match manifest.log.get("probes_low_ns"):
-        case [float(compute_ns), float(memory_ns)] if compute_ns > 0 and memory_ns > 0:
-            return compute_ns, memory_ns
-    return None
+def _place(measurement: Measurement) -> tuple[str, str]:
+    return measurement.key, measurement.conditions.cache
 
 
-def _place(recorded: Recorded) -> tuple[str, str]:
-    return recorded.measurement.key, recorded.measurement.conditions.cache
+def _machine(store: Store, then: Run, now: Run) -> dict[str, float]:
+    """Return the ratios of times of probes and calls, now to then."""
+    before, after = (_witnesses(store, run) for run in (then, now))
+    return {name: after[name] / ns for name, ns in before.items() if name in after and ns > 0}
 
 
-def _pair(base: Recorded, again: Recorded | None, stacks: Mapping[str, Stack], *, same: bool) -> SidePair:
-    """Return a brick of a manifest with its new measurement, if there is one."""
-    ours = base.measurement
-    if again is None:
-        return SidePair(figure_of(ours))
-    theirs = again.measurement
-    if (pair := pair_without_time(ours, theirs)) is not None:
-        return pair
-    compared = compare_across_runs(ours, theirs, stacks, same=same)
-    error = welch(base.error, again.error)
-    if compared.undisturbed and base.undisturbed is not None and again.undisturbed is not None:
-        error = welch(base.undisturbed, again.undisturbed)
-    calibrated = all(scatters(stacks, measurement).known for measurement in (ours, theirs))
-    return measured_pair(ours, theirs, compared, error, calibrated=calibrated)
+def _witnesses(store: Store, run: Run) -> dict[str, float]:
+    calls = measured_in(store, run, Subject.REFERENCE, [built_in_key(OVERHEAD)])
+    baseline = Baseline.of_run(run)
+    probes = {} if baseline is None else {"compute": baseline.compute_ns, "memory": baseline.memory_ns}
+    return probes | ({"call": calls[0].latency_ns} if calls else {})
 
 
 if __name__ == "__main__":

@@ -34,10 +34,6 @@ def advised_for(entry: Estimate, task: Task) -> str:
     return "; ".join([*steps, "then export and merge the database"])
 
 
-_ABSENT = "data"
-"""A cause that may stay unknown without leaving the rest open."""
-
-
 @dataclass(frozen=True, slots=True)
 class CauseRow:
     """One row: a total, or a cause with its sign.
@@ -127,10 +123,6 @@ def written(entry: Estimate) -> list[str]:
     lines += [
         f"  {' and '.join(names)} would be known after: {advised_for(entry, task)}" for task, names in unknown.items()
     ]
-    found = entry.attribution or {}
-    left, data = found.get("unexplained"), found.get(_ABSENT)
-    if left is not None and left.ms is not None and data is not None and data.ms is None:
-        lines.append("  the effect of the model's own values is part of the unexplained")
     return lines
 
 

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import onnx
 
+from ...bricks.operators import MOVES, MULTIPLYING, Kind, Trait, having, named
 from ...models.subgraphs import plain_domain
 from .evaluation import Evaluation, Typed, Unclear
 from .recording import Region, Values, late
 from .rewrite import Array, Draft, Rewrite
-from .traits import MOVES, MULTIPLYING
 
-_SUMS = frozenset({"Add", "Concat", "Sub", "Sum"})
-_LINEAR = MOVES | _SUMS | {"AveragePool", "BatchNormalization", "Conv", "ConvTranspose", "Div", "Gemm", "MatMul", "Mul",
-                           "Neg", "ReduceMean", "ReduceSum"}  # fmt: skip
+_SUMS = having(Trait.SUMS)
+_AVERAGES = named(Kind.POOL | Kind.GLOBAL_POOL, Trait.REAL) | named(Kind.REDUCTION, Trait.EXACT)
+_LINEAR = (MOVES | _SUMS | MULTIPLYING | _AVERAGES | having(Trait.AFFINE)) - {"Cast"}
 _LEAST_SHARE, _CHEAPER = 0.01, 0.9
 _MOST_NODES, _MOST_TRIES, _MOST_PROBES, _MOST_WEIGHTS = 60, 3, 64, 1 << 22
 _ZERO, _CLOSE = 1e-12, 1e-9

@@ -13,20 +13,19 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from ...bricks.operators import ELEMENTWISE, PRODUCTS, VIEWS, Kind, Trait, having, named
 from .recording import Values, late
 from .rewrite import Array, Draft, Rewrite
-from .traits import ELEMENTWISE
 
 _Mask = npt.NDArray[np.bool_]
 """For each channel of a padded value: True for the model's own channels."""
 
 _MULTIPLES = (16, 8)
-_NOT_FINITE = frozenset({"Div", "Exp", "Log", "Pow", "Reciprocal", "Sqrt"})
 _READ: _Mask = np.zeros(0, bool)
 """Of a node that reads all channels and hands none on."""
-_PASSING = frozenset({
-    "AveragePool", "BatchNormalization", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "Resize",
-})  # fmt: skip
+_PASSING = named(Kind.POOL | Kind.GLOBAL_POOL | Kind.RESAMPLING, Trait.SHRINKS) | named(
+    Kind.NORMALISATION, Trait.AFFINE
+)
 _GAIN = 0.2
 
 
@@ -93,14 +92,14 @@ def _passed(values: Values, index: int, masks: Mapping[str, _Mask]) -> _Mask | N
     shape = values.shapes.get(node.output[0])
     if node.domain not in {"", "ai.onnx"} or shape is None or any(node.output[1:]):
         return None
-    if node.op_type in ELEMENTWISE - _NOT_FINITE:
+    if node.op_type in ELEMENTWISE - having(Trait.UNBOUNDED):
         return _through_pointwise(values, node, masks)
     if node.op_type == "Concat":
         if graph.attributes[index]["axis"] % len(shape) != 1:
             return None
         return np.concatenate([masks.get(name, np.ones(values.shapes[name][1], bool)) for name in node.input])
     others = [name for name in graph.reads[index] if name in masks and name != node.input[0]]
-    rule = _RULES.get(node.op_type)
+    rule = _rule(node.op_type)
     return None if others or rule is None or node.input[0] not in masks else rule(values, index, masks[node.input[0]])
 
 
@@ -162,14 +161,18 @@ def _passing(values: Values, index: int, mask: _Mask) -> _Mask | None:
     return mask if _constants(values, index) and not sizes else None
 
 
-_RULES: Mapping[str, Callable[[Values, int, _Mask], _Mask | None]] = {
-    "Conv": _convolution,
-    "Flatten": _flat,
-    "Gemm": _product,
-    "MatMul": _product,
-    "Reshape": _flat,
-    **dict.fromkeys(_PASSING, _passing),
-}
+_Rule = Callable[[Values, int, _Mask], _Mask | None]
+
+
+def _rule(operator: str) -> _Rule | None:
+    """Return how the padded channels of its data pass through an operator; None if that is not known."""
+    if operator in PRODUCTS:
+        return _product
+    if operator in VIEWS:
+        return _flat
+    if operator in _PASSING:
+        return _passing
+    return _convolution if operator == "Conv" else None
 
 
 def _written(values: Values, padded: _Padded, multiple: int) -> Rewrite:

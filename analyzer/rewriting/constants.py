@@ -6,14 +6,13 @@ from collections.abc import Collection, Iterator
 
 import onnx
 
+from ...bricks.operators import BODIES, RANDOM, operator_of
 from .evaluation import same_function
 from .recording import Values, late
 from .rewrite import Array, Draft, Rewrite
-from .traits import BODIES, RANDOM
 
 _MOST_BYTES = 64 << 20
 """Limit on one computed constant."""
-_NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}
 
 
 def constants(values: Values, deadline: float) -> list[Rewrite]:
@@ -47,12 +46,12 @@ def _neutral(values: Values) -> Iterator[Rewrite]:
     """Return sums without a summand of zeros, and products without a factor of ones."""
     graph = values.graph
     for index, node in enumerate(graph.nodes):
-        for slot in ((0, 1) if node.op_type in {"Add", "Mul"} else (1,)) if node.op_type in _NEUTRAL else ():
+        neutral = operator_of(node).neutral
+        for slot in () if neutral is None else (0, 1) if node.op_type in {"Add", "Mul"} else (1,):
             name, other = node.input[slot], node.input[1 - slot]
             if values.is_constant(other) or values.shapes.get(other) != values.shapes.get(node.output[0]):
                 continue
-            maker, neutral = graph.maker(name), _NEUTRAL[node.op_type]
-            arrays = [values.constant(name)]
+            maker, arrays = graph.maker(name), [values.constant(name)]
             if not neutral and maker is not None and maker.op_type == "Mul":
                 arrays += [values.constant(read) for read in maker.input]
             if any(array is not None and array.size and (array == neutral).all() for array in arrays):

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from ...bricks.operators import ELEMENTWISE
 from .recording import Values, late
 from .rewrite import Array, Draft, Rewrite, pick
-from .traits import ELEMENTWISE
 
 Indices = npt.NDArray[np.int64]
 Demand = Mapping[int, Indices]

@@ -16,16 +16,20 @@ from typing import Any
 import numpy as np
 import onnx
 
+from ...bricks.operators import ELEMENTWISE, VIEWS, Kind, named
 from ...models.subgraphs import attributes_of, plain_domain
 from .evaluation import Unclear
-from .rewrite import Array
+from .recording import Sizes
+from .rewrite import MICROSOFT, Array
 from .sides import Case, Sides
-from .traits import ELEMENTWISE, VIEWS
 
 _MOST_CASES, _NARROW = 1 << 16, 1
 """Limit on cases; bytes of integers all of which are tried."""
-_ROUNDINGS = 32
-"""Largest difference of both sides, in rounding errors of a number of the row's size."""
+_FLOATS = frozenset({onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16})
+_ROUNDINGS = 4
+"""Largest difference of both sides, in rounding errors of the number itself."""
+
+_SIZES = named(Kind.MEASURE)
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -67,7 +71,8 @@ class ByElement:
     def follow(self, node: onnx.NodeProto) -> bool:
         """Note the output of a node that reads such values if it is one too, and return whether it is."""
         known = all(name in self.shapes for name in (*node.input, *node.output) if name)
-        plain = not plain_domain(node.domain) or node.op_type in ELEMENTWISE
+        domain = plain_domain(node.domain)
+        plain = not domain or (domain == MICROSOFT and node.op_type in ELEMENTWISE)
         if not plain or len(node.output) != 1 or not known:
             return False
         operands = [name for name in node.input if name]
@@ -110,12 +115,16 @@ class ByElement:
         """Return True if what reads x itself tells finitely many of its values apart; note them."""
         if self.kind.itemsize == _NARROW or not any(name in self.itself for name in node.input):
             return True
-        others = [self.constants[name] for name in node.input if name and name not in self.itself]
+        read = [name for name in node.input if name and name not in self.itself]
+        if any(name not in self.constants for name in read):
+            return False
+        others = [self.constants[name] for name in read]
         whole = all(array.dtype.kind in "iu" and array.size for array in others)
         match node.op_type, len(others):
             case ("Cast" | "Expand", _) | (("Flatten" | "Identity" | "Reshape" | "Squeeze" | "Unsqueeze"), _):
-                to = attributes_of(node).get("to", onnx.TensorProto.INT64)
-                known = to == onnx.TensorProto.INT64 or (to == onnx.TensorProto.INT32 and self.kind == np.int32)
+                to = attributes_of(node).get("to")
+                known = to is None or np.can_cast(self.kind, onnx.helper.tensor_dtype_to_np_dtype(to))
+                known = known and to not in _FLOATS
                 self.itself.update(node.output if known else ())
             case "Gather", 1:
                 known, rows = True, others[0].shape[0]
@@ -149,8 +158,8 @@ class ByElement:
         else:
             raise Unclear("nothing tells its values apart")
         low, high = max(low, int(info.min)), min(high, int(info.max))
-        if high - low >= _MOST_CASES:
-            raise Unclear("too many values")
+        if not 0 <= high - low < _MOST_CASES:
+            raise Unclear("too many values, or none")
         return np.arange(low, high + 1, dtype=self.kind)
 
 
@@ -164,13 +173,13 @@ def batches(cases: Array, shape: Sequence[int]) -> list[Array]:
     return [np.resize(cases[begin : begin + size], shape) for begin in range(0, len(cases), max(size, 1))]
 
 
-def same_on_all_cases(case: Case, runs: Sequence[Sides], unsure: frozenset[str]) -> bool:
+def same_on_all_cases(case: Case, runs: Sequence[Sides], sizes: Sizes) -> bool:
     """Return True if both sides are functions of one integer with finitely many cases, and agree on all of them.
 
     Args:
         case: Both sides.
         runs: Both sides at each shape.
-        unsure: Sizes that may be others at shapes that are not tried.
+        sizes: What is known of the sizes of a dynamic model.
 
     Raises:
         Unclear: It cannot be told.
@@ -180,9 +189,9 @@ def same_on_all_cases(case: Case, runs: Sequence[Sides], unsure: frozenset[str])
     (name,) = case.front
     for place, run in enumerate(runs):
         kind, shape = run.types[name]
-        if kind.kind not in "iub" or not np.prod(shape):
+        if kind.kind not in "iub" or any(0 in size for _, size in run.types.values()):
             return False
-        sides = [_followed(nodes, run, name, unsure) for nodes in (case.old, case.new)]
+        sides = [_followed(nodes, run, name, sizes) for nodes in (case.old, case.new)]
         if any(side is None for side in sides):
             return False
         old, new = (side for side in sides if side is not None)
@@ -193,12 +202,14 @@ def same_on_all_cases(case: Case, runs: Sequence[Sides], unsure: frozenset[str])
     return True
 
 
-def _followed(nodes: Sequence[onnx.NodeProto], run: Sides, name: str, unsure: frozenset[str]) -> ByElement | None:
-    """Return what is by element of x among some nodes; None if a node is not."""
+def _followed(nodes: Sequence[onnx.NodeProto], run: Sides, name: str, sizes: Sizes) -> ByElement | None:
+    """Return what is by element of x among some nodes; None if a node is not, or computes with a size."""
     shapes = {value: shape for value, (_, shape) in run.types.items()}
     found = ByElement(name, run.types[name][0], shapes, dict(run.constants))
     for node in nodes:
-        if not unsure.isdisjoint(node.input) or not found.follow(node):
+        shaping = node.op_type in {"Expand", "Reshape"}  # their second operand is a shape
+        sized = set(node.input[: 1 if shaping else None]) & sizes.sized
+        if sized or not sizes.unsure.isdisjoint(node.input) or node.op_type in _SIZES or not found.follow(node):
             return None
     return found
 
@@ -223,7 +234,6 @@ def _equal(old: Array, new: Array) -> bool:
     finite = np.isfinite(old)
     if not np.array_equal(old[~finite], new[~finite], equal_nan=True) or not np.isfinite(new[finite]).all():
         return False
-    size = np.abs(np.where(finite, old, 0)).astype(np.float64)
-    row = np.median(size, -1, keepdims=True) if size.ndim else size
-    gap = np.abs(np.where(finite, new, 0).astype(np.float64) - np.where(finite, old, 0))
-    return bool((gap <= _ROUNDINGS * float(np.finfo(old.dtype).eps) * (size + row)).all())
+    exact = np.where(finite, old, 0).astype(np.float64)
+    gap = np.abs(np.where(finite, new, 0).astype(np.float64) - exact)
+    return bool((gap <= _ROUNDINGS * float(np.finfo(old.dtype).eps) * np.abs(exact)).all())

@@ -21,27 +21,26 @@ import time
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx
 from onnx import helper
 
+from ...bricks.operators import (
+    BODIES,
+    ELEMENTWISE,
+    MOVES,
+    RANDOM,
+    REDUCTIONS,
+    VIEWS,
+    Trait,
+    having,
+    operator_of,
+)
 from ...models.subgraphs import all_nodes, attributes_of, plain_domain, reads
 from .recording import Sizes, is_sum_of_sizes, session
 from .rewrite import MICROSOFT, Array
-from .traits import (
-    BODIES,
-    DATA_OPERANDS,
-    ELEMENTWISE,
-    LINEAR,
-    MOVES,
-    RANDOM,
-    REAL,
-    RISING,
-    SCALING,
-    VIEWS,
-)
 
 _POOL = 1.3
 """Power whose sum stands for a maximum over many elements."""
@@ -54,6 +53,8 @@ _WHATEVER_SIZE = frozenset({(0, 1), (0, _END), (1, _END), (-1, _END), (0, -1)})
 """Starts and ends of slices that select the same of every axis, which has at least one element."""
 _LARGE = 1e4
 """Size of some slices relative to others in a draw of several sizes."""
+
+_F = TypeVar("_F")
 
 Typed = tuple[np.dtype[Any], tuple[int, ...]]
 """Element type and shape of a value."""
@@ -172,6 +173,11 @@ def _gelu(x: Array, *, quick: bool) -> Array:
     return made
 
 
+def _leaky(x: Array, slope: Array) -> Array:
+    made: Array = slope * x + (1 - slope) * _largest(x, 0.0)
+    return made
+
+
 def _less(a: Array, b: Array) -> Array:
     return _compared("Less", a, b)
 
@@ -255,20 +261,7 @@ def _lowered(x: Array) -> Array:
     return made
 
 
-_UNARY: Mapping[str, Callable[[Array], Array]] = {
-    "Neg": lambda x: -x, "Reciprocal": lambda x: 1.0 / x, "Sqrt": _root, "Exp": _exp, "Log": _log, "Tanh": _tanh,
-    "Sigmoid": _sigmoid, "Relu": lambda x: _largest(x, 0.0), "Abs": lambda x: _even(2 * x), "Not": lambda x: 1 - x,
-    "Softplus": lambda x: standin("Softplus", x), "Mish": lambda x: x * _tanh(standin("Softplus", x)),
-    "HardSwish": lambda x: x * _hard_sigmoid(x, 1 / 6, 0.5), "Erf": lambda x: _odd("Erf", x),
-}  # fmt: skip
-_BINARY: Mapping[str, Callable[[Array, Array], Array]] = {
-    "Add": lambda a, b: a + b, "Sub": lambda a, b: a - b, "Mul": lambda a, b: a * b, "Div": lambda a, b: a / b,
-    "Less": _less, "Greater": lambda a, b: _less(b, a), "LessOrEqual": _at_most,
-    "GreaterOrEqual": lambda a, b: _at_most(b, a), "Equal": _same, "And": lambda a, b: a * b,
-    "Or": lambda a, b: a + b - a * b, "Xor": lambda a, b: a + b - 2 * a * b, "Pow": _power,
-    "PRelu": lambda x, slope: slope * x + (1 - slope) * _largest(x, 0.0), "MatMul": lambda a, b: a @ b,
-}  # fmt: skip
-_WHOLE_NUMBERS = frozenset({"Add", "Mul", "Neg", "Sub", "Sum"})
+_REAL, _EXACT = having(Trait.REAL), having(Trait.EXACT)
 _WIDE = 8
 """Operators that are exact for integers of so many bytes; narrower ones overflow."""
 
@@ -486,20 +479,19 @@ def _pooled(call: Operation) -> Array:
     return _lowered(np.asarray(sum(part for _, part in parts)))
 
 
-def _reduced(call: Operation) -> Array:
-    before, after = _REDUCTIONS[call.node.op_type]
-    if call.axes is None:
-        raise Unclear("computed axes")
-    made: Array = before(call.x).sum(call.axes, keepdims=bool(call.at.get("keepdims", 1)))
-    return after(made)
+_Rules = Mapping[str, Callable[[Operation], Array]]
 
 
-_REDUCTIONS: Mapping[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
-    "ReduceMax": (_lifted, _lowered), "ReduceMin": (lambda x: _lifted(-x), lambda x: -_lowered(x)),
-    "ReduceL1": (lambda x: _even(2 * x), lambda x: x), "ReduceL2": (lambda x: x * x, _root),
-    "ReduceSumSquare": (lambda x: x * x, lambda x: x), "ReduceLogSumExp": (_exp, _log),
-    "ReduceLogSum": (lambda x: x, _log),
-}  # fmt: skip
+def _reduced(ends: tuple[Callable[[Array], Array], Callable[[Array], Array]]) -> Callable[[Operation], Array]:
+    before, after = ends
+
+    def reduce(call: Operation) -> Array:
+        if call.axes is None:
+            raise Unclear("computed axes")
+        made: Array = before(call.x).sum(call.axes, keepdims=bool(call.at.get("keepdims", 1)))
+        return after(made)
+
+    return reduce
 
 
 def _single(of: Callable[[Array], Array]) -> Callable[[Operation], Array]:
@@ -532,9 +524,30 @@ def _fast_gelu(call: Operation) -> Array:
     return _gelu(call.x if bias is None else call.x + bias, quick=quick)
 
 
-_RULES: Mapping[str, Callable[[Operation], Array]] = {
-    **{name: _single(of) for name, of in _UNARY.items()},
-    **{name: _folded(of) for name, of in _BINARY.items()},
+def _all(rule: Callable[[_F], Callable[[Operation], Array]], of: Mapping[str, _F]) -> _Rules:
+    return {name: rule(function) for name, function in of.items()}
+
+
+_RULES: _Rules = {
+    **_all(_single, {
+    "Neg": lambda x: -x, "Reciprocal": lambda x: 1.0 / x, "Sqrt": _root, "Exp": _exp, "Log": _log, "Tanh": _tanh,
+    "Sigmoid": _sigmoid, "Relu": lambda x: _largest(x, 0.0), "Abs": lambda x: _even(2 * x), "Not": lambda x: 1 - x,
+    "Softplus": lambda x: standin("Softplus", x), "Mish": lambda x: x * _tanh(standin("Softplus", x)),
+    "HardSwish": lambda x: x * _hard_sigmoid(x, 1 / 6, 0.5), "Erf": lambda x: _odd("Erf", x)
+    }),
+    **_all(_folded, {
+    "Add": lambda a, b: a + b, "Sub": lambda a, b: a - b, "Mul": lambda a, b: a * b, "Div": lambda a, b: a / b,
+    "Less": _less, "Greater": lambda a, b: _less(b, a), "LessOrEqual": _at_most,
+    "GreaterOrEqual": lambda a, b: _at_most(b, a), "Equal": _same, "And": lambda a, b: a * b,
+    "Or": lambda a, b: a + b - a * b, "Xor": lambda a, b: a + b - 2 * a * b, "Pow": _power,
+    "PRelu": _leaky, "MatMul": lambda a, b: a @ b
+    }),
+    **_all(_reduced, {
+    "ReduceMax": (_lifted, _lowered), "ReduceMin": (lambda x: _lifted(-x), lambda x: -_lowered(x)),
+    "ReduceL1": (lambda x: _even(2 * x), lambda x: x), "ReduceL2": (lambda x: x * x, _root),
+    "ReduceSumSquare": (lambda x: x * x, lambda x: x), "ReduceLogSumExp": (_exp, _log),
+    "ReduceLogSum": (lambda x: x, _log)
+    }),
     "AveragePool": lambda call: _average(call.x, call.at, call.typed[1]), "BatchNormalization": _normalised,
     "Clip": _clip, "Conv": _convolved, "ConvTranspose": _convolved,
     "DFT": _fourier, "FastGelu": _fast_gelu, "FusedMatMul": _gemm, "Gather": _gather,
@@ -543,14 +556,13 @@ _RULES: Mapping[str, Callable[[Operation], Array]] = {
     "GlobalMaxPool": _pooled, "HardSigmoid": lambda call: _hard_sigmoid(
         call.x, call.at.get("alpha", 0.2), call.at.get("beta", 0.5)),
     "InstanceNormalization": _normalised, "LRN": _local_response, "LayerNormalization": _layer_normalised,
-    "LeakyRelu": lambda call: _BINARY["PRelu"](call.x, np.asarray(call.at.get("alpha", 0.01))),
+    "LeakyRelu": lambda call: _leaky(call.x, np.asarray(call.at.get("alpha", 0.01))),
     "LogSoftmax": _softmax, "Max": _folded(_largest), "MaxPool": _pooled,
-    "Mean": lambda call: _folded(_BINARY["Add"])(call) / len(call.xs), "Min": _folded(_least),
+    "Mean": lambda call: _folded(np.add)(call) / len(call.xs), "Min": _folded(_least),
     "QuickGelu": lambda call: call.x * _sigmoid(call.at.get("alpha", 1.702) * call.x),
     "RMSNormalization": _layer_normalised, "STFT": _short_fourier,
     "SimplifiedLayerNormalization": _layer_normalised, "Softmax": _softmax,
-    "Sum": _folded(_BINARY["Add"]), "Swish": lambda call: call.x * _sigmoid(call.at.get("alpha", 1.0) * call.x),
-    **dict.fromkeys(_REDUCTIONS, _reduced),
+    "Sum": _folded(np.add), "Swish": lambda call: call.x * _sigmoid(call.at.get("alpha", 1.0) * call.x),
 }  # fmt: skip
 """Operators by their definitions, for real numbers."""
 
@@ -606,6 +618,7 @@ class Evaluation:
             set[str](),
             frozenset(constants),
         )
+        self._lengths = set(sizes.lengths)
 
     def draw(self, name: str) -> None:
         """Make a value random."""
@@ -683,14 +696,14 @@ class Evaluation:
                 kinds = {name: array.dtype for name, array in self.constants.items() if name in node.input}
                 own = not self._sizes.changing.keys().isdisjoint(outputs)
                 many = operator == "Mul" and len(self._sized.intersection(node.input)) > 1
-                sums = is_sum_of_sizes(node, kinds, self._sized, self._changing) and (own or not many)
+                sums = is_sum_of_sizes(node, kinds, self._sized, self._changing, self._lengths) and (own or not many)
                 self._sized.update(outputs)
                 if sums and self._unsure.isdisjoint(node.input):
                     self._static.update(outputs)
                 else:
                     self._unsure.update(outputs)
             return
-        if self._actual and (operator not in REAL | MOVES | LINEAR or self._type(outputs[0])[0].kind in "iu"):
+        if self._actual and (operator not in _REAL | MOVES | _EXACT or self._type(outputs[0])[0].kind in "iu"):
             raise Unclear(f"{operator} needs a stand-in")
         made = self._applied(node, fixed)
         for name, array in zip(outputs, made, strict=True):
@@ -713,6 +726,8 @@ class Evaluation:
         self._static.add(out)
         if self._changing(name):
             self._sized.add(out)
+            if node.op_type == "Shape":
+                self._lengths.add(out)
             if name not in self._sizes.plain:
                 self._unsure.add(out)
 
@@ -749,16 +764,16 @@ class Evaluation:
         if operator in {"Gather", "GatherElements"} and fixed[1] and node.input[1] not in self._unsure:
             return self._exactly(node, fixed)
         if operator in _RULES and (not integer or operator in {"Gather", "GatherElements"}):
-            axes = self._axes(node, fixed) if operator in _REDUCTIONS else None
+            axes = self._axes(node, fixed) if operator in REDUCTIONS else None
             call = Operation(node, attributes_of(node), xs, typed, self._opsets.get("", 17), axes, self._actual)
             return [np.asarray(_RULES[operator](call))]
         if (
-            operator in MOVES | LINEAR
+            operator in MOVES | _EXACT
             and not plain
-            and not (operator in LINEAR and integer and typed[0].itemsize < _WIDE)
+            and not (operator in _EXACT and integer and typed[0].itemsize < _WIDE)
         ):
             return self._exactly(node, fixed)
-        if operator in ELEMENTWISE and len([name for name in node.output if name]) == 1:
+        if operator in ELEMENTWISE - {"BitCast", "CastLike"} and len([name for name in node.output if name]) == 1:
             made = standin(same_function(node), *(np.asarray(x, np.float64) for x in given))
             return [_truth(made) if typed[0].kind == "b" else made]
         return self._whole(node)
@@ -769,7 +784,7 @@ class Evaluation:
         if node.op_type == "Where":
             condition, a, b = given
             return np.where(condition > 0.5, a, b) if fixed[0] else _hashed("Where", _token(condition), a, b)
-        if node.op_type in _WHOLE_NUMBERS and typed[0].itemsize == _WIDE:
+        if Trait.WHOLE in operator_of(node).traits and typed[0].itemsize == _WIDE:
             return np.asarray(_RULES[node.op_type](Operation(node, {}, xs, typed, 0, None)))
         return _hashed(same_function(node), *given)
 
@@ -786,14 +801,14 @@ class Evaluation:
         if operator == "MaxPool" and len(node.output) == 1:
             parts = _windows(x, at["kernel_shape"], at, typed[1][2:], outside=-np.inf)
             return np.asarray(np.max([part for _, part in parts], axis=0))
-        if operator in RISING and at.get("alpha", 1.0) >= 0:
+        if operator in having(Trait.RISING) and at.get("alpha", 1.0) >= 0:
             return _rising(same_function(node), x)
         if operator == "Clip":
             key = repr([at, *(None if other is None else other.tolist() for other in xs[1:])])
             return _rising(key, x)
         if operator in VIEWS | {"Transpose"}:
             return self._exactly(node, fixed)[0]
-        if operator in SCALING:
+        if operator in having(Trait.AFFINE):
             call = Operation(node, at, xs, typed, self._opsets.get("", 17), None)
             return self._cast(node, x, typed) if operator == "Cast" else np.asarray(_RULES[operator](call))
         raise Unclear(f"{operator}, for an order")
@@ -829,7 +844,7 @@ class Evaluation:
 
     def _exactly(self, node: onnx.NodeProto, fixed: Sequence[bool]) -> Sequence[Array]:
         """Run an operator of exact arithmetic or a move in double precision."""
-        slots = DATA_OPERANDS.get(node.op_type, (0,))
+        slots = operator_of(node).data
         data = [slot in slots if slots is not None else True for slot in range(len(node.input))]
         data = [own or (node.op_type == "Pad" and slot == 2) for slot, own in enumerate(data)]
         parameters = [slot for slot, name in enumerate(node.input) if name and not data[slot]]
@@ -852,6 +867,8 @@ class Evaluation:
         ):
             return True
         axes, rank = self._changing(node.input[0]), len(self._type(node.input[0])[1])
+        if node.op_type == "CenterCropPad" and axes:
+            return True
         if node.op_type == "Squeeze" and axes:
             return not parameters and "axes" not in attributes_of(node)
         if node.op_type != "Slice" or not axes:

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import onnx
 
+from ...bricks.operators import ELEMENTWISE, Trait, having
 from ...models.subgraphs import attribute_of
 from .evaluation import Unclear
 from .recording import Values
 from .rewrite import Array, ordered
 from .sides import Case, Sides
-from .traits import ELEMENTWISE, STEPS
 
 _ROUNDINGS, _MOST_NOISE = 4.0, 1e-5
 """Largest difference of two functions, in rounding errors of the old nodes; largest such error relative to the value
@@ -170,6 +170,6 @@ def _jumps(node: onnx.NodeProto) -> bool:
     """Return True if a node may jump between two numbers, or is not elementwise."""
     floats: Sequence[Any] = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
     return (
-        node.op_type not in ELEMENTWISE - STEPS
+        node.op_type not in ELEMENTWISE - having(Trait.JUMPS)
         or (node.op_type == "Cast" and attribute_of(node, "to") not in floats)
     )  # fmt: skip

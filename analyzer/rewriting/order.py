@@ -7,15 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 
+from ...bricks.operators import Trait, having
 from ...models.subgraphs import attribute_of
 from .recording import Values, late, predicted_ns
 from .rewrite import Draft, Rewrite
 
-_SHRINKING = frozenset({
-    "AveragePool", "Gather", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMean", "ReduceMin",
-    "ReduceSum", "Resize", "Slice",
-})  # fmt: skip
-_COPYING = frozenset({"Expand", "Resize", "Tile", "Upsample"})
+_SHRINKING = having(Trait.SHRINKS)
 _SMALLER, _CHEAPER, _LEAST_SHARE = 0.6, 0.9, 0.005
 _LONGEST = 6
 
@@ -60,7 +57,7 @@ def _swapped(values: Values, index: int) -> Rewrite | None:
         members = [graph.nodes[place] for place in run[begin:]]
         x = _only(values, members[0])
         shrinks = last.op_type in _SHRINKING and np.prod(shapes[value]) < _SMALLER * np.prod(shapes[last.input[0]])
-        copies = members[0].op_type in _COPYING and len(members) == 1
+        copies = members[0].op_type in having(Trait.REPEATS) and len(members) == 1
         before = values.cost_of([*run[begin:], index])
         if x is None or not (shrinks or copies) or not values.is_float(x) or before < _LEAST_SHARE * values.total_ns:
             continue

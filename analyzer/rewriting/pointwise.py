@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...bricks.operators import ELEMENTWISE
 from .recording import Region, Values, late
 from .rewrite import MICROSOFT, Array, Draft, Rewrite
-from .traits import ELEMENTWISE
 
 _GRID: Array = np.unique(np.concatenate([
     np.linspace(-12, 12, 121), [-3, 0, 3, 6], np.array([-1, 1]) * np.array([[15.0], [100], [1e3], [1e4]]).reshape(-1, 1)

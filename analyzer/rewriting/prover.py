@@ -30,6 +30,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from ...bricks.operators import ELEMENTWISE
 from ...models.subgraphs import attribute_of, reads, rename
 from .enumeration import same_on_all_cases
 from .evaluation import Unclear, same_function
@@ -37,7 +38,6 @@ from .one_variable import OneVariable
 from .recording import Values
 from .rewrite import Array, Rewrite, ordered
 from .sides import Case, Sides
-from .traits import ELEMENTWISE
 
 _LEVELS = (0, 8, 40, 120, 100_000)
 """Nodes upstream of the values that are read, whose properties count too."""
@@ -141,7 +141,7 @@ class Prover:
             if gap > 1:
                 return Verdict(refusal=f"the functions differ by {gap:.1g} times what rounding explains")
             reason, runs = "all numbers", [alone.sides]
-        if not reason and same_on_all_cases(case, runs, values.sizes.unsure):
+        if not reason and same_on_all_cases(case, runs, values.sizes):
             reason = "all values"
         if not reason:
             return Verdict(refusal=unclear or "it is not shown to hold for every input")

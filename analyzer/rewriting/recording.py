@@ -18,26 +18,27 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
+from ...bricks.operators import (
+    BODIES,
+    ELEMENTWISE,
+    MOVES,
+    RANDOM,
+    RECURRENT,
+    UNMOVED,
+    Kind,
+    ShapedBy,
+    Trait,
+    having,
+    named,
+    operator_of,
+    shaped_by,
+)
 from ...models.subgraphs import attribute_of, infer_shapes, plain_domain
 from .rewrite import MICROSOFT, Array, Draft, Rewrite, RewriteGraph
-from .traits import BODIES, ELEMENTWISE, RANDOM, SIZED_BY_DATA, SIZED_BY_OPERANDS, SIZED_BY_SIZES, SUMS_OF_SIZES
 
 _T = TypeVar("_T")
 
 Feeds = Mapping[str, Array]
-
-_SPECIAL = frozenset({
-    "Celu", "Cos", "Div", "Elu", "Erf", "Exp", "FastGelu", "Gelu", "Log", "Mish", "QuickGelu", "Selu", "Sigmoid",
-    "Sin", "Softplus", "Softsign", "Sqrt", "Tanh",
-})  # fmt: skip
-SLOW = frozenset({"Celu", "HardSwish", "Mish", "PRelu", "Pow", "Selu", "ThresholdedRelu"})
-"""Pointwise operators without a fast kernel."""
-_WAVES = frozenset({"Acos", "Asin", "Atan", "Cos", "Sin", "Tan"})
-
-_FREE = frozenset({"Flatten", "Identity", "Reshape", "Shape", "Size", "Squeeze", "Unsqueeze", "Dropout"})
-
-_FUSED = frozenset({"BatchNormalization", "Clip", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Tanh"})
-"""Operators that the runtime computes on the way of a convolution."""
 
 _CALL_NS, _BODY_NS = 1500.0, 50_000.0
 _ELEMENT_NS, _SPECIAL_NS, _POWER_NS, MOVED_NS = 0.35, 1.5, 8.0, 1.2
@@ -49,6 +50,9 @@ _UNPACKED = 2.0
 
 _UNREADABLE = ("bfloat16", "float8", "float4", "int4")
 """Element types that NumPy lacks."""
+
+_LENGTH_BYTES = 4
+"""Bytes of the smallest integer that holds every length of an axis."""
 
 _SMALL = 1024
 """Elements of a value that is kept for every shape."""
@@ -115,9 +119,9 @@ def predicted_ns(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) ->
     size = float(np.prod(shape)) if shape else 1.0
     reads = [shapes.get(name) for name in node.input]
     kind = node.op_type
-    if kind in {"If", "Loop", "Scan"}:
+    if kind in BODIES:
         return _BODY_NS
-    if kind in _FREE:
+    if kind in UNMOVED | named(Kind.MEASURE):
         return 1000.0
     if kind == "Conv" and len(reads) > 1 and reads[1]:
         taps = float(np.prod(reads[1][1:]))
@@ -139,13 +143,13 @@ def predicted_ns(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) ->
         depth = math.sqrt(math.prod(reads[0]) * math.prod(reads[1]) / max(size, 1.0))
         moved = size + math.prod(reads[0]) + math.prod(reads[1])
         return 4 * _CALL_NS + size * depth / MACS_PER_NS + moved * MOVED_NS
-    if kind in {"GRU", "LSTM", "RNN"} and len(reads) > 2 and reads[0] and reads[2]:
+    if kind in RECURRENT and len(reads) > 2 and reads[0] and reads[2]:
         weights = float(np.prod(reads[1] or ())) + float(np.prod(reads[2]))
         return float(np.prod(reads[0][:2])) * (weights / _THIN_MACS_PER_NS + _CALL_NS)
     if kind in ELEMENTWISE:
-        return _CALL_NS + size * (
-            _POWER_NS if kind in SLOW or kind in _WAVES else _SPECIAL_NS if kind in _SPECIAL else _ELEMENT_NS
-        )
+        row = operator_of(node)
+        special = row.each is not None and (row.each[1].exponentials or row.each[1].divisions)
+        return _CALL_NS + size * (_POWER_NS if Trait.SLOW in row.traits else _SPECIAL_NS if special else _ELEMENT_NS)
     if kind in {"ScatterElements", "ScatterND"} and len(reads) > 2 and reads[1] and reads[2]:
         return _CALL_NS + size * MOVED_NS + float(np.prod(reads[2])) + _SCATTERED_NS * float(np.prod(reads[1]))
     single = kind == "Expand" and reads[0] and reads[0][-1] < shape[-1] < _SHORT
@@ -180,16 +184,18 @@ class Sizes:
         sized: Values that are computed from such sizes.
         unsure: Those of them that are no sum of products of sizes, as the least of two: what holds for them at the
             sizes that are tried need not hold at others.
+        lengths: Sized values of which each size is the length of an axis.
     """
 
     changing: Mapping[str, frozenset[int]] = field(default_factory=dict)
     plain: frozenset[str] = frozenset()
     sized: frozenset[str] = frozenset()
     unsure: frozenset[str] = frozenset()
+    lengths: frozenset[str] = frozenset()
 
 
-_WIDE = frozenset({onnx.TensorProto.INT32, onnx.TensorProto.INT64})
-"""Types that hold every size."""
+_SAME_SIZES = (having(Trait.COUNTS) & MOVES) | {"Cast"}
+"""Operators that move sizes and change none."""
 
 
 def is_sum_of_sizes(
@@ -197,6 +203,7 @@ def is_sum_of_sizes(
     kinds: Mapping[str, np.dtype[Any]],
     sized: Collection[str],
     changing: Callable[[str], frozenset[int]],
+    lengths: set[str],
 ) -> bool:
     """Return True if a result is a sum of products of sizes: indices are constant, and no digits are lost.
 
@@ -205,16 +212,19 @@ def is_sum_of_sizes(
         kinds: Element types of values.
         sized: Values that are computed from sizes.
         changing: Returns the axes of a value whose size changes.
+        lengths: Values of which each size is the length of an axis: 32 bits hold it, but not every product. The
+            result is added if it is one too.
     """
-    x = node.input[0]
-    wide: set[np.dtype[Any]] = {np.dtype(np.int64)}
-    if node.op_type not in {"Add", "Mul", "Neg", "ReduceProd", "ReduceSum", "Sub"}:
-        wide.add(np.dtype(np.int32))  # which holds every size of an axis, but not every product
+    x, wide = node.input[0], {np.dtype(np.int64)}
     whole = all(kinds[name] in wide for name in (x, node.output[0]) if name in kinds)
-    whole = whole and (node.op_type != "Cast" or attribute_of(node, "to") in _WIDE)
+    whole = whole and (node.op_type != "Cast" or attribute_of(node, "to") == onnx.TensorProto.INT64)
+    if node.op_type in _SAME_SIZES and all(name in lengths for name in node.input if name in sized):
+        lengths.update(node.output)
+        types = [kinds[name] for name in (x, node.output[0]) if name in kinds]
+        whole = all(kind.kind == "i" and kind.itemsize >= _LENGTH_BYTES for kind in types)
     plain = node.op_type in {"Add", "Concat", "Identity", "Mul", "Neg", "Sub"}
     constant = not any(name in sized for name in node.input[1:])
-    return node.op_type in SUMS_OF_SIZES and whole and (plain or (constant and not changing(x)))
+    return node.op_type in having(Trait.COUNTS) and whole and (plain or (constant and not changing(x)))
 
 
 class Values:
@@ -268,7 +278,7 @@ class Values:
     def _is_fused(self, index: int) -> bool:
         """Return True if the runtime fuses a node into the convolution before it."""
         node = self.graph.nodes[index]
-        if node.op_type not in _FUSED or not node.input:
+        if node.op_type not in having(Trait.FUSES) or not node.input:
             return False
         maker = self.graph.maker(node.input[0])
         alone = len(self.graph.readers[node.input[0]]) == 1 and node.input[0] not in self.graph.wanted
@@ -327,13 +337,20 @@ class Values:
         """Values that depend on constants and on the shapes of inputs alone, and on no contents of inputs."""
         known, wild = set(self.graph.constants), set[str]()  # wild: values whose shape depends on contents
         for index, node in enumerate(self.graph.nodes):
-            operands = node.input[1:] if node.op_type in SIZED_BY_OPERANDS else node.input
-            by_operands = node.op_type not in SIZED_BY_SIZES and not known.issuperset(filter(None, operands))
-            of_contents = node.op_type in SIZED_BY_DATA or plain_domain(node.domain) not in {"", MICROSOFT}
+            operands = node.input[1:] if node.op_type in shaped_by(ShapedBy.OTHERS) else node.input
+            unknown = not known.issuperset(filter(None, operands))
+            by_operands = unknown and node.op_type not in shaped_by(ShapedBy.SHAPES)
+            of_contents = node.op_type in shaped_by(ShapedBy.CONTENTS)
+            of_contents |= plain_domain(node.domain) not in {"", MICROSOFT}
             if not wild.isdisjoint(self.graph.reads[index]) or by_operands or of_contents:
                 wild.update(node.output)
             of_shape = node.op_type in {"Shape", "Size"} and node.input[0] not in wild
-            if node.op_type not in RANDOM | BODIES and (of_shape or known.issuperset(self.graph.reads[index])):
+            trains = node.op_type == "Dropout" and any(node.input[2:])
+            if (
+                node.op_type not in RANDOM | BODIES
+                and not trains
+                and (of_shape or known.issuperset(self.graph.reads[index]))
+            ):
                 known.update(name for name in node.output if name)
         return frozenset(known)
 
@@ -360,19 +377,21 @@ class Values:
             if name in types and len(dims := types[name].tensor_type.shape.dim) == len(shape)
             and all(dim.HasField("dim_value") or dim.dim_param in symbols for dim in dims)
         }  # fmt: skip
-        sized, unsure = set[str](), set[str]()
+        sized, unsure, lengths = set[str](), set[str](), set[str]()
         for index, node in enumerate(graph.nodes):
             if not self.of_shapes.issuperset(filter(None, node.output)):
                 continue
             measured = node.op_type in {"Shape", "Size"} and not plain_domain(node.domain)
             if changing.get(node.input[0]) if measured else not sized.isdisjoint(graph.reads[index]):
+                if node.op_type == "Shape":
+                    lengths.update(node.output)
                 sized.update(node.output)
                 sums = unsure.isdisjoint(graph.reads[index]) and is_sum_of_sizes(
-                    node, self.dtypes, sized, lambda name: changing.get(name, frozenset())
+                    node, self.dtypes, sized, lambda name: changing.get(name, frozenset()), lengths
                 )
                 if not (node.input[0] in plain if measured else sums):
                     unsure.update(node.output)
-        return Sizes(changing, frozenset(plain), frozenset(sized), frozenset(unsure))
+        return Sizes(changing, frozenset(plain), frozenset(sized), frozenset(unsure), frozenset(lengths))
 
     @cached_property
     def shape_only(self) -> frozenset[str]:

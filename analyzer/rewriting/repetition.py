@@ -9,11 +9,11 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from ...bricks.operators import PRODUCTS
 from ...models.subgraphs import attribute_of, may_have_bodies, rename
 from .recording import Values, late
 from .rewrite import Draft, Rewrite
 
-_PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
 _GAIN_SIDE_BY_SIDE = 0.15
 """Predicted share that is saved."""
 
@@ -41,7 +41,7 @@ def _side_by_side(values: Values) -> Iterator[Rewrite]:
     graph = values.graph
     groups = defaultdict[tuple[object, ...], list[int]](list)
     for index, node in enumerate(graph.nodes):
-        if node.op_type not in _PRODUCTS or len(node.input) < 2 or not _constant_inputs(values, node):
+        if node.op_type not in PRODUCTS | {"Conv"} or len(node.input) < 2 or not _constant_inputs(values, node):
             continue
         attributes = graph.attributes[index]
         weight = graph.constants[node.input[1]]

@@ -18,7 +18,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from ...errors import ModelError
-from ...models.subgraphs import attributes_of, in_order, plain_domain, reads
+from ...models.subgraphs import attributes_of, in_order, needed, plain_domain, reads
 
 Array = npt.NDArray[Any]
 
@@ -258,7 +258,7 @@ class RewriteGraph:
                 constants.update(rewrite.constants)
         nodes = [_renamed(node, taken) for node in self.nodes]
         wanted = list(outputs) or self.outputs
-        kept = _needed(ordered([*nodes, *added]), {value.name for value in wanted})
+        kept = needed(ordered([*nodes, *added]), [value.name for value in wanted])
         read = {name for node in kept for name in reads(node)} | {value.name for value in wanted}
         tensors = [
             numpy_helper.from_array(np.ascontiguousarray(array) if array.ndim else array, name)
@@ -306,12 +306,3 @@ def ordered(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
     if len(found) < len(nodes):
         raise ModelError("new nodes of several rewrites depend on each other in a circle")
     return found
-
-
-def _needed(nodes: Sequence[onnx.NodeProto], wanted: set[str]) -> list[onnx.NodeProto]:
-    kept = []
-    for node in reversed(nodes):
-        if not wanted.isdisjoint(name for name in node.output if name):
-            kept.append(node)
-            wanted.update(reads(node))
-    return kept[::-1]

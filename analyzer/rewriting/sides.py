@@ -14,11 +14,11 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from ...models.subgraphs import attributes_of, plain_domain, reads
+from ...bricks.operators import MULTIPLYING, Trait, having
+from ...models.subgraphs import attributes_of, needed, plain_domain, reads
 from .evaluation import Evaluation, Typed, Unclear
 from .recording import Values, session
 from .rewrite import Array
-from .traits import MAXIMA, MULTIPLYING
 
 _LEAST_ROW, _ROW = 1e-4, 8
 """Share of its row's median that counts beside an element; elements of a row, whose size is that of its errors."""
@@ -165,20 +165,18 @@ class Sides:
 
     def part(self, nodes: Sequence[onnx.NodeProto], feeds: Mapping[str, np.dtype[Any]], wanted: Sequence[str]) -> Any:
         """Return the nodes that some values need as a loaded model."""
-        needed, kept = set(wanted), list[onnx.NodeProto]()
-        for node in reversed(nodes):
-            if not needed.isdisjoint(filter(None, node.output)):
-                copy = onnx.NodeProto()
-                copy.CopyFrom(node)
-                copy.name = ""
-                kept.insert(0, copy)
-                needed.update(reads(node))
+        kept = list[onnx.NodeProto]()
+        for node in needed(nodes, wanted):
+            kept.append(onnx.NodeProto())
+            kept[-1].CopyFrom(node)
+            kept[-1].name = ""
+        read = set(wanted).union(*map(reads, kept))
         inputs = [
             helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(kind), None)
-            for name, kind in feeds.items() if name in needed
+            for name, kind in feeds.items() if name in read
         ]  # fmt: skip
         tensors = [numpy_helper.from_array(np.ascontiguousarray(array) if array.ndim else array, name)
-                   for name, array in self.constants.items() if name in needed and name not in feeds]  # fmt: skip
+                   for name, array in self.constants.items() if name in read and name not in feeds]  # fmt: skip
         outputs = [onnx.ValueInfoProto(name=name) for name in wanted]
         model = helper.make_model(helper.make_graph(kept, "side", inputs, outputs, tensors))
         del model.opset_import[:]
@@ -267,7 +265,7 @@ class Sides:
     @property
     def has_maximum(self) -> bool:
         """True if a maximum over elements is taken."""
-        return any(node.op_type in MAXIMA for node in (*self.case.old, *self.case.new))
+        return any(node.op_type in having(Trait.MAXIMUM) for node in (*self.case.old, *self.case.new))
 
     @property
     def folds(self) -> bool:

@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from ...bricks.operators import Trait, having
 from ...errors import DlbricksError, ModelError, UsageError
 from ...generator.network.inputs import InputType, make_inputs
 from ...models.binding import apply, plan
@@ -356,8 +357,6 @@ _NARROW = 2
 _Numbers = Mapping[str, Sequence[float]]
 """Numbers by kind: ``i`` or ``f``."""
 
-_BOUNDS = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
-
 
 def _compared(model: onnx.ModelProto) -> _Numbers:
     """Return the constants that a model compares with; of integers no negative ones, and the neighbours as well."""
@@ -366,7 +365,7 @@ def _compared(model: onnx.ModelProto) -> _Numbers:
     known |= {node.output[0]: value.t for node in nodes for value in node.attribute if value.name == "value"}
     found: dict[str, set[float]] = {"i": set(), "f": set()}
     for node in model.graph.node:
-        for name in node.input if node.op_type in _BOUNDS | {"Equal"} else ():
+        for name in node.input if node.op_type in having(Trait.COMPARES) | {"Equal"} else ():
             if name in known and np.prod(known[name].dims) == 1:
                 constant = numpy_helper.to_array(known[name])
                 if constant.dtype.kind in "iu":

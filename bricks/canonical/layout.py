@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..layer import REDUCTIONS, Role
+from ..layer import Role
+from ..operators import REDUCTIONS
 from .draft import CanonicalDraft, OpsetBound, resolve_axis, rule
 
 

@@ -1,9 +1,8 @@
 """The role of a constant input: a weight, or a constant that decides shape or work.
 
 Keys contain the values of constants only. A constant of up to 16 elements is a CONSTANT (Pow by 2 costs a sixteenth of
-Pow by 0.37, and fusions look at scalars), a larger one a WEIGHT. The slots of ``_PARAMETERS`` are weights at any size,
-because a suite contains no weights of its models. The slots of ``_DECIDING`` are constants at any size: their values
-decide shape, legality or work.
+Pow by 0.37, and fusions look at scalars), a larger one a WEIGHT. ``Operator.parameters`` are weights at any size,
+since a suite has no weights of models. ``Operator.deciding`` slots are constants at any size.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import onnx
 from onnx import defs
 
 from ..layer import Role
+from ..operators import OPERATORS, UNKNOWN, Operator
 from .draft import Value, read_value
 
 # Operator schemas, looked up once.
@@ -143,71 +143,14 @@ def find_schema(domain: str, op_type: str, opset: int) -> Schema | None:
 CONSTANT_ELEMENTS = 16
 """Constants of up to this many elements enter the key with their values (docs/contributing/architecture.md)."""
 
-_PARAMETERS: dict[tuple[str, str], frozenset[int]] = {
-    (domain, op_type): frozenset(slots)
-    for (domain, slots), names in {
-        ("", (0, 1)): "DequantizeLinear MatMul MatMulInteger",
-        ("", (0, 1, 2)): "Gemm",
-        ("", (0, 1, 3, 4, 6)): "QLinearMatMul",
-        ("", (1,)): "ConvInteger PRelu QuantizeLinear RMSNormalization SimplifiedLayerNormalization",
-        ("", (1, 2)): "Conv ConvTranspose GroupNormalization InstanceNormalization LayerNormalization",
-        ("", (1, 2, 3, 4)): "BatchNormalization",
-        ("", (1, 2, 3, 5)): "GRU RNN",
-        ("", (1, 2, 3, 5, 6, 7)): "LSTM",
-        ("", (1, 3)): "DeformConv",
-        ("", (1, 3, 4, 6, 8)): "QLinearConv",
-        ("com.microsoft", (0,)): "QLinearConcat",
-        ("com.microsoft", (0, 1)): "DequantizeLinear FusedMatMul TransposeMatMul",
-        ("com.microsoft", (0, 1, 2)): "FusedGemm",
-        ("com.microsoft", (0, 2)): "GatherBlockQuantized",
-        ("com.microsoft", (1,)): "BiasGelu FastGelu QuantizeLinear",
-        ("com.microsoft", (1, 2)): "Attention FusedConv MatMulNBits NhwcConv SkipGroupNorm",
-        ("com.microsoft", (1, 2, 3, 4)): "QAttention",
-        ("com.microsoft", (1, 2, 3, 6)): "MatMulIntegerToFloat",
-        ("com.microsoft", (1, 2, 3, 7, 8, 10)): "DynamicQuantizeLSTM",
-        ("com.microsoft", (1, 2, 4)): "DynamicQuantizeMatMul",
-        ("com.microsoft", (1, 3)): "QLinearAveragePool QLinearGlobalAveragePool QLinearLeakyRelu QLinearReduceMean "
-                                   "QLinearSigmoid QLinearSoftmax",
-        ("com.microsoft", (1, 3, 4, 6, 7)): "QGemm",
-        ("com.microsoft", (1, 3, 4, 6, 8)): "QLinearConv",
-        ("com.microsoft", (1, 4, 6)): "QLinearAdd QLinearMul",
-        ("com.microsoft", (2, 3)): "SkipSimplifiedLayerNormalization",
-        ("com.microsoft", (2, 3, 4)): "SkipLayerNormalization",
-        ("com.microsoft", (2, 3, 4, 5, 6)): "EmbedLayerNormalization",
-        ("com.microsoft", (2, 5, 7)): "QLinearWhere",
-        ("com.microsoft", (3,)): "MultiHeadAttention",
-        ("com.microsoft.nchwc", (1, 2)): "Conv",
-    }.items()
-    for op_type in names.split()
-}  # fmt: skip
-"""Weights, biases, scales of normalisation and quantisation by (domain, operator). Zero points are excluded, because
-runtimes choose kernels by them."""
 
-_DECIDING: dict[str, frozenset[int]] = {
-    op_type: frozenset(slots)
-    for slots, names in {
-        (0,): "BlackmanWindow ConstantOfShape HammingWindow HannWindow Loop",
-        (0, 1, 2): "Range",
-        (0, 1, 2, 3, 4): "MelWeightMatrix",
-        (1,): "AffineGrid CenterCropPad Compress CumSum Expand OneHot ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp "
-              "ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Reshape ReverseSequence SequenceAt "
-              "Split SplitToSequence Squeeze TopK Trilu Unsqueeze Upsample",
-        (1, 2): "Col2Im DFT Tile",
-        (1, 2, 3): "Resize",
-        (1, 2, 3, 4): "Slice",
-        (1, 3): "Pad STFT",
-        (2,): "MaxUnpool",
-        (2, 3, 4): "NonMaxSuppression",
-        (4,): "GRU LSTM RNN",
-        (6,): "Attention",
-    }.items()
-    for op_type in names.split()
-}  # fmt: skip
+def _row(domain: str, op_type: str) -> Operator:
+    return OPERATORS.get((domain, op_type), UNKNOWN)
 
 
 def is_deciding(domain: str, op_type: str, slot: int) -> bool:
     """Return True if the values of an input decide shape, legality or work of an operator of ONNX's own domain."""
-    return not domain and slot in _DECIDING.get(op_type, ())
+    return not domain and slot in _row(domain, op_type).deciding
 
 
 def constant_role(domain: str, op_type: str, slot: int, *, known: bool, elements: int) -> Role:
@@ -223,7 +166,7 @@ def constant_role(domain: str, op_type: str, slot: int, *, known: bool, elements
     Returns:
         ``Role.CONSTANT`` or ``Role.WEIGHT``.
     """
-    if not known or slot in _PARAMETERS.get((domain, op_type), ()):
+    if not known or slot in _row(domain, op_type).parameters:
         return Role.WEIGHT
     if elements <= CONSTANT_ELEMENTS or is_deciding(domain, op_type, slot):
         return Role.CONSTANT

@@ -26,11 +26,13 @@ class CostedNode:
         node: The operator, in canonical or in source form.
         operands: Its inputs by slot.
         outputs: Types of its outputs by slot; None if unknown or unused.
+        activation: Work per element of the activation that is fused into it; None if there is none, or it is unknown.
     """
 
     node: onnx.NodeProto
     operands: tuple[Operand, ...]
     outputs: tuple[TensorType | None, ...]
+    activation: Cost | None = None
 
     def has(self, slot: int) -> bool:
         """Return True if an input is present."""

@@ -37,28 +37,21 @@ SOFTMAX = of_sizes(
     lambda n, _: Cost(comparisons=n, additions=2 * n, exponentials=n, divisions=n),
 )
 
-REDUCTION_FORMULAS: dict[tuple[str, str], Formula] = {
-    ("", "ArgMax"): COMPARED, ("", "ArgMin"): COMPARED, ("", "CumProd"): MULTIPLIED, ("", "CumSum"): ADDED,
-    ("", "ReduceL1"): of_sizes(
-        "``sum |x|``: n comparisons and additions.", lambda n, _: Cost(comparisons=n, additions=n)
-    ),
-    ("", "ReduceL2"): of_sizes(
-        "``sqrt(sum x x)``: ``multiplications = n``, ``additions = n``, ``divisions = m`` (roots).",
-        lambda n, m: Cost(multiplications=n, additions=n, divisions=m),
-    ),
-    ("", "ReduceLogSum"): of_sizes(
-        "``log(sum x)``: ``additions = n``, ``exponentials = m``.", lambda n, m: Cost(additions=n, exponentials=m)
-    ),
-    ("", "ReduceLogSumExp"): of_sizes(
-        "``max + log(sum exp(x - max))``: n comparisons, 2n + m additions, n + m exponentials.",
-        lambda n, m: Cost(comparisons=n, additions=2 * n + m, exponentials=n + m),
-    ),
-    ("", "ReduceMax"): COMPARED, ("", "ReduceMean"): AVERAGED, ("", "ReduceMin"): COMPARED,
-    ("", "ReduceProd"): MULTIPLIED, ("", "ReduceSum"): ADDED,
-    ("", "ReduceSumSquare"): of_sizes(
-        "``sum x x``: n multiplications and additions.", lambda n, _: Cost(multiplications=n, additions=n)
-    ),
-}  # fmt: skip
+ABSOLUTE_SUM = of_sizes("``sum |x|``: n comparisons and additions.", lambda n, _: Cost(comparisons=n, additions=n))
+NORM = of_sizes(
+    "``sqrt(sum x x)``: ``multiplications = n``, ``additions = n``, ``divisions = m`` (roots).",
+    lambda n, m: Cost(multiplications=n, additions=n, divisions=m),
+)
+LOG_SUM = of_sizes(
+    "``log(sum x)``: ``additions = n``, ``exponentials = m``.", lambda n, m: Cost(additions=n, exponentials=m)
+)
+LOG_SUM_EXP = of_sizes(
+    "``max + log(sum exp(x - max))``: n comparisons, 2n + m additions, n + m exponentials.",
+    lambda n, m: Cost(comparisons=n, additions=2 * n + m, exponentials=n + m),
+)
+SQUARE_SUM = of_sizes(
+    "``sum x x``: n multiplications and additions.", lambda n, _: Cost(multiplications=n, additions=n)
+)
 
 
 # Work of sorting and selection. The exact count depends on the data; the stated bound is counted.
@@ -104,15 +97,6 @@ def multinomial(call: CostedNode) -> Cost:
     return Cost(exponentials=n, additions=n, comparisons=samples * max(1, math.ceil(math.log2(max(2, classes)))))
 
 
-SELECTION_FORMULAS: dict[tuple[str, str], Formula] = {
-    ("", "Multinomial"): multinomial,
-    ("", "NonMaxSuppression"): non_max_suppression,
-    ("", "NonZero"): COMPARED,
-    ("", "TopK"): top_k,
-    ("", "Unique"): unique,
-}
-
-
 # Operators that move, copy or reinterpret data, and control flow with empty bodies: bytes, no arithmetic.
 
 
@@ -122,17 +106,6 @@ def move(call: CostedNode) -> Cost:
         if wanted:
             call.output(slot)
     return Cost()
-
-
-MOVEMENT_FORMULAS: dict[tuple[str, str], Formula] = {
-    ("", name): move
-    for name in (
-        "BitCast", "Cast", "CastLike", "CenterCropPad", "Compress", "Concat", "Constant", "ConstantOfShape",
-        "DepthToSpace", "Expand", "EyeLike", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "OneHot",
-        "Pad", "Range", "Reshape", "ReverseSequence", "Scatter", "Shape", "Size", "Slice", "SpaceToDepth", "Split",
-        "Squeeze", "TensorScatter", "Tile", "Transpose", "Trilu", "Unsqueeze",
-    )
-}  # fmt: skip
 
 
 def scatter(call: CostedNode) -> Cost:
@@ -155,11 +128,6 @@ def bare(call: CostedNode) -> Cost:
     if not held or any(body.node for body in held):
         raise UnknownCostError(f"the work of the bodies of {call.node.op_type} is not known")
     return Cost()
-
-
-MOVEMENT_FORMULAS["", "If"] = MOVEMENT_FORMULAS["", "Loop"] = bare
-MOVEMENT_FORMULAS["", "ScatterElements"] = scatter
-MOVEMENT_FORMULAS["", "ScatterND"] = scatter
 
 
 # Work of normalisations and softmax.
@@ -274,94 +242,25 @@ def negative_log_likelihood(call: CostedNode) -> Cost:
     return Cost(additions=samples, multiplications=samples)
 
 
-NORMALIZATION_FORMULAS: dict[tuple[str, str], Formula] = {
-    ("", "BatchNormalization"): batch_norm, ("", "GroupNormalization"): group_norm, ("", "Hardmax"): COMPARED,
-    ("", "InstanceNormalization"): instance_norm, ("", "LRN"): lrn, ("", "LayerNormalization"): layer_norm,
-    ("", "LogSoftmax"): log_softmax, ("", "LpNormalization"): lp_norm,
-    ("", "MeanVarianceNormalization"): mean_variance_norm, ("", "NegativeLogLikelihoodLoss"): negative_log_likelihood,
-    ("", "RMSNormalization"): rms_norm,
-    ("", "SimplifiedLayerNormalization"): rms_norm,  # ONNX Runtime registers it in ONNX's own domain
-    ("", "Softmax"): SOFTMAX, ("", "SoftmaxCrossEntropyLoss"): cross_entropy,
-}  # fmt: skip
-
-
-def times(work: Cost, elements: int) -> Cost:
-    """Multiply the work of one element by ``elements``."""
-    return Cost(
-        macs=work.macs * elements,
-        additions=work.additions * elements,
-        multiplications=work.multiplications * elements,
-        divisions=work.divisions * elements,
-        exponentials=work.exponentials * elements,
-        comparisons=work.comparisons * elements,
-    )
-
-
 def per_element(formula: str, work: Cost) -> Formula:
     """Make the cost function of an operator that computes ``formula`` once per output element."""
 
     def cost(call: CostedNode) -> Cost:
-        return times(work, call.output().elements)
+        return call.output().elements * work
 
     cost.__doc__ = f"Per output element: ``{formula}``."
     return cost
 
 
-_ADD = Cost(additions=1)
-_MUL = Cost(multiplications=1)
-_DIV = Cost(divisions=1)
-_EXP = Cost(exponentials=1)
-_CMP = Cost(comparisons=1)
-
-ACTIVATIONS: dict[str, tuple[str, Cost]] = {
-    "Celu": ("max(0, x) + min(0, alpha (exp(x / alpha) - 1))", _ADD + _ADD + _MUL + _DIV + _EXP + _CMP + _CMP),
-    "Clip": ("min(max(x, low), high)", _CMP + _CMP),
-    "Elu": ("x if x >= 0 else alpha (exp(x) - 1)", _CMP + _EXP + _ADD + _MUL),
-    "FastGelu": ("0.5 x (1 + tanh(c (x + d x x x)))", times(_MUL, 6) + _ADD + _ADD + _EXP),
-    "Gelu": ("0.5 x (1 + erf(x / sqrt 2))", times(_MUL, 3) + _ADD + _EXP),
-    "HardSigmoid": ("max(0, min(1, alpha x + beta))", _MUL + _ADD + _CMP + _CMP),
-    "HardSwish": ("x max(0, min(1, x / 6 + 0.5))", _MUL + _MUL + _ADD + _CMP + _CMP),
-    "LeakyRelu": ("x if x >= 0 else alpha x", _CMP + _MUL),
-    "Mish": ("x tanh(log(1 + exp(x)))", times(_EXP, 3) + _ADD + _MUL),
-    "PRelu": ("x if x >= 0 else slope x", _CMP + _MUL),
-    "QuickGelu": ("x sigmoid(alpha x)", _MUL + _MUL + _EXP),
-    "Relu": ("max(0, x)", _CMP),
-    "Selu": ("gamma (x if x > 0 else alpha exp(x) - alpha)", _CMP + _EXP + _ADD + _MUL + _MUL),
-    "Shrink": ("x + bias if x < -lambda, x - bias if x > lambda, else 0", _CMP + _CMP + _ADD),
-    "Sigmoid": ("1 / (1 + exp(-x))", _EXP),
-    "Silu": ("x sigmoid(x)", _MUL + _EXP),
-    "Softplus": ("log(1 + exp(x))", _EXP + _EXP + _ADD),
-    "Softsign": ("x / (1 + |x|)", _CMP + _ADD + _DIV),
-    "SwiGLU": ("a sigmoid(alpha a) b", times(_MUL, 3) + _EXP),
-    "Swish": ("x sigmoid(alpha x)", _MUL + _MUL + _EXP),
-    "Tanh": ("tanh(x)", _EXP),
-    "ThresholdedRelu": ("x if x > alpha else 0", _CMP),
-}
-"""Formula and work per element of the activation functions, also for the fused operators."""
-
-_FOREIGN = {"FastGelu", "QuickGelu", "Silu"}  # not ONNX's own operators; fused.py uses them
-
-_ARITHMETIC: dict[str, tuple[str, Cost]] = {
-    "Abs": ("|x|", _CMP), "Add": ("a + b", _ADD), "And": ("a and b", _CMP), "BitShift": ("a << b", _MUL),
-    "BitwiseAnd": ("a & b", _CMP), "BitwiseNot": ("~a", _CMP), "BitwiseOr": ("a | b", _CMP),
-    "BitwiseXor": ("a ^ b", _CMP), "Ceil": ("ceil(x)", _CMP), "Div": ("a / b", _DIV), "Equal": ("a == b", _CMP),
-    "Floor": ("floor(x)", _CMP), "Greater": ("a > b", _CMP), "GreaterOrEqual": ("a >= b", _CMP),
-    "IsInf": ("x is infinite", _CMP), "IsNaN": ("x is not a number", _CMP), "Less": ("a < b", _CMP),
-    "LessOrEqual": ("a <= b", _CMP), "Mod": ("a - b floor(a / b)", _DIV + _MUL + _ADD), "Mul": ("a b", _MUL),
-    "Neg": ("-x", _ADD), "Not": ("not a", _CMP), "Or": ("a or b", _CMP), "Reciprocal": ("1 / x", _DIV),
-    "Round": ("round(x)", _CMP), "Sign": ("sign(x)", _CMP), "Sqrt": ("sqrt(x)", _DIV), "Sub": ("a - b", _ADD),
-    "Where": ("a if condition else b", _CMP), "Xor": ("a xor b", _CMP),
-}  # fmt: skip
-
-_TRANSCENDENTAL = (
-    "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cos", "Cosh", "Erf", "Exp", "Log", "Sin", "Sinh", "Tan",
-)  # fmt: skip
+GELU = Cost(multiplications=3, additions=1, exponentials=1)
+FAST_GELU = Cost(multiplications=6, additions=2, exponentials=1)
+"""Of one element: ``0.5 x (1 + erf(x / sqrt 2))``, and ``0.5 x (1 + tanh(c (x + d x x x)))``."""
 
 
 def gelu(call: CostedNode) -> Cost:
     """Per element ``0.5 x (1 + erf(x / sqrt 2))``, or the tanh form, by ``approximate``."""
-    name = "FastGelu" if call.attribute("approximate", "none") == "tanh" else "Gelu"
-    return times(ACTIVATIONS[name][1], call.output().elements)
+    each = FAST_GELU if call.attribute("approximate", "none") == "tanh" else GELU
+    return call.output().elements * each
 
 
 def clip(call: CostedNode) -> Cost:
@@ -405,16 +304,3 @@ def dropout(call: CostedNode) -> Cost:
         return Cost()
     n = call.output().elements
     return Cost(additions=n, comparisons=n, multiplications=n)
-
-
-ELEMENTWISE_FORMULAS: dict[tuple[str, str], Formula] = {
-    **{
-        ("", name): per_element(*entry)
-        for name, entry in ACTIVATIONS.items()
-        if name not in _FOREIGN | {"Clip", "Gelu"}
-    },
-    **{("", name): per_element(*entry) for name, entry in _ARITHMETIC.items()},
-    **{("", name): per_element(f"{name.lower()}(x)", _EXP) for name in _TRANSCENDENTAL}, ("", "Clip"): clip,
-    ("", "Dropout"): dropout, ("", "Gelu"): gelu, ("", "Max"): compare_all, ("", "Mean"): mean_all,
-    ("", "Min"): compare_all, ("", "Pow"): power, ("", "Sum"): add_all,
-}  # fmt: skip

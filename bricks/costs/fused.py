@@ -11,8 +11,7 @@ from .call import CostedNode, Formula, UnknownCostError
 # Work of quantisation, and of ONNX Runtime's quantised operators (``com.microsoft``).
 
 
-_MICROSOFT = "com.microsoft"
-_DEQUANTIZE = Cost(additions=1, multiplications=1)
+DEQUANTIZE = Cost(additions=1, multiplications=1)
 _QUANTIZE = Cost(divisions=1, additions=1, comparisons=2)
 
 
@@ -37,14 +36,14 @@ def dynamic_quantize(call: CostedNode) -> Cost:
 def quantized_average_pool(call: CostedNode) -> Cost:
     """``additions = output elements * Kh Kw``, then one rescaling per output element."""
     n = call.output().elements
-    return elementwise.times(_QUANTIZE, n) + Cost(additions=n * call.window())
+    return n * _QUANTIZE + Cost(additions=n * call.window())
 
 
 def quantized_gemm(call: CostedNode) -> Cost:
     """``macs = M N K``, bias ``M N`` additions, one rescaling per output element."""
     n = call.output().elements
     macs = linear.product(call, transposed=bool(call.attribute("transA", 0)))
-    return elementwise.times(_QUANTIZE, n) + Cost(macs=macs, additions=linear.biased(call, 6))
+    return n * _QUANTIZE + Cost(macs=macs, additions=linear.biased(call, 6))
 
 
 def matmul_integer_to_float(call: CostedNode) -> Cost:
@@ -90,45 +89,18 @@ def dynamic_quantize_lstm(call: CostedNode) -> Cost:
     units = steps * batch * directions * hidden
     quantized = steps * batch * (width + directions * hidden)
     gates = Cost(macs=4 * (width + hidden), exponentials=5, additions=4, multiplications=3 + 4)
-    return elementwise.times(gates, units) + elementwise.times(_QUANTIZE + Cost(comparisons=2), quantized)
+    return units * gates + quantized * (_QUANTIZE + Cost(comparisons=2))
 
 
-def _requantized(formula: str, work: Cost = Cost()) -> Formula:  # noqa: B008  # frozen
+def requantized(formula: str, work: Cost = Cost()) -> Formula:  # noqa: B008  # frozen
     """Make the cost function of an operator that dequantises, computes and quantises each output element."""
-    return elementwise.per_element(f"quantize({formula})", _DEQUANTIZE + _QUANTIZE + work)
+    return elementwise.per_element(f"quantize({formula})", DEQUANTIZE + _QUANTIZE + work)
 
 
-_MEAN = elementwise.of_sizes(
+MEAN = elementwise.of_sizes(
     "``additions = n``, then one rescaling for each of the m output elements.",
-    lambda n, m: elementwise.times(_QUANTIZE, m) + Cost(additions=n),
+    lambda n, m: m * _QUANTIZE + Cost(additions=n),
 )
-
-QUANTIZATION_FORMULAS: dict[tuple[str, str], Formula] = {
-    ("", "DequantizeLinear"): dequantize, ("", "DynamicQuantizeLinear"): dynamic_quantize,
-    ("", "QuantizeLinear"): quantize, (_MICROSOFT, "DequantizeLinear"): dequantize,
-    (_MICROSOFT, "DynamicQuantizeLSTM"): dynamic_quantize_lstm,
-    (_MICROSOFT, "DynamicQuantizeMatMul"): dynamic_quantize_matmul,
-    (_MICROSOFT, "GatherBlockQuantized"): elementwise.per_element("(x - zero_point) scale", _DEQUANTIZE),
-    (_MICROSOFT, "MatMulBnb4"): matmul_n_bits, (_MICROSOFT, "MatMulInteger16"): linear.matmul_integer,
-    (_MICROSOFT, "MatMulIntegerToFloat"): matmul_integer_to_float, (_MICROSOFT, "MatMulNBits"): matmul_n_bits,
-    (_MICROSOFT, "QAttention"): quantized_attention, (_MICROSOFT, "QGemm"): quantized_gemm,
-    (_MICROSOFT, "QLinearAdd"): _requantized("a + b", _DEQUANTIZE + Cost(additions=1)),
-    (_MICROSOFT, "QLinearAveragePool"): quantized_average_pool,
-    (_MICROSOFT, "QLinearConcat"): _requantized("x"),  # as if the scales differed
-    (_MICROSOFT, "QLinearConv"): linear.qlinear_conv, (_MICROSOFT, "QLinearGlobalAveragePool"): _MEAN,
-    (_MICROSOFT, "QLinearLeakyRelu"): _requantized("x if x >= 0 else alpha x", Cost(comparisons=1, multiplications=1)),
-    (_MICROSOFT, "QLinearMul"): _requantized("a b", _DEQUANTIZE + Cost(multiplications=1)),
-    (_MICROSOFT, "QLinearReduceMean"): _MEAN,
-    (_MICROSOFT, "QLinearSigmoid"): _requantized("1 / (1 + exp(-x))", Cost(exponentials=1)),
-    (_MICROSOFT, "QLinearSoftmax"): _requantized(
-        "exp(x - max) / sum", Cost(comparisons=1, additions=2, exponentials=1, divisions=1)
-    ),
-    (_MICROSOFT, "QLinearWhere"): _requantized("a if condition else b", Cost(comparisons=1)),
-    (_MICROSOFT, "QuantizeLinear"): quantize,
-}  # fmt: skip
-
-
-_NCHWC = "com.microsoft.nchwc"
 
 
 def _activation(call: CostedNode) -> Cost:
@@ -136,9 +108,9 @@ def _activation(call: CostedNode) -> Cost:
     name = call.attribute("activation", "")
     if not name:
         return Cost()
-    if name not in elementwise.ACTIVATIONS:
+    if call.activation is None:
         raise UnknownCostError(f"activation {name}")
-    return elementwise.times(elementwise.ACTIVATIONS[name][1], call.output().elements)
+    return call.output().elements * call.activation
 
 
 def fused_conv(call: CostedNode) -> Cost:
@@ -159,9 +131,7 @@ def fused_gemm(call: CostedNode) -> Cost:
 
 def fast_gelu(call: CostedNode) -> Cost:
     """``gelu(x + bias)`` in tanh form; the bias may be absent."""
-    return elementwise.times(
-        elementwise.ACTIVATIONS["FastGelu"][1] + Cost(additions=int(call.has(1))), call.output().elements
-    )
+    return call.output().elements * (elementwise.FAST_GELU + Cost(additions=int(call.has(1))))
 
 
 def bias_softmax(call: CostedNode) -> Cost:
@@ -202,25 +172,3 @@ def microsoft_group_norm(call: CostedNode) -> Cost:
     n = data.elements
     gate = n if call.attribute("activation", 0) else 0
     return Cost(additions=4 * n + r, multiplications=3 * n + gate, divisions=4 * r, exponentials=gate)
-
-
-FUSED_FORMULAS: dict[tuple[str, str], Formula] = {
-    (_MICROSOFT, "BiasAdd"): elementwise.per_element("x + bias + skip", Cost(additions=2)),
-    (_MICROSOFT, "BiasGelu"): elementwise.per_element(
-        "gelu(a + b)", elementwise.ACTIVATIONS["Gelu"][1] + Cost(additions=1)
-    ),
-    (_MICROSOFT, "BiasSoftmax"): bias_softmax, (_MICROSOFT, "EmbedLayerNormalization"): embed_layer_norm,
-    (_MICROSOFT, "ExpandDims"): elementwise.move, (_MICROSOFT, "FastGelu"): fast_gelu,
-    (_MICROSOFT, "FusedConv"): fused_conv, (_MICROSOFT, "FusedGemm"): fused_gemm,
-    (_MICROSOFT, "GatherND"): elementwise.move,
-    (_MICROSOFT, "Gelu"): elementwise.per_element(*elementwise.ACTIVATIONS["Gelu"]),
-    (_MICROSOFT, "GroupNorm"): microsoft_group_norm, (_MICROSOFT, "NhwcFusedConv"): fused_conv,
-    (_MICROSOFT, "NhwcMaxPool"): linear.max_pool, (_MICROSOFT, "Pad"): elementwise.move,
-    (_MICROSOFT, "QuickGelu"): elementwise.per_element(*elementwise.ACTIVATIONS["QuickGelu"]),
-    (_MICROSOFT, "RotaryEmbedding"): linear.rotary_embedding, (_MICROSOFT, "SkipLayerNormalization"): skip_layer_norm,
-    (_MICROSOFT, "SkipSimplifiedLayerNormalization"): skip_rms_norm, (_MICROSOFT, "Trilu"): elementwise.move,
-    (_NCHWC, "AveragePool"): linear.average_pool, (_NCHWC, "Conv"): fused_conv,
-    (_NCHWC, "GlobalAveragePool"): elementwise.AVERAGED, (_NCHWC, "GlobalMaxPool"): elementwise.COMPARED,
-    (_NCHWC, "MaxPool"): linear.max_pool, (_NCHWC, "ReorderInput"): elementwise.move,
-    (_NCHWC, "ReorderOutput"): elementwise.move, (_NCHWC, "Upsample"): linear.resize,
-}  # fmt: skip

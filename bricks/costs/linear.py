@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from ..layer import Cost
-from .call import CostedNode, Formula, UnknownCostError
-from .elementwise import ADDED, AVERAGED, COMPARED, per_element, times
+from .call import CostedNode, UnknownCostError
+from .elementwise import per_element
 
 # Work of recurrent operators, unrolled over all time steps.
 #
@@ -24,7 +24,7 @@ def recurrent(call: CostedNode, gates: int, cell: Cost) -> Cost:
     hidden = rows // gates
     units = directions * steps * hidden
     biases = 2 * gates * units if call.has(3) else 0
-    work = times(cell, units)
+    work = units * cell
     return work + Cost(macs=units * gates * (width + hidden), additions=biases + units * gates)
 
 
@@ -49,9 +49,6 @@ def gru(call: CostedNode) -> Cost:
 def rnn(call: CostedNode) -> Cost:
     """Macs ``D T B H (I + H)``; per unit 1 tanh and 1 addition to join; biases 2 additions."""
     return recurrent(call, 1, Cost(exponentials=1))
-
-
-RECURRENT_FORMULAS: dict[tuple[str, str], Formula] = {("", "GRU"): gru, ("", "LSTM"): lstm, ("", "RNN"): rnn}
 
 
 # Work of attention: ONNX's Attention, RotaryEmbedding and LinearAttention, and ONNX Runtime's fused forms.
@@ -194,14 +191,6 @@ def fused_matmul(call: CostedNode) -> Cost:
         common = data.shape[-1]
     scaled = out.elements if call.attribute("alpha", 1.0) != 1 else 0
     return Cost(macs=out.elements * common, multiplications=scaled)
-
-
-ATTENTION_FORMULAS: dict[tuple[str, str], Formula] = {
-    ("", "Attention"): attention, ("", "LinearAttention"): linear_attention, ("", "RotaryEmbedding"): rotary_embedding,
-    (_MICROSOFT, "Attention"): fused_attention, (_MICROSOFT, "FusedMatMul"): fused_matmul,
-    (_MICROSOFT, "GroupQueryAttention"): group_query_attention,
-    (_MICROSOFT, "MultiHeadAttention"): multi_head_attention, (_MICROSOFT, "TransposeMatMul"): fused_matmul,
-}  # fmt: skip
 
 
 def convolution(call: CostedNode, *, weight: int = 1) -> int:
@@ -353,14 +342,6 @@ def det(call: CostedNode) -> Cost:
     return Cost(macs=batch * order**3 // 3, divisions=batch * order**2 // 2)
 
 
-LINEAR_FORMULAS: dict[tuple[str, str], Formula] = {
-    ("", "CausalConvWithState"): causal_conv_with_state, ("", "Conv"): conv, ("", "ConvInteger"): conv_integer,
-    ("", "ConvTranspose"): conv_transpose, ("", "DeformConv"): deform_conv, ("", "Det"): det, ("", "Einsum"): einsum,
-    ("", "Gemm"): gemm, ("", "MatMul"): matmul, ("", "MatMulInteger"): matmul_integer,
-    ("", "QLinearConv"): qlinear_conv, ("", "QLinearMatMul"): qlinear_matmul,
-}  # fmt: skip
-
-
 # Work of interpolation and of operators on signals: resizing, grid sampling, Fourier transforms, windows.
 # Work of interpolation and of operators on signals: resizing, grid sampling, Fourier transforms, windows.
 
@@ -437,21 +418,13 @@ def window(call: CostedNode) -> Cost:
     return Cost(exponentials=terms * n, multiplications=2 * terms * n, additions=terms * n)
 
 
-_UNIFORM = per_element("scale draw + shift", Cost(multiplications=1, additions=1))
+UNIFORM = per_element("scale draw + shift", Cost(multiplications=1, additions=1))
 """Without the generator's integer arithmetic."""
-_NORMAL = per_element(
+BERNOULLI = per_element("one draw < p", Cost(comparisons=1))
+NORMAL = per_element(
     "scale sqrt(-2 log u) cos(2 pi v) + mean",  # Box-Muller
     Cost(exponentials=2, divisions=1, multiplications=2, additions=1),
 )
-
-RESAMPLING_FORMULAS: dict[tuple[str, str], Formula] = {
-    ("", "AffineGrid"): affine_grid, ("", "Bernoulli"): per_element("one draw < p", Cost(comparisons=1)),
-    ("", "BlackmanWindow"): window, ("", "Col2Im"): ADDED, ("", "DFT"): dft, ("", "GridSample"): grid_sample,
-    ("", "HammingWindow"): window, ("", "HannWindow"): window, ("", "RandomNormal"): _NORMAL,
-    ("", "RandomNormalLike"): _NORMAL, ("", "RandomUniform"): _UNIFORM, ("", "RandomUniformLike"): _UNIFORM,
-    ("", "Resize"): resize, ("", "STFT"): stft, ("", "Upsample"): resize,
-}  # fmt: skip
-
 
 # Work of pooling. A window over the edge counts in full.
 
@@ -512,10 +485,3 @@ def max_roi_pool(call: CostedNode) -> Cost:
     """``comparisons = R C H W``: an upper bound, each box as the whole plane."""
     data, boxes = call.input(0), call.input(1)
     return Cost(comparisons=boxes.shape[0] * math.prod(data.shape[1:]))
-
-
-POOLING_FORMULAS: dict[tuple[str, str], Formula] = {
-    ("", "AveragePool"): average_pool, ("", "GlobalAveragePool"): AVERAGED, ("", "GlobalLpPool"): global_lp_pool,
-    ("", "GlobalMaxPool"): COMPARED, ("", "LpPool"): lp_pool, ("", "MaxPool"): max_pool,
-    ("", "MaxRoiPool"): max_roi_pool, ("", "MaxUnpool"): max_unpool, ("", "RoiAlign"): roi_align,
-}  # fmt: skip

@@ -16,7 +16,8 @@ from ...models.subgraphs import captures
 from ..graph.flow import common_opsets, flow_of, flow_over, is_empty
 from ..graph.footprint import with_reuse
 from ..graph.graph import ExecutedModel, ModelGraph
-from ..layer import DEQUANTIZE, Layer, LayerSequence, LayerState, Role
+from ..layer import Layer, LayerSequence, LayerState, Role
+from ..operators import DEQUANTIZE
 from .sequences import make_sequence, spans
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from ..canonical.bodies import nameless_attributes
 from ..canonical.draft import ABSENT, Slot
 from ..canonical.roles import constant_role, find_schema
 from ..constants import encode_array, encode_tensor
-from ..costs import Cost, layer_cost
 from ..inference.shapes import Inference
-from ..layer import Layer, LayerState, Operand, Role, TensorType
+from ..layer import Cost, Layer, LayerState, Operand, Role, TensorType
+from ..work import layer_cost
 
 _NO_OPERAND = Operand("", None, Role.ABSENT)
 

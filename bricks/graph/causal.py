@@ -16,25 +16,16 @@ import onnx
 
 from ...models.skeleton import LOW, hides_future, is_causal
 from ..inference.shapes import Constants
-from ..layer import VIEWS, TensorType
+from ..layer import TensorType
+from ..operators import VIEWS, Trait, having
 
 Array = npt.NDArray[Any]
 
 SOFTMAX = "Softmax"
 """The operator that reads scores."""
 
-_COMPARISONS = {
-    "Greater": np.greater, "GreaterOrEqual": np.greater_equal, "Less": np.less, "LessOrEqual": np.less_equal,
-}  # fmt: skip
 _INTEGERS = frozenset({"int32", "int64"})
-_FILLING = frozenset({"Cast", "ConstantOfShape", "Expand"})
-"""Operators that repeat one number."""
-
-_CARRYING = VIEWS | {"And", "Cast", "CastLike", "Expand", "Not", "Or", "Slice", "Sub", "Tile", "Transpose"}
-"""Operators that turn a matrix of future positions into another one."""
-
-_HIDING = VIEWS | {"Add", "Cast", "CastLike", "Div", "Expand", "Max", "Min", "Mul", "Slice", "Sub", "Tile", "Where"}
-"""Operators that keep masked scores, or masks to add to scores, masked."""
+_CARRYING, _HIDING = VIEWS | having(Trait.ORDERS), VIEWS | having(Trait.MASKS)
 
 
 def causal_scores(graph: onnx.GraphProto, types: Mapping[str, TensorType], constants: Constants) -> frozenset[str]:
@@ -81,7 +72,7 @@ class _Masks:
     def follow(self, node: onnx.NodeProto) -> None:
         """Classify the result of a node."""
         reads, op_type, made = node.input, node.op_type, node.output[0]
-        if op_type in _FILLING and self._is_low(reads[0]):
+        if op_type in having(Trait.FILLS) and self._is_low(reads[0]):
             self._low.add(made)
         if not _is_matrix(self._types.get(made)):
             return
@@ -100,7 +91,7 @@ class _Masks:
         return op_type in _HIDING and not self.hidden.isdisjoint(reads)
 
     def _orders(self, op_type: str, reads: Sequence[str]) -> bool:
-        if op_type in _COMPARISONS:
+        if op_type in having(Trait.COMPARES):
             return self._compares_positions(op_type, reads)
         return op_type == "Trilu" or (op_type in _CARRYING and not self._ordered.isdisjoint(reads))
 
@@ -119,7 +110,10 @@ class _Masks:
         if first is None or second is None:
             return True
         try:
-            compared: Array = _COMPARISONS[op_type](first, second)
+            compare = np.greater if op_type.startswith("Greater") else np.less
+            compared: Array = np.asarray(compare(first, second))
+            if op_type.endswith("OrEqual"):
+                compared |= first == second
         except ValueError:  # shapes do not match: the file states the type of the result
             return False
         return hides_future(compared) or hides_future(~compared)

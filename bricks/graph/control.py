@@ -53,8 +53,6 @@ def _scanned(node: NodeProto) -> int:
     return int(next((attribute.i for attribute in node.attribute if attribute.name == "num_scan_inputs"), 0))
 
 
-_OPERATORS = frozenset({"If", "Loop", "Scan"})
-
 _MOST_LAYERS = 20_000
 """Maximum number of operators after expansion; files may request any number."""
 
@@ -177,7 +175,7 @@ def given_courses(control: Iterable[ControlFlow]) -> list[CourseChoice]:
 
 
 def _is_control(node: onnx.NodeProto) -> bool:
-    return node.op_type in _OPERATORS and is_standard(node) and any(node.output)
+    return node.op_type in {"If", "Loop", "Scan"} and is_standard(node) and any(node.output)
 
 
 class _Decisions:

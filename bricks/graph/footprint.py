@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import replace
 
-from ..layer import Layer, LayerSequence, LayerState, Role, reads_of, weights_read
+from ..layer import Layer, LayerSequence, LayerState, Role
+from ..work import reads_of, weights_read
 from .control import ControlFlow
 from .graph import ModelGraph
 

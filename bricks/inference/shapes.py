@@ -13,7 +13,8 @@ from onnx import numpy_helper
 from ...models.skeleton import is_weight
 from ...models.subgraphs import captures, contains_operator, infer_shapes, is_standard
 from ..constants import Array, element_name, tensor_array, tensor_type, tensor_type_of_array, type_of
-from ..layer import DEQUANTIZE, RANDOM, TensorType
+from ..layer import TensorType
+from ..operators import DEQUANTIZE, RANDOM
 from .arithmetic import EVALUATED_ELEMENTS, EVALUATED_FLOATS, Unevaluated, evaluate
 
 # Folding: layers that take no time at inference.
@@ -163,8 +164,6 @@ ShapeOracle = Callable[[onnx.ModelProto, Sequence[str]], Mapping[str, TensorType
 _ROUNDS = 8
 """Bound on alternating inference and folding; real models need two or three."""
 
-_SORTED_AXES = frozenset({"Squeeze", "Unsqueeze"})
-
 
 @dataclass(frozen=True, slots=True)
 class Inference:
@@ -265,7 +264,7 @@ def _bare(model: onnx.ModelProto) -> onnx.ModelProto:
     bare.graph.sparse_initializer.extend(source.sparse_initializer)
     bare.graph.output.extend(onnx.ValueInfoProto(name=value.name) for value in source.output)
     for node in bare.graph.node:
-        if node.op_type in _SORTED_AXES:
+        if node.op_type in {"Squeeze", "Unsqueeze"}:
             # Sort an attribute's axes, because onnx infers a wrong shape unless they ascend; their order has no
             # meaning.
             for attribute in node.attribute:

@@ -24,7 +24,8 @@ from ..constants import element_number
 from ..cutting.sequences import Numbering, make_sequence, number_values
 from ..graph.flow import common_opsets
 from ..graph.graph import ModelGraph, build_graph
-from ..layer import Cost, Layer, LayerSequence, LayerState, Operand, Role, TensorType, weights_read
+from ..layer import Cost, Layer, LayerSequence, LayerState, Operand, Role, TensorType
+from ..work import weights_read
 
 IR_VERSION = 10
 """IR version of brick files: the first with metadata on values, for the marks of weights."""

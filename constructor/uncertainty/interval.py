@@ -31,7 +31,7 @@ from ...db.samples.statistics import (
     time_blocks,
     undisturbed_error,
 )
-from ...db.values import Block, Measurement, Stack, Subject
+from ...db.values import Block, Measurement, Stack
 from .calibration import NORMAL, MethodError, scatters
 
 Weights = Mapping[str, float]
@@ -144,18 +144,13 @@ class Uncertainty:
         return math.fsum(weight * self.known[id_].latency_ns for id_, weight in weights.items())
 
     def undisturbed_ns(self, weights: Weights) -> float | None:
-        """Return the combination on a quiet machine; None if this is unknown for one of its bricks.
-
-        Parts that were measured apart from any brick (the cost of a model's values) may be differences, and count as
-        measured.
-        """
+        """Return the combination on a quiet machine; None if this is unknown for one of its measurements."""
         total: list[float] = []
         for id_, weight in weights.items():
-            measurement = self.known[id_]
-            quiet = measurement.undisturbed_ns
-            if quiet is None and measurement.subject is Subject.BRICK:
+            quiet = self.known[id_].undisturbed_ns
+            if quiet is None:
                 return None
-            total.append(weight * (measurement.latency_ns if quiet is None else quiet))
+            total.append(weight * quiet)
         return math.fsum(total)
 
     def half_ns(self, weights: Weights) -> float:

@@ -591,30 +591,6 @@ class Backend(ABC):
         """Return True if it executes operators as written, without fusion, removal or other layouts."""
         return False
 
-    def walks(self, options: Mapping[str, str]) -> bool:
-        """Return True if it can run the executed layers of a model one by one, with these effective options.
-
-        It exposes an optimised network, or optimises nothing.
-        """
-        return self.in_turn(options) and (self.eager(options) or self.offers(Backend.prepare_packed))
-
-    def require_walking(self, device: str, options: Mapping[str, str]) -> None:
-        """Make sure that it can time single layers with a model's own values, with these effective options.
-
-        Raises:
-            UsageError: It cannot, or not on this device.
-        """
-        if not self.walks(options):
-            raise UsageError(
-                f"backend {self.name} cannot execute a model layer by layer, or not with these options",
-                remedy="leave out --data",
-            )
-        if device != "cpu":
-            raise UsageError(
-                f"what a model's own values cost is measured on the CPU alone, not on device {device!r}",
-                remedy="leave out --data",
-            )
-
     # Many bricks in one network (``network.packed``), whose runtime reports the time of every node
 
     def packs(self, settings: Settings) -> bool:

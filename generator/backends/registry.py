@@ -1,26 +1,21 @@
-"""Backends by name, found through the entry points of the group ``dlbricks.backends``."""
+"""Backends by name: the folders of this room, and the entry points of the group ``dlbricks.backends``.
+
+The folders are found even in a checkout that was never installed, as in another environment or on a borrowed machine.
+"""
 
 from __future__ import annotations
 
+import inspect
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
 
 from ...errors import BackendUnavailable, UsageError
 from .base import Availability, Backend, OptimiserTraits
 
 GROUP = "dlbricks.backends"
 _BASE = f"{Backend.__module__}.{Backend.__qualname__}"
-
-_OWN = (
-    EntryPoint("cublas", "dlbricks.generator.backends.cublas.backend:CublasBackend", GROUP),
-    EntryPoint("cudnn", "dlbricks.generator.backends.cudnn.backend:CudnnBackend", GROUP),
-    EntryPoint("cupy", "dlbricks.generator.backends.cupy.backend:CupyBackend", GROUP),
-    EntryPoint("mxnet", "dlbricks.generator.backends.mxnet.backend:MxnetBackend", GROUP),
-    EntryPoint("onnxruntime", "dlbricks.generator.backends.onnxruntime.backend:OrtBackend", GROUP),
-    EntryPoint("openvino", "dlbricks.generator.backends.openvino.backend:OpenVinoBackend", GROUP),
-    EntryPoint("torch", "dlbricks.generator.backends.torch.backend:TorchBackend", GROUP),
-)
-"""The package's backends: found even in a checkout that was never installed."""
 
 
 def names() -> list[str]:
@@ -39,7 +34,7 @@ def get(name: str) -> Backend:
     if point is None:
         raise UsageError(f"there is no backend {name!r}", remedy=f"known are {', '.join(names())}")
     try:
-        backend = point.load()()
+        backend = _class_of(point.load())()
     except Exception as error:  # a plug-in is foreign code: whatever it raises is why it cannot be used
         raise BackendUnavailable(f"backend {name} ({point.value}) cannot be loaded: {error!r}") from error
     if not isinstance(backend, Backend):
@@ -89,8 +84,18 @@ def backends() -> dict[str, Availability]:
     return found
 
 
+def _class_of(loaded: Any) -> Any:
+    """Return the backend that a module of this room defines; what a plug-in names stays as it is."""
+    if not inspect.ismodule(loaded):
+        return loaded
+    return next(
+        member for member in vars(loaded).values()
+        if inspect.isclass(member) and issubclass(member, Backend) and member.__module__ == loaded.__name__
+    )  # fmt: skip
+
+
 @cache
 def _points() -> dict[str, EntryPoint]:
-    found = {point.name: point for point in _OWN}
-    found.update({point.name: point for point in entry_points(group=GROUP)})
-    return found
+    modules = Path(__file__).parent.glob("*/backend.py")
+    own = [EntryPoint(path.parent.name, f"{__package__}.{path.parent.name}.backend", GROUP) for path in modules]
+    return {point.name: point for point in (*own, *entry_points(group=GROUP))}

@@ -22,7 +22,8 @@ from ...bricks.graph.control import write_out
 from ...bricks.graph.expansion import Expansion, ExpansionStep
 from ...bricks.graph.graph import ExecutedModel, ModelGraph, build_graph
 from ...bricks.inference.shapes import ShapeOracle
-from ...bricks.layer import DEQUANTIZE, QUANTIZE, Layer, LayerState, Role
+from ...bricks.layer import Layer, LayerState, Role
+from ...bricks.operators import DEQUANTIZE, ELEMENTWISE, QUANTIZE, VIEWS, Trait, having
 from ...db.values import Runtime, Stack, content_key
 from ...errors import DlbricksError, UsageError
 from ...models import ModelSource
@@ -207,9 +208,6 @@ _KEPT = "executed"
 
 _FORMAT = 1
 """Version of the files that workers write; increase it when they change."""
-
-_UNCHANGED = frozenset({"Cast", "Expand", "Flatten", "Reshape", "Slice", "Squeeze", "Tile", "Unsqueeze"})
-"""Operators that return their input unchanged if input and output have the same type."""
 
 
 class ExecutedGraphs(Workers[Place]):
@@ -432,7 +430,11 @@ def _unchanged(graph: ModelGraph) -> set[int]:
 
 
 def _is_unchanged(layer: Layer) -> bool:
-    if layer.op_type not in _UNCHANGED or not layer.operands or layer.operands[0].role is not Role.ACTIVATION:
+    if (
+        layer.op_type not in (VIEWS - ELEMENTWISE) | having(Trait.IDLE)
+        or not layer.operands
+        or layer.operands[0].role is not Role.ACTIVATION
+    ):
         return False
     known = layer.operands[0].type
     return known is not None and layer.output_types[:1] == (known,)

@@ -12,20 +12,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ...bricks.layer import DEQUANTIZE, QUANTIZE, VIEWS
+from ...bricks.operators import DEQUANTIZE, ELEMENTWISE, QUANTIZE, VIEWS, Trait, having
 from ..backends.base import OptimiserTraits
 
-FORMS = VIEWS | {"Cast", "Transpose"}
+FORMS = VIEWS | having(Trait.CASTS) | {"Transpose"}
 """Operators of ONNX that change the form of a value and compute nothing."""
 
-_PASSING = frozenset({"Identity", "Dropout"})
+_PASSING = (VIEWS & ELEMENTWISE) | having(Trait.UNMOVED)
 """Operators of a source that vanish at inference."""
 
 _CONVERSIONS = frozenset({DEQUANTIZE, QUANTIZE})
 """Conversions between real and quantised values: an operator that absorbs them reads and writes quantised ones."""
-
-_CLAMPS = frozenset({"Clip", "Relu"})
-"""Operators that a quantisation after them replaces, since it saturates."""
 
 _TRANSPOSING = frozenset({"Gemm"})
 """Operators of ONNX that absorb a transposition before or after them."""
@@ -159,7 +156,7 @@ class _Matching:
         made = value
         while len(readers := self._readers.get(made, [])) == 1:
             reader = self._before[readers[0]]
-            if reader.name in self._names_after or reader.kind not in _CLAMPS | {QUANTIZE}:
+            if reader.name in self._names_after or reader.kind not in having(Trait.CLAMPS) | {QUANTIZE}:
                 break
             made = reader.outputs[0]
             if reader.kind == QUANTIZE:

@@ -23,7 +23,7 @@ def pack_suite(suite: Suite) -> bytes:
     """
     buffer = io.BytesIO()
     with gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
-        for name, path in _files(suite):
+        for name, path in suite_files(suite):
             data = path.read_bytes()
             entry = tarfile.TarInfo(name)
             entry.size = len(data)
@@ -31,7 +31,12 @@ def pack_suite(suite: Suite) -> bytes:
     return buffer.getvalue()
 
 
-def _files(suite: Suite) -> Iterator[tuple[str, Path]]:
+def suite_files(suite: Suite) -> Iterator[tuple[str, Path]]:
+    """Yield the manifest of a suite and its bricks, checked: names within the suite, and files.
+
+    Raises:
+        SuiteError: A brick is missing or differs from the manifest.
+    """
     _check(suite)
     yield MANIFEST, suite.path / MANIFEST
     for key in suite.keys:

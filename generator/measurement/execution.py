@@ -158,6 +158,11 @@ class MeasuredReport(Tabular):
         return self.outcome.kernels
 
     @property
+    def wall_s(self) -> float:
+        """Duration of the whole call."""
+        return self.outcome.wall_s
+
+    @property
     def bounded_s(self) -> float:
         """Seconds that count against the budget: all but the pass that records kernels; the forecast of a dry run."""
         outcome = self.outcome

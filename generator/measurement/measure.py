@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Unpack
 
 from ...db.store import Store
 from ...db.values import Measurement, Runtime
 from ...tabular import Records
-from ..backends.registry import get
 from ..decomposition.decompose import Model
 from ..progress import ProgressCallback
-from .data_effects import DATA_PROCESSES, DataLayer, DataRow, measure_data
 from .execution import MeasuredReport, RunOutcome, all_kernels, execute_run
 from .settings import MeasurementFields, MeasurementSettings, Order, settings_from
 
@@ -31,7 +29,6 @@ class MeasureRow:
         threads: Threads of the runtime.
         measurement: Its measurement; None if it could not be measured.
         error: Why it could not be measured.
-        data: The effect of its own values; None if not requested.
         bound: Sizes of its dynamic dimensions.
     """
 
@@ -41,7 +38,6 @@ class MeasureRow:
     threads: int
     measurement: Measurement | None = None
     error: str | None = None
-    data: DataRow | None = None
     bound: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -89,32 +85,10 @@ class MeasureRow:
         """``stable``, ``noisy``, ``unstable`` or ``timed-out``."""
         return None if self.measurement is None else str(self.measurement.summary.verdict)
 
-    @property
-    def data_effect_ms(self) -> float | None:
-        """Latency with its own values minus latency with synthetic ones, over all its executed layers."""
-        return None if self.data is None else self.data.effect_ms
-
-    @property
-    def data_ci95_ms(self) -> tuple[float, float] | None:
-        """95 % interval of the effect; if it includes 0, no effect was found."""
-        return None if self.data is None else self.data.ci95_ms
-
-    @property
-    def data_layers(self) -> tuple[DataLayer, ...] | None:
-        """The executed layers with a latency that depends on their values."""
-        return None if self.data is None or self.data.error is not None else self.data.layers
-
-    @property
-    def data_error(self) -> str | None:
-        """Why its values could not be examined; None if ``error`` has the reason."""
-        return None if self.data is None or self.data.key is None else self.data.error
-
     def record(self) -> dict[str, object]:
         """Return the row of JSON."""
         return {
             **{name: getattr(self, name) for name in _COLUMNS},
-            "data_layers": None if self.data_layers is None else [asdict(layer) for layer in self.data_layers],
-            "data_error": self.data_error,
             "bound": dict(self.bound),
             "threads": self.threads,
         }
@@ -122,7 +96,7 @@ class MeasureRow:
 
 _COLUMNS = (
     "name", "key", "backend", "latency_ms", "ci95_ms", "undisturbed_ms", "p90_ms", "p99_ms", "load_ms", "first_run_ms",
-    "verdict", "error", "data_effect_ms", "data_ci95_ms",
+    "verdict", "error",
 )  # fmt: skip
 
 
@@ -137,20 +111,18 @@ class MeasureReport(MeasuredReport):
     Attributes:
         rows: One per model, in the order given.
         outcome: What was asked for, and what became of it.
-        wall_s: Duration of the whole call, with data effects.
     """
 
     ANSWER = "report.answers.runs.measure_answer"
 
     rows: tuple[MeasureRow, ...]
     outcome: RunOutcome
-    wall_s: float
 
     @property
     def complete(self) -> bool:
         """True if all requested measurements succeeded."""
         unrecorded = self.kernels is not None and self.kernels.failures
-        return not unrecorded and all(row.error is None and row.data_error is None for row in self.rows)
+        return not unrecorded and all(row.error is None for row in self.rows)
 
     def records(self) -> Records:
         """Return one row per model."""
@@ -185,7 +157,6 @@ def measure(
     store: Store,
     settings: MeasurementSettings | None = None,
     since: datetime | None = None,
-    data: bool = False,
     kernels: bool = False,
     node: str | None = None,
     campaign: str = "",
@@ -203,7 +174,6 @@ def measure(
         settings: How to measure.
         since: Measure only models without a measurement since this time; report the stored measurements of the others.
             A time without a time zone is local time.
-        data: Also measure the effect of the models' own values (``measure_data``); ``budget_s`` does not bound this.
         kernels: Also record the kernels that run for each model, in a separate pass afterwards; ``budget_s`` does not
             bound this pass.
         node: Your name of this machine, stored with the run; None: ``$DLBRICKS_NODE``, or else empty. Unfinished
@@ -216,10 +186,6 @@ def measure(
         DlbricksError: As ``run``; a model that cannot be read or run becomes a row with ``error`` instead.
     """
     how = settings_from(settings, fields)
-    if data:  # fail before the models are measured
-        runtime = get(how.runtime.backend)
-        options = runtime.resolve(how.runtime.device, dict(how.runtime.options))
-        runtime.require_walking(how.runtime.device, options)
     order = Order("measure", again=("all",), since=since, kernels=kernels, node=node, campaign=campaign)
     outcome = execute_run(how, order, store=store, models=models, progress=progress)
     chosen = outcome.chosen
@@ -234,10 +200,4 @@ def measure(
             error = failed.get(key, "the time was up before enough samples")
         bound = chosen.sources.bound.get(name, {})
         rows.append(MeasureRow(name, key, how.runtime, how.conditions.threads, measurement, error, bound=bound))
-    wall_s = outcome.wall_s
-    if data:
-        own = replace(how, processes=DATA_PROCESSES)
-        effects = measure_data(models, store=store, settings=own, progress=progress)
-        wall_s += effects.wall_s
-        rows = [replace(row, data=effect) for row, effect in zip(rows, effects.rows, strict=True)]
-    return MeasureReport(tuple(rows), outcome, wall_s)
+    return MeasureReport(tuple(rows), outcome)

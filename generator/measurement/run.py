@@ -147,11 +147,6 @@ class RunReport(MeasuredReport):
         return self.outcome.chosen.algorithms.failures
 
     @property
-    def wall_s(self) -> float:
-        """Duration of the whole call."""
-        return self.outcome.wall_s
-
-    @property
     def timed_s(self) -> float:
         """Duration of the timed samples."""
         return self.costs.timed_s

@@ -94,12 +94,17 @@ def begin_run(  # noqa: PLR0917
         system=store.put_system(system),
         stack=store.put_stack(stack),
         options={**settings.record(), **(more or {})},
-        before={**machine_state(), SOFTWARE: software_state(tuple(name for name, _ in stack.versions))},
+        before=state_before(stack),
         node=_checked("node", os.environ.get(NODE_VARIABLE, "") if order.node is None else order.node),
         campaign=_checked("campaign", order.campaign),
     )
     store.begin_run(run)
     return run
+
+
+def state_before(stack: Stack) -> Mapping[str, object]:
+    """Return the state of this machine before a run, with the software around a stack."""
+    return {**machine_state(), SOFTWARE: software_state(tuple(name for name, _ in stack.versions))}
 
 
 def _checked(what: str, name: str) -> str:

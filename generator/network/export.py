@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -24,6 +25,9 @@ from ...models.reader import read_full
 from ...models.subgraphs import attribute_of, attributes_of, drop_unread, reads
 from ...models.zoo import open_structure
 from .network import export_network, export_open_network
+
+if TYPE_CHECKING:
+    import onnx_graphsurgeon as gs
 
 # Files as people deploy them, by ONNX Runtime's tools: attention as one operator, weights of products in four bits.
 #
@@ -361,6 +365,26 @@ def export_brick(brick: Brick, path: str | os.PathLike[str], *, seed: int = 0) -
         OSError: The file cannot be written.
     """
     return write_file(Path(path), export_network(onnx.load_from_string(brick.model), seed))
+
+
+def to_graphsurgeon(brick: Brick, *, seed: int = 0) -> gs.Graph:
+    """Return a brick as a graph of ONNX GraphSurgeon, to edit it; ``export_brick`` writes the same network.
+
+    Args:
+        brick: The brick.
+        seed: Of the weights.
+
+    Raises:
+        BackendError: It cannot be assembled.
+
+    Example:
+        >>> graph = to_graphsurgeon(suite.brick(key))  # doctest: +SKIP
+        >>> graph.nodes[0].attrs["group"] = 1  # doctest: +SKIP
+        >>> onnx.save(onnx_graphsurgeon.export_onnx(graph.cleanup().toposort()), "edited.onnx")  # doctest: +SKIP
+    """
+    import onnx_graphsurgeon as gs
+
+    return gs.import_onnx(onnx.load_from_string(export_network(onnx.load_from_string(brick.model), seed)))
 
 
 def as_file(source: ModelSource, folder: Path) -> ModelSource:

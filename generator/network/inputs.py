@@ -19,9 +19,8 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from ...bricks.costs.elementwise import ELEMENTWISE_FORMULAS
 from ...bricks.graph.causal import SOFTMAX
-from ...bricks.layer import VIEWS
+from ...bricks.operators import ELEMENTWISE, MOVES, VIEWS, Trait, having
 from ...errors import BrokenModel
 from ...models.skeleton import KEPT_ELEMENTS, hide_future, is_causal
 from ...models.subgraphs import all_graphs, all_nodes, attribute_of, declared_shape, infer_shapes, static_shapes
@@ -95,26 +94,14 @@ InputType = tuple[str, str, tuple[int, ...]]
 Shapes = Mapping[str, tuple[int, ...]]
 """Shapes by value."""
 
-_RESHAPING = VIEWS | {"Cast", "CastLike"}
+_RESHAPING = VIEWS | having(Trait.CASTS)
 """Keep every element, in order: exact values go through."""
 
-_MOVING = _RESHAPING | {"Transpose", "Expand", "Slice", "Split", "Tile", "Gather", "Concat", "Dropout", "Pad", "TopK"}
+_MOVING = MOVES | having(Trait.PASSES)
 """Keep elements as they are: a range goes through, and one value for all."""
 
-_POSITIVE_KEEPING = _MOVING | {
-    "Add", "Mul", "Div", "Max", "Min", "Sum", "Mean", "Pow", "Sqrt", "ReduceMean", "ReduceSum", "ReduceMax",
-    "ReduceMin", "ReduceL2", "AveragePool", "GlobalAveragePool", "MaxPool", "Relu", "Abs",
-}  # fmt: skip
+_POSITIVE_KEEPING = _MOVING | having(Trait.POSITIVE)
 """Make positive values of positive values."""
-
-_COMPUTING = frozenset({
-    "Add", "Sub", "Mul", "Div", "Mod", "Min", "Max", "Clip", "Where", "CumSum", "ReduceSum", "ReduceMax", "ArgMax",
-    "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "And", "Or", "ScatterND", "ScatterElements",
-})  # fmt: skip
-"""Operators that compute an index: with ones as inputs their results stay small."""
-
-_SHAPE_KEEPING = {op_type for _, op_type in ELEMENTWISE_FORMULAS} | {"Cast", "CastLike", "Identity"}
-"""Operators with an output of their input's shape, or of the largest input's."""
 
 _WORDS = ("brick", "layer", "suite", "stack", "", "model", "graph")
 
@@ -202,7 +189,7 @@ class _Consumers:
             if asked is not None:
                 yield asked
                 continue
-            if node.op_type not in _POSITIVE_KEEPING | _COMPUTING:
+            if node.op_type not in _POSITIVE_KEEPING | having(Trait.INDEXES):
                 continue
             for output in node.output[:1] if node.op_type == "TopK" else node.output:  # its indices are other values
                 for domain in self._asked(output):
@@ -266,7 +253,7 @@ def _all_shapes(model: onnx.ModelProto, types: Sequence[InputType]) -> tuple[Sha
     shapes = static_shapes(bound.graph)
     for node in reversed(bound.graph.node):
         read = [name for name in node.input[: 1 if node.op_type == "CastLike" else None] if name]
-        known = shapes.get(node.output[0]) if node.output and node.op_type in _SHAPE_KEEPING else None
+        known = shapes.get(node.output[0]) if node.output and node.op_type in ELEMENTWISE else None
         if known is not None and all(shapes.get(name) != known for name in read):
             shapes |= {name: known for name in read if name not in shapes}
     return shapes, {value.name: declared_shape(value.type) for value in bound.graph.value_info}

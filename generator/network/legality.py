@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from ...bricks.layer import REDUCTIONS
+from ...bricks.operators import REDUCTIONS
 from ...models.subgraphs import attribute_of
 
 # Domains: which values an input may hold, and the site at which an operator says so.

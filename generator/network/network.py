@@ -20,12 +20,12 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from ...bricks.layer import RANDOM
+from ...bricks.operators import RANDOM
 from ...errors import BackendError, ModelError, UnboundDimension
 from ...models.binding import apply, plan
 from ...models.reader import read_full, read_structure
 from ...models.skeleton import is_weight
-from ...models.subgraphs import own_names, reads, rename
+from ...models.subgraphs import needed, own_names, reads, rename
 from .inputs import InputType, make_inputs
 from .synthetic.weights import synthesise
 
@@ -401,8 +401,8 @@ def _filled(
     inputs = [  # no longer marked as weights
         onnx.ValueInfoProto(name=value.name, type=value.type) for value in graph.input if value.name not in weights
     ]
-    if outputs is not None or not _all_needed(graph):
-        nodes = _needed(filled)
+    nodes = needed(graph.node, [value.name for value in graph.output])
+    if len(nodes) < len(graph.node):
         del graph.node[:]
         graph.node.extend(nodes)
     read = {value.name for value in graph.output}.union(*map(reads, graph.node))
@@ -415,37 +415,6 @@ def _filled(
         node.ClearField("name")
     filled.ir_version = max(model.ir_version, _IR_VERSION)
     return filled
-
-
-def _all_needed(graph: onnx.GraphProto) -> bool:
-    """Return True if every node computes an output or a value that another node reads."""
-    needed = {value.name for value in graph.output}.union(*map(reads, graph.node))
-    return all(not needed.isdisjoint(filter(None, node.output)) for node in graph.node)
-
-
-def _needed(model: onnx.ModelProto) -> list[onnx.NodeProto]:
-    """Return the nodes that a model's outputs need, in the model's order.
-
-    ONNX GraphSurgeon finds them. It cannot convert all attributes (an empty list, bytes that are not UTF-8, types). It
-    therefore gets subgraphs only, which read values too, and the remaining nodes are found again by number.
-    """
-    import onnx_graphsurgeon as gs
-
-    numbered = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
-    numbered.graph.CopyFrom(model.graph)
-    for index, node in enumerate(numbered.graph.node):
-        node.name = str(index)
-        with_bodies = [attribute for attribute in node.attribute if attribute.HasField("g") or attribute.graphs]
-        del node.attribute[:]
-        node.attribute.extend(with_bodies)
-    log = gs.logger.G_LOGGER
-    try:
-        with log.suppress(log.ERROR):  # it prints
-            graph = gs.import_onnx(numbered).cleanup()
-    except Exception as error:  # GraphSurgeon raises whatever its parts raise
-        raise BackendError(f"the network cannot be assembled: {error}") from error
-    kept = {int(node.name) for node in graph.nodes}
-    return [node for index, node in enumerate(model.graph.node) if index in kept]
 
 
 def initializer(name: str, array: Array) -> onnx.TensorProto:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from ...bricks.layer import GLOBAL_POOLS, PARAMETERISED, POINTWISE, POOLS, PRODUCTS
+from ...bricks.operators import ELEMENTWISE, OPERATORS, PRODUCTS, Kind, Trait, having, named
 from ...errors import UnsupportedBrick
 from ...models.skeleton import is_weight
 from ...models.subgraphs import bodies, infer_shapes, is_standard, static_shapes
@@ -31,10 +31,11 @@ from .network import Network, initializer, outside, synthetic_network
 # An axis is counted from the end, as broadcasting aligns shapes: -3 in images, -1 in the rows of a product.
 
 
-_SEEDS = POOLS | PRODUCTS | {"Conv"}
+_POOLS, _GLOBAL_POOLS = (named(kind, Trait.REAL) | named(kind, Trait.MAXIMUM) for kind in (Kind.POOL, Kind.GLOBAL_POOL))
+_SEEDS = _POOLS | PRODUCTS | {"Conv"}
 """Operators that have kernels for some numbers of channels only, or faster ones."""
 
-_OF_IMAGES = POOLS | GLOBAL_POOLS | {"BatchNormalization", "Conv"}
+_OF_IMAGES = _POOLS | _GLOBAL_POOLS | {"Conv"} | named(Kind.NORMALISATION, Trait.AFFINE)
 """Operators with channels in axis 1 of their inputs and outputs."""
 
 Shape = tuple[int, ...]
@@ -94,10 +95,10 @@ def _spread(
     axes: dict[str, int], node: onnx.NodeProto, constants: Collection[str], shapes: Mapping[str, Shape]
 ) -> None:
     """Carry the axis that is known of one value of a node to its others."""
-    if node.op_type in GLOBAL_POOLS or node.op_type == "BatchNormalization":
+    if node.op_type in _GLOBAL_POOLS or node.op_type == "BatchNormalization":
         if node.input[0] not in constants and (node.input[0] in axes or node.output[0] in axes):
             _assign(axes, node, (node.input[0], node.output[0]), shapes)
-    elif node.op_type in POINTWISE:
+    elif node.op_type in ELEMENTWISE:
         values = [value for value in (*node.input, node.output[0]) if value and value not in constants]
         for axis in {axes[value] for value in values if value in axes}:
             wanted = _size(shapes.get(node.output[0]), axis)
@@ -131,9 +132,6 @@ Array = npt.NDArray[Any]
 
 _SMALLEST = 8
 """The smallest multiple that is measured; its double is skipped if the sizes are equal."""
-
-_ONES = frozenset({"Div", "Mul", "Pow"})
-"""Operators with constants that are padded with ones, since zeros would lead to divisions by zero."""
 
 _ROUNDING = 1e-5
 """By how much a number may differ that a runtime computed, as a share of it, or of one."""
@@ -220,7 +218,7 @@ class _Padder:
                 raise UnsupportedBrick(f"{node.op_type} may read padded channels in its bodies")
             return node
         rule = self._rule(node)
-        known = [node.output[0]] if node.op_type in POINTWISE else [node.input[0], node.output[0]]
+        known = [node.output[0]] if node.op_type in ELEMENTWISE else [node.input[0], node.output[0]]
         if rule is None or not all(value in self._channels.axes for value in known):
             raise UnsupportedBrick(f"{node.op_type} cannot be carried over to padded channels")
         if any(node.output[1:]):
@@ -233,9 +231,9 @@ class _Padder:
         """Return the rule that rewrites a node in place and returns the padded elements of its result."""
         if not is_standard(node):
             return None
-        if node.op_type in POINTWISE:
+        if node.op_type in ELEMENTWISE and not node.op_type.startswith("Bit"):
             return self._pointwise
-        if node.op_type in POOLS | GLOBAL_POOLS:
+        if node.op_type in _POOLS | _GLOBAL_POOLS:
             return self._pool
         if node.op_type in PRODUCTS:
             return self._product
@@ -291,7 +289,7 @@ class _Padder:
         original, fills = list(node.input), []
         axis, count = self._channels.axes[node.output[0]], self._channels.count(node.output[0])
         width = self._target(node.output[0])[axis]
-        fill = 1.0 if node.op_type in _ONES else 0.0
+        fill = float(OPERATORS["", node.op_type].neutral or 0)  # zeros would lead to divisions by zero
         for place, name in enumerate(original):
             if not name:
                 continue
@@ -301,7 +299,7 @@ class _Padder:
                 fills.append((name, self._fills[name]))
                 continue
             shape = self._channels.shapes[name]
-            if len(shape) >= -axis and shape[axis] == count and not (place and node.op_type in PARAMETERISED):
+            if len(shape) >= -axis and shape[axis] == count and not (place and node.op_type in having(Trait.SCALARS)):
                 node.input[place] = self._constant(name, _resized(shape, axis, width), fill)
                 fills.append((name, fill))
                 continue

@@ -38,7 +38,6 @@ _LONGEST_WAIT_S = 7 * 24 * 3600.0
 """Limit on one wait in seconds: a damaged file may claim a size that gives more than the system call accepts."""
 
 _R = TypeVar("_R", bound=messages.Reply)
-_T = TypeVar("_T")
 
 _RUNTIMES = (
     "OMP_", "GOMP_", "KMP_", "LIBOMP_", "TBB_", "MKL_", "MKLDNN_", "DNNL_", "ONEDNN_", "OPENBLAS_", "GOTO_", "BLIS_",
@@ -232,17 +231,13 @@ class Worker(_Ended):
 
     def outputs(self, name: str, path: Path, *, timeout_s: float = Timeouts.time) -> None:
         """Write inputs and outputs of one execution to an npz file; raises as ``load``."""
-        self._call(messages.Call(what="outputs", id=name, to=str(path)), type(None), timeout_s)
+        self.ask(messages.Outputs(name, str(path)), messages.Done, timeout_s)
 
     def types(
         self, file: messages.NetworkFile, names: Sequence[str], *, timeout_s: float = Timeouts.load
-    ) -> messages.Types:
+    ) -> Mapping[str, tuple[str, tuple[int, ...]]]:
         """Execute a skeleton once and return the types of some values; raises as ``load``."""
-        return self._call(
-            messages.Call(what="types", file=file, names=tuple(names)),
-            dict[str, tuple[str, tuple[int, ...]]],
-            timeout_s,
-        )
+        return self.ask(messages.Types(file, tuple(names)), messages.Typed, timeout_s).types
 
     def extract(self, file: messages.NetworkFile, folder: Path, *, timeout_s: float = Timeouts.load) -> None:
         """Write the graph that the runtime executes.
@@ -250,24 +245,15 @@ class Worker(_Ended):
         ``executed.onnx`` contains the type of every value. ``stage<i>.onnx``, nearest to the source first, contain the
         types of inputs only. Raises as ``load``, and UsageError if the backend does not report the graph.
         """
-        self._call(messages.Call(what="extract", file=file, to=str(folder)), type(None), timeout_s)
-
-    def examine(self, file: messages.NetworkFile, rounds: int, *, timeout_s: float) -> tuple[messages.LayerEffect, ...]:
-        """Time a model's layers with its own values and with synthetic ones; raises as ``extract``."""
-        return self._call(
-            messages.Call(what="examine", file=file, count=rounds), tuple[messages.LayerEffect, ...], timeout_s
-        )
+        self.ask(messages.Extract(file, str(folder)), messages.Done, timeout_s)
 
     def profile(self, file: messages.NetworkFile, executions: int, *, timeout_s: float) -> KernelView:
         """Run a network under the runtime's profiler; raises as ``extract``."""
-        return self._call(messages.Call(what="profile", file=file, count=executions), KernelView, timeout_s)
+        return self.ask(messages.Profile(file, executions), messages.Profiled, timeout_s).view
 
     def trace(self, file: messages.NetworkFile, *, timeout_s: float) -> Mapping[str, int]:
         """Run a network unchanged and count each node's executions by name; raises as ``extract``."""
-        return self._call(messages.Call(what="trace", file=file), dict[str, int], timeout_s)
-
-    def _call(self, request: messages.Call, kind: type[_T], timeout_s: float) -> _T:
-        return messages.read_answer(self.ask(request, messages.Called, timeout_s), kind)
+        return self.ask(messages.Trace(file), messages.Traced, timeout_s).counts
 
     def close(self) -> None:
         """End the worker in order; kill it if it does not respond."""

@@ -4,30 +4,33 @@ The parent writes a request to the worker's standard input and reads its reply f
 carry nothing else. The protocol has files, names and numbers only, so that a worker in another environment can speak
 it too.
 
-=========  ============  ============================================================
-request    reply         effect
-=========  ============  ============================================================
-``Hello``  ``Greeting``  the backend is loaded, its options are checked, limits are set
-``Load``   ``Loaded``    a network, or a pack of bricks, is loaded, run once, and kept
-``Time``   ``Timed``     a kept network is executed, between two probes of the machine
-``Read``   ``Readings``  the times of a pack's bricks are read, visit by visit
-``Call``   ``Called``    the worker finds facts other than latencies (list in ``Call``)
-``Drop``   ``Done``      a kept network is dropped
-``Bye``    ``Done``      the worker ends, as it does when its input closes
-any        ``Refused``   the worker could not do it, and goes on
-=========  ============  ============================================================
+===========  ============  ============================================================
+request      reply         effect
+===========  ============  ============================================================
+``Hello``    ``Greeting``  the backend is loaded, its options are checked, limits are set
+``Load``     ``Loaded``    a network, or a pack of bricks, is loaded, run once, and kept
+``Time``     ``Timed``     a kept network is executed, between two probes of the machine
+``Read``     ``Readings``  the times of a pack's bricks are read, visit by visit
+``Outputs``  ``Done``      inputs and outputs of a kept network are written to a file
+``Drop``     ``Done``      a kept network is dropped
+``Types``    ``Typed``     types of values are found by one execution
+``Extract``  ``Done``      the graph that the runtime executes is written to a folder
+``Profile``  ``Profiled``  a network is run under the runtime's profiler
+``Trace``    ``Traced``    a network is run unchanged, and its nodes' executions are counted
+``Bye``      ``Done``      the worker ends, as it does when its input closes
+any          ``Refused``   the worker could not do it, and goes on
+===========  ============  ============================================================
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal, TypeVar
+from typing import Any
 
 import msgspec
 
-from ...db.values import DEFAULT_RUNTIME, NATIVE, Runtime, Stack
+from ...db.values import DEFAULT_RUNTIME, NATIVE, KernelView, Runtime, Stack
 from ...errors import WorkerError
 
 
@@ -166,31 +169,62 @@ class Read(Request, frozen=True):
     id: str
 
 
-class Call(Request, frozen=True, kw_only=True):
-    """Ask for a fact other than a latency.
-
-    ``outputs`` executes the network loaded as ``id`` and writes its inputs and outputs to the npz file ``to``.
-    ``types`` executes a skeleton once and answers the types of ``names``.
-    ``extract`` writes the graph that the runtime executes for a model into the folder ``to``.
-    ``examine`` times each layer of a model with its own values and with synthetic ones, ``count`` times.
-    ``profile`` runs a network under the runtime's profiler, ``count`` times.
-    ``trace`` runs a network unchanged and counts how often each node is executed.
+class Outputs(Request, frozen=True):
+    """Execute a loaded network once, and write its inputs and outputs.
 
     Attributes:
-        what: One of these.
-        file: The network; None for ``outputs``.
-        id: Id of the loaded network.
-        to: A file or folder to write.
-        names: Values of the network.
-        count: Number of repetitions.
+        id: Id of the network.
+        to: The npz file.
     """
 
-    what: Literal["outputs", "types", "extract", "examine", "profile", "trace"]
-    file: NetworkFile | None = None
-    id: str = ""
-    to: str = ""
-    names: tuple[str, ...] = ()
-    count: int = 1
+    id: str
+    to: str
+
+
+class Types(Request, frozen=True):
+    """Execute a skeleton once to find types.
+
+    Attributes:
+        file: The skeleton.
+        names: The values.
+    """
+
+    file: NetworkFile
+    names: tuple[str, ...]
+
+
+class Extract(Request, frozen=True):
+    """Write the graph that the runtime executes for a model.
+
+    Attributes:
+        file: The model.
+        to: The folder.
+    """
+
+    file: NetworkFile
+    to: str
+
+
+class Profile(Request, frozen=True):
+    """Run a network under the runtime's profiler.
+
+    Attributes:
+        file: The network.
+        count: Executions.
+    """
+
+    file: NetworkFile
+    count: int
+
+
+class Trace(Request, frozen=True):
+    """Run a network unchanged and count how often each node is executed.
+
+    Attributes:
+        file: The network.
+    """
+
+    file: NetworkFile
 
 
 class Drop(Request, frozen=True):
@@ -342,44 +376,37 @@ class Readings(Reply, frozen=True):
     unwatched_ns: float
 
 
-class Called(Reply, frozen=True):
-    """Reply to ``Call``.
+class Typed(Reply, frozen=True):
+    """Reply to ``Types``.
 
     Attributes:
-        value: The answer as JSON; ``client`` knows the type of each.
+        types: Element type and shape by name; values that could not be computed are missing.
     """
 
-    value: msgspec.Raw
+    types: dict[str, tuple[str, tuple[int, ...]]]
 
 
-class LayerEffect(msgspec.Struct, frozen=True):
-    """One layer with the model's own values and with synthetic ones.
+class Profiled(Reply, frozen=True):
+    """Reply to ``Profile``.
 
     Attributes:
-        index: Position of the layer in the executed graph.
-        op_type: Its operator.
-        subnormal_in: Share of subnormal numbers among the floating-point numbers that it reads.
-        subnormal_out: Share among those it writes.
-        own_ns: Median latency with the model's own values.
-        synthetic_ns: Median latency with the values of a brick.
-        differences_ns: Per round, latency with its own values minus latency with synthetic ones.
+        view: What the profiler reports.
     """
 
-    index: int
-    op_type: str
-    subnormal_in: float
-    subnormal_out: float
-    own_ns: float
-    synthetic_ns: float
-    differences_ns: tuple[float, ...]
+    view: KernelView
 
 
-Types = Mapping[str, tuple[str, tuple[int, ...]]]
-"""Name to element type and shape; values that could not be computed are missing."""
+class Traced(Reply, frozen=True):
+    """Reply to ``Trace``.
 
-AnyRequest = Hello | Load | Time | Read | Call | Drop | Bye
+    Attributes:
+        counts: Executions by name of the node.
+    """
 
-_S = TypeVar("_S")
+    counts: dict[str, int]
+
+
+AnyRequest = Hello | Load | Time | Read | Outputs | Types | Extract | Profile | Trace | Drop | Bye
 
 
 def line_of(message: Request | Reply) -> bytes:
@@ -409,9 +436,3 @@ def read_line(line: str | bytes, kind: Any) -> Any:
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         text = line if isinstance(line, str) else line.decode(errors="replace")
         raise WorkerError(f"not a message of the protocol: {error}: {text[:80]!r}") from error
-
-
-def read_answer(answer: Called, kind: type[_S]) -> _S:
-    """Read the value of an answer; raises as ``read_line``."""
-    found: _S = read_line(bytes(answer.value), kind)
-    return found

@@ -18,14 +18,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import onnx
 
 from ...bricks.constants import tensor_type
 from ...bricks.reference import GEMM, built_in
-from ...db.values import NATIVE, KernelView
+from ...db.values import NATIVE
 from ...errors import BackendError, ModelError, UsageError
 from ...models.subgraphs import declared_shape
 from ..backends.base import Backend, Executable, Settings
@@ -41,7 +40,6 @@ from ..network.packed import PackedBrick
 from ..network.padding import brick_network, padded_network
 from . import messages
 from .execution.extraction import write_graph
-from .execution.layer_effects import layer_effects
 from .execution.pack import Pack, executed_bricks, load_pack
 from .execution.timing import KernelClock, Probe, choose_unroll, settle, undisturbed
 from .serving import answer_all, refusal, serve_confined
@@ -159,10 +157,6 @@ class _KeptPack:
             self.pack.close()
 
 
-_TIMED = frozenset({"examine", "profile"})
-"""What a ``Call`` asks for that is timed."""
-
-
 class _WorkerState:
     """State of the worker between requests."""
 
@@ -183,7 +177,11 @@ class _WorkerState:
             messages.Load: self._load,
             messages.Time: self._time,
             messages.Read: self._read,
-            messages.Call: self._call,
+            messages.Outputs: self._outputs,
+            messages.Types: self._types,
+            messages.Extract: self._extract,
+            messages.Profile: self._profile,
+            messages.Trace: self._trace,
             messages.Drop: self._drop,
             messages.Bye: lambda _: messages.Done(),
         }
@@ -196,8 +194,7 @@ class _WorkerState:
 
     def _prioritise(self, request: messages.AnyRequest) -> None:
         """Raise the priority for requests that time networks; give it back for the others."""
-        timed = isinstance(request, messages.Time | messages.Read)
-        if timed or (isinstance(request, messages.Call) and request.what in _TIMED):
+        if isinstance(request, messages.Time | messages.Read | messages.Profile):
             self._priority.high()
         elif not isinstance(request, messages.Drop):
             self._priority.usual()
@@ -384,18 +381,7 @@ class _WorkerState:
         self._idle_ns[kept.variant] = readings.idle_ns
         return readings
 
-    def _call(self, request: messages.Call) -> messages.Called:
-        calls: dict[str, Callable[[messages.Call], object]] = {
-            "outputs": self._outputs,
-            "types": self._types,
-            "extract": self._extract,
-            "examine": self._examine,
-            "profile": self._profile,
-            "trace": self._trace,
-        }
-        return messages.Called(msgspec.Raw(msgspec.json.encode(calls[request.what](request))))
-
-    def _outputs(self, request: messages.Call) -> None:
+    def _outputs(self, request: messages.Outputs) -> messages.Done:
         kept = self._found(request.id)
         if not isinstance(kept, _Single):
             raise UsageError(f"{request.id!r} is a pack: its bricks hand nothing out")
@@ -403,39 +389,33 @@ class _WorkerState:
         kept.executable.synchronize()
         values = {**kept.network.first_feeds(), **kept.network.first_outputs(kept.executable.outputs())}
         write_arrays(Path(request.to), values)
+        return messages.Done()
 
-    def _types(self, request: messages.Call) -> messages.Types:
-        backend, file = self._greeted(), _file_of(request)
+    def _types(self, request: messages.Types) -> messages.Typed:
+        backend, file = self._greeted(), request.file
         model = read_network(Path(file.path), values=True)
-        return executed_types(model, request.names, backend, self._settings, seed=file.seed)
+        return messages.Typed(executed_types(model, request.names, backend, self._settings, seed=file.seed))
 
-    def _extract(self, request: messages.Call) -> None:
+    def _extract(self, request: messages.Extract) -> messages.Done:
         backend = self._greeted()
         if backend.graph == "source":
             backend.require(Backend.executed_graph)
         if self._settings.dtype != NATIVE:
             raise UsageError(f"the graph that is executed in {self._settings.dtype} has no bricks")
-        network = _model_network(_file_of(request))
+        network = _model_network(request.file)
         graph_of = backend.fused_graph if backend.graph == "fused" else backend.executed_graph
         write_graph(graph_of(network, self._settings), network, Path(request.to))
+        return messages.Done()
 
-    def _examine(self, request: messages.Call) -> list[messages.LayerEffect]:
-        backend, file = self._greeted(), _file_of(request)
-        if not self._settings.together:
-            raise UsageError(
-                f"backend {backend.name} cannot execute a model layer by layer", remedy="use backend onnxruntime"
-            )
-        network = backend.optimised(_model_network(file), self._settings)
-        return [*layer_effects(network, backend, self._settings, rounds=request.count, seed=file.seed)]
-
-    def _profile(self, request: messages.Call) -> KernelView:
-        backend, file = self._greeted().require(Backend.kernels), _file_of(request)
+    def _profile(self, request: messages.Profile) -> messages.Profiled:
+        backend, file = self._greeted().require(Backend.kernels), request.file
         settings = self._settings_of(file)
         network = padded_network(replace(_model_network(file), as_is=file.as_is), settings.channels)
-        return backend.kernels(network, settings, request.count)
+        return messages.Profiled(backend.kernels(network, settings, request.count))
 
-    def _trace(self, request: messages.Call) -> dict[str, int]:
-        return self._greeted().require(Backend.calls).calls(_model_network(_file_of(request)), self._settings)
+    def _trace(self, request: messages.Trace) -> messages.Traced:
+        backend = self._greeted().require(Backend.calls)
+        return messages.Traced(backend.calls(_model_network(request.file), self._settings))
 
     def _drop(self, request: messages.Drop) -> messages.Done:
         kept = self._kept.pop(request.id, None)
@@ -488,12 +468,6 @@ def _model_network(file: messages.NetworkFile) -> Network:
     if file.synthetic:
         return synthetic_network(read_network(Path(file.path), values=True), seed=file.seed)
     return file_network(Path(file.path), overrides=dict(file.overrides), inputs=file.inputs, seed=file.seed)
-
-
-def _file_of(request: messages.Call) -> messages.NetworkFile:
-    if request.file is None:
-        raise UsageError(f"{request.what!r} is asked of a file, and none is named")
-    return request.file
 
 
 def _nothing() -> None:

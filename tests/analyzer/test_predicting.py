@@ -22,7 +22,7 @@ UNKNOWN = find_models([MODEL], batches=[3])
 @pytest.fixture
 def familiar(monkeypatch):
     """Let this machine count as one whose bricks ship with the package."""
-    monkeypatch.setattr("dlbricks.analyzer.reporting.probe_system", lambda: prior_systems()[0])
+    monkeypatch.setattr("dlbricks.analyzer.setups.probe_system", lambda: prior_systems()[0])
 
 
 @pytest.mark.usefixtures("familiar")
@@ -98,7 +98,7 @@ def test_a_target_or_budget_that_is_none_is_refused(tmp_path):
 
 def test_an_unfamiliar_machine_without_measurements_gives_no_latency(tmp_path, monkeypatch):
     strange = replace(prior_systems()[0], cpu="a processor of next year")
-    monkeypatch.setattr("dlbricks.analyzer.reporting.probe_system", lambda: strange)
+    monkeypatch.setattr("dlbricks.analyzer.setups.probe_system", lambda: strange)
     with Store.open(tmp_path / "new.db") as store:
         (entry,) = predict(find_models([MODEL]), store=store, measure=False).rows
 

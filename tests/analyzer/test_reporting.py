@@ -8,7 +8,9 @@ from pathlib import Path
 import onnx
 import onnx.parser
 import pytest
-from dlbricks.analyzer.reporting import Setup, kept_findings, report, set_up
+from dlbricks.analyzer.findings.kept_findings import kept_findings
+from dlbricks.analyzer.reporting import report
+from dlbricks.analyzer.setups import Setup, set_up
 from dlbricks.constructor.result import Estimate
 from dlbricks.db import Store
 from dlbricks.errors import UsageError

@@ -54,12 +54,11 @@ def test_a_suite_has_a_name_for_how_it_is_cut() -> None:
     assert len(names) == 5
 
 
-def test_models_data_and_proofs_are_commands_of_their_own() -> None:
+def test_models_and_proofs_are_commands_of_their_own() -> None:
     zoo = ModelSource("m", None, "m")
 
-    assert [shell_command(Task(kind, zoo)) for kind in (TaskKind.MODEL, TaskKind.DATA, TaskKind.PROOFS)] == [
+    assert [shell_command(Task(kind, zoo)) for kind in (TaskKind.MODEL, TaskKind.PROOFS)] == [
         "dlbricks measure m",
-        "dlbricks measure m --data",
         "dlbricks analyze m --prove --write improved",
     ]
 

@@ -12,10 +12,9 @@ from pathlib import Path
 import networkx as nx
 import onnx
 import pytest
-from dlbricks.bricks.costs import Cost
 from dlbricks.bricks.cutting.sequences import make_sequence, sequences, split
 from dlbricks.bricks.graph.graph import ModelGraph, build_graph
-from dlbricks.bricks.layer import LayerState, Role
+from dlbricks.bricks.layer import Cost, LayerState, Role
 from dlbricks.bricks.suite.brick import build_brick, load_brick
 from dlbricks.models import find_models
 from dlbricks.models.skeleton import Skeleton

@@ -27,7 +27,6 @@ GENERATE = {"name", "layers", "folded", "sequences", "unique", "macs", "weight_b
 MEASURE = {
     "name", "backend", "latency_ms", "ci95_ms", "undisturbed_ms", "p90_ms", "p99_ms", "load_ms", "first_run_ms",
     "verdict", "error", "threads",
-    "data_effect_ms", "data_ci95_ms", "data_layers", "data_error",
 }  # fmt: skip
 ALGORITHMS = ["basic", "extended", "padded-16", "padded-8", "unfused", "unpacked"]
 ESTIMATE = {
@@ -316,7 +315,7 @@ def test_explain_shows_where_the_time_goes(cli: Cli, work: Path) -> None:
     assert on_path in (["Conv", "Relu", "Conv", "Add", "Relu"], ["Conv", "Relu", "Sigmoid", "Add", "Relu"])
     assert sum(part["latency_ms"] for part in row["path"]) == pytest.approx(row["critical_path_ms"])
     terms = row["attribution"]
-    assert list(terms) == ["bricks", "fusion", "layout", "overhead", "cache", "data", "unexplained"]
+    assert list(terms) == ["bricks", "fusion", "layout", "overhead", "cache", "unexplained"]
     assert row["attribution_reason"] is None
     assert terms["bricks"]["ms"] == row["sequential_ms"]
     corrected = terms["bricks"]["ms"] - terms["overhead"]["ms"] - (terms["layout"]["ms"] or 0)

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import re
 import sqlite3
+import uuid
 
 import pandas as pd
 import pytest
 from dlbricks.db import Stack, Store, Subject, export, frame, merge
+from dlbricks.db.exporting import export_run
 from dlbricks.db.values import PROTOCOL
 from dlbricks.errors import DatabaseReadOnly, StoreError, UsageError
 
@@ -20,7 +23,11 @@ def full(bench):
     bench.measure("b", variant="winograd")
     bench.measure("secret-model", subject=Subject.MODEL)
     bench.store.add_failure(bench.failure("c"))
-    bench.store.end_run(bench.run.id, after={"load_1m": 2.0, "host": "anns-laptop"}, finished="2026-11-21T04:00:00Z")
+    bench.store.end_run(
+        bench.run.id,
+        after={"load_1m": 2.0, "host": "anns-laptop", "probes_ns": [7.0, 9.5]},
+        finished="2026-11-21T04:00:00Z",
+    )
     return bench
 
 
@@ -70,7 +77,7 @@ def test_the_private_round_trip(full, tmp_path):
         assert (run.options, run.before, run.after) == (
             {"threads": 1},
             {"governor": "performance", "load_1m": 0.1},
-            {"load_1m": 2.0},
+            {"load_1m": 2.0, "probes_ns": [7.0, 9.5]},
         )
         assert [failure.kind for failure in home.failures()] == ["crashed"]
         assert merge(home, out).measurements == 0
@@ -101,6 +108,26 @@ def test_a_path_among_the_options_stops_a_private_export(bench, tmp_path):
     with pytest.raises(StoreError, match="may be a path"):
         export(bench.store, tmp_path / "out.db", measurements_only=True)
     assert export(bench.store, tmp_path / "out.db") == 1
+
+
+def test_one_run_leaves_alone(full, tmp_path):
+    """Without what other runs measured, and on what; a path among the options of the run stops it."""
+    other = dataclasses.replace(full.run, id=str(uuid.uuid4()), options={"options": {"library": "~/custom.so"}})
+    full.store.begin_run(other)
+    full.store.put_stack(Stack("torch", "cpu", (("torch", "2.9"),)))
+    measurement = dataclasses.replace(full.measurement("d"), run=other.id)
+    full.store.add([(measurement, [])])
+
+    export_run(full.store, tmp_path / "run.db", full.run)
+
+    with Store.open(tmp_path / "run.db", read_only=True) as store:
+        assert [run.id for run in store.runs()] == [full.run.id]
+        assert {one.key for one in store.measurements(variant=None)} == {full.measurement(key).key for key in "ab"}
+        assert [failure.key for failure in store.failures()] == [full.measurement("c").key]
+        assert (len(store.stacks()), len(store.systems())) == (1, 1)
+        assert sum(combination.count for combination in store.combinations(variant=None)) == 2
+    with pytest.raises(StoreError, match=r"library=~/custom\.so, which may be a path"):
+        export_run(full.store, tmp_path / "other.db", other)
 
 
 def test_nothing_is_overwritten(full, tmp_path):

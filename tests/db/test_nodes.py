@@ -7,7 +7,7 @@ import dataclasses
 import uuid
 
 import pytest
-from dlbricks.db import Store, export, frame, merge
+from dlbricks.db import Stack, Store, export, frame, merge
 from dlbricks.db.store import OpenedMeasurement
 from dlbricks.errors import StoreError
 
@@ -62,6 +62,7 @@ def test_an_export_of_one_node(two, tmp_path, kind, block):
     ours = alpha.measure("a", 10.0)
     beta.measure("a", 20.0)
     beta.store.add_failure(beta.failure("f"))
+    beta.store.put_stack(Stack("torch", "cpu", (("torch", "2.9"),)))
 
     assert export(alpha.store, tmp_path / f"alpha.{kind}", node="alpha") == 1
 
@@ -73,6 +74,7 @@ def test_an_export_of_one_node(two, tmp_path, kind, block):
         assert store.measurements() == store.measurements(node="alpha") == [ours]
         assert store.blocks(ours.id) == [block(0, 0), block(0, 1)]
         assert (store.runs(), store.failures()) == ([alpha.run], [])
+        assert list(store.stacks()) == [ours.stack]
 
 
 def test_a_merge_keeps_the_nodes_apart(two, home, tmp_path):

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from ....bricks.layer import DEQUANTIZE, QUANTIZE, Layer
+from ....bricks.layer import Layer
+from ....bricks.operators import DEQUANTIZE, QUANTIZE, Trait, having
 from ..finding import Analysis, Finding, Remedy, finding_of, spent_by
 from ..subject import AnalysedModel, Node
 
@@ -21,13 +22,6 @@ _KIND = "unfolded_quantization"
 _CONVERSIONS = (QUANTIZE, DEQUANTIZE)
 _REST = "Leave the operators around them out of quantisation (nodes_to_exclude): this runtime computes them in floats."
 _BYTES = frozenset({"int8", "uint8"})
-_KINDS = frozenset({
-    "Add", "AveragePool", "Concat", "Conv", "Flatten", "Gemm", "GlobalAveragePool", "LeakyRelu", "MatMul", "MaxPool",
-    "Mul", "ReduceMean", "Reshape", "Resize", "Sigmoid", "Softmax", "Split", "Squeeze", "Transpose", "Unsqueeze",
-    "Where",
-})  # fmt: skip
-"""Operators that ONNX Runtime has a kernel for, on the CPU, that reads and writes quantised values."""
-
 _SHOWN = 5
 
 
@@ -75,7 +69,7 @@ def _why(subject: AnalysedModel, quantise: Layer) -> Iterator[str]:
                for reader in graph.consumers(value)}  # fmt: skip
     for index in sorted({*readers, *([] if maker is None else [maker])}):
         layer = graph.layers[index]
-        if layer.kind not in _KINDS and layer.op_type not in _CONVERSIONS:
+        if layer.kind not in having(Trait.QUANTISABLE) and layer.op_type not in _CONVERSIONS:
             yield f"this runtime has no kernel for a quantised {layer.op_type}"
         elif any(_is_narrow(graph.layers[made]) for value in layer.node.input
                  if (made := graph.producer(value)) is not None):  # fmt: skip

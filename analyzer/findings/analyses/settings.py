@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ....generator.machine.cores import physical_cores
-from ..finding import LATENCY, Analysis, Finding, Remedy, finding_of, saving_of
+from ..finding import LATENCY, Analysis, Finding, Remedy, finding_of
 from ..subject import AnalysedModel, Node, Spent
 
 # Branches that do not depend on each other and run one after another.
@@ -132,9 +132,8 @@ THREADS = Analysis("threads", frozenset({LATENCY}), ideas=_threads_ideas)
 
 # Denormal numbers, on which a processor takes many times as long.
 #
-# Saving: the stored result of ``measure --data``: the latency of every executed layer with the model's values, minus
-# its latency with synthetic values (docs/explanation/measuring.md). Without a stored result, it is tried. The remedy is
-# ONNX Runtime's option ``session.set_denormal_as_zero``.
+# Bricks have none (docs/explanation/measuring.md), so that only a trial of the model tells what they cost. The remedy
+# is ONNX Runtime's option ``session.set_denormal_as_zero``.
 
 
 _REMEDY = Remedy(
@@ -145,25 +144,13 @@ _REMEDY = Remedy(
 )
 
 
-def _denormals_run(subject: AnalysedModel) -> Iterable[Finding]:
-    term = (subject.estimate.attribution or {}).get("data")
-    if not _can_set(subject, "denormal_as_zero", "on") or term is None or term.ms is None or term.ci95_ms is None:
-        return
-    if not subject.latency_ms:
-        return
-    text = f"with its own values it takes {term.ms:.3g} ms longer than with synthetic ones, layer by layer"
-    idea = Finding("denormals", "the model's own values make it slower", _REMEDY, (text,))
-    yield saving_of(subject, idea, term.ms, term.ci95_ms)
-
-
 def _denormals_ideas(subject: AnalysedModel) -> Iterable[Finding]:
     if _can_set(subject, "denormal_as_zero", "on"):
-        yield Finding(
-            "denormals", "denormal numbers", _REMEDY, ("nothing is stored of what the model's own values cost",)
-        )
+        evidence = "a processor takes many times as long for them, and bricks have none"
+        yield Finding("denormals", "denormal numbers", _REMEDY, (evidence,))
 
 
-DENORMALS = Analysis("denormals", frozenset({LATENCY}), _denormals_run, _denormals_ideas)
+DENORMALS = Analysis("denormals", frozenset({LATENCY}), ideas=_denormals_ideas)
 
 
 # Operators that the runtime put in: reorders into and out of a layout of its own, transpositions, conversions.

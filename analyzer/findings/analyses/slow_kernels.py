@@ -22,7 +22,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from ....bricks.layer import RECURRENT, Cost, Layer
+from ....bricks.layer import Cost, Layer
+from ....bricks.operators import RECURRENT, Kind, Trait, having, named
 from ..finding import Analysis, Finding, Remedy, finding_of, spent_by
 from ..subject import AnalysedModel, Node, Spent, is_depthwise
 
@@ -32,13 +33,6 @@ _WORTH = 0.002
 _SEVERAL = 4
 _ELSEWHERE = frozenset({"Cast", "Expand", "LRN", "OneHot", "SkipLayerNormalization"})
 """Operators with a separate analysis."""
-_RECURRENT = RECURRENT | {"DynamicQuantizeLSTM"}
-_NORMALISATIONS = frozenset(
-    {
-        "GroupNormalization", "InstanceNormalization", "LayerNormalization", "LpNormalization", "RMSNormalization",
-        "SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization",
-    }
-)  # fmt: skip
 _RECURRENCE = 2
 """The input that holds the recurrence weights."""
 _FASTER_UNTIL = {"AveragePool": 18}
@@ -121,9 +115,9 @@ def _expected(subject: AnalysedModel, node: Node) -> float | None:
 
 def _read_again(layer: Layer) -> int:
     """Return the bytes that a layer reads again: a recurrence's weights, and a normalisation's input."""
-    if layer.op_type in _NORMALISATIONS:
+    if layer.op_type in named(Kind.NORMALISATION) - having(Trait.AFFINE):
         return 0 if layer.operands[0].type is None else layer.operands[0].type.nbytes
-    if layer.op_type not in _RECURRENT or len(layer.operands) <= _RECURRENCE:
+    if layer.op_type not in RECURRENT or len(layer.operands) <= _RECURRENCE:
         return 0
     sequence, recurrence = layer.operands[0].type, layer.operands[_RECURRENCE].type
     if sequence is None or recurrence is None:

@@ -34,19 +34,18 @@ def manifest_answer(made: Manifest, file: Path) -> Answer:
         made: The manifest.
         file: Its file.
     """
-    lacking, missing = made.software["without_hash"], made.log["missing"]
+    lacking, missing = made.provenance.without_hash, made.missing
     row = {
         "file": str(file),
-        "run": made.log["run"],
-        "suite": made.model["suite"],
-        "measurements": len(made.measurements),
-        "bricks": len(made.bricks),
+        "run": made.run,
+        "suite": made.suite,
+        "bricks": made.bricks,
         "missing": missing,
-        "packages": len(made.software["packages"]),
+        "packages": len(made.provenance.packages),
         "without_hash": lacking,
-        "lock": made.software["lock"] is not None,
+        "lock": made.lock is not None,
     }
-    said = [f"{file}: {counted(len(made.measurements), 'measurement')} of run {made.log['run'][:8]}"]
+    said = [f"{file}: {counted(made.bricks, 'brick')} of run {made.run[:8]}, and their suite"]
     if missing:
         said.append(
             f"{counted(len(missing), 'brick')} of the suite are not of this run: --again all measures them in one"
@@ -54,8 +53,6 @@ def manifest_answer(made: Manifest, file: Path) -> Answer:
     if lacking:
         packages = counted(len(lacking), "package")
         said.append(f"no lock file: the hashes of {packages} are not known here; --hashes asks pip for them")
-    elif row["lock"] is False:
-        said.append("no lock file: this run did not record its packages; a new one does")
     return Answer([row], summary=said)
 
 
@@ -85,7 +82,7 @@ def reproduction_answer(found: Reproduction, *, most: int | None = MOST) -> Answ
         listed = ", ".join(key[:_SHOWN] for key in found.missing[:_NAMED])
         more = ", …" if len(found.missing) > _NAMED else ""
         summary.append(f"not in the manifest: {counted(len(found.missing), 'brick')} of the suite ({listed}{more})")
-    summary += _different(found.differences, nothing="nothing differs in hardware, software, data or settings")
+    summary += _different(found.differences, nothing="nothing differs in hardware, software, packages or settings")
     return Answer.of(
         found.records(),
         columns=[

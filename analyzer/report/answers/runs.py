@@ -12,13 +12,12 @@ from ....generator.measurement.measure import MeasureReport, measure_records
 from ....generator.measurement.run import RunReport, run_records
 from ....tabular import Field, Row
 from ..tables import Answer, dimension_lines, table_lines
-from ..units import counted, duration, milliseconds, percent, short
+from ..units import counted, duration, percent, short
 
 if TYPE_CHECKING:
     from ....generator.fleet.planning import QueueReport
     from ....generator.fleet.queue import EndedJob
     from ....generator.fleet.status import FleetStatus
-    from ....generator.measurement.data_effects import DataLayer
     from ....generator.measurement.execution import ProfileReport
     from ....generator.measurement.pace import RunCosts
 
@@ -195,8 +194,6 @@ def _brick_or_model(name: str) -> str:
 
 def measure_answer(*reports: MeasureReport) -> Answer:
     """Return the answer of ``measure``: one row per model and number of threads."""
-    examined = any(row.data_effect_ms is not None for report in reports for row in report.rows)
-    data = [Field("data_effect_ms", "data ms ±95%", "ms", interval="data_ci95_ms")]
     records = measure_records(reports)
     return Answer(
         records.results,
@@ -210,7 +207,6 @@ def measure_answer(*reports: MeasureReport) -> Answer:
             Field("load_ms", "load ms", "ms"),
             Field("first_run_ms", "first run ms", "ms", spare=True),
             Field("verdict"),
-            *(data if examined else []),
         ],
         summary=_in_parts(reports, _remarks),
     )
@@ -220,27 +216,11 @@ def _remarks(report: MeasureReport) -> list[str]:
     return [
         *(f"{row.name}: {row.error}" for row in report.rows if row.error),
         *_verdict_lines(Counter(row.verdict for row in report.rows if row.verdict), _LONGER),
-        *(f"{row.name}: {_data_layers(row.data_layers)}" for row in report.rows if row.data_layers),
-        *(f"{row.name}: its values: {row.data_error}" for row in report.rows if row.data_error),
         *_held(report.costs),
         *_profiled(report.kernels),
         *dimension_lines((row.name, row.bound) for row in report.rows),
         "next: dlbricks report MODEL shows where the time goes and what to change",
     ]
-
-
-def _data_layers(layers: Sequence[DataLayer]) -> str:
-    """Write the layers with a latency that depends on their values, by operator."""
-    effects: dict[str, list[DataLayer]] = {}
-    for layer in layers:
-        effects.setdefault(layer.op_type, []).append(layer)
-    parts = []
-    for op_type, found in effects.items():
-        subnormal = max(max(layer.subnormal_in, layer.subnormal_out) for layer in found)
-        share = f", up to {percent(subnormal)} subnormal numbers" if subnormal else ""
-        total_ms = sum(layer.effect_ms for layer in found)
-        parts.append(f"{len(found)} x {op_type} {milliseconds(total_ms)} ms{share}")
-    return "its own values cost " + "; ".join(parts)
 
 
 def _verdict_lines(verdicts: Mapping[str, int], remedy: str) -> list[str]:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import onnx
 from onnx import helper
 
-from ....bricks.layer import PRODUCTS
+from ....bricks.operators import PRODUCTS
 from ....errors import UnsupportedBrick
 from ....models.subgraphs import attribute_of, attributes_of, declared_shape, infer_shapes, is_standard, static_shapes
 from ...network.network import Network

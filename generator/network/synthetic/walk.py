@@ -15,7 +15,7 @@ import numpy.typing as npt
 import onnx
 from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper
 
-from ....bricks.layer import PRODUCTS
+from ....bricks.operators import MOVES, PRODUCTS, Trait, having
 from ....models.skeleton import is_weight
 from ....models.subgraphs import static_shapes
 
@@ -241,7 +241,13 @@ def _attribute(node: NodeProto, name: str, default: float) -> float:
 
 Function = Callable[..., Numbers]
 
-_UNARY: Mapping[str, Function] = {
+
+def _of(operands: int, functions: Mapping[str, Function]) -> dict[str, tuple[int, Function]]:
+    return {name: (operands, function) for name, function in functions.items()}
+
+
+FUNCTIONS: Mapping[str, tuple[int, Function]] = {
+    **_of(1, {
     "Abs": lambda _, x: np.abs(x), "Cast": lambda _, x: x, "Celu": lambda _, x: _elu(x, 1.0),
     "Cos": lambda _, x: np.cos(x), "Dropout": lambda _, x: x,
     "Elu": lambda node, x: _elu(x, _attribute(node, "alpha", 1.0)), "Erf": lambda _, x: np.asarray(_erf(x)),
@@ -257,18 +263,15 @@ _UNARY: Mapping[str, Function] = {
     "Softsign": lambda _, x: x / (1 + np.abs(x)),
     "Swish": lambda node, x: x * _sigmoid(_attribute(node, "alpha", 1.0) * x), "Tanh": lambda _, x: np.tanh(x),
     "ThresholdedRelu": lambda node, x: np.where(x > _attribute(node, "alpha", 1.0), x, 0),
-}  # fmt: skip
-_BINARY: Mapping[str, Function] = {
+    }),
+    **_of(2, {
     "Add": lambda _, x, y: np.add(x, y), "Div": lambda _, x, y: np.divide(x, y),
     "Max": lambda _, x, *more: reduce(np.maximum, more, x), "Min": lambda _, x, *more: reduce(np.minimum, more, x),
     "Mul": lambda _, x, y: np.multiply(x, y), "Pow": lambda _, x, y: np.power(x, y),
     "Sub": lambda _, x, y: np.subtract(x, y),
-}  # fmt: skip
-FUNCTIONS: Mapping[str, tuple[int, Function]] = {
-    **{name: (1, function) for name, function in _UNARY.items()},
-    **{name: (2, function) for name, function in _BINARY.items()},
+    }),
     "Clip": (3, lambda _, x, low=None, high=None: x if low is None and high is None else np.clip(x, low, high)),
-}
+}  # fmt: skip
 """Operator to the number of operands that count, and its function of the node and their numbers."""
 
 
@@ -299,10 +302,7 @@ FLOATS = frozenset(
 )  # fmt: skip
 
 _FILTERING = PRODUCTS | {"Conv"}
-_LINEAR = _FILTERING | frozenset(
-    ("Add", "Sub", "Mul", "Div", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Expand", "Identity", "Cast", "Slice",
-     "Split", "Concat", "Neg")
-)  # fmt: skip
+_LINEAR = (_FILTERING | MOVES | having(Trait.AFFINE)) - {"BatchNormalization"}
 
 
 class Walk:

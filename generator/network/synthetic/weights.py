@@ -22,7 +22,7 @@ import numpy.typing as npt
 import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, numpy_helper
 
-from ....bricks.layer import RECURRENT
+from ....bricks.operators import MULTIPLYING, RECURRENT
 from ....models.skeleton import is_weight
 from ....models.subgraphs import bodies, declared_shape, infer_shapes
 from ..legality import DomainKind, Site, structure_of
@@ -40,8 +40,8 @@ _STEPS = 32.0  # magnitude of quantised data, in quantisation steps
 _STEPS_4BIT = 2.5
 _SCALE = Draw("uniform", 0.9 / _STEPS, 1.1 / _STEPS)
 
-_BIASED, _BIAS = frozenset({"Conv", "ConvTranspose", "Gemm"}), 2
-"""Operators with a bias, and the slot of it."""
+_BIAS = 2
+"""Slot of the bias of a product."""
 
 QUANTISED = (
     "DynamicQuantizeMatMul", "MatMulIntegerToFloat", "QAttention", "QGemm", "QLinearAdd", "QLinearAveragePool",
@@ -134,7 +134,7 @@ def scale_biases(graph: GraphProto, arrays: MutableMapping[str, npt.NDArray[Any]
         return numpy_helper.to_array(constants[name]) if name in constants else arrays.get(name)
 
     for node in graph.node:
-        if node.op_type in _BIASED and len(node.input) > _BIAS and (maker := makers.get(node.input[_BIAS])):
+        if node.op_type in MULTIPLYING and len(node.input) > _BIAS and (maker := makers.get(node.input[_BIAS])):
             data, filters, name = scale(node.input[0]), scale(node.input[1]), maker.input[1]
             if data is not None and filters is not None and name in arrays:
                 own = arrays[name]

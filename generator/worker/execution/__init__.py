@@ -1,4 +1,4 @@
-"""Code that runs inside the worker: the timed loop, passes of packs, execution by layer, extraction of executed graphs.
+"""Code that runs inside the worker: the timed loop, passes of packs, extraction of executed graphs.
 
 The package contains all code that holds an executable. It neither starts processes nor writes to a database.
 """

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from dlbricks.analyzer.estimation.tasks import Tasks, default_options
 from dlbricks.constructor.choice import Choice, Query
-from dlbricks.constructor.remedies import Task, TaskKind
+from dlbricks.constructor.remedies import Task
 from dlbricks.db import Conditions, Stack
 from dlbricks.generator.backends.registry import get, names
 from dlbricks.generator.decomposition.cut import Cut
@@ -27,7 +27,6 @@ def all_of(found: Tasks, source) -> Iterator[Task]:
     """All of them."""
     for task in (
         found.truth(source),
-        found.examine(source),
         found.measure(source),
         found.measure(source, cache="model"),
         found.measure(source, cache="8MiB"),
@@ -49,18 +48,18 @@ def test_no_task_asks_a_runtime_for_what_it_refuses(lab, fork, name, stored):
     assert len(found) >= 2
     if not backend.in_turn(default_options(name, "cpu")):
         # ``run`` measures at reuse distances where no cache state is given.
-        assert not any(task.cache == "model" or task.kind is TaskKind.DATA for task in found)
+        assert not any(task.cache == "model" for task in found)
         assert all(task.cache for task in found)
     if backend.graph != "runtime":
         assert {task.graph for task in found} == {"source"}
 
 
-def test_a_runtime_that_only_takes_turns_is_asked_for_no_graph_and_no_single_layers(lab, fork):
+def test_a_runtime_that_only_takes_turns_is_asked_for_no_graph(lab, fork):
     found = tasks(lab, "mxnet", Query(backend="mxnet", cache="model"))
 
     assert found.measure(fork).cache != "hot"
     assert found.measure(fork, cache="model").cache == "model"
-    assert found.examine(fork) is found.measure(fork, graph="runtime") is None
+    assert found.measure(fork, graph="runtime") is None
 
 
 def test_a_runtime_that_shows_what_it_fuses_is_asked_for_units_where_these_are_cut(lab, fork):
@@ -76,8 +75,7 @@ def test_options_decide_whether_a_runtime_runs_bricks_in_turn(lab, fork):
     eager, compiled = (tasks(lab, "torch", stored="model", mode=mode) for mode in ("eager", "compile"))
 
     assert eager.measure(fork, cache="model").cache == "model"
-    assert eager.examine(fork).kind is TaskKind.DATA
-    assert compiled.measure(fork, cache="model") is compiled.examine(fork) is None
+    assert compiled.measure(fork, cache="model") is None
     assert compiled.measure(fork, cache="128MiB") is None
     assert compiled.measure(fork).cache == "hot"
     assert compiled.truth(fork).cache == "hot"
@@ -93,7 +91,6 @@ def test_the_graph_that_an_eager_runtime_executes_is_the_model_s_own(lab, fork):
 def test_a_runtime_that_does_all_is_asked_for_all(lab, fork):
     found = tasks(lab, "onnxruntime", stored="hot")
 
-    assert found.examine(fork).kind is TaskKind.DATA
     executed = found.measure(fork, graph="runtime", cache="model")
     assert (executed.graph, executed.cache) == ("runtime", "model")
 

@@ -190,7 +190,7 @@ def test_branches_save_at_most_what_lies_beside_the_longest_path(bench, subject_
     assert not list(settings.BRANCHES.ideas(subject_of()))  # and a chain has none
 
 
-def test_denormals_are_tried_where_nothing_is_stored(bench, subject_of):
+def test_denormals_are_tried(bench, subject_of):
     bench.run(ms=3.0, bricks=bench.bricks(1.0))
     subject = subject_of()
 

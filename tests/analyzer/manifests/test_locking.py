@@ -6,7 +6,7 @@ import subprocess
 import tomllib
 
 import pytest
-from dlbricks.analyzer.manifests.manifest import lock_of, with_hashes
+from dlbricks.analyzer.manifests.manifest import Provenance, lock_of, with_hashes
 from dlbricks.generator.machine.software import wheel_contents
 from packaging.pylock import Pylock
 from wheels import record_of, sha256, write_wheel
@@ -20,27 +20,31 @@ def index(tmp_path, monkeypatch):
     return {name: write_wheel(tmp_path, name) for name in ("apart", "beside")}
 
 
+def provenance(packages):
+    return Provenance({}, {"python": "3.11.7"}, packages, {})
+
+
 def test_a_lock_is_one_of_pep_751():
     packages = {
         "b": {"version": "2.0", "contents": "x", "wheel": "b-2.0-py3-none-any.whl", "sha256": "2" * 64},
         "a": {"version": "1.0", "contents": "x", "wheel": "a-1.0-py3-none-any.whl", "sha256": "1" * 64},
     }
 
-    text, lacking = lock_of(packages, python="3.11.7")
+    text = lock_of(provenance(packages))
 
     assert text is not None
-    found = Pylock.from_dict(tomllib.loads(text))
+    found = Pylock.from_dict(tomllib.loads(text.decode()))
     assert [(one.name, str(one.version)) for one in found.packages] == [("a", "1.0"), ("b", "2.0")]
     assert found.packages[0].wheels[0].hashes == {"sha256": "1" * 64}
     assert str(found.requires_python) == "==3.11.*"
-    assert lacking == ()
 
 
 def test_a_hash_that_is_missing_is_named_and_never_invented():
     packages = {"a": {"version": "1.0", "contents": "x"}, "b": {"version": "1", "wheel": "b.whl", "sha256": "1" * 64}}
 
-    assert lock_of(packages, python="3.11.7") == (None, ("a",))
-    assert lock_of({}, python="3.11.7") == (None, ())
+    assert provenance(packages).without_hash == ["a"]
+    assert lock_of(provenance(packages)) is None
+    assert lock_of(provenance({})) is None
 
 
 def test_pip_finds_the_wheels_that_are_installed(index):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import dataclasses
 import sys
+from functools import partial
 from pathlib import Path
 
 import dlbricks
 import pytest
 from dlbricks.analyzer.comparison.difference import Relation
 from dlbricks.analyzer.manifests import reproduce as module
-from dlbricks.analyzer.manifests.manifest import Manifest, read_manifest
+from dlbricks.analyzer.manifests.manifest import Provenance, unpack
 from dlbricks.analyzer.manifests.reproduce import Reproduction, differences, reproduce
 from dlbricks.analyzer.report.answers.reproduction import reproduction_answer
 from dlbricks.analyzer.report.tables import render
@@ -19,39 +20,11 @@ from dlbricks.errors import BackendUnavailable, UsageError
 from dlbricks.generator.backends import custom_ops
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.models import find_models
-from lab import changed
 from wheels import write_wheel
 
-from .conftest import FEW
+from .conftest import FEW, doctored, scaled
 
-
-@pytest.fixture
-def file(stated, tmp_path):
-    path = tmp_path / "results.json"
-    stated.manifest.write(path)
-    return path
-
-
-def scaled(manifest: Manifest, factor: float) -> Manifest:
-    """The same, had everything taken so many times as long."""
-
-    def times(one):
-        own = one.measurement
-        longer = changed(own, mean_ns=own.latency_ns * factor, undisturbed_ns=own.undisturbed_ns * factor)
-        return dataclasses.replace(one, measurement=longer)
-
-    return dataclasses.replace(manifest, measurements=tuple(times(one) for one in manifest.measurements))
-
-
-def with_errors(manifest: Manifest, quiet: tuple[float, float] | None) -> Manifest:
-    """The same, all of it on a quiet machine, with a hopeless mean and this error of the undisturbed latency."""
-
-    def known(one):
-        own = one.measurement
-        quietly = changed(own, mean_ns=1e6, undisturbed_ns=1e6, quiet=0.5)
-        return dataclasses.replace(one, measurement=quietly, error=(0.5, 50.0), undisturbed=quiet)
-
-    return dataclasses.replace(manifest, measurements=tuple(known(one) for one in manifest.measurements))
+LOCK = b'lock-version = "1.0"\ncreated-by = "test"\npackages = []\n'
 
 
 def timed(rows):
@@ -67,67 +40,56 @@ def leaves(value, name):
         yield name
 
 
-def altered(part, path):
-    """The part with one leaf of it changed."""
-    changed = copy.deepcopy(part)
-    *way, last = path
+def altered(provenance: Provenance, path: str) -> Provenance:
+    """The same with one leaf changed."""
+    part, *way, last = path.split(".")
+    changed = copy.deepcopy(getattr(provenance, part))
     inner = changed
     for key in way:
         inner = inner[key]
     inner[last] = [*inner[last], "more"] if isinstance(inner[last], list) else f"{inner[last]}?"
-    return changed
+    return dataclasses.replace(provenance, **{part: changed})
 
 
 def test_every_altered_field_is_named(stated):
-    manifest, unnamed = stated.manifest, []
-    for part in ("hardware", "software", "data", "settings"):
-        for name in leaves(getattr(manifest, part), part):
-            if name in {"software.lock", "software.without_hash"} or name.endswith((".wheel", ".sha256")):
-                continue
-            changed = altered(dict(getattr(manifest, part)), name.split(".")[1:])
-            found = differences(manifest, dataclasses.replace(manifest, **{part: changed}))
-            if [one.field for one in found] != [name]:
+    provenance, unnamed = stated.manifest.provenance, []
+    for part in ("hardware", "software", "packages", "settings"):
+        for name in leaves(getattr(provenance, part), part):
+            found = differences(provenance, altered(provenance, name))
+            if [one.field for one in found] != [name] and not name.endswith((".wheel", ".sha256")):
                 unnamed.append(name)
 
     assert not unnamed
-    assert differences(manifest, manifest) == ()
+    assert differences(provenance, provenance) == ()
 
 
 def test_a_wheel_is_no_difference_where_its_files_are_the_same(stated):
-    packages = {name: dict(one) for name, one in stated.manifest.software["packages"].items()}
+    packages = copy.deepcopy(stated.manifest.provenance.packages)
     packages["numpy"] |= {"wheel": "numpy.whl", "sha256": "1" * 64}
-    other = dataclasses.replace(stated.manifest, software=dict(stated.manifest.software) | {"packages": packages})
+    other = dataclasses.replace(stated.manifest.provenance, packages=packages)
 
-    assert differences(stated.manifest, other) == ()
+    assert differences(stated.manifest.provenance, other) == ()
     packages["numpy"]["contents"] = None
-    assert {one.field for one in differences(stated.manifest, other)} >= {"software.packages.numpy.sha256"}
+    assert {one.field for one in differences(stated.manifest.provenance, other)} >= {"packages.numpy.sha256"}
 
 
-def test_measured_again_here(stated, file):
-    found = reproduce(file, suite=stated.suite, here=True)
+def test_measured_again_here(stated, tmp_path):
+    found = reproduce(stated.file, here=True, out=tmp_path / "again.zip", minimum_effect=100.0)
 
     assert found.complete
     assert found.environment == "here"
     assert {row.key for row in found.rows} == set(stated.suite.keys)
     assert sum(found.verdicts.values()) == len(found.rows)
     assert all(row.ratio_ci95[0] < row.ratio < row.ratio_ci95[1] for row in timed(found.rows))
+    assert {row.verdict for row in timed(found.rows) if row.ratio_ci95[1] < 100} <= {Relation.SAME}
     assert set(found.machine) == {"compute", "memory", "call"}
     assert all(ratio > 0 for ratio in found.machine.values())
     # The suite was run in this process: nothing of it changed, whatever its latencies did.
     assert [one.field for one in found.differences] == []
-    assert found.manifest is not None
-    assert found.manifest.log["run"] != stated.run
-    assert {name: found.manifest.settings[name] for name in FEW} == FEW
-
-
-def test_undisturbed_latencies_are_as_sure_as_quiet_visits_make_them(stated):
-    def verdicts(one: tuple[float, float] | None, other: tuple[float, float] | None):
-        base, again = with_errors(stated.manifest, one), with_errors(stated.manifest, other)
-        return {row.verdict for row in module._compare_bricks(base, again, stated.suite, 0.15)}
-
-    assert verdicts((0.01, 50.0), (0.01, 50.0)) == {Relation.SAME}
-    assert verdicts((0.01, 50.0), (0.2, 50.0)) == {Relation.UNCLEAR}
-    assert verdicts((0.01, 50.0), None) == {Relation.UNCLEAR}  # the means decide
+    again = unpack(tmp_path / "again.zip", tmp_path / "unpacked")
+    assert again.run != stated.run
+    assert again.suite == stated.suite.hash
+    assert {name: again.provenance.settings[name] for name in FEW} == FEW
 
 
 @pytest.fixture
@@ -138,33 +100,26 @@ def other_python(tmp_path, monkeypatch):
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path}/site exec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    asked: list[str] = []
+    asked: list[bytes] = []
 
     def made(lock: Path) -> Path:
-        asked.append(lock.read_text())
+        asked.append(lock.read_bytes())
         return python
 
     monkeypatch.setattr(module, "locked_environment", made)
     return asked
 
 
-def locked(manifest: Manifest) -> Manifest:
-    text = 'lock-version = "1.0"\ncreated-by = "test"\npackages = []\n'
-    return dataclasses.replace(manifest, software=dict(manifest.software) | {"lock": text})
+def test_measured_again_by_another_python(stated, other_python, tmp_path):
+    found = reproduce(doctored(stated.file, tmp_path / "locked.zip", lock=LOCK))
 
-
-def test_measured_again_by_another_python(stated, other_python):
-    base = locked(stated.manifest)
-
-    found = reproduce(base, suite=stated.suite)
-
-    assert other_python == [base.software["lock"]]
+    assert other_python == [LOCK]
     assert found.environment == "lock"
     assert found.complete
 
 
 @pytest.mark.slow
-def test_an_environment_that_cannot_be_had_is_an_error(stated, file, monkeypatch, tmp_path):
+def test_an_environment_that_cannot_be_had_is_an_error(stated, monkeypatch, tmp_path):
     monkeypatch.setenv("DLBRICKS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     wheel = write_wheel(tmp_path, "apart")
@@ -175,113 +130,75 @@ def test_an_environment_that_cannot_be_had_is_an_error(stated, file, monkeypatch
     )
 
     with pytest.raises(BackendUnavailable, match="another hash than the lock's: apart"):
-        reproduce(file, suite=stated.suite, lock=lock)
+        reproduce(stated.file, lock=lock)
 
 
-def test_verdicts_are_those_of_compare(stated):
-    manifest = stated.manifest
-    again = {
-        factor: module._compare_bricks(manifest, scaled(manifest, factor), stated.suite, 0.15)
-        for factor in (1, 40, 0.02)
-    }
-
-    assert {row.verdict for row in again[40]} <= {Relation.SLOWER, Relation.UNCLEAR}
-    assert {row.verdict for row in again[0.02]} <= {Relation.FASTER, Relation.UNCLEAR}
-    assert all(row.ratio == pytest.approx(1) for row in timed(again[1]))
-    sure = [row.key for row in timed(again[1]) if row.ratio_ci95[1] < 1.5]
-    assert all(row.verdict is Relation.SLOWER for row in again[40] if row.key in sure)
-    whole = module._compare_bricks(manifest, manifest, stated.suite, 100.0)
-    assert {row.verdict for row in timed(whole) if row.ratio_ci95[1] < 100} <= {Relation.SAME}
+def only(keys, every):
+    return [(one, blocks) for one, blocks in every if one.key in keys]
 
 
 def test_a_manifest_that_lacks_bricks_is_not_reproduced(stated, here, cli):
     """Nor one that has none at all."""
-    for kept in (1, 0):
-        less = dataclasses.replace(stated.manifest, measurements=stated.manifest.measurements[:kept])
-        less.write("less.json")
-        known = {one.measurement.key for one in less.measurements}
-        missing = [key for key in stated.suite.keys if key not in known]
+    for count in (1, 0):
+        keys = stated.suite.keys[:count]
+        doctored(stated.file, here / "less.zip", measurements=partial(only, keys))
 
-        done = cli("reproduce", "less.json", "--suite", stated.suite.path, "--here", "--json", "-q")
-        looked = cli("reproduce", "less.json", "--suite", stated.suite.path, "--dry-run")
+        done = cli("reproduce", "less.zip", "--here", "--json", "-q")
+        looked = cli("reproduce", "less.zip", "--dry-run")
 
         assert done.code == looked.code == 3
-        assert len(done.json["results"]) == sum(done.json["verdicts"].values()) == kept
-        assert done.json["missing"] == missing
-        assert f"not in the manifest: {len(missing)} brick" in looked.out
-        assert all(key[:12] in looked.out for key in missing)
+        assert len(done.json["results"]) == sum(done.json["verdicts"].values()) == count
+        assert done.json["missing"] == list(stated.suite.keys[count:])
+        assert f"not in the manifest: {len(stated.suite.keys) - count} brick" in looked.out
+        assert all(key[:12] in looked.out for key in stated.suite.keys[count:])
     assert not Reproduction((), (), "here", 0.15).complete
     assert Reproduction((), (), None, 0.15).complete
 
 
-def test_a_machine_that_moved_is_seen_by_its_probes(stated):
-    log = dict(stated.manifest.log)
-    compute, memory = log["probes_ns"]
-    log |= {"probes_ns": [2 * compute, memory], "references": []}
-
-    assert module._machine(stated.manifest, dataclasses.replace(stated.manifest, log=log)) == {
-        "compute": 2,
-        "memory": 1,
-    }
-    unknown = dataclasses.replace(stated.manifest, log=log | {"probes_ns": None})
-    assert module._machine(stated.manifest, unknown) == {}
-
-
-def test_a_suite_that_is_another_one_is_refused(stated, file, tmp_path, write_lrn):
+def test_a_suite_that_is_another_one_is_refused(stated, tmp_path, write_lrn, monkeypatch):
+    monkeypatch.delattr(module, "run_here")
     other = generate(find_models([write_lrn(tmp_path / "lrn.onnx")]), granularity=1, out=tmp_path / "other").suite
 
     with pytest.raises(UsageError, match="and the manifest is about"):
-        reproduce(file, suite=other, here=True)
+        reproduce(stated.file, suite=other, here=True)
     with pytest.raises(UsageError, match="is not positive"):
-        reproduce(file, suite=stated.suite, minimum_effect=0)
+        reproduce(stated.file, suite=stated.suite, minimum_effect=0)
+    with pytest.raises(UsageError, match="is no place for a file"):
+        reproduce(stated.file, here=True, out=tmp_path)
 
 
-def test_a_brick_that_is_not_of_the_suite_is_refused_before_anything_is_measured(stated, monkeypatch):
-    monkeypatch.delattr(module, "run_here")
-    first, *others = stated.manifest.measurements
-    strange = dataclasses.replace(first, measurement=changed(first.measurement, key="0" * 64))
-    base = dataclasses.replace(stated.manifest, measurements=(strange, *others))
-
-    for how in ({"here": True}, {"dry_run": True}):
-        with pytest.raises(UsageError, match=f"has bricks that suite .* lacks: {'0' * 64}"):
-            reproduce(base, suite=stated.suite, **how)
-
-
-def test_without_a_lock_it_says_what_to_do(stated, file):
-    base = read_manifest(file)
-    software = dict(base.software) | {"lock": None, "without_hash": ["a", "b", "c", "d"]}
-
-    with pytest.raises(UsageError, match=r"hashes of a, b, c and 1 more .*--here.*--lock.*--hashes"):
-        reproduce(dataclasses.replace(base, software=software), suite=stated.suite)
+def test_without_a_lock_it_says_what_to_do(stated):
+    with pytest.raises(UsageError, match=r"hashes of \d+ packages were unknown: .*numpy.*--here.*--lock.*--hashes"):
+        reproduce(stated.file)
 
 
 def test_the_commands(stated, here, cli):
-    done = cli("manifest", stated.suite.path, "--db", stated.database, "-o", "results.json", "--json")
+    done = cli("manifest", stated.suite.path, "--db", stated.database, "-o", "results.zip", "--json")
     (row,) = done.json["results"]
     assert done.code == 0
     assert row["bricks"] == len(stated.suite.keys)
     assert row["run"] == stated.run
 
-    looked = cli("reproduce", "results.json", "--suite", stated.suite.path, "--dry-run", "--json").json
+    looked = cli("reproduce", "results.zip", "--dry-run", "--json").json
     assert looked["differences"] == looked["results"] == looked["missing"] == []
     assert looked["verdicts"] is None
 
-    again = cli("reproduce", "results.json", "--suite", stated.suite.path, "--here", "-o", "again.json", "--json", "-q")
+    again = cli("reproduce", "results.zip", "--suite", stated.suite.path, "--here", "-o", "again.zip", "--json", "-q")
     assert again.code == 0
     assert set(again.json["verdicts"]) == {"SAME", "FASTER", "SLOWER", "UNCLEAR"}
     assert sum(again.json["verdicts"].values()) == len(again.json["results"]) == len(stated.suite.keys)
-    assert read_manifest("again.json").model == read_manifest("results.json").model
+    assert cli("reproduce", "again.zip", "--dry-run").code == 0
 
-    both = cli("reproduce", "results.json", "--suite", stated.suite.path, "--here", "--lock", "x")
+    both = cli("reproduce", "results.zip", "--here", "--lock", "x")
     assert both.code == 2
     assert "--here takes this environment" in both.error
 
 
-def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(stated, file, here, cli, monkeypatch):
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(stated, here, cli, monkeypatch):
     monkeypatch.delattr(module, "run_here")
-    for command in (("reproduce", file, "--suite", stated.suite.path, "--here"), ("manifest", stated.suite.path)):
+    for command in (("reproduce", stated.file, "--here"), ("manifest", stated.suite.path)):
         for out, message in [
-            ("nowhere/again.json", "the folder of nowhere/again.json does not exist"),
+            ("nowhere/again.zip", "the folder of nowhere/again.zip does not exist"),
             (here, " is a folder"),
         ]:
             done = cli(*command, "-o", out)
@@ -296,10 +213,9 @@ def test_libraries_of_operators_are_wanted_by_content_and_reach_the_other_enviro
     library = pytest.importorskip("onnxruntime_extensions").get_library_path()
     monkeypatch.setattr(custom_ops, "_files", {})
     digest = custom_ops.register_custom_ops(library)
-    settings = dict(stated.manifest.settings)
-    settings["options"] = {**settings["options"], custom_ops.CUSTOM_OPS: digest}
-    dataclasses.replace(locked(stated.manifest), settings=settings).write("own.json")
-    command = ("reproduce", "own.json", "--suite", stated.suite.path, "-o", "again.json", "-q")
+    options = {**stated.manifest.provenance.settings["options"], custom_ops.CUSTOM_OPS: digest}
+    doctored(stated.file, here / "own.zip", lock=LOCK, settings={"options": options})
+    command = ("reproduce", "own.zip", "-o", "again.zip", "-q")
     custom_ops._files.clear()
 
     refused = cli(*command)
@@ -307,27 +223,33 @@ def test_libraries_of_operators_are_wanted_by_content_and_reach_the_other_enviro
     assert "name it with --custom-ops" in refused.error
 
     assert cli(*command, "--custom-ops", library).code == 0
-    assert read_manifest("again.json").software["options"][custom_ops.CUSTOM_OPS] == digest
+    software = unpack(here / "again.zip", here / "unpacked").provenance.software
+    assert software["options"][custom_ops.CUSTOM_OPS] == digest
 
 
-def test_a_brick_that_is_not_measured_has_no_verdict(stated):
-    manifest = stated.manifest
-    less = dataclasses.replace(manifest, measurements=manifest.measurements[1:])
+def test_a_brick_that_is_not_measured_has_no_verdict(stated, monkeypatch):
+    def run_less(suite, database, settings, *, progress=None):
+        """Measure all bricks but one."""
+        fewer = dataclasses.replace(suite, keys=suite.keys[1:])
+        original(fewer, database, settings, progress=progress)
 
-    rows = module._compare_bricks(manifest, less, stated.suite, 0.15)
+    original = module.run_here
+    monkeypatch.setattr(module, "run_here", run_less)
 
-    (lost,) = [row for row in rows if row.verdict is None]
-    assert lost.key == manifest.measurements[0].measurement.key
+    found = reproduce(stated.file, here=True)
+
+    (lost,) = [row for row in found.rows if row.verdict is None]
+    assert lost.key == stated.suite.keys[0]
     assert (lost.pair.other.measured, lost.reason) == (None, "not measured")
-    found = Reproduction(rows, (), "here", 0.15, less)
     assert not found.complete
     assert "1 not measured" in render(reproduction_answer(found))
 
 
-def test_a_limit_is_crossed_by_one_brick(stated, here, cli, monkeypatch):
-    scaled(stated.manifest, 0.01).write("fast.json")
+def test_a_limit_is_crossed_by_one_brick(stated, here, cli):
+    doctored(stated.file, here / "fast.zip", measurements=scaled(0.01))
 
-    done = cli("reproduce", "fast.json", "--suite", stated.suite.path, "--here", "--fail-on", "slower", "-q")
+    done = cli("reproduce", "fast.zip", "--here", "--fail-on", "slower", "-q")
 
     assert done.code == 4
     assert "SLOWER" in done.out
+    assert "FASTER" not in done.out

@@ -19,7 +19,6 @@ def explained(**changes: Term) -> Estimate:
         "layout": Term(0.0, (0.0, 0.0)),
         "overhead": Term(-0.75, (-0.85, -0.65)),
         "cache": Term(1.0, (0.8, 1.2)),
-        "data": Term(reason="no brick was measured with the model's own values"),
         "unexplained": Term(-0.75, (-1.0, -0.5)),
     }
     return flat_estimate(
@@ -31,9 +30,7 @@ def explained(**changes: Term) -> Estimate:
 def test_rows_carry_the_sign_with_which_they_count() -> None:
     rows = {row.label: row for row in rows_of(explained())}
 
-    assert list(rows) == [
-        "bricks", "fusion", "layout", "overhead", "cache", "data", "estimate", "unexplained", "measured",
-    ]  # fmt: skip
+    assert list(rows) == ["bricks", "fusion", "layout", "overhead", "cache", "estimate", "unexplained", "measured"]
     assert (rows["fusion"].ms, rows["overhead"].ms, rows["cache"].ms) == (-3.0, 0.75, 1.0)
     assert [row.label for row in rows.values() if row.total] == ["bricks", "estimate", "measured"]
     known = [row.ms for row in rows.values() if row.ms is not None and row.label not in {"estimate", "measured"}]
@@ -47,11 +44,9 @@ def test_the_text_shows_signs_intervals_and_what_is_not_known() -> None:
     assert lines[1].split() == ["=", "bricks", "10.00", "ms", "±", "0.25"]
     assert lines[2].split()[:3] == ["-", "fusion", "3.00"]
     assert lines[4].split()[:3] == ["+", "overhead", "0.75"]
-    assert "no brick was measured with the model's own values" in lines[6]
-    assert lines[7].split()[:3] == ["=", "estimate", "8.75"]
-    assert lines[8].split()[:3] == ["-", "unexplained", "0.75"]
-    assert lines[-2].split() == ["sizes", "of", "all", "causes", "5.50", "ms"]
-    assert "own values" in lines[-1]
+    assert lines[6].split()[:3] == ["=", "estimate", "8.75"]
+    assert lines[7].split()[:3] == ["-", "unexplained", "0.75"]
+    assert lines[-1].split() == ["sizes", "of", "all", "causes", "5.50", "ms"]
 
 
 def test_commands_stand_below_once_each() -> None:

@@ -12,7 +12,7 @@ from dlbricks.analyzer.rewriting.evaluation import DEFINED
 from dlbricks.analyzer.rewriting.prover import Prover, Verdict
 from dlbricks.analyzer.rewriting.recording import Values
 from dlbricks.analyzer.rewriting.rewrite import Rewrite, RewriteGraph
-from dlbricks.analyzer.rewriting.traits import ELEMENTWISE, MOVES
+from dlbricks.bricks.operators import OPERATORS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
@@ -336,12 +336,8 @@ def test_a_graph_is_itself_and_no_longer_after_one_change(
     assert not decided(nodes, nodes.replace(before, after, 1), **weights).reason
 
 
-def test_every_defined_operator_is_one_of_onnx_or_its_runtime():
-    known = {schema.name for schema in onnx.defs.get_all_schemas_with_history()}
-
-    assert {*DEFINED, *ELEMENTWISE, *MOVES} - known <= {
-        "FastGelu", "FusedMatMul", "QuickGelu", "SimplifiedLayerNormalization",
-    }  # fmt: skip
+def test_every_operator_that_is_defined_has_a_row():
+    assert {*DEFINED} <= {name for _, name in OPERATORS}
 
 
 CODES, TABLE = np.arange(5), random(5, 4, seed=2)
@@ -390,11 +386,54 @@ def test_a_wrong_row_is_found(row: int):
          {**LAST, "rare": np.array(4096), "ones": np.ones(4, np.float32)}),
         ("m = Mod(x, five) y = Gather(w, m)", "y = Gather(t, x)",
          {"five": np.array(5), "w": TABLE, "t": np.concatenate([TABLE, TABLE])}),
+        ("u = Unsqueeze(x, last) e = Equal(u, five) f = Cast<to = 1>(e) g = Sub(f, ones) y = Mul(g, big)",
+         "u = Unsqueeze(x, last) e = Equal(u, five) y = Where(e, some, less)",
+         {"last": np.array([-1]), "five": np.array([[5]]), "ones": np.ones(4, np.float32), "big": np.float32(1e9),
+          "some": np.full(4, 1e3, np.float32), "less": np.full(4, -1e9, np.float32)}),
         ("g = Gather(w, x) m = ReduceMax<axes = [0]>(g) y = Sub(g, m)", "y = Gather(t, x)",
          {"w": TABLE, "t": TABLE - TABLE.max(0)}),
     ],
     ids=["unknown codes fail", "unknown codes as the last one", "codes from the end", "a rare code", "a remainder",
-         "all rows at once"],
+         "a small number beside large ones", "all rows at once"],
 )  # fmt: skip
 def test_what_differs_for_a_value_is_refused(old: str, new: str, weights: Mapping[str, np.ndarray]):
     assert not looked_up(old, new, weights).reason
+
+
+UNSOUND: Mapping[str, tuple[str, str, str, str, Mapping[str, np.ndarray]]] = {
+    "a size among the codes": ("int64[n] x", "float[n] y", "s = Shape(x) e = Equal(x, s) y = Cast<to = 1>(e)",
+                               "e = Equal(x, c) y = Cast<to = 1>(e)", {"c": np.array([8])}),
+    "a size in a quotient": (
+        "int64[n] x", "float[n] y",
+        "s = Shape(x) e = Equal(x, c) i = Cast<to = 7>(e) m = Mul(i, s) d = Div(m, h) y = Cast<to = 1>(d)",
+        "e = Equal(x, c) i = Cast<to = 7>(e) m = Mul(i, z) y = Cast<to = 1>(m)",
+        {"c": np.array([3]), "h": np.array([100]), "z": np.array([0])}),
+    "sizes as a table": ("float[n,2,2,2] z, int64[6] x", "float[6] y",
+                         "s = Shape(z) g = Gather(s, x) d = Div(g, h) y = Cast<to = 1>(d)", "y = Gather(t, x)",
+                         {"h": np.array(100), "t": np.zeros(4, np.float32)}),
+    "a cast that wraps": ("uint64[6] x", "float[6] y", "c = Cast<to = 7>(x) e = Less(c, m) y = Cast<to = 1>(e)",
+                          "c = Cast<to = 7>(x) e = Less(c, m) f = Cast<to = 1>(e) y = Mul(f, z)",
+                          {"m": np.array(-5), "z": np.float32(0)}),
+    "a product of sizes in 32 bits": (
+        "int64[n] x", "int64[n] y", "s = Shape(x) m = Mul(s, k) i = Cast<to = 6>(m) j = Cast<to = 7>(i) y = Add(x, j)",
+        "s = Shape(x) m = Mul(s, k) y = Add(x, m)", {"k": np.array([190_000_000])}),
+    "a random mask of constants": (
+        "int64[6] x", "float[6,4] y", "r = Dropout<seed = 7>(ones, half, tr) g = Gather(w, x) y = Mul(g, r)",
+        "g = Gather(w, x) y = Mul(g, k)",
+        {"w": TABLE, "ones": np.ones(4, np.float32), "half": np.float32(0.5), "tr": np.array(True),
+         "k": np.array([0, 2, 0, 0], np.float32)}),
+    "a lookup of nothing": (
+        "int64[6] x", "float[6,4] y",
+        ("u = Unsqueeze(x, last) e = Expand(u, sh) g = Gather(t, e) p = MatMul(g, o) q = Equal(u, c)"
+         " f = Cast<to = 1>(q) y = Add(p, f)"),
+        "u = Unsqueeze(x, last) z = Equal(u, d) f = Cast<to = 1>(z) y = Mul(f, zz)",
+        {**LAST, "sh": np.array([6, 0]), "t": np.zeros(5, np.float32), "o": np.zeros((0, 4), np.float32),
+         "c": np.array(1000), "d": np.array(0), "zz": np.zeros(4, np.float32)}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNSOUND)
+def test_what_an_adversary_found_of_lookups_is_refused(name: str):
+    inputs, outputs, old, new, weights = UNSOUND[name]
+
+    assert not decided(old, new, inputs=inputs, outputs=outputs, **weights).reason

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import onnx
 import onnx.parser
 import pytest
-from dlbricks.bricks.costs import Cost
 from dlbricks.bricks.cutting.sequences import make_sequence, sequences
 from dlbricks.bricks.graph.graph import ModelGraph, build_graph
+from dlbricks.bricks.layer import Cost
 from dlbricks.bricks.suite.brick import build_brick, load_brick, signature_in, signature_of
 from dlbricks.errors import BrokenModel, DlbricksError, InvalidSequence, TamperedBrick
 from dlbricks.models import find_models

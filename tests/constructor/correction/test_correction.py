@@ -18,7 +18,7 @@ from dlbricks.bricks.reference import OVERHEAD, built_in_key
 from dlbricks.constructor.result import SIGNS
 from dlbricks.constructor.uncertainty.calibration import Method, method_error
 from dlbricks.db import Conditions, Run, Stack, Subject
-from dlbricks.db.values import DATA, INNER
+from dlbricks.db.values import INNER
 from dlbricks.errors import AmbiguousQuery
 from dlbricks.generator.backends.registry import get
 from dlbricks.generator.decomposition.cut import Cut
@@ -202,7 +202,6 @@ def test_the_executed_graph_at_the_models_own_level(home, model, executed):
     assert answer.sums.sequential_ms == len(keys)
     assert answer.latency.ms == pytest.approx(expected)
     assert [value(answer, name) for name in ("fusion", "layout", "cache")] == [0.0, 0.0, 0.0]
-    assert value(answer, "data") is None
     assert value(answer, "unexplained") == pytest.approx(8.0 - expected)
     assert answer.attribution_absolute_ms == pytest.approx(0.1 + abs(8.0 - expected))
     assert balance(answer) == pytest.approx(8.0)
@@ -404,17 +403,6 @@ def test_bricks_along_fusions_of_a_system_that_the_model_never_saw(lab, model, e
     assert answer.sums.sequential_ms <= len(parts)
 
 
-def test_the_models_own_values(explained, executed):
-    lab, model, _, nodes = explained
-    truth = executed(model).source.key
-    lab.put([(truth, 0.7)], subject=Subject.MODEL, variant=DATA, conditions=under("hot"))
-
-    answer = one(lab, model, graph="runtime", cache="model")
-
-    assert value(answer, "data") == pytest.approx(0.7)
-    assert answer.latency.ms == pytest.approx(nodes * 1.2 + 0.1 + 0.7)
-
-
 def test_what_is_not_stored_has_a_reason_and_a_command(home, model, keys_of, executed):
     home.put([(key, 2.0) for key in set(keys_of(model))])
     reference(home, OVERHEAD, 0.1, "hot")
@@ -427,7 +415,6 @@ def test_what_is_not_stored_has_a_reason_and_a_command(home, model, keys_of, exe
         assert answer.attribution[name].ms is None
         assert answer.attribution[name].reason
     assert "--graph fused" in shell_command(answer.attribution["fusion"].remedy)
-    assert "--data" in shell_command(answer.attribution["data"].remedy)
     assert f"with cache {CORE}" in answer.attribution["cache"].reason
     assert "--cache model" in shell_command(answer.attribution["cache"].remedy)
     assert answer.attribution["unexplained"].reason.startswith("it cannot be separated from fusion and cache")

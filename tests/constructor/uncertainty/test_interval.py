@@ -168,15 +168,6 @@ def test_undisturbed_is_the_sum_of_undisturbed_bricks():
     assert uncertainty_of(bricks).undisturbed_ns({"a": 2.0, "b": 1.0}) == pytest.approx(4e5)
 
 
-def test_what_values_cost_is_a_difference_and_stands_undisturbed():
-    bricks = [
-        taken("a", 2e5 * STILL, undisturbed_ns=1e5),
-        taken("m", 1e4 * STILL, subject=Subject.MODEL, variant="data"),
-    ]
-
-    assert uncertainty_of(bricks).undisturbed_ns({"a": 1.0, "m": 1.0}) == pytest.approx(1.1e5)
-
-
 def test_an_undisturbed_latency_of_one_process_is_less_sure_by_what_another_would_have_shown():
     one, blocks = taken("a", 1e5 * STILL, undisturbed_ns=1e5)
     alone = [Block(0, number, block.samples) for number, block in enumerate(blocks)]

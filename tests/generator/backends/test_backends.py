@@ -84,10 +84,9 @@ def test_what_a_backend_lacks_is_refused_with_what_to_do_instead(method, said):
     assert not backend.offers(method)
     with pytest.raises(UsageError, match=f"backend bare .*{said}"):
         backend.require(method)
-    assert (backend.graph, backend.dtypes_on("cpu"), backend.walks({}), backend.algorithms("cpu", {}, "float32")) == (
+    assert (backend.graph, backend.dtypes_on("cpu"), backend.algorithms("cpu", {}, "float32")) == (
         "source",
         ("float32",),
-        False,
         (),
     )
 

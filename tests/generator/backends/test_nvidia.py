@@ -10,13 +10,11 @@ from pathlib import Path
 
 import pytest
 from dlbricks.db import Store
-from dlbricks.errors import BackendUnavailable, UsageError
+from dlbricks.errors import BackendUnavailable
 from dlbricks.generator.backends import registry
 from dlbricks.generator.backends.base import Availability
-from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
 from dlbricks.generator.backends.torch.backend import TorchBackend, built_without_cuda
 from dlbricks.generator.machine.nvml import has_driver
-from dlbricks.generator.measurement.data_effects import measure_data
 from dlbricks.generator.measurement.measure import measure
 from dlbricks.generator.measurement.run import run
 
@@ -117,34 +115,6 @@ def test_nothing_is_begun_on_a_device_that_is_not_there(small_suite, small_model
             start()
 
     assert not any(store.info()["counts"].values())
-
-
-@pytest.mark.parametrize(
-    ("backend", "device", "options", "reported"),
-    [
-        ("torch", "cuda", {}, "on the CPU alone, not on device 'cuda'"),
-        ("torch", "cpu", {"mode": "compile"}, "cannot execute a model layer by layer, or not with these options"),
-        ("mxnet", "cpu", {}, "cannot execute a model layer by layer"),
-        ("openvino", "cpu", {}, "cannot execute a model layer by layer"),
-    ],
-)
-def test_values_that_cannot_be_examined_are_refused_before_anything_is_measured(
-    small_models, store, backend, device, options, reported
-):
-    for start in (measure, measure_data):
-        more = {"data": True} if start is measure else {}
-        if start is measure_data and not registry.get(backend).probe().ok:
-            continue  # its stack is asked for first
-        with pytest.raises(UsageError, match=f"{reported}.*leave out --data"):
-            start(small_models, store=store, backend=backend, device=device, options=options, **more)
-
-    assert not any(store.info()["counts"].values())
-
-
-def test_values_can_be_examined_where_bricks_run_in_turn():
-    backend = OrtBackend()
-
-    backend.require_walking("cpu", backend.resolve("cpu", {}))
 
 
 @pytest.mark.usefixtures("here")

@@ -137,7 +137,6 @@ def test_a_precision_that_a_backend_has_not_is_refused_with_those_that_it_has(sm
     for begin in (
         lambda: run(small_suite, store=store, dtype="bfloat16"),
         lambda: measure(small_models, store=store, dtype="bfloat16"),
-        lambda: measure(small_models, store=store, dtype="bfloat16", data=True),
     ):
         with pytest.raises(UsageError, match="bfloat16"):
             begin()

@@ -156,7 +156,7 @@ def test_only_what_differs_from_the_options_is_offered():
         "basic", "extended", "full", "packed", "padded-16", "padded-8",
     )  # fmt: skip
     for name in names():
-        assert name not in {"inner", "data"}  # variants that are no algorithms
+        assert name != "inner"  # a variant that is no algorithm
 
 
 def test_algorithms_execute_other_operators(skeleton_of):

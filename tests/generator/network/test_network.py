@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx_graphsurgeon
 import pytest
 from computing import computed, operators
 from dlbricks.errors import BackendError, BrokenModel, ModelNotFound, UnboundDimension
+from dlbricks.generator.network.export import to_graphsurgeon
 from dlbricks.generator.network.network import Network, export_network, file_network, read_network, synthetic_network
 from dlbricks.models.skeleton import is_weight
 from onnx import helper, numpy_helper
@@ -175,3 +177,20 @@ def test_a_network_beyond_a_protobuf_is_reported():
 
     with pytest.raises(BackendError, match="2 GiB"):
         network.self_contained()
+
+
+def test_a_brick_can_be_edited_with_graphsurgeon_and_computes_the_same(small_suite):
+    brick = small_suite.brick(small_suite.keys[0])
+
+    graph = to_graphsurgeon(brick)
+    again = onnx_graphsurgeon.export_onnx(graph.cleanup().toposort())
+
+    written = onnx.load_from_string(export_network(onnx.load_from_string(brick.model)))
+    shapes = {value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in written.graph.input}
+    numbers = {name: np.linspace(0.5, 1, int(np.prod(shape)), dtype=np.float32).reshape(shape)
+               for name, shape in shapes.items()}  # fmt: skip
+    assert [node.op for node in graph.nodes] == [node.op_type for node in written.graph.node]
+    for first, second in zip(
+        *(ReferenceEvaluator(model).run(None, numbers) for model in (again, written)), strict=True
+    ):
+        np.testing.assert_array_equal(first, second)

@@ -17,7 +17,7 @@ from dlbricks.db.values import Runtime
 from dlbricks.errors import BackendError, UnsupportedBrick, UsageError, WorkerOutOfMemory
 from dlbricks.generator.machine.cores import physical_cores
 from dlbricks.generator.worker.execution.timing import MOST_COPIES
-from dlbricks.generator.worker.messages import Bye, Call, Greeting, Hello, Place, Refusal, Refused, Time, line_of
+from dlbricks.generator.worker.messages import Bye, Greeting, Hello, Place, Refusal, Refused, Time, Types, line_of
 from dlbricks.generator.worker.serving import redact_paths, refusal
 from dlbricks.generator.worker.worker import serve
 from working import file, network, start
@@ -229,7 +229,7 @@ def bindings(pid: int) -> dict[int, str]:
 def test_requests_out_of_place_are_refused_and_the_worker_goes_on():
     replies = answers(
         "nothing", "[1]", '{"op":"dance"}', '{"op":"time"}', '{"op":"time","id":"x","loops":"many"}',
-        line_of(Call(what="types", file=file("x"))),
+        line_of(Types(file("x"), ("y",))),
         line_of(Hello(Place(Runtime("abacus")))),
         line_of(Hello(Place(Runtime(device="tpu")))),
         line_of(Hello(Place(Runtime.of("onnxruntime", options={"optimization": "some"})))),

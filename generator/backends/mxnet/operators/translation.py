@@ -18,7 +18,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from .....bricks.layer import PRODUCTS
+from .....bricks.operators import PRODUCTS
 from .....errors import UnsupportedBrick
 from .....models.subgraphs import attribute_of, infer_shapes, is_standard, plain_domain, static_shape
 from ....network.network import Network

@@ -1,0 +1,125 @@
+"""Measuring what a command lacks: bricks alternately with models, and the ceilings of the machine."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from ..bricks.decomposition import Decomposition, Failed
+from ..constructor.evidence import Evidence
+from ..db import Store
+from ..db.samples.rates import stream_sizes
+from ..db.values import NATIVE
+from ..generator.decomposition.decompose import Model, readable
+from ..generator.machine.system import probe_system
+from ..generator.measurement.settings import PaceFields
+from ..models import ModelSource
+from .estimation.reading import find_ceilings
+from .setups import Setup, cut_of
+
+if TYPE_CHECKING:
+    from ..generator.decomposition.generate import GenerateReport
+    from ..generator.measurement.run import RunReport
+    from ..generator.progress import ProgressCallback
+
+_PRODUCTS = (512, 1024)
+_LARGEST_STREAM = 1 << 27
+"""Ceilings for a page are taken from these only: some seconds; ``dlbricks system --ceilings`` takes them all."""
+
+_CEILINGS_S = 12.0
+"""What they take, and what is kept for them of a total time."""
+
+_FEW = 4
+"""A total time of less than so many times that goes without ceilings."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuringPlan:
+    """How a command measures, and until when on the monotonic clock."""
+
+    store: Store
+    how: Setup
+    visits: int = 24
+    budget_s: float | None = None
+    until: float = math.inf
+    progress: ProgressCallback | None = None
+
+    @property
+    def room(self) -> bool:
+        """True if there is time for ceilings and for a first answer."""
+        return self.budget_s is None or self.budget_s >= _FEW * _CEILINGS_S
+
+    def left_s(self, kept_s: float) -> float | None:
+        """Return the rest of the budget without some reserve, at least one second."""
+        return None if self.budget_s is None else max(1.0, self.until - kept_s - time.monotonic())
+
+    def measure(
+        self,
+        models: Sequence[Model],
+        suite: str | os.PathLike[str],
+        pace: PaceFields,
+        whole: Sequence[Decomposition] = (),
+    ) -> tuple[GenerateReport, RunReport | None]:
+        """Write the bricks of models into a folder and measure them, alternately with whole models.
+
+        Args:
+            models: The models; unreadable ones get an error.
+            suite: The folder.
+            pace: How often, or how long.
+            whole: The models that are measured as a whole.
+        """
+        from ..generator.decomposition.generate import generate  # what is stored is not measured again
+        from ..generator.measurement.run import run
+
+        progress = self.progress if any(isinstance(model, ModelSource) for model in models) else None
+        made = generate(models, out=suite, settings=cut_of(self.how), progress=progress)
+        if made.suite is None:
+            return made, None
+        settings = self.how.settings(**pace)
+        return made, run(made.suite, store=self.store, models=whole, settings=settings, progress=self.progress)
+
+
+def measure_missing(
+    models: Sequence[Decomposition | Failed],
+    evidence: Evidence,
+    plan: MeasuringPlan,
+    suite: str | os.PathLike[str] | None,
+) -> tuple[GenerateReport | None, RunReport | None]:
+    """Measure models alternately with their bricks; unreadable models are included, so that they get an error."""
+    if not models:
+        return None, None
+    kept_s = _CEILINGS_S if plan.room and not evidence.ceilings.known else 0.0
+    with ExitStack() as resources:
+        place = suite or Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-report-")), "suite")
+        pace: PaceFields = {"visits": plan.visits, "budget_s": plan.left_s(kept_s)}
+        return plan.measure(models, place, pace, readable(models))
+
+
+def with_ceilings(evidence: Evidence, plan: MeasuringPlan) -> Evidence:
+    """Return the evidence with the machine's ceilings; missing ones are measured if there is time."""
+    how, choice = plan.how, evidence.choice
+    if choice is None or not plan.room or how.device != "cpu" or evidence.ceilings.known:
+        return evidence
+    from ..generator.measurement.ceilings import measure_ceilings  # only where they are missing
+
+    sizes = [size for size in stream_sizes(probe_system()) if size <= _LARGEST_STREAM]
+    for dtype in dict.fromkeys((NATIVE, how.dtype)):
+        measure_ceilings(
+            store=plan.store,
+            backend=how.backend,
+            threads=how.threads or 1,
+            dtype=dtype,
+            gemm_sizes=_PRODUCTS,
+            sizes=sizes,
+            visits=10,
+            processes=1,
+            progress=plan.progress,
+        )
+    return replace(evidence, ceilings=find_ceilings(plan.store, choice, plan.store.stacks()))

@@ -1,0 +1,97 @@
+"""The answer of ``report``: a few lines per model, and what was measured for them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ....constructor.remedies import Task, TaskKind
+from ...setups import notes_of
+from ...shell import shell_command
+from ..page.payload import headline, operators
+from ..section import Section, layer_rows
+from ..tables import Answer
+from ..units import counted, duration, percent, within
+from .estimates import estimates_answer
+
+if TYPE_CHECKING:
+    from ....generator.measurement.run import RunReport
+    from ..reported import Report
+
+
+def report_answer(result: Report) -> Answer:
+    """Return the answer of ``report``: one row per model with its findings, and a short summary."""
+    short = estimates_answer(result.estimates)
+    reports = [] if result.measured is None else [result.measured]
+    summary = [*short.summary, *notes_of(result.setup), *result.unasked, *measured_lines(reports, result.wall_s)]
+    for section in result.sections[:_SHORT]:
+        summary += _in_short(section)
+    if len(result.sections) > _SHORT:
+        summary.append(f"{len(result.sections) - _SHORT} more models: see the page, or --json")
+    if result.page is not None:
+        summary.append(f"Page: {result.page}")
+    return Answer.of(result.records(), short.columns, summary, short.table)
+
+
+_SHORT, _COSTLY = 3, 3
+"""Models that are answered on the screen, and operators that are named there."""
+
+
+def _in_short(section: Section) -> Iterator[str]:
+    """Yield four lines: the latency, where the time goes, what to change, what was not tried."""
+    rows = [*layer_rows(section)]
+    top = headline(section, rows)
+    if section.estimate.error is not None or top.ms is None:
+        return
+    if top.basis == "known":
+        timed = f"{top.timed} of {counted(top.layers, 'layer')} measured"
+        yield f"{section.name}: {within(top.ms, None)} ms so far, {timed}."
+        return
+    yield f"{section.name}: {within(top.ms, top.half_ms)} ms {top.basis}."
+    costly = [f"{_undomained(operator.name)} {percent(operator.share)}" for operator in operators(rows)[:_COSTLY]]
+    yield f"  Where the time goes: {', '.join(costly) or 'not measured'}."
+    yield f"  What to change: {_changes(section)}."
+    yield f"  Not tried: {_untried(section)}"
+
+
+def _changes(section: Section) -> str:
+    """Name the proven savings, then the largest predicted one."""
+    parts = []
+    if section.joint is not None and section.findings is not None:
+        titles = [section.findings[number].title.rstrip(".") for number in section.joint.findings]
+        together = " together" if len(titles) > 1 else ""
+        parts.append(f"{', '.join(titles)}: proven to save {percent(section.joint.share)}{together}")
+    for _, found in section.predicted[:1]:
+        parts.append(f"{found.title.rstrip('.')}: predicted to save {percent(found.share)}")
+    nothing = "not analysed" if section.findings is None else "no saving is proven or predicted"
+    return "; ".join(parts) or nothing
+
+
+def _untried(section: Section) -> str:
+    """Name the remedies that were not tried, and the command that tries them."""
+    source = section.estimate.model.source
+    if section.findings is None:
+        return f"every remedy; run: {shell_command(Task(TaskKind.PROOFS, source=source))}"
+    parts = []
+    if count := len(section.predicted) + len(section.at_most):
+        command = shell_command(Task(TaskKind.PROOFS, source=source))
+        parts.append(f"{counted(count, 'finding')}; run: {command}")
+    model = source.zoo or str(source.path)
+    improve = shlex.join(["dlbricks", "improve", model, "-o", f"{Path(model).stem}-faster.onnx"])
+    return "; ".join([*parts, f"rewrites of the file; run: {improve}"])
+
+
+def _undomained(operators: str) -> str:
+    """Operators without the domains that define them."""
+    return "+".join(name.rpartition(".")[2] for name in operators.split("+"))
+
+
+def measured_lines(reports: Sequence[RunReport], wall_s: float) -> Iterator[str]:
+    """Yield the numbers of measured and skipped bricks, and a line about a spent budget."""
+    if any(took.remaining or took.models_remaining for took in reports):
+        yield "The budget is spent: the same command continues from here."
+    if reports:
+        measured, reused = sum(took.measured for took in reports), sum(took.reused for took in reports)
+        yield f"{measured} bricks measured, {reused} skipped (measured before), in {duration(wall_s)}."
