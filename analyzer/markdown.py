@@ -25,7 +25,7 @@ from .kernels import Kernels
 from .manifests.reproduce import Reproduction
 from .report.answers.bricks import kernels_answer
 from .report.answers.comparison import advice_answer, comparison_answer, history_answer
-from .report.answers.estimates import estimates_answer
+from .report.answers.estimated import estimates_answer
 from .report.answers.findings import analyze_answer
 from .report.answers.generation import generate_answer, plans_answer
 from .report.answers.reproduction import reproduction_answer

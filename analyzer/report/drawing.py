@@ -18,7 +18,7 @@ from ..history.history import History, ModelHistory
 from .causes import rows_of
 from .page.payload import similarity_matrix
 from .plots.comparisons import Rival, forest, over_time
-from .plots.estimates import estimate_beside_measured, latency_by_layer, waterfall
+from .plots.estimate_plots import estimate_beside_measured, latency_by_layer, waterfall
 from .plots.figure import save
 from .roofs import chart, has_roof
 from .sweeping import Sweep, similarity_grid, sweeps, sweeps_of, unique_share

@@ -15,8 +15,8 @@ import onnx
 from onnx import numpy_helper
 
 from ...errors import ModelError
+from .checked_model import CheckedModel
 from .recording import Feeds, apart, session
-from .subject import CheckedModel
 
 _RECORDED = 2
 """Number of input sets with recorded interior values; the wide ones only count for the outputs."""

@@ -18,10 +18,10 @@ import onnx
 
 from ...bricks.operators import ELEMENTWISE, VIEWS, Kind, named
 from ...models.subgraphs import attributes_of, plain_domain
+from .both_sides import Case, Sides
 from .evaluation import Unclear
 from .recording import Sizes
 from .rewrite import MICROSOFT, Array
-from .sides import Case, Sides
 
 _MOST_CASES, _NARROW = 1 << 16, 1
 """Limit on cases; bytes of integers all of which are tried."""

@@ -15,10 +15,10 @@ import onnx
 
 from ...bricks.operators import ELEMENTWISE, Trait, having
 from ...models.subgraphs import attribute_of
+from .both_sides import Case, Sides
 from .evaluation import Unclear
 from .recording import Values
 from .rewrite import Array, ordered
-from .sides import Case, Sides
 
 _ROUNDINGS, _MOST_NOISE = 4.0, 1e-5
 """Largest difference of two functions, in rounding errors of the old nodes; largest such error relative to the value

@@ -32,12 +32,12 @@ from onnx import helper
 
 from ...bricks.operators import ELEMENTWISE
 from ...models.subgraphs import attribute_of, reads, rename
+from .both_sides import Case, Sides
 from .enumeration import same_on_all_cases
 from .evaluation import Unclear, same_function
 from .one_variable import OneVariable
 from .recording import Values
 from .rewrite import Array, Rewrite, ordered
-from .sides import Case, Sides
 
 _LEVELS = (0, 8, 40, 120, 100_000)
 """Nodes upstream of the values that are read, whose properties count too."""

@@ -15,13 +15,13 @@ import msgspec
 import onnx
 
 from ...errors import DlbricksError
+from .checked_model import CheckedModel
 from .checking import Checker, CheckVerdict, loaded
 from .copies import CopiedOutput, copied_outputs, without_outputs
 from .looks import Timing, compare
 from .prover import Prover, Verdict
 from .recording import Engine, Values, session
 from .rewrite import Rewrite, RewriteGraph
-from .subject import CheckedModel
 
 _ROUNDS = 3
 _LEAST_SAVING = 0.005

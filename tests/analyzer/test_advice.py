@@ -11,7 +11,7 @@ from dlbricks.analyzer.report.answers.comparison import advice_answer
 from dlbricks.analyzer.report.tables import render
 from dlbricks.analyzer.shell import shell_command
 from dlbricks.bricks.graph.footprint import footprint, level_name, level_of
-from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.bricks.graph.model_graph import build_graph
 from dlbricks.db import Conditions, System
 from dlbricks.errors import UsageError
 

@@ -13,7 +13,7 @@ from dlbricks.analyzer.history.changes import RunPoint
 from dlbricks.analyzer.history.history import Cause, Change, ModelHistory, Witness
 from dlbricks.analyzer.report.causes import CauseRow
 from dlbricks.analyzer.report.plots.comparisons import forest, over_time
-from dlbricks.analyzer.report.plots.estimates import estimate_beside_measured, latency_by_layer, waterfall
+from dlbricks.analyzer.report.plots.estimate_plots import estimate_beside_measured, latency_by_layer, waterfall
 from dlbricks.analyzer.report.plots.figure import GREEN, RED, save
 from dlbricks.analyzer.report.roofs import roofline_chart
 from dlbricks.analyzer.report.sweeping import similarity_grid, unique_share
