@@ -1,7 +1,7 @@
 """The model to be rewritten, with inputs at the measured and at other shapes.
 
 Inputs never decide whether a rewrite is right. They suggest, and they are a net below the proofs: those of
-``hostile_feeds`` are what guards exist for.
+``CheckedModel.hostile`` are what guards exist for.
 """
 
 from __future__ import annotations
