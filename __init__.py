@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from .analyzer.shell import shell_command
     from .analyzer.tokens import Tokens, tokens
     from .bricks.cutting.sequences import make_sequence, sequences, split
-    from .bricks.graph.graph import ModelGraph, build_graph
+    from .bricks.graph.model_graph import ModelGraph, build_graph
     from .bricks.layer import Layer, LayerSequence
     from .bricks.suite.brick import Brick, build_brick, load_brick
     from .bricks.suite.suite import Suite
@@ -167,7 +167,7 @@ __getattr__, __dir__ = lazy(
         "MeasureReport": "generator.measurement.measure",
         "Measurement": "db.values",
         "MeasurementSettings": "generator.measurement.settings",
-        "ModelGraph": "bricks.graph.graph",
+        "ModelGraph": "bricks.graph.model_graph",
         "ModelKernels": "analyzer.kernels",
         "ModelSource": "models.source",
         "Predictions": "analyzer.predicting",
@@ -188,7 +188,7 @@ __getattr__, __dir__ = lazy(
         "advise": "analyzer.advice",
         "analyze": "analyzer.findings.analyze",
         "build_brick": "bricks.suite.brick",
-        "build_graph": "bricks.graph.graph",
+        "build_graph": "bricks.graph.model_graph",
         "check_agreement": "generator.measurement.agreement",
         "compare": "analyzer.comparison.compare",
         "confirm": "analyzer.history.confirm",

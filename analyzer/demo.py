@@ -14,7 +14,7 @@ from ..models import find_models
 from ..tabular import Field, columns_of, fields, record_of
 from .estimation.estimate import estimate
 from .estimation.estimates import FIELDS, Estimates
-from .report.answers.estimates import estimates_answer
+from .report.answers.estimated import estimates_answer
 from .report.drawing import estimate_plots
 from .report.tables import Answer
 from .report.units import duration, percent

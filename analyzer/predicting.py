@@ -28,7 +28,7 @@ from .estimation.learning import Gaps, learn
 from .estimation.query import matching, require_one
 from .estimation.reading import evidence_under
 from .measuring import MeasuringPlan
-from .report.answers.estimates import predicted_lines
+from .report.answers.estimated import predicted_lines
 from .report.tables import Answer
 from .report.units import counted, duration, milliseconds, percent
 from .setups import Setup, choice_here, cut_of, set_up, settled

@@ -10,7 +10,7 @@ from typing import Any
 from ..constructor.remedies import Task, TaskKind
 from ..constructor.result import Estimate
 from ..models import ModelSource
-from ..models.control import OBSERVED, CourseChoice, How
+from ..models.control_flow import OBSERVED, CourseChoice, How
 
 _CUSTOM_OPS = "custom_ops"
 """An option that is given by naming a file, whose path nobody keeps."""

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 from ..constructor.curve import Curve, Point
 from ..constructor.result import Estimate
-from ..constructor.tokens import Generation, generation, lengths_between, steps_of
+from ..constructor.token_latency import Generation, generation, lengths_between, steps_of
 from ..db import Store
 from ..errors import UnboundDimension, UsageError
 from ..generator.measurement.run import RunReport
@@ -24,7 +24,7 @@ from ..models.source import find_models
 from ..tabular import Field, Records, Row, Tabular, fields, record_of
 from .estimation.estimate import estimates_in
 from .measuring import MeasuringPlan
-from .report.answers.estimates import caveats
+from .report.answers.estimated import caveats
 from .report.answers.summary import measured_lines
 from .report.tables import Answer
 from .report.units import counted, milliseconds

@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import Any
 
 from dlbricks import estimate
-from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.bricks.graph.model_graph import build_graph
 from dlbricks.bricks.layer import Cutting
 from dlbricks.bricks.suite.suite import Suite
 from dlbricks.constructor import Estimate

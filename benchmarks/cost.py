@@ -32,7 +32,7 @@ from typing import Any
 
 from accuracy import protocol, shared
 from dlbricks import estimate
-from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.bricks.graph.model_graph import build_graph
 from dlbricks.constructor.uncertainty.calibration import NORMAL
 from dlbricks.db import Measurement, Store, Subject
 from dlbricks.db.samples.statistics import MIN_SAMPLES

@@ -27,7 +27,7 @@ from typing import Any
 from dlbricks import __version__, estimate
 from dlbricks.analyzer.estimation.estimates import estimate_record
 from dlbricks.bricks.cutting.sequences import sequences
-from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.bricks.graph.model_graph import build_graph
 from dlbricks.bricks.suite.suite import Suite
 from dlbricks.constructor import Estimate
 from dlbricks.db import Store

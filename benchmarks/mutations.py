@@ -18,14 +18,14 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+from dlbricks.analyzer.rewriting.both_sides import Sides
+from dlbricks.analyzer.rewriting.checked_model import read_subject
 from dlbricks.analyzer.rewriting.checking import Checker
 from dlbricks.analyzer.rewriting.engines import ENGINES
 from dlbricks.analyzer.rewriting.evaluation import Unclear
 from dlbricks.analyzer.rewriting.prover import Prover
 from dlbricks.analyzer.rewriting.recording import Values
 from dlbricks.analyzer.rewriting.rewrite import Rewrite, RewriteGraph
-from dlbricks.analyzer.rewriting.sides import Sides
-from dlbricks.analyzer.rewriting.subject import read_subject
 from dlbricks.errors import DlbricksError
 from improved import sizes
 
@@ -144,7 +144,7 @@ def differs(prover: Prover, rewrite: Rewrite, changed: Rewrite, values: Values) 
 
 def changes(before: Sides, after: Sides, number: int) -> bool:
     """Return True if the new nodes differ on a draw."""
-    from dlbricks.analyzer.rewriting import sides as module
+    from dlbricks.analyzer.rewriting import both_sides as module
 
     feeds = before._drawn(number, *module._DRAWS[number])  # noqa: SLF001
     try:

@@ -260,7 +260,7 @@ def _quantised(folder: Path) -> list[ModelSource]:
 
 
 def _torch() -> set[str]:
-    from dlbricks.generator.backends.torch.operators.call import operators
+    from dlbricks.generator.backends.torch.operators.arguments import operators
 
     return set(operators())
 
@@ -272,14 +272,14 @@ def _mxnet() -> set[str]:
 
 
 def _cudnn() -> set[str]:
-    from dlbricks.generator.backends.cudnn.operators import OPERATORS
+    from dlbricks.generator.backends.cudnn.lowering import OPERATORS
 
     return set(OPERATORS)
 
 
 def _cupy() -> set[str]:
-    from dlbricks.generator.backends.cupy.call import POINTWISE
-    from dlbricks.generator.backends.cupy.operators import MOVERS, POOLINGS
+    from dlbricks.generator.backends.cupy.kernel_call import POINTWISE
+    from dlbricks.generator.backends.cupy.raw_kernels import MOVERS, POOLINGS
 
     return {*MOVERS, *POINTWISE, *POOLINGS}
 

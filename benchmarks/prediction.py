@@ -36,7 +36,7 @@ from dlbricks.bricks.features import Features, features_of
 from dlbricks.bricks.graph.footprint import parse_level
 from dlbricks.bricks.layer import LayerSequence
 from dlbricks.constructor.choice import Choice, Query
-from dlbricks.constructor.decomposition import state_of
+from dlbricks.constructor.interventions import state_of
 from dlbricks.constructor.predictor import (
     Belief,
     Example,

@@ -29,10 +29,10 @@ from typing import Any
 
 import numpy as np
 from dlbricks import estimate
+from dlbricks.analyzer.findings.analysed_model import AnalysedModel
 from dlbricks.analyzer.findings.analyses.trials import ALTERNATIVES
 from dlbricks.analyzer.findings.finding import Finding
 from dlbricks.analyzer.findings.proof import Proving, Workbench
-from dlbricks.analyzer.findings.subject import AnalysedModel
 from dlbricks.constructor.uncertainty.calibration import NORMAL, fitted_sd
 from dlbricks.db import Store
 from dlbricks.generator.decomposition.generate import generate

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 from dlbricks import estimate
-from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.bricks.graph.model_graph import build_graph
 from dlbricks.constructor import Estimate
 from dlbricks.db import Block, Measurement, Store, Subject
 from dlbricks.db.samples.statistics import block_values, time_blocks

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 from dlbricks import estimate
-from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.bricks.graph.model_graph import build_graph
 from dlbricks.constructor import Estimate
 from dlbricks.constructor.uncertainty.calibration import scatter_of
 from dlbricks.db import Measurement, Store, Subject

@@ -12,7 +12,7 @@ from typing import Any
 
 from dlbricks import __version__, estimate
 from dlbricks.analyzer.estimation.estimates import estimate_record
-from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.bricks.graph.model_graph import build_graph
 from dlbricks.bricks.reference import OVERHEAD, built_in_key
 from dlbricks.constructor import Estimate
 from dlbricks.db import Stack, Store, Subject, merge

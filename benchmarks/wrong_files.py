@@ -21,13 +21,13 @@ from typing import Any
 
 import numpy as np
 import onnx
+from dlbricks.analyzer.rewriting.checked_model import CheckedModel, read_subject
 from dlbricks.analyzer.rewriting.checking import Checker
 from dlbricks.analyzer.rewriting.engines import ENGINES
 from dlbricks.analyzer.rewriting.prover import Prover
 from dlbricks.analyzer.rewriting.recording import Values
 from dlbricks.analyzer.rewriting.rewrite import Rewrite, RewriteGraph
 from dlbricks.analyzer.rewriting.search import Search, SearchRequest, step_path
-from dlbricks.analyzer.rewriting.subject import CheckedModel, read_subject
 from dlbricks.errors import DlbricksError
 from dlbricks.models.subgraphs import rename
 from onnx import numpy_helper

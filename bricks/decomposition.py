@@ -10,7 +10,7 @@ from ..errors import DlbricksError
 from ..models import ModelSource
 from .cutting.sequences import KeyedWindow, sequences
 from .graph.footprint import footprint, level_name, own_level
-from .graph.graph import ExecutedModel, ModelGraph
+from .graph.model_graph import ExecutedModel, ModelGraph
 from .layer import LayerSequence
 
 

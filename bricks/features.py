@@ -14,7 +14,7 @@ import onnx
 
 from ..models.cache import cache_folder, keep, kept
 from .decomposition import Decomposition
-from .graph.graph import ModelGraph
+from .graph.model_graph import ModelGraph
 from .layer import ELEMENT_BITS, Layer, LayerSequence, TensorType
 from .operators import PRODUCTS, Trait, operator_of
 from .work import weights_read

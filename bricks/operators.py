@@ -17,8 +17,9 @@ from enum import Enum, Flag, auto
 import onnx
 
 from ..models.subgraphs import plain_domain
-from .costs import elementwise, fused, linear
-from .costs.call import CostedNode, Formula, UnknownCostError
+from .costs import elementwise, linear
+from .costs import runtime_fusions as fused
+from .costs.costed_node import CostedNode, Formula, UnknownCostError
 from .layer import Cost
 
 MICROSOFT, BLOCKED = "com.microsoft", "com.microsoft.nchwc"

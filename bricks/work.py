@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import onnx
 
 from ..models.subgraphs import attribute_of
-from .costs.call import CostedNode
+from .costs.costed_node import CostedNode
 from .layer import Cost, Layer, Operand, Role, TensorType
 from .operators import MICROSOFT, OPERATORS, Trait, operator_of
 

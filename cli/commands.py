@@ -20,6 +20,7 @@ import click
 from ..errors import DlbricksError, UsageError
 from ..version import __version__
 from . import options as shared
+from .answering import analyze, improve, predict, report, tokens
 from .console import answer, note, watched
 from .fleet import fleet
 from .inventory import backends, brick, models, system
@@ -37,7 +38,6 @@ from .models import (
     option,
     take_models,
 )  # fmt: skip
-from .reporting import analyze, improve, predict, report, tokens
 from .storage import db, manifest, reproduce
 
 if TYPE_CHECKING:

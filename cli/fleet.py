@@ -71,7 +71,7 @@ def fleet_work(*, node: str | None, state: Path | None, once: bool, drain: bool,
     if not node:
         raise UsageError("a worker needs the name of its node", remedy="give --node, or set DLBRICKS_NODE")
     from ..analyzer.report.answers.runs import work_answer
-    from ..generator.fleet.worker import FleetNode, work
+    from ..generator.fleet.job_worker import FleetNode, work
 
     here = FleetNode(name=node, url=database, state=state or _state() / node, **how)
     done = work(here, most=1 if once else None, drain=drain, note=(lambda _text: None) if is_quiet() else note)

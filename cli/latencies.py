@@ -126,7 +126,7 @@ def estimate(
     """
     from ..analyzer.estimation.estimate import estimate as estimate_models
     from ..analyzer.estimation.estimate import estimate_between
-    from ..analyzer.report.answers.estimates import estimates_answer
+    from ..analyzer.report.answers.estimated import estimates_answer
     from ..db import Store
 
     predict = options.pop("predict")

@@ -273,7 +273,7 @@ def take_models(options: dict[str, Any], *, warn: bool = True) -> list[ModelSour
         UsageError: An argument is the folder of a suite.
     """
     from ..models import find_models
-    from ..models.control import read_choices
+    from ..models.control_flow import read_choices
 
     control, observed = read_choices(options.pop("branches"), options.pop("trips"))
     models, batch = options.pop("models"), options.pop("batch") or ()

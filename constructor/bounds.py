@@ -16,8 +16,8 @@ from ..db import Measurement
 from .choice import COLD
 from .composition import Cover, CriticalPath, further_covers, lower_bound, selection_bias
 from .coverage import cannot_be_bricks
-from .decomposition import state_of
 from .evidence import Evidence
+from .interventions import state_of
 from .measurements import BrickMeasurements
 from .result import BenanzaBound, BenanzaBounds, GroundTruth
 from .uncertainty.calibration import NORMAL, scatters

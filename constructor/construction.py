@@ -20,8 +20,8 @@ from .composition import Cover, CriticalPath, Quotient, Window, cheapest_cover, 
 from .correction import Asked, Corrected, benanza_note, correct, host_of, unexplained
 from .coverage import cannot_be_bricks, coverage_of, missing_of, rows_of
 from .curve import Interpolation
-from .decomposition import quotient_of, state_of
 from .evidence import EstimateRequest, Evidence
+from .interventions import quotient_of, state_of
 from .measurements import BrickMeasurements
 from .predictor import Predicted
 from .remedies import Task

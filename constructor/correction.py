@@ -28,13 +28,13 @@ from dataclasses import dataclass, replace
 
 from ..bricks.cutting.fused import edge_layouts
 from ..bricks.graph.footprint import is_level
-from ..bricks.graph.graph import ModelGraph
+from ..bricks.graph.model_graph import ModelGraph
 from ..bricks.layer import LayerSequence
 from ..db import Measurement
 from .choice import COLD, MODEL
 from .composition import Quotient, critical_path
-from .decomposition import Interventions, quotient_of
 from .evidence import Evidence
+from .interventions import Interventions, quotient_of
 from .measurements import BrickMeasurements
 from .remedies import Task
 from .result import SIGNS, BenanzaBounds, GroundTruth, Term

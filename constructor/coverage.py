@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, MutableMapping, Sequence
 
 from ..bricks.decomposition import Decomposition
-from ..bricks.graph.graph import ModelGraph
+from ..bricks.graph.model_graph import ModelGraph
 from ..bricks.layer import LayerSequence, LayerState
 from ..bricks.suite.brick import BrickTypes, signature_in
 from .composition import CriticalPath

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from ..bricks.decomposition import Decomposition
 from ..bricks.graph.boundary import boundary_of, boundary_variants
 from ..bricks.graph.footprint import is_level, level_name, nearest_levels
-from ..bricks.graph.graph import ModelGraph
+from ..bricks.graph.model_graph import ModelGraph
 from ..bricks.layer import Cutting, LayerSequence
 from ..bricks.operators import Trait, having
 from ..db import Failure, KernelView, Measurement, Run, Subject
 from ..db.values import HOST, INNER
 from .choice import Choice, Query
 from .curve import Interpolation
-from .decomposition import Interventions, state_of
+from .interventions import Interventions, state_of
 from .measurements import BrickMeasurements
 from .remedies import Remedies
 from .roofline import Ceilings

@@ -12,8 +12,8 @@ from ..bricks.decomposition import Decomposition
 from ..db import Measurement, Subject
 from ..db.values import Identity, Stop, Summary, Verdict
 from .choice import Choice
-from .decomposition import state_of
 from .evidence import Evidence
+from .interventions import state_of
 from .predictor import Predicted
 
 

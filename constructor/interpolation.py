@@ -18,13 +18,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ..bricks.decomposition import Decomposition
-from ..bricks.graph.graph import ExecutedModel, ModelGraph
+from ..bricks.graph.model_graph import ExecutedModel, ModelGraph
 from ..bricks.layer import Layer, LayerSequence, Operand, Role, TensorType
 from ..db import Measurement
 from ..db.values import Summary
 from .curve import Curve, Interpolation, LeftOut, Point, error_of
-from .decomposition import Interventions, state_of
 from .evidence import Evidence
+from .interventions import Interventions, state_of
 from .measurements import BrickMeasurements
 
 # Families of bricks: one part of a model at several sizes of a dimension.

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..bricks.graph.footprint import parse_level
-from ..bricks.graph.graph import ModelGraph
+from ..bricks.graph.model_graph import ModelGraph
 from ..bricks.layer import Layer, LayerSequence, Role, TensorType
 from ..bricks.operators import PRODUCTS, UNMOVED
 from ..bricks.reference import CHAIN, OVERHEAD

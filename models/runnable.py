@@ -14,7 +14,7 @@ from onnx import ModelProto, TensorProto
 
 from ..errors import BrokenModel, ModelError, UnsupportedModel
 from .binding import Binding, apply, kinds_of, plan
-from .control import CourseChoice
+from .control_flow import CourseChoice
 from .dimensions import DimensionKind
 from .external import ExternalFolder
 from .normal import normalise

@@ -17,7 +17,7 @@ import onnx
 from onnx import TensorProto, numpy_helper
 
 if TYPE_CHECKING:
-    from .control import CourseChoice
+    from .control_flow import CourseChoice
 
 KEPT_ELEMENTS = 1024
 """Constants of up to this many elements keep their values in a skeleton (docs/contributing/architecture.md)."""

@@ -16,7 +16,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 from ..errors import BrokenModel, DlbricksError, ModelError, ModelNotFound, UsageError
-from .control import CourseChoice
+from .control_flow import CourseChoice
 from .dimensions import DimensionKind, classify_name
 from .reader import EXTERNAL_MARK, external_locations
 from .runnable import Edit, Runnable, load_kinds, load_skeleton, runnable_file, runnable_recipe
@@ -120,7 +120,7 @@ def find_models(
         arguments: Names; a ``Path`` is never a zoo name.
         batches: Batches of each model; empty for each model's own.
         dims: Value by dimension name.
-        control: Courses of control flow that the files do not fix (``models.control.choices``).
+        control: Courses of control flow that the files do not fix (``models.control_flow.choices``).
 
     Returns:
         One source per model and batch. An argument without a match is a source with a ``problem``.

@@ -9,6 +9,7 @@ import io
 import subprocess
 import sys
 import tokenize
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -66,7 +67,7 @@ HEAVY = {
     "onnx.reference", "sklearn",
 }  # fmt: skip
 # Modules about PyTorch are imported by the backend's functions alone.
-_TORCH = ("graph.py", "kernels.py", "operators/")
+_TORCH = ("torch_graph.py", "profiled_kernels.py", "operators/")
 HEAVY_ALLOWED = tuple(f"generator/backends/torch/{name}" for name in _TORCH)
 
 
@@ -74,6 +75,14 @@ def modules() -> list[Path]:
     """Every module of the package, as a path below the root."""
     files = [*ROOT.glob("*.py"), *(path for stage in STAGES for path in (ROOT / stage).rglob("*.py"))]
     return sorted(path.relative_to(ROOT) for path in files if path.name != "setup.py")
+
+
+def test_every_module_has_a_name_of_its_own():
+    """But for the modules of backends with the class that the registry looks for."""
+    apart = {"__init__.py", "__main__.py", "backend.py"}
+    counts = Counter(module.name for module in modules() if module.name not in apart)
+
+    assert [name for name, count in counts.items() if count > 1] == []
 
 
 @functools.cache

@@ -13,8 +13,8 @@ from ...bricks.layer import Layer, LayerState
 from ...constructor.choice import COLD, Choice, Query
 from ...constructor.construction import construct
 from ...constructor.coverage import form_of
-from ...constructor.decomposition import state_of
 from ...constructor.evidence import Evidence
+from ...constructor.interventions import state_of
 from ...constructor.result import Estimate, Form
 from ...constructor.uncertainty.calibration import NORMAL
 from ...constructor.uncertainty.interval import Uncertainty

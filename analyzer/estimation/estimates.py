@@ -100,7 +100,7 @@ class Estimates(Tabular):
         rows: One per model.
     """
 
-    ANSWER = "report.answers.estimates.estimates_answer"
+    ANSWER = "report.answers.estimated.estimates_answer"
 
     rows: tuple[Estimate, ...]
 

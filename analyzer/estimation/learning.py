@@ -16,9 +16,9 @@ from ...bricks.features import Features, keep_features, kept_features
 from ...bricks.graph.footprint import parse_level
 from ...constructor.choice import Choice
 from ...constructor.construction import method_sd
-from ...constructor.decomposition import state_of
 from ...constructor.evidence import Evidence
 from ...constructor.filling import filled
+from ...constructor.interventions import state_of
 from ...constructor.predictor import (
     NOW,
     Belief,

@@ -17,8 +17,8 @@ from ...bricks.graph.footprint import CORE_LEVEL, REPEAT_LEVELS, REUSE_LEVELS, i
 from ...bricks.reference import OVERHEAD, built_in_key
 from ...constructor.choice import COLD, MODEL, Choice, Query, in_parallel, narrows
 from ...constructor.coverage import missing_of
-from ...constructor.decomposition import Interventions, as_written, intervened, intervened_in, state_of
 from ...constructor.evidence import MOST_RIVALS, REACH, EstimateRequest, Evidence, Table, Twin, bricks_of, twin_of
+from ...constructor.interventions import Interventions, as_written, intervened, intervened_in, state_of
 from ...constructor.measurements import BrickMeasurements
 from ...constructor.roofline import Ceilings, ceilings_of, networks_of
 from ...constructor.uncertainty.interval import Uncertainty

@@ -28,11 +28,11 @@ from ...tabular import Records, Row, Tabular, fields, record_of
 from ..estimation.query import ChosenStack, QueryFields, asked, chosen_stack, executes_as_written
 from ..estimation.reading import read_evidence, request_of
 from ..shell import shell_command, with_command
-from .analyses import quantisation, settings, slow_kernels, trials
+from .analysed_model import AnalysedModel, ColdStart, cold_start_in, latency_of
+from .analyses import quantisation, runtime_settings, slow_kernels, trials
 from .finding import BRICKS, LATENCY, Analysis, Finding, Joint, joint_of, with_tried_interval
 from .improve import rewrite_findings
 from .proof import LATE, Proving, Workbench
-from .subject import AnalysedModel, ColdStart, cold_start_in, latency_of
 
 # The analyses, in the order in which they are asked.
 
@@ -41,12 +41,12 @@ ANALYSES: tuple[Analysis, ...] = (
     quantisation.ANALYSIS,
     slow_kernels.SLOW_KERNELS,
     slow_kernels.ROOFLINE,
-    settings.DENORMALS,
+    runtime_settings.DENORMALS,
     trials.ALTERNATIVES,
     trials.BATCH,
-    settings.THREADS,
-    settings.BRANCHES,
-    settings.INSERTED,
+    runtime_settings.THREADS,
+    runtime_settings.BRANCHES,
+    runtime_settings.INSERTED,
 )
 
 

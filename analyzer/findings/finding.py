@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from ...tabular import Row
-from .subject import AnalysedModel, Node, Spent
+from .analysed_model import AnalysedModel, Node, Spent
 
 
 @dataclass(frozen=True, slots=True)

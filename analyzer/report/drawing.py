@@ -14,7 +14,7 @@ from ...errors import UsageError
 from ..comparison.compare import Comparison, ModelComparison
 from ..estimation.estimates import Estimates
 from .plots.comparisons import Rival, forest
-from .plots.estimates import estimate_beside_measured, latency_by_layer
+from .plots.estimate_plots import estimate_beside_measured, latency_by_layer
 from .plots.figure import save
 from .units import counted
 

@@ -6,18 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...bricks.decomposition import Decomposition
-from ...bricks.graph.graph import ModelGraph
+from ...bricks.graph.model_graph import ModelGraph
 from ...bricks.layer import Layer, LayerSequence, TensorType
 from ...constructor.choice import Choice
 from ...constructor.composition import Quotient
-from ...constructor.decomposition import quotient_of, state_of
 from ...constructor.evidence import Evidence
+from ...constructor.interventions import quotient_of, state_of
 from ...constructor.result import Estimate, SequenceLatency
 from ...constructor.roofline import LayerRoof
 from ...db import Kernel, KernelView, Measurement, Run
 from ...tabular import Row
+from ..findings.analysed_model import latency_of
 from ..findings.finding import Finding, Joint, joint_of
-from ..findings.subject import latency_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 _SHORT_KEY = 12
 
@@ -111,6 +112,18 @@ def listed(words: Sequence[str], most: int) -> str:
 def cut(text: str, most: int) -> str:
     """Cut the end of a text that is too long."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def said_of_batch(row: Mapping[str, Any]) -> str:
+    """Write the best batch of a sweep; empty if it is unknown."""
+    best, more = row["best_batch"], row["doubling_gains"]
+    gains = "every doubling gains more than 5%" if more is None else f"twice as many gain {percent(more)}"
+    return "" if best is None else f"best batch: {best} ({gains})"
+
+
+def how_of(point: Mapping[str, Any]) -> str:
+    """Write the interpolated part of a point of a sweep; empty for a measured point."""
+    return f"{percent(point['share'])} interpolated" if point["interpolated"] else ""
 
 
 def _scaled(value: float, step: float, units: Sequence[str]) -> str:

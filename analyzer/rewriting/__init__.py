@@ -1,4 +1,4 @@
-"""Rewrites of whole models that keep their results: each tells where it applies, and applies itself.
+"""Rewrites of whole models that hold for every input: engines propose, one prover decides, a search times.
 
-Rewrites know ONNX and the model's graph, and no runtime.
+All of it runs in a process of its own (``process``), since it executes untrusted models with ONNX Runtime.
 """

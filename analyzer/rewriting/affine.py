@@ -28,7 +28,7 @@ _ZERO, _CLOSE = 1e-12, 1e-9
 
 def affine(values: Values, deadline: float) -> list[Rewrite]:
     """Return rewrites of affine regions."""
-    graph, found, covered = values.graph, list[Rewrite](), set[int]()
+    graph, rewrites, covered = values.graph, list[Rewrite](), set[int]()
     allowed = [_is_affine(values, index) for index in range(len(graph.nodes))]
     for last in reversed(range(len(graph.nodes))):
         value = graph.nodes[last].output[0]
@@ -40,10 +40,10 @@ def affine(values: Values, deadline: float) -> list[Rewrite]:
         ]  # fmt: skip
         for region in sorted(regions, key=lambda region: -len(region.nodes))[:_MOST_TRIES]:
             if rewrite := values.attempt(_collapsed, values, region, value):
-                found.append(rewrite)
+                rewrites.append(rewrite)
                 covered.update(region.nodes)
                 break
-    return found
+    return rewrites
 
 
 def _is_affine(values: Values, index: int) -> bool:
@@ -69,9 +69,9 @@ def _collapsed(values: Values, region: Region, value: str) -> Rewrite | None:
         return None
     probe = _Probe(values, region, value)
     search = _product if shape[:-1] == out[:-1] else _convolution if len(shape) == len(out) > 2 else None
-    if search is None or not (made := search(values, probe, x, value)):
+    if search is None or not (proposal := search(values, probe, x, value)):
         return None
-    draft, kind = made
+    draft, kind = proposal
     if not probe.agrees(draft):
         return None
     after = values.cost_of_new(draft, {node.output[0]: out for node in draft.nodes})
@@ -105,9 +105,9 @@ class _Probe:
         """Return True if new nodes compute the same from random numbers; all have the result's shape."""
         x, kind = np.random.default_rng(1).standard_normal(self.shape), self._types[self._value]
         types = {**self._types, **{node.output[0]: kind for node in draft.nodes}}
-        made = self._evaluated(draft.nodes, types, {**self._constants, **draft.constants, **draft.exact}, x)
+        new = self._evaluated(draft.nodes, types, {**self._constants, **draft.constants, **draft.exact}, x)
         old = self(x)
-        return bool(np.abs(made - old).max() <= _CLOSE * np.abs(old).max())
+        return bool(np.abs(new - old).max() <= _CLOSE * np.abs(old).max())
 
     def _evaluated(
         self, nodes: Sequence[onnx.NodeProto], types: Mapping[str, Typed], constants: Mapping[str, Array], x: Array
@@ -132,12 +132,12 @@ def _product(values: Values, probe: _Probe, x: str, value: str) -> tuple[Draft, 
     if not weights.any(1).all():  # a product would read what the region does not, and a NaN there would spread
         return None
     draft = Draft(values.graph)
-    made = draft.op("MatMul", x, draft.constant(weights, np.float32))
+    result = draft.op("MatMul", x, draft.constant(weights, np.float32))
     bias = probe.base.reshape(rows, width)
     if (np.abs(bias) > _ZERO).any():
         same = (bias == bias[:1]).all()
-        made = draft.op("Add", made, draft.constant(bias[0] if same else probe.base, np.float32))
-    draft.finish(made, value)
+        result = draft.op("Add", result, draft.constant(bias[0] if same else probe.base, np.float32))
+    draft.finish(result, value)
     return draft, "one product"
 
 
@@ -186,6 +186,6 @@ def _taps(
         except IndexError as error:
             raise Unclear("too small for its strides") from error
         change = (probe(impulse) - probe.base)[0]
-        for place in np.argwhere(np.abs(change).max(0) > _ZERO):
-            tap = tuple(int(here - step * there) for here, step, there in zip(at, strides, place, strict=True))
-            yield channel, tap, change[(slice(None), *place)]
+        for position in np.argwhere(np.abs(change).max(0) > _ZERO):
+            tap = tuple(int(here - step * there) for here, step, there in zip(at, strides, position, strict=True))
+            yield channel, tap, change[(slice(None), *position)]

@@ -41,7 +41,7 @@ class _Padded:
 
 def channels(values: Values, deadline: float) -> list[Rewrite]:
     """Return one rewrite of all convolutions for each number of channels that kernels take at once."""
-    found = list[Rewrite]()
+    rewrites = list[Rewrite]()
     for multiple in _MULTIPLES:
         if late(deadline):
             break
@@ -49,10 +49,10 @@ def channels(values: Values, deadline: float) -> list[Rewrite]:
         while wide:
             padded = _follow(values, wide, multiple)
             if not padded.refused:
-                found.append(_written(values, padded, multiple))
+                rewrites.append(_written(values, padded, multiple))
                 break
             wide -= padded.refused
-    return found
+    return rewrites
 
 
 def _can_make_more(values: Values, index: int, multiple: int) -> bool:
@@ -109,11 +109,11 @@ def _through_pointwise(values: Values, node: onnx.NodeProto, masks: Mapping[str,
     if len(shape) < 2 or shape[1] != mask.sum():
         return None
     for name in filter(None, node.input):
-        own = values.shapes.get(name)
+        sizes = values.shapes.get(name)
         if name in masks:
-            passes = np.array_equal(masks[name], mask) and own is not None and len(own) == len(shape)
+            passes = np.array_equal(masks[name], mask) and sizes is not None and len(sizes) == len(shape)
         else:
-            passes = own is not None and (name in values.graph.constants or _across(own, len(shape)) == 1)
+            passes = sizes is not None and (name in values.graph.constants or _across(sizes, len(shape)) == 1)
         if not passes:
             return None
     return mask
@@ -121,8 +121,8 @@ def _through_pointwise(values: Values, node: onnx.NodeProto, masks: Mapping[str,
 
 def _across(shape: Sequence[int], rank: int) -> int:
     """Return the size along the channels after broadcasting a value."""
-    place = 1 - rank + len(shape)
-    return shape[place] if place >= 0 else 1
+    axis = 1 - rank + len(shape)
+    return shape[axis] if axis >= 0 else 1
 
 
 def _constants(values: Values, index: int) -> bool:
@@ -180,21 +180,21 @@ def _written(values: Values, padded: _Padded, multiple: int) -> Rewrite:
     names = {name: graph.fresh("padded") for name in padded.masks}
     for index in padded.touched:
         node = graph.nodes[index]
-        value, read = node.output[0], padded.masks.get(node.input[0])
-        made = padded.masks.get(value)
+        value, in_mask = node.output[0], padded.masks.get(node.input[0])
+        out_mask = padded.masks.get(value)
         if value not in names:
             whole.append(value)
         inputs = [names.get(name, name) for name in node.input]
-        for slot, places in _rooms(values, index, read, made, padded.masks).items():
+        for slot, places in _rooms(values, index, in_mask, out_mask, padded.masks).items():
             array = graph.constants[node.input[slot]]
             for axis, mask, fill in places:
                 array = _spread(array, axis, mask, fill)
             inputs[slot] = draft.constant(array)
-        if node.op_type == "Reshape" and made is not None:
-            inputs[1] = draft.constant([values.shapes[value][0], len(made)], np.int64)
+        if node.op_type == "Reshape" and out_mask is not None:
+            inputs[1] = draft.constant([values.shapes[value][0], len(out_mask)], np.int64)
         attributes = dict(graph.attributes[index])
-        if attributes.get("group", 1) > 1 and made is not None:
-            attributes["group"] = len(made)
+        if attributes.get("group", 1) > 1 and out_mask is not None:
+            attributes["group"] = len(out_mask)
         draft.op(node.op_type, *inputs, to=names.get(value, value), **attributes)
     saving_ns = _GAIN * values.cost_of(padded.touched)
     touched = graph.names(padded.touched)
@@ -206,27 +206,29 @@ _Room = tuple[int, _Mask, float]
 
 
 def _rooms(
-    values: Values, index: int, read: _Mask | None, made: _Mask | None, masks: Mapping[str, _Mask]
+    values: Values, index: int, in_mask: _Mask | None, out_mask: _Mask | None, masks: Mapping[str, _Mask]
 ) -> dict[int, list[_Room]]:
     """Return which constants of a node get room for more channels, by slot."""
     node, attributes = values.graph.nodes[index], values.graph.attributes[index]
     rooms = dict[int, list[_Room]]()
     if node.op_type == "Conv":
         alone = attributes.get("group", 1) > 1
-        rooms[1] = [(axis, mask, 0.0) for axis, mask in ((0, made), (1, None if alone else read)) if mask is not None]
-        if made is not None and len(node.input) > 2 and node.input[2]:
-            rooms[2] = [(0, made, 0.0)]
-    elif node.op_type in {"Gemm", "MatMul"} and read is not None:
-        rooms[1] = [(1 if attributes.get("transB") else 0, read, 0.0)]
-    elif node.op_type == "BatchNormalization" and made is not None:
-        rooms = {slot: [(0, made, float(slot == 4))] for slot in (1, 2, 3, 4)}
-    elif node.op_type in ELEMENTWISE and made is not None:
+        rooms[1] = [
+            (axis, mask, 0.0) for axis, mask in ((0, out_mask), (1, None if alone else in_mask)) if mask is not None
+        ]
+        if out_mask is not None and len(node.input) > 2 and node.input[2]:
+            rooms[2] = [(0, out_mask, 0.0)]
+    elif node.op_type in {"Gemm", "MatMul"} and in_mask is not None:
+        rooms[1] = [(1 if attributes.get("transB") else 0, in_mask, 0.0)]
+    elif node.op_type == "BatchNormalization" and out_mask is not None:
+        rooms = {slot: [(0, out_mask, float(slot == 4))] for slot in (1, 2, 3, 4)}
+    elif node.op_type in ELEMENTWISE and out_mask is not None:
         rank = len(values.shapes[node.output[0]])
         for slot, name in enumerate(node.input):
             if name in values.graph.constants and name not in masks:
                 shape = values.shapes[name]
                 if _across(shape, rank) != 1:
-                    rooms[slot] = [(1 - rank + len(shape), made, 0.0)]
+                    rooms[slot] = [(1 - rank + len(shape), out_mask, 0.0)]
     return rooms
 
 

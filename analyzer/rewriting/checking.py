@@ -15,8 +15,8 @@ import onnx
 from onnx import numpy_helper
 
 from ...errors import ModelError
+from .checked_model import CheckedModel
 from .recording import Feeds, apart, session
-from .subject import CheckedModel
 
 _RECORDED = 2
 """Number of input sets with recorded interior values; the wide ones only count for the outputs."""
@@ -60,14 +60,14 @@ def loaded(model: bytes, *, threads: int) -> tuple[Any, Executed]:
     for tensor in graph.initializer:
         if np.prod(tensor.dims) <= _SMALL:  # bounds and numbers change the work
             marks[tensor.name] = tuple(tensor.dims), numpy_helper.to_array(tensor).tobytes()
-    found: Executed = Counter()
+    executed: Executed = Counter()
     for node in graph.node:
         attributes = tuple(sorted(repr((attribute.name, _attribute(attribute))) for attribute in node.attribute))
         read = tuple(marks.get(value, value) for value in node.input)
         mark = hash((node.domain, node.op_type, attributes, read))
-        found[mark] += 1
+        executed[mark] += 1
         marks.update({value: (mark, slot) for slot, value in enumerate(node.output) if value})
-    return runner, found
+    return runner, executed
 
 
 def _attribute(attribute: onnx.AttributeProto) -> object:
@@ -146,13 +146,13 @@ class Checker:
     def _refer(self, feeds: Feeds, reasons: list[str]) -> bool:
         """Compare models on some inputs from now on, if the original accepts them."""
         try:
-            found = _reference(self.runner, self._plain, feeds, self._least)
+            reference = _reference(self.runner, self._plain, feeds, self._least)
         except Exception as error:  # noqa: BLE001  # an input may be illegal, or another shape impossible
             reasons.append(" ".join(str(error).split())[:200])
             return False
-        if found is not None:
-            self._references.append(found)
-        return found is not None
+        if reference is not None:
+            self._references.append(reference)
+        return reference is not None
 
     @property
     def second_shape(self) -> bool:
@@ -244,21 +244,21 @@ def _outputs(runner: Any, plain: Any, feeds: Feeds) -> tuple[Sequence[Any], floa
     return outputs, noise
 
 
-def _largest(own: Sequence[Any], other: Sequence[Any]) -> float:
+def _largest(outputs: Sequence[Any], other: Sequence[Any]) -> float:
     """Return the largest relative difference of outputs; infinite if anything but numbers differs."""
-    if len(own) != len(other):
+    if len(outputs) != len(other):
         return np.inf
-    found = 0.0
-    for mine, theirs in zip(own, other, strict=True):
+    largest = 0.0
+    for mine, theirs in zip(outputs, other, strict=True):
         if not isinstance(theirs, np.ndarray) or theirs.dtype.kind not in "fiub":
             same = repr(mine) == repr(theirs)
-            found = max(found, 0.0 if same else np.inf)
+            largest = max(largest, 0.0 if same else np.inf)
         elif mine.dtype != theirs.dtype or mine.shape != theirs.shape:
             return np.inf
         elif theirs.dtype.kind == "f":
             error = apart(mine, theirs)
             most = np.abs(theirs[np.isfinite(theirs)]).max(initial=0)
-            found = max(found, error if most > 1e-30 or error == 0 else np.inf)
+            largest = max(largest, error if most > 1e-30 or error == 0 else np.inf)
         elif not np.array_equal(mine, theirs):
-            found = max(found, np.inf)
-    return found
+            largest = max(largest, np.inf)
+    return largest

@@ -41,21 +41,21 @@ def copied_outputs(graph: RewriteGraph, run: Mapping[str, Array]) -> tuple[Copie
         graph: The model.
         run: The inputs of one run, by name.
     """
-    found = list[CopiedOutput]()
+    copies = list[CopiedOutput]()
     for output in graph.wanted:
         by_source = _sources(graph, output)
-        found += [
+        copies += [
             CopiedOutput(output, source, run[source].nbytes, branch)
             for branch, source in by_source.items()
             if source in graph.given and source in run
         ]
-    return tuple(found)
+    return tuple(copies)
 
 
 def without_outputs(graph: RewriteGraph, names: frozenset[str]) -> onnx.ModelProto | None:
     """Return the model without some outputs; None if nothing would be left."""
-    kept = [value for value in graph.outputs if value.name not in names]
-    return graph.build((), kept) if kept else None
+    remaining = [value for value in graph.outputs if value.name not in names]
+    return graph.build((), remaining) if remaining else None
 
 
 def _sources(graph: RewriteGraph, value: str) -> dict[str, str]:
@@ -65,16 +65,16 @@ def _sources(graph: RewriteGraph, value: str) -> dict[str, str]:
     if maker is None or maker.op_type != "If":
         return {"": value}
     slot = list(maker.output).index(value)
-    found = {}
+    sources = {}
     for branch in _BRANCHES:
         body = attribute_of(maker, branch)
         name, makers = body.output[slot].name, {node.output[0]: node for node in body.node if node.output}
         while name in makers and makers[name].op_type == "Identity":
             name = makers[name].input[0]
         if name not in makers:
-            found[branch] = _original(graph, name)
-    first, *others = found.values() or [""]
-    return {"": first} if others == [first] else found
+            sources[branch] = _original(graph, name)
+    first, *others = sources.values() or [""]
+    return {"": first} if others == [first] else sources
 
 
 def _original(graph: RewriteGraph, value: str) -> str:

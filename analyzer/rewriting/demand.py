@@ -113,22 +113,24 @@ def _selection(node: _Node) -> _Part | None:
     wants = dict[int, Indices]()
     for axis, size in enumerate(shape):
         indices = picked.get(axis, np.arange(size))
-        place = axis - (axis_gone is not None and axis > axis_gone)
-        if axis != axis_gone and place in node.demand:
-            indices = indices[node.demand[place]]
+        out_axis = axis - (axis_gone is not None and axis > axis_gone)
+        if axis != axis_gone and out_axis in node.demand:
+            indices = indices[node.demand[out_axis]]
         if not np.array_equal(indices, np.arange(size)):
             wants[axis] = indices
     sizes = node.target(node.demand)
 
     def write(draft: Draft, _: onnx.NodeProto, inputs: Mapping[int, str], to: str) -> None:
-        made = inputs[0]
+        result = inputs[0]
         for axis, indices in wants.items():
             there = np.unique(indices)
             if not np.array_equal(there, indices):
-                made = draft.op("Gather", made, draft.constant(np.searchsorted(there, indices), np.int64), axis=axis)
+                result = draft.op(
+                    "Gather", result, draft.constant(np.searchsorted(there, indices), np.int64), axis=axis
+                )
         if scalar:
-            made = draft.reshape(made, sizes)
-        draft.op("Identity", made, to=to)
+            result = draft.reshape(result, sizes)
+        draft.op("Identity", result, to=to)
 
     return _Part({0: {axis: np.unique(indices) for axis, indices in wants.items()}}, node.demand, write)
 
@@ -150,23 +152,23 @@ def selected(values: Values, index: int) -> dict[int, Indices] | None:
         axis = attributes.get("axis", 0) % len(shape)
         return {axis: np.atleast_1d(np.where(indices < 0, indices + shape[axis], indices)).astype(np.int64)}
     if len(node.input) > 1:
-        given = [values.constant(name) if name else None for name in node.input[1:]]
-        if any(array is None and name for array, name in zip(given, node.input[1:], strict=True)):
+        arrays = [values.constant(name) if name else None for name in node.input[1:]]
+        if any(array is None and name for array, name in zip(arrays, node.input[1:], strict=True)):
             return None
-        numbers = [None if array is None else array.reshape(-1).tolist() for array in given]
+        numbers = [None if array is None else array.reshape(-1).tolist() for array in arrays]
     else:
         numbers = [list(attributes["starts"]), list(attributes["ends"]), attributes.get("axes")]
     numbers += [None] * (4 - len(numbers))
     starts, ends, axes, steps = numbers
     assert starts is not None and ends is not None  # noqa: S101, PT018  # Slice has both
-    found = {}
+    picked = {}
     for start, end, axis, step in zip(
         starts, ends, axes or range(len(starts)), steps or [1] * len(starts), strict=True
     ):
         size = shape[axis]
         stop = None if step < 0 and end < -size else end
-        found[axis % len(shape)] = np.arange(size)[slice(start, stop, step)]
-    return {axis: indices for axis, indices in found.items() if not np.array_equal(indices, np.arange(shape[axis]))}
+        picked[axis % len(shape)] = np.arange(size)[slice(start, stop, step)]
+    return {axis: indices for axis, indices in picked.items() if not np.array_equal(indices, np.arange(shape[axis]))}
 
 
 def _concat(node: _Node) -> _Part | None:
@@ -199,22 +201,22 @@ def _reshape(node: _Node) -> _Part | None:
     """Return the part of a view: a kept axis, or a block of axes with a block as the needed part."""
     wants, keeps = dict[int, Indices](), dict[int, Indices]()
     for inside, outside in blocks_of(node.shape(0), node.out):
-        given = {axis: node.demand[axis] for axis in outside if axis in node.demand}
-        if not given:
+        block_demand = {axis: node.demand[axis] for axis in outside if axis in node.demand}
+        if not block_demand:
             continue
         mask = np.zeros([node.out[axis] for axis in outside], bool)
-        mask[np.ix_(*(given.get(axis, np.arange(node.out[axis])) for axis in outside))] = True
+        mask[np.ix_(*(block_demand.get(axis, np.arange(node.out[axis])) for axis in outside))] = True
         mask = mask.reshape([node.shape(0)[axis] for axis in inside])
         along = [
-            np.nonzero(mask.any(tuple(other for other in range(mask.ndim) if other != place)))[0]
-            for place in range(mask.ndim)
+            np.nonzero(mask.any(tuple(other for other in range(mask.ndim) if other != dim)))[0]
+            for dim in range(mask.ndim)
         ]
         if mask.sum() != np.prod([len(indices) for indices in along]):
             continue
         wants.update(
             {axis: indices for axis, indices in zip(inside, along, strict=True) if len(indices) < node.shape(0)[axis]}
         )
-        keeps.update(given)
+        keeps.update(block_demand)
     sizes = {axis: len(indices) for axis, indices in keeps.items()}
 
     def write(draft: Draft, old: onnx.NodeProto, inputs: Mapping[int, str], to: str) -> None:
@@ -227,19 +229,19 @@ def blocks_of(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[in
     """Return groups of axes of two shapes with equal products of sizes."""
     groups, inside, outside = list[tuple[list[int], list[int]]](), list[int](), list[int]()
     i = j = 0
-    left = right = 1
+    inside_size = outside_size = 1
     while i < len(before) or j < len(after):
-        if (left <= right and i < len(before)) or j >= len(after):
-            left *= before[i]
+        if (inside_size <= outside_size and i < len(before)) or j >= len(after):
+            inside_size *= before[i]
             inside.append(i)
             i += 1
         else:
-            right *= after[j]
+            outside_size *= after[j]
             outside.append(j)
             j += 1
-        if left == right and inside and outside:
+        if inside_size == outside_size and inside and outside:
             groups.append((inside, outside))
-            inside, outside, left, right = [], [], 1, 1
+            inside, outside, inside_size, outside_size = [], [], 1, 1
     if groups and (inside or outside):  # trailing axes of size 1
         groups[-1][0].extend(inside)
         groups[-1][1].extend(outside)
@@ -292,33 +294,33 @@ def _conv(node: _Node) -> _Part | None:  # noqa: PLR0912, PLR0915  # one branch 
     pads = list(node.attributes.get("pads") or [0] * 2 * spatial)
     automatic = node.attributes.get("auto_pad", "NOTSET") != "NOTSET"
     changed = False
-    for place in range(spatial):
-        axis = place + 2
+    for dim in range(spatial):
+        axis = dim + 2
         needed = node.demand.get(axis, np.arange(node.out[axis]))
-        sparse = len(needed) == 1 and dilations[place] > 1
+        sparse = len(needed) == 1 and dilations[dim] > 1
         if automatic or (len(needed) > _WORTH * node.out[axis] and not sparse):
             continue
         step = int(needed[1] - needed[0]) if len(needed) > 1 else 1
         if len(needed) > 1 and not (np.diff(needed) == step).all():
             step, needed = 1, np.arange(needed.min(), needed.max() + 1)
-        begin = int(needed[0]) * strides[place] - pads[place]
-        end = begin + (len(needed) - 1) * step * strides[place] + (weight.shape[axis] - 1) * dilations[place] + 1
+        begin = int(needed[0]) * strides[dim] - pads[dim]
+        end = begin + (len(needed) - 1) * step * strides[dim] + (weight.shape[axis] - 1) * dilations[dim] + 1
         low, high = max(0, begin), min(node.shape(0)[axis], end)
         if high <= low:
             continue
-        reach = dilations[place] if weight.shape[axis] > 1 else 0
-        apart = math.gcd(reach, step * strides[place]) if len(needed) > 1 else reach
+        reach = dilations[dim] if weight.shape[axis] > 1 else 0
+        apart = math.gcd(reach, step * strides[dim]) if len(needed) > 1 else reach
         if apart > 1 and (low, high) == (begin, end):  # the inputs in between are not read
             data[axis], changed = np.arange(begin, end, apart), True
             if axis in node.demand:
                 keeps[axis] = needed
-            pads[place] = pads[place + spatial] = 0
-            dilations[place], strides[place] = max(1, reach // apart), max(1, step * strides[place] // apart)
+            pads[dim] = pads[dim + spatial] = 0
+            dilations[dim], strides[dim] = max(1, reach // apart), max(1, step * strides[dim] // apart)
             continue
         if high - low < node.shape(0)[axis]:
             data[axis] = np.arange(low, high)
         keeps[axis] = needed
-        pads[place], pads[place + spatial], strides[place] = low - begin, end - high, step * strides[place]
+        pads[dim], pads[dim + spatial], strides[dim] = low - begin, end - high, step * strides[dim]
         changed = True
     wants: dict[int, Demand] = {0: data, 1: filters}
     if len(node.node.input) > 2 and node.node.input[2]:
@@ -346,8 +348,8 @@ def _transposed_conv(node: _Node) -> _Part | None:
 def _elements(node: _Node) -> _Part | None:
     """Return the part of a GatherElements or ScatterElements along all axes but the one of its indices."""
     axis, slots = node.attributes.get("axis", 0) % len(node.out), range(len(node.node.input))
-    alike = [place for place, size in enumerate(node.out) if {node.shape(slot)[place] for slot in slots} == {size}]
-    keeps = {place: indices for place, indices in node.demand.items() if place in alike and place != axis}
+    alike = [dim for dim, size in enumerate(node.out) if {node.shape(slot)[dim] for slot in slots} == {size}]
+    keeps = {dim: indices for dim, indices in node.demand.items() if dim in alike and dim != axis}
     return _Part(dict.fromkeys(slots, keeps), keeps)
 
 
@@ -369,23 +371,23 @@ def _layer_normalization(node: _Node) -> _Part | None:
 def _softmax(node: _Node) -> _Part | None:
     newer, rank = node.values.graph.opset >= 13, len(node.out)
     axis = node.attributes.get("axis", -1 if newer else 1) % rank
-    return _kept(node, [place for place in range(rank) if (place != axis if newer else place < axis)])
+    return _kept(node, [dim for dim in range(rank) if (dim != axis if newer else dim < axis)])
 
 
 def _reduction(node: _Node) -> _Part | None:
     axes = node.attributes.get("axes")
     if axes is None and len(node.node.input) > 1:
-        given = node.constant(1)
-        axes = None if given is None else given.tolist()
+        array = node.constant(1)
+        axes = None if array is None else array.tolist()
     if axes is None:
         return None
     rank = len(node.shape(0))
     reduced = {axis % rank for axis in axes}
     if node.attributes.get("keepdims", 1):
         return _kept(node, [axis for axis in range(rank) if axis not in reduced])
-    left = [axis for axis in range(rank) if axis not in reduced]
-    part = _kept(node, range(len(left)))
-    return _Part({**part.wants, 0: {left[axis]: indices for axis, indices in part.keeps.items()}}, part.keeps)
+    remaining = [axis for axis in range(rank) if axis not in reduced]
+    part = _kept(node, range(len(remaining)))
+    return _Part({**part.wants, 0: {remaining[axis]: indices for axis, indices in part.keeps.items()}}, part.keeps)
 
 
 def _pool(node: _Node) -> _Part | None:
@@ -454,25 +456,25 @@ class _Demands:
             self._follow(index)
 
     def _want(self, name: str, demand: Demand) -> None:
-        known = self.of.get(name)
-        if known is None:
+        previous = self.of.get(name)
+        if previous is None:
             self.of[name] = demand
         else:
-            self.of[name] = {axis: np.union1d(known[axis], demand[axis]) for axis in known if axis in demand}
+            self.of[name] = {axis: np.union1d(previous[axis], demand[axis]) for axis in previous if axis in demand}
 
     def _follow(self, index: int) -> None:
         graph, node = self.values.graph, self.values.graph.nodes[index]
         demands = [self.of.get(name) if name else None for name in node.output]
         if all(demand is None for demand in demands):
             return
-        known = all(name in self.values.shapes for name in (*node.input, *node.output) if name)
+        has_shapes = all(name in self.values.shapes for name in (*node.input, *node.output) if name)
         part = None
-        if node.op_type == "Split" and known:
-            own = _split_demands(self.values, index, demands)
-            self.splits[index] = own
-            self._want(node.input[0], _united(own.values(), self.values.shapes[node.input[0]]))
+        if node.op_type == "Split" and has_shapes:
+            demands_by_output = _split_demands(self.values, index, demands)
+            self.splits[index] = demands_by_output
+            self._want(node.input[0], _united(demands_by_output.values(), self.values.shapes[node.input[0]]))
             return
-        if known and node.op_type in _RULES and node.domain in {"", "ai.onnx"} and len(node.output) == 1:
+        if has_shapes and node.op_type in _RULES and node.domain in {"", "ai.onnx"} and len(node.output) == 1:
             part = self.values.attempt(_RULES[node.op_type], _Node(self.values, index, demands[0] or {}))
         if part is None:
             for name in graph.reads[index]:
@@ -506,20 +508,24 @@ def _split_demands(values: Values, index: int, demands: Sequence[Demand | None])
     """Return the demand of a Split's input by the output that it comes from."""
     node = values.graph.nodes[index]
     axis = values.graph.attributes[index].get("axis", 0) % len(values.shapes[node.input[0]])
-    offset, found = 0, dict[str, Demand]()
+    offset, demands_by_output = 0, dict[str, Demand]()
     for name, demand in zip(node.output, demands, strict=True):
         width = values.shapes[name][axis]
         if demand is not None:
-            found[name] = {**demand, axis: offset + demand.get(axis, np.arange(width))}
+            demands_by_output[name] = {**demand, axis: offset + demand.get(axis, np.arange(width))}
         offset += width
-    return found
+    return demands_by_output
 
 
 def _united(demands: Iterable[Demand], shape: Sequence[int]) -> Demand:
     """Return the union of demands."""
     total: Demand | None = None
-    for own in demands:
-        total = own if total is None else {axis: np.union1d(total[axis], own[axis]) for axis in total if axis in own}
+    for output_demand in demands:
+        total = (
+            output_demand
+            if total is None
+            else {axis: np.union1d(total[axis], output_demand[axis]) for axis in total if axis in output_demand}
+        )
     return {axis: indices for axis, indices in (total or {}).items() if len(indices) < shape[axis]}
 
 
@@ -566,40 +572,40 @@ class _Writer:
     def _split(self, source: str, outputs: Mapping[str, Demand]) -> None:
         if source not in self._new and not any(self._demands.of[name] for name in outputs):
             return
-        for name, wanted in outputs.items():
-            made, kept = self._part_of(source, wanted), self._demands.of[name]
-            if kept:
-                self._new[name] = made, kept
+        for name, source_demand in outputs.items():
+            value, output_demand = self._part_of(source, source_demand), self._demands.of[name]
+            if output_demand:
+                self._new[name] = value, output_demand
             else:
-                self._draft.op("Identity", made, to=name)
+                self._draft.op("Identity", value, to=name)
                 self._whole.append(name)
 
-    def _part_of(self, name: str, wanted: Demand) -> str:
+    def _part_of(self, name: str, needed: Demand) -> str:
         """Return a value cut to its demand."""
         shape = self._values.shapes[name]
-        wanted = {axis: indices for axis, indices in wanted.items() if len(indices) < shape[axis]}
+        needed = {axis: indices for axis, indices in needed.items() if len(indices) < shape[axis]}
         if name in self._values.graph.constants:
             array = self._values.graph.constants[name]
-            for axis, indices in wanted.items():
+            for axis, indices in needed.items():
                 array = np.take(array, indices, axis)
-            return self._draft.constant(array) if wanted else name
-        made, there = self._new.get(name, (name, {}))
-        for axis in sorted(wanted.keys() | there.keys()):
-            indices = wanted.get(axis, np.arange(shape[axis]))
+            return self._draft.constant(array) if needed else name
+        value, there = self._new.get(name, (name, {}))
+        for axis in sorted(needed.keys() | there.keys()):
+            indices = needed.get(axis, np.arange(shape[axis]))
             places = np.searchsorted(there[axis], indices) if axis in there else indices
             size = len(there[axis]) if axis in there else shape[axis]
             if len(places) == size and np.array_equal(places, np.arange(size)):
                 continue
-            key = made, axis, places.tobytes()
+            key = value, axis, places.tobytes()
             if key not in self._cut:
                 other = self._values.other.get(name)
                 if axis not in there and other is not None and other.shape[axis] != size:
                     places = np.where(places < size / 2, places, places - size)  # the last index of any length
-                    self._cut[key] = self._draft.op("Gather", made, self._draft.constant(places, np.int64), axis=axis)
+                    self._cut[key] = self._draft.op("Gather", value, self._draft.constant(places, np.int64), axis=axis)
                 else:
-                    self._cut[key] = pick(self._draft, made, places, axis)
-            made = self._cut[key]
-        return made
+                    self._cut[key] = pick(self._draft, value, places, axis)
+            value = self._cut[key]
+        return value
 
 
 def demand(values: Values, deadline: float) -> list[Rewrite]:

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 
 from .affine import affine
 from .channels import channels
-from .constants import constants
 from .demand import demand
 from .lookup import lookup
+from .needless import constants
 from .normalisations import normalisations
 from .order import order
 from .pointwise import pointwise
-from .precision import precision
 from .recording import Engine
 from .repetition import repetition
 from .transforms import transforms
+from .widening import precision
 
 ENGINES: Mapping[str, tuple[Engine, float]] = {
     "precision": (precision, 0.1),

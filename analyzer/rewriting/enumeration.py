@@ -18,10 +18,10 @@ import onnx
 
 from ...bricks.operators import ELEMENTWISE, VIEWS, Kind, named
 from ...models.subgraphs import attributes_of, plain_domain
+from .both_sides import Case, Sides
 from .evaluation import Unclear
 from .recording import Sizes
 from .rewrite import MICROSOFT, Array
-from .sides import Case, Sides
 
 _MOST_CASES, _NARROW = 1 << 16, 1
 """Limit on cases; bytes of integers all of which are tried."""
@@ -70,10 +70,10 @@ class ByElement:
 
     def follow(self, node: onnx.NodeProto) -> bool:
         """Note the output of a node that reads such values if it is one too, and return whether it is."""
-        known = all(name in self.shapes for name in (*node.input, *node.output) if name)
+        has_shapes = all(name in self.shapes for name in (*node.input, *node.output) if name)
         domain = plain_domain(node.domain)
         plain = not domain or (domain == MICROSOFT and node.op_type in ELEMENTWISE)
-        if not plain or len(node.output) != 1 or not known:
+        if not plain or len(node.output) != 1 or not has_shapes:
             return False
         operands = [name for name in node.input if name]
         if not all(name in self.values or name in self.constants for name in operands):
@@ -123,21 +123,21 @@ class ByElement:
         match node.op_type, len(others):
             case ("Cast" | "Expand", _) | (("Flatten" | "Identity" | "Reshape" | "Squeeze" | "Unsqueeze"), _):
                 to = attributes_of(node).get("to")
-                known = to is None or np.can_cast(self.kind, onnx.helper.tensor_dtype_to_np_dtype(to))
-                known = known and to not in _FLOATS
-                self.itself.update(node.output if known else ())
+                is_finite = to is None or np.can_cast(self.kind, onnx.helper.tensor_dtype_to_np_dtype(to))
+                is_finite = is_finite and to not in _FLOATS
+                self.itself.update(node.output if is_finite else ())
             case "Gather", 1:
-                known, rows = True, others[0].shape[0]
+                is_finite, rows = True, others[0].shape[0]
                 self.rows = min(self.rows or rows, rows)
             case "OneHot", 2:
-                known, depth = True, int(others[0].reshape(-1)[0])
+                is_finite, depth = True, int(others[0].reshape(-1)[0])
                 self.bounds.update((-depth, depth - 1))
             case (("Equal" | "Greater" | "GreaterOrEqual" | "Less" | "LessOrEqual"), 1) | ("Clip", 2) if whole:
-                known = True
+                is_finite = True
                 self.bounds.update(int(number) for array in others for number in array.reshape(-1))
             case _:
-                known = False
-        return known
+                is_finite = False
+        return is_finite
 
     def cases(self, *others: ByElement) -> Array:
         """Return the integers that are told apart; others only add what they tell apart.
@@ -187,7 +187,7 @@ def same_on_all_cases(case: Case, runs: Sequence[Sides], sizes: Sizes) -> bool:
     if len(case.front) != 1:
         return False
     (name,) = case.front
-    for place, run in enumerate(runs):
+    for index, run in enumerate(runs):
         kind, shape = run.types[name]
         if kind.kind not in "iub" or any(0 in size for _, size in run.types.values()):
             return False
@@ -197,7 +197,7 @@ def same_on_all_cases(case: Case, runs: Sequence[Sides], sizes: Sizes) -> bool:
         old, new = (side for side in sides if side is not None)
         if not (old.values.issuperset(case.targets) and new.values.issuperset(case.targets.values())):
             return False
-        if place == 0 and not all(_agrees(run, {name: x}) for x in batches(old.cases(new), shape)):
+        if index == 0 and not all(_agrees(run, {name: x}) for x in batches(old.cases(new), shape)):
             return False
     return True
 
@@ -205,13 +205,13 @@ def same_on_all_cases(case: Case, runs: Sequence[Sides], sizes: Sizes) -> bool:
 def _followed(nodes: Sequence[onnx.NodeProto], run: Sides, name: str, sizes: Sizes) -> ByElement | None:
     """Return what is by element of x among some nodes; None if a node is not, or computes with a size."""
     shapes = {value: shape for value, (_, shape) in run.types.items()}
-    found = ByElement(name, run.types[name][0], shapes, dict(run.constants))
+    by_element = ByElement(name, run.types[name][0], shapes, dict(run.constants))
     for node in nodes:
         shaping = node.op_type in {"Expand", "Reshape"}  # their second operand is a shape
         sized = set(node.input[: 1 if shaping else None]) & sizes.sized
-        if sized or not sizes.unsure.isdisjoint(node.input) or node.op_type in _SIZES or not found.follow(node):
+        if sized or not sizes.unsure.isdisjoint(node.input) or node.op_type in _SIZES or not by_element.follow(node):
             return None
-    return found
+    return by_element
 
 
 def _agrees(run: Sides, feeds: Mapping[str, Array]) -> bool:

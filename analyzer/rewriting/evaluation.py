@@ -75,23 +75,23 @@ def standin(key: str, *xs: Array) -> Array:
     for x in xs:
         bent = bent + random.choice([-1, 1]) * random.uniform(0.8, 1.9) * np.arcsinh(x)
         plain = plain + random.choice([-1, 1]) * random.uniform(0.4, 1.6) * _tamed(x)
-    made: Array = np.asarray(
+    waves: Array = np.asarray(
         random.uniform(0.7, 1.0) * np.sin(bent) + 0.2 * np.sin(2.3 * bent + 1) + 0.1 * np.sin(plain)
     )
-    return made
+    return waves
 
 
 def _rising(key: str, x: Array) -> Array:
     """Return a random function that never falls."""
     u, shift = np.arcsinh(x), zlib.crc32(key.encode()) / 2.0**32 * 6.28
-    made: Array = 3 * u + np.sin(2 * u + shift)
-    return made
+    curve: Array = 3 * u + np.sin(2 * u + shift)
+    return curve
 
 
 def _tamed(x: Array) -> Array:
     """Return numbers of moderate size, on which a wave does not amplify rounding."""
-    made: Array = x / (1 + 0.05 * np.abs(x))
-    return made
+    tamed: Array = x / (1 + 0.05 * np.abs(x))
+    return tamed
 
 
 def _odd(key: str, x: Array) -> Array:
@@ -101,14 +101,14 @@ def _odd(key: str, x: Array) -> Array:
 def _even(x: Array) -> Array:
     """Stand for half of a modulus: even, and zero at zero."""
     u = np.arcsinh(x)
-    made: Array = 0.9 * (1 - np.cos(1.3 * u)) + 0.4 * (1 - np.cos(2.9 * u)) + 0.1 * (1 - np.cos(0.9 * _tamed(x)))
-    return made
+    half: Array = 0.9 * (1 - np.cos(1.3 * u)) + 0.4 * (1 - np.cos(2.9 * u)) + 0.1 * (1 - np.cos(0.9 * _tamed(x)))
+    return half
 
 
 def _token(x: Array) -> Array:
     """Return an integer for a real number."""
-    made: Array = np.floor((np.asarray(x) * 1e9) % _TOKENS).astype(np.int64)
-    return made
+    tokens: Array = np.floor((np.asarray(x) * 1e9) % _TOKENS).astype(np.int64)
+    return tokens
 
 
 def _hashed(key: str, *xs: Array) -> Array:
@@ -119,26 +119,26 @@ def _hashed(key: str, *xs: Array) -> Array:
             total = (total ^ np.asarray(x, np.int64).astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
             total = (total ^ (total >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
             total = total ^ (total >> np.uint64(32))
-    made: Array = np.asarray(total % np.uint64(_TOKENS)).astype(np.int64)
-    return made
+    hashes: Array = np.asarray(total % np.uint64(_TOKENS)).astype(np.int64)
+    return hashes
 
 
 def _truth(x: Array) -> Array:
-    made: Array = 0.5 + 1.5 * np.sin(2 * x)
-    return made
+    truth: Array = 0.5 + 1.5 * np.sin(2 * x)
+    return truth
 
 
 # Definitions.
 
 
 def _largest(a: Array, b: Any) -> Array:
-    made: Array = (a + b) / 2 + _even(a - b)
-    return made
+    maximum: Array = (a + b) / 2 + _even(a - b)
+    return maximum
 
 
 def _least(a: Array, b: Any) -> Array:
-    made: Array = (a + b) / 2 - _even(a - b)
-    return made
+    minimum: Array = (a + b) / 2 - _even(a - b)
+    return minimum
 
 
 def _tanh(x: Array) -> Array:
@@ -154,13 +154,13 @@ def _exp(x: Array) -> Array:
 
 
 def _log(x: Array) -> Array:
-    made: Array = np.log(np.abs(x))
-    return made
+    logarithm: Array = np.log(np.abs(x))
+    return logarithm
 
 
 def _root(x: Array) -> Array:
-    made: Array = np.sqrt(np.abs(x))
-    return made
+    root: Array = np.sqrt(np.abs(x))
+    return root
 
 
 def _hard_sigmoid(x: Array, alpha: float, beta: float) -> Array:
@@ -169,13 +169,13 @@ def _hard_sigmoid(x: Array, alpha: float, beta: float) -> Array:
 
 def _gelu(x: Array, *, quick: bool) -> Array:
     bent = _tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)) if quick else _odd("Erf", x / np.sqrt(2))
-    made: Array = x / 2 * (1 + bent)
-    return made
+    activation: Array = x / 2 * (1 + bent)
+    return activation
 
 
 def _leaky(x: Array, slope: Array) -> Array:
-    made: Array = slope * x + (1 - slope) * _largest(x, 0.0)
-    return made
+    activation: Array = slope * x + (1 - slope) * _largest(x, 0.0)
+    return activation
 
 
 def _less(a: Array, b: Array) -> Array:
@@ -201,27 +201,27 @@ def _power(x: Array, exponent: Array) -> Array:
     first = float(exponent.reshape(-1)[0]) if exponent.size and (exponent == exponent.reshape(-1)[0]).all() else 1 / 3
     if abs(first) > _MOST_POWER or not (4 * first).is_integer():
         return standin("Pow", x, exponent)
-    quarters, made = int(abs(4 * first)), np.ones(())
+    quarters, power = int(abs(4 * first)), np.ones(())
     if quarters % 4 == 0:
-        made = x ** (quarters // 4)
+        power = x ** (quarters // 4)
     elif quarters % 2 == 0:
-        made = _root(x) ** (quarters // 2)
+        power = _root(x) ** (quarters // 2)
     else:
-        made = _root(_root(x)) ** quarters
-    return made if first >= 0 else 1.0 / made
+        power = _root(_root(x)) ** quarters
+    return power if first >= 0 else 1.0 / power
 
 
 def _normal(x: Array, axes: tuple[int, ...], epsilon: float, *, centred: bool = True) -> Array:
     x = x - x.mean(axes, keepdims=True) if centred else x
-    made: Array = x / _root((x * x).mean(axes, keepdims=True) + epsilon)
-    return made
+    normalised: Array = x / _root((x * x).mean(axes, keepdims=True) + epsilon)
+    return normalised
 
 
 def _symbol(numbers: Any) -> Array:
     """Return random numbers between 0 and 1 that depend on every digit of numbers."""
     bits = np.ascontiguousarray(np.asarray(numbers, np.float64)).view(np.int64)
-    made: Array = (_hashed("symbol", bits) + 0.5) / _TOKENS
-    return made
+    symbols: Array = (_hashed("symbol", bits) + 0.5) / _TOKENS
+    return symbols
 
 
 def _visible(number: float) -> float:
@@ -241,24 +241,24 @@ def _near(numbers: Array) -> Array:
 
 def _as_symbols(numbers: Array, *, computed: bool) -> Array:
     """Return numbers of moderate size in place of large and small ones; computed arrays stay as small as they are."""
-    made = _near(numbers)
-    if made.size == 1:
-        return np.full_like(made, _visible(made.item()))
-    most = float(np.abs(made).max(initial=0.0))
+    moderate_numbers = _near(numbers)
+    if moderate_numbers.size == 1:
+        return np.full_like(moderate_numbers, _visible(moderate_numbers.item()))
+    most = float(np.abs(moderate_numbers).max(initial=0.0))
     if computed or not 0 < most < _FAINT:
-        return made
-    return made * ((0.5 + zlib.crc32(np.ascontiguousarray(made).tobytes()) / 2.0**32) / most)
+        return moderate_numbers
+    return moderate_numbers * ((0.5 + zlib.crc32(np.ascontiguousarray(moderate_numbers).tobytes()) / 2.0**32) / most)
 
 
 def _lifted(x: Array) -> Array:
     """Return numbers whose sums stand for maxima: they commute and associate, and nothing more is used."""
-    made: Array = np.exp(_POOL * np.arcsinh(x))
-    return made
+    summands: Array = np.exp(_POOL * np.arcsinh(x))
+    return summands
 
 
 def _lowered(x: Array) -> Array:
-    made: Array = np.sinh(np.log(x) / _POOL)
-    return made
+    maxima: Array = np.sinh(np.log(x) / _POOL)
+    return maxima
 
 
 _REAL, _EXACT = having(Trait.REAL), having(Trait.EXACT)
@@ -269,7 +269,7 @@ _WIDE = 8
 def _windows(
     x: Array, kernel: Sequence[int], at: Mapping[str, Any], out: Sequence[int], *, outside: float = 0.0
 ) -> Any:
-    """Yield for each place of a window its number and the elements there, one for each window."""
+    """Yield for each place of a window its offset and the elements there, one for each window."""
     rank = len(kernel)
     strides, dilations = at.get("strides") or [1] * rank, at.get("dilations") or [1] * rank
     pads, widths = at.get("pads") or [0] * 2 * rank, []
@@ -279,12 +279,12 @@ def _windows(
         first = same.get(at.get("auto_pad", "NOTSET"), pads[axis])
         widths.append((first, max(total - first, 0)))
     padded = np.pad(x, [(0, 0), (0, 0), *widths], constant_values=outside)
-    for place in itertools.product(*map(range, kernel)):
+    for offset in itertools.product(*map(range, kernel)):
         part = [
             slice(begin * dilation, begin * dilation + (size - 1) * stride + 1, stride)
-            for begin, dilation, size, stride in zip(place, dilations, out, strides, strict=True)
+            for begin, dilation, size, stride in zip(offset, dilations, out, strides, strict=True)
         ]
-        yield place, padded[(slice(None), slice(None), *part)]
+        yield offset, padded[(slice(None), slice(None), *part)]
 
 
 def _beside(vector: Array, rank: int) -> Array:
@@ -294,12 +294,12 @@ def _beside(vector: Array, rank: int) -> Array:
 
 def _conv(x: Array, w: Array, bias: Array | None, at: Mapping[str, Any], shape: Sequence[int]) -> Array:
     groups, outputs, count = at.get("group", 1), w.shape[0], int(np.prod(shape[2:]))
-    made = np.zeros((x.shape[0], groups, outputs // groups, count))
-    for place, part in _windows(x, w.shape[2:], at, shape[2:]):
-        taps = w[(slice(None), slice(None), *place)].reshape(groups, outputs // groups, -1)
-        made += taps @ part.reshape(x.shape[0], groups, -1, count)
-    made = made.reshape(x.shape[0], outputs, *shape[2:])
-    return made if bias is None else made + _beside(bias, x.ndim)
+    sums = np.zeros((x.shape[0], groups, outputs // groups, count))
+    for offset, part in _windows(x, w.shape[2:], at, shape[2:]):
+        taps = w[(slice(None), slice(None), *offset)].reshape(groups, outputs // groups, -1)
+        sums += taps @ part.reshape(x.shape[0], groups, -1, count)
+    sums = sums.reshape(x.shape[0], outputs, *shape[2:])
+    return sums if bias is None else sums + _beside(bias, x.ndim)
 
 
 def _conv_transposed(x: Array, w: Array, bias: Array | None, at: Mapping[str, Any], shape: Sequence[int]) -> Array:
@@ -310,18 +310,18 @@ def _conv_transposed(x: Array, w: Array, bias: Array | None, at: Mapping[str, An
     pads, flat = at.get("pads") or [0] * 2 * rank, x.reshape(batch, groups, channels // groups, -1)
     sizes = [max((x.shape[i + 2] - 1) * strides[i] + (w.shape[i + 2] - 1) * dilations[i] + 1, shape[i + 2] + pads[i])
              for i in range(rank)]  # fmt: skip
-    made = np.zeros((batch, w.shape[1] * groups, *sizes))
-    for place in itertools.product(*map(range, w.shape[2:])):
-        at_place: Any = (slice(None), slice(None), *place)
-        taps = w[at_place].reshape(groups, channels // groups, -1).swapaxes(1, 2)
-        begins = [step * dilation for step, dilation in zip(place, dilations, strict=True)]
+    sums = np.zeros((batch, w.shape[1] * groups, *sizes))
+    for offset in itertools.product(*map(range, w.shape[2:])):
+        at_offset: Any = (slice(None), slice(None), *offset)
+        taps = w[at_offset].reshape(groups, channels // groups, -1).swapaxes(1, 2)
+        begins = [step * dilation for step, dilation in zip(offset, dilations, strict=True)]
         part: Any = tuple(
             slice(begins[i], begins[i] + (x.shape[i + 2] - 1) * strides[i] + 1, strides[i]) for i in range(rank)
         )
-        made[:, :, *part] += (taps @ flat).reshape(batch, -1, *x.shape[2:])
+        sums[:, :, *part] += (taps @ flat).reshape(batch, -1, *x.shape[2:])
     inside: Any = tuple(slice(pads[i], pads[i] + shape[i + 2]) for i in range(rank))
-    made = made[:, :, *inside]
-    return made if bias is None else made + _beside(bias, x.ndim)
+    sums = sums[:, :, *inside]
+    return sums if bias is None else sums + _beside(bias, x.ndim)
 
 
 def _average(x: Array, at: Mapping[str, Any], shape: Sequence[int]) -> Array:
@@ -331,8 +331,8 @@ def _average(x: Array, at: Mapping[str, Any], shape: Sequence[int]) -> Array:
         sides = [(0, 0), (0, 0), *zip(pads[: len(kernel)], pads[len(kernel) :], strict=True)]
         x, counted, at = np.pad(x, sides), np.ones((1, 1, *np.pad(x[:1, :1], sides).shape[2:])), {**at, "pads": None}
     total, number = (sum(part for _, part in _windows(side, kernel, at, shape[2:])) for side in (x, counted))
-    made: Array = total / number
-    return made
+    averages: Array = total / number
+    return averages
 
 
 # Operators with their operands.
@@ -390,18 +390,18 @@ def _softmax(call: Operation) -> Array:
     axis, x = call.at.get("axis", -1 if call.opset >= 13 else 1), call.x
     flat = x if call.opset >= 13 else x.reshape(*x.shape[: axis % x.ndim], -1)
     axis = axis if call.opset >= 13 else -1
-    made = _exp(flat)
-    made = (made / made.sum(axis, keepdims=True)).reshape(x.shape)
-    return made if call.node.op_type == "Softmax" else _log(made)
+    exponentials = _exp(flat)
+    shares = (exponentials / exponentials.sum(axis, keepdims=True)).reshape(x.shape)
+    return shares if call.node.op_type == "Softmax" else _log(shares)
 
 
 def _layer_normalised(call: Operation) -> Array:
     axis = call.at.get("axis", -1) % call.x.ndim
     centred = call.node.op_type == "LayerNormalization"
-    made = _normal(call.x, tuple(range(axis, call.x.ndim)), call.epsilon, centred=centred)
+    normalised = _normal(call.x, tuple(range(axis, call.x.ndim)), call.epsilon, centred=centred)
     scale, shift = call.operand(1), call.operand(2)
-    made = made if scale is None else made * scale
-    return made if shift is None else made + shift
+    normalised = normalised if scale is None else normalised * scale
+    return normalised if shift is None else normalised + shift
 
 
 def _normalised(call: Operation) -> Array:
@@ -421,7 +421,7 @@ def _normalised(call: Operation) -> Array:
 def _local_response(call: Operation) -> Array:
     x, size = call.x, call.at["size"]
     square = np.pad(x * x, [(0, 0), ((size - 1) // 2, size // 2), *[(0, 0)] * (x.ndim - 2)])
-    total = sum(square[:, place : place + x.shape[1]] for place in range(size))
+    total = sum(square[:, offset : offset + x.shape[1]] for offset in range(size))
     base = call.at.get("bias", 1.0) + call.at.get("alpha", 1e-4) / size * np.asarray(total)
     beta = np.array(call.at.get("beta", 0.75))
     return x / (np.power(base, beta) if call.actual else _power(_root(base) ** 2, beta))
@@ -430,10 +430,10 @@ def _local_response(call: Operation) -> Array:
 def _gemm(call: Operation) -> Array:
     a, b, c = call.x, call.operand(1), call.operand(2)
     assert b is not None  # noqa: S101
-    made: Array = call.at.get("alpha", 1.0) * (
+    product: Array = call.at.get("alpha", 1.0) * (
         (a.swapaxes(-1, -2) if call.at.get("transA") else a) @ (b.swapaxes(-1, -2) if call.at.get("transB") else b)
     )
-    return made if c is None else made + call.at.get("beta", 1.0) * c
+    return product if c is None else product + call.at.get("beta", 1.0) * c
 
 
 def _convolved(call: Operation) -> Array:
@@ -452,9 +452,9 @@ def _fourier(call: Operation) -> Array:
         axis.reshape(-1)[0]
     ) % x.ndim != x.ndim - 2:
         raise Unclear("a DFT along another axis")
-    made = x[..., 0] + 1j * x[..., 1] if x.shape[-1] == 2 else x[..., 0].astype(complex)
-    made = (np.fft.ifft if call.at.get("inverse") else np.fft.fft)(made, axis=-1)[..., : call.typed[1][-2]]
-    return np.stack([made.real, made.imag], -1)
+    samples = x[..., 0] + 1j * x[..., 1] if x.shape[-1] == 2 else x[..., 0].astype(complex)
+    spectrum = (np.fft.ifft if call.at.get("inverse") else np.fft.fft)(samples, axis=-1)[..., : call.typed[1][-2]]
+    return np.stack([spectrum.real, spectrum.imag], -1)
 
 
 def _short_fourier(call: Operation) -> Array:
@@ -466,8 +466,8 @@ def _short_fourier(call: Operation) -> Array:
     size = len(window) if window is not None else 0 if length is None else int(length.reshape(-1)[0])
     hop, x = int(step.reshape(-1)[0]), call.x.reshape(call.x.shape[0], -1)
     cut = np.stack([x[:, number * hop : number * hop + size] for number in range(frames)], 1)
-    made = np.fft.fft(cut if window is None else cut * window, axis=-1)[..., : call.typed[1][2]]
-    return np.stack([made.real, made.imag], -1)
+    spectra = np.fft.fft(cut if window is None else cut * window, axis=-1)[..., : call.typed[1][2]]
+    return np.stack([spectra.real, spectra.imag], -1)
 
 
 def _pooled(call: Operation) -> Array:
@@ -488,8 +488,8 @@ def _reduced(ends: tuple[Callable[[Array], Array], Callable[[Array], Array]]) ->
     def reduce(call: Operation) -> Array:
         if call.axes is None:
             raise Unclear("computed axes")
-        made: Array = before(call.x).sum(call.axes, keepdims=bool(call.at.get("keepdims", 1)))
-        return after(made)
+        total: Array = before(call.x).sum(call.axes, keepdims=bool(call.at.get("keepdims", 1)))
+        return after(total)
 
     return reduce
 
@@ -625,18 +625,18 @@ class Evaluation:
         kind, shape = self._type(name)
         random = np.random.default_rng([self._seed, zlib.crc32(name.encode())])
         if kind.kind == "f":
-            made: Array = random.standard_normal(shape) + random.uniform(-0.5, 0.5)
+            numbers: Array = random.standard_normal(shape) + random.uniform(-0.5, 0.5)
             for axis, size in enumerate(shape):
                 if self._large and size > 1 and random.random() < 0.7:
                     sizes = np.where(random.random(size) < 0.3, _LARGE, 1.0)
-                    made = made * sizes.reshape([-1 if own == axis else 1 for own in range(len(shape))])
+                    numbers = numbers * sizes.reshape([-1 if dim == axis else 1 for dim in range(len(shape))])
         elif kind.kind in "iu":
-            made = random.integers(0, _TOKENS, shape)
+            numbers = random.integers(0, _TOKENS, shape)
         elif kind.kind == "b":
-            made = random.choice([-1, 1], shape) * random.uniform(1, 2, shape)
+            numbers = random.choice([-1, 1], shape) * random.uniform(1, 2, shape)
         else:
             raise Unclear(f"a value of type {kind}")
-        self._numbers[name] = np.asarray(made)
+        self._numbers[name] = np.asarray(numbers)
 
     def give(self, name: str, array: Array) -> None:
         """Set a value."""
@@ -658,19 +658,19 @@ class Evaluation:
             return array.astype(np.int64)
         if array.dtype.kind not in "fb":
             raise Unclear(f"a constant of type {array.dtype}")
-        made = array.astype(np.float64)
-        return made if self._actual else _as_symbols(made, computed=name in self._computed)
+        numbers = array.astype(np.float64)
+        return numbers if self._actual else _as_symbols(numbers, computed=name in self._computed)
 
-    def evaluate(self, nodes: Sequence[onnx.NodeProto], wanted: Iterable[str]) -> None:
+    def evaluate(self, nodes: Sequence[onnx.NodeProto], targets: Iterable[str]) -> None:
         """Evaluate nodes in order, and forget what is not needed any more."""
-        last = {name: place for place, node in enumerate(nodes) for name in reads(node)}
-        kept = set(wanted)
-        for place, node in enumerate(nodes):
+        last = {name: index for index, node in enumerate(nodes) for name in reads(node)}
+        target_names = set(targets)
+        for index, node in enumerate(nodes):
             if time.perf_counter() > self._until:
                 raise Unclear("the time for a proof is up")
             self._node(node)
             for name in reads(node):
-                if last[name] == place and name not in kept:
+                if last[name] == index and name not in target_names:
                     self._numbers.pop(name, None)
 
     def _type(self, name: str) -> Typed:
@@ -694,9 +694,9 @@ class Evaluation:
             self.constants.update(zip(outputs, executed(node, arrays, self._opsets), strict=True))
             if not self._sized.isdisjoint(node.input):
                 kinds = {name: array.dtype for name, array in self.constants.items() if name in node.input}
-                own = not self._sizes.changing.keys().isdisjoint(outputs)
+                old = not self._sizes.changing.keys().isdisjoint(outputs)
                 many = operator == "Mul" and len(self._sized.intersection(node.input)) > 1
-                sums = is_sum_of_sizes(node, kinds, self._sized, self._changing, self._lengths) and (own or not many)
+                sums = is_sum_of_sizes(node, kinds, self._sized, self._changing, self._lengths) and (old or not many)
                 self._sized.update(outputs)
                 if sums and self._unsure.isdisjoint(node.input):
                     self._static.update(outputs)
@@ -705,8 +705,8 @@ class Evaluation:
             return
         if self._actual and (operator not in _REAL | MOVES | _EXACT or self._type(outputs[0])[0].kind in "iu"):
             raise Unclear(f"{operator} needs a stand-in")
-        made = self._applied(node, fixed)
-        for name, array in zip(outputs, made, strict=True):
+        results = self._applied(node, fixed)
+        for name, array in zip(outputs, results, strict=True):
             kind, shape = self._type(name)
             if kind.kind in "iu" and array.dtype.kind == "f":
                 array = _token(array)  # noqa: PLW2901
@@ -747,20 +747,20 @@ class Evaluation:
         if self._order:
             return [self._ordered(node, fixed, typed)]
         xs = [self.number(name) if name else None for name in node.input]
-        given = [x for x in xs if x is not None]
+        operands = [x for x in xs if x is not None]
         if operator == "Cast":
-            return [self._cast(node, given[0], typed)]
+            return [self._cast(node, operands[0], typed)]
         if operator == "Dropout":
-            return [given[0], np.ones(given[0].shape)][: len([name for name in node.output if name])]
+            return [operands[0], np.ones(operands[0].shape)][: len([name for name in node.output if name])]
         if integer and operator in ELEMENTWISE - {"Identity"}:
             return [self._integers(node, xs, typed, fixed)]
         if operator == "Where":
-            condition, a, b = given
+            condition, a, b = operands
             return [condition * a + (1 - condition) * b]
         if attributes_of(node).get("ceil_mode") and self._changing(node.input[0]):
             return self._whole(node)
         if operator == "Pow" and self._actual:
-            return [np.power(given[0], given[1])]
+            return [np.power(operands[0], operands[1])]
         if operator in {"Gather", "GatherElements"} and fixed[1] and node.input[1] not in self._unsure:
             return self._exactly(node, fixed)
         if operator in _RULES and (not integer or operator in {"Gather", "GatherElements"}):
@@ -774,24 +774,24 @@ class Evaluation:
         ):
             return self._exactly(node, fixed)
         if operator in ELEMENTWISE - {"BitCast", "CastLike"} and len([name for name in node.output if name]) == 1:
-            made = standin(same_function(node), *(np.asarray(x, np.float64) for x in given))
-            return [_truth(made) if typed[0].kind == "b" else made]
+            numbers = standin(same_function(node), *(np.asarray(x, np.float64) for x in operands))
+            return [_truth(numbers) if typed[0].kind == "b" else numbers]
         return self._whole(node)
 
     def _integers(self, node: onnx.NodeProto, xs: Sequence[Array | None], typed: Typed, fixed: Sequence[bool]) -> Array:
         """Evaluate an elementwise function with integers as its result."""
-        given = [x for x in xs if x is not None]
+        operands = [x for x in xs if x is not None]
         if node.op_type == "Where":
-            condition, a, b = given
+            condition, a, b = operands
             return np.where(condition > 0.5, a, b) if fixed[0] else _hashed("Where", _token(condition), a, b)
         if Trait.WHOLE in operator_of(node).traits and typed[0].itemsize == _WIDE:
             return np.asarray(_RULES[node.op_type](Operation(node, {}, xs, typed, 0, None)))
-        return _hashed(same_function(node), *given)
+        return _hashed(same_function(node), *operands)
 
     def _ordered(self, node: onnx.NodeProto, fixed: Sequence[bool], typed: Typed) -> Array:
         """Evaluate a maximum as such, and a function that never falls as a stand-in that does not."""
         operator, at = node.op_type, attributes_of(node)
-        if fixed[0] or any(not own for own in fixed[1:]) or typed[0].kind != "f":
+        if fixed[0] or any(not is_fixed for is_fixed in fixed[1:]) or typed[0].kind != "f":
             raise Unclear(f"{operator} of several values, for an order")
         xs = [self.number(name) if name else None for name in node.input]
         x = np.asarray(xs[0])
@@ -824,29 +824,29 @@ class Evaluation:
             return x
         key = f"Cast {before.kind} {after}"
         if x.dtype.kind == "i":
-            made = _hashed(key, x)
+            tokens = _hashed(key, x)
             if after.kind == "f":
-                return made / _TOKENS
-            return _truth(made.astype(np.float64)) if after.kind == "b" else made
-        made = standin(key, x)
-        return _truth(made) if after.kind == "b" else made
+                return tokens / _TOKENS
+            return _truth(tokens.astype(np.float64)) if after.kind == "b" else tokens
+        numbers = standin(key, x)
+        return _truth(numbers) if after.kind == "b" else numbers
 
     def _axes(self, node: onnx.NodeProto, fixed: Sequence[bool]) -> tuple[int, ...] | None:
-        given: Any = attributes_of(node).get("axes")
+        axes: Any = attributes_of(node).get("axes")
         if len(node.input) > 1 and node.input[1]:
             if not fixed[1]:
                 return None
-            given = self.constants[node.input[1]].reshape(-1).tolist()
+            axes = self.constants[node.input[1]].reshape(-1).tolist()
         rank = len(self._type(node.input[0])[1])
-        if not given:
+        if not axes:
             return () if attributes_of(node).get("noop_with_empty_axes") else tuple(range(rank))
-        return tuple(sorted(axis % rank for axis in given))
+        return tuple(sorted(axis % rank for axis in axes))
 
     def _exactly(self, node: onnx.NodeProto, fixed: Sequence[bool]) -> Sequence[Array]:
         """Run an operator of exact arithmetic or a move in double precision."""
         slots = operator_of(node).data
         data = [slot in slots if slots is not None else True for slot in range(len(node.input))]
-        data = [own or (node.op_type == "Pad" and slot == 2) for slot, own in enumerate(data)]
+        data = [is_data or (node.op_type == "Pad" and slot == 2) for slot, is_data in enumerate(data)]
         parameters = [slot for slot, name in enumerate(node.input) if name and not data[slot]]
         unknown = any(not fixed[slot] for slot in parameters)
         adding = attributes_of(node).get("reduction", "none") != "none"
@@ -873,9 +873,9 @@ class Evaluation:
             return not parameters and "axes" not in attributes_of(node)
         if node.op_type != "Slice" or not axes:
             return False
-        given = [self.constants[node.input[slot]].reshape(-1).tolist() if slot < len(node.input) and node.input[slot]
+        operands = [self.constants[node.input[slot]].reshape(-1).tolist() if slot < len(node.input) and node.input[slot]
                  else None for slot in range(1, 5)]  # fmt: skip
-        starts, ends, cut, steps = given
+        starts, ends, cut, steps = operands
         if starts is None or ends is None:
             return True
         return any(
@@ -895,13 +895,15 @@ class Evaluation:
         for name in names:
             x = np.arcsinh(self.number(name).astype(np.float64)).reshape(-1)
             sums += random.standard_normal((4, x.size)) @ x
-        found = list[Array]()
+        results = list[Array]()
         for name in filter(None, node.output):
             kind, shape = self._type(name)
             parts = random.standard_normal((4, *shape))
-            made = np.tensordot(np.sin(3 * sums + [0.3, 1.1, 2.2, 5.0]), parts, 1)
-            found.append(_token(made) if kind.kind in "iu" else _truth(made) if kind.kind == "b" else np.asarray(made))
-        return found
+            numbers = np.tensordot(np.sin(3 * sums + [0.3, 1.1, 2.2, 5.0]), parts, 1)
+            results.append(
+                _token(numbers) if kind.kind in "iu" else _truth(numbers) if kind.kind == "b" else np.asarray(numbers)
+            )
+        return results
 
 
 _loaded: dict[bytes, Any] = {}

@@ -70,10 +70,10 @@ def compare(before: Any, after: Any, feeds: Feeds, *, threads: int, budget_s: fl
     """Return the saving of one loaded model over another by a quick look; an unclear one takes longer."""
     begun = time.perf_counter()
     turns = Alternation(before, after, feeds, threads=threads)
-    found = _sampled(turns, begun + budget_s)
-    if found.low <= 0 < found.saving:
-        found = _sampled(turns, begun + longer * budget_s)
-    return found
+    timing = _sampled(turns, begun + budget_s)
+    if timing.low <= 0 < timing.saving:
+        timing = _sampled(turns, begun + longer * budget_s)
+    return timing
 
 
 def _sampled(turns: Alternation, end: float) -> Timing:

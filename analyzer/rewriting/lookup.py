@@ -21,7 +21,7 @@ _LEAST_OPSET = 12
 
 def lookup(values: Values, deadline: float) -> list[Rewrite]:
     """Return rewrites of functions of one integer as lookups in a table of their results."""
-    found, graph = list[Rewrite](), values.graph
+    rewrites, graph = list[Rewrite](), values.graph
     sources = dict.fromkeys(
         name for node in graph.nodes for name in node.input
         if name in values.dtypes and values.dtypes[name].kind in "iu" and not values.is_constant(name)
@@ -29,21 +29,23 @@ def lookup(values: Values, deadline: float) -> list[Rewrite]:
     for name in sources if graph.opset >= _LEAST_OPSET else ():
         if late(deadline):
             break
-        found += values.attempt(list, _of(values, name)) or []
-    return found
+        rewrites += values.attempt(list, _of(values, name)) or []
+    return rewrites
 
 
 def _of(values: Values, name: str) -> Iterator[Rewrite]:
     """Yield the rewrite of a function of a value that saves most, if any does."""
     graph = values.graph
     fixed = {**values.runs[0], **graph.constants}
-    constants = {own: array for own, array in fixed.items() if values.is_constant(own) or own in values.of_shapes}
-    found, region = ByElement(name, values.dtypes[name], values.shapes, constants), list[int]()
+    constants = {
+        value: array for value, array in fixed.items() if values.is_constant(value) or value in values.of_shapes
+    }
+    by_element, region = ByElement(name, values.dtypes[name], values.shapes, constants), list[int]()
     for index, node in enumerate(graph.nodes):
-        tracked = any(own in found.values for own in node.input)
-        if tracked and node.output[0] not in constants and found.follow(node):
+        tracked = any(operand in by_element.values for operand in node.input)
+        if tracked and node.output[0] not in constants and by_element.follow(node):
             region.append(index)
-    best = max((_Table.of(values, found, region, graph.nodes[index].output[0]) for index in region),
+    best = max((_Table.of(values, by_element, region, graph.nodes[index].output[0]) for index in region),
                key=lambda table: 0.0 if table is None else table.saving_ns, default=None)  # fmt: skip
     if best is not None and best.saving_ns > 0:
         yield best.rewrite(values)
@@ -74,30 +76,30 @@ class _Table:
     saving_ns: float
 
     @classmethod
-    def of(cls, values: Values, found: ByElement, region: Sequence[int], value: str) -> _Table | None:
+    def of(cls, values: Values, by_element: ByElement, region: Sequence[int], value: str) -> _Table | None:
         """Return a value as rows of a table; None if it cannot be."""
-        graph, name, needed, inside = values.graph, found.name, {value}, list[int]()
+        graph, name, needed, inside = values.graph, by_element.name, {value}, list[int]()
         for index in reversed(region):
             if not needed.isdisjoint(graph.nodes[index].output):
                 inside.insert(0, index)
                 needed.update(graph.reads[index])
-        own = ByElement(name, found.kind, found.shapes, found.constants)
+        subset = ByElement(name, by_element.kind, by_element.shapes, by_element.constants)
         for index in inside:
-            own.follow(graph.nodes[index])
-        shape, x, axes = values.shapes[value], values.shapes[name], own.split(values.shapes[value])
+            subset.follow(graph.nodes[index])
+        shape, x, axes = values.shapes[value], values.shapes[name], subset.split(values.shapes[value])
         if values.dtypes[value].kind != "f" or axes is None or not np.prod(x):
             return None
         if x + shape[axes:] != shape and values.is_dynamic:
             return None
         try:
-            cases = np.arange(own.rows, dtype=own.kind) if own.rows else own.cases()
+            cases = np.arange(subset.rows, dtype=subset.kind) if subset.rows else subset.cases()
         except Unclear:
             return None
         if len(cases) * np.prod(shape[axes:]) * values.dtypes[value].itemsize > _MOST_BYTES:
             return None
-        gone = graph.removable(inside, value, kept=[name])
+        gone = graph.removable(inside, value, read=[name])
         saving_ns = values.cost_of(gone) - _NS_PER_BYTE * np.prod(shape) * values.dtypes[value].itemsize
-        return cls(name, value, cases, bool(own.rows), axes, tuple(inside), tuple(gone), float(saving_ns))
+        return cls(name, value, cases, bool(subset.rows), axes, tuple(inside), tuple(gone), float(saving_ns))
 
     def rewrite(self, values: Values) -> Rewrite:
         """Return the rewrite."""
@@ -107,10 +109,10 @@ class _Table:
         if not self.legal:
             low, high = (draft.constant(end, self.cases.dtype) for end in (self.cases[0], self.cases[-1]))
             index = draft.op("Sub", draft.op("Clip", index, low, high), low)
-        made = draft.op("Gather", rows, index, axis=0)
+        result = draft.op("Gather", rows, index, axis=0)
         if values.shapes[self.source] + row != shape:
-            made = draft.reshape(made, shape)
-        draft.finish(made, self.value)
+            result = draft.reshape(result, shape)
+        draft.finish(result, self.value)
         note = f"{len(self.cases)} rows"
         return draft.rewrite("lookup: rows of a table", [self.value], graph.names(self.gone), self.saving_ns, note)
 

@@ -16,15 +16,15 @@ _LRN_NS = 15.0
 
 def normalisations(values: Values, deadline: float) -> list[Rewrite]:
     """Return rewrites of normalisations."""
-    found = list[Rewrite]()
+    rewrites = list[Rewrite]()
     for index, node in enumerate(values.graph.nodes):
         if late(deadline):
             break
         if node.op_type == "LRN":
-            found += values.attempt(list, _local_response(values, index)) or []
+            rewrites += values.attempt(list, _local_response(values, index)) or []
         if node.op_type == "LayerNormalization":
-            found += values.attempt(list, _kept_apart(values, index)) or []
-    return found
+            rewrites += values.attempt(list, _kept_apart(values, index)) or []
+    return rewrites
 
 
 def _kept_apart(values: Values, index: int) -> Iterator[Rewrite]:

@@ -15,10 +15,10 @@ import onnx
 
 from ...bricks.operators import ELEMENTWISE, Trait, having
 from ...models.subgraphs import attribute_of
+from .both_sides import Case, Sides
 from .evaluation import Unclear
 from .recording import Values
 from .rewrite import Array, ordered
-from .sides import Case, Sides
 
 _ROUNDINGS, _MOST_NOISE = 4.0, 1e-5
 """Largest difference of two functions, in rounding errors of the old nodes; largest such error relative to the value
@@ -53,8 +53,8 @@ class OneVariable:
                 return None
             old.insert(0, maker)
             front.remove(name)
-            known = {output for node in old for output in node.output} | graph.constants.keys() | values.of_shapes
-            front += [read for read in dict.fromkeys(maker.input) if read and read not in front and read not in known]
+            inside = {output for node in old for output in node.output} | graph.constants.keys() | values.of_shapes
+            front += [read for read in dict.fromkeys(maker.input) if read and read not in front and read not in inside]
         nodes = [*ordered(old), *case.new]
         if len(front) != 1 or len(case.targets) != 1 or any(_jumps(node) for node in nodes):
             return None
@@ -62,9 +62,9 @@ class OneVariable:
         kind = values.dtypes.get(name)
         if kind is None or kind.kind != "f" or values.dtypes.get(target) != kind:
             return None
-        made = {output for node in nodes for output in node.output} | {name}
+        variables = {output for node in nodes for output in node.output} | {name}
         shape: tuple[int, ...] = (1,) * len(values.shapes[name])
-        for read in {read for node in nodes for read in node.input if read} - made:
+        for read in {read for node in nodes for read in node.input if read} - variables:
             array = case.constants.get(read, graph.constants.get(read))
             if array is None:
                 return None
@@ -110,20 +110,20 @@ class OneVariable:
         """Return the numbers next to each place where an interior value changes its sign or passes a constant."""
         finite = numbers[np.isfinite(numbers)]
         low, high = finite[:-1], finite[1:]
-        found = [np.zeros(0, finite.dtype)]
+        neighbours = [np.zeros(0, finite.dtype)]
         for side in (0, 1):
             before = self._signs(side, finite)
             for row in range(len(before)):
                 places = np.nonzero(before[row][:-1] != before[row][1:])[0][:_MOST_PLACES]
                 if not len(places):
                     continue
-                left, right = low[places], high[places]
+                lower, upper = low[places], high[places]
                 for _ in range(_BISECTIONS[finite.dtype.itemsize]):
-                    middle = (left + (right - left) / 2).astype(finite.dtype)
+                    middle = (lower + (upper - lower) / 2).astype(finite.dtype)
                     same = self._signs(side, middle)[row] == before[row][places]
-                    left, right = np.where(same, middle, left), np.where(same, right, middle)
-                found += [left, right]
-        return np.concatenate(found)
+                    lower, upper = np.where(same, middle, lower), np.where(same, upper, middle)
+                neighbours += [lower, upper]
+        return np.concatenate(neighbours)
 
     def _signs(self, side: int, numbers: Array) -> Array:
         """Return for interior values, and for their distances to constants, the sign at each number."""
@@ -151,9 +151,9 @@ class OneVariable:
                 rest = [node for node in nodes if node.output[0] != name]
                 step = 1 + 2 * float(np.finfo(array.dtype).eps)
                 feeds = {self.name: x, name: (array * step).astype(array.dtype)}
-                loaded = self.sides.part(rest, {own: array.dtype for own, array in feeds.items()}, [target])
-                given = {value.name for value in loaded.get_inputs()}
-                (other,) = loaded.run([target], {own: array for own, array in feeds.items() if own in given})
+                loaded = self.sides.part(rest, {read: array.dtype for read, array in feeds.items()}, [target])
+                input_names = {value.name for value in loaded.get_inputs()}
+                (other,) = loaded.run([target], {read: array for read, array in feeds.items() if read in input_names})
                 moved += np.abs(other.astype(np.float64) - exact)
         return moved
 

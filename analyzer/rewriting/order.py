@@ -19,13 +19,13 @@ _LONGEST = 6
 
 def order(values: Values, deadline: float) -> list[Rewrite]:
     """Return rewrites of runs of operators that each read one value."""
-    found = list[Rewrite]()
+    rewrites = list[Rewrite]()
     for index in values.dearest:
         if late(deadline):
             break
         if rewrite := values.attempt(_swapped, values, index):
-            found.append(rewrite)
-    return found
+            rewrites.append(rewrite)
+    return rewrites
 
 
 def _only(values: Values, node: onnx.NodeProto) -> str | None:
@@ -54,7 +54,7 @@ def _swapped(values: Values, index: int) -> Rewrite | None:
     graph, last, shapes = values.graph, values.graph.nodes[index], values.shapes
     run, value = _run_before(values, index), last.output[0]
     for begin in range(len(run)):
-        members = [graph.nodes[place] for place in run[begin:]]
+        members = [graph.nodes[earlier] for earlier in run[begin:]]
         x = _only(values, members[0])
         shrinks = last.op_type in _SHRINKING and np.prod(shapes[value]) < _SMALLER * np.prod(shapes[last.input[0]])
         copies = members[0].op_type in having(Trait.REPEATS) and len(members) == 1
@@ -63,10 +63,10 @@ def _swapped(values: Values, index: int) -> Rewrite | None:
             continue
         draft = Draft(graph)
         names = {str(_only(values, last)): x, **_sizes_before(values, draft, last, members)}
-        made = draft.copy(last, names, to=graph.fresh("early"))
+        result = draft.copy(last, names, to=graph.fresh("early"))
         for node in members:
-            made = draft.copy(node, {str(_only(values, node)): made}, to=graph.fresh("moved"))
-        draft.finish(made, value)
+            result = draft.copy(node, {str(_only(values, node)): result}, to=graph.fresh("moved"))
+        draft.finish(result, value)
         after = values.attempt(_cost_if_alike, values, draft, x, value)
         if after is None or after > _CHEAPER * before:
             continue
@@ -82,23 +82,27 @@ def _sizes_before(
     perms = [attribute_of(node, "perm") for node in members if node.op_type == "Transpose"]
     if last.op_type != "Resize" or not perms or any(perm is None for perm in perms):
         return {}
-    axes, found = np.arange(len(perms[0])), dict[str, str]()
+    axes, new_names = np.arange(len(perms[0])), dict[str, str]()
     for perm in perms:
         axes = axes[list(perm)]
     for name in last.input[2:]:
         array = values.constant(name) if name else None
         if array is not None and len(array) == len(axes):
-            found[name] = draft.constant(array[np.argsort(axes)])
-    return found
+            new_names[name] = draft.constant(array[np.argsort(axes)])
+    return new_names
 
 
 def _cost_if_alike(values: Values, draft: Draft, x: str, value: str) -> float | None:
     """Return the predicted cost of new nodes; None if they compute another recorded value."""
-    made = [node.output[0] for node in draft.nodes]
+    outputs = [node.output[0] for node in draft.nodes]
     run = values.runs[0]
-    found = dict(zip(made, values.function(draft.nodes, {x: run[x].dtype}, made, draft.constants)(run[x]), strict=True))
-    if found[value].shape != run[value].shape or not np.allclose(found[value], run[value], 1e-3, 1e-3, equal_nan=True):
+    arrays = dict(
+        zip(outputs, values.function(draft.nodes, {x: run[x].dtype}, outputs, draft.constants)(run[x]), strict=True)
+    )
+    if arrays[value].shape != run[value].shape or not np.allclose(
+        arrays[value], run[value], 1e-3, 1e-3, equal_nan=True
+    ):
         return None
-    shapes = {**values.shapes, **{name: array.shape for name, array in found.items()}}
+    shapes = {**values.shapes, **{name: array.shape for name, array in arrays.items()}}
     shapes |= {name: array.shape for name, array in draft.constants.items()}
     return sum(predicted_ns(node, shapes) for node in draft.nodes)

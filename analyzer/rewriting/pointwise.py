@@ -37,8 +37,8 @@ class KernelFunction:
 def _erf(x: Array) -> Array:
     from scipy.special import erf
 
-    made: Array = erf(x)
-    return made
+    numbers: Array = erf(x)
+    return numbers
 
 
 def _hard_swish(draft: Draft, x: str, to: str) -> None:
@@ -66,7 +66,7 @@ FUNCTIONS: Mapping[str, KernelFunction] = {
 
 def pointwise(values: Values, deadline: float) -> list[Rewrite]:
     """Return rewrites of elementwise regions."""
-    graph, found, covered = values.graph, list[Rewrite](), set[int]()
+    graph, rewrites, covered = values.graph, list[Rewrite](), set[int]()
     search = _Search(values)
 
     def allowed(index: int) -> bool:
@@ -81,10 +81,10 @@ def pointwise(values: Values, deadline: float) -> list[Rewrite]:
         regions = list(values.regions(value, allowed, most_nodes=_MOST_NODES))
         for region in sorted(regions, key=lambda region: -len(region.nodes)):
             if rewrite := values.attempt(search.rewrite, region, value):
-                found.append(rewrite)
+                rewrites.append(rewrite)
                 covered |= set(graph.removable(region.nodes, value))
                 break
-    return found
+    return rewrites
 
 
 class _Search:
@@ -124,25 +124,25 @@ class _Search:
         x = _GRID.astype(kind)
         y = np.broadcast_to(self._values.part(region, value, scalars)(x)[0], x.shape).astype(np.float64)
         for name, function in FUNCTIONS.items():
-            wanted = function.values(x.astype(np.float64))
-            if (np.abs(y - wanted) <= _TOLERANCE * np.maximum(1, np.abs(wanted))).all():
+            expected = function.values(x.astype(np.float64))
+            if (np.abs(y - expected) <= _TOLERANCE * np.maximum(1, np.abs(expected))).all():
                 return name
         return ""
 
 
 def _scalars(values: Values, region: Region) -> dict[str, Array] | None:
     """Return the constants of a region as scalars; None if one differs between elements."""
-    found = {}
-    made = {name for index in region.nodes for name in values.graph.nodes[index].output}
+    scalars = {}
+    outputs = {name for index in region.nodes for name in values.graph.nodes[index].output}
     for index in region.nodes:
         for name in values.graph.reads[index]:
-            if name in made or name in region.reads:
+            if name in outputs or name in region.reads:
                 continue
             array = values.constant(name)
             if array is None or not array.size or (array.size > 1 and not (array == array.flat[0]).all()):
                 return None
-            found[name] = np.array(array.flat[0], array.dtype)
-    return found
+            scalars[name] = np.array(array.flat[0], array.dtype)
+    return scalars
 
 
 def _spelling(values: Values, region: Region, value: str, scalars: Mapping[str, Array]) -> str:

@@ -14,9 +14,9 @@ from ...generator.device.host import HostDevice
 from ...generator.worker.client import MODEL_MEMORY_BYTES, Worker
 from ...generator.worker.messages import Bye, Done, Reply, Request
 from ...generator.worker.serving import answer_all, serve_confined
+from .checked_model import read_subject
 from .recording import configure
 from .search import Found, Search, SearchRequest, found_path
-from .subject import read_subject
 
 _COMMAND = (sys.executable, "-P", "-m", "dlbricks.analyzer.rewriting.process")
 

@@ -32,12 +32,12 @@ from onnx import helper
 
 from ...bricks.operators import ELEMENTWISE
 from ...models.subgraphs import attribute_of, reads, rename
+from .both_sides import Case, Sides
 from .enumeration import same_on_all_cases
 from .evaluation import Unclear, same_function
 from .one_variable import OneVariable
 from .recording import Values
 from .rewrite import Array, Rewrite, ordered
-from .sides import Case, Sides
 
 _LEVELS = (0, 8, 40, 120, 100_000)
 """Nodes upstream of the values that are read, whose properties count too."""
@@ -66,11 +66,11 @@ class Prover:
 
     Args:
         values: The graph.
-        known: Decisions on rewrites that are spelled alike.
+        verdicts: Decisions on rewrites that are spelled alike.
     """
 
-    def __init__(self, values: Values, known: dict[object, Verdict]) -> None:
-        self._values, self._graph, self._known = values, values.graph, known
+    def __init__(self, values: Values, verdicts: dict[object, Verdict]) -> None:
+        self._values, self._graph, self._known = values, values.graph, verdicts
         self._until = np.inf
         self.spent_s = 0.0
 
@@ -146,10 +146,10 @@ class Prover:
         if not reason:
             return Verdict(refusal=unclear or "it is not shown to hold for every input")
         digits = reason != "all numbers"  # which compares them itself
-        for place, run in enumerate(runs):
+        for index, run in enumerate(runs):
             if time.perf_counter() > self._until:
                 raise Unclear("the time for a proof is up")
-            if worse := run.worse(digits=digits, **({"most_s": 0.0} if place else {})):
+            if worse := run.worse(digits=digits, **({"most_s": 0.0} if index else {})):
                 return Verdict(refusal=worse)
         return Verdict(reason)
 
@@ -163,8 +163,8 @@ class Prover:
             how = {"order": reason == "order", "unrounded": unrounded, "until": self._until}
             try:
                 if all(
-                    run.difference(seed + 10 * place, large=large, **how) <= _EQUAL
-                    for place, (run, (seed, large)) in enumerate(draws)
+                    run.difference(seed + 10 * index, large=large, **how) <= _EQUAL
+                    for index, (run, (seed, large)) in enumerate(draws)
                 ):
                     return reason, ""
             except Unclear as error:
@@ -177,7 +177,7 @@ class Prover:
         plain = all(node.op_type in ELEMENTWISE for node in nodes)
         if not plain or not all(name in self._values.dtypes for name in case.front):
             return None
-        numbers: dict[str, object] = {name: place for place, name in enumerate(case.front)}
+        numbers: dict[str, object] = {name: index for index, name in enumerate(case.front)}
         constants, lines, used = {**self._conditions, **case.constants}, list[object](), list[Array]()
         for node in nodes:
             spelt = list[object]()
@@ -197,7 +197,7 @@ class Prover:
         runs = (self._values.runs[0], *self._values.others)
         shapes = [[run[name].shape for name in case.front if name in run] for run in runs]
         if len(case.front) == 1 and all(constant.size == 1 for constant in used):  # the rank alone decides
-            shapes = [[(len(shape),) for shape in own] for own in shapes]
+            shapes = [[(len(shape),) for shape in run_shapes] for run_shapes in shapes]
         kinds = [self._values.dtypes[name].str for name in case.front]
         return repr((lines, ends, kinds, shapes, sorted(self._graph.opsets.items())))
 
@@ -221,12 +221,12 @@ class Prover:
     def _case(self, rewrite: Rewrite, level: int) -> Case:
         graph = self._graph
         new = _unfolded(ordered(rewrite.nodes), {**self._conditions, **rewrite.constants})
-        made = {name for node in new for name in node.output if name}
-        read = dict.fromkeys(name for node in new for name in reads(node) if name and name not in made)
+        outputs = {name for node in new for name in node.output if name}
+        read = dict.fromkeys(name for node in new for name in reads(node) if name and name not in outputs)
         sources = [name for name in read if name not in rewrite.constants and not self._is_fixed(name)]
-        places, front = self._region(rewrite.values, sources, level)
-        old = _unfolded([graph.nodes[place] for place in places], self._conditions)
-        renamed = {name: graph.fresh("again") for name in made if name in graph.producer}
+        indices, front = self._region(rewrite.values, sources, level)
+        old = _unfolded([graph.nodes[index] for index in indices], self._conditions)
+        renamed = {name: graph.fresh("again") for name in outputs if name in graph.producer}
         again = list[onnx.NodeProto]()
         for node in new:
             copy = onnx.NodeProto()
@@ -288,26 +288,26 @@ class Prover:
 
 def _unfolded(nodes: Sequence[onnx.NodeProto], constants: Mapping[str, Array]) -> list[onnx.NodeProto]:
     """Return nodes with the branch that is taken in place of each If whose condition is a constant."""
-    found = list[onnx.NodeProto]()
+    unfolded_nodes = list[onnx.NodeProto]()
     for node in nodes:
         condition = constants.get(node.input[0]) if node.op_type == "If" and node.input else None
         if condition is None:
-            found.append(node)
+            unfolded_nodes.append(node)
             continue
         body = attribute_of(node, "then_branch" if condition.reshape(-1)[0] else "else_branch")
-        own = f"{node.output[0]}__branch__"
-        names = {name: own + name for inner in body.node for name in inner.output if name}
-        names |= {tensor.name: own + tensor.name for tensor in body.initializer}
+        prefix = f"{node.output[0]}__branch__"
+        names = {name: prefix + name for inner in body.node for name in inner.output if name}
+        names |= {tensor.name: prefix + tensor.name for tensor in body.initializer}
         for tensor in body.initializer:
             value = helper.make_attribute("value", tensor)
-            found.append(onnx.NodeProto(op_type="Constant", output=[names[tensor.name]], attribute=[value]))
+            unfolded_nodes.append(onnx.NodeProto(op_type="Constant", output=[names[tensor.name]], attribute=[value]))
         for inner in body.node:
             copy = onnx.NodeProto()
             copy.CopyFrom(inner)
             rename(copy, names)
-            found.append(copy)
-        found += [
+            unfolded_nodes.append(copy)
+        unfolded_nodes += [
             helper.make_node("Identity", [names.get(value.name, value.name)], [name])
             for value, name in zip(body.output, node.output, strict=True) if name
         ]  # fmt: skip
-    return found
+    return unfolded_nodes

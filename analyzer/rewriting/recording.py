@@ -100,13 +100,13 @@ def session(
 def recorder(model: onnx.ModelProto) -> Callable[[Feeds], dict[str, Array]]:
     """Return a function that runs a model and returns its inputs and outputs by name."""
     runner = session(model, optimised=False)
-    given = {value.name for value in model.graph.input}
+    input_names = {value.name for value in model.graph.input}
     names = [value.name for value in runner.get_outputs() if not any(kind in value.type for kind in _UNREADABLE)]
 
     def record(feed: Feeds) -> dict[str, Array]:
-        own = {name: array for name, array in feed.items() if name in given}
-        found = zip(names, runner.run(names, own), strict=True)
-        return {**own, **{name: value for name, value in found if isinstance(value, np.ndarray)}}
+        inputs = {name: array for name, array in feed.items() if name in input_names}
+        outputs = zip(names, runner.run(names, inputs), strict=True)
+        return {**inputs, **{name: value for name, value in outputs if isinstance(value, np.ndarray)}}
 
     return record
 
@@ -254,9 +254,9 @@ class Values:
                 break
         self.others = [self._of_types(record(feed)) for feed in others]
         self.other = self.others[0] if self.others else {}
-        known = {**self.runs[0], **graph.constants}
-        self.shapes = {name: value.shape for name, value in known.items()}
-        self.dtypes = {name: value.dtype for name, value in known.items()}
+        arrays = {**self.runs[0], **graph.constants}
+        self.shapes = {name: value.shape for name, value in arrays.items()}
+        self.dtypes = {name: value.dtype for name, value in arrays.items()}
         self.costs = [
             0.0
             if self._is_fused(index)
@@ -298,19 +298,19 @@ class Values:
         Axes that are not copied keep the size of the input. Sizes that change in a dynamic model are read as before.
         """
         value, source = node.output[0], node.input[0]
-        wanted, read = list[int](), list[bool]()
+        new_sizes, read = list[int](), list[bool]()
         for axis, size in enumerate(self.shapes[value]):
             pairs = list[tuple[int, int]]()
-            for known in (self.runs[0], self.other):
-                if value in known and (source in known or source in self.graph.constants):
-                    shape = known.get(source, self.graph.constants.get(source)).shape  # type: ignore[union-attr]
-                    ahead = known[value].ndim - len(shape)
-                    pairs.append((shape[axis - ahead] if axis >= ahead else 1, known[value].shape[axis]))
-            copied = any(own != after for own, after in pairs)
-            wanted.append(sizes.get(axis, size if copied else 1))
+            for run in (self.runs[0], self.other):
+                if value in run and (source in run or source in self.graph.constants):
+                    shape = run.get(source, self.graph.constants.get(source)).shape  # type: ignore[union-attr]
+                    ahead = run[value].ndim - len(shape)
+                    pairs.append((shape[axis - ahead] if axis >= ahead else 1, run[value].shape[axis]))
+            copied = any(before != after for before, after in pairs)
+            new_sizes.append(sizes.get(axis, size if copied else 1))
             read.append(axis not in sizes and copied and len({after for _, after in pairs}) > 1)
-        made = draft.constant(wanted, np.int64)
-        return draft.op("Where", draft.constant(read, np.bool_), node.input[1], made) if any(read) else made
+        constant = draft.constant(new_sizes, np.int64)
+        return draft.op("Where", draft.constant(read, np.bool_), node.input[1], constant) if any(read) else constant
 
     def viewed(self, draft: Draft, node: onnx.NodeProto, x: str, sizes: Mapping[int, int], *, to: str = "") -> str:
         """Write a view of another value with other sizes along some axes of its result, and return its name.
@@ -320,9 +320,9 @@ class Values:
         index = self.graph.producer[node.output[0]]
         if node.op_type in {"Squeeze", "Unsqueeze"} and (len(node.input) > 1 or "axes" in self.graph.attributes[index]):
             return draft.copy(node, {node.input[0]: x}, to=to or self.graph.fresh("view"))
-        given = self.constant(node.input[1]) if node.op_type == "Reshape" else np.array(self.target(node.output[0]))
-        if given is not None:
-            return draft.reshape(x, [sizes.get(axis, int(size)) for axis, size in enumerate(given)], to=to)
+        shape = self.constant(node.input[1]) if node.op_type == "Reshape" else np.array(self.target(node.output[0]))
+        if shape is not None:
+            return draft.reshape(x, [sizes.get(axis, int(size)) for axis, size in enumerate(shape)], to=to)
         rank = len(self.shapes[node.output[0]])
         mask = draft.constant([axis in sizes for axis in range(rank)], np.bool_)
         numbers = draft.constant([sizes.get(axis, 0) for axis in range(rank)], np.int64)
@@ -335,10 +335,10 @@ class Values:
     @cached_property
     def of_shapes(self) -> frozenset[str]:
         """Values that depend on constants and on the shapes of inputs alone, and on no contents of inputs."""
-        known, wild = set(self.graph.constants), set[str]()  # wild: values whose shape depends on contents
+        content_free, wild = set(self.graph.constants), set[str]()  # wild: values whose shape depends on contents
         for index, node in enumerate(self.graph.nodes):
             operands = node.input[1:] if node.op_type in shaped_by(ShapedBy.OTHERS) else node.input
-            unknown = not known.issuperset(filter(None, operands))
+            unknown = not content_free.issuperset(filter(None, operands))
             by_operands = unknown and node.op_type not in shaped_by(ShapedBy.SHAPES)
             of_contents = node.op_type in shaped_by(ShapedBy.CONTENTS)
             of_contents |= plain_domain(node.domain) not in {"", MICROSOFT}
@@ -349,10 +349,10 @@ class Values:
             if (
                 node.op_type not in RANDOM | BODIES
                 and not trains
-                and (of_shape or known.issuperset(self.graph.reads[index]))
+                and (of_shape or content_free.issuperset(self.graph.reads[index]))
             ):
-                known.update(name for name in node.output if name)
-        return frozenset(known)
+                content_free.update(name for name in node.output if name)
+        return frozenset(content_free)
 
     @property
     def is_dynamic(self) -> bool:
@@ -432,13 +432,13 @@ class Values:
             draft: The new nodes.
             shapes: Shapes of the values that they compute.
         """
-        known = {**self.shapes, **shapes, **{name: array.shape for name, array in draft.constants.items()}}
-        return sum(predicted_ns(node, known) for node in draft.nodes if node.op_type != "Identity")
+        all_shapes = {**self.shapes, **shapes, **{name: array.shape for name, array in draft.constants.items()}}
+        return sum(predicted_ns(node, all_shapes) for node in draft.nodes if node.op_type != "Identity")
 
-    def attempt(self, find: Callable[..., _T], *given: Any) -> _T | None:
+    def attempt(self, find: Callable[..., _T], *arguments: Any) -> _T | None:
         """Return the result of a search at one place; None if a part cannot run alone, noted in ``refusals``."""
         try:
-            return find(*given)
+            return find(*arguments)
         except Exception as error:  # noqa: BLE001  # the runtime refuses parts in its own ways; other places go on
             self.refusals.append(f"{type(error).__name__}: {' '.join(str(error).split())[:120]}")
             return None
@@ -458,20 +458,20 @@ class Values:
             outputs: The values that the function returns.
             constants: Values that the nodes read, in place of the graph's own constants.
         """
-        made = {name for node in nodes for name in node.output}
-        given = dict(constants or {})
+        node_outputs = {name for node in nodes for name in node.output}
+        read_constants = dict(constants or {})
         for node in nodes:
             for name in node.input:
-                if name and name not in made and name not in reads and name not in given:
+                if name and name not in node_outputs and name not in reads and name not in read_constants:
                     array = self.constant(name)
-                    given[name] = self.runs[0][name] if array is None else array
+                    read_constants[name] = self.runs[0][name] if array is None else array
         inputs = [
             helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), None)
             for name, dtype in reads.items()
         ]
-        tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in given.items()]
-        wanted = [onnx.ValueInfoProto(name=name) for name in outputs]
-        graph = helper.make_graph(list(nodes), "part", inputs, wanted, tensors)
+        tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in read_constants.items()]
+        output_infos = [onnx.ValueInfoProto(name=name) for name in outputs]
+        graph = helper.make_graph(list(nodes), "part", inputs, output_infos, tensors)
         opsets = {**self.graph.opsets, **{plain_domain(node.domain): 1 for node in nodes if plain_domain(node.domain)}}
         opsets.update(self.graph.opsets)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid(*entry) for entry in opsets.items()])
@@ -479,8 +479,8 @@ class Values:
         runner, names = session(model, optimised=False), list(reads)
 
         def call(*arrays: Array) -> list[Array]:
-            found: list[Array] = runner.run(None, dict(zip(names, arrays, strict=True)))
-            return found
+            results: list[Array] = runner.run(None, dict(zip(names, arrays, strict=True)))
+            return results
 
         return call
 
@@ -533,13 +533,15 @@ class Values:
 
 def _inferred(graph: RewriteGraph) -> list[onnx.ValueInfoProto]:
     """Return the types that ONNX's inference finds; large constants count by their type alone."""
-    made = graph.build(())
-    large = [tensor for tensor in made.graph.initializer if np.prod(tensor.dims) > _SMALL]
-    made.graph.input.extend(helper.make_tensor_value_info(one.name, one.data_type, list(one.dims)) for one in large)
+    model = graph.build(())
+    large = [tensor for tensor in model.graph.initializer if np.prod(tensor.dims) > _SMALL]
+    model.graph.input.extend(
+        helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)) for tensor in large
+    )
     for tensor in large:
-        made.graph.initializer.remove(tensor)
-    found = infer_shapes(made).graph
-    return [*found.input, *found.value_info, *found.output]
+        model.graph.initializer.remove(tensor)
+    inferred_graph = infer_shapes(model).graph
+    return [*inferred_graph.input, *inferred_graph.value_info, *inferred_graph.output]
 
 
 def _dims(kind: onnx.TypeProto | None, shape: Sequence[int]) -> list[int | None]:
@@ -559,13 +561,13 @@ def late(deadline: float) -> bool:
     return time.perf_counter() > deadline
 
 
-def apart(own: Array, other: Array) -> float:
+def apart(array: Array, other: Array) -> float:
     """Return the largest difference of two arrays, relative to the largest value of the second; infinite by shape."""
-    if own.shape != other.shape:
+    if array.shape != other.shape:
         return float("inf")
     if not other.size:
         return 0.0
-    first, second = own.astype(np.float64), other.astype(np.float64)
+    first, second = array.astype(np.float64), other.astype(np.float64)
     finite = np.isfinite(second)
     if not np.array_equal(finite, np.isfinite(first)) or not np.array_equal(
         first[~finite], second[~finite], equal_nan=True

@@ -20,14 +20,14 @@ _GAIN_SIDE_BY_SIDE = 0.15
 
 def repetition(values: Values, deadline: float) -> list[Rewrite]:
     """Return rewrites of repeated work."""
-    found = list[Rewrite]()
+    rewrites = list[Rewrite]()
     for search in (_branches, _side_by_side):
-        rewrites: list[Rewrite] = values.attempt(list, search(values)) or []
-        for rewrite in rewrites:
+        proposed: list[Rewrite] = values.attempt(list, search(values)) or []
+        for rewrite in proposed:
             if late(deadline):
-                return found
-            found.append(rewrite)
-    return found
+                return rewrites
+            rewrites.append(rewrite)
+    return rewrites
 
 
 def _constant_inputs(values: Values, node: onnx.NodeProto) -> bool:
@@ -70,14 +70,14 @@ def _joined(values: Values, indices: Sequence[int]) -> Rewrite | None:
         if any(bias.shape != (weight.shape[axis],) for bias, weight in zip(biases, weights, strict=True)):
             return None
         inputs.append(draft.constant(np.concatenate(biases)))
-    made = draft.op(first.op_type, *inputs, **attributes)
+    product = draft.op(first.op_type, *inputs, **attributes)
     along = 1 if first.op_type == "Conv" else len(values.shapes[first.output[0]]) - 1
     outputs = [node.output[0] for node in nodes]
     sizes = [weight.shape[axis] for weight in weights]
     if graph.opset >= 13:
-        draft.ops("Split", (made, draft.constant(sizes, np.int64)), outputs, axis=along)
+        draft.ops("Split", (product, draft.constant(sizes, np.int64)), outputs, axis=along)
     else:
-        draft.ops("Split", (made,), outputs, axis=along, split=sizes)
+        draft.ops("Split", (product,), outputs, axis=along, split=sizes)
     saving_ns = _GAIN_SIDE_BY_SIDE * values.cost_of(indices)
     return draft.rewrite(
         "repetition: products of one input", outputs, graph.names(indices), saving_ns, f"{len(nodes)} of one input"
@@ -99,12 +99,12 @@ def _branches(values: Values) -> Iterator[Rewrite]:
         draft = Draft(graph)
         names = {tensor.name: draft.constant(numpy_helper.to_array(tensor)) for tensor in body.initializer}
         for inner in body.node:
-            made = onnx.NodeProto()
-            made.CopyFrom(inner)
-            made.name = graph.fresh("branch")
+            copy = onnx.NodeProto()
+            copy.CopyFrom(inner)
+            copy.name = graph.fresh("branch")
             names |= {name: graph.fresh("branch") for name in inner.output if name}
-            rename(made, names)
-            draft.nodes.append(made)
+            rename(copy, names)
+            draft.nodes.append(copy)
         outputs = [
             (names.get(value.name, value.name), name) for value, name in zip(body.output, node.output, strict=True)
         ]

@@ -68,10 +68,10 @@ class Draft:
 
     def constant(self, array: npt.ArrayLike, dtype: npt.DTypeLike | None = None) -> str:
         """Add a constant and return its name; numbers in double precision are rounded to the type here only."""
-        name, given = self._graph.fresh("constant"), np.asarray(array)
-        self.constants[name] = np.asarray(given, dtype)
-        if given.dtype == np.float64 and self.constants[name].dtype != np.float64:
-            self.exact[name] = given
+        name, numbers = self._graph.fresh("constant"), np.asarray(array)
+        self.constants[name] = np.asarray(numbers, dtype)
+        if numbers.dtype == np.float64 and self.constants[name].dtype != np.float64:
+            self.exact[name] = numbers
         return name
 
     def op(self, operator: str, *inputs: str, to: str = "", domain: str = "", **attributes: Any) -> str:
@@ -82,19 +82,21 @@ class Draft:
         self, operator: str, inputs: Sequence[str], outputs: Sequence[str], *, domain: str = "", **attributes: Any
     ) -> Sequence[str]:
         """Add a node of several outputs and return their names."""
-        given = {name: value for name, value in attributes.items() if value is not None}
+        present_attributes = {name: value for name, value in attributes.items() if value is not None}
         label = self._graph.fresh(f"rewritten_{operator}")
-        self.nodes.append(helper.make_node(operator, list(inputs), list(outputs), name=label, domain=domain, **given))
+        self.nodes.append(
+            helper.make_node(operator, list(inputs), list(outputs), name=label, domain=domain, **present_attributes)
+        )
         return outputs
 
     def copy(self, node: onnx.NodeProto, inputs: Mapping[str, str], *, to: str) -> str:
         """Add a copy of a node with other inputs, by their old names, and another first output."""
-        made = onnx.NodeProto()
-        made.CopyFrom(node)
-        made.name = self._graph.fresh(f"rewritten_{node.op_type}")
-        made.input[:] = [inputs.get(name, name) for name in node.input]
-        made.output[0] = to
-        self.nodes.append(made)
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        copy.name = self._graph.fresh(f"rewritten_{node.op_type}")
+        copy.input[:] = [inputs.get(name, name) for name in node.input]
+        copy.output[0] = to
+        self.nodes.append(copy)
         return to
 
     def reshape(self, value: str, shape: Sequence[int], *, to: str = "") -> str:
@@ -201,19 +203,19 @@ class RewriteGraph:
         """Return the names of nodes in the order of the graph."""
         return tuple(self.name(index) for index in sorted(indices))
 
-    def removable(self, region: Collection[int], value: str, *, kept: Collection[str] = ()) -> list[int]:
+    def removable(self, region: Collection[int], value: str, *, read: Collection[str] = ()) -> list[int]:
         """Return the nodes of a region that nobody needs once a value is computed without them.
 
         Args:
             region: Indices of nodes.
             value: The value that is computed in another way.
-            kept: Values that the new nodes read.
+            read: Values that the new nodes read.
         """
         gone = set[int]()
         for index in sorted(region, reverse=True):
             if all(
                 name == value
-                or (name not in self.wanted and name not in kept and gone.issuperset(self.readers.get(name, ())))
+                or (name not in self.wanted and name not in read and gone.issuperset(self.readers.get(name, ())))
                 for name in self.nodes[index].output
                 if name
             ):
@@ -257,24 +259,24 @@ class RewriteGraph:
                 added += rewrite.nodes
                 constants.update(rewrite.constants)
         nodes = [_renamed(node, taken) for node in self.nodes]
-        wanted = list(outputs) or self.outputs
-        kept = needed(ordered([*nodes, *added]), [value.name for value in wanted])
-        read = {name for node in kept for name in reads(node)} | {value.name for value in wanted}
+        graph_outputs = list(outputs) or self.outputs
+        needed_nodes = needed(ordered([*nodes, *added]), [value.name for value in graph_outputs])
+        read = {name for node in needed_nodes for name in reads(node)} | {value.name for value in graph_outputs}
         tensors = [
             numpy_helper.from_array(np.ascontiguousarray(array) if array.ndim else array, name)
             for name, array in constants.items()
             if name in read
         ]
-        graph = helper.make_graph(kept, self.model.graph.name or "model", self.inputs, wanted, tensors)
+        graph = helper.make_graph(needed_nodes, self.model.graph.name or "model", self.inputs, graph_outputs, tensors)
         opsets = {
             **self.opsets,
-            **{domain: 1 for node in kept if (domain := plain_domain(node.domain)) not in self.opsets},
+            **{domain: 1 for node in needed_nodes if (domain := plain_domain(node.domain)) not in self.opsets},
         }
-        made = helper.make_model(graph, opset_imports=[helper.make_opsetid(*entry) for entry in opsets.items()])
-        made.metadata_props.extend(self.model.metadata_props)  # applications read labels and sizes there
-        made.doc_string, made.producer_name = self.model.doc_string, self.model.producer_name
-        made.ir_version = min(max(self.model.ir_version, _OLDEST_IR), _NEWEST_IR)
-        return made
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid(*entry) for entry in opsets.items()])
+        model.metadata_props.extend(self.model.metadata_props)  # applications read labels and sizes there
+        model.doc_string, model.producer_name = self.model.doc_string, self.model.producer_name
+        model.ir_version = min(max(self.model.ir_version, _OLDEST_IR), _NEWEST_IR)
+        return model
 
 
 def _constant_of(node: onnx.NodeProto) -> Array | None:
@@ -294,15 +296,15 @@ def _renamed(node: onnx.NodeProto, taken: Collection[str]) -> onnx.NodeProto:
     """Return a node with new names for outputs that other nodes compute now."""
     if not any(name in taken for name in node.output):
         return node
-    made = onnx.NodeProto()
-    made.CopyFrom(node)
-    made.output[:] = [f"{name}__replaced" if name in taken else name for name in node.output]
-    return made
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    copy.output[:] = [f"{name}__replaced" if name in taken else name for name in node.output]
+    return copy
 
 
 def ordered(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
     """Return nodes so that each value is computed before it is read; raises ``ModelError`` for a circle."""
-    found = in_order(nodes)
-    if len(found) < len(nodes):
+    sorted_nodes = in_order(nodes)
+    if len(sorted_nodes) < len(nodes):
         raise ModelError("new nodes of several rewrites depend on each other in a circle")
-    return found
+    return sorted_nodes

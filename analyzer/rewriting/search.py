@@ -15,13 +15,13 @@ import msgspec
 import onnx
 
 from ...errors import DlbricksError
+from .checked_model import CheckedModel
 from .checking import Checker, CheckVerdict, loaded
 from .copies import CopiedOutput, copied_outputs, without_outputs
 from .looks import Timing, compare
 from .prover import Prover, Verdict
 from .recording import Engine, Values, session
 from .rewrite import Rewrite, RewriteGraph
-from .subject import CheckedModel
 
 _ROUNDS = 3
 _LEAST_SAVING = 0.005
@@ -322,7 +322,7 @@ class Search:
 
     def _proven(self, current: _Round, group: Sequence[Rewrite]) -> list[Rewrite]:
         """Return the rewrites of a group that hold for every input."""
-        found = list[Rewrite]()
+        proven = list[Rewrite]()
         for rewrite in group:
             most_s = max(_PROVING * self._request.budget_s - self._proving_s, _CLOSE_S)
             spent_s = current.prover.spent_s
@@ -336,10 +336,10 @@ class Search:
                 self._proving_s += current.prover.spent_s - spent_s
             if verdict.reason:
                 self._reasons[id(rewrite)] = verdict.reason
-                found.append(rewrite)
+                proven.append(rewrite)
             else:
                 self._rejected.setdefault(rewrite.kind, verdict.refusal)
-        return found
+        return proven
 
     def _try(self, current: _Round, group: list[Rewrite]) -> bool:
         """Time a group on top of the kept ones, and prove what saves time; return True if any of it was kept."""
@@ -390,7 +390,7 @@ class Search:
                 session(data, threads=self._request.threads) for data in (self._data, model.SerializeToString())
             )
             again = self._timed(old, new, predicted=predicted, longer=1)
-            timing = min(timing, again, key=lambda found: found.low)
+            timing = min(timing, again, key=lambda trial: trial.low)
         if timing.low > 0 and timing.saving >= _LEAST_SAVING:
             return _Look("", verdict, model, timing.saving)
         why = f"saves nothing: {timing.saving:+.1%} ({timing.low:+.1%} to {timing.high:+.1%})"
@@ -401,10 +401,10 @@ class Search:
             self._rejected.setdefault(group[0].kind, why)
             return False
         middle = len(group) // 2
-        kept = [self._try_part(current, half, depth + 1) for half in (group[:middle], group[middle:])]
-        if not any(kept):
+        outcomes = [self._try_part(current, half, depth + 1) for half in (group[:middle], group[middle:])]
+        if not any(outcomes):
             self._rejected.setdefault(group[0].kind, why)
-        return any(kept)
+        return any(outcomes)
 
     def _keep(self, current: _Round, group: list[Rewrite], look: _Look) -> None:
         verdict = look.verdict
@@ -439,14 +439,14 @@ class Search:
         number, model = self._fixed, self._subject.model
         for current in self._rounds:
             graph = RewriteGraph(model)
-            known = graph.given | set(graph.constants) | set(graph.producer)
-            kept = list[Rewrite]()
+            value_names = graph.given | set(graph.constants) | set(graph.producer)
+            rewrites = list[Rewrite]()
             for group in current.kept:
                 if number not in left_out:
-                    kept += [rewrite for rewrite in group if _applies(rewrite, known)]
+                    rewrites += [rewrite for rewrite in group if _applies(rewrite, value_names)]
                 number += 1
             try:
-                model = graph.build(kept)
+                model = graph.build(rewrites)
             except DlbricksError as error:  # a later step computed what the one that is gone made possible
                 return str(error)
         data = model.SerializeToString(deterministic=True)
@@ -461,7 +461,7 @@ def _predicted(group: Sequence[Rewrite]) -> float:
     return sum(rewrite.saving_ns for rewrite in group)
 
 
-def _applies(rewrite: Rewrite, known: Collection[str]) -> bool:
-    made = {name for node in rewrite.nodes for name in node.output}
+def _applies(rewrite: Rewrite, value_names: Collection[str]) -> bool:
+    outputs = {name for node in rewrite.nodes for name in node.output}
     reads = {name for node in rewrite.nodes for name in node.input if name}
-    return all(name in known for name in {*rewrite.values, *(reads - made - set(rewrite.constants))})
+    return all(name in value_names for name in {*rewrite.values, *(reads - outputs - set(rewrite.constants))})

@@ -16,12 +16,12 @@ _SAMPLE_NS, _MACS_PER_NS = 60.0, 20.0
 
 def transforms(values: Values, deadline: float) -> list[Rewrite]:
     """Return rewrites of DFT and STFT with constant lengths."""
-    found = list[Rewrite]()
+    rewrites = list[Rewrite]()
     for index, node in enumerate(values.graph.nodes):
         search = {"DFT": _dft, "STFT": _stft}.get(node.op_type)
         if search is not None and not late(deadline):
-            found += values.attempt(list, search(values, index)) or []
-    return found
+            rewrites += values.attempt(list, search(values, index)) or []
+    return rewrites
 
 
 def fourier(length: int, bins: int, *, inverse: bool = False) -> Array:
@@ -37,8 +37,8 @@ def _dft(values: Values, index: int) -> Iterator[Rewrite]:
     x, shape, out = node.input[0], values.shapes.get(node.input[0]), values.shapes.get(node.output[0])
     if shape is None or out is None or values.dtypes.get(x) != np.float32:
         return
-    given = [values.graph.constants.get(name) for name in node.input[1:] if name]
-    if any(array is None for array in given) or len(shape) < 3:
+    arrays = [values.graph.constants.get(name) for name in node.input[1:] if name]
+    if any(array is None for array in arrays) or len(shape) < 3:
         return
     axis = attributes.get("axis", 1)
     if len(node.input) > 2 and node.input[2]:
@@ -56,8 +56,8 @@ def _dft(values: Values, index: int) -> Iterator[Rewrite]:
         return
     draft, lead = Draft(graph), [0] * (len(shape) - 2)
     flat = draft.reshape(x, [*lead, length * parts])
-    made = draft.op("MatMul", flat, draft.constant(weights, np.float32))
-    draft.reshape(made, [*lead, bins, 2], to=node.output[0])
+    product = draft.op("MatMul", flat, draft.constant(weights, np.float32))
+    draft.reshape(product, [*lead, bins, 2], to=node.output[0])
     saving_ns = _SAMPLE_NS * np.prod(out) - np.prod(out) * length * parts / _MACS_PER_NS
     if saving_ns > 0:
         yield draft.rewrite("transforms: DFT as a product", node.output, [node.name], float(saving_ns))
@@ -67,11 +67,11 @@ def _stft(values: Values, index: int) -> Iterator[Rewrite]:
     """Write an STFT of a real signal as a convolution."""
     graph, node = values.graph, values.graph.nodes[index]
     x, shape, out = node.input[0], values.shapes.get(node.input[0]), values.shapes.get(node.output[0])
-    given = [*(graph.constants.get(name) if name else None for name in node.input[1:]), None, None, None][:3]
-    step, window, length = given
+    arrays = [*(graph.constants.get(name) if name else None for name in node.input[1:]), None, None, None][:3]
+    step, window, length = arrays
     named = [bool(name) for name in [*node.input[1:], "", "", ""][:3]]
-    known = all(array is not None for array, name in zip(given, named, strict=True) if name)
-    if shape is None or out is None or step is None or not known or values.dtypes.get(x) != np.float32:
+    all_constant = all(array is not None for array, name in zip(arrays, named, strict=True) if name)
+    if shape is None or out is None or step is None or not all_constant or values.dtypes.get(x) != np.float32:
         return
     frame = int(length.reshape(-1)[0]) if length is not None else 0 if window is None else len(window)
     if not frame or (window is not None and len(window) != frame) or (len(shape) == 3 and shape[-1] != 1):
@@ -86,8 +86,8 @@ def _stft(values: Values, index: int) -> Iterator[Rewrite]:
     draft = Draft(graph)
     signal = draft.reshape(x, [0, 1, -1])
     hop = int(step.reshape(-1)[0])
-    made = draft.op("Conv", signal, draft.constant(weights, np.float32), kernel_shape=[frame], strides=[hop])
-    made = draft.op("Transpose", made, perm=[0, 2, 1])
-    draft.reshape(made, [0, 0, bins, 2], to=node.output[0])
+    spectra = draft.op("Conv", signal, draft.constant(weights, np.float32), kernel_shape=[frame], strides=[hop])
+    spectra = draft.op("Transpose", spectra, perm=[0, 2, 1])
+    draft.reshape(spectra, [0, 0, bins, 2], to=node.output[0])
     saving_ns = _SAMPLE_NS * np.prod(out) - np.prod(out) * frame / _MACS_PER_NS
     yield draft.rewrite("transforms: STFT as a convolution", node.output, [node.name], float(max(saving_ns, 0.0)))

@@ -16,7 +16,7 @@ import onnx
 from onnx import numpy_helper
 
 from ...models.subgraphs import captures, drop_unread, is_standard, outer_values, plain_domain, static_shape
-from ..constants import encode_tensor, tensor_type, type_of
+from ..encoding import encode_tensor, tensor_type, type_of
 from ..layer import Role, TensorType
 from .draft import ABSENT, OpsetBound, Slot
 from .roles import CONSTANT_ELEMENTS, is_deciding

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import onnx
 from onnx import AttributeProto
 
-from ..constants import decode_constant, encode_array, encode_tensor, tensor_type_of_array
+from ..encoding import decode_constant, encode_array, encode_tensor, tensor_type_of_array
 from ..layer import Role, TensorType
 
 # Attributes as plain values.

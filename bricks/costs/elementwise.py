@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ...models.subgraphs import bodies
 from ..layer import Cost, TensorType
-from .call import CostedNode, Formula, UnknownCostError
+from .costed_node import CostedNode, Formula, UnknownCostError
 
 
 def of_sizes(formula: str, work: Callable[[int, int], Cost]) -> Formula:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ..layer import Cost
-from .call import CostedNode, UnknownCostError
+from .costed_node import CostedNode, UnknownCostError
 from .elementwise import per_element
 
 # Work of recurrent operators, unrolled over all time steps.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ...models.subgraphs import captures
 from ..graph.flow import common_opsets, flow_of, flow_over, is_empty
 from ..graph.footprint import with_reuse
-from ..graph.graph import ExecutedModel, ModelGraph
+from ..graph.model_graph import ExecutedModel, ModelGraph
 from ..layer import Layer, LayerSequence, LayerState, Role
 from ..operators import DEQUANTIZE
 from .sequences import make_sequence, spans

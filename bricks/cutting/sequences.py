@@ -14,7 +14,7 @@ from ...errors import UsageError
 from ..graph.causal import SOFTMAX
 from ..graph.flow import Flow, common_opsets, flow_of, is_empty
 from ..graph.footprint import with_reuse
-from ..graph.graph import ModelGraph
+from ..graph.model_graph import ModelGraph
 from ..layer import Layer, LayerSequence, Role
 
 # Algorithms 1 and 2 of DLBricks: cut a model into sequences of at most G layers.

@@ -15,7 +15,7 @@ from ..canonical import CanonicalForm, LayerSignature, canonical_form, source_fo
 from ..canonical.bodies import nameless_attributes
 from ..canonical.draft import ABSENT, Slot
 from ..canonical.roles import constant_role, find_schema
-from ..constants import encode_array, encode_tensor
+from ..encoding import encode_array, encode_tensor
 from ..inference.shapes import Inference
 from ..layer import Cost, Layer, LayerState, Operand, Role, TensorType
 from ..work import layer_cost

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
 from ..layer import LayerSequence, TensorType
-from .graph import ModelGraph
+from .model_graph import ModelGraph
 
 GIVEN = "given"
 """The variant of a brick with large inputs that are all inputs of the model."""

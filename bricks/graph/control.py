@@ -1,8 +1,8 @@
 """Expansion of control flow: If, Loop and Scan of known course are replaced by the operators that they execute.
 
 The file fixes some courses, such as conditions that depend only on shapes. The caller states or observes others
-(``models.control.choices``). An operator of unknown course stays one layer. So does an operator with a fixed number of
-iterations that can be a brick: its measurement is exact. A stated or observed course always expands it.
+(``models.control_flow.choices``). An operator of unknown course stays one layer. So does an operator with a fixed
+number of iterations that can be a brick: its measurement is exact. A stated or observed course always expands it.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 import onnx
 from onnx import NodeProto
 
-from ...models.control import Course, CourseChoice, How, body_of, chosen, label_of
+from ...models.control_flow import Course, CourseChoice, How, body_of, chosen, label_of
 from ...models.skeleton import Skeleton
 from ...models.subgraphs import all_nodes, captures, is_standard
-from ..constants import element_number, tensor_array
+from ..encoding import element_number, tensor_array
 from ..inference.shapes import Inference, infer_types
 from .expansion import Expansion, ExpansionStep
 

@@ -14,7 +14,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
 
 from ...errors import BrokenModel, ModelError, UnsupportedModel
 from ...models.constants import is_constant, node_constant
-from ...models.control import Course, body_of, label_of
+from ...models.control_flow import Course, body_of, label_of
 from ...models.subgraphs import attributes_of, bodies, is_standard, own_names, rename
 
 BARE = "/bare"

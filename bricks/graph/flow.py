@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ...models.subgraphs import captures
 from ..layer import Layer, LayerState, Role
-from .graph import ModelGraph
+from .model_graph import ModelGraph
 
 _FLOWS: weakref.WeakKeyDictionary[ModelGraph, Flow] = weakref.WeakKeyDictionary()
 

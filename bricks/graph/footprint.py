@@ -15,7 +15,7 @@ from dataclasses import replace
 from ..layer import Layer, LayerSequence, LayerState, Role
 from ..work import reads_of, weights_read
 from .control import ControlFlow
-from .graph import ModelGraph
+from .model_graph import ModelGraph
 
 _KIB, _MIB = 1 << 10, 1 << 20
 

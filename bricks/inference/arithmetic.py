@@ -16,7 +16,7 @@ import onnx
 from onnx import numpy_helper
 
 from ...models.subgraphs import attributes_of
-from ..constants import Array
+from ..encoding import Array
 
 EVALUATED_ELEMENTS = 1024
 """Integers and booleans of up to this many elements are evaluated (docs/contributing/architecture.md)."""

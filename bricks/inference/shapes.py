@@ -12,7 +12,7 @@ from onnx import numpy_helper
 
 from ...models.skeleton import is_weight
 from ...models.subgraphs import captures, contains_operator, infer_shapes, is_standard
-from ..constants import Array, element_name, tensor_array, tensor_type, tensor_type_of_array, type_of
+from ..encoding import Array, element_name, tensor_array, tensor_type, tensor_type_of_array, type_of
 from ..layer import TensorType
 from ..operators import DEQUANTIZE, RANDOM
 from .arithmetic import EVALUATED_ELEMENTS, EVALUATED_FLOATS, Unevaluated, evaluate

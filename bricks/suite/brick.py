@@ -20,10 +20,10 @@ from ...models.skeleton import Skeleton, is_weight, mark_causal, mark_weight
 from ...models.subgraphs import declared_shape
 from ..canonical.bodies import nameless_attributes
 from ..canonical.roles import CANONICAL_OPSET, find_schema
-from ..constants import element_number
 from ..cutting.sequences import Numbering, make_sequence, number_values
+from ..encoding import element_number
 from ..graph.flow import common_opsets
-from ..graph.graph import ModelGraph, build_graph
+from ..graph.model_graph import ModelGraph, build_graph
 from ..layer import Cost, Layer, LayerSequence, LayerState, Operand, Role, TensorType
 from ..work import weights_read
 

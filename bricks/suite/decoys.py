@@ -19,7 +19,7 @@ from ...errors import DlbricksError, UsageError
 from ...models.skeleton import Skeleton
 from ...models.subgraphs import attributes_of
 from ..cutting.sequences import make_sequence
-from ..graph.graph import build_graph
+from ..graph.model_graph import build_graph
 from ..layer import Layer, Role
 from .brick import Brick, build_brick
 

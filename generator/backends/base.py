@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from ...bricks.graph.graph import Layouts
+from ...bricks.graph.model_graph import Layouts
 from ...db.values import NATIVE, KernelView, Stack
 from ...errors import BackendError, BackendUnavailable, UsageError
 from ..device.device import Device, Run

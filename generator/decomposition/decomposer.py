@@ -16,7 +16,7 @@ import onnx
 from ...bricks.cutting.fused import fused_sequences, fused_units
 from ...bricks.cutting.sequences import sequences, windows
 from ...bricks.decomposition import Decomposition, Failed, attempt, footprint_class, unforeseen
-from ...bricks.graph.graph import ExecutedModel, ModelGraph, build_graph
+from ...bricks.graph.model_graph import ExecutedModel, ModelGraph, build_graph
 from ...bricks.inference.shapes import ShapeOracle
 from ...bricks.layer import ELEMENT_BITS, TensorType
 from ...db.values import Runtime

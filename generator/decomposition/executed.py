@@ -20,7 +20,7 @@ from onnx import numpy_helper
 from ...bricks.graph.causal import SOFTMAX
 from ...bricks.graph.control import write_out
 from ...bricks.graph.expansion import Expansion, ExpansionStep
-from ...bricks.graph.graph import ExecutedModel, ModelGraph, build_graph
+from ...bricks.graph.model_graph import ExecutedModel, ModelGraph, build_graph
 from ...bricks.inference.shapes import ShapeOracle
 from ...bricks.layer import Layer, LayerState, Role
 from ...bricks.operators import DEQUANTIZE, ELEMENTWISE, QUANTIZE, VIEWS, Trait, having

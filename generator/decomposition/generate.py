@@ -16,7 +16,7 @@ from ...bricks.decomposition import Decomposition, Failed, attempt
 from ...bricks.features import keep_features
 from ...bricks.graph.boundary import boundary_variants
 from ...bricks.graph.control import ControlFlow
-from ...bricks.graph.graph import ModelGraph
+from ...bricks.graph.model_graph import ModelGraph
 from ...bricks.layer import LayerState
 from ...bricks.suite.brick import Brick, build_brick
 from ...bricks.suite.decoys import decoys as draw_decoys

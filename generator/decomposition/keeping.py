@@ -12,7 +12,7 @@ import onnx
 
 from ...bricks.cutting.sequences import KeyedWindow
 from ...bricks.decomposition import Decomposition
-from ...bricks.graph.graph import ExecutedModel, ModelGraph
+from ...bricks.graph.model_graph import ExecutedModel, ModelGraph
 from ...bricks.layer import LayerSequence
 from ...db.values import content_key
 from ...errors import DlbricksError

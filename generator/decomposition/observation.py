@@ -15,7 +15,7 @@ from ...db.values import Runtime
 from ...errors import BackendError, DlbricksError, WorkerError
 from ...models import ModelSource
 from ...models.constants import is_constant
-from ...models.control import CourseChoice, How, chosen, force, label_of
+from ...models.control_flow import CourseChoice, How, chosen, force, label_of
 from ...models.runnable import Runnable
 from ...models.skeleton import Skeleton
 from ...models.subgraphs import all_graphs, all_nodes, bodies, is_standard

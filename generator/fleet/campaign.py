@@ -17,7 +17,7 @@ import msgspec
 from ...bricks.suite.suite import Suite
 from ...db.values import Conditions, Runtime
 from ...errors import UsageError
-from ...models.control import read_choices
+from ...models.control_flow import read_choices
 from ..measurement.settings import CACHE_MODES, MeasurementSettings
 from .cell import NAME, NAME_RULE, Cell, PlannedPace, PlannedStack, PlannedSuite
 

@@ -80,8 +80,8 @@ class _Planner:
 
     def _plans(self, request: AskPlans) -> Reply:
         from ...models.reader import read_structure
+        from ..backends.cudnn.lowering import translate
         from ..backends.cudnn.operations import merged
-        from ..backends.cudnn.operators import translate
         from ..backends.cudnn.plans import Target, offered
 
         if self._place is None:

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from ...bricks.constants import tensor_type
+from ...bricks.encoding import tensor_type
 from ...bricks.reference import GEMM, built_in
 from ...db.values import NATIVE
 from ...errors import BackendError, ModelError, UsageError

@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 from dlbricks.bricks.cutting.sequences import sequences
-from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.bricks.graph.model_graph import build_graph
 from dlbricks.bricks.reference import OVERHEAD, built_in_key
 from dlbricks.db import Block, Conditions, Failure, Measurement, Run, Stack, Stop, Store, Subject, System, Verdict
 from dlbricks.db.samples.statistics import summarise

@@ -13,7 +13,7 @@ from dlbricks.analyzer.report.drawing import plots
 from dlbricks.analyzer.report.tables import render
 from dlbricks.analyzer.shell import shell_command
 from dlbricks.bricks.graph.footprint import footprint, level_name, level_of
-from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.bricks.graph.model_graph import build_graph
 from dlbricks.db import Conditions, System
 from dlbricks.errors import UsageError
 from dlbricks.models import find_models

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from dlbricks.bricks.graph.graph import ModelGraph, build_graph
+from dlbricks.bricks.graph.model_graph import ModelGraph, build_graph
 from dlbricks.models.skeleton import Skeleton, mark_weight
 from hypothesis import settings
 from hypothesis import strategies as st

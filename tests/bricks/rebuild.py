@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime as ort
-from dlbricks.bricks.graph.graph import ModelGraph
+from dlbricks.bricks.graph.model_graph import ModelGraph
 from dlbricks.bricks.layer import Layer, LayerSequence, LayerState
 from dlbricks.bricks.suite.brick import build_brick
 from dlbricks.models.subgraphs import reads

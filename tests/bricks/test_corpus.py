@@ -13,7 +13,7 @@ import networkx as nx
 import onnx
 import pytest
 from dlbricks.bricks.cutting.sequences import make_sequence, sequences, split
-from dlbricks.bricks.graph.graph import ModelGraph, build_graph
+from dlbricks.bricks.graph.model_graph import ModelGraph, build_graph
 from dlbricks.bricks.layer import Cost, LayerState, Role
 from dlbricks.bricks.suite.brick import build_brick, load_brick
 from dlbricks.models import find_models
@@ -125,7 +125,7 @@ def test_layers_and_macs_agree_with_benanza(name: str) -> None:
 PRINT_KEYS = """
 import hashlib, json, sys
 from dlbricks.bricks.suite.brick import build_brick
-from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.bricks.graph.model_graph import build_graph
 from dlbricks.bricks.cutting.sequences import sequences
 from dlbricks.models.source import find_models
 

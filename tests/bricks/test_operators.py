@@ -17,7 +17,7 @@ EXCEPTIONS = {
     "analyzer/rewriting/demand.py": "which part of each operand a part of the result needs: functions of an engine",
     "analyzer/rewriting/evaluation.py": "how the prover computes each as real numbers",
     "analyzer/rewriting/pointwise.py": "kernels that this engine writes, and their formulas",
-    "analyzer/rewriting/sides.py": "how the prover names the poles of each",
+    "analyzer/rewriting/both_sides.py": "how the prover names the poles of each",
     "bricks/canonical/spatial.py": "default values of attributes, as the standard states them",
     "bricks/features.py": "numbers that kept features contain",
     "bricks/graph/expansion.py": "operators that this module writes",

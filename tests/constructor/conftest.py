@@ -7,7 +7,7 @@ from functools import cache
 import onnx
 import pytest
 from dlbricks import estimate
-from dlbricks.bricks.graph.graph import ModelGraph, build_graph
+from dlbricks.bricks.graph.model_graph import ModelGraph, build_graph
 from dlbricks.db import Block, Conditions, Measurement, Stack, Stop, Subject
 from dlbricks.db.samples.statistics import summarise
 from dlbricks.db.values import Identity, Visit

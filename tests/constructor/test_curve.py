@@ -8,7 +8,7 @@ import pytest
 from dlbricks.constructor.curve import Curve, Point
 from dlbricks.constructor.result import Estimate
 from dlbricks.constructor.sweep import sizes_of, stem_of, swept
-from dlbricks.constructor.tokens import generation, steps_of
+from dlbricks.constructor.token_latency import generation, steps_of
 from flat import flat_estimate
 
 LENGTHS = (32, 64, 128, 256, 512)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from dlbricks.bricks.cutting.sequences import sequences
-from dlbricks.bricks.graph.graph import ExecutedModel, Layouts, ModelGraph
+from dlbricks.bricks.graph.model_graph import ExecutedModel, Layouts, ModelGraph
 from dlbricks.constructor.interpolation import families
 from hypothesis import given, settings
 from hypothesis import strategies as st

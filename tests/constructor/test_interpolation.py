@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping
 import pytest
 from dlbricks.bricks.cutting.sequences import sequences
 from dlbricks.bricks.decomposition import Decomposition
-from dlbricks.bricks.graph.graph import ModelGraph
+from dlbricks.bricks.graph.model_graph import ModelGraph
 from dlbricks.bricks.layer import Cutting
 from dlbricks.constructor.choice import Query
 from dlbricks.constructor.curve import Interpolation
-from dlbricks.constructor.decomposition import Interventions
 from dlbricks.constructor.evidence import EstimateRequest, Evidence
 from dlbricks.constructor.interpolation import Sized, read_between
+from dlbricks.constructor.interventions import Interventions
 from dlbricks.constructor.measurements import BrickMeasurements
 from dlbricks.constructor.uncertainty.interval import Uncertainty
 from dlbricks.db import Conditions, Measurement, Stop, Subject

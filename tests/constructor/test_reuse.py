@@ -10,7 +10,7 @@ from dlbricks.bricks.cutting.sequences import sequences
 from dlbricks.bricks.graph.footprint import level_name
 from dlbricks.db import Conditions
 from dlbricks.models import find_models
-from dlbricks.models.control import CourseChoice
+from dlbricks.models.control_flow import CourseChoice
 
 WARM, COLD = "256KiB", "8MiB"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dlbricks.bricks.graph.graph import ExecutedModel, build_graph
+from dlbricks.bricks.graph.model_graph import ExecutedModel, build_graph
 from dlbricks.db.values import Runtime
 from dlbricks.generator.decomposition.decomposer import WorkerOracle
 from dlbricks.generator.decomposition.executed import ExecutedGraphs

@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx
 import pytest
 from dlbricks.bricks.cutting.sequences import sequences
-from dlbricks.bricks.graph.graph import ModelGraph, build_graph
+from dlbricks.bricks.graph.model_graph import ModelGraph, build_graph
 from dlbricks.db import Block, Conditions, Failure, Measurement, Run, Stack, Stop, Store, Subject, System, Verdict
 from dlbricks.db.samples.statistics import summarise
 from dlbricks.db.values import Identity, Summary, Visit

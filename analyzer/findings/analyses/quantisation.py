@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator
 
 from ....bricks.layer import Layer
 from ....bricks.operators import DEQUANTIZE, QUANTIZE, Trait, having
+from ..analysed_model import AnalysedModel, Node
 from ..finding import Analysis, Finding, Remedy, finding_of, spent_by
-from ..subject import AnalysedModel, Node
 
 _KIND = "unfolded_quantization"
 _CONVERSIONS = (QUANTIZE, DEQUANTIZE)

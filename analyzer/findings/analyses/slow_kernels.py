@@ -24,8 +24,8 @@ from dataclasses import replace
 
 from ....bricks.layer import Cost, Layer
 from ....bricks.operators import RECURRENT, Kind, Trait, having, named
+from ..analysed_model import AnalysedModel, Node, Spent, is_depthwise
 from ..finding import Analysis, Finding, Remedy, finding_of, spent_by
-from ..subject import AnalysedModel, Node, Spent, is_depthwise
 
 _SLOW = 4.0
 _WORTH = 0.002

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from ....bricks.graph.graph import build_graph
+from ....bricks.graph.model_graph import build_graph
 from ....constructor.choice import narrows
 from ....constructor.sweep import optimal_batch
 from ....constructor.uncertainty.calibration import NORMAL
@@ -18,8 +18,8 @@ from ....generator.decomposition.decomposer import WorkerOracle
 from ....models import ModelSource
 from ...comparison.sides import Timeline, latency_ns, visited_in_turn
 from ...estimation.query import stored_under
+from ..analysed_model import AnalysedModel as Model
 from ..finding import LATENCY, Analysis, Finding, Remedy, saving_of
-from ..subject import AnalysedModel as Model
 
 # Two stored measurements beside each other, with what the machine may have done in between.
 

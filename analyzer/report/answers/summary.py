@@ -14,7 +14,7 @@ from ..page.payload import headline, operators
 from ..section import Section, layer_rows
 from ..tables import Answer
 from ..units import counted, duration, percent, within
-from .estimates import estimates_answer
+from .estimated import estimates_answer
 
 if TYPE_CHECKING:
     from ....generator.measurement.run import RunReport

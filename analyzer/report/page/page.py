@@ -17,21 +17,22 @@ from ....db import Stack, System
 from ....models.cache import cache_folder
 from ....tabular import Row
 from ....version import __version__
+from ...findings.analysed_model import cold_start_of
 from ...findings.finding import Finding
-from ...findings.subject import cold_start_of
 from ...shell import why_unbounded
-from ..answers.estimates import how_of, said_of_batch
 from ..causes import CauseRow, placed, rows_of
 from ..section import LayerRow, Section, layer_rows
 from ..units import (
     counted,
     half_of,
+    how_of,
     inferences,
     margin,
     milliseconds,
     percent,
     ratio,
     ratio_within,
+    said_of_batch,
     short,
     size,
     within,

@@ -23,8 +23,8 @@ from ...network.network import Network
 from .. import library
 from ..base import LAYOUTS, TF32, Algorithm, Option, PlanTime, Settings, released
 from ..reports import Wording
+from .lowering import translate
 from .operations import OperationGraph, TensorRole, from_memory, in_memory, merged
-from .operators import translate
 from .plans import DESELECTED, MODES, UNSUPPORTED, Target, engine_notes, planned, reason_of, unbuilt_plan
 
 # A brick in cuDNN on a GPU: its graph, its plans, and its tensors in memory.

@@ -33,8 +33,8 @@ class CupyBackend(LibraryBackend):
 
     def load(self, network: Network, settings: Settings, memory: Memory, device: Device) -> LoadedBrick:  # noqa: ARG002
         """Load the brick's operator (see ``LibraryBackend``)."""
-        from .call import POINTWISE, DeviceCall, refused
-        from .operators import MOVERS, POOLINGS
+        from .kernel_call import POINTWISE, DeviceCall, refused
+        from .raw_kernels import MOVERS, POOLINGS
 
         call = DeviceCall(network, settings.dtype, memory)
         make = {**MOVERS, **POINTWISE, **POOLINGS}.get(call.node.op_type)

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import onnx
 from onnx import AttributeProto, TensorProto, helper
 
-from ....bricks.constants import element_name
+from ....bricks.encoding import element_name
 from ....errors import BackendUnavailable, UnsupportedBrick
 from ...network.network import Network
 from ..base import MADE_OF, Backend, Executable, ExecutedGraph, Option, Settings, ValueType, bind, node_name, released

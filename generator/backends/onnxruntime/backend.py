@@ -12,7 +12,7 @@ from ....errors import BackendError, BackendUnavailable
 from ...network.network import Network
 from .. import base
 from ..custom_ops import CUSTOM_OPS, checked, paths_of
-from . import graph, session
+from . import executed_nodes, session
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -160,7 +160,7 @@ def has_global_pool(settings: base.Settings) -> bool:
 
 def level(network: Network, settings: base.Settings) -> str:
     """Return the level of graph optimisation: none for optimised networks."""
-    return "disabled" if network.as_is and not graph.is_left(network) else settings.options["optimization"]
+    return "disabled" if network.as_is and not executed_nodes.is_left(network) else settings.options["optimization"]
 
 
 def _pool_cores(settings: base.Settings) -> list[int]:
@@ -191,7 +191,7 @@ class OrtBackend(base.Backend):
         "onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml", "onnxruntime-qnn",
     )  # fmt: skip
     install = "pip install onnxruntime"
-    optimiser = graph.TRAITS
+    optimiser = executed_nodes.TRAITS
 
     def declared(self, device: str) -> Sequence[base.Option]:
         """Return the options of the device: threads and memory of the CPU, or settings of the CUDA provider."""
@@ -282,31 +282,33 @@ class OrtBackend(base.Backend):
     def edges(self, network: Network) -> frozenset[int]:
         """Return the reorders at its edges and the poolings behind blocked summands (see ``Backend``)."""
         outside = {*network.feeds, *network.outputs}
-        last = graph.channels_last_values(network.brick.graph.node)
+        last = executed_nodes.channels_last_values(network.brick.graph.node)
         found: set[int] = set()
         for place, node in enumerate(network.brick.graph.node):
-            changes = node.op_type in graph.REORDERS or (
+            changes = node.op_type in executed_nodes.REORDERS or (
                 node.op_type == "Transpose" and not last.isdisjoint((node.input[0], node.output[0]))
             )
             if changes and outside.intersection((node.input[0], node.output[0])):
                 found.add(place)
                 outside.update(node.output if node.input[0] in network.feeds else ())
-            elif graph.is_idle_pooling(node) and node.input[0] in outside:
+            elif executed_nodes.is_idle_pooling(node) and node.input[0] in outside:
                 found.add(place)
         return frozenset(found)
 
     def optimised_bricks(self, network: Network, settings: base.Settings) -> Network:
         """With sums fused into convolutions, and poolings of bytes laid out, as in a model (see ``Backend``)."""
         optimised = self.optimised(network, settings)
-        blocked = graph.with_blocked_summands(network, optimised)
-        return graph.with_pools_channels_last(optimised if blocked is None else self.optimised(blocked, settings))
+        blocked = executed_nodes.with_blocked_summands(network, optimised)
+        return executed_nodes.with_pools_channels_last(
+            optimised if blocked is None else self.optimised(blocked, settings)
+        )
 
     def executed_graph(self, network: Network, settings: base.Settings) -> base.ExecutedGraph:
         """Return the graph of a session like the one of ``prepare``, without packed weights (see ``Backend``)."""
         settings = session.streaming(settings)
         make_options = partial(graph_options, network, settings)
         with session.WORDING.translating():
-            return graph.executed_graph(
+            return executed_nodes.executed_graph(
                 network, make_options, level=level(network, settings), providers=session.providers(settings)
             )
 
@@ -321,13 +323,15 @@ class OrtBackend(base.Backend):
         """
         network, settings = _in_precision(network, settings), session.streaming(settings)
         try:
-            found = graph.optimised_network(network, graph_options(network, settings), session.providers(settings))
+            found = executed_nodes.optimised_network(
+                network, graph_options(network, settings), session.providers(settings)
+            )
             if settings.device != "cpu":
                 session.created(found, session_options(found, settings), session.providers(settings))
         except Exception as error:  # the runtime's exceptions share no base class
             meaning = session.WORDING.meaning(error)
             if settings.device != "cpu" and network.model is not None and isinstance(meaning, BackendError):
-                return graph.left_to_session(network)
+                return executed_nodes.left_to_session(network)
             raise meaning from error
         return found
 
@@ -349,6 +353,6 @@ def _load(network: Network, settings: base.Settings, options: ort.SessionOptions
     """Load a session on the device of the settings, with its inputs bound."""
     if settings.device == "cpu":
         return session.loaded(network, settings, options)
-    from .cuda import loaded_on_gpu
+    from .cuda_provider import loaded_on_gpu
 
     return loaded_on_gpu(network, settings, options)

@@ -31,7 +31,7 @@ from ....errors import BackendError
 from ....models.subgraphs import all_graphs, bodies, infer_shapes, is_standard, plain_domain
 from ...machine.system import probe_system
 from ...network.network import Network, initializer, outside
-from .graph import take_weights
+from .executed_nodes import take_weights
 
 Array = npt.NDArray[Any]
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import onnx
 from onnx import AttributeProto, TensorProto, helper
 
-from ....bricks.constants import element_number
+from ....bricks.encoding import element_number
 from ....db.values import NATIVE, KernelView
 from ....errors import BackendUnavailable, UnsupportedBrick, UsageError
 from ...network.network import Network, narrowed_to

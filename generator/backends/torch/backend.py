@@ -32,7 +32,7 @@ from ..base import LAYOUTS, TF32, Algorithm, Backend, Executable, Option, Settin
 if TYPE_CHECKING:
     import torch
 
-    from .graph import TorchNetwork
+    from .torch_graph import TorchNetwork
 
 _SWITCH = ("on", "off")
 
@@ -150,7 +150,7 @@ class TorchBackend(Backend):
         return self._prepared(network, settings)
 
     def _prepared(self, network: Network, settings: Settings) -> _TorchExecutable:
-        from .graph import FLOATS, CudaStreams, branched, meaning, translated
+        from .torch_graph import FLOATS, CudaStreams, branched, meaning, translated
 
         translate, compiled = translated, _compiled
         off = settings.options.get("onednn") == "off"
@@ -173,7 +173,7 @@ class TorchBackend(Backend):
 
     def kernels(self, network: Network, settings: Settings, executions: int) -> KernelView:
         """Return the kernels in PyTorch's profile (see ``Backend``)."""
-        from .kernels import profiled
+        from .profiled_kernels import profiled
 
         with _named_kernels(settings):
             executable = self.prepare(network, settings)
@@ -233,7 +233,7 @@ class _TorchExecutable(Executable):
             if self.keeps:
                 self._latest = latest
         except Exception as error:  # PyTorch's exceptions share no base class
-            from .graph import meaning
+            from .torch_graph import meaning
 
             raise meaning(error) from error
 
@@ -267,12 +267,12 @@ class _TorchExecutable(Executable):
         try:
             self._wait()
         except Exception as error:  # as above
-            from .graph import meaning
+            from .torch_graph import meaning
 
             raise meaning(error) from error
 
     def outputs(self) -> list[npt.NDArray[Any]]:
-        from .graph import array_of
+        from .torch_graph import array_of
 
         return [array_of(tensor, number) for tensor, number in zip(self._latest, self._types, strict=True)]
 

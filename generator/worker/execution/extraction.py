@@ -10,7 +10,7 @@ from pathlib import Path
 
 import onnx
 
-from ....bricks.constants import element_number
+from ....bricks.encoding import element_number
 from ....models.normal import hoist_constants
 from ....models.skeleton import KEPT_ELEMENTS, mark_weight
 from ....models.subgraphs import all_graphs, all_nodes, own_names, plain_domain

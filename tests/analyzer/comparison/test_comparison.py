@@ -15,7 +15,7 @@ from dlbricks.analyzer.report.answers.comparison import comparison_answer
 from dlbricks.analyzer.report.tables import render
 from dlbricks.bricks.cutting.sequences import sequences
 from dlbricks.bricks.graph.footprint import REUSE_LEVELS, level_name
-from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.bricks.graph.model_graph import build_graph
 from dlbricks.constructor.uncertainty.calibration import CALIBRATION, Calibration, Method, scatter_of
 from dlbricks.db import Conditions, Run, Store, Subject, System
 from dlbricks.errors import AmbiguousQuery, UsageError

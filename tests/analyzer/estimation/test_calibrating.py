@@ -8,7 +8,7 @@ import math
 import pytest
 from dlbricks import estimate
 from dlbricks.analyzer.estimation.calibrating import FEWEST, calibrate
-from dlbricks.analyzer.report.answers.estimates import estimates_answer
+from dlbricks.analyzer.report.answers.estimated import estimates_answer
 from dlbricks.analyzer.report.answers.resources import calibration_answer
 from dlbricks.analyzer.report.tables import render
 from dlbricks.constructor.uncertainty.calibration import NORMAL

@@ -297,7 +297,7 @@ def test_without_ground_truth_or_a_brick_there_is_no_ratio_and_it_is_said_why(la
 def test_the_whole_built_in_zoo_from_one_database(lab):
     """Real models: invariants that hold whatever the latencies are."""
     from dlbricks.bricks.cutting.sequences import sequences
-    from dlbricks.bricks.graph.graph import build_graph
+    from dlbricks.bricks.graph.model_graph import build_graph
 
     sources = find_models(["squeezenet", "inception_v1", "bert_base"])
     latencies = {

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from dlbricks.analyzer.estimation.estimate import estimate_between
 from dlbricks.analyzer.estimation.estimates import Estimates, estimate_record
-from dlbricks.analyzer.report.answers.estimates import estimates_answer
+from dlbricks.analyzer.report.answers.estimated import estimates_answer
 from dlbricks.bricks.graph.footprint import REUSE_LEVELS, level_name
 from dlbricks.db import Conditions, Run, Subject
 from dlbricks.generator.backends.registry import get

@@ -10,7 +10,7 @@ from dlbricks.analyzer.estimation.estimate import estimate
 from dlbricks.analyzer.estimation.estimates import estimate_record
 from dlbricks.analyzer.estimation.learning import learn
 from dlbricks.analyzer.estimation.query import matching
-from dlbricks.analyzer.report.answers.estimates import estimates_answer
+from dlbricks.analyzer.report.answers.estimated import estimates_answer
 from dlbricks.constructor.choice import Query
 from dlbricks.db import Subject
 

@@ -7,9 +7,9 @@ import onnx
 import onnx.parser
 import pytest
 from dlbricks.analyzer.estimation.reading import read_evidence
-from dlbricks.analyzer.findings.subject import AnalysedModel
+from dlbricks.analyzer.findings.analysed_model import AnalysedModel
 from dlbricks.bricks.cutting.sequences import sequences
-from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.bricks.graph.model_graph import build_graph
 from dlbricks.constructor.choice import Query
 from dlbricks.constructor.construction import construct
 from dlbricks.generator.decomposition.cut import Cut

@@ -7,10 +7,10 @@ from dataclasses import replace
 import onnx
 import onnx.parser
 import pytest
-from dlbricks.analyzer.findings.analyses import settings, slow_kernels, trials
+from dlbricks.analyzer.findings.analysed_model import cold_start_in, is_depthwise
+from dlbricks.analyzer.findings.analyses import runtime_settings, slow_kernels, trials
 from dlbricks.analyzer.findings.analyze import analyze
-from dlbricks.analyzer.findings.subject import cold_start_in, is_depthwise
-from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.bricks.graph.model_graph import build_graph
 from dlbricks.db import Conditions
 
 
@@ -163,12 +163,11 @@ def test_a_depthwise_convolution_reads_one_channel_of_several(tmp_path, written,
 @pytest.mark.parametrize(("count", "wanted"), [(1, None), (4, "4")])
 def test_cores_that_are_idle_are_tried(bench, subject_of, monkeypatch, count, wanted):
     bench.run(ms=3.0, bricks=bench.bricks(1.0))
-    for module in (settings, settings):
-        monkeypatch.setattr(module, "physical_cores", lambda: tuple(range(count)))
+    monkeypatch.setattr(runtime_settings, "physical_cores", lambda: tuple(range(count)))
     subject = subject_of()
 
-    more = list(settings.THREADS.ideas(subject))
-    together = list(settings.BRANCHES.ideas(subject))
+    more = list(runtime_settings.THREADS.ideas(subject))
+    together = list(runtime_settings.BRANCHES.ideas(subject))
 
     assert [one.remedy.settings["threads"] for one in more] == ([] if wanted is None else [wanted])
     assert [one.remedy.settings for one in together] == (
@@ -177,25 +176,25 @@ def test_cores_that_are_idle_are_tried(bench, subject_of, monkeypatch, count, wa
 
 
 def test_branches_save_at_most_what_lies_beside_the_longest_path(bench, subject_of, monkeypatch):
-    monkeypatch.setattr(settings, "physical_cores", lambda: (0, 1))
+    monkeypatch.setattr(runtime_settings, "physical_cores", lambda: (0, 1))
     bench.run(ms=9.0, bricks=bench.bricks(1.0, 0.5, 0.4, 0.1), conditions=Conditions(2, "hot"))
     bench.run(ms=2.0, bricks=bench.bricks(1.0, 0.5, 0.001, 0.1))
 
-    (found,) = settings.BRANCHES.run(subject_of(threads=2))
+    (found,) = runtime_settings.BRANCHES.run(subject_of(threads=2))
 
     assert found.at_most
     assert found.saving_ms == pytest.approx(0.4, rel=0.02)
     assert found.remedy.settings == {"execution": "parallel", "inter_op": "2", "threads": "1"}
-    assert not list(settings.BRANCHES.run(subject_of()))  # one thread runs no branches at once
-    assert not list(settings.BRANCHES.ideas(subject_of()))  # and a chain has none
+    assert not list(runtime_settings.BRANCHES.run(subject_of()))  # one thread runs no branches at once
+    assert not list(runtime_settings.BRANCHES.ideas(subject_of()))  # and a chain has none
 
 
 def test_denormals_are_tried(bench, subject_of):
     bench.run(ms=3.0, bricks=bench.bricks(1.0))
     subject = subject_of()
 
-    assert not list(settings.DENORMALS.run(subject))
-    assert [one.remedy.settings for one in settings.DENORMALS.ideas(subject)] == [{"denormal_as_zero": "on"}]
+    assert not list(runtime_settings.DENORMALS.run(subject))
+    assert [one.remedy.settings for one in runtime_settings.DENORMALS.ideas(subject)] == [{"denormal_as_zero": "on"}]
 
 
 def test_a_cold_start_is_stated_in_runs_of_the_steady_state(bench, subject_of):

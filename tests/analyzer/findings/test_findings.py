@@ -15,10 +15,10 @@ import pytest
 from dlbricks.analyzer.estimation.reading import read_evidence
 from dlbricks.analyzer.findings import analyze as analysing
 from dlbricks.analyzer.findings import proof as proving
+from dlbricks.analyzer.findings.analysed_model import AnalysedModel
 from dlbricks.analyzer.findings.analyze import ANALYSES, analyze, shown_once
 from dlbricks.analyzer.findings.finding import Analysis, Finding, Remedy
 from dlbricks.analyzer.findings.proof import LATE, Proving, Workbench, proof_of
-from dlbricks.analyzer.findings.subject import AnalysedModel
 from dlbricks.bricks.suite.suite import Suite
 from dlbricks.constructor.choice import Choice, Query
 from dlbricks.constructor.construction import construct

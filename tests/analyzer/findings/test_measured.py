@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from dlbricks.analyzer.findings.analyses import quantisation, slow_kernels, trials
-from dlbricks.bricks.graph.graph import ExecutedModel, Layouts, build_graph
+from dlbricks.bricks.graph.model_graph import ExecutedModel, Layouts, build_graph
 from dlbricks.bricks.reference import GEMM, STREAM
 from dlbricks.db import Conditions
 from dlbricks.models import find_models

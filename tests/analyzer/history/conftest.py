@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from dlbricks.bricks.cutting.sequences import sequences
-from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.bricks.graph.model_graph import build_graph
 from dlbricks.bricks.reference import OVERHEAD, built_in_key
 from dlbricks.db import Block, Conditions, Measurement, Run, Stack, Stop, Store, Subject, System
 from dlbricks.db.values import Identity, Visit

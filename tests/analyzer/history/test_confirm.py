@@ -20,7 +20,7 @@ from dlbricks.analyzer.report.tables import render
 from dlbricks.errors import MachineBusy, UsageError
 from dlbricks.generator.machine.lock import LOCK_DIR_VARIABLE, LOCK_WAIT_VARIABLE, machine_lock
 from dlbricks.generator.machine.system import probe_system
-from dlbricks.models.control import CourseChoice
+from dlbricks.models.control_flow import CourseChoice
 from speech import speech_detector
 
 from .conftest import Nights

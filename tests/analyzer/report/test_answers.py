@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from dlbricks.analyzer.estimation.estimates import Estimates
-from dlbricks.analyzer.report.answers.estimates import estimates_answer
+from dlbricks.analyzer.report.answers.estimated import estimates_answer
 from dlbricks.analyzer.report.answers.runs import run_answer
 from dlbricks.analyzer.report.tables import render
 from dlbricks.constructor.curve import Interpolation

@@ -12,7 +12,7 @@ from dlbricks.analyzer.comparison.results import SidePair
 from dlbricks.analyzer.estimation.estimates import Estimates
 from dlbricks.analyzer.report.drawing import plots
 from dlbricks.analyzer.report.plots.comparisons import forest
-from dlbricks.analyzer.report.plots.estimates import estimate_beside_measured, latency_by_layer
+from dlbricks.analyzer.report.plots.estimate_plots import estimate_beside_measured, latency_by_layer
 from dlbricks.analyzer.report.plots.figure import GREEN, RED, save
 from dlbricks.constructor.result import Estimate, SequenceLatency
 from dlbricks.errors import UsageError

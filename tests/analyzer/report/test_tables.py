@@ -9,7 +9,7 @@ import math
 
 import pytest
 from dlbricks.analyzer.estimation.estimates import Estimates
-from dlbricks.analyzer.report.answers.estimates import estimates_answer
+from dlbricks.analyzer.report.answers.estimated import estimates_answer
 from dlbricks.analyzer.report.tables import (
     WIDTH,
     Answer,

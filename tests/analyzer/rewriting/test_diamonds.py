@@ -18,9 +18,9 @@ from dlbricks.analyzer.rewriting.engines import ENGINES
 from dlbricks.analyzer.rewriting.recording import Values
 from dlbricks.analyzer.rewriting.rewrite import RewriteGraph
 from dlbricks.bricks.cutting.sequences import sequences
-from dlbricks.bricks.graph.graph import ModelGraph, build_graph
-from dlbricks.constructor.decomposition import quotient_of
-from dlbricks.generator.backends.onnxruntime.graph import TRAITS
+from dlbricks.bricks.graph.model_graph import ModelGraph, build_graph
+from dlbricks.constructor.interventions import quotient_of
+from dlbricks.generator.backends.onnxruntime.executed_nodes import TRAITS
 from dlbricks.generator.decomposition.origins import GraphOperator, match
 from dlbricks.models.normal import normalise
 from dlbricks.models.skeleton import Skeleton

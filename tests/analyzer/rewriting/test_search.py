@@ -9,11 +9,11 @@ import onnx
 import onnx.parser
 import pytest
 from dlbricks.analyzer.rewriting.affine import affine
+from dlbricks.analyzer.rewriting.checked_model import read_subject
 from dlbricks.analyzer.rewriting.checking import Checker
 from dlbricks.analyzer.rewriting.recording import Engine, Values
 from dlbricks.analyzer.rewriting.rewrite import Draft, Rewrite
 from dlbricks.analyzer.rewriting.search import Found, Search, SearchRequest, step_path
-from dlbricks.analyzer.rewriting.subject import read_subject
 from dlbricks.errors import ModelError, UsageError
 from onnx import numpy_helper
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from dlbricks.bricks.cutting.sequences import make_sequence
-from dlbricks.bricks.graph.graph import CAPTURE, ModelGraph, build_graph
+from dlbricks.bricks.graph.model_graph import CAPTURE, ModelGraph, build_graph
 from dlbricks.bricks.layer import Layer, LayerState
 from dlbricks.bricks.suite.brick import build_brick, load_brick
 from dlbricks.models.normal import normalise

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx
 import pytest
-from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.bricks.graph.model_graph import build_graph
 from dlbricks.bricks.layer import Layer, LayerState, Role
 from dlbricks.models.skeleton import Skeleton, mark_weight
 from onnx import numpy_helper
@@ -236,7 +236,7 @@ def test_made_constants_are_named_by_their_slot() -> None:
 
 _PROGRAM = """
 import onnx
-from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.bricks.graph.model_graph import build_graph
 from dlbricks.models.skeleton import Skeleton
 text = '''<ir_version: 8, opset_import: ["" : 12]> g (bool c, float[2,4,6,6] x) => (float[2,4,6,6] y, float[2,4,3,3] z)
 <float k = {2.0}> {

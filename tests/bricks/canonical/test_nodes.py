@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from dlbricks.bricks.cutting.sequences import sequences
-from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.bricks.graph.model_graph import build_graph
 from dlbricks.bricks.layer import LayerState
 from dlbricks.bricks.suite.brick import build_brick, load_brick
 from dlbricks.models.normal import normalise

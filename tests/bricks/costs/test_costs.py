@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnx.defs
 import pytest
-from dlbricks.bricks.constants import encode_array
+from dlbricks.bricks.encoding import encode_array
 from dlbricks.bricks.layer import Cost, Operand, Role, TensorType
 from dlbricks.bricks.operators import OPERATORS
 from dlbricks.bricks.work import layer_cost

@@ -9,7 +9,7 @@ import networkx as nx
 import onnx
 import pytest
 from dlbricks.bricks.cutting.sequences import make_sequence, split, windows
-from dlbricks.bricks.graph.graph import ModelGraph, build_graph
+from dlbricks.bricks.graph.model_graph import ModelGraph, build_graph
 from dlbricks.bricks.layer import LayerState
 from dlbricks.bricks.suite.brick import build_brick, load_brick
 from dlbricks.errors import InvalidSequence, UsageError

@@ -10,7 +10,7 @@ import pytest
 from dlbricks.bricks.cutting.fused import units_of
 from dlbricks.bricks.cutting.sequences import make_sequence, spans, split
 from dlbricks.bricks.graph.flow import flow_over
-from dlbricks.bricks.graph.graph import ModelGraph, build_graph
+from dlbricks.bricks.graph.model_graph import ModelGraph, build_graph
 from dlbricks.bricks.layer import LayerState
 from dlbricks.bricks.suite.brick import build_brick, load_brick
 from dlbricks.models.skeleton import Skeleton

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from dlbricks.bricks.cutting.sequences import make_sequence, sequences
-from dlbricks.bricks.graph.graph import ModelGraph
+from dlbricks.bricks.graph.model_graph import ModelGraph
 from dlbricks.bricks.layer import LayerSequence
 
 Parse = Callable[[str], ModelGraph]

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from dlbricks.bricks.cutting.sequences import sequences
-from dlbricks.bricks.graph.graph import ModelGraph, build_graph
+from dlbricks.bricks.graph.model_graph import ModelGraph, build_graph
 from dlbricks.bricks.suite.brick import Brick, build_brick, load_brick
 from dlbricks.generator.network.network import synthetic_network
 from dlbricks.models import find_models

@@ -11,11 +11,11 @@ import onnx
 import pytest
 from dlbricks.bricks.cutting.sequences import sequences
 from dlbricks.bricks.graph.control import given_courses
-from dlbricks.bricks.graph.graph import ModelGraph, build_graph
+from dlbricks.bricks.graph.model_graph import ModelGraph, build_graph
 from dlbricks.bricks.layer import LayerState
 from dlbricks.bricks.suite.brick import build_brick
 from dlbricks.models import find_models
-from dlbricks.models.control import CourseChoice, How
+from dlbricks.models.control_flow import CourseChoice, How
 from speech import generation, speech_detector
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]>'

@@ -10,7 +10,7 @@ import onnxruntime as ort
 import pytest
 from dlbricks.bricks.graph.control import size_of
 from dlbricks.bricks.graph.expansion import ExpandedOperator, Expansion
-from dlbricks.models.control import Course
+from dlbricks.models.control_flow import Course
 from dlbricks.models.normal import normalise
 from speech import generation, speech_detector
 

@@ -5,7 +5,7 @@ import pytest
 from dlbricks.bricks.cutting.sequences import sequences
 from dlbricks.bricks.graph.boundary import boundary_variants
 from dlbricks.bricks.graph.footprint import REUSE_LEVELS, footprint, is_level, level_of, parse_level
-from dlbricks.bricks.graph.graph import ModelGraph, build_graph
+from dlbricks.bricks.graph.model_graph import ModelGraph, build_graph
 from dlbricks.bricks.suite.brick import build_brick
 from dlbricks.models import find_models
 from hypothesis import given

@@ -9,7 +9,7 @@ import networkx as nx
 import onnx
 import onnx.backend.test
 import pytest
-from dlbricks.bricks.graph.graph import ModelGraph, build_graph
+from dlbricks.bricks.graph.model_graph import ModelGraph, build_graph
 from dlbricks.bricks.layer import LayerState, TensorType
 from dlbricks.errors import BrokenModel
 from dlbricks.models import find_models

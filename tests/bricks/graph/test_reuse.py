@@ -26,10 +26,10 @@ from dlbricks.bricks.graph.footprint import (
     repeat_level_of,
     with_reuse,
 )
-from dlbricks.bricks.graph.graph import ModelGraph, build_graph
+from dlbricks.bricks.graph.model_graph import ModelGraph, build_graph
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.models import ModelSource, find_models
-from dlbricks.models.control import CourseChoice
+from dlbricks.models.control_flow import CourseChoice
 from dlbricks.models.normal import normalise
 from dlbricks.models.skeleton import Skeleton
 from hypothesis import given

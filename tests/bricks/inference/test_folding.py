@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from dlbricks.bricks.graph.graph import ModelGraph, build_graph
+from dlbricks.bricks.graph.model_graph import ModelGraph, build_graph
 from dlbricks.bricks.inference.arithmetic import EVALUATED_ELEMENTS, Unevaluated, evaluate
 from dlbricks.bricks.layer import Layer, Role
 from dlbricks.models.skeleton import Skeleton

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx
 import pytest
-from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.bricks.graph.model_graph import build_graph
 from dlbricks.bricks.inference.shapes import infer_types
 from dlbricks.bricks.layer import LayerState, TensorType
 from dlbricks.errors import BrokenModel

@@ -8,7 +8,7 @@ import onnx
 import onnx.parser
 import pytest
 from dlbricks.bricks.cutting.sequences import make_sequence, sequences
-from dlbricks.bricks.graph.graph import ModelGraph, build_graph
+from dlbricks.bricks.graph.model_graph import ModelGraph, build_graph
 from dlbricks.bricks.layer import Cost
 from dlbricks.bricks.suite.brick import build_brick, load_brick, signature_in, signature_of
 from dlbricks.errors import BrokenModel, DlbricksError, InvalidSequence, TamperedBrick

@@ -10,7 +10,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from dlbricks.bricks.cutting.sequences import sequences
-from dlbricks.bricks.graph.graph import ModelGraph, build_graph
+from dlbricks.bricks.graph.model_graph import ModelGraph, build_graph
 from dlbricks.bricks.suite.brick import Brick, build_brick, load_brick
 from dlbricks.bricks.suite.decoys import decoys
 from dlbricks.bricks.suite.suite import Suite

@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import pytest
 from dlbricks.bricks.cutting.sequences import sequences
-from dlbricks.bricks.graph.graph import ModelGraph, build_graph
+from dlbricks.bricks.graph.model_graph import ModelGraph, build_graph
 from dlbricks.generator.network.synthetic.weights import synthesise
 from dlbricks.models.runnable import load_full, load_skeleton
 from dlbricks.models.skeleton import Skeleton, is_weight

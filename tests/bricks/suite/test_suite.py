@@ -22,7 +22,7 @@ import pytest
 from dlbricks.bricks.cutting.sequences import sequences
 from dlbricks.bricks.graph.boundary import BOUNDARY
 from dlbricks.bricks.graph.footprint import REUSE_LEVELS
-from dlbricks.bricks.graph.graph import ModelGraph
+from dlbricks.bricks.graph.model_graph import ModelGraph
 from dlbricks.bricks.suite import writing
 from dlbricks.bricks.suite.brick import Brick, build_brick
 from dlbricks.bricks.suite.suite import MANIFEST, Suite

@@ -8,7 +8,7 @@ import json
 import pytest
 from dlbricks.analyzer.estimation.estimate import estimate
 from dlbricks.analyzer.estimation.estimates import Estimates
-from dlbricks.analyzer.report.answers.estimates import estimates_answer
+from dlbricks.analyzer.report.answers.estimated import estimates_answer
 from dlbricks.analyzer.report.tables import Format, render
 from dlbricks.bricks.cutting.sequences import sequences
 from dlbricks.bricks.layer import LayerSequence

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from dlbricks.generator.backends.torch.graph import MOST_LANES, Lane, TorchNetwork, branched, lanes, translated  # noqa: E402
+from dlbricks.generator.backends.torch.torch_graph import MOST_LANES, Lane, TorchNetwork, branched, lanes, translated  # noqa: E402
 
 MODELS = ("squeezenet", "inception_v1")
 

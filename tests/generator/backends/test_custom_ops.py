@@ -18,7 +18,7 @@ from dlbricks.generator.decomposition.observation import observe
 from dlbricks.generator.measurement.measure import measure
 from dlbricks.generator.measurement.run import run
 from dlbricks.models import ModelSource, find_models
-from dlbricks.models.control import CourseChoice, How
+from dlbricks.models.control_flow import CourseChoice, How
 from working import start
 
 GRAPH = (

@@ -10,7 +10,7 @@ from dlbricks.errors import BackendError, UsageError
 from dlbricks.generator.backends.base import Backend, Settings
 from dlbricks.generator.backends.registry import get
 from dlbricks.generator.backends.reports import kernel_view
-from dlbricks.generator.backends.torch.kernels import launches, primitives_of
+from dlbricks.generator.backends.torch.profiled_kernels import launches, primitives_of
 from dlbricks.generator.network.network import file_network, synthetic_network
 from working import file, start
 

@@ -14,7 +14,7 @@ import pytest
 from computing import assert_alike, computed
 from computing import settings as settings_of
 from dlbricks.bricks.cutting.sequences import make_sequence, split
-from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.bricks.graph.model_graph import build_graph
 from dlbricks.bricks.suite.brick import build_brick
 from dlbricks.db.values import Runtime
 from dlbricks.errors import BackendError, BackendUnavailable, UnsupportedBrick, UsageError

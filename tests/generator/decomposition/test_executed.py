@@ -12,7 +12,7 @@ import onnx.parser
 import pytest
 from computing import settings
 from dlbricks.bricks.cutting.sequences import sequences
-from dlbricks.bricks.graph.graph import ExecutedModel
+from dlbricks.bricks.graph.model_graph import ExecutedModel
 from dlbricks.bricks.layer import LayerState
 from dlbricks.bricks.suite.brick import build_brick, load_brick
 from dlbricks.db.values import Runtime

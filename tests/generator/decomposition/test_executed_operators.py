@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from dlbricks.bricks.cutting.sequences import keys_from, make_sequence, sequences
-from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.bricks.graph.model_graph import build_graph
 from dlbricks.bricks.suite.brick import build_brick, load_brick
 from dlbricks.models.skeleton import Skeleton
 from working import network

@@ -11,13 +11,13 @@ import pytest
 from computing import operators, settings
 from dlbricks.bricks.cutting.fused import edge_layouts, fused_sequences, fused_units
 from dlbricks.bricks.cutting.sequences import make_sequence
-from dlbricks.bricks.graph.graph import ExecutedModel
+from dlbricks.bricks.graph.model_graph import ExecutedModel
 from dlbricks.bricks.suite.brick import build_brick, load_brick
 from dlbricks.bricks.suite.suite import Suite
 from dlbricks.db import Store, Subject
 from dlbricks.errors import UsageError
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
-from dlbricks.generator.backends.onnxruntime.graph import TRAITS
+from dlbricks.generator.backends.onnxruntime.executed_nodes import TRAITS
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.decomposition.origins import FORMS
 from dlbricks.generator.measurement.run import run

@@ -6,7 +6,7 @@ from dataclasses import fields, is_dataclass, replace
 
 import onnx
 import pytest
-from dlbricks.bricks.graph.graph import ModelGraph
+from dlbricks.bricks.graph.model_graph import ModelGraph
 from dlbricks.db.values import Runtime
 from dlbricks.generator.decomposition import decomposer, keeping
 from dlbricks.generator.decomposition.cut import Cut

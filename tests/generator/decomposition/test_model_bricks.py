@@ -8,7 +8,7 @@ import onnx
 import pytest
 from dlbricks.bricks.cutting.fused import fused_sequences
 from dlbricks.bricks.decomposition import Decomposition
-from dlbricks.bricks.graph.graph import ExecutedModel, Layouts, build_graph
+from dlbricks.bricks.graph.model_graph import ExecutedModel, Layouts, build_graph
 from dlbricks.errors import UsageError
 from dlbricks.generator.decomposition.cut import Cut
 from dlbricks.generator.decomposition.generate import GenerateRow, generate

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import onnx
 import pytest
-from dlbricks.bricks.graph.graph import ModelGraph, build_graph
+from dlbricks.bricks.graph.model_graph import ModelGraph, build_graph
 from dlbricks.generator.backends.base import MADE_OF
 from dlbricks.generator.decomposition.executed import named_origins, taken_names
 from dlbricks.models.skeleton import Skeleton

@@ -12,7 +12,7 @@ import pytest
 from dlbricks.errors import UsageError
 from dlbricks.generator.decomposition.observation import observe
 from dlbricks.models import ModelSource, find_models
-from dlbricks.models.control import CourseChoice, How, chosen
+from dlbricks.models.control_flow import CourseChoice, How, chosen
 from speech import generation, speech_detector
 
 CASES = {

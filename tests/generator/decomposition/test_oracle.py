@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 
-from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.bricks.graph.model_graph import build_graph
 from dlbricks.bricks.layer import TensorType
 from dlbricks.generator.decomposition.decomposer import WorkerOracle
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dlbricks.generator.backends.base import OptimiserTraits
-from dlbricks.generator.backends.onnxruntime.graph import TRAITS
+from dlbricks.generator.backends.onnxruntime.executed_nodes import TRAITS
 from dlbricks.generator.decomposition.origins import GraphOperator, composed, match, sharing
 
 

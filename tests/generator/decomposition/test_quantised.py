@@ -13,17 +13,17 @@ import onnx
 import onnx.parser
 import pytest
 from computing import session
-from dlbricks.bricks.constants import decode_constant
 from dlbricks.bricks.cutting.fused import copied_layers, fused_sequences, fused_units
-from dlbricks.bricks.graph.graph import ExecutedModel, build_graph
+from dlbricks.bricks.encoding import decode_constant
+from dlbricks.bricks.graph.model_graph import ExecutedModel, build_graph
 from dlbricks.bricks.layer import LayerState
 from dlbricks.bricks.suite.brick import build_brick, load_brick
-from dlbricks.constructor.decomposition import quotient_of
+from dlbricks.constructor.interventions import quotient_of
 from dlbricks.generator.decomposition import executed as executed_module
 from dlbricks.generator.decomposition.executed import with_unsigned
 from dlbricks.generator.network.network import synthetic_network
 from dlbricks.models import ModelSource, find_models
-from dlbricks.models.control import CourseChoice
+from dlbricks.models.control_flow import CourseChoice
 from executing import executed_model
 from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import onnx
 import pytest
-from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.bricks.graph.model_graph import build_graph
 from dlbricks.db.values import Subject
 from dlbricks.errors import UsageError
 from dlbricks.generator.backends.registry import get

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from computing import session
-from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.bricks.graph.model_graph import build_graph
 from dlbricks.generator.network.export import join_attention
 from dlbricks.models.skeleton import Skeleton
 from onnx import helper, numpy_helper

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from computing import session
 from dlbricks.bricks.cutting.sequences import sequences
-from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.bricks.graph.model_graph import build_graph
 from dlbricks.errors import BackendError
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.network.export import with_attention, with_weights

@@ -10,7 +10,7 @@ import onnx.parser
 import pytest
 from computing import computed, operators, settings
 from dlbricks.bricks.cutting.sequences import make_sequence, split
-from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.bricks.graph.model_graph import build_graph
 from dlbricks.bricks.suite.brick import build_brick
 from dlbricks.errors import UnsupportedBrick
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend

@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 from computing import computed, session
 from dlbricks.bricks.cutting.sequences import make_sequence, split
-from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.bricks.graph.model_graph import build_graph
 from dlbricks.bricks.suite.brick import build_brick
 from dlbricks.generator.network.network import synthetic_network
 from dlbricks.generator.network.synthetic.weights import synthesise

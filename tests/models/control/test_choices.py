@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from dlbricks.models.control import CourseChoice, How, chosen, force, read_choices
+from dlbricks.models.control_flow import CourseChoice, How, chosen, force, read_choices
 from dlbricks.models.normal import normalise
 from speech import generation, speech_detector
 

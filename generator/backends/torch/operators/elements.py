@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from .call import Tensor, TorchCall, elementwise, operator, register
+from .arguments import Tensor, TorchCall, elementwise, operator, register
 
 _SAME_NAME = (
     "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Cos", "Cosh", "Erf", "Exp", "Floor", "IsNaN",

@@ -17,7 +17,7 @@ import torch
 from torch.nn import functional
 
 from ...geometry import SlidingWindow, coordinates, nearest
-from .call import Tensor, TorchCall, operator, padded, register
+from .arguments import Tensor, TorchCall, operator, padded, register
 
 
 def padding_list(before: Sequence[int], after: Sequence[int]) -> list[int]:

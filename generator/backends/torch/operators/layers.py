@@ -14,7 +14,7 @@ import onnx
 import torch
 from torch.nn import functional
 
-from .call import Tensor, TorchCall, operator, padded
+from .arguments import Tensor, TorchCall, operator, padded
 from .images import convolve
 
 _SOFTMAX_OF_ONE_AXIS = 13

@@ -13,9 +13,10 @@ import onnx
 import onnxruntime as ort
 import pytest
 from dlbricks.bricks.cutting.sequences import make_sequence, split
-from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.bricks.graph.model_graph import build_graph
 from dlbricks.bricks.suite.brick import build_brick
 from dlbricks.errors import UnsupportedBrick
+from dlbricks.generator.backends.cudnn.lowering import translate
 from dlbricks.generator.backends.cudnn.operations import (
     Derivation,
     Operation,
@@ -24,7 +25,6 @@ from dlbricks.generator.backends.cudnn.operations import (
     TensorRole,
     merged,
 )
-from dlbricks.generator.backends.cudnn.operators import translate
 from dlbricks.generator.measurement.agreement import difference
 from dlbricks.generator.network.network import synthetic_network
 from dlbricks.models.zoo import structure

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from dlbricks.errors import UnsupportedBrick
-from dlbricks.generator.backends.cupy.call import POINTWISE, node_of
-from dlbricks.generator.backends.cupy.operators import MOVERS, POOLINGS
+from dlbricks.generator.backends.cupy.kernel_call import POINTWISE, node_of
+from dlbricks.generator.backends.cupy.raw_kernels import MOVERS, POOLINGS
 
 
 def test_an_operator_stands_in_one_room():

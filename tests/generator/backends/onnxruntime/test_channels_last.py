@@ -7,7 +7,7 @@ import onnx
 import onnx.parser
 import pytest
 from dlbricks.bricks.cutting.sequences import make_sequence
-from dlbricks.bricks.graph.graph import build_graph
+from dlbricks.bricks.graph.model_graph import build_graph
 from dlbricks.bricks.suite.brick import build_brick
 from dlbricks.generator.backends.base import Settings
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend

@@ -13,7 +13,7 @@ from dlbricks.db import Kernel, KernelView
 from dlbricks.errors import BackendUnavailable, UsageError
 from dlbricks.generator.backends.base import Backend, Settings
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend, level, session_options
-from dlbricks.generator.backends.onnxruntime.graph import is_left, left_to_session
+from dlbricks.generator.backends.onnxruntime.executed_nodes import is_left, left_to_session
 from dlbricks.generator.backends.onnxruntime.session import (
     CPU,
     CUDA,

@@ -13,7 +13,7 @@ import numpy as np
 from ...device.device import Run
 from ..base import registering
 from ..geometry import SlidingWindow, nearest
-from .call import DeviceCall, refused
+from .kernel_call import DeviceCall, refused
 
 Make = Callable[[DeviceCall], Run]
 

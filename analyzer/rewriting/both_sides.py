@@ -77,25 +77,25 @@ class _Place:
 
 
 def _scaled(scale: float, offset: float) -> Draw:
-    return lambda _, made, __: made * scale + offset
+    return lambda _, numbers, __: numbers * scale + offset
 
 
-def _mixed(random: np.random.Generator, made: Array, _: _Place) -> Array:
-    for axis, size in enumerate(made.shape):
+def _mixed(random: np.random.Generator, numbers: Array, _: _Place) -> Array:
+    for axis, size in enumerate(numbers.shape):
         sizes = 10.0 ** random.integers(-2, 3, size)
-        made = made * sizes.reshape([-1 if own == axis else 1 for own in range(made.ndim)])
-    return made
+        numbers = numbers * sizes.reshape([-1 if dim == axis else 1 for dim in range(numbers.ndim)])
+    return numbers
 
 
 def _twins(apart: float) -> Draw:
     """Return values of one shape that are nearly equal."""
-    return lambda _, made, place: place.common * 10 + apart * made * (place.number > 0)
+    return lambda _, numbers, place: place.common * 10 + apart * numbers * (place.number > 0)
 
 
 def _of_constants(apart: float) -> Draw:
-    def draw(random: np.random.Generator, made: Array, place: _Place) -> Array:
-        chosen = np.resize(random.permutation(place.near), made.shape)
-        return chosen * (1 + apart * made) + apart * made
+    def draw(random: np.random.Generator, numbers: Array, place: _Place) -> Array:
+        chosen = np.resize(random.permutation(place.near), numbers.shape)
+        return chosen * (1 + apart * numbers) + apart * numbers
 
     return draw
 
@@ -103,24 +103,24 @@ def _of_constants(apart: float) -> Draw:
 def _special(turn: int) -> Draw:
     """Return exceptional numbers in a regular order, so that those of two values meet in all pairs."""
 
-    def draw(_: np.random.Generator, made: Array, place: _Place) -> Array:
-        count = np.arange(made.size) + turn * made.size
+    def draw(_: np.random.Generator, numbers: Array, place: _Place) -> Array:
+        count = np.arange(numbers.size) + turn * numbers.size
         step = len(_SPECIAL) ** min(place.number, 2)
-        chosen: Array = _SPECIAL[(count // step + turn) % len(_SPECIAL)].reshape(made.shape)
+        chosen: Array = _SPECIAL[(count // step + turn) % len(_SPECIAL)].reshape(numbers.shape)
         return chosen
 
     return draw
 
 
-def _single(random: np.random.Generator, made: Array, _: _Place) -> Array:
-    if made.size:
-        made.reshape(-1)[random.integers(made.size)] = random.choice([np.nan, np.inf, -np.inf])
-    return made
+def _single(random: np.random.Generator, numbers: Array, _: _Place) -> Array:
+    if numbers.size:
+        numbers.reshape(-1)[random.integers(numbers.size)] = random.choice([np.nan, np.inf, -np.inf])
+    return numbers
 
 
-def _far(random: np.random.Generator, made: Array, place: _Place) -> Array:
+def _far(random: np.random.Generator, numbers: Array, place: _Place) -> Array:
     return np.where(
-        random.random(made.shape) < 0.05, random.choice(_FAR[place.kind.itemsize], made.shape), np.round(made)
+        random.random(numbers.shape) < 0.05, random.choice(_FAR[place.kind.itemsize], numbers.shape), np.round(numbers)
     )
 
 
@@ -131,7 +131,7 @@ _DRAWS: tuple[tuple[str, Draw], ...] = (
     _PLANTED[1], ("large", _scaled(30, 0)), ("small", _scaled(1e-3, 0)), ("far", _far), ("close", _twins(1e-6)),
     ("near constants", _of_constants(1e-3)), ("tiny", _scaled(1e-6, 0)), ("plus 17", _scaled(1, 17)),
     ("minus 3", _scaled(1, -3)), ("special 1", _special(1)), _PLANTED[2], ("thousands", _scaled(300, 1000)),
-    ("ties", lambda _, made, __: np.round(made)), ("equal", _twins(0)), *_PLANTED[3:],
+    ("ties", lambda _, numbers, __: np.round(numbers)), ("equal", _twins(0)), *_PLANTED[3:],
     *((f"special {turn}", _special(turn)) for turn in range(2, 18)),
 )  # fmt: skip
 """Draws of hard numbers by name, the most telling first."""
@@ -149,8 +149,8 @@ class Sides:
     def __init__(self, case: Case, shape: Mapping[str, Array], values: Values) -> None:
         self.case, self.shape, self._values = case, shape, values
         nodes = (*case.old, *case.new)
-        made = {name for node in nodes for name in node.output if name}
-        read = {name for node in nodes for name in reads(node) if name} - made - set(case.front)
+        outputs = {name for node in nodes for name in node.output if name}
+        read = {name for node in nodes for name in reads(node) if name} - outputs - set(case.front)
         self.constants = dict(case.constants)
         for name in read - set(case.constants):
             array = values.graph.constants.get(name)
@@ -163,24 +163,24 @@ class Sides:
         if any(name in case.front for name in case.targets):
             raise Unclear("a value that is computed again is read")
 
-    def part(self, nodes: Sequence[onnx.NodeProto], feeds: Mapping[str, np.dtype[Any]], wanted: Sequence[str]) -> Any:
+    def part(self, nodes: Sequence[onnx.NodeProto], feeds: Mapping[str, np.dtype[Any]], names: Sequence[str]) -> Any:
         """Return the nodes that some values need as a loaded model."""
-        kept = list[onnx.NodeProto]()
-        for node in needed(nodes, wanted):
-            kept.append(onnx.NodeProto())
-            kept[-1].CopyFrom(node)
-            kept[-1].name = ""
-        read = set(wanted).union(*map(reads, kept))
+        copies = list[onnx.NodeProto]()
+        for node in needed(nodes, names):
+            copies.append(onnx.NodeProto())
+            copies[-1].CopyFrom(node)
+            copies[-1].name = ""
+        read = set(names).union(*map(reads, copies))
         inputs = [
             helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(kind), None)
             for name, kind in feeds.items() if name in read
         ]  # fmt: skip
         tensors = [numpy_helper.from_array(np.ascontiguousarray(array) if array.ndim else array, name)
                    for name, array in self.constants.items() if name in read and name not in feeds]  # fmt: skip
-        outputs = [onnx.ValueInfoProto(name=name) for name in wanted]
-        model = helper.make_model(helper.make_graph(kept, "side", inputs, outputs, tensors))
+        outputs = [onnx.ValueInfoProto(name=name) for name in names]
+        model = helper.make_model(helper.make_graph(copies, "side", inputs, outputs, tensors))
         del model.opset_import[:]
-        versions = {**dict.fromkeys((plain_domain(node.domain) for node in kept), 1), **self._values.graph.opsets}
+        versions = {**dict.fromkeys((plain_domain(node.domain) for node in copies), 1), **self._values.graph.opsets}
         model.opset_import.extend(helper.make_opsetid(*entry) for entry in versions.items())
         model.ir_version = 8
         try:
@@ -202,11 +202,11 @@ class Sides:
         both = [*self.case.old, *self.case.new]
         return self.part(self.case.old, kinds, self._names[0]), self.part(both, kinds, self._names[1])
 
-    def run(self, side: int, feeds: Mapping[str, Array], wanted: Sequence[str]) -> list[Array]:
+    def run(self, side: int, feeds: Mapping[str, Array], names: Sequence[str]) -> list[Array]:
         """Return values of the old (0) or new (1) nodes as the runtime computes them; it raises in its own ways."""
         loaded = self._sessions[side]
-        given = {value.name for value in loaded.get_inputs()}
-        return list(loaded.run(list(wanted), {name: array for name, array in feeds.items() if name in given}))
+        input_names = {value.name for value in loaded.get_inputs()}
+        return list(loaded.run(list(names), {name: array for name, array in feeds.items() if name in input_names}))
 
     @cached_property
     def _ordinary(self) -> Mapping[str, Array]:
@@ -217,22 +217,22 @@ class Sides:
     def types(self) -> dict[str, Typed]:
         """Element type and shape of each value of both sides."""
         feeds = self._ordinary
-        known = {name: (array.dtype, array.shape) for name, array in {**feeds, **self.constants}.items()}
+        types = {name: (array.dtype, array.shape) for name, array in {**feeds, **self.constants}.items()}
         for side in (0, 1):
             try:
-                found = self.run(side, feeds, self._names[side])
+                arrays = self.run(side, feeds, self._names[side])
             except Exception as error:
                 raise Unclear(f"it does not run: {' '.join(str(error).split())[:120]}") from error
-            for name, array in zip(self._names[side], found, strict=True):
+            for name, array in zip(self._names[side], arrays, strict=True):
                 if not isinstance(array, np.ndarray):
                     raise Unclear(f"{name} is no tensor")
                 if not array.size and self._values.is_dynamic:
                     raise Unclear("a value that is empty at the sizes that were tried")
-                known[name] = array.dtype, array.shape
+                types[name] = array.dtype, array.shape
         for name, again in self.case.targets.items():
-            if known[name] != known[again]:
+            if types[name] != types[again]:
                 raise Unclear(f"{name} has another type or shape")
-        return known
+        return types
 
     def require_no_narrower(self) -> None:
         """Refuse new nodes that compute in a narrower type than the old ones."""
@@ -270,8 +270,8 @@ class Sides:
     @property
     def folds(self) -> bool:
         """True if a new node reads constants only."""
-        known = self.constants.keys() - {name for node in self.case.new for name in node.output}
-        return any(node.input and known.issuperset(filter(None, node.input)) for node in self.case.new)
+        constant_names = self.constants.keys() - {name for node in self.case.new for name in node.output}
+        return any(node.input and constant_names.issuperset(filter(None, node.input)) for node in self.case.new)
 
     def difference(self, seed: int, **how: Any) -> float:
         """Return the largest difference of both sides on a draw of real numbers; ``how`` as for ``Evaluation``."""
@@ -281,8 +281,8 @@ class Sides:
         )  # fmt: skip
         for name in self.case.front:
             state.draw(name)
-        wanted = [*self.case.targets, *self.case.targets.values()]
-        state.evaluate([*self.case.old, *map(self._unrounded, self.case.new)], wanted)
+        targets = [*self.case.targets, *self.case.targets.values()]
+        state.evaluate([*self.case.old, *map(self._unrounded, self.case.new)], targets)
         return max(_gap(state.number(again), state.number(name)) for name, again in self.case.targets.items())
 
     def _unrounded(self, node: onnx.NodeProto) -> onnx.NodeProto:
@@ -322,12 +322,12 @@ class Sides:
                 return "it overflows where the old nodes do not"
             planted, exact = name.startswith(("single", "special")), name.startswith("special")
             near = [] if planted else self._shaken(feeds)
-            for place, (old, new) in enumerate(zip(olds, news, strict=True)):
+            for index, (old, new) in enumerate(zip(olds, news, strict=True)):
                 lost = _hidden(old, new, spreads=planted, overflows=name == "far")
                 if not lost and digits and (exact or not planted):
-                    agrees = _agrees(old, new, [other[place] for other in near])
+                    agrees = _agrees(old, new, [other[index] for other in near])
                     lost = "" if agrees else "it loses digits" if old.dtype.kind == "f" else "other integers"
-                if lost and (planted or not self._is_closer(feeds, place, old, new)):
+                if lost and (planted or not self._is_closer(feeds, index, old, new)):
                     return lost
         return "" if drawn else "no legal numbers were found"
 
@@ -348,7 +348,7 @@ class Sides:
             unread = np.atleast_1d(~weights.any(tuple(other for other in range(weights.ndim) if other != axis)))
             at = 1 if node.op_type.startswith("Conv") else 0 if attributes_of(node).get("transA") else x.ndim - 1
             if unread.any() and len(unread) == x.shape[at]:
-                planted[node.input[0]] = np.where(unread.reshape([-1 if own == at else 1 for own in range(x.ndim)]),
+                planted[node.input[0]] = np.where(unread.reshape([-1 if dim == at else 1 for dim in range(x.ndim)]),
                                                   np.asarray(np.nan, x.dtype), x)  # fmt: skip
         if all(planted[name] is feeds[name] for name in feeds):
             return False
@@ -380,13 +380,13 @@ class Sides:
 
     def _one_by_one(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Return ordinary numbers, with others for each value that the old nodes accept them for."""
-        made = dict(self._ordinary)
+        legal_feeds = dict(self._ordinary)
         for name, array in feeds.items():
-            changed = {**made, name: array}
+            changed = {**legal_feeds, name: array}
             with contextlib.suppress(Exception):  # told in the runtime's own ways
                 self.run(0, changed, list(self.case.targets))
-                made = changed
-        return made
+                legal_feeds = changed
+        return legal_feeds
 
     @property
     def _legal_ranges(self) -> Sequence[tuple[int, int]]:
@@ -396,43 +396,45 @@ class Sides:
     def _numbers(
         self, number: int, draw: Draw, low: int | None, high: int | None, apart: int | None
     ) -> dict[str, Array]:
-        found = dict[str, Array]()
-        for place, name in enumerate(self.case.front):
+        feeds = dict[str, Array]()
+        for index, name in enumerate(self.case.front):
             like = self.shape[name]
             shape, kind = like.shape, like.dtype
             random = np.random.default_rng([number, zlib.crc32(name.encode())])
             common = np.random.default_rng([number, *shape]).standard_normal(shape)
             if kind.kind in "iu":
                 if low is None or high is None:
-                    found[name] = np.ascontiguousarray(like)
+                    feeds[name] = np.ascontiguousarray(like)
                     continue
                 info = np.iinfo(kind)
                 least, most = max(low, int(info.min)), min(high, int(info.max))
-                made = random.integers(least, most, shape, np.int64, endpoint=True)
+                numbers = random.integers(least, most, shape, np.int64, endpoint=True)
                 if apart is not None:  # neighbours
-                    made = np.clip(np.asarray(common * 1000, np.int64) % max(most, 1) + made % (apart + 1), least, most)
-                found[name] = made.astype(kind)
+                    numbers = np.clip(
+                        np.asarray(common * 1000, np.int64) % max(most, 1) + numbers % (apart + 1), least, most
+                    )
+                feeds[name] = numbers.astype(kind)
             elif kind.kind == "b":
                 share = {"zeros": 0.0, "far": 1.0}.get(_DRAWS[number][0], 0.5)
-                found[name] = np.asarray(random.random(shape) < share)
+                feeds[name] = np.asarray(random.random(shape) < share)
             elif kind.kind == "f":
                 with np.errstate(all="ignore"):
-                    made = draw(random, random.standard_normal(shape), _Place(place, kind, self._near, common))
-                    found[name] = np.asarray(made, kind).reshape(shape)
+                    numbers = draw(random, random.standard_normal(shape), _Place(index, kind, self._near, common))
+                    feeds[name] = np.asarray(numbers, kind).reshape(shape)
             else:
                 raise Unclear(f"a value of type {kind}")
-        return found
+        return feeds
 
     @cached_property
     def _near(self) -> Array:
         """Numbers that the nodes read, some of each constant: there differences cancel, and guards act."""
         floats = [array.reshape(-1)[:_OF_EACH] for array in self.constants.values() if array.dtype.kind == "f"]
-        found = np.unique(np.concatenate([np.zeros(1), *floats]).astype(np.float64))
-        return found[np.isfinite(found)]
+        numbers = np.unique(np.concatenate([np.zeros(1), *floats]).astype(np.float64))
+        return numbers[np.isfinite(numbers)]
 
     def _shaken(self, feeds: Mapping[str, Array]) -> list[list[Array]]:
         """Return the results of the old nodes for numbers that differ in their last digit."""
-        random, found = np.random.default_rng(11), list[list[Array]]()
+        random, results = np.random.default_rng(11), list[list[Array]]()
         for _ in range(_SHAKEN):
             moved = dict(feeds)
             for name, array in feeds.items():
@@ -440,8 +442,8 @@ class Sides:
                     eps = float(np.finfo(array.dtype).eps)
                     with np.errstate(all="ignore"):
                         moved[name] = (array * (1 + eps * random.choice([-1.0, 1.0], array.shape))).astype(array.dtype)
-            found.append(self.run(0, moved, list(self.case.targets)))
-        return found
+            results.append(self.run(0, moved, list(self.case.targets)))
+        return results
 
     def _overflows(self, feeds: Mapping[str, Array]) -> bool:
         """Return True if a new node has infinite results and no old node has."""
@@ -451,14 +453,14 @@ class Sides:
         )
         return new and not old
 
-    def _is_closer(self, feeds: Mapping[str, Array], place: int, old: Array, new: Array) -> bool:
+    def _is_closer(self, feeds: Mapping[str, Array], index: int, old: Array, new: Array) -> bool:
         """Return True if new nodes are as close as the old ones to what double precision gives, if that can be told."""
         if old.dtype.kind != "f":
             return False
         state = Evaluation(
             self.types, self.constants, self._values.graph.opsets, seed=0, sizes=self._values.sizes, actual=True
         )
-        target = [*self.case.targets][place]
+        target = [*self.case.targets][index]
         try:
             for name, array in feeds.items():
                 state.give(name, array.astype(np.float64) if array.dtype.kind == "f" else array)
@@ -530,7 +532,7 @@ def _agrees(old: Array, new: Array, near: Sequence[Array]) -> bool:
         return bool(((old == new) | moves).all())
     finite = np.isfinite(old) & np.isfinite(new)
     with np.errstate(all="ignore"):
-        exact, made = np.where(finite, old, 0).astype(np.float64), np.where(finite, new, 0).astype(np.float64)
+        exact, candidate = np.where(finite, old, 0).astype(np.float64), np.where(finite, new, 0).astype(np.float64)
         noise = np.zeros(exact.shape)
         for other in near:
             noise = np.fmax(noise, np.abs(np.where(finite, other, 0).astype(np.float64) - exact))
@@ -539,4 +541,4 @@ def _agrees(old: Array, new: Array, near: Sequence[Array]) -> bool:
         rows = np.median(np.abs(exact), axes, keepdims=True)
         floor = _FLOOR[old.dtype.itemsize] if near else 1e-3
         limit = _NOISE * noise + floor * (np.abs(exact) + 1e-3 * rows) + 1e-37
-        return bool((np.abs(made - exact) <= limit).all())
+        return bool((np.abs(candidate - exact) <= limit).all())

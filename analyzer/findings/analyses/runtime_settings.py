@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ....generator.machine.cores import physical_cores
+from ..analysed_model import AnalysedModel, Node, Spent
 from ..finding import LATENCY, Analysis, Finding, Remedy, finding_of
-from ..subject import AnalysedModel, Node, Spent
 
 # Branches that do not depend on each other and run one after another.
 #

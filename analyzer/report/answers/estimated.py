@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ....constructor.sweep import BATCH, swept
 from ....tabular import Field, Row, columns_of
@@ -24,7 +24,7 @@ from ..tables import (
     unlisted,
     values_of,
 )
-from ..units import counted, listed, milliseconds, percent, ratio_within, short
+from ..units import counted, how_of, listed, milliseconds, percent, ratio_within, said_of_batch, short
 
 if TYPE_CHECKING:
     from ....constructor.curve import Interpolation
@@ -305,15 +305,3 @@ def sweep_lines(estimates: Sequence[Estimate]) -> list[str]:
         lines += ["", f"{row['name']} against {row['dimension']}", *table_lines(points, columns)]
         lines += [said] if (said := said_of_batch(row)) else []
     return lines
-
-
-def said_of_batch(row: Mapping[str, Any]) -> str:
-    """Write the best batch of a sweep; empty if it is unknown."""
-    best, more = row["best_batch"], row["doubling_gains"]
-    gains = "every doubling gains more than 5%" if more is None else f"twice as many gain {percent(more)}"
-    return "" if best is None else f"best batch: {best} ({gains})"
-
-
-def how_of(point: Mapping[str, Any]) -> str:
-    """Write the interpolated part of a point of a sweep; empty for a measured point."""
-    return f"{percent(point['share'])} interpolated" if point["interpolated"] else ""

@@ -36,7 +36,7 @@ import numpy.typing as npt
 import onnx
 from onnx import external_data_helper, helper, numpy_helper
 
-from ....bricks.graph.graph import Layouts
+from ....bricks.graph.model_graph import Layouts
 from ....bricks.layer import ELEMENT_BITS
 from ....errors import BackendError
 from ...network.network import Network, array_type

@@ -17,29 +17,29 @@ _MOST_BYTES = 64 << 20
 
 def constants(values: Values, deadline: float) -> list[Rewrite]:
     """Return rewrites of values that need not be computed."""
-    found = list[Rewrite]()
+    rewrites = list[Rewrite]()
     for search in (_computed_once, _neutral, _common):
         if not late(deadline):
-            found += values.attempt(list, search(values)) or []
-    return found
+            rewrites += values.attempt(list, search(values)) or []
+    return rewrites
 
 
 def _computed_once(values: Values) -> Iterator[Rewrite]:
     """Return values that depend on constants alone as constants."""
-    graph, known = values.graph, values.shape_only
+    graph, shape_only = values.graph, values.shape_only
     for node in graph.nodes:
-        draft, made = Draft(graph), list[str]()
+        draft, outputs = Draft(graph), list[str]()
         for name in node.output:
             array = values.runs[0].get(name)
             needed = name in graph.wanted or any(
-                graph.nodes[reader].output[0] not in known for reader in graph.readers[name]
+                graph.nodes[reader].output[0] not in shape_only for reader in graph.readers[name]
             )
-            if name and name in known and needed and array is not None and array.nbytes <= _MOST_BYTES:
+            if name and name in shape_only and needed and array is not None and array.nbytes <= _MOST_BYTES:
                 draft.op("Identity", draft.constant(array), to=name)
-                made.append(name)
-        if made and len(made) == len([name for name in node.output if name]):
-            gone = graph.unneeded(made, ())
-            yield draft.rewrite("constants: computed once", made, graph.names(gone), values.cost_of(gone))
+                outputs.append(name)
+        if outputs and len(outputs) == len([name for name in node.output if name]):
+            gone = graph.unneeded(outputs, ())
+            yield draft.rewrite("constants: computed once", outputs, graph.names(gone), values.cost_of(gone))
 
 
 def _neutral(values: Values) -> Iterator[Rewrite]:
@@ -57,7 +57,7 @@ def _neutral(values: Values) -> Iterator[Rewrite]:
             if any(array is not None and array.size and (array == neutral).all() for array in arrays):
                 draft = Draft(graph)
                 draft.op("Identity", other, to=node.output[0])
-                gone = graph.removable(range(index + 1), node.output[0], kept=[other])
+                gone = graph.removable(range(index + 1), node.output[0], read=[other])
                 names, saving_ns = graph.names(gone), values.cost_of(gone)
                 yield draft.rewrite("constants: zeros and ones left out", [node.output[0]], names, saving_ns)
                 break

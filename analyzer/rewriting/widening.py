@@ -47,20 +47,20 @@ def _widened(values: Values) -> Rewrite | None:
         if any(attribute.HasField("g") for attribute in node.attribute):
             return None
         gone.append(index)
-        made = onnx.NodeProto()
-        made.CopyFrom(node)
-        made.name = graph.fresh("single")
-        made.input[:] = [read(value) for value in node.input]
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        copy.name = graph.fresh("single")
+        copy.input[:] = [read(value) for value in node.input]
         for slot, value in enumerate(node.output):
             if value in halves:
-                wide[value] = made.output[slot] = graph.fresh("single")
+                wide[value] = copy.output[slot] = graph.fresh("single")
             elif value:
                 whole.append(value)
-        for attribute in made.attribute:
+        for attribute in copy.attribute:
             if attribute.HasField("t") and attribute.t.data_type == TensorProto.FLOAT16:
                 single = numpy_helper.to_array(attribute.t).astype(np.float32)
                 attribute.t.CopyFrom(numpy_helper.from_array(single))
-        draft.nodes.append(made)
+        draft.nodes.append(copy)
     for value in graph.wanted:
         if value in wide and value in graph.producer:
             whole.append(cast(wide[value], TensorProto.FLOAT16, value))

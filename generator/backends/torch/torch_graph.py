@@ -36,8 +36,8 @@ from ....errors import BackendError, UnsupportedBrick
 from ....models.subgraphs import attributes_of, is_standard, plain_domain, reads
 from ...network.network import Network
 from ..reports import Wording
-from .operators.call import TorchCall, operators
-from .operators.shape import GENERATORS
+from .operators.arguments import TorchCall, operators
+from .operators.moves import GENERATORS
 
 # ruff: noqa: TID251 - part of the backend that runs torch
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 
-from ...bricks.graph.graph import Layouts, ModelGraph
+from ...bricks.graph.model_graph import Layouts, ModelGraph
 from ...bricks.layer import Cost, Layer
 from ...bricks.operators import UNMOVED
 from ...constructor.choice import COLD, Choice

@@ -6,7 +6,7 @@ import math
 
 from ..layer import Cost
 from . import elementwise, linear
-from .call import CostedNode, Formula, UnknownCostError
+from .costed_node import CostedNode, Formula, UnknownCostError
 
 # Work of quantisation, and of ONNX Runtime's quantised operators (``com.microsoft``).
 

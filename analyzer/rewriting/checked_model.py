@@ -1,7 +1,7 @@
 """The model to be rewritten, with inputs at the measured and at other shapes.
 
 Inputs never decide whether a rewrite is right. They suggest, and they are a net below the proofs: those of
-``hostile_feeds`` are what guards exist for.
+``CheckedModel.hostile`` are what guards exist for.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _SIZES = (1, 3, 7, 13, 100, 300, 700)
 """Sizes of dynamic dimensions at which files are compared."""
 
 _CHANGES: Sequence[Callable[[int, int], int]] = (
-    lambda size, place: size + 1 + 2 * place if size < _LARGE else size // 2 + 1 + 2 * place,
-    lambda size, place: max(1, size // 2 + place),
+    lambda size, index: size + 1 + 2 * index if size < _LARGE else size // 2 + 1 + 2 * index,
+    lambda size, index: max(1, size // 2 + index),
     lambda size, _: 1 if size > 1 else 2,
-    lambda size, place: size + 3 + place if size % 32 else size + 32 * (place + 1 if size < _LARGE else -1),
+    lambda size, index: size + 3 + index if size % 32 else size + 32 * (index + 1 if size < _LARGE else -1),
     lambda size, _: 2 * size if size < _LARGE else size // 2,
 )
 """Other sizes of the dynamic dimensions, by size and place: odd and even ones, of which some are not legal."""
@@ -90,12 +90,12 @@ class CheckedModel:
         """Yield inputs at other shapes, of which some may be impossible."""
         sizes = dict(self.bound)
         for change in _CHANGES if sizes else ():
-            other = {name: change(size, place) for place, (name, size) in enumerate(sizes.items())}
-            if (found := self.at(other)) is not None:
-                yield found
+            other = {name: change(size, index) for index, (name, size) in enumerate(sizes.items())}
+            if (feeds := self.at(other)) is not None:
+                yield feeds
         for name, size in list(sizes.items())[:_SHAPES] if len(sizes) > 1 else ():
-            if (found := self.at({**sizes, name: size + 1 if size % 32 else size + 32})) is not None:
-                yield found
+            if (feeds := self.at({**sizes, name: size + 1 if size % 32 else size + 32})) is not None:
+                yield feeds
 
     def hostile(self) -> Iterator[tuple[str, Feeds]]:
         """Yield inputs that guards exist for, each with a name; some may be illegal for the model."""
@@ -129,10 +129,10 @@ def _one(number: float) -> Callable[[np.random.Generator, Array], Array]:
     """Return a change that puts a number in the last place of floating-point inputs."""
 
     def change(_: np.random.Generator, array: Array) -> Array:
-        made = array.copy()
+        copy = array.copy()
         if array.dtype.kind == "f" and array.size:
-            made.reshape(-1)[-1] = number
-        return made
+            copy.reshape(-1)[-1] = number
+        return copy
 
     return change
 
@@ -150,17 +150,17 @@ def _of_integers(number: int) -> Callable[[np.random.Generator, Array], Array]:
         if array.dtype.kind not in "iu":
             return array
         least, most = np.iinfo(array.dtype).min, np.iinfo(array.dtype).max
-        own = np.asarray(min(max(number, least), most), array.dtype)
-        return np.where(random.random(array.shape) < _DECIDING, own, array)
+        replacement = np.asarray(min(max(number, least), most), array.dtype)
+        return np.where(random.random(array.shape) < _DECIDING, replacement, array)
 
     return change
 
 
 def _rows_of_zeros(array: Array) -> Array:
-    made = array.copy()
-    if made.ndim > 1:
-        made.reshape(-1, made.shape[-1])[::3] = 0
-    return made
+    copy = array.copy()
+    if copy.ndim > 1:
+        copy.reshape(-1, copy.shape[-1])[::3] = 0
+    return copy
 
 
 _HOSTILE: Mapping[str, Callable[[np.random.Generator, Array], Array]] = {
@@ -199,12 +199,12 @@ def read_subject(path: Path, batch: int | None, dims: Mapping[str, int], data: S
     bound = _copy_of_structure(model)
     binding = plan(bound, batch=batch, dims=dims)
     apply(bound, binding)
-    own = tuple(read_data(file, bound, _large(model)) for file in data)
+    user_feeds = tuple(read_data(file, bound, _large(model)) for file in data)
     feeds = _feeds(bound, _SCALES, _large(model))
     if binding.rebatch is not None:
         apply(model, binding)
     sizes = {} if binding.rebatch is not None else dict(binding.bound)
-    return CheckedModel(path, model, overridable, external, altered, (*own, *feeds), len(own), sizes)
+    return CheckedModel(path, model, overridable, external, altered, (*user_feeds, *feeds), len(user_feeds), sizes)
 
 
 def read_data(path: Path, bound: onnx.ModelProto, large: frozenset[str]) -> Feeds:
@@ -240,9 +240,9 @@ def read_data(path: Path, bound: onnx.ModelProto, large: frozenset[str]) -> Feed
 def _with_weights(path: Path) -> tuple[NormalForm, bool, bool]:
     model, folder = read_full(path)
     external = bool(folder.locations)
-    given = {value.name for value in model.graph.input}
+    input_names = {value.name for value in model.graph.input}
     altered = any(node.op_type == "Constant" for node in model.graph.node) or any(
-        tensor.name in given for tensor in model.graph.initializer
+        tensor.name in input_names for tensor in model.graph.initializer
     )
     for tensor in model.graph.initializer:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
@@ -262,28 +262,28 @@ def _with_weights(path: Path) -> tuple[NormalForm, bool, bool]:
 
 def _copy_of_structure(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a copy of a model without the contents of large constants, which are inputs there (``_large``)."""
-    made = onnx.ModelProto()
-    made.ir_version, made.graph.name = model.ir_version, model.graph.name
-    made.opset_import.extend(model.opset_import)
-    made.functions.extend(model.functions)
-    made.graph.node.extend(model.graph.node)
-    made.graph.input.extend(model.graph.input)
-    made.graph.output.extend(model.graph.output)
+    copy = onnx.ModelProto()
+    copy.ir_version, copy.graph.name = model.ir_version, model.graph.name
+    copy.opset_import.extend(model.opset_import)
+    copy.functions.extend(model.functions)
+    copy.graph.node.extend(model.graph.node)
+    copy.graph.input.extend(model.graph.input)
+    copy.graph.output.extend(model.graph.output)
     large = _large(model)
     for tensor in model.graph.initializer:
         if tensor.name in large:
-            made.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
+            copy.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
         else:
-            made.graph.initializer.append(tensor)
-    return made
+            copy.graph.initializer.append(tensor)
+    return copy
 
 
 def _large(model: onnx.ModelProto) -> frozenset[str]:
     """Return the names of large constants that are no inputs."""
-    given = {value.name for value in model.graph.input}
+    input_names = {value.name for value in model.graph.input}
     return frozenset(
         tensor.name for tensor in model.graph.initializer if np.prod(tensor.dims) > _LARGE_CONSTANT
-        and tensor.name not in given
+        and tensor.name not in input_names
     )  # fmt: skip
 
 
@@ -337,15 +337,15 @@ def _varied(array: Array, usual: Array, seed: int, compared: _Numbers) -> Array:
     if kind == "f" or not np.array_equal(array, usual):
         if not deciding or kind == "b":
             return array
-        made = np.where(random.random(array.shape) < _DECIDING, random.choice(deciding, array.shape), array)
+        numbers = np.where(random.random(array.shape) < _DECIDING, random.choice(deciding, array.shape), array)
     elif array.size == 1:
         return np.full_like(array, random.choice([0, 1, value // 2, 2 * value]))
     else:
-        made = random.integers(0, max(value, 1) + 1, array.shape)
-    made = made.astype(array.dtype)
+        numbers = random.integers(0, max(value, 1) + 1, array.shape)
+    numbers = numbers.astype(array.dtype)
     if array.ndim:
-        made[..., 0] = array[..., 0]
-    return made
+        numbers[..., 0] = array[..., 0]
+    return numbers
 
 
 _ZEROS, _COMPARED, _DECIDING = 1, 2, 0.25
@@ -360,16 +360,18 @@ _Numbers = Mapping[str, Sequence[float]]
 
 def _compared(model: onnx.ModelProto) -> _Numbers:
     """Return the constants that a model compares with; of integers no negative ones, and the neighbours as well."""
-    known = {tensor.name: tensor for tensor in model.graph.initializer}
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
     nodes = (node for node in model.graph.node if node.op_type == "Constant")
-    known |= {node.output[0]: value.t for node in nodes for value in node.attribute if value.name == "value"}
-    found: dict[str, set[float]] = {"i": set(), "f": set()}
+    tensors |= {node.output[0]: value.t for node in nodes for value in node.attribute if value.name == "value"}
+    numbers_by_kind: dict[str, set[float]] = {"i": set(), "f": set()}
     for node in model.graph.node:
         for name in node.input if node.op_type in having(Trait.COMPARES) | {"Equal"} else ():
-            if name in known and np.prod(known[name].dims) == 1:
-                constant = numpy_helper.to_array(known[name])
+            if name in tensors and np.prod(tensors[name].dims) == 1:
+                constant = numpy_helper.to_array(tensors[name])
                 if constant.dtype.kind in "iu":
-                    found["i"].update(number for step in (-1, 0, 1) if (number := int(constant.item()) + step) >= 0)
+                    numbers_by_kind["i"].update(
+                        number for step in (-1, 0, 1) if (number := int(constant.item()) + step) >= 0
+                    )
                 elif constant.dtype.kind == "f" and node.op_type == "Equal":
-                    found["f"].add(float(constant.item()))
-    return {kind: sorted(numbers) for kind, numbers in found.items()}
+                    numbers_by_kind["f"].add(float(constant.item()))
+    return {kind: sorted(numbers) for kind, numbers in numbers_by_kind.items()}

@@ -16,7 +16,7 @@ import torch
 from onnx import numpy_helper
 from torch.nn import functional
 
-from .call import Tensor, TorchCall, operator, register
+from .arguments import Tensor, TorchCall, operator, register
 
 
 @operator("Reshape")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..bricks.decomposition import Decomposition, alone, footprint_class
 from ..bricks.graph.footprint import level_name
-from ..bricks.graph.graph import ExecutedModel, ModelGraph
+from ..bricks.graph.model_graph import ExecutedModel, ModelGraph
 from ..bricks.layer import LayerSequence
 from .choice import MODEL, Choice
 from .composition import Quotient, contract

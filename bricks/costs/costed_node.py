@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 
 from ...models.subgraphs import attribute_of
-from ..constants import decode_constant
+from ..encoding import decode_constant
 from ..layer import Cost, Operand, TensorType
 
 
