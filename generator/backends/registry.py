@@ -17,6 +17,7 @@ from .base import Availability, Backend, OptimiserTraits
 GROUP = "dlbricks.backends"
 _BASE = f"{Backend.__module__}.{Backend.__qualname__}"
 
+
 def names() -> list[str]:
     """Names of all backends, sorted; none of them is loaded."""
     return sorted(_points())
