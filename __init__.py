@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from .generator.measurement.measure import MeasureReport, measure
     from .generator.measurement.run import RunReport, run
     from .generator.measurement.settings import MeasurementSettings
+    from .generator.network.export import to_graphsurgeon
     from .generator.planning.library_plans import PlanReport, library_plans
     from .models.source import ModelSource, find_models
     from .tabular import Tabular

@@ -7,8 +7,6 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-__all__ = ["TOP", "named", "rendered", "write"]
-
 TOP = Path(__file__).parents[1]
 """The project's folder."""
 

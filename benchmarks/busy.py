@@ -17,7 +17,7 @@ estimate is compared with the model of the same phase.
 from __future__ import annotations
 
 import argparse
-import json
+import itertools
 import math
 import statistics
 import subprocess
@@ -29,14 +29,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from accuracy import figures_of
 from dlbricks import estimate
 from dlbricks.db import Store
 from dlbricks.db.samples.statistics import student
-from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.machine.priority import PRIORITIES
 from dlbricks.generator.measurement.run import run
 from dlbricks.models import ModelSource, find_models
-from facts import percent, provenance, write
+from facts import generated, provenance
+from figures import parser, percent, read, table, write
 
 _LOOP = """
 import os
@@ -69,76 +70,57 @@ def busy(loops: int) -> Iterator[None]:
 
 def main() -> None:
     """Measure the phases of each model, and write their figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", default=MODELS)
-    parser.add_argument("--loops", type=int, nargs="+", default=[0, 1, 2, 3])
-    parser.add_argument("--priority", nargs="+", choices=PRIORITIES, default=["high", "off"])
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--visits", type=int, default=12)
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path("docs/results"))
-    options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    name = f"busy-{'-'.join(options.priority)}-t{options.threads}-r{options.rounds}"
-    path = options.out / f"{name}.json"
-    result = json.loads(path.read_text()) if path.exists() else {"runs": []}
+    arguments = parser(__doc__)
+    arguments.add_argument("--models", nargs="+", default=MODELS)
+    arguments.add_argument("--loops", type=int, nargs="+", default=[0, 1, 2, 3])
+    arguments.add_argument("--priority", nargs="+", choices=PRIORITIES, default=["high", "off"])
+    arguments.add_argument("--threads", type=int, default=1)
+    arguments.add_argument("--visits", type=int, default=12)
+    arguments.add_argument("--rounds", type=int, default=1)
+    options = arguments.parse_args()
+    path = options.out / f"busy-{'-'.join(options.priority)}-t{options.threads}-r{options.rounds}.json"
+    result = read(path, {"runs": []})
     known = {row["name"] for entry in result["runs"] for row in entry["models"]}
     with tempfile.TemporaryDirectory(prefix="dlbricks-busy-") as folder:
         for source in find_models([model for model in options.models if model not in known]):
             result = with_model(result, source, options, Path(folder))
-            path.write_text(json.dumps(result))  # what is done stays, should this call be ended
-    write(options.out, name, result, report(result))
+            write(path, result, report(result))  # what is done stays, should this call be ended
 
 
 def with_model(
     result: dict[str, Any], source: ModelSource, options: argparse.Namespace, folder: Path
 ) -> dict[str, Any]:
     """Return the result with the phases of one more model."""
-    made = generate(
-        [source], out=folder / source.name, granularity=1, graph="runtime", threads=options.threads, annotate=True
-    )
-    if made.suite is None:
-        raise SystemExit(f"{source.name} cannot be decomposed: {made.rows[0].error}")
+    _, suite = generated([source], folder / source.name, granularity=1, graph="runtime", threads=options.threads)
     rows = {(entry["priority"], entry["loops"]): entry["models"] for entry in result["runs"]}
     phases = [(priority, loops) for priority in options.priority for loops in options.loops]
-    for number in range(options.rounds):
-        for priority, loops in phases:
-            with Store.open(folder / f"{priority}-{loops}.db") as store, busy(loops):
-                done = run(
-                    made.suite, store=store, models=[source], threads=options.threads, visits=options.visits,
-                    priority=priority, again=["all"],
-                )  # fmt: skip
-                facts = provenance(store, done.system, done.stack)
-                rows.setdefault((priority, loops), []).append({"round": number, **_row(source, store)})
+    for number, (priority, loops) in itertools.product(range(options.rounds), phases):
+        with Store.open(folder / f"{priority}-{loops}.db") as store, busy(loops):
+            done = run(
+                suite, store=store, models=[source], threads=options.threads, visits=options.visits,
+                priority=priority, again=["all"],
+            )  # fmt: skip
+            facts = provenance(store, done.system, done.stack)
+            rows.setdefault((priority, loops), []).append({"round": number, **_row(source, store)})
     runs = [
-        {"priority": priority, "loops": loops, "models": found, "summary": _summary(found, rows[phases[0]])}
-        for (priority, loops), found in rows.items()
+        {"priority": priority, "loops": loops, "models": models, "summary": _summary(models, rows[phases[0]])}
+        for (priority, loops), models in rows.items()
     ]
     settings = {name: getattr(options, name) for name in ("threads", "visits", "rounds")}
     return {**facts, **settings, "runs": runs}
 
 
 def _row(source: ModelSource, store: Store) -> dict[str, Any]:
-    (found,) = estimate([source], store=store, granularity=1, graph="runtime")
-    return {
-        "name": found.name,
-        "measured_ms": found.truth.ms,
-        "estimate_ms": found.latency.ms,
-        "ratio": found.truth.ratio if found.truth.paired else None,
-        "undisturbed_ms": found.latency.undisturbed_ms,
-        "measured_undisturbed_ms": found.truth.undisturbed_ms,
-        "quiet": found.latency.quiet,
-    }
+    (composed,) = estimate([source], store=store, granularity=1, graph="runtime")
+    figures = figures_of(composed)
+    latencies = ("measured_ms", "estimate_ms", "ratio", "undisturbed_ms", "measured_undisturbed_ms")
+    return {name: figures[name] for name in ("name", *latencies, "quiet")}
 
 
 def _summary(rows: Sequence[dict[str, Any]], quiet: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    names = {
-        "measured": "measured_ms",
-        "measured_undisturbed": "measured_undisturbed_ms",
-        "undisturbed": "undisturbed_ms",
-    }
+    names = ("measured", "measured_undisturbed", "undisturbed")
     return {
-        **{name: _errors(_ratios(rows, quiet, figure)) for name, figure in names.items()},
+        **{name: _errors(_ratios(rows, quiet, f"{name}_ms")) for name in names},
         "estimate": _errors([row["ratio"] for row in rows if row["ratio"] is not None]),
     }
 
@@ -171,29 +153,14 @@ def _errors(ratios: Sequence[float]) -> dict[str, Any]:
 
 def report(result: dict[str, Any]) -> str:
     """Return the table as Markdown."""
-    titles = [
-        "priority", "busy loops", "mean of models: bias", "undisturbed models: bias (95 % interval), median, p95",
-        "undisturbed sums of bricks: bias (95 % interval), median, p95",
-        "estimate against model: median, within 10 %",
-    ]  # fmt: skip
-    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
-    for entry in result["runs"]:
-        found = entry["summary"]
-        cells = [entry["priority"], str(entry["loops"]), percent(found["measured"]["bias"])]
-        cells += [
-            f"{_bias(found[name])}, " + ", ".join(percent(found[name][figure]) for figure in ("median", "p95"))
-            for name in ("measured_undisturbed", "undisturbed")
-        ]
-        cells.append(", ".join(percent(found["estimate"][figure]) for figure in ("median", "within_10")))
-        lines.append(f"| {' | '.join(cells)} |")
-    count = len({row["name"] for row in result["runs"][0]["models"]})
-    title = f"# {count} models beside busy loops, {result['threads']} thread(s), {result.get('rounds', 1)} round(s)"
-    return "\n".join([title, "", *lines, ""])
-
-
-def _bias(found: dict[str, Any]) -> str:
-    ends = found.get("bias_ci95")
-    return percent(found["bias"]) + (f" ({percent(ends[0])} to {percent(ends[1])})" if ends else "")
+    names = ("measured_undisturbed", "undisturbed", "estimate")
+    figures = ("bias", "median", "p95", "within_10")
+    head = ("priority", "busy loops", *(f"{name}: {', '.join(figures)}".replace("_", " ") for name in names))
+    return table(head, [
+        (entry["priority"], entry["loops"],
+         *(", ".join(percent(entry["summary"][name][figure]) for figure in figures) for name in names))
+        for entry in result["runs"]
+    ])  # fmt: skip
 
 
 if __name__ == "__main__":

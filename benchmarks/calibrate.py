@@ -22,9 +22,7 @@ sums of bricks and for whole models, in ``constructor/uncertainty/scatter.json``
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -35,6 +33,7 @@ import numpy as np
 from dlbricks.constructor.uncertainty.calibration import NORMAL, Method, fitted_sd, least_sd, share_held
 from dlbricks.db.values import PROTOCOL
 from dlbricks.generator.network.packed import PACKING
+from figures import parser, read, write
 
 _FEWEST = 10
 _GOAL = 0.92
@@ -56,22 +55,16 @@ _REPEATED = {"bricks": "estimate_undisturbed", "model": "own_undisturbed"}
 
 def main() -> None:
     """Read, calibrate and write."""
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    parser(__doc__, out=False).parse_args()
     results = accuracies(RESULTS)
-    found = {name: validated(name, one) for name, one in results.items()}
-    for name, one in found.items():
-        print(name, one)
-    (RESULTS / "calibration.json").write_text(json.dumps(found, indent=1) + "\n")
-    CONSTANTS.write_text(json.dumps([*constants(results), *on_gpu(RESULTS)], indent=1) + "\n")
-    rows = scatter(RESULTS)
-    for row in rows:
-        print(row)
-    SCATTER.write_text(json.dumps(rows, indent=1) + "\n")
+    write(RESULTS / "calibration.json", {name: validated(name, one) for name, one in results.items()})
+    write(CONSTANTS, [*constants(results), *on_gpu(RESULTS)])
+    write(SCATTER, scatter(RESULTS))
 
 
 def accuracies(folder: Path) -> dict[str, Mapping[str, Any]]:
     """Return the accuracies of the whole zoo under today's protocol, with models as they run, by name."""
-    found = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("accuracy-*.json"))}
+    found = {path.stem: read(path) for path in sorted(folder.glob("accuracy-*.json"))}
     return {
         name: one
         for name, one in found.items()
@@ -93,52 +86,40 @@ def constants(results: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     rows = []
     for name, one in results.items():
         known = [row for row in one["models"] if row["ratio"] is not None and row["half"] != "new"]
-        if one["neighbour"] or one.get("generated_with") or len(known) < _FEWEST:
+        if one.get("neighbour") or one.get("generated_with") or len(known) < _FEWEST:
             continue
-        method = Method(
-            backend=one["stack"]["backend"],
-            device="cpu",
-            cache="model",
-            dtype="float32",
-            **{key: one[key] for key in ("graph", "granularity", "threads", "batch")},
-        )
+        how = {key: one[key] for key in ("graph", "granularity", "threads", "batch")}
+        method = Method(backend=one["stack"]["backend"], device="cpu", cache="model", dtype="float32", **how)
         found = validated(name, one)
         others, cpu = found["validation"].values(), one["system"]["cpu"]
         here = [other for other in others if other["cpu"] == cpu]
         held = math.fsum(other["hold_1"] * other["models"] for other in here)
-        rows.append(
-            {
-                "method": asdict(method),
-                "cpu": cpu,
-                "sd": round(found["sd"], 4),
-                "widest": round(max(found["sd"], *(other["sd"] for other in others), 0.0), 4),
-                "holds": bool(here) and held >= _GOAL * sum(other["models"] for other in here),
-                "models": len(known),
-                "source": name,
-            }
-        )
+        sds = [found["sd"], *(other["sd"] for other in others)]
+        holds = bool(here) and held >= _GOAL * sum(other["models"] for other in here)
+        rows.append(_constant(method, cpu, sds, holds=holds, models=len(known), source=name))
     return rows
+
+
+def _constant(method: Method, cpu: str, sds: Sequence[float], **more: Any) -> dict[str, Any]:
+    """Return a row; the first of the deviations is its own."""
+    return {"method": asdict(method), "cpu": cpu, "sd": round(sds[0], 4), "widest": round(max(sds), 4), **more}
 
 
 def on_gpu(folder: Path) -> list[dict[str, Any]]:
     """Return rows of the visits of a GPU: widest errors, which hold nowhere, since their intervals are unknown."""
-    found = json.loads((folder / "gpu/results.json").read_text())
+    found = read(folder / "gpu/results.json")
     errors: dict[tuple[Method, str], list[float]] = {}
     for stage in found["stages"]:
         ratios = [row["ratio"] for row in stage["models"] if row["ratio"] is not None]
         if len(ratios) >= _FEWEST:
-            method = Method(
-                stage["backend"], stage["device"], "source", 1, "model", 1, stage["batch"] or 1, stage["dtype"]
-            )
+            place = stage["backend"], stage["device"]
+            method = Method(*place, "source", 1, "model", 1, stage["batch"] or 1, stage["dtype"])
             cpu = found["systems"][stage["system"]]["system"]["cpu"]
             errors.setdefault((method, cpu), []).append(least_sd(np.abs(np.log(ratios)) / NORMAL))
     return [
-        {
-            "method": asdict(method), "cpu": cpu, "sd": round(max(sds), 4), "widest": round(max(sds), 4),
-            "holds": False, "source": "gpu/results",
-        }
+        _constant(method, cpu, sorted(sds, reverse=True), holds=False, source="gpu/results")
         for (method, cpu), sds in errors.items()
-    ]  # fmt: skip
+    ]
 
 
 def calibrated(models: Sequence[Mapping[str, Any]], method_sd: float | None) -> dict[str, float]:
@@ -167,7 +148,7 @@ def validated(name: str, fitted: Mapping[str, Any]) -> dict[str, Any]:
     others = {name: {**fitted, "models": [row for row in fitted["models"] if row["half"] == "new"]}}
     beside = (RESULTS / place / f"{name}{half}.json" for place in _BESIDE for half in ("", "-new"))
     for path in (RESULTS / f"{name}-new.json", *beside):
-        one = json.loads(path.read_text()) if path.exists() else {}
+        one = read(path, {})
         if one.get("protocol") == PROTOCOL:
             others[path.relative_to(RESULTS).with_suffix("").as_posix()] = one
     coverage = {}
@@ -196,14 +177,9 @@ def _errors(rows: Sequence[Mapping[str, Any]], method_sd: float | None) -> tuple
 def scatter(folder: Path) -> list[dict[str, Any]]:
     """Return the scatter of processes and runs of each known place."""
     processes, runs = _of_processes(folder), _of_runs(folder)
-    return [
-        {
-            **dict(zip(("backend", "device", "threads", "of"), place, strict=True)),
-            "processes": processes.get(place),
-            "runs": runs.get(place),
-        }
-        for place in sorted({*processes, *runs})
-    ]
+    names = ("backend", "device", "threads", "of", "processes", "runs")
+    places = sorted({*processes, *runs})
+    return [dict(zip(names, (*place, processes.get(place), runs.get(place)), strict=True)) for place in places]
 
 
 def _of_processes(folder: Path) -> dict[Place, dict[str, Any]]:
@@ -211,7 +187,7 @@ def _of_processes(folder: Path) -> dict[Place, dict[str, Any]]:
     lacking: dict[Place, list[float]] = {}
     sources: dict[Place, list[str]] = {}
     for path in sorted(folder.glob("scatter-*.json")):
-        found = json.loads(path.read_text())
+        found = read(path)
         if found["protocol"] != PROTOCOL:
             continue
         for of in ("bricks", "model"):
@@ -250,7 +226,7 @@ def _of_runs(folder: Path) -> dict[Place, dict[str, Any]]:
 def _pairs(folder: Path) -> Iterator[tuple[Place, bool, str, str, list[float]]]:
     """Yield pairs of accuracies of the same models and their differences; True if both or neither had a neighbour."""
     paths = [path for place in (folder, *(folder / name for name in _BESIDE)) for path in place.glob("accuracy-*.json")]
-    results = {path.relative_to(folder).with_suffix("").as_posix(): json.loads(path.read_text()) for path in paths}
+    results = {path.relative_to(folder).with_suffix("").as_posix(): read(path) for path in paths}
     known = {
         name: one
         for name, one in sorted(results.items())
@@ -267,14 +243,14 @@ def _pairs(folder: Path) -> Iterator[tuple[Place, bool, str, str, list[float]]]:
             ):
                 continue
             ours, theirs = ({row["name"]: row[latency] for row in found["models"]} for found in (one, other))
-            alike = bool(one["neighbour"]) == bool(other["neighbour"])
+            alike = bool(one.get("neighbour")) == bool(other.get("neighbour"))
             yield _place(one, of), alike, first, second, _differences(ours, theirs)
 
 
 def _repeated(folder: Path) -> Iterator[tuple[Place, bool, str, str, list[float]]]:
     """Yield the differences of models that were measured twice, with a neighbour in both runs."""
     for path in sorted(folder.glob("repeat-*.json")):
-        found = json.loads(path.read_text())
+        found = read(path)
         both = {name: pair for name, pair in found["figures_ms"].items() if None not in pair}
         for of, latency in _REPEATED.items():
             ours, theirs = ({name: pair[run].get(latency) for name, pair in both.items()} for run in (0, 1))

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import statistics
 import tempfile
 import time
@@ -33,7 +32,7 @@ from dlbricks.analyzer.findings.proof import Proving, proof_of
 from dlbricks.db.values import runtime_from
 from dlbricks.generator.measurement.trial import Contender, Trial, TrialPair, place_of, try_out
 from dlbricks.models import ModelSource, find_models
-from facts import percent, write
+from figures import parser, read, write
 from onnx import helper, numpy_helper
 
 _SIDE = 192
@@ -48,31 +47,28 @@ _FINDING = 0.03
 
 def main() -> None:
     """Try, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="minilm_l6")
-    parser.add_argument("--tries", type=int, default=20)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--loops", type=int, nargs="+", default=[0, 2])
-    parser.add_argument("--slower", type=float, default=0.12)
-    parser.add_argument("--proofs", type=int, default=0)
-    parser.add_argument("--models", nargs="+", default=_SMALL, help="of the proofs")
-    parser.add_argument("--name", default="", help="distinguishes several runs of proofs")
-    parser.add_argument("--out", type=Path, default=Path("docs/results"))
-    options = parser.parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("--model", default="minilm_l6")
+    arguments.add_argument("--tries", type=int, default=20)
+    arguments.add_argument("--threads", type=int, default=1)
+    arguments.add_argument("--loops", type=int, nargs="+", default=[0, 2])
+    arguments.add_argument("--slower", type=float, default=0.12)
+    arguments.add_argument("--proofs", type=int, default=0)
+    arguments.add_argument("--models", nargs="+", default=_SMALL, help="of the proofs")
+    arguments.add_argument("--name", default="", help="distinguishes several runs of proofs")
+    options = arguments.parse_args()
     with tempfile.TemporaryDirectory(prefix="dlbricks-gates-") as name:
         if options.proofs:
             equal(options, Path(name))
-            return
-        result = experiment(options, Path(name))
-    write(options.out, f"gates-t{options.threads}", result, report(result))
+        else:
+            experiment(options, Path(name))
 
 
-def experiment(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Return all tries; equal and slower ones alternate."""
+def experiment(options: argparse.Namespace, folder: Path) -> None:
+    """Try equal and slower copies alternately."""
     (source,) = find_models([options.model])
     old = folder / "old.onnx"
-    runnable = source.runnable(folder)
-    onnx.save(onnx.load(runnable.path), old)
+    onnx.save(onnx.load(source.runnable(folder).path), old)
     copy, slow = folder / "copy.onnx", folder / "slow.onnx"
     copy.write_bytes(old.read_bytes())
     injected = slowed(old, slow, options.slower)
@@ -83,14 +79,16 @@ def experiment(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             for number in range(options.tries):
                 for kind, after in (("equal", equal), ("slower", slower)):
                     rows.append({"loops": loops, "kind": kind, "number": number, **_tried(before, after, options)})
-    return {"model": options.model, "threads": options.threads, "injected": injected, "tries": rows}
+    result = {"model": options.model, "threads": options.threads, "injected": injected, "tries": rows}
+    right = sum(row["failed"] == (row["kind"] == "slower") for row in rows)
+    write(options.out / f"gates-t{options.threads}.json", result, f"{right} of {len(rows)} decisions are right")
 
 
 def equal(options: argparse.Namespace, folder: Path) -> None:
     """Prove models against themselves until the file has so many proofs; it is written after each batch."""
     name = f"equal-t{options.threads}" + (f"-{options.name}" if options.name else "")
     path = options.out / f"{name}.json"
-    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    rows = read(path, {"rows": []})["rows"]
     how, place = Proving(), place_of(runtime_from({}), options.threads)
     settings = {"visits": how.visits, "processes": how.processes, "threads": options.threads}
     for source in itertools.cycle(find_models(options.models)):
@@ -114,7 +112,7 @@ def equal(options: argparse.Namespace, folder: Path) -> None:
             "half_width": statistics.median((row["ci95"][1] - row["ci95"][0]) / 2 for row in rows),
             "rows": rows,
         }
-        write(options.out, name, found, f"{len(excluding)} of {len(rows)} proofs exclude zero")
+        write(path, found, f"{len(excluding)} of {len(rows)} proofs exclude zero")
 
 
 def _tried(before: ModelSource, after: ModelSource, options: argparse.Namespace) -> dict[str, Any]:
@@ -153,18 +151,14 @@ def _add_products(model: onnx.ModelProto, count: int) -> None:
     graph.initializer.append(numpy_helper.from_array(weight.astype(np.float32), "more_weight"))
     for name, values in arrays.items():
         graph.initializer.append(numpy_helper.from_array(np.array(values, dtype=np.int64), f"more_{name}"))
-    graph.node.extend(
-        [
-            helper.make_node("Reshape", [first.name, "more_flat"], ["more_row"]),
-            helper.make_node("Slice", ["more_row", "more_zero", "more_one"], ["more_first"]),
-            helper.make_node("Cast", ["more_first"], ["more_number"], to=onnx.TensorProto.FLOAT),
-            helper.make_node("Expand", ["more_number", "more_side"], ["more_0"]),
-            *(
-                helper.make_node("MatMul", [f"more_{step}", "more_weight"], [f"more_{step + 1}"])
-                for step in range(count)
-            ),
-        ]
-    )
+    steps = (helper.make_node("MatMul", [f"more_{step}", "more_weight"], [f"more_{step + 1}"]) for step in range(count))
+    graph.node.extend([
+        helper.make_node("Reshape", [first.name, "more_flat"], ["more_row"]),
+        helper.make_node("Slice", ["more_row", "more_zero", "more_one"], ["more_first"]),
+        helper.make_node("Cast", ["more_first"], ["more_number"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Expand", ["more_number", "more_side"], ["more_0"]),
+        *steps,
+    ])  # fmt: skip
     graph.output.append(helper.make_tensor_value_info(f"more_{count}", onnx.TensorProto.FLOAT, [_SIDE, _SIDE]))
 
 
@@ -173,13 +167,10 @@ def _ratio(old: Path, new: Path) -> float:
     options = ort.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     sessions = [ort.InferenceSession(path, options, providers=["CPUExecutionProvider"]) for path in (old, new)]
-    feeds = {
-        value.name: np.ones(
-            [extent if isinstance(extent, int) else 1 for extent in value.shape],
-            np.int64 if "int64" in value.type else np.float32,
-        )
-        for value in sessions[0].get_inputs()
-    }
+    feeds = {}
+    for value in sessions[0].get_inputs():
+        shape = [extent if isinstance(extent, int) else 1 for extent in value.shape]
+        feeds[value.name] = np.ones(shape, np.int64 if "int64" in value.type else np.float32)
     taken: list[list[int]] = [[], []]
     for _ in range(30):
         for times, session in zip(taken, sessions, strict=True):
@@ -187,25 +178,6 @@ def _ratio(old: Path, new: Path) -> float:
             session.run(None, feeds)
             times.append(time.process_time_ns() - begun)
     return float(np.median(taken[1]) / np.median(taken[0]))
-
-
-def report(result: dict[str, Any]) -> str:
-    """Return the table as Markdown."""
-    lines = [
-        f"# The gate: {result['model']}, {result['threads']} thread(s), minimum effect {percent(_MINIMUM)}",
-        "",
-        f"The slower copy takes {percent(result['injected'])} longer.",
-        "",
-        "| busy loops | copy | tries | exit code 4 | processes, median | seconds: median, longest |",
-        "|---|---|---|---|---|---|",
-    ]
-    for loops, kind in dict.fromkeys((row["loops"], row["kind"]) for row in result["tries"]):
-        rows = [row for row in result["tries"] if (row["loops"], row["kind"]) == (loops, kind)]
-        walls = [row["wall_s"] for row in rows]
-        failed, processes = sum(row["failed"] for row in rows), np.median([row["processes"] for row in rows])
-        cells = [loops, kind, len(rows), failed, f"{processes:.0f}", f"{np.median(walls):.0f}, {max(walls):.0f}"]
-        lines.append(f"| {' | '.join(map(str, cells))} |")
-    return "\n".join([*lines, ""])
 
 
 if __name__ == "__main__":

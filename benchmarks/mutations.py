@@ -8,8 +8,6 @@ any draw of hard numbers is none, and is not counted.
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -27,7 +25,8 @@ from dlbricks.analyzer.rewriting.prover import Prover
 from dlbricks.analyzer.rewriting.recording import Values
 from dlbricks.analyzer.rewriting.rewrite import Rewrite, RewriteGraph
 from dlbricks.errors import DlbricksError
-from improved import sizes
+from figures import parser, write
+from improved import add_files, files
 
 COMMUTATIVE = {"Add", "Mul", "Max", "Min", "Sum", "Mean", "Equal", "And", "Or", "Xor"}
 OF_A_KIND, OF_A_REWRITE, ENGINE_S, PROOF_S = 4, 12, 5.0, 8.0
@@ -35,24 +34,19 @@ OF_A_KIND, OF_A_REWRITE, ENGINE_S, PROOF_S = 4, 12, 5.0, 8.0
 
 def main() -> None:
     """Change proven rewrites of models until there are enough."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", help="files")
-    parser.add_argument("--list", type=Path, metavar="FILES.tsv", help="as for improved.py")
-    parser.add_argument("--wanted", type=int, default=500)
-    parser.add_argument("--out", type=Path, default=Path("docs/results"), metavar="FOLDER")
-    options = parser.parse_args()
-    asked = [(name, "") for name in options.models]
-    if options.list:
-        asked += [tuple(line.split("\t"))[:2] for line in options.list.read_text().splitlines() if line.strip()]
+    arguments = parser(__doc__)
+    add_files(arguments)
+    arguments.add_argument("--wanted", type=int, default=500)
+    options = arguments.parse_args()
     counts, accepted = Counter[str](), list[str]()
-    for path, dims in asked:
-        for kind, change, reason in changed(path, sizes(dims)):
+    for path, dims, _ in files(options):
+        for kind, change, reason in changed(path, dims):
             counts[kind] += 1
             if reason:
                 accepted.append(f"{Path(path).stem}: {kind}: {change} ({reason})")
-        print(f"{Path(path).stem}: {counts.total()} changes, {len(accepted)} accepted", flush=True)
-        found = {"changes": counts.total(), "by_kind": dict(counts.most_common()), "accepted": accepted}
-        (options.out / "mutations.json").write_text(json.dumps(found, indent=1) + "\n")
+        figures = {"changes": counts.total(), "by_kind": dict(counts.most_common()), "accepted": accepted}
+        told = f"{Path(path).stem}: {counts.total()} changes, {len(accepted)} accepted"
+        write(options.out / "mutations.json", figures, told)
         if counts.total() >= options.wanted:
             break
     print(*accepted, sep="\n")

@@ -53,40 +53,10 @@ from dlbricks.db import Store, System
 from dlbricks.generator.decomposition.cut import Cut
 from dlbricks.generator.decomposition.decompose import decompose, readable
 from dlbricks.models import ModelSource, find_models
-from facts import chosen
+from facts import entries
+from figures import RESULTS, parser, read, write
 
-_FAMILIES = {
-    "resnet": "resnet18 resnet34 resnet50 resnet101 bit_50 detr_resnet50 conditional_detr table_transformer "
-    "rt_detr_r18",
-    "bert": "bert_base distilbert roberta_base mpnet_base minilm_l6 electra_small albert_base deberta_v3_small "
-    "squeezebert mobilebert convbert_base modernbert_base",
-    "gpt": "gpt2 distilgpt2 opt_125m pythia_160m smollm_135m",
-    "vit": "vit_b16 deit_tiny vit_small dinov2_small beit_base clip_vit_b32 yolos_tiny depth_anything_small groupvit",
-    "seq2seq": "marian_en_de bart_base",
-    "wav2vec": "hubert_base wav2vec2_base sew_tiny",
-    "convnext": "convnext_tiny convnextv2_tiny upernet_convnext_tiny",
-    "mobilenet": "mobilenet_v1 mobilenet_v2 mobilenet_v2_deeplab",
-    "mobilevit": "mobilevit_small mobilevitv2 mobilevit_deeplab",
-    "swin": "swin_tiny swinv2_tiny",
-    "pvt": "pvt_tiny pvt_v2_b0",
-    "hgnet": "hgnetv2_b0 d_fine_n",
-    "lcnet": "pp_lcnet pp_ocrv5_det pp_ocrv5_rec",
-    "inception": "inception_v1 inception_v2",
-    "patchts": "patchtst patchtsmixer",
-}
-"""Models that have parts in common, or come from one hand; every other model is a family of its own."""
-
-
-def family_of(name: str) -> str:
-    """Return the family of a model: its own name, unless other models belong to it."""
-    return next((family for family, names in _FAMILIES.items() if name in names.split()), name)
-
-
-MORE = (
-    "detr_resnet50", "conditional_detr", "table_transformer", "rt_detr_r18", "segformer_b0", "upernet_convnext_tiny",
-    "mobilenet_v2_deeplab", "mobilevit_deeplab", "depth_anything_small",
-)  # fmt: skip
-_RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
+_TOP = Path(__file__).resolve().parents[1]
 _MEASURED = (0, 1, 3, 10)
 _BUDGETS_S = (0, 2, 5, 10)
 _START = PredictorErrors(
@@ -108,7 +78,7 @@ def day_shifts() -> list[float]:
     """Return the logarithm of the factor between each two runs: the median over models, without disturbances."""
     found = []
     for names in _RUNS:
-        records = [json.loads((_RESULTS / f"{name}.json").read_text()) for name in names]
+        records = [read(_TOP / RESULTS / f"{name}.json") for name in names]
         runs = [{row["name"]: row["measured_undisturbed_ms"] for row in record["models"]} for record in records]
         for one, other in combinations(runs, 2):
             both = [name for name in one if one[name] and other.get(name)]
@@ -149,21 +119,25 @@ class Data:
 
 def main() -> None:
     """Gather, leave out, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("db", type=Path, nargs="?", help="default: the bricks that ship with the package")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--to", type=Path, help="database of the same bricks at another number of threads")
-    parser.add_argument("--to-threads", type=int, default=2)
-    parser.add_argument("--models", nargs="+", help="instead of benchmarks/zoo.csv and nine more")
-    parser.add_argument("--graph", default="runtime")
-    parser.add_argument("--stack", help="beginning of its key, if the database has several")
-    parser.add_argument("--dtype")
-    parser.add_argument("--batch", type=int, help="of each model")
-    parser.add_argument("--ship", action="store_true")
-    parser.add_argument("--days", action="store_true", help="only: other runs, without and with their common factor")
-    parser.add_argument("--name", default="prediction", help="of the file")
-    parser.add_argument("--out", type=Path, default=Path("docs/results"))
-    options = parser.parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("db", type=Path, nargs="?", help="default: the bricks that ship with the package")
+    arguments.add_argument("--threads", type=int, default=1)
+    arguments.add_argument("--to", type=Path, help="database of the same bricks at another number of threads")
+    arguments.add_argument("--to-threads", type=int, default=2)
+    arguments.add_argument("--models", nargs="+", help="instead of all of benchmarks/zoo.csv")
+    arguments.add_argument("--graph", default="runtime")
+    arguments.add_argument("--stack", help="beginning of its key, if the database has several")
+    arguments.add_argument("--dtype")
+    arguments.add_argument("--batch", type=int, help="of each model")
+    arguments.add_argument("--ship", action="store_true")
+    arguments.add_argument("--days", action="store_true", help="only: other runs, without and with their common factor")
+    arguments.add_argument("--name", default="prediction", help="of the file")
+    options = arguments.parse_args()
+    write(options.out / f"{options.name}.json", experiment(options))
+
+
+def experiment(options: argparse.Namespace) -> dict[str, Any]:
+    """Leave families out, predict at another number of threads, and ship if requested."""
     data = gathered(options, options.db, options.threads)
     begun = time.monotonic()
     guesses = left_out(data)
@@ -172,8 +146,7 @@ def main() -> None:
         "bricks": len(data.examples), "families": len({model.family for model in data.models}),
     }  # fmt: skip
     if options.days:
-        write(options, result | days(data, guesses))
-        return
+        return result | days(data, guesses)
     result |= {
         "left_out": [row_of(data, guesses, count) for count in _MEASURED], "fits_s": time.monotonic() - begun,
     }  # fmt: skip
@@ -189,19 +162,13 @@ def main() -> None:
         result["transfer"] = transferred(data, there, calibration)
     if options.ship:
         ship(sources if options.db is not None else [], calibration)
-    write(options, result)
-
-
-def write(options: argparse.Namespace, result: Mapping[str, Any]) -> None:
-    """Write the results."""
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / f"{options.name}.json").write_text(json.dumps(result, indent=1) + "\n")
+    return result
 
 
 def gathered(options: argparse.Namespace, db: Path | None, threads: int) -> Data:
     """Return the models whose bricks are all measured, in a database or in the prior."""
     batches = [options.batch] if options.batch else []
-    sources = find_models(options.models or [*chosen(None, []), *MORE], batches=batches)
+    sources = find_models(options.models or [*entries()], batches=batches)
     if db is None:
         return from_prior(sources, threads)
     query = Query(threads=threads, stack=options.stack, dtype=options.dtype)
@@ -210,7 +177,6 @@ def gathered(options: argparse.Namespace, db: Path | None, threads: int) -> Data
         decompositions = decompose(sources, settled.cut)
         evidence = read_evidence(store, decompositions, settled.query, settled.cut)
     choice = evidence.choice
-    assert choice is not None
 
     def measured(model: Decomposition, part: LayerSequence) -> tuple[int, float] | None:
         found = evidence.bricks_in(model.own.key, state_of(model, choice)).of(part)
@@ -261,7 +227,9 @@ def collected(decompositions: Sequence[Decomposition | Failed], choice: Choice, 
                 places[part.key, level] = len(examples)
                 examples.append(Example(features_of(model.graph, part), level, machine, max(ns, 100.0), origin))
             counts[places[part.key, level]] += 1
-        models.append(Model(model.name, family_of(model.name.partition("@")[0]), counts))
+        name = model.name.partition("@")[0]
+        relatives = entries().get(name, {}).get("relatives", "-")
+        models.append(Model(model.name, name if relatives == "-" else relatives, counts))
     return Data(models, examples, choice.system)
 
 
@@ -298,35 +266,27 @@ def guessed(forest: Forest, examples: Sequence[Example], places: Sequence[int]) 
 
 def fitted(guesses: Mapping[str, LeftOut], families: Collection[str]) -> PredictorErrors:
     """Fit the errors of bricks of some families, each predicted from all other families."""
-    known = [guesses[family] for family in sorted(families)]
-    new = np.concatenate([one.new for one in known])
-    errors = np.concatenate([one.errors for one in known])[new]
-    seen = np.concatenate([one.guess.seen for one in known])[new]
-    spread = np.concatenate([one.guess.spread for one in known])[new]
-    log_ns = np.concatenate([one.guess.log_ns for one in known])[new]
-    operators = np.array([operator for one in known for operator in one.guess.operators])[new]
+    some = [guesses[family] for family in sorted(families)]
+    new = np.concatenate([one.new for one in some])
+    errors = np.concatenate([one.errors for one in some])[new]
+    seen, spread, log_ns, operators = (
+        np.concatenate([getattr(one.guess, name) for one in some])[new]
+        for name in ("seen", "spread", "log_ns", "operators")
+    )
     table = np.column_stack([np.log(spread + 0.02), log_ns, np.ones(len(log_ns))])
     slope, size, offset = np.linalg.lstsq(table[seen], np.log(np.abs(errors[seen]) + 0.01), rcond=None)[0]
     scores = errors / np.exp(table @ [slope, size, offset])
     shift = math.sqrt(np.mean(np.clip(np.abs(scores[seen]), 0, 5) ** 2))
     squares = np.clip((scores / shift) ** 2, 0, 25)
-    factors = {
-        str(operator): float(
-            math.sqrt(
-                (squares[(operators == operator) & seen].sum() + 5) / (((operators == operator) & seen).sum() + 5)
-            )
-        )
-        for operator in sorted(set(operators[seen]))
-    }
+    factors = {}
+    for operator in sorted(set(operators[seen])):
+        mine = (operators == operator) & seen
+        factors[str(operator)] = float(math.sqrt((squares[mine].sum() + 5) / (mine.sum() + 5)))
     unseen = float(np.sqrt(np.mean(errors[~seen] ** 2))) if (~seen).any() else _START.unseen
+    offset = float(offset + math.log(shift))
     return replace(
-        _START,
-        slope=float(slope),
-        size=float(size),
-        offset=float(offset + math.log(shift)),
-        operators=factors,
-        unseen=unseen,
-    )
+        _START, slope=float(slope), size=float(size), offset=offset, operators=factors, unseen=unseen
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -349,10 +309,8 @@ def outcome(
     if not mine:
         return Outcome(0.0, how.least * how.quantile, 0.0)
     which = [numbers[place] for place in mine]
-    guess = Guess(
-        tuple(left.guess.operators[number] for number in which), left.guess.log_ns[which], left.guess.spread[which],
-        left.guess.numbers[which], left.guess.seen[which],
-    )  # fmt: skip
+    operators = tuple(left.guess.operators[number] for number in which)
+    guess = Guess(operators, *(getattr(left.guess, name)[which] for name in ("log_ns", "spread", "numbers", "seen")))
     belief = Belief(guess, how, familiar=True)
     counts = {number: float(model.counts[place]) for number, place in enumerate(mine)}
     known_ns = true - sum(data.examples[place].latency_ns * factor * model.counts[place] for place in mine)
@@ -421,35 +379,33 @@ def other_days(
 def days(data: Data, guesses: Mapping[str, LeftOut]) -> dict[str, Any]:
     """Return rows without and with the factor of a run: by the factors it was fitted to, and by one more.
 
-    The other factor is the one between the shipped bricks and the models of ``answers.py`` on the same processor.
+    The other factor is the one between the shipped bricks and the models of ``answers-t1.json`` on the same processor.
     """
-    folds = json.loads((_RESULTS / "answers-t1.json").read_text())["folds"].values()
+    folds = read(_TOP / RESULTS / "answers-t1.json")["folds"].values()
     later_ms = {name: row["quiet_ms"] for fold in folds for name, row in fold["measure 12"]["rows"].items()}
     both = [model for model in data.models if model.name in later_ms]
     later = statistics.median(math.log(later_ms[model.name] * 1e6 / model.total_ns(data.examples)) for model in both)
     known = [sign * shift for shift in day_shifts() for sign in (1, -1)]
     rows: dict[str, Any] = {"later": later, "day": day_sd()}
+    settings = [(count, day) for count in _MEASURED for day in (0.0, day_sd())]
     for name, shifts in (("pairs", known), ("other", [later])):
-        rows[name] = [
-            other_days(data, guesses, count, day, shifts) for count in _MEASURED for day in (0.0, day_sd())
-        ]  # fmt: skip
+        rows[name] = [other_days(data, guesses, count, day, shifts) for count, day in settings]
     return rows
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Medians and shares."""
     errors = [abs(row["error"]) for row in rows]
-    known = [row for row in rows if row["half"] <= math.log(2)]
-    made = {
+    figures = {
         "median": statistics.median(errors),
         "within_10": sum(error <= 0.1 for error in errors) / len(errors),
         "worst": max(errors),
         "inside": sum(row["inside"] for row in rows) / len(rows),
         "half": statistics.median(row["half"] for row in rows),
-        "known": len(known) / len(rows),
+        "known": sum(row["half"] <= math.log(2) for row in rows) / len(rows),
     }
-    print({name: round(value, 4) for name, value in made.items()}, flush=True)
-    return made
+    print({name: round(value, 4) for name, value in figures.items()}, flush=True)
+    return figures
 
 
 def shipped(data: Data, guesses: Mapping[str, LeftOut]) -> PredictorErrors:
@@ -487,9 +443,8 @@ def transferred(here: Data, there: Data, how: PredictorErrors) -> list[dict[str,
         belief, measured, left_s = Belief(guess, how, familiar=False), set[int](), float(budget_s)
         for _ in range(ROUNDS):  # as on a system that is not known
             left_s -= START_S
-            costs = [cost_s(example.features, VISITS, ns)
-                     for example, ns in zip(there.examples, belief.latencies_ns, strict=True)]  # fmt: skip
-            costs_s = np.array(costs)
+            pairs = zip(there.examples, belief.latencies_ns, strict=True)
+            costs_s = np.array([cost_s(example.features, VISITS, ns) for example, ns in pairs])
             costs_s[list(measured)] = np.inf
             chosen = belief.choose([_split(model, there, measured) for model in there.models], costs_s, 0.01, left_s)
             if not chosen:
@@ -517,8 +472,8 @@ def _split(model: Model, data: Data, measured: Collection[int]) -> Gap:
 
 def ship(sources: Sequence[Data], calibration: PredictorErrors) -> None:
     """Write the calibration and the bricks of some databases into the package."""
-    folder = Path(__file__).resolve().parents[1] / "constructor"
-    (folder / "prediction.json").write_text(json.dumps({"calibration": asdict(calibration)}, indent=1) + "\n")
+    folder = _TOP / "constructor"
+    write(folder / "prediction.json", {"calibration": asdict(calibration)})
     if not sources:  # the prior itself
         return
     operators = sorted({example.features.operator for data in sources for example in data.examples})
@@ -529,7 +484,7 @@ def ship(sources: Sequence[Data], calibration: PredictorErrors) -> None:
         fields = {name: getattr(origin, name) for name in ("backend", "device", "threads", "dtype")}
         origins.append({"system": asdict(data.system), **fields})
         for example in data.examples:
-            features: Features = example.features
+            features = example.features
             row = [number, example.level, round(example.latency_ns), places[features.operator], features.flops]
             rows.append([*row, features.weight_bytes, features.read_bytes, features.written_bytes, *features.extents])
     record = {"origins": origins, "operators": operators, "rows": sorted(rows, key=str)}

@@ -17,8 +17,6 @@ proven ratio. Findings have intervals for these kinds only (``analyzer/findings/
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import os
 import tempfile
@@ -35,15 +33,12 @@ from dlbricks.analyzer.findings.finding import Finding
 from dlbricks.analyzer.findings.proof import Proving, Workbench
 from dlbricks.constructor.uncertainty.calibration import NORMAL, fitted_sd
 from dlbricks.db import Store
-from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.measurement import trial
 from dlbricks.generator.measurement.measure import measure
 from dlbricks.generator.measurement.run import run
 from dlbricks.models import ModelSource, find_models
-from facts import middle, percent, provenance, share
-from facts import write as write_figures
-
-NAME = "proofs"
+from facts import generated, provenance
+from figures import middle, parser, percent, read, share, table, write
 
 MODELS = (
     "squeezenet", "mobilenet_v2", "shufflenet", "resnet18", "inception_v1", "efficientnet_b0", "levit_128",
@@ -64,40 +59,37 @@ _FEWEST = 10
 
 def main() -> None:
     """Measure, predict and prove, or fit."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", metavar="NAME", default=MODELS)
-    parser.add_argument("--visits", type=int, default=12, help="of each way")
-    parser.add_argument("--fit", action="store_true", help="only fit what is stored")
-    parser.add_argument("--folder", type=Path, default=Path(".cache/proofs"), help="of the databases")
-    parser.add_argument("--out", type=Path, default=Path("docs/results"))
-    options = parser.parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("--models", nargs="+", metavar="NAME", default=MODELS)
+    arguments.add_argument("--visits", type=int, default=12, help="of each way")
+    arguments.add_argument("--fit", action="store_true", help="only fit what is stored")
+    arguments.add_argument("--folder", type=Path, default=Path(".cache/proofs"), help="of the databases")
+    options = arguments.parse_args()
     trial.free_cores = lambda: os.cpu_count() or 1
-    path = options.out / f"{NAME}.json"
-    found = json.loads(path.read_text()) if path.exists() else {"rows": []}
+    path = options.out / "proofs.json"
+    result = read(path, {"rows": []})
     options.folder.mkdir(parents=True, exist_ok=True)
-    known = {row["model"] for row in found["rows"]}
-    if not options.fit:
-        for source in find_models([name for name in options.models if name not in known]):
-            with Store.open(options.folder / f"{source.name}.db") as store:
-                rows, facts = proven(source, store, options.visits)
-            found = {**facts, "rows": [*found["rows"], *rows]}
-            write_figures(options.out, NAME, found, f"{source.name}: {len(rows)} predictions were tried")
-    fits = fitted(found["rows"])
-    write_figures(options.out, NAME, {**found, "fits": fits}, text(fits))
+    known = {row["model"] for row in result["rows"]}
+    for source in find_models([name for name in options.models if name not in known and not options.fit]):
+        with Store.open(options.folder / f"{source.name}.db") as store:
+            rows, facts = proven(source, store, options.visits)
+        result = {**facts, "rows": [*result["rows"], *rows]}
+        write(path, result, f"{source.name}: {len(rows)} predictions were tried")
+    fits = fitted(result["rows"])
+    names = ("median_error", "sd", "contained_before", "contained_left_out", "half_width_before", "half_width")
+    cells = [[row["kind"], row["models"], *(percent(row[name]) for name in names)] for row in fits]
+    write(path, {**result, "fits": fits}, table(("kind", "models", *names), cells))
 
 
 def proven(source: ModelSource, store: Store, visits: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Return predictions and proofs of one model, and where they were made."""
     with tempfile.TemporaryDirectory(prefix="dlbricks-proofs-") as folder:
-        made = generate([source], out=Path(folder) / "suite", granularity=1, graph="runtime", annotate=True)
-        if made.suite is None:
-            raise SystemExit(f"{source.name} cannot be decomposed: {made.rows[0].error}")
-        base = run(made.suite, store=store, models=[source], visits=visits)
+        _, suite = generated([source], Path(folder) / "suite", granularity=1, graph="runtime")
+        base = run(suite, store=store, models=[source], visits=visits)
         for way in _WAYS:
             measure([source], store=store, visits=visits, **way)
         (composed,) = estimate([source], store=store, granularity=1, graph="runtime", stack=base.stack, threads=1)
         subject = AnalysedModel(composed, store)
-        assert subject.choice is not None  # it was measured above
         bench = Workbench(source, subject.choice, Path(folder), Proving())
         tried = bench.prove([*ALTERNATIVES.run(subject)])
     rows = [{"model": source.name, **_row(found)} for found in tried if found.proof is not None]
@@ -109,7 +101,6 @@ def proven(source: ModelSource, store: Store, visits: int) -> tuple[list[dict[st
 
 def _row(found: Finding) -> dict[str, Any]:
     """Return the predicted and the proven ratio of latencies, each with half of its logarithm's interval."""
-    assert found.ci95_ms is not None and found.proof is not None  # noqa: PT018
     proof = found.proof
     least, most = (1 - saving / found.current_ms for saving in reversed(found.ci95_ms))
     low, high = (1 - saving / proof.before_ms for saving in reversed(proof.ci95_ms))
@@ -131,18 +122,16 @@ def fitted(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         if len(mine) < _FEWEST:
             continue
         held, widths = zip(*_left_out(mine), strict=True)
-        fits.append(
-            {
-                "kind": kind,
-                "models": len({row["model"] for row in mine}),
-                "sd": round(_sd(mine), 4),
-                "median_error": middle([abs(_error(row)) for row in mine]),
-                "contained_before": share(sum(abs(_error(row)) <= row["half"] for row in mine), len(mine)),
-                "contained_left_out": share(sum(held), len(held)),
-                "half_width_before": middle([row["half"] for row in mine]),
-                "half_width": middle(widths),
-            }
-        )
+        fits.append({
+            "kind": kind,
+            "models": len({row["model"] for row in mine}),
+            "sd": round(_sd(mine), 4),
+            "median_error": middle([abs(_error(row)) for row in mine]),
+            "contained_before": share(sum(abs(_error(row)) <= row["half"] for row in mine), len(mine)),
+            "contained_left_out": share(sum(held), len(held)),
+            "half_width_before": middle([row["half"] for row in mine]),
+            "half_width": middle(widths),
+        })  # fmt: skip
     return fits
 
 
@@ -160,16 +149,6 @@ def _error(row: Mapping[str, Any]) -> float:
 
 def _sd(rows: Sequence[Mapping[str, Any]]) -> float:
     return fitted_sd(np.array([_error(row) for row in rows]), np.array([row["half"] for row in rows]))
-
-
-def text(fits: Sequence[Mapping[str, Any]]) -> str:
-    """Return the table as Markdown."""
-    names = ("median_error", "sd", "contained_before", "contained_left_out", "half_width_before", "half_width")
-    lines = [f"| {' | '.join(('kind', 'models', *names))} |", "|---" * (len(names) + 2) + "|"]
-    for row in fits:
-        cells = [row["kind"], str(row["models"]), *(percent(row[name]) for name in names)]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, ""])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Read the scatter between the processes of one run from its database: data for ``calibrate.py``.
 
-    python benchmarks/scatter.py DB [--graph runtime] [-g 1] [--threads 1] [--models ...] [--out docs/results]
+    python benchmarks/scatter.py DB [--graph runtime] [-g 1] [--threads 1] [--models ...] [--half HALF]
 
 For each model that two processes or more visited together with its bricks, the result contains latencies by process:
 of the sum of its bricks, and of the model. Each has the standard error by time blocks within the process. Models that
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from accuracy import composing, parsed
 from dlbricks import estimate
 from dlbricks.bricks.graph.model_graph import build_graph
 from dlbricks.constructor import Estimate
@@ -25,7 +26,8 @@ from dlbricks.db import Block, Measurement, Store, Subject
 from dlbricks.db.samples.statistics import block_values, time_blocks
 from dlbricks.db.values import PROTOCOL
 from dlbricks.models import ModelSource, find_models
-from facts import chosen, provenance, quietness, write
+from facts import chosen, provenance, quietness
+from figures import write
 
 Scattered = list[tuple[float, float, int]]
 """Of each process: its mean in milliseconds, the relative standard error of that, and from how many time blocks."""
@@ -33,24 +35,18 @@ Scattered = list[tuple[float, float, int]]
 
 def main() -> None:
     """Read a database, and write the scatter of its processes."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("db", type=Path)
-    parser.add_argument("--models", nargs="+", help="instead of benchmarks/zoo.csv without the half new")
-    parser.add_argument("--graph", choices=("runtime", "fused", "source"), default="runtime")
-    parser.add_argument("-g", "--granularity", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--backend", default="onnxruntime")
-    parser.add_argument("--name", default="", help="distinguishes several runs of one kind")
-    parser.add_argument("--out", type=Path, default=Path("docs/results"))
-    options = parser.parse_args()
-    if not options.db.exists():
-        parser.error(f"there is no {options.db}")
-    sources = find_models(chosen(options.models, () if options.models else ("tune", "held")))
-    with Store.open(options.db) as store:
+    arguments = composing(__doc__)
+    arguments.add_argument("db", type=Path)
+    arguments.add_argument("--backend", default="onnxruntime")
+    arguments.add_argument("--name", default="", help="distinguishes several runs of one kind")
+    options = parsed(arguments)
+    default = () if options.models else ("tune", "held")
+    sources = find_models(chosen(options.models, options.half or default))
+    with Store.open(options.db, read_only=True) as store:
         result = scatter(sources, store, options)
     backend = "" if options.backend == "onnxruntime" else f"{options.backend}-"
     name = f"scatter-{backend}{options.graph}-g{options.granularity}-t{options.threads}"
-    write(options.out, name + (f"-{options.name}" if options.name else ""), result)
+    write(options.out / f"{name}{options.name and f'-{options.name}'}.json", result)
 
 
 def scatter(sources: Sequence[ModelSource], store: Store, options: argparse.Namespace) -> dict[str, Any]:
@@ -84,13 +80,11 @@ def _of_model(row: Estimate, truth: Measurement | None, store: Store) -> dict[st
     if row.parts.missing or not row.parts.sequences or truth is None or row.model.level is None:
         return None
     counts = Counter(part.key for part in row.parts.sequences)
-    where: dict[str, Any] = {
-        "system": row.place.system,
-        "stack": row.place.stack,
-        "threads": row.place.threads,
-        "cache": row.model.level,
+    place = {name: getattr(row.place, name) for name in ("system", "stack", "threads")}
+    bricks = {
+        one.key: one
+        for one in store.measurements(subject=Subject.BRICK, keys=set(counts), cache=row.model.level, **place)
     }
-    bricks = {one.key: one for one in store.measurements(subject=Subject.BRICK, keys=set(counts), **where)}
     if bricks.keys() != counts.keys():
         return None
     blocks = store.blocks_of([truth.id, *(one.id for one in bricks.values())])

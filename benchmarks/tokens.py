@@ -11,7 +11,6 @@ For each decoder of the zoo, written with open lengths and seeded weights, as ex
    not. Other programs stretch long executions more than short ones. Therefore the loop's processor time (one thread,
    the least tenth) is compared with ``undisturbed_ms`` as well. The loop runs in one process, so that the place of
    that process's memory is part of its time (docs/explanation/measuring.md).
-3. Curves without every second length are read at the lengths that were left out.
 
 The loop uses the same memory pages as bricks: the script restarts if NumPy would request huge pages, which weights
 would then share by accident.
@@ -23,7 +22,6 @@ Written under ``--out``: ``tokens.json``; other models of an earlier run stay th
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -40,14 +38,13 @@ import numpy as np
 import onnxruntime as ort
 from dlbricks import __version__
 from dlbricks.analyzer.setups import set_up
-from dlbricks.analyzer.tokens import Part, Tokens, pair, tokens
-from dlbricks.constructor.curve import Curve
+from dlbricks.analyzer.tokens import Tokens, pair, tokens
 from dlbricks.db import Store
 from dlbricks.generator.machine.lock import machine_lock
 from dlbricks.generator.network.export import export_model
 from dlbricks.generator.progress import Progress
 from dlbricks.models import find_models
-from facts import share
+from figures import number, parser, percent, read, table, write
 
 _SHARE = 0.5
 """Share of the bricks' measuring time that the loop gets."""
@@ -57,15 +54,8 @@ _LOW = 0.1
 
 _PAGES = "NUMPY_MADVISE_HUGEPAGE"
 
-_HEADING = "loop | predicted | error | undisturbed | predicted | error"
-_ORDER = ("ttft", "ttft_quiet", "token", "token_quiet")
-_KINDS = {
-    "ttft": "Time to first token",
-    "token": "Time per token",
-    "ttft_quiet": "Time to first token, undisturbed",
-    "token_quiet": "Time per token, undisturbed",
-}
-
+_KINDS = ("ttft", "ttft_quiet", "token", "token_quiet")
+"""Time to first token, and time per token; undisturbed ones as well."""
 
 _POSITIONS = {"gpt2": 1024, "distilgpt2": 1024}
 """Maximum number of tokens of decoders with short contexts, prompt and answer together."""
@@ -158,42 +148,31 @@ def main() -> None:
     if os.environ.get(_PAGES) != "0":  # NumPy reads it when it is imported
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, _PAGES: "0"})
     target = options.out / "tokens.json"
-    earlier = json.loads(target.read_text())["models"] if target.exists() else {}
-    models = dict(earlier)
+    models = read(target, {"models": {}})["models"]
     with tempfile.TemporaryDirectory(prefix="dlbricks-tokens-") as folder:
         for name in options.models:
             models[", ".join((name, *_deployed(options)))] = _decoder(name, Path(folder), options)
-            _write(models, target)
-
-
-def _write(models: dict[str, dict[str, Any]], target: Path) -> None:
-    rows = [row for one in models.values() for row in one["answers"]]
-    result = {
-        "schema": 1,
-        "dlbricks": __version__,
-        "models": models,
-        "errors": {kind: _spread(row[f"{kind}_error"] for row in rows) for kind in _KINDS},
-        "left_out": _left_out(models.values()),
-    }
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(json.dumps(result) + "\n")
-    print(page(result))
+            rows = [row for one in models.values() for row in one["answers"]]
+            errors = {kind: _spread(row[f"{kind}_error"] for row in rows) for kind in _KINDS}
+            result = {"schema": 1, "dlbricks": __version__, "models": models, "errors": errors}
+            write(target, result, page(result), indent=None)
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", default=["gpt2", "opt_125m", "pythia_160m", "smollm_135m"])
-    parser.add_argument("--prompts", type=int, nargs="+", default=[32, 64, 128, 256, 512, 1024])
-    parser.add_argument("--new", type=int, default=32, help="tokens of each answer")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--visits", type=int, default=24, help="of each brick")
-    parser.add_argument("--rounds", type=int, default=3, help="answers to each prompt at least")
-    parser.add_argument("--files", type=Path, help="folder of NAME_prompt.onnx and NAME_step.onnx, else written anew")
-    parser.add_argument("--fuse-attention", action="store_true", help="attention as one operator")
-    parser.add_argument("--weights", choices=["int4", "int8"], help="how weights of products are stored")
-    parser.add_argument("--db", type=Path, help="keep the measurements")
-    parser.add_argument("--out", type=Path, default=Path("docs/results"))
-    return parser.parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("--models", nargs="+", default=["gpt2", "opt_125m", "pythia_160m", "smollm_135m"])
+    arguments.add_argument("--prompts", type=int, nargs="+", default=[32, 64, 128, 256, 512, 1024])
+    arguments.add_argument("--new", type=int, default=32, help="tokens of each answer")
+    arguments.add_argument("--threads", type=int, default=1)
+    arguments.add_argument("--visits", type=int, default=24, help="of each brick")
+    arguments.add_argument("--rounds", type=int, default=3, help="answers to each prompt at least")
+    arguments.add_argument(
+        "--files", type=Path, help="folder of NAME_prompt.onnx and NAME_step.onnx, else written anew"
+    )
+    arguments.add_argument("--fuse-attention", action="store_true", help="attention as one operator")
+    arguments.add_argument("--weights", choices=["int4", "int8"], help="how weights of products are stored")
+    arguments.add_argument("--db", type=Path, help="keep the measurements")
+    return arguments.parse_args()
 
 
 def _deployed(options: argparse.Namespace) -> list[str]:
@@ -232,36 +211,32 @@ def _decoder(name: str, folder: Path, options: argparse.Namespace) -> dict[str, 
     return _beside(found, beside, options)
 
 
-def _beside(found: Tokens, beside: Beside, options: argparse.Namespace) -> dict[str, Any]:
+def _beside(predicted: Tokens, beside: Beside, options: argparse.Namespace) -> dict[str, Any]:
     rows = []
-    parts = (found.prompt, found.step)
-    for one, still in zip(found.rows, found.undisturbed, strict=True):
+    for one, still in zip(predicted.rows, predicted.undisturbed, strict=True):
         times = beside.times[one.prompt]
-        row = asdict(one) | {
+        steps = [step for answer in times for step in answer[1:]]
+        rows.append({
+            **asdict(one),
             "rounds": len(times),
-            "loop_ms": [[(round(one, 3), round(cpu, 3)) for one, cpu in answer] for answer in times],
-        }
-        row |= _against("ttft", one.ttft_ms, still.ttft_ms, [answer[0] for answer in times])
-        row |= _against("token", one.token_ms, still.token_ms, [step for answer in times for step in answer[1:]])
-        rows.append(row)
-    halved = {kind: _halved(part) for kind, part in zip(("prompt", "step"), parts, strict=True)}
-    disturbance = max((one.disturbance or 0.0) for part in parts for one in part.estimates.values())
+            "loop_ms": [[(round(elapsed, 3), round(cpu, 3)) for elapsed, cpu in answer] for answer in times],
+            **_against("ttft", one.ttft_ms, still.ttft_ms, [answer[0] for answer in times]),
+            **_against("token", one.token_ms, still.token_ms, steps),
+        })  # fmt: skip
+    parts = (predicted.prompt, predicted.step)
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "onnxruntime": ort.__version__,
         "threads": options.threads,
         "visits": options.visits,
         "answers": rows,
-        "left_out": halved,
-        "disturbance": disturbance,
-        "wall_s": found.wall_s,
+        "disturbance": max((one.disturbance or 0.0) for part in parts for one in part.estimates.values()),
+        "wall_s": predicted.wall_s,
     }
 
 
-def _against(kind: str, ms: float | None, quiet_ms: float | None, times: Sequence[Time]) -> dict[str, float]:
+def _against(kind: str, ms: float, quiet_ms: float, times: Sequence[Time]) -> dict[str, float]:
     """Compare predicted and real times: means, and undisturbed times."""
-    assert ms is not None
-    assert quiet_ms is not None
     elapsed, cpu = zip(*times, strict=True)
     loop_ms, loop_quiet_ms = statistics.fmean(elapsed), float(np.quantile(cpu, _LOW))
     return {
@@ -271,29 +246,6 @@ def _against(kind: str, ms: float | None, quiet_ms: float | None, times: Sequenc
         f"{kind}_quiet_ms": quiet_ms,
         f"{kind}_quiet_error": quiet_ms / loop_quiet_ms - 1,
     }
-
-
-def _halved(part: Part) -> list[dict[str, Any]]:
-    """Return the curve without every second length, read at these lengths."""
-    points = part.curve.points
-    kept = Curve.through([*points[::2], points[-1]])
-    rows = []
-    for point in points[1:-1:2]:
-        read = kept.at(point.length)
-        assert read is not None
-        inside = None if read.ci95_ms is None else read.ci95_ms[0] <= point.ms <= read.ci95_ms[1]
-        rows.append({"length": point.length, "ms": point.ms, "interpolated_ms": read.ms, "ci95_ms": read.ci95_ms,
-                     "error": read.ms / point.ms - 1, "inside": inside})  # fmt: skip
-    return rows
-
-
-def _left_out(models: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return the errors of curves at left-out lengths; None if too few are left."""
-    rows = [row for one in models for part in one["left_out"].values() for row in part]
-    if not rows:
-        return None
-    judged = [row["inside"] for row in rows if row["inside"] is not None]
-    return _spread(row["error"] for row in rows) | {"inside": share(sum(judged), len(judged)), "judged": len(judged)}
 
 
 def _spread(errors: Iterable[float]) -> dict[str, Any]:
@@ -308,40 +260,18 @@ def _spread(errors: Iterable[float]) -> dict[str, Any]:
 
 def page(result: dict[str, Any]) -> str:
     """Return the tables as Markdown."""
-    lines = [
-        "# Answers of decoders, predicted from bricks and generated in a loop",
-        "",
-        "Written by `benchmarks/tokens.py`. Undisturbed: processor time of the loop, and `undisturbed_ms` of bricks.",
-        "",
-        f"| model | prompt | first token ms, {_HEADING} | per token ms, {_HEADING} |",
-        "|---|" + "--:|" * 13,
-    ]
-    for name, one in result["models"].items():
-        for row in one["answers"]:
-            cells = [
-                f"{row[f'loop_{kind}_ms']:.1f} | {row[f'{kind}_ms']:.1f} | {row[f'{kind}_error']:+.1%}"
-                for kind in _ORDER
-            ]
-            lines.append(f"| {name} | {row['prompt']} | {' | '.join(cells)} |")
-    lines.append("")
-    lines += [
-        f"- {name}: {one['date']}, ONNX Runtime {one['onnxruntime']}, threads: {one['threads']}, "
-        f"visits: {one['visits']}, up to {one['disturbance']:.0%} longer than quiet ones."
+    rows = [
+        [name, row["prompt"], *(number(row[part.format(kind)]) for kind in _KINDS for part in ("loop_{}_ms", "{}_ms"))]
         for name, one in result["models"].items()
+        for row in one["answers"]
     ]
-    lines.append("")
-    lines += [f"- {text}: {_errors(result['errors'][kind])}." for kind, text in _KINDS.items()]
-    if left := result["left_out"]:
-        inside = "" if left["inside"] is None else f"; {left['inside']:.0%} of {left['judged']} inside their interval"
-        lines.append(f"- Curves without every second length, read there: {_errors(left)}{inside}.")
-    return "\n".join(lines) + "\n"
-
-
-def _errors(spread: dict[str, Any]) -> str:
-    return (
-        f"median |error| {spread['median']:.1%}, 90 % within {spread['p90']:.1%}, worst {spread['worst']:.1%} "
-        f"({spread['count']} lengths)"
-    )
+    titles = (f"{part}{kind.replace('_', ' ')}, ms" for kind in _KINDS for part in ("", "predicted "))
+    errors = [
+        [kind.replace("_", " "), spread["count"], *(percent(spread[name]) for name in ("median", "p90", "worst"))]
+        for kind, spread in result["errors"].items()
+    ]
+    head = ("error", "lengths", "median", "90 % within", "worst")
+    return table(("model", "prompt", *titles), rows) + table(head, errors)
 
 
 if __name__ == "__main__":

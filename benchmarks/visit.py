@@ -6,7 +6,7 @@
 A visit executes the stages of ``visit_plan.py``, the most valuable first: the machine, agreement of every brick with
 the CPU, and bricks alternating with models in each precision. Each stage has a share of the time; unused time goes to
 unfinished stages. Nothing is measured twice: with the same folder the next visit resumes, on this machine or an equal
-one, also after a kill. ``visit_folder.py`` describes the folder's files; ``dlbricks db merge`` reads its databases.
+one, also after a kill. ``visit_state.py`` describes the folder's files; ``dlbricks db merge`` reads its database.
 Guide: docs/how-to/gpu.md.
 
 ``--report`` makes the tables without measuring. Exit code 0: all stages are done; 3: some are left; 1: nothing could be
@@ -16,7 +16,6 @@ done; 2: wrong usage.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 import tempfile
@@ -31,10 +30,10 @@ from dlbricks.generator.backends.registry import get
 from dlbricks.generator.measurement.settings import MeasurementSettings
 from dlbricks.models import find_models
 from dlbricks.models.zoo import names
-from visit_folder import Folder, Record
+from figures import setting, write
 from visit_plan import Stage, stages
 from visit_stages import do
-from visit_state import TABLES, Clock, Terminated, TimeUp, Visit
+from visit_state import TABLES, Clock, Folder, Record, Terminated, TimeUp, Visit
 from visit_tables import markdown, results
 
 _DEFAULTS: dict[str, Any] = {
@@ -85,7 +84,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     group.add_argument("--models", nargs="+", metavar="NAME", help="default: the zoo without its exports")
     group.add_argument("--backend", help="default: torch")
     group.add_argument("--device", help="cpu or cuda, the default")
-    group.add_argument("--option", dest="options", type=_option, nargs="+", metavar="NAME=VALUE")
+    group.add_argument("--option", dest="options", type=setting, nargs="+", metavar="NAME=VALUE")
     group.add_argument("--threads", type=int, help="default: 1")
     group.add_argument("--batch", type=int, nargs="+", help="larger batches; default: 16 64 256")
     group.add_argument("--processes", type=int, help="per stage; default: 2")
@@ -94,11 +93,6 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     found = parser.parse_args(arguments)
     found.options = dict(found.options) if found.options else None
     return found
-
-
-def _option(text: str) -> tuple[str, str]:
-    name, _, value = text.partition("=")
-    return name, value
 
 
 def _check(settings: Mapping[str, Any]) -> None:
@@ -138,8 +132,6 @@ def _visit(folder: Folder, chosen: Sequence[Stage], clock: Clock) -> int:
         finally:
             noted["seconds"] = round(clock.spent_s, 1)
             folder.save()
-    for wrong in folder.check():
-        _say(f"beyond the limits: {wrong}")
     over = sum(_over(records, stage) for stage in chosen)
     _say(f"{noted['seconds']} s, {noted['ended']}; {over} of {len(chosen)} stages are over")
     tried = [record for name, record in records.items() if name != "stack"]
@@ -179,7 +171,7 @@ def _go_on(visit: Visit, stage: Stage, records: dict[str, Record], noted: dict[s
     record = records[stage.name] = visit.record(stage)
     if stage.kind != "stack" and (record.status == "done" or allowed_s < visit.clock.least_s):
         return
-    if stage.kind not in {"stack", "verify"} and not record.stack:
+    if stage.kind != "stack" and not record.stack:
         return  # refused already: there is no such stack
     record.status, record.reason = "open", ""
     _say(f"{stage.name}: at most {allowed_s:.0f} s")
@@ -210,10 +202,7 @@ def _report(folders: Sequence[Folder], out: Path | None) -> None:
         folder.results = found
         (folder.path / "results.md").write_text(markdown(found))
         return
-    if out.exists() and not out.is_dir():
-        raise UsageError(f"{out} is no folder", remedy="name another --out")
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "results.json").write_text(json.dumps({"schema": 1, **found}, indent=1) + "\n")
+    write(out / "results.json", {"schema": 1, **found}, f"{out} has the tables")
     (out / "results.md").write_text(markdown(found))
 
 

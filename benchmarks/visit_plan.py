@@ -10,7 +10,8 @@ _GRAPH = {"mode": "graph"}
 _BRANCHES = {"mode": "branches"}
 _TF32 = {"tf32": "on"}
 _LAST = {"layout": "channels_last"}
-_NO_OPTIONS: Mapping[str, str] = {}
+_PRECISIONS: Any = (("float32", "float32", {}), ("float16", "float16", {}), ("tf32", "float32", _TF32))
+"""Name, type and options of the precisions of a GPU's libraries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +20,9 @@ class Stage:
 
     Attributes:
         name: Name of the stage.
-        kind: ``stack``, ``verify`` (a few bricks in every planned way), ``agreement`` (all bricks), ``bricks``
-            (alternating with the models), ``kernels`` (of these), ``models`` (alone), ``plans`` (all plans of a library
-            for a brick), ``findings`` (remedies tried on the models) or ``ceilings`` (of the machine).
+        kind: ``stack``, ``agreement`` (of bricks), ``bricks`` (alternating with the models), ``kernels`` (of these),
+            ``models`` (alone), ``plans`` (all plans of a library for a brick), ``findings`` (remedies tried on the
+            models) or ``ceilings`` (of the machine).
         share: Share of the visit that it may use while other stages wait.
         dtype: Precision.
         cache: Cache state.
@@ -80,17 +81,13 @@ def _gpu(batches: Sequence[int]) -> list[Stage]:
     ]
     plans = [
         Stage(f"plans-{name}-{label}", "plans", 0.12, dtype, backend=name, models=False, options=options)
-        for label, dtype, options in (
-            ("float32", "float32", _NO_OPTIONS), ("float16", "float16", _NO_OPTIONS), ("tf32", "float32", _TF32),
-        )
+        for label, dtype, options in _PRECISIONS
         for name in ("cudnn", "cublas")
-    ]  # fmt: skip
+    ]
     compiled = [
         Stage(f"{label}-compiled", "models", 0.25, dtype, options={**options, "mode": "compile-graph"})
-        for label, dtype, options in (
-            ("float32", "float32", _NO_OPTIONS), ("float16", "float16", _NO_OPTIONS), ("tf32", "float32", _TF32),
-        )
-    ]  # fmt: skip
+        for label, dtype, options in _PRECISIONS
+    ]
     return [
         Stage("float32-graph", "bricks", 0.28, options=_GRAPH),
         Stage("float32-branches", "models", 0.1, options=_BRANCHES),
@@ -112,7 +109,6 @@ def _gpu(batches: Sequence[int]) -> list[Stage]:
         Stage("onnxruntime-tf32", "models", 0.1, options={**_TF32, **_GRAPH}, backend="onnxruntime"),
         *(stage for batch in batches for stage in _larger(batch)),
         *compiled[1:],
-        Stage("verify", "verify", 0.2),
         Stage("agreement-bfloat16", "agreement", 0.12, "bfloat16"),
         *(Stage(f"agreement-{name}", "agreement", 0.12, backend=name) for name in ("cudnn", "cublas", "cupy")),
         *plans[4:],

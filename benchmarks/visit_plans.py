@@ -21,9 +21,8 @@ from dlbricks.generator.backends.base import Settings
 from dlbricks.generator.backends.registry import get
 from dlbricks.generator.device.host import open_device
 from dlbricks.generator.network.network import read_network, synthetic_network
-from visit_folder import PLANS, Record
 from visit_plan import Stage
-from visit_state import Visit
+from visit_state import PLANS, Record, Visit
 
 _WANTED = {"cudnn": {"Conv", "ConvTranspose"}, "cublas": {"MatMul", "Gemm"}}
 """Operators with a choice of plans, by library."""
@@ -37,9 +36,8 @@ _MOST = 40
 """Plans of a brick that are timed at most."""
 
 
-def plans(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:
+def plans(visit: Visit, stage: Stage, record: Record, until: float) -> None:
     """Bricks with the most work first, each kept as it comes."""
-    until = time.monotonic() + allowed_s
     backend, options = visit.backend(stage), visit.options(stage)
     suite = visit.suite(stage.batch)
     place = {"system": record.system, "stack": record.stack, "dtype": stage.dtype, "backend": backend}
@@ -71,8 +69,6 @@ def _asked(
         before = len(left)
         command = [sys.executable, __file__, backend, dtype, json.dumps(dict(options)), str(suite)]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdin is not None  # asked for
-            assert process.stdout is not None
             timer = Timer(max(0.1, until - time.monotonic()), process.kill)
             timer.start()
             try:

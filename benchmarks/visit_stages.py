@@ -1,8 +1,7 @@
 """Execute each stage of a visit until it is done or its time is up.
 
 A stage is tried on any device; a refusal (for example of an option that the device lacks) is recorded with the
-library's reason. On a GPU a few bricks come first, in every planned way: a failure costs only the stages of this way,
-and its message is kept.
+library's reason.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import shutil
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Collection, Generator, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
@@ -23,21 +22,27 @@ from pathlib import Path
 from typing import Any
 
 from dlbricks import __version__
-from dlbricks.bricks.suite.suite import Suite
-from dlbricks.errors import DlbricksError
+from dlbricks.analyzer.findings.analyze import analyze
+from dlbricks.constructor.choice import Query
+from dlbricks.db import Store
+from dlbricks.errors import UsageError
 from dlbricks.generator.backends.registry import backends
 from dlbricks.generator.machine.system import machine_state, probe_system
-from dlbricks.generator.measurement.agreement import Agreement, Outcome, agreements, checked_place
-from visit_folder import Record
-from visit_measuring import bricks, ceilings, findings, kernels, models
-from visit_plan import Stage, stages
+from dlbricks.generator.measurement.agreement import Outcome, agreements, checked_place
+from dlbricks.generator.measurement.ceilings import measure_ceilings
+from dlbricks.generator.measurement.measure import measure
+from dlbricks.generator.measurement.run import run
+from dlbricks.generator.progress import Progress
+from visit_plan import Stage
 from visit_plans import plans
-from visit_state import Visit
+from visit_state import Record, Visit
+
+_PLANNED = 0.6
+"""Part of the time that is left for which models are taken together: a forecast knows neither device nor neighbours."""
 
 _ITEM_TIMEOUT_S = 60.0
-
-_OPERATORS = ("Conv", "Gemm", "MatMul", "Softmax", "MaxPool", "Add")
-"""Operators with a brick to verify, if the models have one."""
+_MODEL_TIMEOUT_S = 180.0
+"""Compilation included."""
 
 _PACKAGES = (
     "cuda", "cupy", "ml-dtypes", "numpy", "nvidia", "nvmath", "onnx", "openvino", "protobuf", "sqlalchemy", "tensorrt",
@@ -54,32 +59,32 @@ def do(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:
     """
     kinds = {
         "stack": _stack,
-        "verify": _verify,
         "agreement": _agreement,
-        "bricks": bricks,
-        "kernels": kernels,
-        "models": models,
+        "bricks": _bricks,
+        "kernels": _kernels,
+        "models": _models,
         "plans": plans,
-        "findings": findings,
-        "ceilings": ceilings,
+        "findings": _findings,
+        "ceilings": _ceilings,
     }
-    kinds[stage.kind](visit, stage, record, allowed_s)
+    kinds[stage.kind](visit, stage, record, time.monotonic() + allowed_s)
 
 
-def _stack(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:  # noqa: ARG001
+def _stack(visit: Visit, stage: Stage, record: Record, until: float) -> None:  # noqa: ARG001
     """Record this machine, in every visit again."""
+    driver = Path("/proc/driver/nvidia/version")
     visit.folder.stacks[record.system] = {
         "dlbricks": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "system": asdict(probe_system()),
         "state": machine_state(),
-        "driver": {"nvidia-smi": _output("nvidia-smi"), "module": _text(Path("/proc/driver/nvidia/version"))},
+        "driver": {"nvidia-smi": _nvidia_smi(), "module": driver.read_text() if driver.exists() else None},
         "compilers": {name: shutil.which(name) is not None for name in ("g++", "clang++", "nvcc", "ptxas")},
         "packages": dict(sorted(_versions())),
         "backends": {
-            name: {"available": found.ok, "reason": found.reason, "missing": dict(found.missing)}
-            for name, found in backends().items()
+            name: {"available": probed.ok, "reason": probed.reason, "missing": dict(probed.missing)}
+            for name, probed in backends().items()
         },
     }
     with suppress(ImportError):
@@ -89,73 +94,47 @@ def _stack(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None
     record.status = "done"
 
 
-def _verify(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:  # noqa: ARG001
-    """Check each way once, until the time is up."""
-    until = time.monotonic() + allowed_s
-    ways: dict[str, Any] = record.result.setdefault("ways", {})
-    planned = [one for one in stages(visit.settings["batch"], visit.settings["device"]) if one.kind == "bricks"]
-    for one in planned:
-        if one.batch is not None or one.name in ways:
-            continue
-        if time.monotonic() >= until:
-            return
-        ways[one.name] = _checked(visit, one)
-        visit.folder.save()
-    record.status = "done"
+def _versions() -> Iterator[tuple[str, str]]:
+    for package in distributions():
+        name = (package.metadata["Name"] or "").lower().replace("_", "-")
+        if name.startswith(_PACKAGES):
+            yield name, package.version
 
 
-def _checked(visit: Visit, stage: Stage) -> dict[str, Any]:
-    """Check a few bricks: return the number that agree, and the reasons of the others."""
-    found: dict[str, Any] = {"counts": {}, "reasons": []}
-    suite = visit.suite(None)
+@cache
+def _nvidia_smi() -> str | None:
+    """Return the output of the program; None if it is missing."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return None
     try:
-        for one in _rows(visit, stage, suite, set(_different(suite))):
-            verdict = str(one.verdict)
-            found["counts"][verdict] = found["counts"].get(verdict, 0) + 1
-            if one.reason:
-                found["reasons"].append(f"{' '.join(one.operators)}: {one.reason}")
-    except DlbricksError as error:
-        found["reasons"].append(str(error))
-    return found
+        return subprocess.run([program], capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"{type(error).__name__}: {error}"
 
 
-def _rows(visit: Visit, stage: Stage, suite: Suite, keys: Collection[str]) -> Generator[Agreement, None, None]:
-    place = checked_place(visit.backend(stage), visit.settings["device"], visit.options(stage), stage.dtype)
-    yield from agreements(suite, place, checked_place("onnxruntime"), keys=keys, timeout_s=_ITEM_TIMEOUT_S)
-
-
-def _different(suite: Suite) -> Iterator[str]:
-    """Return bricks of the most different operators, with at least one for each library."""
-    seen: dict[str, list[str]] = {}
-    for key in suite.keys:
-        seen.setdefault(" ".join(suite.brick(key).operators), []).append(key)
-    for name in _OPERATORS:
-        if name in seen:
-            yield seen[name][len(seen[name]) // 2]
-
-
-def _agreement(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:
+def _agreement(visit: Visit, stage: Stage, record: Record, until: float) -> None:
     """Compare bricks with the CPU's reference, and record each at once."""
-    until = time.monotonic() + allowed_s
     suite = visit.suite(stage.batch)
     place = {"system": record.system, "stack": record.stack, "dtype": stage.dtype}
     rows = [row for row in visit.folder.rows() if place.items() <= row.items()]
-    left = set(suite.keys) - {row["key"] for row in rows}
-    checking = _rows(visit, stage, suite, left)
+    waiting = set(suite.keys) - {row["key"] for row in rows}
+    where = checked_place(visit.backend(stage), visit.settings["device"], visit.options(stage), stage.dtype)
+    checking = agreements(suite, where, checked_place("onnxruntime"), keys=waiting, timeout_s=_ITEM_TIMEOUT_S)
     try:
-        for found in checking if left else ():
-            row = place | asdict(found)
-            if not math.isfinite(found.error or 0.0):
+        for outcome in checking if waiting else ():
+            row = place | asdict(outcome)
+            if not math.isfinite(outcome.error or 0.0):
                 row["error"] = None  # JSON has no infinity; the reason says it
             visit.folder.add_row(row)
             rows.append(row)
-            left.remove(found.key)
+            waiting.remove(outcome.key)
             if time.monotonic() >= until:
                 break
     finally:
         checking.close()
-        record.result = {"left": 0, "unchecked": len(left), **_agreed(rows)}
-    if not left:
+        record.result = {"unchecked": len(waiting), **_agreed(rows)}
+    if not waiting:
         record.status = "done"
 
 
@@ -170,24 +149,160 @@ def _agreed(rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _versions() -> Iterator[tuple[str, str]]:
-    for found in distributions():
-        name = (found.metadata["Name"] or "").lower().replace("_", "-")
-        if name.startswith(_PACKAGES):
-            yield name, found.version
+def _bricks(visit: Visit, stage: Stage, record: Record, until: float) -> None:
+    """Measure bricks alternating with models: the fastest first, as many together as the time allows.
+
+    If the time is short, visits to everything would finish nothing. Stored results are not measured again.
+    """
+    with visit.folder.store() as store:
+        waiting = _forecasts(visit, stage, record, store)
+        while waiting:
+            record.result["waiting"] = sorted(waiting)
+            left_s = until - time.monotonic()
+            if left_s < visit.clock.least_s:
+                return
+            group = _fitting(waiting, _PLANNED * left_s)
+            report = run(
+                visit.suite(stage.batch, group),
+                store=store,
+                models=visit.sources(stage.batch, group) if stage.models else [],
+                algorithms=stage.algorithms,
+                item_timeout_s=_ITEM_TIMEOUT_S,
+                budget_s=None if sum(waiting[name] for name in group) <= _PLANNED * left_s else left_s,
+                **_place(visit, stage),
+            )
+            record.result["failures"] |= dict(report.failures)
+            if report.remaining or report.models_remaining or report.algorithms_remaining:
+                return
+            waiting = {name: seconds for name, seconds in waiting.items() if name not in group}
+            record.result.setdefault("walls_s", []).append(report.wall_s)
+            visit.folder.save()
+    record.result["waiting"] = []
+    record.status = "done"
 
 
-@cache
-def _output(program: str) -> str | None:
-    """Return the output of a program; None if it is missing or does not answer."""
-    found = shutil.which(program)
-    if found is None:
-        return None
-    try:
-        return subprocess.run([found], capture_output=True, text=True, timeout=20, check=True).stdout
-    except (OSError, subprocess.SubprocessError) as error:
-        return f"{type(error).__name__}: {error}"
+def _forecasts(visit: Visit, stage: Stage, record: Record, store: Store) -> dict[str, float]:
+    """Forecast the seconds of each unmeasured model with its bricks, the shortest first."""
+    failures = record.result.setdefault("failures", {})
+    seconds = {}
+    for source in visit.sources(stage.batch):
+        try:
+            suite = visit.suite(stage.batch, [source.name])
+        except UsageError as error:
+            failures[source.name] = str(error)
+            continue
+        models = [source] if stage.models else []
+        how = {"models": models, "algorithms": stage.algorithms, "dry_run": True}
+        forecast = run(suite, store=store, **how, **_place(visit, stage))
+        if forecast.remaining or forecast.models_remaining or forecast.algorithms_remaining:
+            seconds[source.name] = forecast.forecast_s
+    return dict(sorted(seconds.items(), key=lambda item: item[1]))
 
 
-def _text(path: Path) -> str | None:
-    return path.read_text() if path.exists() else None
+def _fitting(waiting: Mapping[str, float], left_s: float) -> list[str]:
+    """Return the first models that fit into the time together; at least one, which a later visit may finish."""
+    group: list[str] = []
+    for name, seconds in waiting.items():
+        left_s -= seconds
+        if group and left_s < 0:
+            break
+        group.append(name)
+    return group
+
+
+class _Enough(Exception):
+    """The time of a stage is up, between two items."""
+
+
+def _kernels(visit: Visit, stage: Stage, record: Record, until: float) -> None:
+    """Record the kernels of everything that the stage of this precision measured."""
+
+    def watch(_: Progress) -> None:
+        if time.monotonic() >= until:
+            raise _Enough
+
+    if not _measured(visit, stage, record):
+        return
+    with visit.folder.store() as store, suppress(_Enough):
+        kernels = run(
+            visit.suite(stage.batch),
+            store=store,
+            models=visit.sources(stage.batch),
+            item_timeout_s=_ITEM_TIMEOUT_S,
+            kernels=True,
+            progress=watch,
+            **_place(visit, stage),
+        ).kernels
+        if kernels is not None:
+            failures = [asdict(failure) for failure in kernels.failures]
+            record.result = {"views": kernels.taken + kernels.known, "failures": failures}
+            record.status = "done"
+
+
+def _findings(visit: Visit, stage: Stage, record: Record, until: float) -> None:
+    """Analyse each model of the stage of this precision, and try every remedy."""
+    if not _measured(visit, stage, record):
+        return
+    rows = record.result.setdefault("rows", {})
+    query = Query(
+        system=record.system, stack=record.stack, backend=visit.backend(stage), device=visit.settings["device"],
+        threads=visit.settings["threads"], cache=stage.cache, dtype=stage.dtype,
+    )  # fmt: skip
+    with visit.folder.store() as store:
+        for source in (source for source in visit.sources(stage.batch) if source.name not in rows):
+            if until - time.monotonic() < visit.clock.least_s:
+                return
+            (row,) = analyze([source], store=store, query=query, prove=True, until=until).rows
+            if time.monotonic() < until:  # else some of its remedies are not tried yet
+                rows[source.name] = row.record()
+            visit.folder.save()
+    record.status = "done"
+
+
+def _measured(visit: Visit, stage: Stage, record: Record) -> bool:
+    """Return True if the stage is done whose bricks this one reads."""
+    name = stage.name.removeprefix(f"{stage.kind}-")
+    measured = visit.folder.find(name, record.system, record.stack)
+    if measured is None or measured.status != "done":
+        record.reason = f"{name} is not measured yet"
+        return False
+    return True
+
+
+def _models(visit: Visit, stage: Stage, record: Record, until: float) -> None:
+    """Measure whole models."""
+    rows = record.result.setdefault("rows", {})
+    waiting = [source for source in visit.sources(stage.batch) if not _known(rows.get(source.name))]
+    if waiting and until - time.monotonic() >= visit.clock.least_s:
+        how = {**_place(visit, stage), "processes": 1}
+        with visit.folder.store() as store:
+            measured = measure(waiting, store=store, item_timeout_s=_MODEL_TIMEOUT_S, **how).rows
+        rows |= {row.name: {"latency_ms": row.latency_ms, "error": row.error} for row in measured}
+    if all(_known(rows.get(source.name)) for source in waiting):
+        record.status = "done"
+
+
+def _known(row: Mapping[str, Any] | None) -> bool:
+    """Return True if a model has its latency, or a final reason without one."""
+    return row is not None and (row["error"] is None or not row["error"].startswith("the time was up"))
+
+
+def _ceilings(visit: Visit, stage: Stage, record: Record, until: float) -> None:  # noqa: ARG001
+    """Measure the machine's ceilings in the runtime of the visit."""
+    how = {**_place(visit, stage), "processes": 1}
+    del how["cache"]
+    with visit.folder.store() as store:
+        rows = measure_ceilings(store=store, **how).rows
+    record.result = {"failures": {f"{row.dtype} {row.network}": row.error for row in rows if row.error}}
+    record.status = "done"
+
+
+def _place(visit: Visit, stage: Stage) -> dict[str, Any]:
+    """Return the common arguments of ``run`` and ``measure``."""
+    return {
+        **{name: visit.settings[name] for name in ("device", "threads", "processes", "sessions", "visits")},
+        "backend": visit.backend(stage),
+        "options": visit.options(stage),
+        "dtype": stage.dtype,
+        "cache": stage.cache,
+    }

@@ -1,33 +1,201 @@
-"""The shared state of a visit's stages: its folder, its time, the models and their bricks.
+"""The state of visits: the folder from which the next visit resumes, the time, the models and their bricks.
 
-An alarm enforces the time: the current measurement stops, and committed results stay.
+In the folder ``visit.json`` has the stages, ``agreement.jsonl`` one line per checked brick and precision,
+``plans.jsonl`` one line per brick with timed plans, ``measurements.db`` the measurements, ``results.md`` the tables. An
+alarm enforces the time: the current measurement stops, and committed results stay.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
 from dlbricks.bricks.suite.suite import Suite
+from dlbricks.db import Store
 from dlbricks.errors import BackendUnavailable, UsageError
 from dlbricks.generator.backends.registry import get
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.machine.system import probe_system
 from dlbricks.models import ModelSource, find_models
-from visit_folder import Folder, Record
 from visit_plan import Stage
+
+AGREEMENT = "agreement.jsonl"
+PLANS = "plans.jsonl"
+"""A line per brick of these stages."""
 
 _PLANNED = 0.92
 """Part of the time that is given to stages; they may take longer than they were given, until the alarm."""
 
 STAGES, TABLES = 0.95, 0.99
 """Parts of the time after which the stages are stopped, and then the tables that are made of them."""
+
+
+@dataclass(slots=True)
+class Record:
+    """The outcome of a stage on one system and stack.
+
+    Attributes:
+        stage: The stage, as in ``visit_plan.Stage``.
+        system: Key of the system; work on another system does not count here.
+        stack: Key of the stack; empty for stages without a stack.
+        status: ``open``, ``done``, ``refused`` (unavailable here; the next visit asks again) or ``failed`` (the next
+            visit tries again).
+        reason: Why it was refused or failed.
+        seconds: Time spent so far.
+        result: Its result.
+    """
+
+    stage: dict[str, Any]
+    system: str
+    stack: str
+    status: str = "open"
+    reason: str = ""
+    seconds: float = 0.0
+    result: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def ended(self) -> bool:
+        """True if nothing is left to do."""
+        return self.status in {"done", "refused"}
+
+
+class Folder:
+    """The folder of a visit.
+
+    Args:
+        path: The folder; created with the first file.
+
+    Raises:
+        UsageError: The path is not a folder, or has files of other origin.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if path.exists() and not path.is_dir():
+            raise UsageError(f"{path} is no folder", remedy="name an empty folder, or a new one")
+        self._state_file = path / "visit.json"
+        (path / "visit.json.new").unlink(missing_ok=True)
+        state = _read_state(self._state_file) if self._state_file.exists() else {}
+        if not state and path.exists() and any(path.iterdir()):
+            raise UsageError(f"{path} holds something else than visits", remedy="name an empty folder, or a new one")
+        self.settings: dict[str, Any] = state.get("settings", {})
+        self.stacks: dict[str, Any] = state.get("stacks", {})
+        self.visits: list[dict[str, Any]] = state.get("visits", [])
+        self.records = [Record(**record) for record in state.get("records", [])]
+        self.results: dict[str, Any] = state.get("results", {})
+
+    @classmethod
+    def begun(cls, path: Path) -> Folder:
+        """Open the folder of earlier visits.
+
+        Raises:
+            UsageError: No visit began in it.
+        """
+        folder = cls(path)
+        if not folder.visits:
+            raise UsageError(f"{path} holds no visit", remedy="name the --out of one")
+        return folder
+
+    def settle(self, asked: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+        """Use the settings of the first visit for all.
+
+        Args:
+            asked: Settings by name; None for settings without a value.
+            defaults: Defaults for the first visit.
+
+        Raises:
+            UsageError: A value differs from the first visit's.
+        """
+        for name, value in asked.items():
+            known = self.settings.get(name)
+            if known is not None and value is not None and value != known:
+                raise UsageError(f"{self.path} was begun with {name} {known}, not {value}", remedy="name another --out")
+            if known is None:
+                self.settings[name] = defaults[name] if value is None else value
+
+    def begin(self, minutes: float) -> dict[str, Any]:
+        """Record a visit; return the dictionary for its further notes."""
+        began = datetime.now(UTC).isoformat(timespec="seconds")
+        visit: dict[str, Any] = {"began": began, "minutes": minutes, "ended": None, "seconds": None, "stages": {}}
+        self.visits.append(visit)
+        self.save()
+        return visit
+
+    def record(self, stage: Mapping[str, Any], system: str, stack: str) -> Record:
+        """Return the record of a stage on a system and stack; begin one if missing."""
+        record = self.find(stage["name"], system, stack)
+        if record is None:
+            if stack and (without := self.find(stage["name"], system, "")) is not None:
+                self.records.remove(without)  # it was refused, by an earlier version
+            record = Record(dict(stage), system, stack)
+            self.records.append(record)
+        return record
+
+    def find(self, name: str, system: str, stack: str) -> Record | None:
+        """Return the record of a stage; None if it was never begun."""
+        place = (name, system, stack)
+        return next((each for each in self.records if (each.stage["name"], each.system, each.stack) == place), None)
+
+    def save(self) -> None:
+        """Write the state, whole or not at all."""
+        parts = {name: getattr(self, name) for name in ("settings", "visits", "stacks", "results")}
+        state = {"schema": 1, **parts, "records": [asdict(record) for record in self.records]}
+        self.path.mkdir(parents=True, exist_ok=True)
+        new = self.path / "visit.json.new"
+        with new.open("w") as file:
+            file.write(json.dumps(state, indent=1) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(self._state_file)
+
+    def rows(self, name: str = AGREEMENT) -> list[dict[str, Any]]:
+        """Return every brick that was checked or has timed plans; drop a line that a kill cut short."""
+        path = self.path / name
+        if not path.exists():
+            return []
+        text = path.read_text()
+        whole = text[: text.rfind("\n") + 1]
+        if whole != text:
+            path.write_text(whole)
+        return [json.loads(line) for line in whole.splitlines()]
+
+    def add_row(self, row: Mapping[str, Any], name: str = AGREEMENT) -> None:
+        """Keep one brick's row, now."""
+        with (self.path / name).open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    @property
+    def databases(self) -> list[Path]:
+        """Existing databases, oldest first."""
+        return sorted(self.path.glob("measurements*.db"))
+
+    def store(self) -> Store:
+        """Open the database of the visits."""
+        return Store.open(self.path / "measurements.db")
+
+
+def _read_state(file: Path) -> dict[str, Any]:
+    """Read the state of earlier visits.
+
+    Raises:
+        UsageError: It cannot be read. It is always replaced as a whole, so that a visit never leaves a part of it.
+    """
+    try:
+        state = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{file} cannot be read: {error}", remedy="name another folder, or a copy of it") from error
+    if not isinstance(state, dict):
+        raise UsageError(f"{file} is not what a visit writes", remedy="name another folder, or a copy of it")
+    return state
 
 
 class TimeUp(KeyboardInterrupt):
@@ -143,7 +311,7 @@ class Visit:
             BackendUnavailable: The backend of the visit is not installed.
         """
         stack = reason = ""
-        if stage.kind not in {"stack", "verify"}:
+        if stage.kind != "stack":
             try:
                 stack = get(self.backend(stage)).stack(self.settings["device"], self.options(stage)).key
             except (UsageError, BackendUnavailable) as error:

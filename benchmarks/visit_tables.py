@@ -16,18 +16,12 @@ from dlbricks.bricks.graph.model_graph import build_graph
 from dlbricks.bricks.reference import OVERHEAD, built_in_key
 from dlbricks.constructor import Estimate
 from dlbricks.db import Stack, Store, Subject, merge
-from dlbricks.db.samples.rates import (
-    STREAM_SIZES,
-    ceiling_names,
-    ceiling_work,
-    gemm_sizes_on,
-    rate_of,
-)
+from dlbricks.db.samples.rates import STREAM_SIZES, ceiling_names, ceiling_work, gemm_sizes_on, rate_of
 from dlbricks.generator.machine.cores import physical_cores
 from dlbricks.models import ModelSource, find_models
-from facts import versions
-from visit_folder import PLANS, Folder, Record
+from figures import number, percent, spread, table
 from visit_plans import WANTED, best_of
+from visit_state import PLANS, Folder, Record
 
 _AS_GOOD = 1.02
 """A first choice so near to the fastest is as fast."""
@@ -38,11 +32,9 @@ _FIGURES = (
     "host_ms",
 )  # fmt: skip
 
-_COLUMNS = (
-    "model", "measured", "estimate", "sequential", "critical path", "bound, sequential", "bound, critical path",
-    "estimate / measured", "Benanza ratio, sequential", "Benanza ratio, critical path", "launches",
-    "bricks measured",
-)  # fmt: skip
+_PACKAGES = ("torch", "onnxruntime-gpu", "onnxruntime", "numpy")
+
+Results = Mapping[str, Any]
 
 
 def results(folders: Sequence[Folder]) -> dict[str, Any]:
@@ -52,50 +44,48 @@ def results(folders: Sequence[Folder]) -> dict[str, Any]:
         folders: Of visits, to one machine or several.
     """
     with tempfile.TemporaryDirectory(prefix="dlbricks-visit-") as place, Store.open(Path(place) / "all.db") as store:
-        for folder in folders:
-            for path in folder.databases:
-                merge(store, path)
+        for path in (path for folder in folders for path in folder.databases):
+            merge(store, path)
         stacks = store.stacks()
+        records = [
+            (folder, record, record.stage["kind"], _about(record, stacks.get(record.stack)))
+            for folder in folders
+            for record in folder.records
+        ]
         return {
             "dlbricks": __version__,
-            "systems": {key: found for folder in folders for key, found in folder.stacks.items()},
+            "systems": {key: system for folder in folders for key, system in folder.stacks.items()},
             "visits": [visit for folder in folders for visit in folder.visits],
             "agreement": [
-                _about(record, None) | record.result | {"device": folder.settings["device"]}
-                for folder in folders
-                for record in folder.records
-                if record.stage["kind"] == "agreement" and record.result.get("bricks")
+                about | record.result | {"device": folder.settings["device"]}
+                for folder, record, kind, about in records
+                if kind == "agreement" and record.result.get("bricks")
             ],
             "stages": [
-                _about(record, stacks.get(record.stack))
-                | {"device": folder.settings["device"], "models": list(_rows(folder, record, store))}
-                for folder in folders
-                for record in folder.records
-                if record.stack in stacks and record.stage["kind"] in {"bricks", "models"}
+                about | {"device": folder.settings["device"], "models": list(_rows(folder, record, store))}
+                for folder, record, kind, about in records
+                if record.stack in stacks and kind in {"bricks", "models"}
             ],
             "kernels": [
-                _about(record, stacks.get(record.stack)) | record.result
-                for folder in folders
-                for record in folder.records
-                if record.stage["kind"] == "kernels" and "views" in record.result
+                about | record.result
+                for _, record, kind, about in records
+                if kind == "kernels" and "views" in record.result
             ],
-            "plans": [found for folder in folders for found in _plans(folder)],
+            "plans": [row for folder in folders for row in _plans(folder)],
             "ceilings": [
-                _about(record, stacks.get(record.stack)) | {"rows": list(_rates(folder, record, store))}
-                for folder in folders
-                for record in folder.records
-                if record.stage["kind"] == "ceilings" and record.status == "done"
+                about | {"rows": list(_rates(folder, record, store))}
+                for folder, record, kind, about in records
+                if kind == "ceilings" and record.status == "done"
             ],
             "not_done": [
-                _about(record, stacks.get(record.stack)) | {"status": record.status, "reason": record.reason}
-                for folder in folders
-                for record in folder.records
+                about | {"status": record.status, "reason": record.reason}
+                for _, record, _, about in records
                 if record.status != "done"
             ],
         }
 
 
-def _about(record: Record, stack: Stack | None) -> dict[str, Any]:
+def _about(record: Record, stack: Stack | None = None) -> dict[str, Any]:
     return {
         "stage": record.stage["name"],
         "system": record.system,
@@ -157,7 +147,7 @@ def _plans(folder: Folder) -> Iterator[dict[str, Any]]:
             continue
         ratios = sorted(first / best for first, best in pairs)
         reasons = Counter(plan["reason"] for row in mine for plan in row["plans"] if plan["reason"])
-        yield _about(record, None) | {
+        yield _about(record) | {
             "backend": record.stage["backend"],
             "status": record.status,
             "bricks": len(mine),
@@ -227,155 +217,80 @@ def _note(row: Estimate) -> str | None:
     return row.truth.reason
 
 
-def markdown(found: Mapping[str, Any]) -> str:
+def markdown(data: Results) -> str:
     """Return the results as tables."""
-    lines = ["# What visits measured", ""]
-    for key, system in found["systems"].items():
-        lines.append(f"* System `{key[:8]}`: {_system(system)}")
-    dates = sorted({visit["began"][:10] for visit in found["visits"]})
-    lines += [
-        f"* {len(found['visits'])} visit(s), {', '.join(dates)}; dlbricks {found['dlbricks']}",
-        "",
-        "Latencies are in milliseconds: of bricks at G=1, and of whole models that were visited in turn with them.",
-        *_agreement(found["agreement"]),
-        *_gains(found["stages"]),
-        *_ceilings(found.get("ceilings", [])),
-        *_choices(found),
-    ]
-    for stage in found["stages"]:
-        lines += _stage(stage)
-    if found["not_done"]:
-        lines += ["", "## Not done", ""]
-        lines += [
-            ": ".join(filter(None, (f"* {row['stage']}", row["status"], row["reason"]))) for row in found["not_done"]
-        ]
-    return "\n".join(lines) + "\n"
+    systems = [f"* System `{key[:8]}`: {_system(system)}" for key, system in data["systems"].items()]
+    dates = sorted({visit["began"][:10] for visit in data["visits"]})
+    not_done = [[row[name] for name in ("stage", "status", "reason")] for row in data["not_done"]]
+    sections = {
+        "Agreement with ONNX Runtime on the CPU": agreement(data),
+        "Latency of models, ms": latencies(data),
+        "Errors of estimates": errors(data),
+        "Ceilings": ceilings(data),
+        "What the libraries offer": plans(data),
+        "Not done": table(("stage", "status", "reason"), not_done),
+    }
+    lines = ["# What visits measured", "", *systems, f"* {len(data['visits'])} visit(s), {', '.join(dates)}"]
+    for title, text in sections.items():
+        if text.count("\n") > 3:  # there are rows
+            lines += ["", f"## {title}", text]
+    return "\n".join(lines)
 
 
-def _system(found: Mapping[str, Any]) -> str:
-    system, packages = found["system"], found["packages"]
-    parts = [system["cpu"], f"{system['physical_cores']} cores", *system["gpus"], f"Python {found['python']}"]
-    runtime = "onnxruntime-gpu" if "onnxruntime-gpu" in packages else "onnxruntime"
-    parts += [f"{name} {packages[name]}" for name in ("torch", runtime, "numpy") if name in packages]
-    return ", ".join(parts)
+def _system(data: Results) -> str:
+    system, packages = data["system"], data["packages"]
+    parts = [system["cpu"], f"{system['physical_cores']} cores", *system["gpus"], f"Python {data['python']}"]
+    return ", ".join(parts + [f"{name} {packages[name]}" for name in _PACKAGES if name in packages])
 
 
-def _agreement(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    if not rows:
-        return []
-    lines = [
-        "", "## Agreement with ONNX Runtime on the CPU", "",
-        "| stage | device | system | bricks | same | different | unsupported | failed | unchecked | worst error |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]  # fmt: skip
+def agreement(data: Results) -> str:
+    """Return how many bricks compute the same as on the CPU, and the reasons of the others."""
     verdicts = ("same", "different", "unsupported", "failed", "unchecked")
-    for row in rows:
-        counts = " | ".join(str(row["counts"].get(verdict, 0)) for verdict in verdicts)
-        worst = "" if row["worst_error"] is None else f"{row['worst_error']:.1e}"
-        lines.append(
-            f"| {row['stage']} | {row['device']} | `{row['system'][:8]}` | {row['bricks']} | {counts} | {worst} |"
-        )
-    wrong = [f"* {row['stage']}: {count} x {reason}" for row in rows for reason, count in row["reasons"].items()]
-    return [*lines, "", *wrong] if wrong else lines
-
-
-def _ceilings(stages: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the table of the machine's highest rates, by network."""
-    if not stages:
-        return []
-    lines = ["", "## Ceilings", "", "| stage | network | MiB | TFLOP/s | GB/s |", "|---|---|---|---|---|"]
-    for stage in stages:
-        for row in stage["rows"]:
-            mib = row["working_set"] / (1 << 20)
-            rates = (row["flops_s"] and row["flops_s"] / 1e12, row["bytes_s"] and row["bytes_s"] / 1e9)
-            lines.append(f"| {stage['stage']} | {row['network']} | {mib:.4g} | {' | '.join(map(_number, rates))} |")
-    return lines
-
-
-def _choices(found: Mapping[str, Any]) -> list[str]:
-    """Return the table of the libraries' plans and their savings."""
-    if not found["plans"]:
-        return []
-    lines = [
-        "", "## What the libraries offer", "",
-        "Each plan of each brick with a convolution (cuDNN) or product (cuBLAS); first: the library's own choice.", "",
-        "| stage | bricks | plans | timed | first is fastest | first / fastest, median | mean | most |",
-        "|---|---|---|---|---|---|---|---|",
+    rows = [
+        (row["stage"], row["bricks"], *(row["counts"].get(verdict, 0) for verdict in verdicts),
+         number(row["worst_error"]), "; ".join(f"{count} x {reason}" for reason, count in row["reasons"].items()))
+        for row in data["agreement"]
     ]  # fmt: skip
-    for row in found["plans"]:
-        counts = " | ".join(str(row[name]) for name in ("bricks", "plans", "timed", "first_is_best"))
-        ratios = " | ".join(f"{row[name]:.2f}" for name in ("median", "mean", "most"))
-        lines.append(f"| {row['stage']} | {counts} | {ratios} |")
-    for stage in found["stages"]:
-        rows = [row for row in stage["models"] if row.get("plans_best_ms") is not None]
-        if stage["options"].get("mode") != "graph" or not any(row["measured_ms"] for row in rows):
-            continue
-        lines += [
-            "", f"### Convolutions and products, {stage['stage']}", "",
-            "| model | measured | the libraries' choices | fastest plans | bound with these | bound / measured |",
-            "|---|---|---|---|---|---|",
-        ]  # fmt: skip
-        for row in rows:
-            bound, measured = row["bound_with_plans_ms"], row["measured_ms"]
-            cells = [measured, row["plans_first_ms"], row["plans_best_ms"], bound]
-            cells.append(None if bound is None or measured is None else bound / measured)
-            lines.append(f"| {row['name']} | {' | '.join(map(_number, cells))} |")
-    return lines
+    return table(("stage", "bricks", *verdicts, "worst error", "reasons"), rows)
 
 
-def _gains(stages: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Compare measured models with the first stage of the same system and batch, which is plain float32."""
-    lines: list[str] = []
-    for system, batch in dict.fromkeys((stage["system"], stage["batch"]) for stage in stages):
-        group = [stage for stage in stages if (stage["system"], stage["batch"]) == (system, batch)]
-        group = [stage for stage in group if any(map(_latency, stage["models"]))]
-        times = [{row["name"]: _latency(row) for row in stage["models"]} for stage in group]
-        if len(group) < 2:
-            continue
-        lines += [
-            "", f"## Measured models, batch {batch or 'of their own'}, on `{system[:8]}`", "",
-            f"| model | {' | '.join(stage['stage'] for stage in group)} |",
-            "|---|" + "---|" * len(group),
-        ]  # fmt: skip
-        for name, base in times[0].items():
-            cells = [_number(base), *(_gain(base, other.get(name)) for other in times[1:])]
-            lines.append(f"| {name} | {' | '.join(cells)} |")
-    return lines
+def latencies(data: Results) -> str:
+    """Return the measured latency of each model by stage."""
+    measured = [
+        (stage["stage"], row["name"], *(number(row[name]) for name in _FIGURES), row["note"] or "")
+        for stage in data["stages"]
+        for row in stage["models"]
+    ]
+    titles = (name.removesuffix("_ms").replace("_", " ") for name in _FIGURES)
+    return table(("stage", "model", *titles, "note"), measured)
 
 
-def _latency(row: Mapping[str, Any]) -> float | None:
-    latency: float | None = row["measured_ms"]
-    return latency
+def errors(data: Results) -> str:
+    """Return the errors of estimates by stage."""
+    rows = []
+    for stage in data["stages"]:
+        distances = {row["name"]: abs(row["ratio"] - 1) for row in stage["models"] if row["ratio"] is not None}
+        if distances:
+            worst = max(distances, key=lambda name: distances[name])
+            last = f"{percent(distances[worst])} ({worst})"
+            rows.append((stage["stage"], len(distances), *map(percent, spread([*distances.values()])), last))
+    return table(("", "models", "median error", "within 10 %", "worst"), rows)
 
 
-def _stage(stage: Mapping[str, Any]) -> list[str]:
-    rows = stage["models"]
-    if not any(row["coverage"] for row in rows):
-        return []  # nothing of it is measured yet, or models alone, which stand above
-    if not any(row["measured_ms"] for row in rows):
-        shares = ", ".join(f"{row['name']} {row['coverage'] or 0:.0%}" for row in rows)
-        return ["", f"## {stage['stage']}", "", f"Bricks alone. Sequences of a model that it has: {shares}."]
-    software, options = versions(stage), " ".join(f"{name}={value}" for name, value in stage["options"].items())
-    lines = [
-        "", f"## {stage['stage']}", "",
-        f"System `{stage['system'][:8]}`, stack `{stage['stack'][:8]}`: {software}, {stage['device']}, {options}.",
-        f"Computed in {stage['dtype']}, caches {stage['cache']}, batch {stage['batch'] or 'of the models'}.",
-        "",
-        f"| {' | '.join(_COLUMNS)} |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
-    ]  # fmt: skip
-    for row in rows:
-        times = [_number(row[name]) for name in _FIGURES[:6]]
-        ratios = [_number(row.get(name)) for name in _FIGURES[6:]]
-        share = "" if row["coverage"] is None else f"{row['coverage']:.0%}"
-        lines.append(f"| {row['name']} | {' | '.join([*times, *ratios])} | {share} |")
-    return [*lines, "", *(f"* {row['name']}: {row['note']}" for row in rows if row["note"])]
+def ceilings(data: Results) -> str:
+    """Return the highest rates that were reached."""
+    rows = []
+    for one in data["ceilings"]:
+        rates = [max((row[name] for row in one["rows"] if row[name]), default=0) for name in ("flops_s", "bytes_s")]
+        cells = [f"{rate:.{0 if rate >= 10 else 2}f}" if rate else "" for rate in (rates[0] / 1e12, rates[1] / 1e9)]
+        rows.append([one["stage"].removeprefix("ceilings-"), *cells])
+    return table(("", "products, TFLOP/s", "memory, GB/s"), rows)
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
-
-
-def _gain(base: float | None, value: float | None) -> str:
-    """Format a latency, and its speed-up over the base."""
-    return _number(value) if base is None or value is None else f"{value:.4g} (x {base / value:.2f})"
+def plans(data: Results) -> str:
+    """Return how far the libraries' own choices are from their fastest plans."""
+    rows = []
+    for one in data["plans"]:
+        cells = [one["stage"].removeprefix("plans-"), one["bricks"], f"{one['timed']} of {one['plans']}"]
+        rows.append([*cells, one["first_is_best"], *(number(one[name]) for name in ("median", "most"))])
+    return table(("", "bricks", "plans timed", "first is fastest", "first / fastest, median", "most"), rows)

@@ -4,14 +4,12 @@
 
 Each trap has legal inputs on which a tempting rewrite is wrong. Without ``--timed`` every proven rewrite is written,
 whether it saves time or not; with it, the command's own decision counts. The prover is also asked for the tempting
-rewrite itself, which it must refuse. A file is wrong if an output differs from the
-original's on one of these inputs by 0.1 % of its largest value or more. Rounds: ``guards`` ``texts`` ``products``.
+rewrite itself, which it must refuse. A file is wrong if an output differs from the original's on one of these inputs by
+0.1 % of its largest value or more. ``tables.py`` counts them. Rounds: ``guards`` ``texts`` ``products``.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +28,7 @@ from dlbricks.analyzer.rewriting.rewrite import Rewrite, RewriteGraph
 from dlbricks.analyzer.rewriting.search import Search, SearchRequest, step_path
 from dlbricks.errors import DlbricksError
 from dlbricks.models.subgraphs import rename
+from figures import parser, read, write
 from onnx import numpy_helper
 from traps.trap import DIFFERENT, Trap, apart, outputs
 
@@ -43,27 +42,23 @@ ROUNDS = {
 
 def main() -> None:
     """Improve the traps of some rounds."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("rounds", nargs="*", choices=[*ROUNDS, []], help="all without one")
-    parser.add_argument("--timed", action="store_true", help="keep what saves time only")
-    parser.add_argument("--only", metavar="NAME", help="one trap")
-    parser.add_argument("--budget", type=float, default=20.0, metavar="SECONDS")
-    parser.add_argument("--out", type=Path, default=Path("docs/results"), metavar="FOLDER")
-    options = parser.parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("rounds", nargs="*", choices=[*ROUNDS, []], help="all without one")
+    arguments.add_argument("--timed", action="store_true", help="keep what saves time only")
+    arguments.add_argument("--only", metavar="NAME", help="one trap")
+    arguments.add_argument("--budget", type=float, default=20.0, metavar="SECONDS")
+    options = arguments.parse_args()
     file = options.out / ("wrong-files-timed.json" if options.timed else "wrong-files.json")
-    rows = {row["name"]: row for row in json.loads(file.read_text())} if file.exists() else {}
+    rows = {row["name"]: row for row in read(file, [])}
     for round_, name, make in traps(options.rounds or list(ROUNDS)):
         if options.only in {None, name}:
             row = {"name": name, "round": round_, **tried(make(), options.budget, everything=not options.timed)}
             rows[name] = row
-            print({key: value for key, value in row.items() if value not in ("", [], None)}, flush=True)
+            told = str({key: value for key, value in row.items() if value not in ("", [], None)})
             if options.only is None:
-                file.write_text(json.dumps([rows[name] for name in sorted(rows)], indent=1) + "\n")
-    written = [row for row in rows.values() if row["steps"]]
-    wrong = [row["name"] for row in written if row["wrong"]]
-    print(f"{len(rows)} traps, {len(written)} files, {len(wrong)} wrong: {', '.join(wrong)}")
-    accepted = [row["name"] for row in rows.values() if row.get("proven_wrongly")]
-    print(f"{len(accepted)} tempting rewrites accepted by the prover: {', '.join(accepted)}")
+                write(file, [rows[name] for name in sorted(rows)], told)
+            else:
+                print(told, flush=True)
 
 
 def traps(rounds: list[str]) -> Iterator[tuple[str, str, Callable[[], Trap]]]:

@@ -9,8 +9,8 @@ A mean over visits is linear in them. The error that a visit adds to a combinati
 measurement, times the coefficient, over the number of visits. The variance is the sum over time blocks of the squared
 errors; its degrees of freedom are the number of blocks less one. Processes differ too (placement of memory), and a run
 shows this only as often as it has processes. The scatter of processes in other runs is therefore added
-(``calibration``). It contains the scatter of sessions (``benchmarks/sessions.py``), is common to a run, and is
-independent between runs. With a single process it averages nothing out.
+(``calibration``). It contains the scatter of sessions (``docs/results/sessions-runtime-g1-t1.json``), is common to a
+run, and is independent between runs. With a single process it averages nothing out.
 """
 
 from __future__ import annotations

@@ -53,11 +53,11 @@ class Cut(Cutting):
         Raises:
             UsageError: The graph is unknown, or the granularity is less than 1.
         """
-        made = Cut(self.granularity, self.overlap, self.connected, graph)
+        cut = Cut(self.granularity, self.overlap, self.connected, graph)
         if stack is not None:
-            made = replace(made, runtime=stack.runtime, threads=threads)
-        made.check()
-        return made
+            cut = replace(cut, runtime=stack.runtime, threads=threads)
+        cut.check()
+        return cut
 
     def salt(self) -> str:
         """Return what binds executed graphs of this cut to their stack and instruction set.
@@ -94,8 +94,8 @@ def cut_from(settings: Cut | None, fields: CutFields) -> Cut:
                 "no granularity is given", remedy="give granularity, the most layers in a brick, or settings"
             )
         runtime = RuntimeFields.__annotations__
-        own: dict[str, Any] = {name: value for name, value in fields.items() if name not in runtime}
-        settings = Cut(**own, runtime=runtime_from(fields))
+        other_fields: dict[str, Any] = {name: value for name, value in fields.items() if name not in runtime}
+        settings = Cut(**other_fields, runtime=runtime_from(fields))
     settings.check()
     return settings
 
@@ -112,8 +112,8 @@ def instruction_set(system: System | None = None) -> str:
     Returns:
         The architecture, and a digest of the instruction sets: equal on machines with equal sets.
     """
-    found = system or probe_system()
-    return f"{found.architecture}-{hashlib.sha256(' '.join(found.isa).encode()).hexdigest()[:_DIGITS]}"
+    machine = system or probe_system()
+    return f"{machine.architecture}-{hashlib.sha256(' '.join(machine.isa).encode()).hexdigest()[:_DIGITS]}"
 
 
 def runtime_salt(stack: Stack, isa: str | None = None) -> str:

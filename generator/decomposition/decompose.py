@@ -51,42 +51,42 @@ def decompose(
         One per model, in their order; a model that cannot be decomposed is ``Failed``, and the others go on.
     """
     begun = time.monotonic()
-    found = {place: model for place, model in enumerate(models) if not isinstance(model, ModelSource)}
-    sources = {place: model for place, model in enumerate(models) if isinstance(model, ModelSource)}
-    for done, (place, result) in enumerate(_decomposed(sources, cut, oracle, jobs), 1):
-        found[place] = result
+    results = {position: model for position, model in enumerate(models) if not isinstance(model, ModelSource)}
+    sources = {position: model for position, model in enumerate(models) if isinstance(model, ModelSource)}
+    for done, (position, result) in enumerate(_decomposed(sources, cut, oracle, jobs), 1):
+        results[position] = result
         if progress is not None:
             elapsed_s = time.monotonic() - begun
             left_s = elapsed_s / done * (len(sources) - done)
             progress(Progress(Stage.GENERATE, done, len(sources), result.name, elapsed_s, left_s))
-    return [found[place] for place in range(len(models))]
+    return [results[position] for position in range(len(models))]
 
 
 def _decomposed(
     models: Mapping[int, ModelSource], cut: Cut, oracle: ShapeOracle | None, jobs: int
 ) -> Iterator[tuple[int, Decomposition | Failed]]:
-    """Yield place and result of each model: first the kept ones, then others as they finish."""
-    left = {}
-    for place, source in models.items():
-        kept = kept_decomposition(source, cut) if oracle is None else None
-        if kept is None:
-            left[place] = source
+    """Yield position and result of each model: first the kept ones, then others as they finish."""
+    remaining = {}
+    for position, source in models.items():
+        decomposition = kept_decomposition(source, cut) if oracle is None else None
+        if decomposition is None:
+            remaining[position] = source
         else:
-            yield place, kept
-    if left:
+            yield position, decomposition
+    if remaining:
         from .decomposer import decomposed  # most models are kept
 
-        yield from decomposed(left, cut, oracle, jobs)
+        yield from decomposed(remaining, cut, oracle, jobs)
 
 
-def readable(found: Sequence[Decomposition | Failed]) -> list[Decomposition]:
+def readable(models: Sequence[Decomposition | Failed]) -> list[Decomposition]:
     """Return the models that could be decomposed.
 
     Raises:
         UsageError: A dimension is given that none of them has.
     """
-    cut_up = [model for model in found if isinstance(model, Decomposition)]
+    cut_up = [model for model in models if isinstance(model, Decomposition)]
     if cut_up:
-        given = {name: size for model in found for name, size in model.source.dims}
-        require_known(given, [model.own for model in cut_up])
+        dims = {name: size for model in models for name, size in model.source.dims}
+        require_known(dims, [model.own for model in cut_up])
     return cut_up

@@ -67,12 +67,12 @@ class WorkerOracle(Workers[Place]):
             path.write_bytes(model.SerializeToString())
             try:
                 file = NetworkFile(path=str(path), synthetic=True)
-                found = self.at(self._place).types(file, names, timeout_s=self._timeout_s)
+                types = self.at(self._place).types(file, names, timeout_s=self._timeout_s)
             except (BackendError, WorkerError) as error:
                 self.problems.append(str(error))
                 return {}
         return {
-            name: TensorType(dtype, tuple(shape)) for name, (dtype, shape) in found.items() if dtype in ELEMENT_BITS
+            name: TensorType(dtype, tuple(shape)) for name, (dtype, shape) in types.items() if dtype in ELEMENT_BITS
         }
 
 
@@ -121,24 +121,28 @@ class Decomposer:
             require_parts(self._cut.runtime.backend)
         problems = len(self._own_oracle.problems)
         skeleton = source.skeleton()
-        own = build_graph(skeleton, oracle=self._oracle)
-        executed = None if self._cut.graph == "source" else self.executed.of(source, skeleton, own, self._oracle)
-        made = _cut_up(source, self._cut, own, executed)
+        model_graph = build_graph(skeleton, oracle=self._oracle)
+        executed = (
+            None if self._cut.graph == "source" else self.executed.of(source, skeleton, model_graph, self._oracle)
+        )
+        decomposition = _cut_up(source, self._cut, model_graph, executed)
         if self._oracle is self._own_oracle and len(self._own_oracle.problems) == problems:
-            keep_decomposition(made, self._cut)
-        return made
+            keep_decomposition(decomposition, self._cut)
+        return decomposition
 
     def attempt(self, source: ModelSource) -> Decomposition | Failed:
         """Cut a model, or return why it cannot be cut."""
         return attempt(source, self)
 
 
-def _cut_up(source: ModelSource, cut: Cut, own: ModelGraph, executed: ExecutedModel | None = None) -> Decomposition:
-    graph, units = own, None
+def _cut_up(
+    source: ModelSource, cut: Cut, model_graph: ModelGraph, executed: ExecutedModel | None = None
+) -> Decomposition:
+    graph, units = model_graph, None
     width = {"overlap": cut.overlap, "connected": cut.connected}
     if executed is not None:
-        own = executed.source
-        graph = executed.graph if cut.graph == "runtime" else own
+        model_graph = executed.source
+        graph = executed.graph if cut.graph == "runtime" else model_graph
     if executed is not None and cut.graph == "fused":
         parts, units = fused_sequences(executed, cut.granularity, **width), fused_units(executed).groups
     else:
@@ -146,7 +150,7 @@ def _cut_up(source: ModelSource, cut: Cut, own: ModelGraph, executed: ExecutedMo
     rivals = cut.granularity > 1 and cut.graph != "fused"  # windows would cut through fusions
     return Decomposition(
         source=source,
-        own=own,
+        own=model_graph,
         graph=graph,
         sequences=tuple(parts),
         units=tuple(tuple(unit) for unit in units) if units is not None else tuple((index,) for index in graph.live),
@@ -159,26 +163,26 @@ def _cut_up(source: ModelSource, cut: Cut, own: ModelGraph, executed: ExecutedMo
 def decomposed(
     models: Mapping[int, ModelSource], cut: Cut, oracle: ShapeOracle | None, jobs: int
 ) -> Iterator[tuple[int, Decomposition | Failed]]:
-    """Yield place and result of each model as it finishes.
+    """Yield position and result of each model as it finishes.
 
     Args:
-        models: The models by place.
+        models: The models by position.
         cut: How they are cut.
         oracle: As for ``decompose``.
         jobs: Number of processes.
     """
     if jobs == 1 or len(models) < 2:
         with Decomposer(cut, oracle=oracle) as decomposer:
-            for place, source in models.items():
-                yield place, decomposer.attempt(source)
+            for position, source in models.items():
+                yield position, decomposer.attempt(source)
         return
-    left = dict(models)
+    remaining = dict(models)
     try:
-        yield from _in_pool(left, cut, min(jobs, len(left)))
+        yield from _in_pool(remaining, cut, min(jobs, len(remaining)))
     except BrokenProcessPool:
         # An unknown model ended its process. Each remaining model therefore gets a separate process, which
         # identifies the culprit.
-        for position, source in list(left.items()):
+        for position, source in list(remaining.items()):
             try:
                 yield from _in_pool({position: source}, cut, 1)
             except BrokenProcessPool:
@@ -197,11 +201,11 @@ def _attempt(source: ModelSource, cut: Cut) -> Decomposition | Failed:
         return decomposer.attempt(source)
 
 
-def _in_pool(left: dict[int, ModelSource], cut: Cut, jobs: int) -> Iterator[tuple[int, Decomposition | Failed]]:
-    """Decompose in parallel, and remove each finished model from ``left``.
+def _in_pool(remaining: dict[int, ModelSource], cut: Cut, jobs: int) -> Iterator[tuple[int, Decomposition | Failed]]:
+    """Decompose in parallel, and remove each finished model from ``remaining``.
 
     Raises:
-        BrokenProcessPool: A process died; the models still in ``left`` are undone.
+        BrokenProcessPool: A process died; the models still in ``remaining`` are undone.
     """
     # A fork server, not fork: this process may have threads. Its processes inherit what it has imported.
     context = get_context("forkserver")
@@ -210,7 +214,7 @@ def _in_pool(left: dict[int, ModelSource], cut: Cut, jobs: int) -> Iterator[tupl
     broken: BrokenProcessPool | None = None
     try:
         futures: dict[Future[Decomposition | Failed], int] = {
-            pool.submit(_attempt, source, cut): position for position, source in left.items()
+            pool.submit(_attempt, source, cut): position for position, source in remaining.items()
         }
         for future in as_completed(futures):
             position = futures[future]
@@ -221,8 +225,8 @@ def _in_pool(left: dict[int, ModelSource], cut: Cut, jobs: int) -> Iterator[tupl
                 continue
             except Exception as error:  # noqa: BLE001
                 # The boundary of ``attempt`` again, for errors after it: a result that cannot be pickled.
-                result = Failed(left[position], unforeseen(left[position].name, error))
-            del left[position]
+                result = Failed(remaining[position], unforeseen(remaining[position].name, error))
+            del remaining[position]
             yield position, result
     finally:
         pool.shutdown(cancel_futures=True)

@@ -85,8 +85,8 @@ def named_origins(source: ModelGraph, names: Sequence[Collection[str]]) -> list[
         if index not in homes and (home := _home_of_readers(source, index, homes)):
             homes[index] = home
     origins: list[set[int]] = [set() for _ in names]
-    for index, found in homes.items():
-        for number in found:
+    for index, home in homes.items():
+        for number in home:
             origins[number].add(index)
     return [frozenset(origin) for origin in origins]
 
@@ -95,10 +95,10 @@ def _home_of_readers(source: ModelGraph, index: int, homes: dict[int, set[int]])
     """Return the nodes that all readers of a layer became; empty if these differ or the layer feeds a model output."""
     values = [value for value in source.layers[index].outputs if value]
     readers = {reader for value in values for reader in source.consumers(value)}
-    found = {frozenset(homes.get(reader, ())) for reader in readers}
-    if len(found) != 1 or not {*source.outputs}.isdisjoint(values):
+    distinct_homes = {frozenset(homes.get(reader, ())) for reader in readers}
+    if len(distinct_homes) != 1 or not {*source.outputs}.isdisjoint(values):
         return set()
-    return set(found.pop())
+    return set(distinct_homes.pop())
 
 
 # A quantised model in the form that a runtime gives it, so that bricks of it run the same kernels.
@@ -122,27 +122,27 @@ def unsigned_values(source: ModelGraph, executed: ModelGraph, origins: Sequence[
         executed: The graph that the runtime executes for it.
         origins: For each executed layer the layers of the model that it came from.
     """
-    found = set()
+    unsigned = set()
     for layer, origin in zip(executed.layers, origins, strict=True):
-        known = layer.output_types[0] if layer.output_types else None
-        if known is None or known.dtype != "uint8":
+        output_type = layer.output_types[0] if layer.output_types else None
+        if output_type is None or output_type.dtype != "uint8":
             continue
         for index in origin:
-            made = source.layers[index]
-            value = made.outputs[0] if made.outputs else ""
+            source_layer = source.layers[index]
+            value = source_layer.outputs[0] if source_layer.outputs else ""
             was = source.types.get(value)
             readers = source.consumers(value)
             if (
-                made.op_type == QUANTIZE
-                and made.state is LayerState.LIVE
+                source_layer.op_type == QUANTIZE
+                and source_layer.state is LayerState.LIVE
                 and was is not None
                 and was.dtype == "int8"
                 and origin.isdisjoint(readers)
                 and value not in source.outputs
                 and all(source.layers[reader].op_type == DEQUANTIZE for reader in readers)
             ):
-                found.add(value)
-    return frozenset(found)
+                unsigned.add(value)
+    return frozenset(unsigned)
 
 
 def with_unsigned(skeleton: Skeleton, values: Collection[str]) -> Skeleton:
@@ -157,7 +157,7 @@ def with_unsigned(skeleton: Skeleton, values: Collection[str]) -> Skeleton:
     model = onnx.ModelProto()
     model.CopyFrom(skeleton.model)
     graph = model.graph
-    known = {tensor.name: tensor for tensor in graph.initializer}
+    initializers = {tensor.name: tensor for tensor in graph.initializer}
     converting = defaultdict[str, list[onnx.NodeProto]](list)
     for node in graph.node:
         quantised = (
@@ -168,15 +168,15 @@ def with_unsigned(skeleton: Skeleton, values: Collection[str]) -> Skeleton:
     turned = [
         value
         for value, nodes in converting.items()
-        if value in values and all(_zero_point(node) in known for node in nodes)
+        if value in values and all(_zero_point(node) in initializers for node in nodes)
     ]
     for node in (node for value in turned for node in converting[value]):
-        zero = known[_zero_point(node)]
+        zero = initializers[_zero_point(node)]
         shifted = f"{zero.name}~unsigned"
-        if shifted not in known:
+        if shifted not in initializers:
             moved = numpy_helper.to_array(zero).astype(np.int16) + _SHIFT
             graph.initializer.append(numpy_helper.from_array(moved.astype(np.uint8), shifted))
-            known[shifted] = graph.initializer[-1]
+            initializers[shifted] = graph.initializer[-1]
         node.input[_ZERO_POINT] = shifted
     stale = [value for value in graph.value_info if value.name not in turned]
     del graph.value_info[:]
@@ -227,14 +227,14 @@ class ExecutedGraphs(Workers[Place]):
         self._place = Place(runtime, self._threads)
 
     def of(
-        self, source: ModelSource, skeleton: Skeleton, own: ModelGraph, oracle: ShapeOracle | None = None
+        self, source: ModelSource, skeleton: Skeleton, model_graph: ModelGraph, oracle: ShapeOracle | None = None
     ) -> ExecutedModel:
         """Return the executed graph of a model, from the cache or from a worker that loads the model.
 
         Args:
             source: The model.
             skeleton: Its structure.
-            own: Its own graph.
+            model_graph: Its own graph.
             oracle: Finds the shapes of the model's own graph that inference does not.
 
         Raises:
@@ -243,11 +243,11 @@ class ExecutedGraphs(Workers[Place]):
             BackendError: The runtime cannot load or run it.
             WorkerError: The worker died or hung.
         """
-        known = self.kept(source, skeleton, own, oracle)
-        if known is not None:
-            return known
+        executed = self.kept(source, skeleton, model_graph, oracle)
+        if executed is not None:
+            return executed
         with self._asked(source, skeleton) as (answer, stack):
-            return _executed_model(source.name, skeleton, own, answer, stack, oracle)
+            return _executed_model(source.name, skeleton, model_graph, answer, stack, oracle)
 
     def ensure(self, source: ModelSource) -> None:
         """Put the executed graph of a model into the cache folder if it is missing there; raises as ``of``."""
@@ -271,21 +271,21 @@ class ExecutedGraphs(Workers[Place]):
             assert worker.greeting is not None  # noqa: S101  # start_worker greets it
             stack = worker.greeting.stack
             if (entry := self._entry(source, stack)) is not None:
-                keep(_KEPT, entry, lambda place: _copy(answer, place))
+                keep(_KEPT, entry, lambda cache_folder: _copy(answer, cache_folder))
             yield answer, stack
 
     def _stack(self) -> Stack:
         return get(self._runtime.backend).stack(self._runtime.device, dict(self._runtime.options))
 
     def kept(
-        self, source: ModelSource, skeleton: Skeleton, own: ModelGraph, oracle: ShapeOracle | None = None
+        self, source: ModelSource, skeleton: Skeleton, model_graph: ModelGraph, oracle: ShapeOracle | None = None
     ) -> ExecutedModel | None:
         """Return the executed graph of a model from the cache, or None; no worker is started.
 
         Args:
             source: The model.
             skeleton: Its structure.
-            own: Its own graph.
+            model_graph: Its own graph.
             oracle: As for ``of``.
 
         Raises:
@@ -298,7 +298,7 @@ class ExecutedGraphs(Workers[Place]):
         if answer is None:
             return None
         try:
-            return _executed_model(source.name, skeleton, own, answer, stack, oracle)
+            return _executed_model(source.name, skeleton, model_graph, answer, stack, oracle)
         except (DlbricksError, OSError):
             return None  # damaged: the worker is asked again
 
@@ -324,20 +324,20 @@ def require_parts(backend: str) -> None:
         )
 
 
-def _copy(answer: Path, place: Path) -> None:
+def _copy(answer: Path, folder: Path) -> None:
     for path in answer.iterdir():
-        shutil.copyfile(path, place / path.name)
+        shutil.copyfile(path, folder / path.name)
 
 
 def _executed_model(  # noqa: PLR0917  # both callers have these values
-    name: str, skeleton: Skeleton, own: ModelGraph, answer: Path, stack: Stack, oracle: ShapeOracle | None
+    name: str, skeleton: Skeleton, model_graph: ModelGraph, answer: Path, stack: Stack, oracle: ShapeOracle | None
 ) -> ExecutedModel:
     """Read a worker's answer, and map it to the layers of the model."""
     stages = [read_network(path) for path in stage_files(answer)]
     executed = read_network(answer / EXECUTED)
     written = write_out(skeleton)
     skeleton = replace(skeleton, model=written.model, control=None)  # conversions in bodies are layers now
-    before = _as_taken(skeleton, own, oracle)
+    before = _as_taken(skeleton, model_graph, oracle)
     names = taken_names(executed)
     salt = runtime_salt(stack, instruction_set())
     after = build_graph(Skeleton(executed, bound=skeleton.bound, weight_bytes=skeleton.weight_bytes), salt=salt)
@@ -436,5 +436,5 @@ def _is_unchanged(layer: Layer) -> bool:
         or layer.operands[0].role is not Role.ACTIVATION
     ):
         return False
-    known = layer.operands[0].type
-    return known is not None and layer.output_types[:1] == (known,)
+    operand_type = layer.operands[0].type
+    return operand_type is not None and layer.output_types[:1] == (operand_type,)

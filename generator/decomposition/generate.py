@@ -172,11 +172,11 @@ def generate(
         raise UsageError("annotations distinguish decoys from bricks", remedy="leave out --annotate or --decoys")
     refuse_foreign(Path(out))  # now, not after decomposing for an hour
     bound_to = cut.bound_to()
-    found = decompose(models, cut, jobs=jobs, progress=progress)
+    results = decompose(models, cut, jobs=jobs, progress=progress)
     bricks: dict[str, Brick] = {}
     rows: list[GenerateRow] = []
     cut_up: list[Decomposition] = []
-    for model in found:
+    for model in results:
         row = model if isinstance(model, Failed) else attempt(model.source, partial(_row, model, cut.graph, bricks))
         if isinstance(row, Failed):
             rows.append(_broken(row))
@@ -187,8 +187,8 @@ def generate(
     suite = None
     dummies: dict[str, Brick] = {}
     if cut_up:
-        given = {name: size for model in found for name, size in model.source.dims}
-        require_known(given, [model.own for model in cut_up])
+        dims = {name: size for model in results for name, size in model.source.dims}
+        require_known(dims, [model.own for model in cut_up])
         dummies = draw_decoys(list(bricks.values()), decoys, decoy_seed) if decoy_seed is not None and bricks else {}
         distances = _distances(cut_up)
         suite = write_suite(
@@ -197,7 +197,7 @@ def generate(
             granularity=cut.granularity,
             overlap=cut.overlap,
             connected=cut.connected,
-            annotations={model.name: _occurrences(model) for model in found} if annotate else None,
+            annotations={model.name: _occurrences(model) for model in results} if annotate else None,
             levels={model.name: model.footprint_class for model in cut_up} if annotate else None,
             graph=cut.graph,
             bound_to=bound_to,
@@ -223,25 +223,25 @@ def _occurrences(model: Decomposition | Failed) -> dict[str, int]:
 
 def _distances(models: Sequence[Decomposition]) -> dict[str, set[int]]:
     """Return for each brick the classes of reuse distance of the models that contain it, and of their iterations."""
-    found: dict[str, set[int]] = {}
+    distances: dict[str, set[int]] = {}
     for model in models:
         for part in model.sequences:
-            found.setdefault(part.key, set()).update({model.footprint_class, *([part.reuse] if part.reuse else ())})
-    return found
+            distances.setdefault(part.key, set()).update({model.footprint_class, *([part.reuse] if part.reuse else ())})
+    return distances
 
 
 def _any_distance(distances: Mapping[str, set[int]]) -> set[int]:
     """Return the most frequent distances: with them nothing distinguishes a decoy from a brick."""
-    return set(Counter(frozenset(found) for found in distances.values()).most_common(1)[0][0])
+    return set(Counter(frozenset(classes) for classes in distances.values()).most_common(1)[0][0])
 
 
 def _boundary(models: Sequence[Decomposition]) -> dict[str, set[str]]:
     """Return for each brick its additional variants at inputs and outputs of an executed graph."""
-    found: dict[str, set[str]] = {}
+    boundary: dict[str, set[str]] = {}
     for model in models:
         for key, variants in boundary_variants(model.graph, model.sequences).items() if model.graph.salt else ():
-            found.setdefault(key, set()).update(variants)
-    return found
+            boundary.setdefault(key, set()).update(variants)
+    return boundary
 
 
 def _broken(model: Failed) -> GenerateRow:

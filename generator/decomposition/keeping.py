@@ -50,11 +50,11 @@ def keep_decomposition(model: Decomposition, cut: Cut) -> None:
     entry = _entry(model.source, cut)
     if entry is None:
         return
-    executed, own = model.executed, replace(model.own, identity=model.own.key)
+    executed, model_graph = model.executed, replace(model.own, identity=model.own.key)
     if executed is not None:
-        executed = replace(executed, source=own)
+        executed = replace(executed, source=model_graph)
     content: _Kept = (
-        None if executed is not None else own, executed, model.sequences, model.units, model.footprint_class,
+        None if executed is not None else model_graph, executed, model.sequences, model.units, model.footprint_class,
         model.windows,
     )  # fmt: skip
     try:
@@ -76,16 +76,16 @@ def kept_decomposition(source: ModelSource, cut: Cut) -> Decomposition | None:
     if folder is None:
         return None
     try:
-        own, executed, sequences, units, footprint_class, windows = _decoder().decode(
+        model_graph, executed, sequences, units, footprint_class, windows = _decoder().decode(
             zlib.decompress((folder / _FILE).read_bytes())
         )
     except (OSError, ValueError, zlib.error):
         return None  # damaged: it is cut again
-    own = own if executed is None else executed.source
-    if own is None:
+    model_graph = model_graph if executed is None else executed.source
+    if model_graph is None:
         return None
-    graph = executed.graph if executed is not None and cut.graph == "runtime" else own
-    return Decomposition(source, own, graph, sequences, units, footprint_class, windows, executed)
+    graph = executed.graph if executed is not None and cut.graph == "runtime" else model_graph
+    return Decomposition(source, model_graph, graph, sequences, units, footprint_class, windows, executed)
 
 
 def _entry(source: ModelSource, cut: Cut) -> str | None:

@@ -37,8 +37,8 @@ def run_as_given(source: ModelSource, folder: Path, control: Iterable[ControlFlo
     Raises:
         ModelError: It cannot be read, bound or written.
     """
-    given = given_courses(control)
-    return source.runnable(folder, edit=partial(force, choices=given) if given else None)
+    courses = given_courses(control)
+    return source.runnable(folder, edit=partial(force, choices=courses) if courses else None)
 
 
 def observe(sources: Sequence[ModelSource], *, backend: str = "onnxruntime") -> list[ModelSource]:
@@ -59,21 +59,21 @@ def observe(sources: Sequence[ModelSource], *, backend: str = "onnxruntime") -> 
         UsageError: The backend cannot report its operators.
         BackendUnavailable: The runtime cannot be used here.
     """
-    found = []
+    observed_models = []
     options = asked() if backend == "onnxruntime" else None
     place = Place(Runtime.of(backend, options=options))
     with Workers(start_worker) as workers:
         for source in sources:
             try:
-                found.append(_observed(source, workers, place))
+                observed_models.append(_observed(source, workers, place))
             except (BackendError, WorkerError) as error:
                 workers.close()
                 reason = f"{source.name} cannot be executed to see its control flow: {error.message}"
                 problem = BackendError(reason, remedy="say it with --branch and --trip")
-                found.append(replace(source, problem=problem))
+                observed_models.append(replace(source, problem=problem))
             except DlbricksError as error:
-                found.append(replace(source, problem=error))
-    return found
+                observed_models.append(replace(source, problem=error))
+    return observed_models
 
 
 def _observed(source: ModelSource, workers: Workers[Place], place: Place) -> ModelSource:
@@ -83,10 +83,10 @@ def _observed(source: ModelSource, workers: Workers[Place], place: Place) -> Mod
     if not any(_is_control(node) for graph in all_graphs(skeleton.model.graph) for node in graph.node):
         return source
     seen: list[tuple[str, onnx.NodeProto]] = []
-    given = _given(skeleton, source.control)
+    choices = _given(skeleton, source.control)
 
     def prepare(model: onnx.ModelProto) -> None:
-        force(model, given)
+        force(model, choices)
         seen.extend(_numbered(model))
 
     with tempfile.TemporaryDirectory(prefix="dlbricks-observed-") as folder:
@@ -101,14 +101,14 @@ def _given(skeleton: Skeleton, choices: Sequence[CourseChoice]) -> list[CourseCh
     """Return the given courses that hold; operators that the file decides are left to it."""
     control = write_out(skeleton).control
     reached = {(flow.name, flow.op_type): flow.layers for flow in control}
-    given = given_courses(control)
+    courses = given_courses(control)
     nodes = list(filter(_is_control, all_nodes(skeleton.model.graph.node)))
     whole = [node for node in nodes if reached.get((label_of(node), node.op_type)) == 0]
     for inner in (inside for node in whole for body in bodies(node) for inside in all_nodes(body.node)):
         choice = chosen(choices, label_of(inner), branch=inner.op_type == "If") if _is_control(inner) else None
         if choice is not None and choice.how is How.GIVEN and (label_of(inner), inner.op_type) not in reached:
-            given.append(CourseChoice(label_of(inner), choice.course))  # the file may decide it; not known yet
-    return given
+            courses.append(CourseChoice(label_of(inner), choice.course))  # the file may decide it; not known yet
+    return courses
 
 
 def _is_control(node: onnx.NodeProto) -> bool:
@@ -126,18 +126,18 @@ def _numbered(model: onnx.ModelProto) -> list[tuple[str, onnx.NodeProto]]:
 
 def _course(node: onnx.NodeProto, calls: Mapping[str, int]) -> str | int | None:
     """Return an operator's course in one execution; None if it had several, or none that can be counted."""
-    own, inside = calls.get(node.name, 0), dict[str, int | None]()
+    runs, inside = calls.get(node.name, 0), dict[str, int | None]()
     for attribute in node.attribute:
         if attribute.type == onnx.AttributeProto.GRAPH:
             counted = (calls.get(inner.name, 0) for inner in attribute.g.node if not is_constant(inner))
             inside[attribute.name] = max(counted, default=None)
-    if not own:
+    if not runs:
         return None
     if node.op_type == "Loop":
-        trips, rest = divmod(inside.get("body") or 0, own)
+        trips, rest = divmod(inside.get("body") or 0, runs)
         return None if rest or inside.get("body") is None else trips  # iterations without operators are not counted
     then, other = inside.get("then_branch") or 0, inside.get("else_branch") or 0
     if not then and not other:
         return None  # neither has an operator that is counted
-    then = own if then and not other else own - other  # a branch of constants shows by the other's absence
-    return "then" if then == own else "else" if not then else None
+    then = runs if then and not other else runs - other  # a branch of constants shows by the other's absence
+    return "then" if then == runs else "else" if not then else None

@@ -91,9 +91,9 @@ class _Matching:
         self._names_after = {op.name for op in after}
         self._maker_after = {value: index for index, op in enumerate(after) for value in op.outputs if value}
         self._readers, self._readers_after = _readers(self._before), _readers(after)
-        known = {value for op in before for value in (*op.inputs, *op.outputs) if value}
+        values = {value for op in before for value in (*op.inputs, *op.outputs) if value}
         self._stands_for = {
-            value: value for op in after for value in (*op.inputs, *op.outputs) if value and value in known
+            value: value for op in after for value in (*op.inputs, *op.outputs) if value and value in values
         }
         self._by_name = {op.name: index for index, op in enumerate(self._before) if op.name}
         self._twin = self._find_twins()
@@ -103,9 +103,9 @@ class _Matching:
 
     def origins(self) -> list[frozenset[int]]:
         """Return for each operator the operators before that it came from."""
-        known = set(self._stands_for.values())
+        survivors = set(self._stands_for.values())
         pairs = zip(self._all_written(), self._all_read(), strict=True)
-        return [self._origin(index, written, read, known) for index, (written, read) in enumerate(pairs)]
+        return [self._origin(index, written, read, survivors) for index, (written, read) in enumerate(pairs)]
 
     # ------------------------------------------------------------------ values that values represent
 
@@ -134,33 +134,33 @@ class _Matching:
 
         It keeps its name, and the quantised values that it writes may have new ones.
         """
-        own = self._named(op)
-        if own is None or op.kind in _CONVERSIONS:
+        index = self._named(op)
+        if index is None or op.kind in _CONVERSIONS:
             return
-        left = {self._traits.plain(self._after[self._maker_after[value]].name)
+        maker_names = {self._traits.plain(self._after[self._maker_after[value]].name)
                 for value in op.inputs if value in self._maker_after}  # fmt: skip
         reads, taken = [], False
-        for value in filter(None, self._before[own].inputs):
+        for value in filter(None, self._before[index].inputs):
             maker = self._maker.get(value)
-            if maker is None or self._before[maker].kind != DEQUANTIZE or self._before[maker].name in left:
+            if maker is None or self._before[maker].kind != DEQUANTIZE or self._before[maker].name in maker_names:
                 reads.append(value)
             else:
                 taken = True
                 reads += filter(None, self._before[maker].inputs[:1])
         if taken:
             self._learn([value for value in op.inputs if value], reads)
-            self._learn(op.outputs, [self._quantised(value) for value in self._before[own].outputs])
+            self._learn(op.outputs, [self._quantised(value) for value in self._before[index].outputs])
 
     def _quantised(self, value: str) -> str:
         """Return the quantised form of a value that nothing else reads; else the value."""
-        made = value
-        while len(readers := self._readers.get(made, [])) == 1:
+        quantised = value
+        while len(readers := self._readers.get(quantised, [])) == 1:
             reader = self._before[readers[0]]
             if reader.name in self._names_after or reader.kind not in having(Trait.CLAMPS) | {QUANTIZE}:
                 break
-            made = reader.outputs[0]
+            quantised = reader.outputs[0]
             if reader.kind == QUANTIZE:
-                return made
+                return quantised
         return value
 
     def _settle(self) -> None:
@@ -212,63 +212,63 @@ class _Matching:
 
     # ------------------------------------------------------------------ origins of operators
 
-    def _origin(self, index: int, written: set[str], read: set[str], known: set[str]) -> frozenset[int]:
+    def _origin(self, index: int, written: set[str], read: set[str], survivors: set[str]) -> frozenset[int]:
         if not written:
             return frozenset({self._twin[index]}) if index in self._twin else frozenset()
-        found = self._walk_back(written, read)
-        if found is None:  # it reads less than its origins do: stop at any value that is left
-            found = self._walk_back(written, known - written)
-        own = self._own(self._after[index], found or frozenset())
-        return own.union(*(self._merged.get(index, ()) for index in own))
+        way = self._walk_back(written, read)
+        if way is None:  # it reads less than its origins do: stop at any value that is left
+            way = self._walk_back(written, survivors - written)
+        origin = self._own(self._after[index], way or frozenset())
+        return origin.union(*(self._merged.get(index, ()) for index in origin))
 
     def _all_written(self) -> list[set[str]]:
         """Return for each operator the values that its outputs represent; if unknown, its readers' output values."""
-        found: list[set[str]] = [set() for _ in self._after]
+        all_written: list[set[str]] = [set() for _ in self._after]
         for index in reversed(range(len(self._after))):
             outputs = [value for value in self._after[index].outputs if value]
-            found[index] = {self._stands_for[value] for value in outputs if value in self._stands_for}
-            if not found[index]:
-                found[index].update(
-                    *(found[reader] for value in outputs for reader in self._readers_after.get(value, ()))
+            all_written[index] = {self._stands_for[value] for value in outputs if value in self._stands_for}
+            if not all_written[index]:
+                all_written[index].update(
+                    *(all_written[reader] for value in outputs for reader in self._readers_after.get(value, ()))
                 )
-        return found
+        return all_written
 
     def _all_read(self) -> list[set[str]]:
         """Return for each operator the values that its inputs represent; if unknown, their makers' input values."""
-        found: list[set[str]] = []
+        all_read: list[set[str]] = []
         for op in self._after:
             read = {self._stands_for[value] for value in op.inputs if value in self._stands_for}
             makers = [self._maker_after.get(value) for value in op.inputs if value not in self._stands_for]
-            found.append(read.union(*(found[maker] for maker in makers if maker is not None)))
-        return found
+            all_read.append(read.union(*(all_read[maker] for maker in makers if maker is not None)))
+        return all_read
 
     def _walk_back(self, values: set[str], ends: set[str]) -> frozenset[int] | None:
         """Return the operators between values and the ends; None if the way leads to another input of the graph."""
-        found: set[int] = set()
+        way: set[int] = set()
         pending = [value for value in values if value not in ends]
         while pending:
             maker = self._maker.get(pending.pop())
             if maker is None:
                 return None  # an input of the graph that the operator does not read
-            if maker not in found:
-                found.add(maker)
+            if maker not in way:
+                way.add(maker)
                 pending += [value for value in self._before[maker].inputs if value and value not in ends]
-        return frozenset(found)
+        return frozenset(way)
 
-    def _own(self, op: GraphOperator, found: frozenset[int]) -> frozenset[int]:
+    def _own(self, op: GraphOperator, way: frozenset[int]) -> frozenset[int]:
         """Return the operators on the way that this one does the work of."""
         family = self._traits.family
-        same = {index for index in found if family(self._before[index].kind) == family(op.kind)}
+        same = {index for index in way if family(self._before[index].kind) == family(op.kind)}
         if op.kind in self._forms:
-            converted = {index for index in found if self._before[index].kind in _CONVERSIONS}
-            return frozenset(same | converted) if same else found
+            converted = {index for index in way if self._before[index].kind in _CONVERSIONS}
+            return frozenset(same | converted) if same else way
         if (
             op.kind not in self._transposing
             and same
-            and all(index in same or index in self._idle or self._before[index].kind in self._forms for index in found)
+            and all(index in same or index in self._idle or self._before[index].kind in self._forms for index in way)
         ):
             return frozenset(same)  # the layout changes around it are gone
-        return found - self._idle
+        return way - self._idle
 
 
 def _readers(operators: Sequence[GraphOperator]) -> dict[str, list[int]]:
@@ -295,12 +295,12 @@ def _without_repetitions(
         same = alike.setdefault(key, [])
         same.append(index)
         first.update((value, twin) for value, twin in zip(op.outputs, before[same[0]].outputs, strict=False) if value)
-    left = {value for op in after for value in op.outputs}
+    values_after = {value for op in after for value in op.outputs}
     renamed: dict[str, str] = {}
     merged: dict[int, list[int]] = {}
     for same in alike.values():
-        stays = [index for index in same if left.issuperset(filter(None, before[index].outputs))]
-        gone = [index for index in same if left.isdisjoint(before[index].outputs)]
+        stays = [index for index in same if values_after.issuperset(filter(None, before[index].outputs))]
+        gone = [index for index in same if values_after.isdisjoint(before[index].outputs)]
         if stays and gone:
             merged[stays[0]] = gone
             for index in gone:

@@ -62,13 +62,13 @@ def _check(suite: Suite) -> None:
 
 def fetched_suite(folder: Path, digest: str) -> Path | None:
     """Return a suite that was kept before, if it is the right one and all its files are unchanged."""
-    place = folder / digest
+    path = folder / digest
     try:
-        suite = Suite.open(place)
+        suite = Suite.open(path)
         _check(suite)
     except (OSError, SuiteError):
         return None
-    return place if suite.hash == digest else None
+    return path if suite.hash == digest else None
 
 
 def keep_suite(folder: Path, digest: str, data: bytes) -> Path:
@@ -79,7 +79,7 @@ def keep_suite(folder: Path, digest: str, data: bytes) -> Path:
     Raises:
         SuiteError: It is not the suite of this hash.
     """
-    place, aside = folder / digest, folder / f".{uuid.uuid4().hex}"
+    path, aside = folder / digest, folder / f".{uuid.uuid4().hex}"
     (aside / FOLDER).mkdir(parents=True)
     try:
         _unpack(data, aside)
@@ -87,13 +87,13 @@ def keep_suite(folder: Path, digest: str, data: bytes) -> Path:
         if arrived.hash != digest:
             raise SuiteError(f"the suite {digest[:12]} of the fleet is another one")
         _check(arrived)
-        shutil.rmtree(place, ignore_errors=True)
-        aside.rename(place)
+        shutil.rmtree(path, ignore_errors=True)
+        aside.rename(path)
     except (OSError, EOFError, tarfile.TarError, DlbricksError) as error:
         raise SuiteError(f"the suite {digest[:12]} of the fleet cannot be unpacked: {error}") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-    return place
+    return path
 
 
 def _unpack(data: bytes, folder: Path) -> None:
@@ -122,9 +122,9 @@ def pack_lock(path: Path, digest: str) -> bytes:
 
 def fetched_lock(folder: Path, digest: str) -> Path | None:
     """Return a lock file that was kept before, if it is the right one."""
-    place = _lock_place(folder, digest)
+    path = _lock_place(folder, digest)
     try:
-        return place if hashlib.sha256(place.read_bytes()).hexdigest() == digest else None
+        return path if hashlib.sha256(path.read_bytes()).hexdigest() == digest else None
     except FileNotFoundError:
         return None
 
@@ -137,12 +137,12 @@ def keep_lock(folder: Path, digest: str, data: bytes) -> Path:
     """
     if hashlib.sha256(data).hexdigest() != digest:
         raise SuiteError(f"the lock file {digest[:12]} of the fleet is another one")
-    place = _lock_place(folder, digest)
+    path = _lock_place(folder, digest)
     aside = folder / f".{uuid.uuid4().hex}"
     folder.mkdir(parents=True, exist_ok=True)
     aside.write_bytes(data)
-    aside.rename(place)
-    return place
+    aside.rename(path)
+    return path
 
 
 def _lock_place(folder: Path, digest: str) -> Path:

@@ -116,8 +116,8 @@ def load_campaign(file: str | os.PathLike[str]) -> Campaign:
     except OSError as error:
         raise UsageError(f"campaign {path} cannot be read: {error.strerror}") from error
     except msgspec.ValidationError as error:
-        found = _PLACE.match(str(error))
-        what = f"{found['place']}: {found['what']}" if found else str(error)
+        match = _PLACE.match(str(error))
+        what = f"{match['place']}: {match['what']}" if match else str(error)
         raise UsageError(f"campaign {path}: {what}", remedy=_REMEDY) from error
     except ValueError as error:
         raise UsageError(f"campaign {path} is no TOML: {error}") from error
@@ -136,44 +136,44 @@ class _CampaignReader:
     file: Path
     nodes: tuple[str, ...]
 
-    def wrong(self, place: str, what: str) -> UsageError:
-        """Return the error for a place in the file."""
-        return UsageError(f"campaign {self.file}: {place} {what}", remedy=_REMEDY)
+    def wrong(self, location: str, what: str) -> UsageError:
+        """Return the error for a location in the file."""
+        return UsageError(f"campaign {self.file}: {location} {what}", remedy=_REMEDY)
 
-    def several(self, place: str, value: T | list[T], *, empty: bool = False) -> tuple[T, ...]:
+    def several(self, location: str, value: T | list[T], *, empty: bool = False) -> tuple[T, ...]:
         """Return a list, or a single value as a list; refuse duplicates."""
-        found = tuple(value) if isinstance(value, list) else (value,)
-        if not found and not empty:
-            raise self.wrong(place, "= []: wants at least one")
-        if len(set(found)) < len(found):
-            raise self.wrong(place, "names something twice")
-        return found
+        values = tuple(value) if isinstance(value, list) else (value,)
+        if not values and not empty:
+            raise self.wrong(location, "= []: wants at least one")
+        if len(set(values)) < len(values):
+            raise self.wrong(location, "names something twice")
+        return values
 
-    def named(self, place: str, name: str | None, otherwise: str) -> str:
+    def named(self, location: str, name: str | None, otherwise: str) -> str:
         """Return a name, or the default if it is not given."""
-        found = otherwise if name is None else name
-        if not NAME.fullmatch(found):
-            raise self.wrong(f"{place}.name", f"= {found!r}: wants {NAME_RULE}")
-        return found
+        chosen_name = otherwise if name is None else name
+        if not NAME.fullmatch(chosen_name):
+            raise self.wrong(f"{location}.name", f"= {chosen_name!r}: wants {NAME_RULE}")
+        return chosen_name
 
-    def some(self, place: str, nodes: str | list[str] | None) -> tuple[str, ...] | None:
+    def some(self, location: str, nodes: str | list[str] | None) -> tuple[str, ...] | None:
         """Return some of the campaign's nodes; None for all."""
         if nodes is None:
             return None
-        found = self.several(f"{place}.nodes", nodes)
-        for name in found:
+        names = self.several(f"{location}.nodes", nodes)
+        for name in names:
             if name not in self.nodes:
-                raise self.wrong(f"{place}.nodes", f"names {name!r}, which is no node of the campaign")
-        return found
+                raise self.wrong(f"{location}.nodes", f"names {name!r}, which is no node of the campaign")
+        return names
 
-    def courses(self, place: str, value: _Spelt | list[_Spelt], *, branch: bool) -> tuple[str, ...]:
+    def courses(self, location: str, value: _Spelt | list[_Spelt], *, branch: bool) -> tuple[str, ...]:
         """Return courses of control flow that the command line can read, too."""
-        found = tuple(map(str, self.several(place, value, empty=True)))
+        courses = tuple(map(str, self.several(location, value, empty=True)))
         try:
-            read_choices(*((found, ()) if branch else ((), found)))
+            read_choices(*((courses, ()) if branch else ((), courses)))
         except UsageError as error:
-            raise self.wrong(place, f"= {value!r}: {error.message}") from error
-        return found
+            raise self.wrong(location, f"= {value!r}: {error.message}") from error
+        return courses
 
     def campaign(self, table: _CampaignTable) -> Campaign:
         """Return the campaign of a file."""
@@ -194,15 +194,15 @@ class _CampaignReader:
         self.check_names("suite", [suite.name for suite, _ in suite_nodes])
         cells = tuple(
             Cell(table.campaign, node, stack, suite, under, length)
-            for node, (suite, own), (stack, able), under in itertools.product(
+            for node, (suite, suite_filter), (stack, stack_filter), under in itertools.product(
                 self.nodes, suite_nodes, stack_nodes, conditions
             )
-            if all(nodes is None or node in nodes for nodes in (own, able))
+            if all(nodes is None or node in nodes for nodes in (suite_filter, stack_filter))
         )
         self.check_cells(cells)
         return Campaign(table.campaign, cells, suites, locks)
 
-    def stack(self, place: str, table: _StackTable, locks: dict[str, Path]) -> tuple[PlannedStack, Nodes]:
+    def stack(self, location: str, table: _StackTable, locks: dict[str, Path]) -> tuple[PlannedStack, Nodes]:
         """Return a stack and the nodes that measure it, and note its lock file."""
         digest = None
         if table.lock is not None:
@@ -210,33 +210,33 @@ class _CampaignReader:
             try:
                 digest = hashlib.sha256(lock.read_bytes()).hexdigest()
             except OSError as error:
-                raise self.wrong(f"{place}.lock", f"{lock} cannot be read: {error.strerror}") from error
+                raise self.wrong(f"{location}.lock", f"{lock} cannot be read: {error.strerror}") from error
             locks[digest] = lock
         stack = PlannedStack(
-            self.named(place, table.name, table.backend),
+            self.named(location, table.name, table.backend),
             Runtime.of(table.backend, table.device, {name: str(value) for name, value in table.options.items()}),
             digest,
-            self.several(f"{place}.custom_ops", table.custom_ops, empty=True),
+            self.several(f"{location}.custom_ops", table.custom_ops, empty=True),
             table.algorithms,
-            self.several(f"{place}.algorithm", table.algorithm, empty=True),
+            self.several(f"{location}.algorithm", table.algorithm, empty=True),
         )
-        return stack, self.some(place, table.nodes)
+        return stack, self.some(location, table.nodes)
 
-    def suite(self, place: str, table: _SuiteTable, suites: dict[str, Suite]) -> tuple[PlannedSuite, Nodes]:
+    def suite(self, location: str, table: _SuiteTable, suites: dict[str, Suite]) -> tuple[PlannedSuite, Nodes]:
         """Return a suite and the nodes that measure it, and note the open suite."""
         path = self.file.parent / table.path
-        name, opened = self.named(place, table.name, path.name), Suite.open(path)
+        name, opened = self.named(location, table.name, path.name), Suite.open(path)
         suites[opened.hash] = opened
         suite = PlannedSuite(
             name,
             opened.hash,
-            self.several(f"{place}.models", table.models, empty=True),
+            self.several(f"{location}.models", table.models, empty=True),
             None if table.batch is None else str(table.batch),
             tuple(sorted(f"{dim}={size}" for dim, size in table.dims.items())),
-            self.courses(f"{place}.branch", table.branch, branch=True),
-            self.courses(f"{place}.trip", table.trip, branch=False),
+            self.courses(f"{location}.branch", table.branch, branch=True),
+            self.courses(f"{location}.trip", table.trip, branch=False),
         )
-        return suite, self.some(place, table.nodes)
+        return suite, self.some(location, table.nodes)
 
     def check_names(self, kind: str, names: Sequence[str]) -> None:
         """Refuse two stacks or suites of one name."""
@@ -245,16 +245,16 @@ class _CampaignReader:
 
     def check_cells(self, cells: Sequence[Cell]) -> None:
         """Refuse equal cells, and a campaign without any."""
-        found: dict[str, Cell] = {}
+        cells_by_key: dict[str, Cell] = {}
         for cell in cells:
-            other = found.setdefault(cell.key, cell)
+            other = cells_by_key.setdefault(cell.key, cell)
             if other is not cell:
                 raise UsageError(
                     f"campaign {self.file}: {cell.suite.name} on {cell.stack.name} and {other.suite.name} on "
                     f"{other.stack.name} are the same",
                     remedy="leave one of them out",
                 )
-        if not found:
+        if not cells_by_key:
             raise UsageError(
                 f"campaign {self.file} asks for nothing", remedy="give it a node that has a stack and a suite"
             )

@@ -123,9 +123,9 @@ class _NodeWorker:
         def take() -> NodeJob | None:
             with transaction(self._node.url) as connection:
                 number = heartbeat(connection, self._node.name, self._holder, take_over=self._node.take_over)
-                for left in held_jobs(connection, self._node.name):
-                    retry(connection, left)
-                    self._note(f"put back, since no worker has it any more: job {left}")
+                for job_number in held_jobs(connection, self._node.name):
+                    retry(connection, job_number)
+                    self._note(f"put back, since no worker has it any more: job {job_number}")
                 self._tidy(connection)
                 return fetch(connection, self._node.name, number)
 
@@ -226,14 +226,14 @@ class _NodeWorker:
         pause_s = _FIRST_S
         while True:
             try:
-                found = ask()
+                answer = ask()
             except (errors.DatabaseUnreachable, errors.DatabaseLocked) as error:
                 if not self._met and isinstance(error, errors.DatabaseUnreachable):
                     raise
                 self._note(f"{error}; trying again in {pause_s:.0f} s")
             else:
                 self._met = True
-                return found
+                return answer
             self._stopping.wait(pause_s)
             if self._stopping.asked:
                 return None
@@ -297,7 +297,7 @@ def _missing(local: Path, failures: Sequence[tuple[str, str]]) -> str:
         return ""
     try:
         with Store.open(local, read_only=True) as store:
-            stored = {known for failure in store.failures() for known in (failure.key, failure.reason)}
+            stored = {text for failure in store.failures() for text in (failure.key, failure.reason)}
     except errors.StoreError:
         return ""  # whoever pushes it says so
     missing = [f"{name}: {reason}" for name, reason in failures if name not in stored and reason not in stored]

@@ -57,17 +57,17 @@ def plan(campaign: Campaign, url: str, *, dry_run: bool = False) -> QueueReport:
         Store.open(bounded(url)).close()  # nodes may add to the tables of measurements, and not make them
         make_tables(connection, queue_tables())
         cells = {cell.key: cell for cell in campaign.cells}
-        known = states(connection, cells)
-        found = {key: _what(known[key][1]) if key in known else _NEW for key in cells}
+        job_states = states(connection, cells)
+        cell_states = {key: _what(job_states[key][1]) if key in job_states else _NEW for key in cells}
         blobs = 0
         if not dry_run:
-            wanted = [cell for key, cell in cells.items() if found[key] in {_NEW, _AGAIN}]
-            blobs = _send(connection, campaign, wanted)
-            defer(connection, [cell for key, cell in cells.items() if found[key] == _NEW])
-            for key, what in found.items():
+            queued_cells = [cell for key, cell in cells.items() if cell_states[key] in {_NEW, _AGAIN}]
+            blobs = _send(connection, campaign, queued_cells)
+            defer(connection, [cell for key, cell in cells.items() if cell_states[key] == _NEW])
+            for key, what in cell_states.items():
                 if what == _AGAIN:
-                    retry(connection, known[key][0])
-    return QueueReport(campaign.name, tuple((cell, found[key]) for key, cell in cells.items()), blobs, dry_run)
+                    retry(connection, job_states[key][0])
+    return QueueReport(campaign.name, tuple((cell, cell_states[key]) for key, cell in cells.items()), blobs, dry_run)
 
 
 def _what(status: str) -> str:

@@ -165,19 +165,19 @@ def held_jobs(connection: Connection, node: str) -> list[int]:
 
 def fetch(connection: Connection, node: str, worker: int) -> NodeJob | None:
     """Take a node's next job; None if the queue is empty."""
-    found = _done(_manager(connection).fetch_job(queues=[node], worker_id=worker))
-    if found is None:
+    job = _done(_manager(connection).fetch_job(queues=[node], worker_id=worker))
+    if job is None:
         return None
-    number = _number(found)
+    number = _number(job)
     try:
-        cell = Cell.of(found.task_kwargs)
+        cell = Cell.of(job.task_kwargs)
     except StoreError as error:
-        return NodeJob(number, node, found.attempts, reason=str(error))
+        return NodeJob(number, node, job.attempts, reason=str(error))
     row = connection.execute("SELECT max(attempt) AS last FROM outcome WHERE job = %s", [number]).fetchone()
     last = None if row is None else row["last"]
     # Its end and its being queued again count as one attempt each.
-    deaths = found.attempts if last is None else max(0, found.attempts - last - 2)
-    return NodeJob(number, node, found.attempts, cell, deaths)
+    deaths = job.attempts if last is None else max(0, job.attempts - last - 2)
+    return NodeJob(number, node, job.attempts, cell, deaths)
 
 
 def finish(connection: Connection, ended: EndedJob) -> None:
@@ -219,10 +219,10 @@ def _lock(node: str) -> str:
     return f"node:{node}"
 
 
-def _number(found: QueuedJob) -> int:
-    if found.id is None:
+def _number(job: QueuedJob) -> int:
+    if job.id is None:
         raise StoreError("the queue gave a job without a number")
-    return found.id
+    return job.id
 
 
 def _done(coroutine: Coroutine[Any, Any, T]) -> T:

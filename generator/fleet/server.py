@@ -93,19 +93,19 @@ def bounded(url: str) -> str:
             f"a fleet meets in a PostgreSQL database, and {shown!r} is none",
             remedy="give --db postgresql+psycopg://…, or set DLBRICKS_DB",
         )
-    given = _WAITS | _single(parse_qsl(parts.query, keep_blank_values=True))
-    return urlunsplit(parts._replace(scheme="postgresql+psycopg", query=urlencode(given, quote_via=quote)))
+    parameters = _WAITS | _single(parse_qsl(parts.query, keep_blank_values=True))
+    return urlunsplit(parts._replace(scheme="postgresql+psycopg", query=urlencode(parameters, quote_via=quote)))
 
 
 def _single(pairs: list[tuple[str, str]]) -> dict[str, str]:
     """Each name once: several hosts (``host=A:1&host=B:2``, as SQLAlchemy has them) are a list, as libpq has them."""
     hosts = [value.partition(":") for name, value in pairs if name == "host"]
-    given = dict(pairs)
+    parameters = dict(pairs)
     if len(hosts) > 1:
-        given["host"] = ",".join(host for host, _, _ in hosts)
+        parameters["host"] = ",".join(host for host, _, _ in hosts)
         if any(port for _, _, port in hosts):
-            given["port"] = ",".join(port for _, _, port in hosts)
-    return given
+            parameters["port"] = ",".join(port for _, _, port in hosts)
+    return parameters
 
 
 @contextmanager
@@ -171,8 +171,8 @@ def make_tables(connection: Connection, queue: str) -> None:
         NewerDatabase: The tables have another version.
     """
     connection.execute("SELECT pg_advisory_xact_lock(%s)", [_ALONE])
-    found = connection.execute("SELECT to_regclass(%s) IS NOT NULL AS there", [f"{SCHEMA}.fleet"]).fetchone()
-    if found is None or not found["there"]:
+    row = connection.execute("SELECT to_regclass(%s) IS NOT NULL AS there", [f"{SCHEMA}.fleet"]).fetchone()
+    if row is None or not row["there"]:
         connection.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}".encode())
         connection.execute(queue.encode())
         connection.execute(_TABLES)

@@ -128,13 +128,13 @@ def fleet_status(url: str, *, campaign: str | None = None) -> FleetStatus:
     with transaction(url) as connection:
         jobs, foreign = _read(connection.execute(_QUERY))
         seen = _seen(connection)
-    left = _left(jobs)
+    forecasts = _left(jobs)
     nodes = sorted({job.cell.node for job in jobs} | set(seen))
     campaigns = dict.fromkeys(job.cell.campaign for job in jobs)
     chosen = [name for name in campaigns if campaign in {None, name}]
     return FleetStatus(
-        tuple(_campaign(name, jobs, left) for name in chosen),
-        tuple(_node(name, [job for job in jobs if job.cell.node == name], left, seen.get(name)) for name in nodes),
+        tuple(_campaign(name, jobs, forecasts) for name in chosen),
+        tuple(_node(name, [job for job in jobs if job.cell.node == name], forecasts, seen.get(name)) for name in nodes),
         tuple(
             CellFailure(job.cell.campaign, job.cell.node, job.cell.label, job.reason)
             for job in jobs
@@ -161,13 +161,13 @@ class _JobState:
             StoreError: Another version planned the job.
         """
         counts, parts = row["counts"], [row["waited_s"], row["measured_s"]]
-        known = all(part is not None and isfinite(part) and part >= 0 for part in parts)
+        possible = all(part is not None and isfinite(part) and part >= 0 for part in parts)
         return _JobState(
             cell=Cell.of(row["args"]),
             state=_state(row),
             counts=counts if isinstance(counts, dict) else {},
             reason=row["reason"] or row["status"],
-            took_s=sum(parts) if known else None,
+            took_s=sum(parts) if possible else None,
             running_s=row["running_s"],
         )
 
@@ -204,14 +204,14 @@ def _left(jobs: Iterable[_JobState]) -> dict[int, float | None]:
     took: dict[tuple[object, ...], list[float]] = defaultdict(list)
     for job in listed:
         if job.state == "complete" and job.took_s is not None:
-            for known in _alike(job.cell):
-                took[known].append(job.took_s)
-    left: dict[int, float | None] = {}
+            for key in _alike(job.cell):
+                took[key].append(job.took_s)
+    forecasts: dict[int, float | None] = {}
     for job in listed:
         if job.state in {"waiting", "running"}:
-            mean_s = next((fmean(took[known]) for known in _alike(job.cell) if known in took), None)
-            left[id(job)] = None if mean_s is None else max(0.0, mean_s - (job.running_s or 0.0))
-    return left
+            mean_s = next((fmean(took[key]) for key in _alike(job.cell) if key in took), None)
+            forecasts[id(job)] = None if mean_s is None else max(0.0, mean_s - (job.running_s or 0.0))
+    return forecasts
 
 
 def _alike(cell: Cell) -> list[tuple[object, ...]]:
@@ -221,7 +221,7 @@ def _alike(cell: Cell) -> list[tuple[object, ...]]:
     return [(cell.node, cell.stack.name, *alike), (cell.node, *alike), alike]
 
 
-def _node(name: str, jobs: list[_JobState], left: Mapping[int, float | None], seen: datetime | None) -> NodeStatus:
+def _node(name: str, jobs: list[_JobState], forecasts: Mapping[int, float | None], seen: datetime | None) -> NodeStatus:
     states = Counter(job.state for job in jobs)
     running = next((job for job in jobs if job.state == "running"), None)
     return NodeStatus(
@@ -232,15 +232,15 @@ def _node(name: str, jobs: list[_JobState], left: Mapping[int, float | None], se
         running_s=running.running_s if running else None,
         complete=states["complete"],
         failed=states["failed"],
-        forecast_s=_sum(left[id(job)] for job in jobs if id(job) in left),
+        forecast_s=_sum(forecasts[id(job)] for job in jobs if id(job) in forecasts),
     )
 
 
-def _campaign(name: str, jobs: list[_JobState], left: Mapping[int, float | None]) -> CampaignStatus:
+def _campaign(name: str, jobs: list[_JobState], forecasts: Mapping[int, float | None]) -> CampaignStatus:
     ours = [job for job in jobs if job.cell.campaign == name]
     states = Counter(job.state for job in ours)
-    ends = [_until(node, name, jobs, left) for node in {job.cell.node for job in ours}]
-    known = [end for end in ends if end is not None]
+    ends = [_until(node, name, jobs, forecasts) for node in {job.cell.node for job in ours}]
+    known_ends = [end for end in ends if end is not None]
     return CampaignStatus(
         campaign=name,
         cells=len(ours),
@@ -254,22 +254,22 @@ def _campaign(name: str, jobs: list[_JobState], left: Mapping[int, float | None]
         bricks_remaining=_total(ours, "remaining"),
         models=_total(ours, "models"),
         models_remaining=_total(ours, "models_remaining"),
-        forecast_s=max(known, default=0.0) if len(known) == len(ends) else None,
+        forecast_s=max(known_ends, default=0.0) if len(known_ends) == len(ends) else None,
     )
 
 
-def _until(node: str, campaign: str, jobs: list[_JobState], left: Mapping[int, float | None]) -> float | None:
+def _until(node: str, campaign: str, jobs: list[_JobState], forecasts: Mapping[int, float | None]) -> float | None:
     """Forecast the seconds until a campaign's last cell on a node ends, with the jobs queued before it."""
-    queue = [job for job in jobs if job.cell.node == node and id(job) in left]
-    last = max((place for place, job in enumerate(queue) if job.cell.campaign == campaign), default=-1)
-    return _sum(left[id(job)] for job in queue[: last + 1])
+    queue = [job for job in jobs if job.cell.node == node and id(job) in forecasts]
+    last = max((position for position, job in enumerate(queue) if job.cell.campaign == campaign), default=-1)
+    return _sum(forecasts[id(job)] for job in queue[: last + 1])
 
 
 def _sum(parts: Iterable[float | None]) -> float | None:
     """Return the sum; 0 for no parts, None if a part is unknown."""
     listed = list(parts)
-    known = [part for part in listed if part is not None]
-    return sum(known, 0.0) if len(known) == len(listed) else None
+    known_parts = [part for part in listed if part is not None]
+    return sum(known_parts, 0.0) if len(known_parts) == len(listed) else None
 
 
 def _total(jobs: Iterable[_JobState], name: str) -> int:

@@ -59,9 +59,9 @@ def physical_cores(root: Path = CPUS) -> tuple[int, ...]:
     Threads of one measurement run on cores of the same kind and the same socket, because others differ in speed and in
     their distance to memory. These are the allowed cores that are like the fastest one, on its NUMA node.
     """
-    places = {cpu: (-_speed(cpu, root), _node(cpu, root)) for cpu in all_cores(root)}
-    first = min(places, key=lambda cpu: (places[cpu][0], cpu))
-    return tuple(cpu for cpu, place in places.items() if place == places[first])
+    locations = {cpu: (-_speed(cpu, root), _node(cpu, root)) for cpu in all_cores(root)}
+    first = min(locations, key=lambda cpu: (locations[cpu][0], cpu))
+    return tuple(cpu for cpu, location in locations.items() if location == locations[first])
 
 
 def all_cores(root: Path = CPUS) -> tuple[int, ...]:
@@ -90,11 +90,11 @@ def _node(cpu: int, root: Path) -> str:
 
 def _numbers(text: str) -> tuple[int, ...]:
     """Return the numbers of a list in the kernel's notation (``0-3,8``)."""
-    found: list[int] = []
+    numbers: list[int] = []
     for part in filter(None, text.split(",")):
         low, _, high = part.partition("-")
-        found += range(int(low), int(high or low) + 1)
-    return tuple(found)
+        numbers += range(int(low), int(high or low) + 1)
+    return tuple(numbers)
 
 
 def ranges(numbers: Iterable[int]) -> str:
@@ -140,12 +140,12 @@ def caches(root: Path = CPUS) -> Mapping[str, int]:
     """Return the bytes of the data and unified caches of the fastest core, by name: ``L1d``, ``L2``, ``L3``."""
     cpus = (int(path.name[3:]) for path in root.glob("cpu[0-9]*"))
     first = min(cpus, key=lambda cpu: (-_speed(cpu, root), cpu), default=0)
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for index in root.glob(f"cpu{first}/cache/index*"):
         size, level, kind = (_read(index / name) for name in ("size", "level", "type"))
         if size and level and kind and kind != "Instruction":
-            found[f"L{level}" + ("d" if kind == "Data" else "")] = int(size.rstrip("KMG")) * _UNITS.get(size[-1], 1)
-    return dict(sorted(found.items()))
+            sizes[f"L{level}" + ("d" if kind == "Data" else "")] = int(size.rstrip("KMG")) * _UNITS.get(size[-1], 1)
+    return dict(sorted(sizes.items()))
 
 
 def _read(path: Path) -> str:

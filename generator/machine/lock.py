@@ -124,26 +124,26 @@ def _way(held: contextlib.ExitStack) -> tuple[Callable[[], bool], Callable[[], s
         raise UsageError(f"{LOCK_DIR_VARIABLE}={folder!r} is no folder", remedy="create it, or unset the variable")
     if not folder and sys.platform == "linux":
         try:
-            own = held.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            unix_socket = held.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         except OSError:
             pass  # a service whose address families are restricted
         else:
-            return lambda: _bind(own), _listener
+            return lambda: _bind(unix_socket), _listener
     descriptor = _open(lock_path())
     held.callback(os.close, descriptor)
     return lambda: _lock(descriptor), lambda: os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
 
 
-def _bind(own: socket.socket) -> bool:
+def _bind(unix_socket: socket.socket) -> bool:
     try:
-        own.bind(_NAME)
+        unix_socket.bind(_NAME)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             return False
         raise MachineBusy(
             f"the machine lock cannot be taken: {error.strerror}", remedy=f"name a folder with {LOCK_DIR_VARIABLE}"
         ) from error
-    own.listen()  # so that whoever waits can ask who holds it; nobody is answered
+    unix_socket.listen()  # so that whoever waits can ask who holds it; nobody is answered
     return True
 
 

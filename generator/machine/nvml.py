@@ -81,7 +81,7 @@ def gpu_state() -> Mapping[str, Any]:
         import pynvml
     except ImportError:
         return {}
-    found: dict[str, Any] = {}
+    state: dict[str, Any] = {}
     try:
         pynvml.nvmlInit()
         first = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0].strip()
@@ -109,8 +109,8 @@ def gpu_state() -> Mapping[str, Any]:
     }
     for name, ask in asked.items():
         with suppress(pynvml.NVMLError):  # what this GPU does not report is not there
-            found[name] = ask()
-    return found
+            state[name] = ask()
+    return state
 
 
 def throttled(before: Mapping[str, Any], after: Mapping[str, Any], elapsed_s: float) -> bool:

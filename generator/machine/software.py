@@ -79,9 +79,9 @@ def wheel_contents(record: str) -> str:
         if "//" in file or "/." in file or file[:1] in {"", ".", "/"} or file[-1] == "/":  # hardly one in a thousand
             file = str(PurePosixPath(file))
         folder, _, name = file.rpartition("/")
-        own = name in _MADE_HERE and folder.endswith(".dist-info")
+        generated = name in _MADE_HERE and folder.endswith(".dist-info")
         compiled = name.endswith(".pyc") and name != ".pyc"
-        if file not in {".", ".."} and not file.startswith(("/", "../")) and not own and not compiled:
+        if file not in {".", ".."} and not file.startswith(("/", "../")) and not generated and not compiled:
             lines.append(f"{file},{row[1] if len(row) > 1 else ''}")
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 
@@ -94,8 +94,8 @@ def _packages(needed: Iterable[str]) -> dict[str, dict[str, str | None]]:
         name = package.metadata["Name"]
         if name:  # of a package that was removed by half there is none
             installed.setdefault(canonicalize_name(name), package)
-    own = _own_requirements()
-    chosen, unread = (set(installed) - _TOOLS, set()) if own is None else _required([*own, *needed], installed)
+    roots = _own_requirements()
+    chosen, unread = (set(installed) - _TOOLS, set()) if roots is None else _required([*roots, *needed], installed)
     locked = _locked()
     return {
         name: _described(name, installed[name], locked) | ({"requires": "unknown"} if name in unread else {})
@@ -129,29 +129,29 @@ def _required(roots: Iterable[str], installed: Mapping[str, metadata.Distributio
     while waiting:
         text, extra, of = waiting.pop()
         try:
-            wanted = Requirement(text)
-            applies = wanted.marker is None or wanted.marker.evaluate({"extra": extra})
+            requirement = Requirement(text)
+            applies = requirement.marker is None or requirement.marker.evaluate({"extra": extra})
         except (InvalidRequirement, UndefinedComparison, UndefinedEnvironmentName):
             unread.add(of)
             continue
-        name = canonicalize_name(wanted.name)
+        name = canonicalize_name(requirement.name)
         if name not in installed or not applies:
             continue
-        for own in {"", *wanted.extras} - {extra for known, extra in seen if known == name}:
-            seen.add((name, own))
-            waiting += [(needed, own, name) for needed in installed[name].requires or ()]
+        for requested_extra in {"", *requirement.extras} - {extra for package, extra in seen if package == name}:
+            seen.add((name, requested_extra))
+            waiting += [(needed, requested_extra, name) for needed in installed[name].requires or ()]
     return {name for name, _ in seen}, unread
 
 
 def _described(name: str, package: metadata.Distribution, locked: Mapping[str, Package]) -> dict[str, str | None]:
     record = package.read_text("RECORD")
-    found = {"version": package.version, "contents": None if record is None else wheel_contents(record)}
+    description = {"version": package.version, "contents": None if record is None else wheel_contents(record)}
     if name in locked and str(locked[name].version) == package.version:
-        return found | _wheel_of(locked[name])
+        return description | _wheel_of(locked[name])
     direct = json.loads(package.read_text("direct_url.json") or "{}")
     digest = direct.get("archive_info", {}).get("hashes", {}).get("sha256")
     file = PurePosixPath(direct.get("url", "")).name
-    return found | {"wheel": file, "sha256": digest} if digest and file.endswith(".whl") else found
+    return description | {"wheel": file, "sha256": digest} if digest and file.endswith(".whl") else description
 
 
 def _locked() -> dict[str, Package]:
@@ -198,8 +198,8 @@ def _git(git: str, *words: str) -> str | None:
 def _sources() -> str:
     """Return the SHA-256 of the installed modules of dlbricks, without tests and benchmarks."""
     digest = hashlib.sha256()
-    own = list(_PACKAGE.glob("*.py"))
+    root_modules = list(_PACKAGE.glob("*.py"))
     rooms = [path.parent for path in _PACKAGE.glob("*/__init__.py")]
-    for path in sorted([*own, *(path for room in rooms for path in room.rglob("*.py"))]):
+    for path in sorted([*root_modules, *(path for room in rooms for path in room.rglob("*.py"))]):
         digest.update(f"{path.relative_to(_PACKAGE).as_posix()}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()

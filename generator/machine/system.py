@@ -224,8 +224,8 @@ def _turbo() -> bool | None:
 def _temperature() -> float | None:
     """Return the temperature of the hottest CPU sensor."""
     sensors = psutil.sensors_temperatures() if hasattr(psutil, "sensors_temperatures") else {}
-    known = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "soc_thermal")
-    return max((float(entry.current) for name in known for entry in sensors.get(name, ())), default=None)
+    sensor_names = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "soc_thermal")
+    return max((float(entry.current) for name in sensor_names for entry in sensors.get(name, ())), default=None)
 
 
 def _quota() -> float | None:

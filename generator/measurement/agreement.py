@@ -246,7 +246,7 @@ def _compare(
     """Return the row of a brick, given the row without a result."""
     place, reference = places
     try:
-        own = outputs(place, path)
+        arrays = outputs(place, path)
     except UnsupportedBrick as error:
         return replace(blank, verdict=Outcome.UNSUPPORTED, reason=str(error))
     except BackendUnavailable:
@@ -254,15 +254,15 @@ def _compare(
     except (BackendError, WorkerError) as error:
         return replace(blank, verdict=Outcome.FAILED, reason=str(error))
     try:
-        other = outputs(reference, path)
+        reference_arrays = outputs(reference, path)
     except (BackendError, WorkerError) as error:
         return replace(blank, verdict=Outcome.UNCHECKED, reason=f"{reference.runtime.backend}: {error}")
     worst, tolerance = 0.0, _tolerance(place.dtype)
-    for name in other:
-        if own[name].shape != other[name].shape:
-            text = f"{name} has shape {own[name].shape}, and {other[name].shape} in the other backend"
+    for name in reference_arrays:
+        if arrays[name].shape != reference_arrays[name].shape:
+            text = f"{name} has shape {arrays[name].shape}, and {reference_arrays[name].shape} in the other backend"
             return replace(blank, verdict=Outcome.DIFFERENT, reason=text)
-        apart = difference(own[name], other[name])
+        apart = difference(arrays[name], reference_arrays[name])
         worst = max(worst, apart)
         if not apart <= tolerance:
             text = f"{name} differs by {apart:.1e} of its largest value, more than {tolerance:.0e}"
@@ -270,11 +270,11 @@ def _compare(
     return replace(blank, error=worst)
 
 
-def difference(own: npt.NDArray[Any], other: npt.NDArray[Any]) -> float:
+def difference(values: npt.NDArray[Any], other: npt.NDArray[Any]) -> float:
     """Return the difference of two arrays of one shape.
 
     Args:
-        own: Any values.
+        values: Any values.
         other: Values of the reference.
 
     Returns:
@@ -284,5 +284,5 @@ def difference(own: npt.NDArray[Any], other: npt.NDArray[Any]) -> float:
     if not other.size:
         return 0.0
     if other.dtype.kind != "f":
-        return float(np.mean(own != other))
-    return relative_difference(own, other)
+        return float(np.mean(values != other))
+    return relative_difference(values, other)

@@ -134,8 +134,8 @@ def measure_ceilings(
     """
     if options and backend is None:
         raise UsageError("options belong to one runtime", remedy="add --backend NAME")
-    given = {"device": device, "options": options, "threads": threads, "cache": "hot"}
-    usual = MeasurementSettings.of({**given, "item_timeout_s": _TIMEOUT_S, **fields})
+    conditions_fields = {"device": device, "options": options, "threads": threads, "cache": "hot"}
+    usual = MeasurementSettings.of({**conditions_fields, "item_timeout_s": _TIMEOUT_S, **fields})
     usual.check()
     begun = time.monotonic()
     system = probe_system()
@@ -154,9 +154,9 @@ def measure_ceilings(
                 runtime.require_dtype(precision, device)
                 conditions = replace(usual.conditions, dtype=precision)
                 settings = replace(usual, runtime=replace(usual.runtime, backend=name), conditions=conditions)
-                wanted = ceiling_names(working_sets, dtype=precision, gemm_sizes=products)
+                ceilings = ceiling_names(working_sets, dtype=precision, gemm_sizes=products)
                 try:
-                    plans.append(_Planned(settings, wanted, system))
+                    plans.append(_Planned(settings, ceilings, system))
                 except (BackendError, BackendUnavailable) as error:
                     if backend is not None:
                         raise
@@ -164,14 +164,14 @@ def measure_ceilings(
         whole = Whole(progress, [plan.forecast_s for plan in plans])
         for number, plan in enumerate(plans):
             try:
-                run, found = plan.measure(store, whole.part(number))
+                run, measured_rows = plan.measure(store, whole.part(number))
             except (BackendError, BackendUnavailable, WorkerError) as error:
                 if backend is not None:
                     raise
                 rows.append(_unable(plan.settings, error))
                 continue
             runs.append(run)
-            rows += found
+            rows += measured_rows
     return CeilingReport(system, usual.conditions.threads, tuple(rows), tuple(runs), time.monotonic() - begun)
 
 
@@ -184,12 +184,12 @@ def _names(backend: str | None, device: str) -> list[str]:
     if backend is not None:
         require_available(get(backend), backend, device)
         return [backend]
-    found = [name for name, here in backends().items() if device in get(name).devices and not here.why_not(device)]
-    if not found:
+    names = [name for name, here in backends().items() if device in get(name).devices and not here.why_not(device)]
+    if not names:
         raise BackendUnavailable(
             f"no backend can run on device {device!r} here", remedy="'dlbricks backends list' shows what is missing"
         )
-    return found
+    return names
 
 
 class _Planned:
@@ -220,8 +220,8 @@ class _Planned:
             scheduler = Scheduler(self._plan, workers, recorder, pace, progress)
             scheduler.measure()
         end_run(store, run, more=scheduler.throttling)
-        found = {name: recorder.of(member) for name, member in self._members.items()}
-        return run.id, [self._row(name, found[name], found[OVERHEAD].result) for name in self._names]
+        records = {name: recorder.of(member) for name, member in self._members.items()}
+        return run.id, [self._row(name, records[name], records[OVERHEAD].result) for name in self._names]
 
     def _row(self, name: str, record: Record, call: Measurement | None) -> CeilingRow:
         flops, moved = ceiling_work(name)

@@ -171,8 +171,8 @@ class MeasuredReport(Tabular):
 
 def all_kernels(reports: Sequence[MeasuredReport]) -> dict[str, object] | None:
     """Return the JSON object about the kernels that several runs recorded; null if none was to record any."""
-    found = [report.kernels for report in reports if report.kernels is not None]
-    return asdict(sum(found[1:], start=found[0])) if found else None
+    profiles = [report.kernels for report in reports if report.kernels is not None]
+    return asdict(sum(profiles[1:], start=profiles[0])) if profiles else None
 
 
 def execute_run(
@@ -276,15 +276,15 @@ class _RunExecution:
 
     def _with_bricks(self, suite: Suite, chosen: selection.Chosen) -> selection.Chosen:
         self._footprints = selection.wanted_bricks(suite, self.circumstances, packed=self._packed)
-        wanted = [*self._footprints]
-        plain = [identity for identity in wanted if not identity.variant]
+        identities = [*self._footprints]
+        plain = [identity for identity in identities if not identity.variant]
         self._varied = [replace(identity, variant=choice.name) for identity in plain for choice in self._choices]
-        bricks = selection.select(wanted, self._store, self._order)
+        bricks = selection.select(identities, self._store, self._order)
         algorithms = selection.select(self._varied, self._store, self._order)
         if chosen.models.pending:
             self._membership = selection.membership_of(chosen.sources, suite)
             chosen = chosen.apart(self._membership.apart)
-        beside = selection.companions(bricks, wanted, self._membership.bricks, chosen.models)
+        beside = selection.companions(bricks, identities, self._membership.bricks, chosen.models)
         pending = [*bricks.pending, *algorithms.pending, *beside]
         members, broken = selection.brick_members(suite, pending, self._footprints, self._settings.unroll)
         self._brick_members = [members[identity] for identity in pending if identity in members]
@@ -309,11 +309,11 @@ class _RunExecution:
         settings = self._settings
         keys = [member.key for group in plan.groups for member in group.members]
         # The latest measurement of each key, from any machine.
-        known = {entry.key: entry for entry in self._store.measurements(keys=keys)} if keys else {}
-        whole = plan.forecast_s(settings.visits, known)
+        measurements = {entry.key: entry for entry in self._store.measurements(keys=keys)} if keys else {}
+        whole = plan.forecast_s(settings.visits, measurements)
         if settings.budget_s is None:
             return whole
-        return max(plan.forecast_s(min(settings.visits, MIN_SAMPLES), known), min(whole, settings.budget_s))
+        return max(plan.forecast_s(min(settings.visits, MIN_SAMPLES), measurements), min(whole, settings.budget_s))
 
     def measure(
         self, plan: MeasurementPlan, pace: Pace, sources: selection.Sources
@@ -367,16 +367,16 @@ class _RunExecution:
         only this network is lost: the next network has a fresh worker. Parts of a brick cannot run alone.
         """
         with self.costs.spend("profile_s"):
-            wanted, known = self._without_view(sources)
-            members, failures = self._profiled_members(wanted, sources)
-            left = [members[identity] for identity in wanted if identity in members]
+            identities, viewed_count = self._without_view(sources)
+            members, failures = self._profiled_members(identities, sources)
+            queue = [members[identity] for identity in identities if identity in members]
             place = replace(self._place, together=False)
             taken, begun = 0, time.monotonic()
             with Workers(self._start) as workers:
-                for number, member in enumerate(left):
+                for number, member in enumerate(queue):
                     if self._progress is not None:
                         elapsed_s = time.monotonic() - begun
-                        self._progress(Progress(Stage.PROFILE, number, len(left), member.label, elapsed_s))
+                        self._progress(Progress(Stage.PROFILE, number, len(queue), member.label, elapsed_s))
                     variant = member.identity.variant
                     file = file_of(member.network, seed=self._settings.seed, as_is=member.as_is, variant=variant)
                     bound_s = Timeouts.loading(member.size_bytes, bound_s=self._settings.item_timeout_s)
@@ -388,7 +388,7 @@ class _RunExecution:
                         continue
                     self._store.put_kernels(member.identity, view)
                     taken += 1
-        return ProfileReport(taken, known, tuple(failures))
+        return ProfileReport(taken, viewed_count, tuple(failures))
 
     def _without_view(self, sources: selection.Sources) -> tuple[list[Identity], int]:
         """Return the measured bricks and models to profile, in the cache state of views; and how many have a view."""
@@ -396,23 +396,23 @@ class _RunExecution:
         measured = [identity for group in groups for identity in selection.finished(group, self._store)]
         conditions = replace(self._settings.conditions, cache=PROFILED_CACHE)
         whole = [identity for identity in measured if identity.variant not in {*PARTS, *BOUNDARY}]
-        wanted = dict.fromkeys(replace(identity, conditions=conditions) for identity in whole)
-        if not wanted or self._order.repeats_all:
-            return [*wanted], 0
+        identities = dict.fromkeys(replace(identity, conditions=conditions) for identity in whole)
+        if not identities or self._order.repeats_all:
+            return [*identities], 0
         since_us = self._order.since_us if "all" in self._order.again else None
         where = self.circumstances
         stored = Filter(system=where.system, stack=where.stack, conditions=conditions, variant=None, since_us=since_us)
-        known = wanted.keys() & self._store.kernels(stored)
-        return [identity for identity in wanted if identity not in known], len(known)
+        viewed = identities.keys() & self._store.kernels(stored)
+        return [identity for identity in identities if identity not in viewed], len(viewed)
 
     def _profiled_members(
-        self, wanted: Sequence[Identity], sources: selection.Sources
+        self, identities: Sequence[Identity], sources: selection.Sources
     ) -> tuple[dict[Identity, TaskMember], list[ProfileFailure]]:
         """Return members to profile, and the failures of those that cannot be read."""
-        models = [identity for identity in wanted if identity.subject is Subject.MODEL]
+        models = [identity for identity in identities if identity.subject is Subject.MODEL]
         members, problems = selection.model_members(sources, models, self._folder / "profiled")
         if self._order.suite is not None:
-            of_bricks = [identity for identity in wanted if identity.subject is Subject.BRICK]
+            of_bricks = [identity for identity in identities if identity.subject is Subject.BRICK]
             bricks, broken = selection.brick_members(self._order.suite, of_bricks, {}, 1)
             members, problems = members | bricks, problems | broken
         return members, [ProfileFailure(name, "", reason) for name, reason in problems.items()]
@@ -426,11 +426,11 @@ def _cut_of(suite: Suite, stack: Stack, threads: int) -> Cut:
 
 def _decomposed(models: Sequence[Model], cut: Cut) -> list[Decomposition | Failed]:
     """Decompose models; a model that this runtime cannot cut like the suite is cut into its own layers."""
-    found = decompose(models, cut)
+    results = decompose(models, cut)
     if cut.graph == "source":
-        return found
-    own = iter(decompose([model.source for model in found if isinstance(model, Failed)], Cut(cut.granularity)))
-    return [next(own) if isinstance(model, Failed) else model for model in found]
+        return results
+    stand_ins = iter(decompose([model.source for model in results if isinstance(model, Failed)], Cut(cut.granularity)))
+    return [next(stand_ins) if isinstance(model, Failed) else model for model in results]
 
 
 def _names(sources: selection.Sources) -> dict[str, str]:

@@ -189,11 +189,11 @@ def measure(
     order = Order("measure", again=("all",), since=since, kernels=kernels, node=node, campaign=campaign)
     outcome = execute_run(how, order, store=store, models=models, progress=progress)
     chosen = outcome.chosen
-    known = {measurement.key: measurement for measurement in (*chosen.models.reused, *chosen.models.measured)}
+    measurements = {measurement.key: measurement for measurement in (*chosen.models.reused, *chosen.models.measured)}
     failed = {failure.key: failure.reason for failure in chosen.models.failures}
     rows = []
     for name, key in chosen.sources.names:
-        measurement, error = None if key is None else known.get(key), None
+        measurement, error = None if key is None else measurements.get(key), None
         if key is None:
             error = chosen.sources.problems[name]
         elif measurement is None:

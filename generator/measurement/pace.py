@@ -85,7 +85,7 @@ class Pace:
             return True
         return self.budget_s is not None and self.elapsed_s >= self.budget_s
 
-    def remaining_s(self, done: int, left: int) -> float | None:
+    def remaining_s(self, done: int, visits_left: int) -> float | None:
         """Return the estimated seconds for the visits that are left; None if nothing is known.
 
         All loading comes before the first visits. The forecast therefore has the weight of the visits left, and the
@@ -95,10 +95,10 @@ class Pace:
         ahead = None if self.forecast_s is None else max(0.0, self.forecast_s - elapsed)
         if ahead is not None and not done and ahead < _SOON_S:
             ahead = None
-        found = elapsed / done * left if done else None
-        if found is not None and ahead is not None:
-            found = (found * done + ahead * left) / (done + left)
-        remaining = found if done else ahead
+        expected_s = elapsed / done * visits_left if done else None
+        if expected_s is not None and ahead is not None:
+            expected_s = (expected_s * done + ahead * visits_left) / (done + visits_left)
+        remaining = expected_s if done else ahead
         if remaining is None or self.budget_s is None:
             return remaining
         return min(remaining, max(0.0, self.budget_s - elapsed))

@@ -216,8 +216,8 @@ class MeasurementTask:
 
     def without(self, names: Collection[str]) -> MeasurementTask | None:
         """Return the pack without some of its bricks; None if none is left."""
-        kept = tuple(member for member in self.members if member.id not in names)
-        return replace(self, members=kept) if kept else None
+        members = tuple(member for member in self.members if member.id not in names)
+        return replace(self, members=members) if members else None
 
     def halves(self) -> tuple[MeasurementTask, ...]:
         """Return two packs of half the bricks each; nothing for a single brick."""
@@ -302,12 +302,12 @@ class MeasurementPlan:
         """Return the sessions of a group in each process."""
         return 1 if group.one_order and any(task.packed for task in group.tasks) else self.sessions
 
-    def forecast_s(self, visits: int, known: Mapping[str, Measurement]) -> float:
+    def forecast_s(self, visits: int, measurements: Mapping[str, Measurement]) -> float:
         """Return the expected seconds of the plan: workers, loading and visits.
 
         Args:
             visits: Number of visits of each task.
-            known: Earlier measurements by key, from any machine.
+            measurements: Earlier measurements by key, from any machine.
         """
         if not self.groups:
             return 0.0
@@ -316,26 +316,26 @@ class MeasurementPlan:
         packed: list[float] = []
         for group in self.groups:
             for task in group.tasks:
-                each = {member.id: _run_ns(member, known) for member in task.members}
+                each = {member.id: _run_ns(member, measurements) for member in task.members}
                 run_ns = sum(ns * task.copies.get(name, 1) for name, ns in each.items())
                 runs = loops_of(int(run_ns), brief=task.brief) + warmups_of(int(run_ns), task.footprint)
                 visit_s = (runs * run_ns if run_ns >= 1 else loop_ns(brief=task.brief)) / 1e9 + _PROBES_S
                 loads = self.processes * (self.sessions_of(group) if task.packed else 1)
-                total += loads * sum(_load_s(member, known, task) for member in task.members)
+                total += loads * sum(_load_s(member, measurements, task) for member in task.members)
                 total += loads * _READ_S if task.packed else 0.0
                 total += visits * visit_s
                 packed += each.values() if task.packed else ()
         return total + self.processes * _CLOCK_PASSES * sum(sorted(packed)[:_CLOCK_BRICKS]) / 1e9
 
 
-def _run_ns(member: TaskMember, known: Mapping[str, Measurement]) -> float:
-    earlier = known.get(member.key)
+def _run_ns(member: TaskMember, measurements: Mapping[str, Measurement]) -> float:
+    earlier = measurements.get(member.key)
     return earlier.latency_ns if earlier is not None else (member.macs or 0) * _NS_PER_MAC
 
 
-def _load_s(member: TaskMember, known: Mapping[str, Measurement], task: MeasurementTask) -> float:
+def _load_s(member: TaskMember, measurements: Mapping[str, Measurement], task: MeasurementTask) -> float:
     load_s = _LOAD_S + member.weight_bytes * _LOAD_S_PER_BYTE
-    earlier = known.get(member.key)
+    earlier = measurements.get(member.key)
     if not task.packed and earlier is not None and earlier.load_ns is not None:
         load_s = max(load_s, (earlier.load_ns + (earlier.first_run_ns or 0)) / 1e9)
     return load_s
@@ -369,18 +369,20 @@ def plan_groups(
     loose: list[TaskMember] = []
     most_models = _MOST_MODELS if place.runtime.device == "cpu" else _MOST_ON_GPU
     for model in models:
-        wanted = membership.bricks.get(model.key)
-        own = membership.levels.get(model.key, model.footprint_bytes or 1)
-        footprint = _class_of(own, wanted, by_class) if wanted else None
-        if wanted is None or footprint is None:
+        brick_keys = membership.bricks.get(model.key)
+        model_bytes = membership.levels.get(model.key, model.footprint_bytes or 1)
+        footprint = _class_of(model_bytes, brick_keys, by_class) if brick_keys else None
+        if brick_keys is None or footprint is None:
             loose.append(model)
             continue
         classes.setdefault(footprint, []).append(model)
         sizes = sorted({footprint, *_beside_it(footprint, by_class)})
-        members[model.key] = [item for key in sorted(wanted) for size in sizes for item in by_class[size].get(key, ())]
+        members[model.key] = [
+            item for key in sorted(brick_keys) for size in sizes for item in by_class[size].get(key, ())
+        ]
     groups: list[_GroupDraft] = []
-    for footprint, found in sorted(classes.items()):
-        groups += _with_models(_chained(found, members), members, footprint, memory_bytes, most_models)
+    for footprint, class_models in sorted(classes.items()):
+        groups += _with_models(_chained(class_models, members), members, footprint, memory_bytes, most_models)
     placed = {item.id for group in groups for item in group.items}
     for _, keys in sorted(by_class.items()):
         rest = [item for items in keys.values() for item in items if item.id not in placed]
@@ -409,29 +411,31 @@ class _GroupDraft:
         return Group((*packs, *singles), frozenset(model.id for model in self.models))
 
 
-def _class_of(own: int, wanted: Collection[str], by_class: Mapping[int, Mapping[str, object]]) -> int | None:
+def _class_of(
+    model_bytes: int, brick_keys: Collection[str], by_class: Mapping[int, Mapping[str, object]]
+) -> int | None:
     """Return the footprint class with all bricks of a model that is nearest to the model's own; None without any."""
-    able = [footprint for footprint, keys in by_class.items() if all(key in keys for key in wanted)]
-    return min(able, key=lambda footprint: abs(math.log(max(footprint, 1) / own)), default=None)
+    able = [footprint for footprint, keys in by_class.items() if all(key in keys for key in brick_keys)]
+    return min(able, key=lambda footprint: abs(math.log(max(footprint, 1) / model_bytes)), default=None)
 
 
 def _beside_it(footprint: int, by_class: Collection[int]) -> list[int]:
     """Return more classes for a model's estimate: those of iterations, and if its own is one, the smallest other."""
-    found = [size for size in REPEAT_LEVELS if size in by_class]
+    sizes = [size for size in REPEAT_LEVELS if size in by_class]
     if footprint in REPEAT_LEVELS:
-        found += sorted(size for size in by_class if size not in REPEAT_LEVELS)[:1]
-    return found
+        sizes += sorted(size for size in by_class if size not in REPEAT_LEVELS)[:1]
+    return sizes
 
 
 def _chained(models: Sequence[TaskMember], members: Mapping[str, Sequence[TaskMember]]) -> list[TaskMember]:
     """Return models in an order in which neighbours share bricks."""
     keys = {model.key: {item.id for item in members[model.key]} for model in models}
-    left = sorted(models, key=lambda model: (len(keys[model.key]), model.key))
-    chain = [left.pop(0)] if left else []
-    while left:
+    unchained = sorted(models, key=lambda model: (len(keys[model.key]), model.key))
+    chain = [unchained.pop(0)] if unchained else []
+    while unchained:
         last = keys[chain[-1].key]
-        following = max(left, key=lambda model: len(last & keys[model.key]) / len(last | keys[model.key]))
-        left.remove(following)
+        following = max(unchained, key=lambda model: len(last & keys[model.key]) / len(last | keys[model.key]))
+        unchained.remove(following)
         chain.append(following)
     return chain
 
@@ -445,21 +449,21 @@ def _with_models(
 ) -> list[_GroupDraft]:
     """Return groups of consecutive models; a group is full if its bricks together are as large as the class."""
     groups: list[_GroupDraft] = []
-    known: dict[str, TaskMember] = {}
+    group_bricks: dict[str, TaskMember] = {}
     for model in models:
-        added = {item.id: item for item in members[model.key] if item.id not in known}
+        added = {item.id: item for item in members[model.key] if item.id not in group_bricks}
         group = groups[-1] if groups else None
         size = model.size_bytes + sum(item.size_bytes for item in added.values())
         full = group is None or (
-            sum(item.read_bytes for item in known.values()) >= footprint
+            sum(item.read_bytes for item in group_bricks.values()) >= footprint
             or len(group.models) >= most_models
             or group.size_bytes + size > memory_bytes
         )
         if full or group is None:
-            known = {item.id: item for item in members[model.key]}
-            groups.append(_GroupDraft(list(known.values()), [model]))
+            group_bricks = {item.id: item for item in members[model.key]}
+            groups.append(_GroupDraft(list(group_bricks.values()), [model]))
         else:
-            known |= added
+            group_bricks |= added
             group.items += added.values()
             group.models.append(model)
     return groups

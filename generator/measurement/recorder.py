@@ -73,13 +73,13 @@ class SampleRecorder:
 
     def of(self, member: TaskMember) -> Record:
         """Return the record of a member; create it if it does not exist."""
-        known = self.records.get(member.identity)
-        if known is None:
+        record = self.records.get(member.identity)
+        if record is None:
             unroll = 1 if member.footprint else 0
-            known = self.records[member.identity] = Record(
+            record = self.records[member.identity] = Record(
                 member.identity, unroll=unroll, footprint_bytes=member.footprint_bytes
             )
-        return known
+        return record
 
     def part(self, member: TaskMember, variant: str) -> Record | None:
         """Return the record of a part of a brick; None for a member without parts."""
@@ -92,8 +92,8 @@ class SampleRecorder:
         """Return the records of all parts of a member."""
         if member.identity.variant:
             return []
-        found = (self.records.get(member.part(name)) for name in PARTS)
-        return [record for record in found if record is not None]
+        records = (self.records.get(member.part(name)) for name in PARTS)
+        return [record for record in records if record is not None]
 
     def loaded(self, task: MeasurementTask, reply: Loaded) -> None:
         """Note a worker's reply about a loaded task."""
@@ -138,7 +138,7 @@ class StoreRecorder(SampleRecorder):
         self._store = store
         self._run = run
         alike = [other for other in store.runs() if (other.system, other.stack) == (run.system, run.stack)]
-        self._earlier = [known for other in alike if (known := Baseline.of_run(other)) is not None]
+        self._earlier = [baseline for other in alike if (baseline := Baseline.of_run(other)) is not None]
         self._visits: list[Visit] = []
         self._kept: set[Identity] = set()
 
@@ -166,25 +166,25 @@ class StoreRecorder(SampleRecorder):
             The largest process number in use by members of any suite, so that a number means one moment; -1 if nothing
             is open.
         """
-        known = {member.identity: member for member in members}
-        known |= {member.part(name): member for member in members if member.footprint for name in PARTS}
-        conditions = {identity.conditions for identity in known}
+        members_by_identity = {member.identity: member for member in members}
+        members_by_identity |= {member.part(name): member for member in members if member.footprint for name in PARTS}
+        conditions = {identity.conditions for identity in members_by_identity}
         system, stack, node = self._run.system, self._run.stack, self._run.node
-        left: list[LeftOpen] = []
+        entries: list[LeftOpen] = []
         with self.costs.spend("store_s"):
-            for wanted in sorted(conditions, key=lambda wanted: wanted.cache):
-                left += self._store.left_open(system, stack, wanted, node=node)
-        for entry in left:
+            for condition in sorted(conditions, key=lambda condition: condition.cache):
+                entries += self._store.left_open(system, stack, condition, node=node)
+        for entry in entries:
             identity, stale = entry.identity, entry.protocol != PROTOCOL or self._stale(entry)
-            if identity not in known and not stale:
+            if identity not in members_by_identity and not stale:
                 continue  # a member of another suite: a run of that suite continues it
             record = self._resumed(identity)
             if stale:
                 self._close(record, entry)
-            if identity in known:
+            if identity in members_by_identity:
                 self.records[identity] = record
-                record.footprint_bytes = known[identity].footprint_bytes
-        return max((entry.process for entry in left if entry.process is not None), default=-1)
+                record.footprint_bytes = members_by_identity[identity].footprint_bytes
+        return max((entry.process for entry in entries if entry.process is not None), default=-1)
 
     def _stale(self, entry: LeftOpen) -> bool:
         age = datetime.fromisoformat(self._run.started) - datetime.fromisoformat(entry.started)
@@ -193,9 +193,9 @@ class StoreRecorder(SampleRecorder):
     def _resumed(self, identity: Identity) -> Record:
         record = Record(identity)
         with self.costs.spend("store_s"):
-            found = self._store.open_item(identity, node=self._run.node)
-        if found is not None:
-            record.measurement, record.unroll, record.blocks = found
+            item = self._store.open_item(identity, node=self._run.node)
+        if item is not None:
+            record.measurement, record.unroll, record.blocks = item
             self._visits += [visit for block in record.blocks for visit in block.visits]
         return record
 

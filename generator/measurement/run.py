@@ -187,10 +187,10 @@ class RunReport(MeasuredReport):
 
         An algorithm that the runtime does not support for a brick counts as done; a crash or a timeout does not.
         """
-        left = self.remaining + self.models_remaining + self.algorithms_remaining
+        remaining = self.remaining + self.models_remaining + self.algorithms_remaining
         broken = any(failure.kind != "unsupported" for failure in self.algorithm_failures)
         unrecorded = self.kernels is not None and self.kernels.failures
-        return not self.failures and not broken and not unrecorded and (self.dry_run or not left)
+        return not self.failures and not broken and not unrecorded and (self.dry_run or not remaining)
 
     @property
     def rows(self) -> tuple[RunFailure, ...]:
@@ -212,7 +212,7 @@ class RunReport(MeasuredReport):
         if inner:
             return self.records().frame()
         chosen = self.outcome.chosen
-        known = [
+        timed = [
             {
                 "key": measurement.key, "variant": measurement.identity.variant, "state": state,
                 "latency_ms": measurement.latency_ms, "ci95_ms": measurement.ci95_ms,
@@ -223,7 +223,7 @@ class RunReport(MeasuredReport):
             for measurement in some
         ]  # fmt: skip
         failed = [{**asdict(failure), "state": "failed"} for failure in self.rows]
-        return Records([{**row, "threads": self.threads} for row in (*known, *failed)]).frame()
+        return Records([{**row, "threads": self.threads} for row in (*timed, *failed)]).frame()
 
 
 def run_records(reports: Sequence[RunReport], budget_s: float | None) -> Records:

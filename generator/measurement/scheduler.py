@@ -159,12 +159,12 @@ class Scheduler:
         for process in reversed(range(processes)):
             if process + 1 < processes:
                 self._end_workers()
-            for place, state in enumerate(waiting):
+            for position, state in enumerate(waiting):
                 sessions = self._plan.sessions_of(state.group)
                 if not self._pace.expired:
-                    self._pace.expect(len(waiting) * (process + 1) - place, sessions, first=process + 1 == processes)
+                    self._pace.expect(len(waiting) * (process + 1) - position, sessions, first=process + 1 == processes)
                     self._group(state, until=process * sessions)
-                later = {member.identity for other in waiting[place + 1 :] for member in other.group.members}
+                later = {member.identity for other in waiting[position + 1 :] for member in other.group.members}
                 if not process or not self._missing(state):
                     self._finish(member for member in state.group.members if member.identity not in later)
         self._finish(member for state in waiting for member in state.group.members)
@@ -189,8 +189,8 @@ class Scheduler:
 
     def _missing(self, waiting: _Waiting) -> int:
         """Return how many visits a group still needs: unmeasured models decide, or without them all open members."""
-        left = {member.id: self._of(member) for member in waiting.group.members if self._of(member).open}
-        anchors = [record for name, record in left.items() if name in waiting.group.anchors] or left.values()
+        remaining = {member.id: self._of(member) for member in waiting.group.members if self._of(member).open}
+        anchors = [record for name, record in remaining.items() if name in waiting.group.anchors] or remaining.values()
         return max((self._pace.wanted - record.visits for record in anchors), default=0)
 
     def _group(self, waiting: _Waiting, *, until: int) -> None:
@@ -245,9 +245,9 @@ class Scheduler:
     def _visit_all(self, waiting: _Waiting, singles: list[MeasurementTask], session: _Session, before: int) -> None:
         """Make the visits of one session."""
         self._round += 1
-        waiting.packs[:] = [left for task in waiting.packs if (left := self._load_pack(task, waiting)) is not None]
-        known = {task.id for task in singles}
-        singles += self._load([task for task in waiting.singles if task.id not in known])
+        waiting.packs[:] = [pack for task in waiting.packs if (pack := self._load_pack(task, waiting)) is not None]
+        loaded_ids = {task.id for task in singles}
+        singles += self._load([task for task in waiting.singles if task.id not in loaded_ids])
         tasks = [*waiting.packs, *(task for task in singles if self._is_open(task))]
         session.taken = {task.id: [] for task in tasks}
         while tasks and not self._pace.enough(before + session.done, before + session.planned) and not session.full:
@@ -374,28 +374,28 @@ class Scheduler:
         """Load a pack in the order of this session; return it without unusable bricks, or None if none is left."""
         alone = {single_task.id for single_task in waiting.singles}
         gone = {member.id for member in task.members if self._of(member).error is not None or member.id in alone}
-        left = task.without(gone) if gone else task
-        if left is None:
+        pack = task.without(gone) if gone else task
+        if pack is None:
             return None
-        self._tell(Stage.PREPARE, left)
-        bound_s = Timeouts.loading(left.size_bytes, bound_s=self._plan.timeout_s)
+        self._tell(Stage.PREPARE, pack)
+        bound_s = Timeouts.loading(pack.size_bytes, bound_s=self._plan.timeout_s)
         with self._asking(task, "prepare_s"):
-            request = left.load(self._plan.seed, process=self._number, session=self._round)
-            timeout_s = bound_s + _MEMBER_S * len(left.members)
+            request = pack.load(self._plan.seed, process=self._number, session=self._round)
+            timeout_s = bound_s + _MEMBER_S * len(pack.members)
             reply = self._workers.at(task.place).load(request, timeout_s=timeout_s)
         self._costs.load_s += reply.loading_ns / 1e9
-        members = {member.id: member for member in left.members}
+        members = {member.id: member for member in pack.members}
         for brick in reply.left_out:
             member = members[brick.id]
             if brick.kind is None:
                 waiting.singles.append(single(member, task.place))
             else:
                 self._recorder.fail(member, refusal_of(brick.kind, brick.reason))
-        left = left.without({brick.id for brick in reply.left_out})
-        if left is not None:
-            self._fresh.add(left.id)
-            self._recorder.loaded(left, reply)
-        return left
+        pack = pack.without({brick.id for brick in reply.left_out})
+        if pack is not None:
+            self._fresh.add(pack.id)
+            self._recorder.loaded(pack, reply)
+        return pack
 
     def _isolate(self, failed: _TaskFailed, waiting: _Waiting) -> None:
         """Find the culprit after a worker ended or a pack failed, if the plan isolates failures.
@@ -449,9 +449,9 @@ class Scheduler:
     def _tell(self, stage: Stage, task: MeasurementTask) -> None:
         if self._progress is None:
             return
-        left = max(0, self._total - self._done)
-        remaining_s = self._pace.remaining_s(self._done, left)
+        visits_left = max(0, self._total - self._done)
+        remaining_s = self._pace.remaining_s(self._done, visits_left)
         with self._costs.spend("progress_s"):
             self._progress(
-                Progress(stage, self._done, self._done + left, task.label, self._pace.elapsed_s, remaining_s)
+                Progress(stage, self._done, self._done + visits_left, task.label, self._pace.elapsed_s, remaining_s)
             )

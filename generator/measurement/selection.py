@@ -54,8 +54,8 @@ class Selection:
 
     def without(self, keys: Collection[str]) -> Selection:
         """Return the selection without keys that cannot be read; they count as broken."""
-        kept = tuple(identity for identity in self.pending if identity.key not in keys)
-        return replace(self, pending=kept, broken=self.broken + len(self.pending) - len(kept))
+        pending = tuple(identity for identity in self.pending if identity.key not in keys)
+        return replace(self, pending=pending, broken=self.broken + len(self.pending) - len(pending))
 
     def among(self, keys: Collection[str]) -> Selection:
         """Return the selection with only these keys pending."""
@@ -63,12 +63,12 @@ class Selection:
 
     def after(self, records: Mapping[Identity, Record]) -> Selection:
         """Return the selection with the results of the run."""
-        own = [records[identity] for identity in self.pending if identity in records]
+        selected_records = [records[identity] for identity in self.pending if identity in records]
         return replace(
             self,
-            measured=tuple(record.result for record in own if record.result is not None),
-            refused=tuple(record.failure for record in own if record.failure is not None),
-            settled=sum(not record.open for record in own),
+            measured=tuple(record.result for record in selected_records if record.result is not None),
+            refused=tuple(record.failure for record in selected_records if record.failure is not None),
+            settled=sum(not record.open for record in selected_records),
         )
 
     @property
@@ -87,17 +87,17 @@ class Selection:
         return Counter(str(measurement.summary.verdict) for measurement in (*self.reused, *self.measured))
 
 
-def select(wanted: Sequence[Identity], store: Store, order: Order) -> Selection:
+def select(identities: Sequence[Identity], store: Store, order: Order) -> Selection:
     """Split bricks or models (all of one subject) by their stored measurements and failures.
 
     Args:
-        wanted: Bricks, or models; each in its own cache state and variant.
+        identities: Bricks, or models; each in its own cache state and variant.
         store: The database.
         order: Names the stored results to repeat.
     """
-    if not wanted or order.repeats_all:
-        return Selection(tuple(wanted))
-    parts = [_select(identities, store, order) for identities in _alike(wanted)]
+    if not identities or order.repeats_all:
+        return Selection(tuple(identities))
+    parts = [_select(alike, store, order) for alike in _alike(identities)]
     return Selection(
         pending=tuple(identity for part in parts for identity in part.pending),
         reused=tuple(measurement for part in parts for measurement in part.reused),
@@ -105,21 +105,21 @@ def select(wanted: Sequence[Identity], store: Store, order: Order) -> Selection:
     )
 
 
-def finished(wanted: Sequence[Identity], store: Store) -> list[Identity]:
+def finished(identities: Sequence[Identity], store: Store) -> list[Identity]:
     """Return the identities (all of one subject) with a stored measurement, even if they are begun again."""
-    found: list[Identity] = []
-    for identities in _alike(wanted):
-        keys = {measurement.key for measurement in store.measurements(_filter(identities))}
-        found += [identity for identity in identities if identity.key in keys]
-    return found
+    measured: list[Identity] = []
+    for alike in _alike(identities):
+        keys = {measurement.key for measurement in store.measurements(_filter(alike))}
+        measured += [identity for identity in alike if identity.key in keys]
+    return measured
 
 
-def _alike(wanted: Sequence[Identity]) -> Iterator[list[Identity]]:
+def _alike(identities: Sequence[Identity]) -> Iterator[list[Identity]]:
     """Yield lists of identities with one cache state and variant each."""
     kinds: dict[tuple[str, str], list[Identity]] = {}
-    for identity in wanted:
+    for identity in identities:
         kinds.setdefault((identity.conditions.cache, identity.variant), []).append(identity)
-    return (identities for _, identities in sorted(kinds.items()))
+    return (alike for _, alike in sorted(kinds.items()))
 
 
 def _filter(alike: Sequence[Identity]) -> Filter:
@@ -127,19 +127,19 @@ def _filter(alike: Sequence[Identity]) -> Filter:
     return Filter.of(alike[0], [identity.key for identity in alike])
 
 
-def _select(wanted: Sequence[Identity], store: Store, order: Order) -> Selection:
+def _select(alike: Sequence[Identity], store: Store, order: Order) -> Selection:
     """Split identities that differ only in their keys, as ``select`` does."""
-    where, again = _filter(wanted), order.again
-    found = [] if "all" in again else store.measurements(where)
-    good = {entry.key: entry for entry in found if "noisy" not in again or entry.summary.verdict is Verdict.STABLE}
+    where, again = _filter(alike), order.again
+    results = [] if "all" in again else store.measurements(where)
+    good = {entry.key: entry for entry in results if "noisy" not in again or entry.summary.verdict is Verdict.STABLE}
     stood = [] if {"failed", "all"} & set(again) else store.failures(where)
     if order.since_us is not None:
         good |= {entry.key: entry for entry in store.measurements(where, since_us=order.since_us)}
         stood += store.failures(where, since_us=order.since_us)
     failures = {entry.key: entry for entry in stood}
-    keys = [identity.key for identity in wanted]
+    keys = [identity.key for identity in alike]
     return Selection(
-        pending=tuple(identity for identity in wanted if identity.key not in good and identity.key not in failures),
+        pending=tuple(identity for identity in alike if identity.key not in good and identity.key not in failures),
         reused=tuple(good[key] for key in keys if key in good and key not in failures),
         failed=tuple(failures[key] for key in keys if key in failures),
     )
@@ -159,41 +159,41 @@ def wanted_bricks(suite: Suite, bench: Circumstances, *, packed: bool) -> dict[I
     """
     brick, in_model = Subject.BRICK, bench.conditions.cache == "model"
     sizes = {key: _sizes(suite, key, packed=packed) if in_model else {0} for key in suite.keys}
-    found = {
+    footprints = {
         bench.identity(brick, key, cache=level_name(size) if size else None): size
         for key in suite.keys
         for size in sizes[key]
     }
     if packed:
-        in_models = [(identity, size) for identity, size in found.items() if size in REUSE_LEVELS]
+        in_models = [(identity, size) for identity, size in footprints.items() if size in REUSE_LEVELS]
         for identity, size in in_models:
-            found |= {replace(identity, variant=variant): size for variant in suite.boundary(identity.key)}
-    return found
+            footprints |= {replace(identity, variant=variant): size for variant in suite.boundary(identity.key)}
+    return footprints
 
 
 def _sizes(suite: Suite, key: str, *, packed: bool) -> set[int]:
     """Return the footprint classes to measure a brick in; ``CORE_LEVEL`` only if packs are profiled."""
-    found = suite.footprints(key)
-    return {*found} if packed else {size if size != CORE_LEVEL else REUSE_LEVELS[0] for size in found}
+    sizes = suite.footprints(key)
+    return {*sizes} if packed else {size if size != CORE_LEVEL else REUSE_LEVELS[0] for size in sizes}
 
 
 def brick_members(
-    suite: Suite, wanted: Iterable[Identity], footprints: Mapping[Identity, int], unroll: int
+    suite: Suite, identities: Iterable[Identity], footprints: Mapping[Identity, int], unroll: int
 ) -> tuple[dict[Identity, TaskMember], dict[str, str]]:
     """Read and verify the bricks that are about to run.
 
     Args:
         suite: The bricks.
-        wanted: Identities of the bricks to run.
+        identities: Identities of the bricks to run.
         footprints: As ``wanted_bricks`` returns them; a brick without an entry runs alone.
         unroll: Copies in one network of a brick that runs alone; 0: the worker chooses.
 
     Returns:
         Members by identity, and errors by key: a file is missing, does not match its name, or cannot be read.
     """
-    found: dict[Identity, TaskMember] = {}
+    members: dict[Identity, TaskMember] = {}
     broken: dict[str, str] = {}
-    for key, group in groupby(sorted(wanted, key=attrgetter("key")), key=attrgetter("key")):
+    for key, group in groupby(sorted(identities, key=attrgetter("key")), key=attrgetter("key")):
         try:
             brick = suite.brick(key)
         except DlbricksError as error:
@@ -205,7 +205,7 @@ def brick_members(
             at_boundary = identity.variant in BOUNDARY
             size = footprints.get(identity if at_boundary else replace(identity, variant=""), 0)
             size = 0 if size == CORE_LEVEL else size
-            found[identity] = TaskMember(
+            members[identity] = TaskMember(
                 identity,
                 key[:_SHORT_KEY],
                 network,
@@ -217,7 +217,7 @@ def brick_members(
                 read_bytes=brick.read_bytes + (live if at_boundary else 0),
                 live_bytes=live,
             )
-    return found, broken
+    return members, broken
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,32 +290,32 @@ class Chosen:
 
 
 def model_members(
-    sources: Sources, wanted: Collection[Identity], folder: Path
+    sources: Sources, identities: Collection[Identity], folder: Path
 ) -> tuple[dict[Identity, TaskMember], dict[str, str]]:
     """Make models ready to be run.
 
     Args:
         sources: The models.
-        wanted: Identities of the models to prepare.
+        identities: Identities of the models to prepare.
         folder: Folder for runnable forms that do not exist as files.
 
     Returns:
         Members by identity, and errors by model name.
     """
-    found: dict[Identity, TaskMember] = {}
+    members: dict[Identity, TaskMember] = {}
     problems: dict[str, str] = {}
-    for number, identity in enumerate(wanted):
+    for number, identity in enumerate(identities):
         alike = {name: model for name, model in sources.models.items() if model.own.key == identity.key}
         model = next(iter(alike.values()))
-        place = folder / str(number)
-        place.mkdir(parents=True, exist_ok=True)
+        subfolder = folder / str(number)
+        subfolder.mkdir(parents=True, exist_ok=True)
         try:
-            network = run_as_given(model.source, place, model.own.control)
+            network = run_as_given(model.source, subfolder, model.own.control)
         except DlbricksError as error:
             problems |= dict.fromkeys(alike, str(error))
             continue
         costs = [model.own.layers[index].cost for index in model.own.live]
-        found[identity] = TaskMember(
+        members[identity] = TaskMember(
             identity,
             model.name,
             network,
@@ -323,7 +323,7 @@ def model_members(
             weight_bytes=model.own.weight_bytes,
             footprint_bytes=footprint(model.own),
         )
-    return found, problems
+    return members, problems
 
 
 def membership_of(sources: Sources, suite: Suite) -> Membership:
@@ -336,22 +336,22 @@ def membership_of(sources: Sources, suite: Suite) -> Membership:
         sources: The models, cut like the suite.
         suite: The bricks.
     """
-    known = frozenset(suite.keys)
+    suite_keys = frozenset(suite.keys)
     noted = suite.annotations or {}
-    found: dict[str, frozenset[str]] = {}
+    bricks: dict[str, frozenset[str]] = {}
     apart: dict[str, str] = {}
-    own, all_bound = suite.graph == "source", sources.bound
+    of_source, all_bound = suite.graph == "source", sources.bound
     for name, key in sources.names:
-        if key is None or key in found:
+        if key is None or key in bricks:
             continue
         bound, model = all_bound.get(name, {}), sources.models[name]
-        keys = frozenset(noted[name]) if name in noted and not (own and bound) else model.keys
-        if keys and keys <= known:
-            found[key] = keys
-        elif own and keys and bound and len(keys & known) < len(keys) * _SAME_SHAPES:
-            apart[name] = _differing(bound, len(keys & known), len(keys))
-    levels = {key: suite.levels[name] for name, key in sources.names if key in found and name in suite.levels}
-    return Membership(found, apart, levels)
+        keys = frozenset(noted[name]) if name in noted and not (of_source and bound) else model.keys
+        if keys and keys <= suite_keys:
+            bricks[key] = keys
+        elif of_source and keys and bound and len(keys & suite_keys) < len(keys) * _SAME_SHAPES:
+            apart[name] = _differing(bound, len(keys & suite_keys), len(keys))
+    levels = {key: suite.levels[name] for name, key in sources.names if key in bricks and name in suite.levels}
+    return Membership(bricks, apart, levels)
 
 
 def _differing(bound: Mapping[str, int], present: int, bricks: int) -> str:
@@ -364,7 +364,7 @@ def _differing(bound: Mapping[str, int], present: int, bricks: int) -> str:
 
 
 def companions(
-    bricks: Selection, wanted: Iterable[Identity], holds: Mapping[str, Collection[str]], models: Selection
+    bricks: Selection, identities: Iterable[Identity], holds: Mapping[str, Collection[str]], models: Selection
 ) -> list[Identity]:
     """Return measured bricks that are visited once more, because they belong to models that will be measured."""
     keys = {key for model in models.pending for key in holds.get(model.key, ())}
@@ -372,6 +372,6 @@ def companions(
     pending = {*bricks.pending}
     return [
         identity
-        for identity in wanted
+        for identity in identities
         if identity.key in keys and identity not in pending and identity.key not in settled
     ]

@@ -82,12 +82,12 @@ class MeasurementSettings:
     def of(cls, fields: Mapping[str, Any]) -> Self:
         """Return settings from keywords."""
         named = ConditionsFields.__annotations__
-        own: dict[str, Any] = {name: value for name, value in fields.items() if name not in named}
-        return cls(runtime=runtime_from(fields), conditions=conditions_from(fields), **own)
+        other_fields: dict[str, Any] = {name: value for name, value in fields.items() if name not in named}
+        return cls(runtime=runtime_from(fields), conditions=conditions_from(fields), **other_fields)
 
     def record(self) -> dict[str, Any]:
         """Return the settings as flat JSON, by the names of ``MeasurementFields``."""
-        own = {name: getattr(self, name) for name in MeasurementFields.__annotations__ if hasattr(self, name)}
+        attributes = {name: getattr(self, name) for name in MeasurementFields.__annotations__ if hasattr(self, name)}
         runtime, where = self.runtime, self.conditions
         return {
             "backend": runtime.backend,
@@ -96,7 +96,7 @@ class MeasurementSettings:
             "threads": where.threads,
             "cache": where.cache,
             "dtype": where.dtype,
-            **own,
+            **attributes,
         }
 
     def check(self) -> None:

@@ -189,8 +189,8 @@ class _Tried:
     def compare(self, workers: Workers[Place], recorder: SampleRecorder) -> dict[str, Loaded]:
         """Load both sides and compare their outputs, in the first process only; the scheduler loads them in others."""
         if self._loaded is not None:
-            found = self.result(recorder)
-            if self._settled is not None and isinstance(found, Trial) and found.visits and self._settled(found):
+            result = self.result(recorder)
+            if self._settled is not None and isinstance(result, Trial) and result.visits and self._settled(result):
                 self._refuse(recorder, _TrialSettled("what was timed decides it"))
             return {}
         self._loaded = {}
@@ -242,10 +242,10 @@ def _member(runnable: Runnable, key: str, side: str, place: Place, label: str) -
 
 
 def _by_process(record: Record) -> dict[int, Array]:
-    found: dict[int, list[float]] = {}
+    latencies: dict[int, list[float]] = {}
     for block in record.blocks:
-        found.setdefault(block.process, []).extend(elapsed / loops for elapsed, loops in block.samples)
-    return {process: np.array(taken, dtype=np.float64) for process, taken in found.items()}
+        latencies.setdefault(block.process, []).extend(elapsed / loops for elapsed, loops in block.samples)
+    return {process: np.array(taken, dtype=np.float64) for process, taken in latencies.items()}
 
 
 def _alike(before: Mapping[int, Array], after: Mapping[int, Array]) -> tuple[tuple[Array, ...], tuple[Array, ...]]:

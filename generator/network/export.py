@@ -101,26 +101,26 @@ def join_attention(model: onnx.ModelProto) -> int:
         model: The model.
     """
     opset = next((entry for entry in model.opset_import if entry.domain in {"", "ai.onnx"}), None)
-    own = {node.op_type for node in model.graph.node if not node.domain}
-    if opset is None or opset.version < _SINCE or (opset.version < _OPSET and own - _UNCHANGED):
+    op_types = {node.op_type for node in model.graph.node if not node.domain}
+    if opset is None or opset.version < _SINCE or (opset.version < _OPSET and op_types - _UNCHANGED):
         return 0
     reader = _GraphIndex(model.graph)
-    made: dict[str, onnx.NodeProto] = {}
+    attentions: dict[str, onnx.NodeProto] = {}
     gone: set[str] = set()
     for softmax in (node for node in model.graph.node if node.op_type == "Softmax" and not node.domain):
-        found = _joined(reader, softmax)
-        if found is not None:
-            node, removed = found
-            made[node.output[0]] = node
+        replacement = _joined(reader, softmax)
+        if replacement is not None:
+            node, removed = replacement
+            attentions[node.output[0]] = node
             gone |= removed
-    if made:
-        nodes = [made.get(node.output[0], node) for node in model.graph.node if node.output[0] not in gone]
+    if attentions:
+        nodes = [attentions.get(node.output[0], node) for node in model.graph.node if node.output[0] not in gone]
         del model.graph.node[:]
         model.graph.node.extend(nodes)
         drop_unread(model.graph)
         opset.version = max(opset.version, _OPSET)
         model.ir_version = max(model.ir_version, 10)
-    return len(made)
+    return len(attentions)
 
 
 def _joined(reader: _GraphIndex, softmax: onnx.NodeProto) -> tuple[onnx.NodeProto, set[str]] | None:
@@ -217,17 +217,17 @@ def with_attention(data: bytes) -> bytes:
         BackendError: The model has no attention.
     """
     with tempfile.TemporaryDirectory(prefix="dlbricks-fused-") as folder:
-        given, made = Path(folder) / "given.onnx", Path(folder) / "made.onnx"
-        given.write_bytes(data)
+        file, target = Path(folder) / "given.onnx", Path(folder) / "made.onnx"
+        file.write_bytes(data)
         done = subprocess.run(
-            [sys.executable, "-P", "-m", __name__, str(given), str(made)], capture_output=True, text=True, check=False
+            [sys.executable, "-P", "-m", __name__, str(file), str(target)], capture_output=True, text=True, check=False
         )
-        if done.returncode or not made.exists():
+        if done.returncode or not target.exists():
             raise BackendError(
                 f"the runtime's optimiser for transformers fails: {(done.stderr.strip().splitlines() or ['?'])[-1]}"
             )
-        if made.stat().st_size:
-            return made.read_bytes()
+        if target.stat().st_size:
+            return target.read_bytes()
     model = onnx.load_from_string(data)
     if not join_attention(model):
         raise BackendError(
@@ -237,7 +237,7 @@ def with_attention(data: bytes) -> bytes:
     return bytes(model.SerializeToString(deterministic=True))
 
 
-def main(given: str, made: str) -> None:
+def main(file: str, target: str) -> None:
     """Write the optimised file of the family that fuses most; an empty file if no family fuses anything.
 
     Raises:
@@ -249,16 +249,16 @@ def main(given: str, made: str) -> None:
     failed: dict[str, Exception] = {}
     for kind in _KINDS:
         try:
-            fused = optimize_model(onnx.load(given), model_type=kind, opt_level=0).model
+            fused = optimize_model(onnx.load(file), model_type=kind, opt_level=0).model
         except Exception as error:  # noqa: BLE001  # a pattern of another family that is there in part raises anything
             failed[kind] = error
             continue
-        found = sum(node.op_type in ATTENTION for node in fused.graph.node)
-        if found > most:
-            best, most = _stated(fused), found
+        count = sum(node.op_type in ATTENTION for node in fused.graph.node)
+        if count > most:
+            best, most = _stated(fused), count
     if len(failed) == len(_KINDS):
         raise BackendError("; ".join(f"as {kind}: {error!r:.100}" for kind, error in failed.items()))
-    Path(made).write_bytes(best)
+    Path(target).write_bytes(best)
 
 
 def with_weights(data: bytes, kind: str) -> bytes:
@@ -293,14 +293,14 @@ def _spell_products(graph: onnx.GraphProto) -> None:
     constants = {tensor.name: tensor for tensor in graph.initializer}
     nodes = []
     for node in graph.node:
-        given = attributes_of(node)
+        attributes = attributes_of(node)
         if node.op_type == "Transpose" and _is_matrix(constants.get(node.input[0])):
-            if list(given.get("perm", [1, 0])) == [1, 0]:
+            if list(attributes.get("perm", [1, 0])) == [1, 0]:
                 constants[node.output[0]] = _transposed(graph, constants[node.input[0]], node.output[0])
             else:
                 nodes.append(node)
-        elif node.op_type == "Gemm" and _is_matrix(constants.get(node.input[1])) and _is_plain(given):
-            nodes += _as_product(graph, node, constants[node.input[1]], turned=bool(given.get("transB")))
+        elif node.op_type == "Gemm" and _is_matrix(constants.get(node.input[1])) and _is_plain(attributes):
+            nodes += _as_product(graph, node, constants[node.input[1]], turned=bool(attributes.get("transB")))
         else:
             nodes.append(node)
     del graph.node[:]
@@ -312,9 +312,9 @@ def _is_matrix(tensor: onnx.TensorProto | None) -> bool:
     return tensor is not None and len(tensor.dims) == 2
 
 
-def _is_plain(given: Mapping[str, object]) -> bool:
+def _is_plain(attributes: Mapping[str, object]) -> bool:
     """Return True if a Gemm with these attributes is a product and a sum."""
-    return not given.get("transA") and given.get("alpha", 1.0) == given.get("beta", 1.0) == 1.0
+    return not attributes.get("transA") and attributes.get("alpha", 1.0) == attributes.get("beta", 1.0) == 1.0
 
 
 def _transposed(graph: onnx.GraphProto, tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:
@@ -505,13 +505,13 @@ def annotate_model(
             )
     count = 0
     for node in model.graph.node:
-        found = notes.get(next(iter(node.output), ""))
-        if found is None:
+        node_notes = notes.get(next(iter(node.output), ""))
+        if node_notes is None:
             continue
         count += 1
-        for name, value in found.items():
+        for name, value in node_notes.items():
             node.metadata_props.add(key=f"dlbricks.{name}", value=value)
-        note = "; ".join(f"{name} {value}" for name, value in found.items())
+        note = "; ".join(f"{name} {value}" for name, value in node_notes.items())
         node.doc_string = f"{note}\n{node.doc_string}" if node.doc_string else note
     write_file(path, model.SerializeToString())
     return count

@@ -121,16 +121,16 @@ def make_inputs(
         For each copy arrays by name, C-contiguous, in the order of ``types``.
     """
     consumers = _Consumers(model, types)
-    made: list[dict[str, Array]] = [{} for _ in range(copies)]
+    feeds: list[dict[str, Array]] = [{} for _ in range(copies)]
     for position, (name, dtype, shape) in enumerate(types):
         pool, ordered = _values(_numpy_dtype(dtype), consumers.domain(name, integer="int" in dtype), seed)
-        for copy, arrays in enumerate(made):
+        for copy, arrays in enumerate(feeds):
             # Exact values stand in order; random ones begin somewhere else in every input of every copy.
             offset = 0 if ordered else zlib.crc32(f"{position}/{copy}".encode())
             arrays[name] = fill(shape, pool, offset=offset)
             if consumers.behind_mask(name):
                 hide_future(arrays[name])
-    return made
+    return feeds
 
 
 def _numpy_dtype(name: str) -> np.dtype[Any]:
@@ -216,8 +216,8 @@ class _Consumers:
 
     def _part(self, node: onnx.NodeProto, slot: int, domain: Domain) -> Domain:
         """Return the part of a concatenated vector that comes from one input."""
-        known, _ = self._known_shapes()
-        shapes = [known.get(name) for name in node.input]
+        known_shapes, _ = self._known_shapes()
+        shapes = [known_shapes.get(name) for name in node.input]
         if any(shape is None or len(shape) != 1 for shape in shapes):
             return ONES
         lengths = [shape[0] for shape in shapes if shape]
@@ -238,11 +238,11 @@ def _all_shapes(model: onnx.ModelProto, types: Sequence[InputType]) -> tuple[Sha
     A shape that an input decides (the end of a Range) cannot be inferred; the declared output shows it.
     """
     bound = deepcopy(model)
-    given = {name: shape for name, _, shape in types}
+    input_shapes = {name: shape for name, _, shape in types}
     for value in bound.graph.input:
-        if value.name in given:
+        if value.name in input_shapes:
             del value.type.tensor_type.shape.dim[:]
-            for size in given[value.name]:
+            for size in input_shapes[value.name]:
                 value.type.tensor_type.shape.dim.add().dim_value = size
     produced = {name for node in bound.graph.node for name in node.output if name}
     declared = {value.name for value in (*bound.graph.value_info, *bound.graph.output)}
@@ -253,9 +253,9 @@ def _all_shapes(model: onnx.ModelProto, types: Sequence[InputType]) -> tuple[Sha
     shapes = static_shapes(bound.graph)
     for node in reversed(bound.graph.node):
         read = [name for name in node.input[: 1 if node.op_type == "CastLike" else None] if name]
-        known = shapes.get(node.output[0]) if node.output and node.op_type in ELEMENTWISE else None
-        if known is not None and all(shapes.get(name) != known for name in read):
-            shapes |= {name: known for name in read if name not in shapes}
+        output_shape = shapes.get(node.output[0]) if node.output and node.op_type in ELEMENTWISE else None
+        if output_shape is not None and all(shapes.get(name) != output_shape for name in read):
+            shapes |= {name: output_shape for name in read if name not in shapes}
     return shapes, {value.name: declared_shape(value.type) for value in bound.graph.value_info}
 
 

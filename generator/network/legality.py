@@ -233,20 +233,20 @@ def _changed_axes(site: Site) -> Domain | None:
     before, after, count = site.input(0), site.output(), site.input(site.slot)
     if before is None or after is None or count is None:
         return None
-    wanted = math.prod(count)
+    axis_count = math.prod(count)
     long, short = (before, after) if len(before) >= len(after) else (after, before)
     if len(long) == len(short):
         changed = [axis for axis, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]
         spare = [axis for axis in range(len(before)) if axis not in changed and before[axis] == 1]
-        return exact(*sorted([*changed, *spare][:wanted]))
+        return exact(*sorted([*changed, *spare][:axis_count]))
     gone: list[int] = []
-    kept = list(short)
+    remaining = list(short)
     for axis, size in enumerate(long):
-        if kept and size == kept[0] and len(long) - axis > wanted - len(gone):
-            kept.pop(0)
+        if remaining and size == remaining[0] and len(long) - axis > axis_count - len(gone):
+            remaining.pop(0)
         else:
             gone.append(axis)
-    return exact(*gone[:wanted])
+    return exact(*gone[:axis_count])
 
 
 def _range(site: Site) -> Domain | None:
@@ -258,10 +258,10 @@ def _range(site: Site) -> Domain | None:
 
 def _compared(site: Site) -> Domain | None:
     """Return the constant that a number (for example a sampling rate) is compared with: the first branch runs."""
-    known = site.constant(1 - site.slot)
-    if site.input(site.slot) != () or known is None or known.size != 1 or known.dtype.kind not in "iu":
+    constant = site.constant(1 - site.slot)
+    if site.input(site.slot) != () or constant is None or constant.size != 1 or constant.dtype.kind not in "iu":
         return None
-    return exact(int(known.item()))
+    return exact(int(constant.item()))
 
 
 def _sequence_length(site: Site) -> Domain | None:

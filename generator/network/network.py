@@ -133,14 +133,14 @@ def narrowed_to(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[An
 # How far two arrays of numbers are apart.
 
 
-def relative_difference(own: npt.NDArray[Any], other: npt.NDArray[Any]) -> float:
+def relative_difference(values: npt.NDArray[Any], other: npt.NDArray[Any]) -> float:
     """Return the largest difference over the largest finite value of ``other``; infinite if only one is finite.
 
     Args:
-        own: Numbers, of any type that becomes float64.
+        values: Numbers, of any type that becomes float64.
         other: Likewise, of the same shape.
     """
-    first, two = own.astype(np.float64), other.astype(np.float64)
+    first, two = values.astype(np.float64), other.astype(np.float64)
     finite = np.isfinite(two)
     if not np.array_equal(first[~finite], two[~finite], equal_nan=True) or not np.isfinite(first[finite]).all():
         return float("inf")
@@ -395,9 +395,9 @@ def _filled(
     filled = deepcopy(model)
     graph = filled.graph
     if outputs is not None:
-        known = {value.name: value for value in (*model.graph.value_info, *model.graph.input, *model.graph.output)}
+        infos = {value.name: value for value in (*model.graph.value_info, *model.graph.input, *model.graph.output)}
         del graph.output[:]
-        graph.output.extend(known.get(name) or helper.make_empty_tensor_value_info(name) for name in outputs)
+        graph.output.extend(infos.get(name) or helper.make_empty_tensor_value_info(name) for name in outputs)
     inputs = [  # no longer marked as weights
         onnx.ValueInfoProto(name=value.name, type=value.type) for value in graph.input if value.name not in weights
     ]
@@ -443,11 +443,11 @@ def _unreached_weights(model: onnx.ModelProto) -> set[str]:
     for node in model.graph.node:
         if node.op_type in RANDOM or any(name in reached for name in reads(node)):
             reached.update(node.output)
-    wanted = {value.name for value in model.graph.output} - reached
+    needed_values = {value.name for value in model.graph.output} - reached
     for node in reversed(model.graph.node):
-        if wanted.intersection(node.output):
-            wanted.update(reads(node))
-    return {value.name for value in model.graph.input if is_weight(value) and value.name in wanted}
+        if needed_values.intersection(node.output):
+            needed_values.update(reads(node))
+    return {value.name for value in model.graph.input if is_weight(value) and value.name in needed_values}
 
 
 def _renamed(name: str, copy: int) -> str:

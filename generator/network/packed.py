@@ -55,8 +55,8 @@ def common_ranges(
     """Return the versions of each domain that both allow; None if a domain has no common version."""
     merged = dict(ranges)
     for domain, (low, high) in added.items():
-        known = merged.get(domain, (low, high))
-        merged[domain] = max(low, known[0]), min(high, known[1])
+        allowed = merged.get(domain, (low, high))
+        merged[domain] = max(low, allowed[0]), min(high, allowed[1])
     return merged if all(low < high for low, high in merged.values()) else None
 
 
@@ -143,24 +143,24 @@ def grouped(networks: Sequence[Network]) -> list[list[int]]:
     Networks that no pack can hold are left out and run alone: operators older than the producers' operators, strings,
     and outputs other than tensors.
     """
-    found = [opset_ranges(network.brick) for network in networks]
+    ranges = [opset_ranges(network.brick) for network in networks]
     waiting = sorted(
-        filter(lambda place: _of_tensors(networks[place]), range(len(networks))),
-        key=lambda place: (found[place].get("", (1, ANY))[1], place),
+        filter(lambda index: _of_tensors(networks[index]), range(len(networks))),
+        key=lambda index: (ranges[index].get("", (1, ANY))[1], index),
     )
     groups: list[tuple[dict[str, tuple[int, int]], list[int]]] = []
-    for place in waiting:
-        for together, places in groups:
-            merged = common_ranges(together, found[place])
+    for index in waiting:
+        for together, indices in groups:
+            merged = common_ranges(together, ranges[index])
             if merged is not None:
                 together.update(merged)
-                places.append(place)
+                indices.append(index)
                 break
         else:
-            alone = common_ranges(_FRAME, found[place])
+            alone = common_ranges(_FRAME, ranges[index])
             if alone is not None:
-                groups.append((alone, [place]))
-    return [sorted(places) for _, places in groups]
+                groups.append((alone, [index]))
+    return [sorted(indices) for _, indices in groups]
 
 
 def pack(members: Sequence[PackedBrick], *, threads: int = 1) -> PackedNetwork:
@@ -179,29 +179,29 @@ def pack(members: Sequence[PackedBrick], *, threads: int = 1) -> PackedNetwork:
     Raises:
         BackendError: There is no version of an operator set that all of them allow (see ``grouped``).
     """
-    made = _PackBuilder([member.network for member in members], threads=threads)
+    builder = _PackBuilder([member.network for member in members], threads=threads)
     nodes: dict[str, int] = {}
     uncounted: dict[str, int] = {}
     idle: list[str] = []
-    for place, member in enumerate(members):
+    for index, member in enumerate(members):
         for copy in range(member.copies):
-            prefix = f"{place}.{copy}/"
+            prefix = f"{index}.{copy}/"
             for name, array in member.network.feeds.items():
                 if name in member.given:
-                    made.feed(prefix + name, array.copy())  # each copy of a brick reads memory of its own
+                    builder.feed(prefix + name, array.copy())  # each copy of a brick reads memory of its own
                 else:
-                    made.produce(prefix + name, array)
-            for position, name in enumerate(made.splice(member.network, prefix, copy=copy)):
-                (uncounted if position in member.uncounted else nodes)[name] = place
+                    builder.produce(prefix + name, array)
+            for position, name in enumerate(builder.splice(member.network, prefix, copy=copy)):
+                (uncounted if position in member.uncounted else nodes)[name] = index
             for value in member.network.outputs:
                 if value in member.kept:
-                    made.give(member.kept[value], prefix + value)
+                    builder.give(member.kept[value], prefix + value)
                 else:
-                    idle.append(made.consume(prefix + value))
+                    idle.append(builder.consume(prefix + value))
     if not idle:  # every output stays
-        made.feed(_UNREAD, np.zeros(1, np.float32))
-        idle.append(made.consume(_UNREAD))
-    return PackedNetwork(made.network(), nodes, uncounted, tuple(idle))
+        builder.feed(_UNREAD, np.zeros(1, np.float32))
+        idle.append(builder.consume(_UNREAD))
+    return PackedNetwork(builder.network(), nodes, uncounted, tuple(idle))
 
 
 def merge(networks: Sequence[Network]) -> Network:
@@ -210,15 +210,15 @@ def merge(networks: Sequence[Network]) -> Network:
     Raises:
         BackendError: There is no version of an operator set that all of them allow (see ``grouped``).
     """
-    made = _PackBuilder(networks)
-    for place, network in enumerate(networks):
-        prefix = f"{place}.0/"
+    builder = _PackBuilder(networks)
+    for index, network in enumerate(networks):
+        prefix = f"{index}.0/"
         for name, array in network.feeds.items():
-            made.feed(prefix + name, array)
-        made.splice(network, prefix)
+            builder.feed(prefix + name, array)
+        builder.splice(network, prefix)
         for value in network.brick.graph.output:
-            made.give(value, prefix + value.name)
-    return replace(made.network(), as_is=False)
+            builder.give(value, prefix + value.name)
+    return replace(builder.network(), as_is=False)
 
 
 def split(optimised: Network, networks: Sequence[Network]) -> list[Network]:
@@ -232,28 +232,28 @@ def split(optimised: Network, networks: Sequence[Network]) -> list[Network]:
         BackendError: A node belongs to several of them, or to none.
     """
     graph = optimised.brick.graph
-    producer = {value: place for place, node in enumerate(graph.node) for value in node.output if value}
+    producer = {value: number for number, node in enumerate(graph.node) for value in node.output if value}
     owner: dict[int, int] = {}
-    for place, network in enumerate(networks):
-        waiting = [f"{place}.0/{value}" for value in network.outputs]
+    for index, network in enumerate(networks):
+        waiting = [f"{index}.0/{value}" for value in network.outputs]
         while waiting:
-            found = producer.get(waiting.pop())
-            if found is None or owner.get(found) == place:
+            number = producer.get(waiting.pop())
+            if number is None or owner.get(number) == index:
                 continue
-            if found in owner:
+            if number in owner:
                 raise BackendError("the runtime computes one value for two bricks")
-            owner[found] = place
-            waiting += reads(graph.node[found])
+            owner[number] = index
+            waiting += reads(graph.node[number])
     if len(owner) != len(graph.node):
         raise BackendError("the runtime executes a node that no brick needs")
-    return [_part(optimised, network, place, owner) for place, network in enumerate(networks)]
+    return [_part(optimised, network, index, owner) for index, network in enumerate(networks)]
 
 
-def _part(optimised: Network, network: Network, place: int, owner: Mapping[int, int]) -> Network:
+def _part(optimised: Network, network: Network, index: int, owner: Mapping[int, int]) -> Network:
     """Return the nodes of one network with the values that they read."""
     source = optimised.brick
-    prefix = f"{place}.0/"
-    nodes = [node for number, node in enumerate(source.graph.node) if owner[number] == place]
+    prefix = f"{index}.0/"
+    nodes = [node for number, node in enumerate(source.graph.node) if owner[number] == index]
     read = {value for node in nodes for value in reads(node)} | {prefix + value for value in network.outputs}
     model = onnx.ModelProto(ir_version=source.ir_version, opset_import=source.opset_import)
     model.graph.name = "brick"
@@ -306,9 +306,9 @@ class _PackBuilder:
             hide_future(value)
             self._expand(name, f"{name}:one", value, array.shape)
             return
-        place = _split_axis(array) if self._threads > 1 else None
-        if place is not None:
-            self._add_vectors(name, value, array.shape, place)
+        axis = _split_axis(array) if self._threads > 1 else None
+        if axis is not None:
+            self._add_vectors(name, value, array.shape, axis)
             return
         self._expand(name, f"{value.dtype}:{value}", value, array.shape)
 
@@ -320,14 +320,14 @@ class _PackBuilder:
         self._model.graph.initializer.append(sizes)
         self._model.graph.node.append(helper.make_node("Expand", [source, sizes.name], [name], name=f"{name}:producer"))
 
-    def _add_vectors(self, name: str, value: Array, shape: tuple[int, ...], place: int) -> None:
-        """Write a value as the sum of itself along the axes before a place and of nothing along the others."""
-        outer, inner = (*shape[:place], *(1 for _ in shape[place:])), (*(1 for _ in shape[:place]), *shape[place:])
+    def _add_vectors(self, name: str, value: Array, shape: tuple[int, ...], axis: int) -> None:
+        """Write a value as the sum of itself along the axes before ``axis`` and of nothing along the others."""
+        outer, inner = (*shape[:axis], *(1 for _ in shape[axis:])), (*(1 for _ in shape[:axis]), *shape[axis:])
         vectors = np.full(outer, value), np.zeros(inner, value.dtype)
         names = [f"{vector.dtype}:{vector.flat[0]}:{vector.shape}" for vector in vectors]
-        for known, vector in zip(names, vectors, strict=True):
-            if known not in self._feeds:
-                self.feed(known, vector)
+        for vector_name, vector in zip(names, vectors, strict=True):
+            if vector_name not in self._feeds:
+                self.feed(vector_name, vector)
         self._model.graph.node.append(helper.make_node("Add", names, [name], name=f"{name}:producer"))
 
     def splice(self, network: Network, prefix: str, *, copy: int = 0) -> list[str]:
@@ -339,8 +339,8 @@ class _PackBuilder:
                 turned = self._alike(array) if array.nbytes >= _SHARED_BYTES else copy
                 self._weights[prefix + tensor.name] = distinct(array, turned) if turned else array
         added = add_copy(self._model.graph, graph, prefix.__add__)
-        for place, node in enumerate(added):
-            node.name = f"{prefix}{place}"
+        for number, node in enumerate(added):
+            node.name = f"{prefix}{number}"
         return [node.name for node in added]
 
     def _alike(self, array: Array) -> int:

@@ -83,9 +83,9 @@ def find_channels(model: onnx.ModelProto) -> Channels:
             _assign(axes, node, (node.input[0], node.output[0]), shapes)
     if not axes:
         raise UnsupportedBrick("no convolution, pool or product with constant weights, whose channels could be padded")
-    known = -1
-    while known < len(axes):
-        known = len(axes)
+    previous_size = -1
+    while previous_size < len(axes):
+        previous_size = len(axes)
         for node in nodes:
             _spread(axes, node, constants, shapes)
     return Channels(shapes, axes)
@@ -101,9 +101,9 @@ def _spread(
     elif node.op_type in ELEMENTWISE:
         values = [value for value in (*node.input, node.output[0]) if value and value not in constants]
         for axis in {axes[value] for value in values if value in axes}:
-            wanted = _size(shapes.get(node.output[0]), axis)
+            size = _size(shapes.get(node.output[0]), axis)
             # A value that is broadcast over channels has none itself.
-            alike = (value for value in values if wanted is not None and _size(shapes.get(value), axis) == wanted)
+            alike = (value for value in values if size is not None and _size(shapes.get(value), axis) == size)
             _set(axes, node, ((value, axis) for value in alike))
 
 
@@ -118,8 +118,8 @@ def _assign(axes: dict[str, int], node: onnx.NodeProto, values: Iterable[str], s
         _set(axes, node, [(value, axis)])
 
 
-def _set(axes: dict[str, int], node: onnx.NodeProto, found: Iterable[tuple[str, int]]) -> None:
-    for value, axis in found:
+def _set(axes: dict[str, int], node: onnx.NodeProto, channel_axes: Iterable[tuple[str, int]]) -> None:
+    for value, axis in channel_axes:
         if axes.setdefault(value, axis) != axis:
             raise UnsupportedBrick(f"{node.op_type} takes another axis for channels than its neighbours")
 
@@ -218,8 +218,8 @@ class _Padder:
                 raise UnsupportedBrick(f"{node.op_type} may read padded channels in its bodies")
             return node
         rule = self._rule(node)
-        known = [node.output[0]] if node.op_type in ELEMENTWISE else [node.input[0], node.output[0]]
-        if rule is None or not all(value in self._channels.axes for value in known):
+        values = [node.output[0]] if node.op_type in ELEMENTWISE else [node.input[0], node.output[0]]
+        if rule is None or not all(value in self._channels.axes for value in values):
             raise UnsupportedBrick(f"{node.op_type} cannot be carried over to padded channels")
         if any(node.output[1:]):
             raise UnsupportedBrick(f"{node.op_type} with more than one result cannot be carried over")
@@ -271,10 +271,10 @@ class _Padder:
 
     def _normalisation(self, node: onnx.NodeProto) -> float:
         count = self._target(node.output[0])[1]
-        for place, fill in enumerate((0.0, 0.0, 0.0, 1.0), start=1):  # scale, bias, mean, variance
-            if len(self._shape_of_constant(node, place)) != 1:
+        for slot, fill in enumerate((0.0, 0.0, 0.0, 1.0), start=1):  # scale, bias, mean, variance
+            if len(self._shape_of_constant(node, slot)) != 1:
                 raise UnsupportedBrick("a normalisation of each element by itself is not padded")
-            node.input[place] = self._constant(node.input[place], (count,), fill)
+            node.input[slot] = self._constant(node.input[slot], (count,), fill)
         return 0.0
 
     def _pool(self, node: onnx.NodeProto) -> float:
@@ -290,7 +290,7 @@ class _Padder:
         axis, count = self._channels.axes[node.output[0]], self._channels.count(node.output[0])
         width = self._target(node.output[0])[axis]
         fill = float(OPERATORS["", node.op_type].neutral or 0)  # zeros would lead to divisions by zero
-        for place, name in enumerate(original):
+        for slot, name in enumerate(original):
             if not name:
                 continue
             if name not in self._tensors:
@@ -299,8 +299,8 @@ class _Padder:
                 fills.append((name, self._fills[name]))
                 continue
             shape = self._channels.shapes[name]
-            if len(shape) >= -axis and shape[axis] == count and not (place and node.op_type in having(Trait.SCALARS)):
-                node.input[place] = self._constant(name, _resized(shape, axis, width), fill)
+            if len(shape) >= -axis and shape[axis] == count and not (slot and node.op_type in having(Trait.SCALARS)):
+                node.input[slot] = self._constant(name, _resized(shape, axis, width), fill)
                 fills.append((name, fill))
                 continue
             values = self._values(name)
@@ -309,7 +309,7 @@ class _Padder:
             fills.append((name, float(values.flat[0])))
         source = deepcopy(node)
         source.input[:] = original
-        found = _evaluated(source, dict(fills), self._model.opset_import)
+        result = _evaluated(source, dict(fills), self._model.opset_import)
         loose = [(name, value) for name, value in fills if name in self._loose]
         for name, value in loose:
             step = _ROUNDING * max(abs(value), 1.0)
@@ -318,11 +318,11 @@ class _Padder:
             )
             if not np.isfinite(list(near)).all():
                 raise UnsupportedBrick(f"{node.op_type} of padded channels may not be finite")
-        if not np.isfinite(found):
+        if not np.isfinite(result):
             raise UnsupportedBrick(f"{node.op_type} of padded channels is not finite")
-        if loose or found not in {0.0, 1.0}:
+        if loose or result not in {0.0, 1.0}:
             self._loose.add(node.output[0])
-        return found
+        return result
 
     def _is_padded(self, value: str) -> bool:
         return value in self._channels.axes and self._channels.count(value) % self._multiple != 0
@@ -332,10 +332,10 @@ class _Padder:
         axis = self._channels.axes[value]
         return _resized(self._channels.shapes[value], axis, _rounded(self._channels.count(value), self._multiple))
 
-    def _shape_of_constant(self, node: onnx.NodeProto, place: int) -> Shape:
-        if node.input[place] not in self._tensors:
+    def _shape_of_constant(self, node: onnx.NodeProto, slot: int) -> Shape:
+        if node.input[slot] not in self._tensors:
             raise UnsupportedBrick(f"the weights of {node.op_type} are computed")
-        return self._channels.shapes[node.input[place]]
+        return self._channels.shapes[node.input[slot]]
 
     def _values(self, name: str) -> Array:
         weight = self._network.weights.get(name)
@@ -345,16 +345,16 @@ class _Padder:
         """Name of a constant, padded to a shape; equal ones of several copies have their memory in common."""
         if self._channels.shapes[name] == shape:
             return name
-        own = f"{name}~{'x'.join(map(str, shape))}~{fill:g}"  # a constant may be read in several ways
-        if own not in self._constants:
+        padded_name = f"{name}~{'x'.join(map(str, shape))}~{fill:g}"  # a constant may be read in several ways
+        if padded_name not in self._constants:
             values = self._values(name)
             # Copies have large arrays in common, and small ones within the protobuf each.
             same = id(values) if name in self._network.weights else values.tobytes()
             key = (same, values.dtype, shape, fill)
             if key not in self._arrays:
                 self._arrays[key] = _padded(values, shape, fill)
-            self._constants[own] = self._arrays[key]
-        return own
+            self._constants[padded_name] = self._arrays[key]
+        return padded_name
 
 
 def _channels_to_pad(model: onnx.ModelProto, multiple: int) -> Channels:
@@ -388,9 +388,9 @@ def _evaluated(node: onnx.NodeProto, operands: Mapping[str, float], opsets: Iter
 
 def _padded(array: Array, shape: Sequence[int], fill: float) -> Array:
     """Return a larger array that begins with the given one."""
-    found = np.full(shape, fill, dtype=array.dtype)
-    found[tuple(slice(size) for size in array.shape)] = array
-    return found
+    padded = np.full(shape, fill, dtype=array.dtype)
+    padded[tuple(slice(size) for size in array.shape)] = array
+    return padded
 
 
 def _rounded(count: int, multiple: int) -> int:
@@ -399,5 +399,5 @@ def _rounded(count: int, multiple: int) -> int:
 
 def _resized(shape: Shape, axis: int, size: int) -> Shape:
     """Return the shape with another size at an axis, counted from the end."""
-    place = len(shape) + axis
-    return (*shape[:place], size, *shape[place + 1 :])
+    position = len(shape) + axis
+    return (*shape[:position], size, *shape[position + 1 :])

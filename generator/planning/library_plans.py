@@ -159,8 +159,8 @@ def library_plans(
 
     Args:
         suite: Suite of source or fused bricks.
-        gpu: A known GPU, or the file of a description (``cudnn.device.find_gpu``).
-        dtypes: Precisions of the tensors in memory (``lowering.DTYPES``).
+        gpu: A known GPU, or the file of a description (``cudnn.plans.find_gpu``).
+        dtypes: Precisions of the tensors in memory (``cudnn.plans.DTYPES``).
         layouts: Layouts of images; a brick without images is asked for once.
         timeout_s: Limit for each brick.
         progress: Called after each brick.
@@ -176,7 +176,7 @@ def library_plans(
             raise UsageError(f"no plans are asked for in {dtype!r}", remedy=f"use {', '.join(DTYPES)}")
     if suite.bound_to is not None:
         raise UsageError(f"suite {suite.path} holds the bricks of one stack", remedy="ask for one with --graph source")
-    found = find_gpu(gpu)
+    target_gpu = find_gpu(gpu)
     versions = require_library().versions
     rows = []
     begun = time.monotonic()
@@ -185,11 +185,13 @@ def library_plans(
             operators = tuple(suite.brick(key).operators)
             path = suite.brick_path(key).resolve()
             for dtype in dtypes:
-                rows += _plans(workers, found, BrickPlans(key, operators, dtype, Layout.NCHW), path, layouts, timeout_s)
+                rows += _plans(
+                    workers, target_gpu, BrickPlans(key, operators, dtype, Layout.NCHW), path, layouts, timeout_s
+                )
             if progress is not None:
                 elapsed_s = time.monotonic() - begun
                 progress(Progress(Stage.PLAN, done, len(suite.keys), " ".join(operators), elapsed_s))
-    return PlanReport(found, dict(versions), tuple(rows))
+    return PlanReport(target_gpu, dict(versions), tuple(rows))
 
 
 def _plans(  # noqa: PLR0917

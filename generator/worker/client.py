@@ -305,8 +305,8 @@ class Worker(_Ended):
     def _read_line(self, deadline: float, op: str) -> bytes:
         """Block until the reply is complete, reading standard error meanwhile."""
         while b"\n" not in self._pending:
-            left = deadline - time.monotonic()
-            ready = self._selector.select(min(left, _LONGEST_WAIT_S)) if left > 0 else []
+            remaining_s = deadline - time.monotonic()
+            ready = self._selector.select(min(remaining_s, _LONGEST_WAIT_S)) if remaining_s > 0 else []
             if not ready:
                 self.kill()
                 raise errors.WorkerTimeout(
@@ -370,7 +370,7 @@ def refusal_of(
     return (errors.BackendError if kind is None else kinds.get(kind, errors.BackendError))(reason)
 
 
-def worker_environment(temporary: Path, *, given: Mapping[str, str] | None = None) -> dict[str, str]:
+def worker_environment(temporary: Path, *, environment: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the environment variables of a worker.
 
     Measurements must record their conditions, and stacks do not record environment variables: an effect must be an
@@ -379,11 +379,11 @@ def worker_environment(temporary: Path, *, given: Mapping[str, str] | None = Non
 
     Args:
         temporary: The worker's own temporary folder, removed with all files that a runtime leaves there.
-        given: The variables to choose from; None: those of this process.
+        environment: The variables to choose from; None: those of this process.
     """
-    variables = os.environ if given is None else given
-    kept = {name: value for name, value in variables.items() if name in _KEPT or not name.startswith(_DROPPED)}
-    return {**_QUIET, **kept, **_PAGES, "TMPDIR": str(temporary)}
+    variables = os.environ if environment is None else environment
+    inherited = {name: value for name, value in variables.items() if name in _KEPT or not name.startswith(_DROPPED)}
+    return {**_QUIET, **inherited, **_PAGES, "TMPDIR": str(temporary)}
 
 
 # Workers by place: each starts when it is first needed, again after it failed, and ends with its context.

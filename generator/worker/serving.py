@@ -120,10 +120,10 @@ def redact_paths(text: str, path: str = "") -> str:
     return _ABSOLUTE.sub(_shortened, text)
 
 
-def _shortened(found: re.Match[str]) -> str:
-    text = found.group()
-    place = PurePath(text)
-    folders = list(place.parents)[:-1]  # not the root
+def _shortened(match: re.Match[str]) -> str:
+    text = match.group()
+    path = PurePath(text)
+    folders = list(path.parents)[:-1]  # not the root
     # A folder of the system may have the name of a model's first module: one existing folder is not yet a path.
-    known = [place, *folders[:1], *folders[:-1]]
-    return place.name if place.name and any(map(os.path.exists, known)) else text
+    candidates = [path, *folders[:1], *folders[:-1]]
+    return path.name if path.name and any(map(os.path.exists, candidates)) else text

@@ -66,12 +66,12 @@ def executed_types(
     types = {}
     for value in model.graph.input:
         if value.name in names:
-            known = tensor_type(value.type.tensor_type.elem_type, declared_shape(value.type))
-            if known is not None:  # unknown element types are left out
-                types[value.name] = known.dtype, known.shape
+            input_type = tensor_type(value.type.tensor_type.elem_type, declared_shape(value.type))
+            if input_type is not None:  # unknown element types are left out
+                types[value.name] = input_type.dtype, input_type.shape
 
-    def find(wanted: Sequence[str]) -> None:
-        types.update(_types(model, wanted, backend, settings, seed=seed))
+    def find(subset: Sequence[str]) -> None:
+        types.update(_types(model, subset, backend, settings, seed=seed))
 
     by_halves([[name for name in names if name in produced]], find, most=_MOST_ATTEMPTS)
     return types
@@ -85,10 +85,10 @@ def _types(
     try:
         executable.run()
         executable.synchronize()
-        found = network.first_outputs(executable.outputs())
+        arrays = network.first_outputs(executable.outputs())
     finally:
         executable.close()
-    return {name: array_type(array) for name, array in found.items()}
+    return {name: array_type(array) for name, array in arrays.items()}
 
 
 def write_arrays(path: Path, values: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -111,16 +111,16 @@ def read_feeds(path: Path, feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, n
     Raises:
         BackendError: The file has an input of another shape.
     """
-    found = dict(feeds)
+    inputs = dict(feeds)
     with np.load(path, allow_pickle=False) as archive:
-        for name, own in feeds.items():
-            if name not in archive.files or own.dtype == object:
+        for name, default in feeds.items():
+            if name not in archive.files or default.dtype == object:
                 continue
             array = archive[name]
-            if array.shape != own.shape:
-                raise BackendError(f"input '{name}' is {list(own.shape)}, and {list(array.shape)} was given")
-            found[name] = array.astype(own.dtype, order="C")  # a scalar stays one
-    return found
+            if array.shape != default.shape:
+                raise BackendError(f"input '{name}' is {list(default.shape)}, and {list(array.shape)} was given")
+            inputs[name] = array.astype(default.dtype, order="C")  # a scalar stays one
+    return inputs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -248,18 +248,18 @@ class _WorkerState:
             network = replace(_model_network(file), as_is=file.as_is)
         if request.feeds:
             network = replace(network, feeds=read_feeds(Path(request.feeds), network.feeds))
-        kept, load_ns, first_run_ns = self._loaded(network, settings)
+        entry, load_ns, first_run_ns = self._loaded(network, settings)
         loading_ns = load_ns + first_run_ns
         if model is not None and request.unroll == 0:
-            copies = choose_unroll(kept.executable, network)
+            copies = choose_unroll(entry.executable, network)
             if copies > 1:
                 # The times of the single network are the brick's, and are kept.
-                kept.close()
-                kept, *again_ns = self._loaded(_brick(file, settings, model, unroll=copies), settings)
+                entry.close()
+                entry, *again_ns = self._loaded(_brick(file, settings, model, unroll=copies), settings)
                 loading_ns += sum(again_ns)
-        self._kept[request.id] = kept
+        self._kept[request.id] = entry
         return messages.Loaded(
-            loading_ns=loading_ns, load_ns=load_ns, first_run_ns=first_run_ns, unroll=kept.network.unroll
+            loading_ns=loading_ns, load_ns=load_ns, first_run_ns=first_run_ns, unroll=entry.network.unroll
         )
 
     def _loaded(self, network: Network, settings: Settings) -> tuple[_Single, int, int]:
@@ -277,11 +277,11 @@ class _WorkerState:
         first = request.members[0].file
         settings = self._settings_of(first)
         files = {member.id: member.file.path for member in request.members}
-        kept = self._kept.pop(request.id, None)
-        if kept is not None:
-            kept.close()
-        if isinstance(kept, _KeptPack) and kept.names == files.keys():
-            bricks, failed = kept.bricks, dict[str, Exception]()
+        previous = self._kept.pop(request.id, None)
+        if previous is not None:
+            previous.close()
+        if isinstance(previous, _KeptPack) and previous.names == files.keys():
+            bricks, failed = previous.bricks, dict[str, Exception]()
         else:
             bricks, failed = _executed(request.members, backend, settings)
         begin = time.perf_counter_ns()
@@ -314,11 +314,11 @@ class _WorkerState:
         return self._greeted().with_algorithm(self._settings, file.variant)
 
     def _time(self, request: messages.Time) -> messages.Timed:
-        kept = self._found(request.id)
-        if isinstance(kept, _KeptPack):
-            if (pack := kept.pack) is None:
+        entry = self._found(request.id)
+        if isinstance(entry, _KeptPack):
+            if (pack := entry.pack) is None:
                 raise UsageError(f"pack {request.id!r} is without bricks")
-            number, kept.visits = kept.visits, kept.visits + 1
+            number, entry.visits = entry.visits, entry.visits + 1
             return self._timed(
                 request,
                 HostDevice(),  # each pass waits for its end
@@ -326,10 +326,10 @@ class _WorkerState:
                 run=lambda: pack.run(visit=number),
                 synchronize=_nothing,
             )
-        if request.cold and kept.network.unroll > 1:
+        if request.cold and entry.network.unroll > 1:
             raise UsageError("copies share their weights and would warm each other", remedy="load with unroll=1")
-        run = kept.executable.run
-        return self._timed(request, self._opened(), warm_up=run, run=run, synchronize=kept.executable.synchronize)
+        run = entry.executable.run
+        return self._timed(request, self._opened(), warm_up=run, run=run, synchronize=entry.executable.synchronize)
 
     def _timed(
         self,
@@ -374,20 +374,20 @@ class _WorkerState:
         )
 
     def _read(self, request: messages.Read) -> messages.Readings:
-        kept = self._kept.get(request.id)
-        if not isinstance(kept, _KeptPack) or kept.pack is None:
+        entry = self._kept.get(request.id)
+        if not isinstance(entry, _KeptPack) or entry.pack is None:
             raise UsageError(f"no pack {request.id!r} is loaded")
-        readings = kept.pack.read(self._idle_ns.get(kept.variant))
-        self._idle_ns[kept.variant] = readings.idle_ns
+        readings = entry.pack.read(self._idle_ns.get(entry.variant))
+        self._idle_ns[entry.variant] = readings.idle_ns
         return readings
 
     def _outputs(self, request: messages.Outputs) -> messages.Done:
-        kept = self._found(request.id)
-        if not isinstance(kept, _Single):
+        entry = self._found(request.id)
+        if not isinstance(entry, _Single):
             raise UsageError(f"{request.id!r} is a pack: its bricks hand nothing out")
-        kept.executable.run()
-        kept.executable.synchronize()
-        values = {**kept.network.first_feeds(), **kept.network.first_outputs(kept.executable.outputs())}
+        entry.executable.run()
+        entry.executable.synchronize()
+        values = {**entry.network.first_feeds(), **entry.network.first_outputs(entry.executable.outputs())}
         write_arrays(Path(request.to), values)
         return messages.Done()
 
@@ -418,16 +418,16 @@ class _WorkerState:
         return messages.Traced(backend.calls(_model_network(request.file), self._settings))
 
     def _drop(self, request: messages.Drop) -> messages.Done:
-        kept = self._kept.pop(request.id, None)
-        if kept is not None:
-            kept.close()
+        entry = self._kept.pop(request.id, None)
+        if entry is not None:
+            entry.close()
         return messages.Done()
 
     def _found(self, name: str) -> _Single | _KeptPack:
-        kept = self._kept.get(name)
-        if kept is None:
+        entry = self._kept.get(name)
+        if entry is None:
             raise UsageError(f"no network {name!r} is loaded")
-        return kept
+        return entry
 
     def _opened(self) -> Device:
         if self._device is None:

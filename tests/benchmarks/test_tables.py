@@ -25,9 +25,6 @@ def test_every_figure_is_that_of_the_data():
     ("data", "script", "function"),
     [
         ("accuracy-*", "accuracy", "report"),
-        ("attribution-*", "attribution", "report"),
-        ("curves", "curves", "report"),
-        ("frameworks", "frameworks", "report"),
         ("tokens", "tokens", "page"),
         ("gpu/results", "visit_tables", "markdown"),
     ],

@@ -14,13 +14,6 @@ BRIEF = ("--processes", 1, "--sessions", 2, "--visits", 12)
 FIRST = ("stack", "agreement-float32", "float32", "tf32")
 
 
-@pytest.fixture(autouse=True)
-def folder_of_no_other_test(monkeypatch):
-    """A visit says in the environment where compiled code is kept: it is gone after the test."""
-    monkeypatch.setenv("DLBRICKS_COMPILED", "")
-    monkeypatch.delenv("DLBRICKS_COMPILED")
-
-
 def call(out: Path, *more: object) -> int:
     """A visit in this process; its exit code."""
     return visit.main(["--out", str(out), *map(str, more)])
@@ -28,7 +21,7 @@ def call(out: Path, *more: object) -> int:
 
 def stored(out: Path) -> list[tuple]:
     """Everything measured, with its raw samples."""
-    with Store.open(out / "measurements-1.db", read_only=True) as store:
+    with Store.open(out / "measurements.db", read_only=True) as store:
         return [(found, store.blocks(found.id)) for found in store.measurements(variant=None, latest=False)]
 
 
@@ -60,8 +53,8 @@ def test_a_visit_is_resumed_reported_and_merged(cli, branches, here):
     assert call(here / "tables", "--report", "visits", "elsewhere") == 0
     tables = json.loads((here / "tables/results.json").read_text())
     (row,) = next(stage["models"] for stage in tables["stages"] if stage["stage"] == "float32")
-    assert "tf32: refused: backend torch has no option 'tf32'" in (here / "tables/results.md").read_text()
-    cli("db", "merge", "elsewhere/measurements-1.db", "--db", "home.db")
+    assert "| tf32 | refused | backend torch has no option 'tf32'" in (here / "tables/results.md").read_text()
+    cli("db", "merge", "elsewhere/measurements.db", "--db", "home.db")
     done = cli("estimate", branches, "--db", "home.db", "--cache", "model", "--json")
     for name in ("sequential_ms", "critical_path_ms", "measured_ms", "lower_bound_sequential_ms"):
         assert done.json["results"][0][name] == row[name] > 0

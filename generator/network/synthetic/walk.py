@@ -336,10 +336,10 @@ class Walk:
     def record(self, node: NodeProto, moments: Moments, profile: Profile | None) -> None:
         """Record the moments of a node's outputs."""
         rms = min(max(moments.rms, 1 / _LARGEST), _LARGEST)
-        kept = Moments(rms, min(max(moments.mean, -rms), rms))
+        bounded = Moments(rms, min(max(moments.mean, -rms), rms))
         for value in node.output:
             self._producers[value] = node
-            self._moments[value] = kept
+            self._moments[value] = bounded
             if profile:
                 self._profiles[value] = profile
 

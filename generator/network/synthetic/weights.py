@@ -137,9 +137,9 @@ def scale_biases(graph: GraphProto, arrays: MutableMapping[str, npt.NDArray[Any]
         if node.op_type in MULTIPLYING and len(node.input) > _BIAS and (maker := makers.get(node.input[_BIAS])):
             data, filters, name = scale(node.input[0]), scale(node.input[1]), maker.input[1]
             if data is not None and filters is not None and name in arrays:
-                own = arrays[name]
+                bias = arrays[name]
                 product = data.astype(np.float64).ravel()[0] * filters.astype(np.float64).ravel()
-                arrays[name] = np.resize(product, own.shape).astype(own.dtype)
+                arrays[name] = np.resize(product, bias.shape).astype(bias.dtype)
 
 
 _EMBEDDING = Draw("normal", high=0.02)  # what BERT and GPT-2 initialise their tables with
@@ -323,8 +323,8 @@ def _max_pool(walk: Walk, node: NodeProto) -> Moments:
 
 def _reduce_sum(walk: Walk, node: NodeProto) -> Moments:
     before, after = walk.shapes.get(node.input[0]), walk.shapes.get(node.output[0])
-    known = before is not None and after is not None
-    terms = math.prod(before or ()) / max(1, math.prod(after or ())) if known else 1.0
+    static = before is not None and after is not None
+    terms = math.prod(before or ()) / max(1, math.prod(after or ())) if static else 1.0
     return walk.moments(node.input[0]).scaled(math.sqrt(max(1.0, terms)))
 
 
@@ -354,7 +354,7 @@ def _gather(walk: Walk, node: NodeProto) -> Moments:
 
 
 def _largest(walk: Walk, node: NodeProto) -> Moments:
-    return max((walk.moments(value) for value in node.input if value), key=lambda found: found.rms)
+    return max((walk.moments(value) for value in node.input if value), key=lambda moments: moments.rms)
 
 
 def _concat(walk: Walk, node: NodeProto) -> Moments:
@@ -367,7 +367,7 @@ def _concat(walk: Walk, node: NodeProto) -> Moments:
 def _where(walk: Walk, node: NodeProto) -> Moments:
     if not walk.averages.isdisjoint(node.input):
         walk.averages.update(node.output)
-    return max((walk.moments(value) for value in node.input[1:]), key=lambda found: found.rms)
+    return max((walk.moments(value) for value in node.input[1:]), key=lambda moments: moments.rms)
 
 
 def _integer_attributes(node: NodeProto) -> Mapping[str, int]:

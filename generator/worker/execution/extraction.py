@@ -68,8 +68,8 @@ def _skeleton(
     hoisted = hoist_constants(graph.node, defined, within) if within else []
     for value in graph.input:
         if value.name not in constants:
-            known = inputs.get(value.name)
-            body.input.append(_value(value.name, known) if known is not None else value)
+            value_type = inputs.get(value.name)
+            body.input.append(_value(value.name, value_type) if value_type is not None else value)
     for tensor in graph.initializer:
         if math.prod(tensor.dims) <= KEPT_ELEMENTS and tensor.data_location != onnx.TensorProto.EXTERNAL:
             body.initializer.append(tensor)
@@ -82,14 +82,14 @@ def _skeleton(
         node.ClearField("metadata_props")
     handed_out = {value.name for value in graph.output}
     for value in graph.output:
-        known = types.get(value.name) or inputs.get(value.name)
-        body.output.append(_value(value.name, known) if known is not None else value)
-    body.value_info.extend(_value(name, known) for name, known in types.items() if name not in handed_out)
+        value_type = types.get(value.name) or inputs.get(value.name)
+        body.output.append(_value(value.name, value_type) if value_type is not None else value)
+    body.value_info.extend(_value(name, value_type) for name, value_type in types.items() if name not in handed_out)
     return model
 
 
-def _value(name: str, known: ValueType) -> onnx.ValueInfoProto:
-    return onnx.helper.make_tensor_value_info(name, element_number(known[0]), known[1])
+def _value(name: str, value_type: ValueType) -> onnx.ValueInfoProto:
+    return onnx.helper.make_tensor_value_info(name, element_number(value_type[0]), value_type[1])
 
 
 def _weight(name: str, element: int, shape: tuple[int, ...]) -> onnx.ValueInfoProto:

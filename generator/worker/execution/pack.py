@@ -53,23 +53,23 @@ def executed_bricks(
     Raises:
         MemoryError: There was not enough memory.
     """
-    found = {name: PackedBrick(network) for name, network in networks.items() if network.as_is}
+    bricks = {name: PackedBrick(network) for name, network in networks.items() if network.as_is}
     names = [name for name, network in networks.items() if not network.as_is]
     together = backend.packs(settings) and settings.dtype == NATIVE
     groups = grouped([networks[name] for name in names]) if together else []
-    waiting = [[names[place] for place in places] for places in groups]
-    known = {name for group in waiting for name in group}
-    waiting += [[name] for name in names if name not in known]
+    waiting = [[names[index] for index in indices] for indices in groups]
+    waiting_names = {name for group in waiting for name in group}
+    waiting += [[name] for name in names if name not in waiting_names]
     packs = backend.packs(settings)
 
     def optimise(group: Sequence[str]) -> None:
         optimised = _optimised([networks[name] for name in group], backend, settings)
-        found.update(
+        bricks.update(
             (name, PackedBrick(network, uncounted=backend.edges(network) if packs else frozenset()))
             for name, network in zip(group, optimised, strict=True)
         )
 
-    return found, by_halves(waiting, optimise)
+    return bricks, by_halves(waiting, optimise)
 
 
 def _optimised(networks: Sequence[Network], backend: Backend, settings: Settings) -> list[Network]:
@@ -118,8 +118,8 @@ def without_stolen(times: Array, stolen: Array) -> Array:
     even = times.copy()
     np.put_along_axis(even, order, np.take_along_axis(times, order, axis=1) - taken, axis=1)
     sums = even.sum(axis=1)
-    left = (times.sum(axis=1) - stolen).clip(min=0)
-    even *= np.divide(left, sums, out=np.ones_like(sums), where=sums > 0)[:, None]
+    unstolen = (times.sum(axis=1) - stolen).clip(min=0)
+    even *= np.divide(unstolen, sums, out=np.ones_like(sums), where=sums > 0)[:, None]
     return even
 
 
@@ -242,21 +242,21 @@ class StreamedPack(Pack):
         self._visits: list[int | None] = []
         self._clock: dict[int, Executable] = {}
         try:
-            for place, (name, brick) in enumerate(bricks.items()):
+            for index, (name, brick) in enumerate(bricks.items()):
                 begun = len(self._steps)
                 try:
                     for copy in range(brick.copies):
                         self._steps.append(
-                            self._step(place, self._loaded(_apart(brick.network) if copy else brick.network))
+                            self._step(index, self._loaded(_apart(brick.network) if copy else brick.network))
                         )
                 except BackendError as error:
                     self.refused[name] = error
                     for step in self._steps[begun:]:
                         step.executable.close()
                     del self._steps[begun:]
-                if place % _BETWEEN == 0:
+                if index % _BETWEEN == 0:
                     self._steps.append(self._calibrating(_SINGLE, OVERHEAD))
-                if place % _BETWEEN == _BETWEEN // 2:
+                if index % _BETWEEN == _BETWEEN // 2:
                     self._steps.append(self._calibrating(_CHAIN, CHAIN))
             if all(step.owner != _CHAIN for step in self._steps):
                 self._steps.append(self._calibrating(_CHAIN, CHAIN))
@@ -286,8 +286,8 @@ class StreamedPack(Pack):
         even = without_stalls((self._by_brick(by_visit(rows, self._visits)) - clock).clip(min=0))
         host = self._launches() if self._host else np.empty((0, len(self._names)))
         times = tuple(
-            Times(name, rounded(even[:, place]), host_ns=rounded(host[:, place]))
-            for place, name in enumerate(self._names)
+            Times(name, rounded(even[:, index]), host_ns=rounded(host[:, index]))
+            for index, name in enumerate(self._names)
             if name not in self.refused
         )
         total = float(np.median(even.sum(axis=1))) if even.size else 0.0
@@ -303,8 +303,8 @@ class StreamedPack(Pack):
         """Return means over the copies of each brick: visits by bricks."""
         owners = self._owners
         sums = np.zeros((len(visits), len(self._names)))
-        for place in {*owners[owners >= 0].tolist()}:
-            sums[:, place] = visits[:, owners == place].mean(axis=1)
+        for owner in {*owners[owners >= 0].tolist()}:
+            sums[:, owner] = visits[:, owners == owner].mean(axis=1)
         return sums
 
     @property
@@ -336,13 +336,13 @@ class StreamedPack(Pack):
             part = self._steps[first : first + _HELD]
             for attempt in range(_ATTEMPTS):
                 begun = time.perf_counter_ns()
-                own, over = self._held(part, self._waits.get(first, _HOLD_NS * len(part)))
+                part_ns, over = self._held(part, self._waits.get(first, _HOLD_NS * len(part)))
                 self._waits[first] = _MARGIN ** (attempt + 1) * (time.perf_counter_ns() - begun)
                 waited = not over()
                 self._device.synchronize()
                 if waited:
                     break
-            taken += own
+            taken += part_ns
         self._host.append(np.array(taken, dtype=float))
 
     def _held(self, part: Sequence[_StreamStep], wait_ns: float) -> tuple[list[int], Over]:
@@ -454,14 +454,14 @@ class _ProfiledPack(Pack):
     @property
     def long(self) -> frozenset[str]:
         """Bricks that take so long that another program meets most of their executions; ends the profile."""
-        found: set[str] = set()
+        long_names: set[str] = set()
         for group, (packed, executable) in zip(self._groups, self._packs, strict=True):
             if len(group) == 1:
                 continue
             reading = executable.end()
             taken = _by_member(packed.nodes, reading.names, reading.times[-1:], len(group))[0]
-            found |= {name for name, ns in zip(group, taken.tolist(), strict=True) if ns > _LONG_NS}
-        return frozenset(found)
+            long_names |= {name for name, ns in zip(group, taken.tolist(), strict=True) if ns > _LONG_NS}
+        return frozenset(long_names)
 
     def read(self, idle_ns: float | None) -> Readings:
         readings = [executable.end() for _, executable in self._packs]
@@ -475,14 +475,14 @@ class _ProfiledPack(Pack):
             clock = _of_idle(packed, reading) - idle_ns
             wall_ns, stolen_ns = passes[:, number].T
             between = wall_ns - reading.times.sum(axis=1)
-            own = without_stolen(np.column_stack([reading.times, between]), stolen_ns)[:, :-1] - clock[:, None]
-            visits = without_stalls(by_visit(own, self._visits))
+            node_times = without_stolen(np.column_stack([reading.times, between]), stolen_ns)[:, :-1] - clock[:, None]
+            visits = without_stalls(by_visit(node_times, self._visits))
             watched += float(np.median(visits.sum(axis=1))) if visits.size else 0.0
             inner = _by_member(packed.nodes, reading.names, visits, len(group))
             whole = inner + _by_member(packed.uncounted, reading.names, visits, len(group))
-            for place, (name, brick) in enumerate(group.items()):
-                bare = rounded(inner[:, place] / brick.copies) if brick.uncounted else ()
-                times.append(Times(name, rounded(whole[:, place] / brick.copies), bare))
+            for index, (name, brick) in enumerate(group.items()):
+                bare = rounded(inner[:, index] / brick.copies) if brick.uncounted else ()
+                times.append(Times(name, rounded(whole[:, index] / brick.copies), bare))
         return Readings(tuple(times), idle_ns, watched, float(unwatched_ns))
 
     def close(self) -> None:
@@ -514,8 +514,8 @@ class _ProfiledPack(Pack):
                 break
             chosen.append(network)
         chosen = chosen or [_built_in(CHAIN)]
-        places = max(grouped(chosen), key=len)
-        packed = pack([PackedBrick(chosen[place]) for place in places], threads=self._settings.threads)
+        indices = max(grouped(chosen), key=len)
+        packed = pack([PackedBrick(chosen[index]) for index in indices], threads=self._settings.threads)
         plain, watched = (self._backend.prepare_packed(packed.network, self._settings) for _ in range(2))
         try:
             plain.run()
@@ -542,7 +542,7 @@ def _of_idle(packed: PackedNetwork, reading: NodeTimes) -> Array:
     The clock counts whole microseconds, so that a few consumers need the mean over all executions together.
     """
     idle = {*packed.idle}
-    times = reading.times[:, [place for place, name in enumerate(reading.names) if name in idle]]
+    times = reading.times[:, [column for column, name in enumerate(reading.names) if name in idle]]
     even = np.minimum(times, STALL * np.median(times))
     means: Array = even.mean(axis=1)
     return means if times.shape[1] >= _FEWEST_IDLE else np.full_like(means, means.mean())
@@ -551,9 +551,9 @@ def _of_idle(packed: PackedNetwork, reading: NodeTimes) -> Array:
 def _by_member(nodes: Mapping[str, int], names: Sequence[str], times: Array, members: int) -> Array:
     """Return sums over the nodes of each member: visits by members."""
     owners = np.zeros((len(names), members))
-    for place, name in enumerate(names):
+    for row, name in enumerate(names):
         if name in nodes:
-            owners[place, nodes[name]] = 1
+            owners[row, nodes[name]] = 1
     return times @ owners
 
 
@@ -583,13 +583,13 @@ def load_pack(bricks: Mapping[str, PackedBrick], backend: Backend, settings: Set
         return _load(bricks, backend, settings)
     except BackendError as error:
         refused = _culprits(bricks, backend, settings, error)
-    left = {name: brick for name, brick in bricks.items() if name not in refused}
-    if not left:
+    remaining = {name: brick for name, brick in bricks.items() if name not in refused}
+    if not remaining:
         return LoadedPack(None, refused)
     try:
-        loaded = _load(left, backend, settings)
+        loaded = _load(remaining, backend, settings)
     except BackendError as error:  # each half can be run, but not both together
-        return LoadedPack(None, refused | dict.fromkeys(left, error))
+        return LoadedPack(None, refused | dict.fromkeys(remaining, error))
     return replace(loaded, refused=refused | {**loaded.refused})
 
 
@@ -624,13 +624,13 @@ def _load(
     refused: Mapping[str, BackendError] = {}
     if backend.packs(settings):
         names = [*bricks]
-        groups = [[names[place] for place in places] for places in grouped([bricks[name].network for name in names])]
+        groups = [[names[index] for index in indices] for indices in grouped([bricks[name].network for name in names])]
         groups = [part for group in groups for part in _parted(group, apart or ())]
         pack = _ProfiledPack([{name: bricks[name] for name in group} for group in groups], backend, settings)
-        known = {name for group in groups for name in group}
+        members = {name for group in groups for name in group}
     else:
         pack = streamed = StreamedPack(bricks, backend, settings)
-        refused, known = streamed.refused, {*bricks}
+        refused, members = streamed.refused, {*bricks}
         if not streamed.loaded:
             streamed.close()
             return LoadedPack(None, refused)
@@ -643,7 +643,7 @@ def _load(
     if long is not None:
         pack.close()
         return _load(bricks, backend, settings, apart=long)
-    return LoadedPack(pack if known else None, refused, tuple(name for name in bricks if name not in known))
+    return LoadedPack(pack if members else None, refused, tuple(name for name in bricks if name not in members))
 
 
 def _parted(group: Sequence[str], apart: Collection[str]) -> list[list[str]]:

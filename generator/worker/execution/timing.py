@@ -158,11 +158,11 @@ class KernelClock:
 
 def waits_ns() -> dict[str, int]:
     """Return the nanoseconds that each thread of this process waited for a core; empty if the system does not tell."""
-    found = {}
+    waits = {}
     for task in _TASKS.glob("*/schedstat"):
         with suppress(OSError, IndexError, ValueError):  # the thread has ended, or the kernel does not count this
-            found[task.parent.name] = int(task.read_text().split()[1])
-    return found
+            waits[task.parent.name] = int(task.read_text().split()[1])
+    return waits
 
 
 _SHORT_NS = 100_000

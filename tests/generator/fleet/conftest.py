@@ -19,7 +19,7 @@ from dlbricks.generator.fleet.queue import EndedJob, NodeJob, fetch, finish, hea
 from dlbricks.generator.fleet.runner import Measured
 from dlbricks.generator.fleet.server import transaction
 
-_SLEEPING = Path(__file__).resolve().parents[3] / "benchmarks" / "sleeping_backend.py"
+_SLEEPING = Path(__file__).parents[1] / "sleeping_backend.py"
 
 _CAMPAIGN = """
 campaign = "november"

@@ -10,7 +10,7 @@ from dlbricks.generator.measurement.run import run
 from dlbricks.generator.worker.client import Worker
 from dlbricks.generator.worker.messages import Load, Request, Time
 
-BACKEND = Path(__file__).resolve().parents[3] / "benchmarks" / "sleeping_backend.py"
+BACKEND = Path(__file__).parents[1] / "sleeping_backend.py"
 GOLDEN = Path(__file__).with_name("visits.txt")
 
 

@@ -49,9 +49,9 @@ def test_the_temporary_folder_is_the_workers_own_and_no_array_asks_for_huge_page
     """Not even where the user wants them: weights would lie on them where an array was before."""
     given = {"TMPDIR": "/tmp", "HOME": "/home/ann", "LD_PRELOAD": "x.so", "NUMPY_MADVISE_HUGEPAGE": "1"}
 
-    found = worker_environment(tmp_path, given=given)
+    found = worker_environment(tmp_path, environment=given)
 
     ours = {"ORT_DISABLE_TELEMETRY": "1", "NUMPY_MADVISE_HUGEPAGE": "0"}
     assert found == {"TMPDIR": str(tmp_path), "HOME": "/home/ann", **ours}
-    users = worker_environment(tmp_path, given={"ORT_DISABLE_TELEMETRY": "0"})
+    users = worker_environment(tmp_path, environment={"ORT_DISABLE_TELEMETRY": "0"})
     assert users["ORT_DISABLE_TELEMETRY"] == "0"  # telemetry is the user's choice

@@ -213,7 +213,7 @@ def register(rows: Mapping[str, Translation]) -> None:
 
 def translations() -> Mapping[str, Translation]:
     """Functions that translate operators, by ONNX operator."""
-    for module in ("elementwise", "layers", "shape"):
+    for module in ("neural_layers", "shape_symbols", "unary_binary"):
         importlib.import_module(f".{module}", __package__)
     return _TRANSLATIONS
 

@@ -97,7 +97,7 @@ def elementwise(rows: Mapping[str, Callable[..., Any]]) -> None:
 @cache
 def operators() -> Mapping[str, Operator]:
     """ONNX's own operators by name, once every module that registers some was imported."""
-    for module in ("elements", "images", "layers", "shape"):
+    for module in ("elements", "images", "layers", "moves"):
         importlib.import_module(f".{module}", __package__)
     return _OPERATORS
 
