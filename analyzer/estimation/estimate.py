@@ -25,7 +25,7 @@ from .learning import Gaps, learn
 from .query import QueryFields, asked, chosen_stack
 from .reading import read_evidence, request_of
 
-# Decomposition of a model by the requested graph; the generator's ``cutter`` does the cutting.
+# Decomposition of a model by the requested graph; ``Decomposer`` of the generator does the cutting.
 #
 # * ``source``: the model's own graph, as in DLBricks.
 # * ``runtime``: the graph that the runtime executes, on one stack and instruction set.

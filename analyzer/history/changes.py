@@ -166,7 +166,7 @@ def points_of(
 
 LEVEL = 2e-4
 """Probability of a cut by chance below which it is a change: with that a series without changes raises less than one
-alarm in 1,000 runs (docs/results/history.md), although every new run is looked at with up to ``_NEWEST`` cuts."""
+alarm in 1,000 runs (docs/results/history.json), although every new run is looked at with up to ``_NEWEST`` cuts."""
 
 MINIMUM_EFFECT = 0.01
 """Relative change of level that matters where nothing else is asked for."""
