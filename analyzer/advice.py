@@ -189,12 +189,12 @@ def _mixed(rows: Sequence[ModelComparison], sides: Collection[str]) -> tuple[Mix
 
 def _remedies(source: ModelSource, sides: Sequence[Side], store: Store, query: Query) -> tuple[Task, ...]:
     """Return tasks that measure a model on runtimes that can run here and that nothing is stored of."""
-    known = {side.choice.stack.backend for side in sides}
+    stored = {side.choice.stack.backend for side in sides}
     if sides:  # under the same conditions
         query = replace(query, **asdict(sides[0].choice.conditions))
     tasks = [
         Tasks(store, None, replace(query, system=None, backend=name, stack=None), Cut(1)).truth(source)
         for name, availability in backends().items()
-        if availability.ok and name not in known
+        if availability.ok and name not in stored
     ]
     return tuple(task for task in tasks if task is not None)

@@ -197,10 +197,10 @@ def shares_of(views: Iterable[tuple[KernelView, int]], device: str) -> tuple[tup
     for view, count in views:
         for kernel in view.kernels:
             key = _ran(kernel)
-            known = summed.get(key, Kernel(*key, calls=0, time_ns=0))
-            unknown = known.time_ns is None or kernel.time_ns is None
-            time_ns = None if unknown else (known.time_ns or 0) + count * (kernel.time_ns or 0)
-            summed[key] = Kernel(*key, known.calls + count * kernel.calls, time_ns)
+            subtotal = summed.get(key, Kernel(*key, calls=0, time_ns=0))
+            unknown = subtotal.time_ns is None or kernel.time_ns is None
+            time_ns = None if unknown else (subtotal.time_ns or 0) + count * (kernel.time_ns or 0)
+            summed[key] = Kernel(*key, subtotal.calls + count * kernel.calls, time_ns)
     times = [kernel.time_ns for kernel in summed.values() if kernel.time_ns is not None]
     total_ns = sum(times) if len(times) == len(summed) else None
     rows = [
@@ -216,9 +216,9 @@ def shares_of(views: Iterable[tuple[KernelView, int]], device: str) -> tuple[tup
     return tuple(rows), None if total_ns is None else total_ns / _NS_PER_MS
 
 
-def device_of(place: str) -> str:
+def device_of(provider: str) -> str:
     """Return the device of an execution provider: ``cpu`` for ``CPUExecutionProvider``."""
-    name = place.lower().removesuffix("executionprovider")
+    name = provider.lower().removesuffix("executionprovider")
     return _DEVICES.get(name, name)
 
 
@@ -232,15 +232,15 @@ def matrix_share(kernels: Iterable[KernelShare], use: Use) -> float | None:
     Returns:
         None without kernels, or if a time is unknown.
     """
-    found = list(kernels)
-    shares = [kernel.share or 0.0 for kernel in found if kernel.matrix is use]
-    return sum(shares) if found and all(kernel.share is not None for kernel in found) else None
+    rows = list(kernels)
+    shares = [kernel.share or 0.0 for kernel in rows if kernel.matrix is use]
+    return sum(shares) if rows and all(kernel.share is not None for kernel in rows) else None
 
 
 def use_shares(kernels: Iterable[KernelShare]) -> dict[str, float | None]:
     """Return the share of time of each use, by name."""
-    found = list(kernels)
-    return {str(use): matrix_share(found, use) for use in Use}
+    rows = list(kernels)
+    return {str(use): matrix_share(rows, use) for use in Use}
 
 
 _NOT_FLAT = frozenset({"kernels", "elsewhere", "missing"})
@@ -309,10 +309,10 @@ class ModelKernels:
 
     def record(self) -> dict[str, Any]:
         """As a JSON object."""
-        place = dict.fromkeys(_PLACE) if self.choice is None else place_record(self.choice, *_PLACE)
+        combination = dict.fromkeys(_PLACE) if self.choice is None else place_record(self.choice, *_PLACE)
         return {
             **record_of(self, fields("name batch whole")),
-            **place,
+            **combination,
             "source": self.source or None,
             "profiled_ms": self.time_ms,
             "matrix_shares": use_shares(self.kernels),
@@ -395,9 +395,9 @@ def kernels(
     cut, query = settled.cut, settled.query
     if settled.why_not is not None:
         return Kernels(tuple(ModelKernels(model.name, whole, model.batch, error=settled.why_not) for model in models))
-    found = decompose(models, cut, oracle=oracle)
+    decompositions = decompose(models, cut, oracle=oracle)
     parts = partial(_parts, whole=whole)
-    keys = {key for model in readable(found) for key, _ in parts(model) if key is not None}
+    keys = {key for model in readable(decompositions) for key, _ in parts(model) if key is not None}
     subject = Subject.MODEL if whole else Subject.BRICK
     choice, views = _choose(store, keys, query, subject)
     tasks = Tasks(store, choice, query, cut)
@@ -406,7 +406,7 @@ def kernels(
             _kernels_of(model, parts(model), choice, views, tasks, whole=whole)
             if isinstance(model, Decomposition)
             else ModelKernels(model.source.name, whole, model.source.batch, error=model.reason)
-            for model in found
+            for model in decompositions
         )
     )
 
@@ -429,16 +429,19 @@ def _choose(
     store: Store, keys: set[str], query: Query, subject: Subject
 ) -> tuple[Choice | None, Mapping[str, KernelView]]:
     """Return the only stored combination in any cache state, and its views; combinations with views first."""
-    places: dict[Filter, Choice] = {}
+    combinations: dict[Filter, Choice] = {}
     for choice in matching(store, keys, query, subject):
-        places.setdefault(stored_under(choice), choice)
-    views = {place: store.kernels(place, subject=subject, keys=keys, cache=PROFILED_CACHE) for place in places}
-    chosen = {place: choice for place, choice in places.items() if views[place]} or places
+        combinations.setdefault(stored_under(choice), choice)
+    views = {
+        combination: store.kernels(combination, subject=subject, keys=keys, cache=PROFILED_CACHE)
+        for combination in combinations
+    }
+    chosen = {combination: choice for combination, choice in combinations.items() if views[combination]} or combinations
     alike = [replace(choice, conditions=replace(choice.conditions, cache="")) for choice in chosen.values()]
     if require_one(alike) is None:
         return None, {}
-    ((place, choice),) = chosen.items()
-    return choice, {identity.key: view for identity, view in views[place].items()}
+    ((combination, choice),) = chosen.items()
+    return choice, {identity.key: view for identity, view in views[combination].items()}
 
 
 def _kernels_of(
@@ -451,8 +454,8 @@ def _kernels_of(
     whole: bool,
 ) -> ModelKernels:
     missing = tuple(MissingView(*part, count) for part, count in parts.items() if part[0] not in views)
-    known = [(views[key], count) for (key, _), count in parts.items() if key is not None and key in views]
-    rows, time_ms = shares_of(known, choice.stack.device if choice is not None else "cpu")
+    counted_views = [(views[key], count) for (key, _), count in parts.items() if key is not None and key in views]
+    rows, time_ms = shares_of(counted_views, choice.stack.device if choice is not None else "cpu")
     remedy = None
     if any(part.key is not None for part in missing):
         remedy = tasks.truth(model.source) if whole else tasks.measure(model.source)
@@ -461,9 +464,9 @@ def _kernels_of(
         whole,
         model.source.batch,
         choice,
-        ", ".join(sorted({view.source for view, _ in known})),
+        ", ".join(sorted({view.source for view, _ in counted_views})),
         rows if whole else _with_layers(rows, model, views),
-        time_ms if known else None,
+        time_ms if counted_views else None,
         missing,
         None if remedy is None else replace(remedy, kernels=True),
     )
@@ -479,7 +482,7 @@ def _with_layers(
         brick, times = bricks[key], Counter[_Ran]()
         for kernel in views[key].kernels:
             times[_ran(kernel)] += kernel.time_ns or 0
-        for place, time_ns in times.items():
-            ran[place].append((brick.occurrences * time_ns, brick))
-    ordered = {place: sorted(timed, key=lambda item: -item[0]) for place, timed in ran.items()}
+        for identity, time_ns in times.items():
+            ran[identity].append((brick.occurrences * time_ns, brick))
+    ordered = {identity: sorted(timed, key=lambda item: -item[0]) for identity, timed in ran.items()}
     return tuple(replace(row, layers=tuple(brick for _, brick in ordered.get(_ran(row.kernel), ()))) for row in rows)

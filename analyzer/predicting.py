@@ -89,18 +89,18 @@ def prediction_record(entry: Estimate, measured: frozenset[str] = frozenset()) -
         measured: Keys of the bricks measured for it.
     """
     record = estimate_record(entry, explained=False)
-    kept = ("name", "granularity", "graph", "batch", "dims", "bound", "system", "stack", "backend", "device", "threads",
-            "cache", "level", "dtype", "layers", "unique", "error")  # fmt: skip
+    names = ("name", "granularity", "graph", "batch", "dims", "bound", "system", "stack", "backend", "device",
+             "threads", "cache", "level", "dtype", "layers", "unique", "error")  # fmt: skip
     ms, low_high = quiet_ms(entry)
-    found = entry.parts.predicted
-    return {name: record[name] for name in kept} | {
+    predicted = entry.parts.predicted
+    return {name: record[name] for name in names} | {
         "predicted_ms": ms,
         "ci95_ms": low_high,
         "by_method": method_half(entry),
         "half": half_of(entry),
         "reason": entry.parts.prediction_reason,
         "shares": shares_of(entry, measured),
-        "predicted": None if found is None else asdict(found),
+        "predicted": None if predicted is None else asdict(predicted),
     }
 
 
@@ -178,12 +178,13 @@ def predict(
             "--system and --stack select stored results, but this command measures here", remedy="give measure=False"
         )
     decompositions = decompose(models, cut_of(how), progress=progress)
-    known = readable(decompositions)
-    choice = choice_of(store, how, known, measure=measure)
-    evidence, taken = evidence_under(choice, known, store, how, cut_of(how)), set[str]()
+    decomposed = readable(decompositions)
+    choice = choice_of(store, how, decomposed, measure=measure)
+    evidence, taken = evidence_under(choice, decomposed, store, how, cut_of(how)), set[str]()
     plan = MeasuringPlan(store, how, progress=progress)
     learned = learn(store, choice)
-    able = [model for model in known if not cannot_be_bricks(model.graph)]  # bricks of others would not complete them
+    # Bricks of others would not complete them.
+    able = [model for model in decomposed if not cannot_be_bricks(model.graph)]
     gaps, noise = Gaps(able, evidence, learned), tuple[str, ...]()
     for number in range(ROUNDS if measure else 0):
         if number and (learned is None or learned.familiar):
@@ -197,7 +198,7 @@ def predict(
         with TemporaryDirectory(prefix="dlbricks-predict-") as folder:
             plan.measure([model for model in some if model.sequences], Path(folder, "suite"), _PACE)
         taken |= keys  # failed bricks too: they are not tried again
-        evidence = evidence_under(choice, known, store, how, cut_of(how), evidence.executed)
+        evidence = evidence_under(choice, decomposed, store, how, cut_of(how), evidence.executed)
         gaps = Gaps(able, evidence, learned, taken)
     evidence = gaps.filled(evidence)
     rows = tuple(construct(model, evidence) for model in decompositions)
@@ -235,38 +236,42 @@ def _obstacle(entry: Estimate) -> str:
     return f"{layers[0] if layers else 'a brick is not measured'}; 'dlbricks measure MODEL' measures it as a whole"
 
 
-def predictions_answer(found: Predictions) -> Answer:
+def predictions_answer(predictions: Predictions) -> Answer:
     """Return the answer of ``predict``: one row per model."""
     summary = []
-    for entry in found.rows:
+    for entry in predictions.rows:
         if entry.error is not None:
             summary.append(f"{entry.name}: {entry.error}")
         elif entry.parts.predicted is not None:
             summary += predicted_lines(entry, entry.parts.predicted)
         elif entry.latency.ms is None:
             summary.append(f"{entry.name}: not known: {entry.parts.prediction_reason or _obstacle(entry)}")
-    wide = [method_half(entry) for entry in found.rows if (half := half_of(entry)) and half > math.log1p(found.target)]
+    wide = [
+        method_half(entry)
+        for entry in predictions.rows
+        if (half := half_of(entry)) and half > math.log1p(predictions.target)
+    ]
     if methods := [half for half in wide if half]:
         summary.append(
             f"\u00b1 {max(methods):.1%} is the error of composing a latency from bricks. No measurement of bricks "
             "narrows it: for less, run 'dlbricks measure MODEL'."
         )
-    if found.noise:
-        summary.append(f"{'; '.join(found.noise)}: no interval contains what that does to caches and memory")
-    summary.append(f"{len(found.measured)} bricks measured in {duration(found.wall_s)}.")
-    return Answer.of(found.records(), columns=_COLUMNS, summary=summary)
+    if predictions.noise:
+        summary.append(f"{'; '.join(predictions.noise)}: no interval contains what that does to caches and memory")
+    summary.append(f"{len(predictions.measured)} bricks measured in {duration(predictions.wall_s)}.")
+    return Answer.of(predictions.records(), columns=_COLUMNS, summary=summary)
 
 
 def first_answer(rows: Sequence[Estimate]) -> Iterator[str]:
     """Yield a line with the predicted latencies of models, unless all are unknown."""
-    known = [
+    latencies = [
         f"{entry.name} {milliseconds(ms)} ms \u00b1 {percent(math.expm1(half))}"
         for entry in rows
         if (half := half_of(entry)) is not None and (ms := quiet_ms(entry)[0]) is not None
     ]
-    if known:
-        more = f" and {counted(len(known) - _NAMED, 'model')}" if len(known) > _NAMED else ""
-        yield f"first answer: {', '.join(known[:_NAMED])}{more}, from bricks of other models; measuring now"
+    if latencies:
+        more = f" and {counted(len(latencies) - _NAMED, 'model')}" if len(latencies) > _NAMED else ""
+        yield f"first answer: {', '.join(latencies[:_NAMED])}{more}, from bricks of other models; measuring now"
 
 
 _NAMED = 3

@@ -119,12 +119,12 @@ def _known(
 ) -> tuple[dict[str, float], dict[str, dict[str, float]], dict[str, int]]:
     """Return halves of the intervals of completely measured models, shares of their bricks, and visits by brick."""
     where = report.outcome.circumstances
-    found = store.measurements(
+    measurements = store.measurements(
         Filter(Subject.BRICK, suite.keys, where.system, where.stack, threads=where.conditions.threads,
                dtype=where.conditions.dtype)
     )  # fmt: skip
-    table = Table(found, {}, (), ())
-    uncertainty = Uncertainty(found, store.blocks_of([measured.id for measured in found]), store.stacks())
+    table = Table(measurements, {}, (), ())
+    uncertainty = Uncertainty(measurements, store.blocks_of([measured.id for measured in measurements]), store.stacks())
     halves, shares = dict[str, float](), dict[str, dict[str, float]]()
     for name, counts in (suite.annotations or {}).items():
         state = where.conditions.cache
@@ -137,4 +137,4 @@ def _known(
         ns = uncertainty.value_ns(weights)
         shares[name] = {key: count * bricks[key].latency_ns / ns for key, count in counts.items()}
         halves[name] = math.hypot(uncertainty.half_ns(weights) / ns, error)
-    return halves, shares, {measured.key: measured.summary.samples for measured in found}
+    return halves, shares, {measured.key: measured.summary.samples for measured in measurements}

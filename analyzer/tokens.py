@@ -57,8 +57,8 @@ def pair(models: Sequence[str], dims: Mapping[str, int] | None = None) -> tuple[
         UsageError: There are more names, a single name without a pair in the zoo, or an argument with several models.
     """
     arguments = [f"{models[0]}{part}" for part in _LENGTH_PARTS] if len(models) == 1 else list(models)
-    found = find_models(arguments, dims=dims)
-    problem = next((source.problem for source in found if source.problem), None)
+    sources = find_models(arguments, dims=dims)
+    problem = next((source.problem for source in sources if source.problem), None)
     if len(models) == 1 and problem is not None:
         raise UsageError(
             f"'{models[0]}' is not a decoder of the zoo",
@@ -67,9 +67,9 @@ def pair(models: Sequence[str], dims: Mapping[str, int] | None = None) -> tuple[
         )
     if problem is not None:
         raise problem
-    if len(found) != len(_LENGTH_PARTS):
-        raise UsageError(f"{len(found)} models are not a prompt and a step", remedy="give two models, or one name")
-    return found[0], found[1]
+    if len(sources) != len(_LENGTH_PARTS):
+        raise UsageError(f"{len(sources)} models are not a prompt and a step", remedy="give two models, or one name")
+    return sources[0], sources[1]
 
 
 def length_dimension(source: ModelSource, kind: DimensionKind, dimension: str | None, option: str) -> str:
@@ -85,11 +85,11 @@ def length_dimension(source: ModelSource, kind: DimensionKind, dimension: str | 
         UnboundDimension: There is no such dimension.
         ModelError: The model cannot be read.
     """
-    known = source.open_dimensions()
-    name = dimension or next((name for name, found in known.items() if found is kind), None)
-    if name is None or name not in known:
+    kinds = source.open_dimensions()
+    name = dimension or next((name for name, dimension_kind in kinds.items() if dimension_kind is kind), None)
+    if name is None or name not in kinds:
         what = f"dimension '{dimension}'" if dimension else f"open dimension that counts {_COUNTED[kind]}"
-        remedy = f"there are {', '.join(known)}: {option} NAME" if known else "export it with dynamic dimensions"
+        remedy = f"there are {', '.join(kinds)}: {option} NAME" if kinds else "export it with dynamic dimensions"
         raise UnboundDimension(f"model '{source.name}' has no {what}", remedy=remedy)
     return name
 
@@ -227,7 +227,7 @@ def tokens(
 
     Example:
         >>> with Store.open("dlbricks.db") as store:  # doctest: +SKIP
-        ...     found = tokens(*pair(["distilgpt2"]), store=store, prompts=[32, 512], new=128)
+        ...     answers = tokens(*pair(["distilgpt2"]), store=store, prompts=[32, 512], new=128)
     """
     begun = time.monotonic()
     if not prompts or min(*prompts, *lengths, new, 1) < 1:
@@ -243,9 +243,9 @@ def tokens(
     until = math.inf if budget_s is None else begun + budget_s
     plan = MeasuringPlan(store, how, visits, budget_s, until, progress)
     reports = _measured(sources, plan, suite) if measure else ()
-    found = iter(_estimates([*sources["prompt"], *sources["step"]], store, how, measure=measure))
+    estimates = iter(_estimates([*sources["prompt"], *sources["step"]], store, how, measure=measure))
     parts = [
-        _part(model, dimension, {length: next(found) for length in where})
+        _part(model, dimension, {length: next(estimates) for length in where})
         for model, dimension, where in ((prompt, filled, at_prompt), (step, extended, at_step))
     ]
     answers, still = (
@@ -270,15 +270,15 @@ def _measured(
     """
     reports: list[RunReport] = []
     with ExitStack() as resources:
-        place = Path(suite or resources.enter_context(TemporaryDirectory(prefix="dlbricks-tokens-")))
+        folder = Path(suite or resources.enter_context(TemporaryDirectory(prefix="dlbricks-tokens-")))
         for number, (name, all_models) in enumerate(parts.items()):
-            found = estimates_here(all_models, plan.store, plan.how)
-            models = [source for source, entry in zip(all_models, found, strict=True) if not entry.complete]
+            estimates = estimates_here(all_models, plan.store, plan.how)
+            models = [source for source, entry in zip(all_models, estimates, strict=True) if not entry.complete]
             if not models:
                 continue
             left_s = plan.left_s(0.0)
             share_s = None if left_s is None else max(1.0, left_s / (len(parts) - number))
-            _, report = plan.measure(models, place / name, {"visits": plan.visits, "budget_s": share_s})
+            _, report = plan.measure(models, folder / name, {"visits": plan.visits, "budget_s": share_s})
             reports += [] if report is None else [report]
     return tuple(reports)
 
@@ -290,7 +290,7 @@ def _estimates(models: Sequence[ModelSource], store: Store, how: Setup, *, measu
 
 
 def _part(source: ModelSource, dimension: str, estimates: dict[int, Estimate]) -> Part:
-    known = (
+    points = (
         Point(length, entry.latency.ms, entry.latency.ci95_ms)
         for length, entry in estimates.items()
         if entry.latency.ms is not None
@@ -300,7 +300,7 @@ def _part(source: ModelSource, dimension: str, estimates: dict[int, Estimate]) -
         for length, entry in estimates.items()
         if entry.latency.ms is not None and entry.latency.undisturbed_ms is not None
     )
-    return Part(source, dimension, estimates, Curve.through(known), Curve.through(quiet))
+    return Part(source, dimension, estimates, Curve.through(points), Curve.through(quiet))
 
 
 # What is answered.
@@ -309,9 +309,9 @@ def _part(source: ModelSource, dimension: str, estimates: dict[int, Estimate]) -
 _MOST_REASONS = 3
 
 
-def tokens_answer(found: Tokens) -> Answer:
+def tokens_answer(result: Tokens) -> Answer:
     """Return the answer of ``tokens``: one row per length of the prompt; the measurements as ``curves``."""
-    records = found.records()
+    records = result.records()
     return Answer.of(
         records,
         columns=[
@@ -324,31 +324,31 @@ def tokens_answer(found: Tokens) -> Answer:
             Field("total_ms", "whole answer ms ±95%", "ms", interval="total_ci95_ms"),
             Field("read", "interpolated", str),
         ],
-        summary=list(_summary(found)),
-        table=[{**record, "read": _read(row)} for record, row in zip(records.results, found.rows, strict=True)],
+        summary=list(_summary(result)),
+        table=[{**record, "read": _read(row)} for record, row in zip(records.results, result.rows, strict=True)],
     )
 
 
-def _summary(found: Tokens) -> Iterator[str]:
+def _summary(result: Tokens) -> Iterator[str]:
     """Yield lines about measured lengths, errors of interpolation, and missing lengths."""
-    for name, part in (("first token", found.prompt), ("each further token", found.step)):
+    for name, part in (("first token", result.prompt), ("each further token", result.step)):
         points = part.curve.points
         if points:
             text = ", ".join(f"{point.length}: {milliseconds(point.ms)}" for point in points)
             yield f"{name}, from bricks of {part.source.name} at {part.dimension} (ms)  {text}"
             yield f"  {_trust(part.curve)}"
         yield from _missing(part)
-    yield from _beyond(found)
-    yield from caveats([*found.prompt.estimates.values(), *found.step.estimates.values()])
-    yield from notes_of(found.setup)
-    yield from measured_lines(found.measured, found.wall_s)
+    yield from _beyond(result)
+    yield from caveats([*result.prompt.estimates.values(), *result.step.estimates.values()])
+    yield from notes_of(result.setup)
+    yield from measured_lines(result.measured, result.wall_s)
 
 
-def _beyond(found: Tokens) -> Iterator[str]:
+def _beyond(result: Tokens) -> Iterator[str]:
     """Return required lengths outside the measured ones."""
     for part, needed in (
-        (found.prompt, [row.prompt for row in found.rows]),
-        (found.step, [length for row in found.rows for length in steps_of(row.prompt, row.new)]),
+        (result.prompt, [row.prompt for row in result.rows]),
+        (result.step, [length for row in result.rows for length in steps_of(row.prompt, row.new)]),
     ):
         low, high = min(part.estimates, default=0), max(part.estimates, default=0)
         beyond = [length for length in needed if not low <= length <= high]

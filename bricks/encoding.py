@@ -29,15 +29,15 @@ def tensor_type(element: int, shape: Iterable[int]) -> TensorType | None:
     Equal types are one object, because a model has thousands of values and few types.
     """
     key = (element, tuple(shape))
-    known = _TYPES.get(key)
-    if known is None:
+    shared_type = _TYPES.get(key)
+    if shared_type is None:
         name = _NAMES.get(element)
         if name is None:
             return None
         if len(_TYPES) >= 65536:  # bound the memory of long-running services
             _TYPES.clear()
-        known = _TYPES[key] = TensorType(name, key[1])
-    return known
+        shared_type = _TYPES[key] = TensorType(name, key[1])
+    return shared_type
 
 
 def element_number(dtype: str) -> int:

@@ -62,25 +62,25 @@ def features_of(graph: ModelGraph, part: LayerSequence) -> Features:
     """
     layers = [graph.layers[index] for index in part.layers]
     costs = [layer.cost for layer in layers]
-    known = [cost.flops for cost in costs if cost is not None]
-    flops = sum(known) if len(known) == len(costs) else None
+    layer_flops = [cost.flops for cost in costs if cost is not None]
+    flops = sum(layer_flops) if len(layer_flops) == len(costs) else None
     written = [kind for value in part.outputs if (kind := graph.types.get(value)) is not None]
     read = [kind for value in part.inputs if (kind := graph.types.get(value)) is not None]
     main = max(layers, key=lambda layer: (layer.cost.macs if layer.cost else 0, _elements(layer)))
-    operator, own = _described(main)
-    made = _made(main)
+    operator, numbers = _described(main)
+    result = _made(main)
     reads = len(part.inputs) + len(part.weights)
-    common = (reads, len(part.outputs), *made.shape[-1:], *(() if made.shape else (1,)), ELEMENT_BITS[made.dtype])
+    common = (reads, len(part.outputs), *result.shape[-1:], *(() if result.shape else (1,)), ELEMENT_BITS[result.dtype])
     most = sum(kind.nbytes for kind in read)
     if main.op_type.startswith(("Gather", "Slice")) and len(layers) == 1:
-        most = min(most, made.nbytes)
+        most = min(most, result.nbytes)
     return Features(
         operator=operator + ("+" if len(layers) > 1 else ""),
-        flops=flops if "Pool" not in operator or flops is None else min(flops, _pooled(main, own)),
+        flops=flops if "Pool" not in operator or flops is None else min(flops, _pooled(main, numbers)),
         weight_bytes=weights_read(layers),
         read_bytes=most,
         written_bytes=sum(kind.nbytes for kind in written),
-        extents=(*common, *(own + (0,) * EXTENTS)[:EXTENTS]),
+        extents=(*common, *(numbers + (0,) * EXTENTS)[:EXTENTS]),
     )
 
 
@@ -96,30 +96,32 @@ _FORMAT = 1
 def keep_features(model: Decomposition) -> dict[str, Features]:
     """Return the features of a model's bricks by key, and keep them in the user's cache folder."""
     first = {part.key: part for part in reversed(model.sequences)}
-    found = {key: features_of(model.graph, part) for key, part in first.items()}
-    name = hashlib.sha256(" ".join((str(_FORMAT), *sorted(found))).encode()).hexdigest()
+    features_by_key = {key: features_of(model.graph, part) for key, part in first.items()}
+    name = hashlib.sha256(" ".join((str(_FORMAT), *sorted(features_by_key))).encode()).hexdigest()
     if kept(_KEPT, name) is None:
-        text = json.dumps({"format": _FORMAT, "bricks": {key: astuple(features) for key, features in found.items()}})
+        text = json.dumps(
+            {"format": _FORMAT, "bricks": {key: astuple(features) for key, features in features_by_key.items()}}
+        )
 
         def write(folder: Path) -> None:
             (folder / _FILE).write_text(text, "utf-8")
 
         keep(_KEPT, name, write)
-    return found
+    return features_by_key
 
 
 def kept_features() -> dict[str, Features]:
     """Return all kept features by key; damaged files are skipped."""
-    found: dict[str, Features] = {}
+    features_by_key: dict[str, Features] = {}
     for path in sorted((cache_folder() / _KEPT).glob(f"*/{_FILE}")):
         try:
             record = json.loads(path.read_text("utf-8"))
             if record["format"] == _FORMAT:
                 for key, (operator, flops, weights, read, written, extents) in record["bricks"].items():
-                    found[key] = Features(operator, flops, weights, read, written, tuple(extents))
+                    features_by_key[key] = Features(operator, flops, weights, read, written, tuple(extents))
         except (OSError, ValueError, KeyError, TypeError):
             continue  # it is written again with the model
-    return found
+    return features_by_key
 
 
 def _made(layer: Layer) -> TensorType:
@@ -134,75 +136,76 @@ def _elements(layer: Layer) -> int:
 def _described(layer: Layer) -> tuple[str, tuple[int, ...]]:
     """Return the operator of a layer in its variant, and its specific numbers."""
     node = layer.canonical or layer.node
-    known = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+    attributes = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
     shapes = [operand.type.shape if operand.type is not None else () for operand in layer.operands]
-    made, name = _made(layer).shape, layer.kind
+    result_shape, name = _made(layer).shape, layer.kind
     if "Conv" in name and len(shapes) > 1 and len(shapes[_weights(name)]) > 2:
-        return _convolution(name, shapes[_weights(name)], made, known, sum(map(bool, shapes)))
-    if _multiplies(layer.op_type) and shapes[0] and made:
-        inner = shapes[0][-2] if known.get("transA") and len(shapes[0]) > 1 else shapes[0][-1]
-        rows = made[-2] if len(made) > 1 else 1
+        return _convolution(name, shapes[_weights(name)], result_shape, attributes, sum(map(bool, shapes)))
+    if _multiplies(layer.op_type) and shapes[0] and result_shape:
+        inner = shapes[0][-2] if attributes.get("transA") and len(shapes[0]) > 1 else shapes[0][-1]
+        rows = result_shape[-2] if len(result_shape) > 1 else 1
         constant = int(layer.operands[1].role == "weight") if len(layer.operands) > 1 else 0
-        batch = 1 if constant else math.prod(made[:-2])
-        rows = math.prod(made[:-1]) if constant else rows
-        own = (made[-1], inner, rows, batch, sum(map(bool, shapes)), _activation(known))
-        return f"{name}.{'w' if constant else 'a'}", own
-    if layer.op_type == "Transpose" and made:
-        order = list(known.get("perm", range(len(made))[::-1]))
-        kept = next((place for place, axis in enumerate(reversed(order)) if axis != len(order) - 1 - place), len(order))
-        block = math.prod(made[len(made) - kept :])
-        moved = sum(axis != place for place, axis in enumerate(order))
-        return f"{name}.{'block' if kept else 'last'}", (block, shapes[0][-1], moved, made[-1])
+        batch = 1 if constant else math.prod(result_shape[:-2])
+        rows = math.prod(result_shape[:-1]) if constant else rows
+        numbers = (result_shape[-1], inner, rows, batch, sum(map(bool, shapes)), _activation(attributes))
+        return f"{name}.{'w' if constant else 'a'}", numbers
+    if layer.op_type == "Transpose" and result_shape:
+        order = list(attributes.get("perm", range(len(result_shape))[::-1]))
+        trailing = next((at for at, axis in enumerate(reversed(order)) if axis != len(order) - 1 - at), len(order))
+        block = math.prod(result_shape[len(result_shape) - trailing :])
+        moved = sum(axis != at for at, axis in enumerate(order))
+        return f"{name}.{'block' if trailing else 'last'}", (block, shapes[0][-1], moved, result_shape[-1])
     if Trait.ROWS in operator_of(layer.node).traits:
         length = shapes[0][-1] if shapes and shapes[0] else 1
-        return name, (length, math.prod(shapes[0]) // max(1, length), math.prod(made))
+        return name, (length, math.prod(shapes[0]) // max(1, length), math.prod(result_shape))
     if "Pool" in name:
         read = shapes[0][2:] if shapes else ()
-        kernel = math.prod(map(min, known.get("kernel_shape") or read, read))  # padding is not computed
-        channels = made[1] if len(made) > 1 else 1
-        return name, (kernel, _first(known.get("strides")), channels, math.prod(made[2:]))
+        kernel = math.prod(map(min, attributes.get("kernel_shape") or read, read))  # padding is not computed
+        channels = result_shape[1] if len(result_shape) > 1 else 1
+        return name, (kernel, _first(attributes.get("strides")), channels, math.prod(result_shape[2:]))
     sizes = [math.prod(shape) for shape in shapes if shape]
-    uneven = len(sizes) > 1 and any(size != math.prod(made) for size in sizes)
-    axis, smallest = known.get("axis", 0), min(shapes, key=math.prod, default=())
+    uneven = len(sizes) > 1 and any(size != math.prod(result_shape) for size in sizes)
+    axis, smallest = attributes.get("axis", 0), min(shapes, key=math.prod, default=())
     return name + (".b" if uneven else ""), (
-        len(sizes), min(sizes, default=0), max(sizes, default=0), axis if isinstance(axis, int) else 0, len(made),
-        _run(shapes[0] if shapes else (), made), _run(smallest, made), _run(smallest, (1,) * len(made))
+        len(sizes), min(sizes, default=0), max(sizes, default=0), axis if isinstance(axis, int) else 0,
+        len(result_shape), _run(shapes[0] if shapes else (), result_shape), _run(smallest, result_shape),
+        _run(smallest, (1,) * len(result_shape))
     )  # fmt: skip
 
 
-def _run(shape: tuple[int, ...], made: tuple[int, ...]) -> int:
+def _run(shape: tuple[int, ...], result_shape: tuple[int, ...]) -> int:
     """Return the number of result elements that are contiguous in an input too."""
-    run, padded = 1, (1,) * (len(made) - len(shape)) + shape
-    for ours, theirs in zip(reversed(padded), reversed(made), strict=False):
+    run, padded = 1, (1,) * (len(result_shape) - len(shape)) + shape
+    for ours, theirs in zip(reversed(padded), reversed(result_shape), strict=False):
         if ours != theirs:
             break
         run *= theirs
     return run
 
 
-def _pooled(layer: Layer, own: tuple[int, ...]) -> int:
+def _pooled(layer: Layer, numbers: tuple[int, ...]) -> int:
     """Return the FLOPs of a pooling without the part of the kernel outside its input."""
-    return 2 * own[0] * _elements(layer)
+    return 2 * numbers[0] * _elements(layer)
 
 
-def _activation(known: Mapping[str, Any]) -> int:
+def _activation(attributes: Mapping[str, Any]) -> int:
     """Return the number of the activation fused into an operator; 0 for none."""
-    named = known.get("activation", b"")
+    named = attributes.get("activation", b"")
     name = named.decode(errors="replace") if isinstance(named, bytes) else str(named)
     return _ACTIVATIONS.index(name) + 2 if name in _ACTIVATIONS else int(bool(name))
 
 
 def _convolution(
-    name: str, weights: tuple[int, ...], made: tuple[int, ...], known: Mapping[str, Any], reads: int
+    name: str, weights: tuple[int, ...], result_shape: tuple[int, ...], attributes: Mapping[str, Any], reads: int
 ) -> tuple[str, tuple[int, ...]]:
-    groups, kernel = int(known.get("group", 1)), math.prod(weights[2:])
+    groups, kernel = int(attributes.get("group", 1)), math.prod(weights[2:])
     kind = "" if kernel > 1 else ".1"
     if groups > 1:
         kind = ".dw" if weights[1] == 1 else ".g"
-    strides, dilations = _first(known.get("strides")), _first(known.get("dilations"))
-    spatial = math.prod(made[2:])
-    own = (weights[0], weights[1], kernel, strides * dilations, spatial, groups, reads, _activation(known))
-    return f"{name}{kind}", own
+    strides, dilations = _first(attributes.get("strides")), _first(attributes.get("dilations"))
+    spatial = math.prod(result_shape[2:])
+    numbers = (weights[0], weights[1], kernel, strides * dilations, spatial, groups, reads, _activation(attributes))
+    return f"{name}{kind}", numbers
 
 
 def _weights(name: str) -> int:

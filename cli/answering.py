@@ -150,11 +150,11 @@ def predict(*, target: float, budget_s: float | None, stored: bool, database: st
     absent = stored and not DatabasePlace.of(database).inspect()
     opened = open_store("sqlite://" if absent else database, stored=stored and not absent)
     with opened as store, watched() as progress:
-        found = predict_models(
+        predictions = predict_models(
             sources, store=store, setup=setup, target=target, budget_s=budget_s or 10.0, measure=not stored,
             progress=progress,
         )  # fmt: skip
-    answer(predictions_answer(found), complete=found.complete)
+    answer(predictions_answer(predictions), complete=predictions.complete)
 
 
 # The command about language models: how long an answer takes.
@@ -210,11 +210,11 @@ def tokens(
     prompt, step = pair(models, {name: size for name, (size,) in dims})
     with open_store(database, stored=stored) as store, watched() as progress:
         setup = take_setup(options, stored=stored)
-        found = time_tokens(
+        speed = time_tokens(
             prompt, step, store=store, lengths=lengths or (), setup=setup, measure=not stored, progress=progress,
             **options,
         )  # fmt: skip
-    answer(tokens_answer(found), complete=found.complete)
+    answer(tokens_answer(speed), complete=speed.complete)
 
 
 # The command that finds what models miss, and proves it where that is asked for.
@@ -280,9 +280,9 @@ def improve(*, out: Path | None, **options: Any) -> None:
     (source,) = whole_models(options, 1, "improve one at a time")
     try:
         with watched() as progress:
-            found = improve_model(source, out, progress=progress, **options)
+            improvement = improve_model(source, out, progress=progress, **options)
     except (BackendError, ModelError, WorkerError) as error:
         if assumed := assumed_dimensions(source):
             raise ModelError(f"{source.name} does not run with {assumed} ({error.message})") from error
         raise
-    answer(improve_answer(found), complete=found.complete)
+    answer(improve_answer(improvement), complete=improvement.complete)

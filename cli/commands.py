@@ -68,8 +68,8 @@ def main() -> NoReturn:
     except DlbricksError as error:
         _fail(str(error), error.exit_code)
     except (KeyboardInterrupt, click.Abort) as error:
-        kept = "; ".join(getattr(error.__cause__ or error, "__notes__", ()))  # click's Abort stands before its cause
-        _fail(f"interrupted{f'; {kept}; the same command goes on from there' if kept else ''}", _INTERRUPTED)
+        notes = "; ".join(getattr(error.__cause__ or error, "__notes__", ()))  # click's Abort stands before its cause
+        _fail(f"interrupted{f'; {notes}; the same command goes on from there' if notes else ''}", _INTERRUPTED)
     except OSError as error:
         _fail(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error), 1)
     sys.exit(code if isinstance(code, int) else 0)

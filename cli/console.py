@@ -118,13 +118,13 @@ def note(text: str) -> None:
     click.echo(printable(text), err=True)
 
 
-def draw(result: Any, place: Path | None) -> None:
+def draw(result: Any, target: Path | None) -> None:
     """Write the plots of a result if a place is given, and name their files."""
-    if place is None:
+    if target is None:
         return
     from ..analyzer.report.drawing import plots
 
-    for path in plots(result).write(place):
+    for path in plots(result).write(target):
         note(f"drawn: {path}")
 
 
@@ -166,17 +166,17 @@ class Reporter:
         if self._quiet:
             return
         verb, now = _VERBS.get(progress.stage, str(progress.stage)) + self.part, self._clock()
-        known = progress.remaining_s is not None and (now - self._begun_s >= _FIRST_S or not progress.done)
-        left = f"about {duration(progress.remaining_s or 0.0)} left" if known else ""
+        has_forecast = progress.remaining_s is not None and (now - self._begun_s >= _FIRST_S or not progress.done)
+        remaining = f"about {duration(progress.remaining_s or 0.0)} left" if has_forecast else ""
         if self._bar is not None:
             if progress.done >= progress.total or now - self._drawn_s >= _REDRAW_S:
                 self._drawn_s = now
-                self._draw(self._bar, verb, progress, left)
+                self._draw(self._bar, verb, progress, remaining)
         elif now - self._begun_s >= _FIRST_S and now - self._noted_s >= _LINE_S:
             self._noted_s = now
-            note(f"{verb}: {progress.done} of {progress.total}{left and f', {left}'}")
+            note(f"{verb}: {progress.done} of {progress.total}{remaining and f', {remaining}'}")
 
-    def _draw(self, bar: Bar, verb: str, progress: Progress, left: str) -> None:
+    def _draw(self, bar: Bar, verb: str, progress: Progress, remaining: str) -> None:
         if self._task is None:
             self._task = bar.add_task(verb, total=progress.total, left="", label="")
         bar.update(
@@ -184,7 +184,7 @@ class Reporter:
             description=verb,
             completed=progress.done,
             total=progress.total,
-            left=left,
+            left=remaining,
             label=printable(progress.label)[:24],
         )
         bar.refresh()

@@ -249,9 +249,9 @@ def system(*, ceilings: bool, calibrate: bool, database: str, **options: Any) ->
         from ..models import find_models
 
         del options["options"]
-        given = {name: value for name, value in {**cut, **options, "threads": threads}.items() if value is not None}
+        arguments = {name: value for name, value in {**cut, **options, "threads": threads}.items() if value is not None}
         with Store.open(database) as store:
-            fitted = fit(find_models(models), store=store, **given)
+            fitted = fit(find_models(models), store=store, **arguments)
         answer(calibration_answer(fitted), complete=fitted.complete)
         return
     if not ceilings:

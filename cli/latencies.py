@@ -61,7 +61,7 @@ def each_measured(
 
         threads = tuple(dict.fromkeys(number or len(physical_cores()) for number in threads))
     reports: list[Report] = []
-    for place, number in enumerate(threads):
+    for index, number in enumerate(threads):
         named = list(models)
         if len(threads) > 1:
             progress.part = f" with {counted(number, 'thread')}"
@@ -69,7 +69,7 @@ def each_measured(
                 model if model.problem else dataclasses.replace(model, name=f"{model.name}@t{number}")
                 for model in models
             ]
-        share_s = None if budget_s is None else max(_LEAST_S, budget_s / (len(threads) - place))
+        share_s = None if budget_s is None else max(_LEAST_S, budget_s / (len(threads) - index))
         report = measure(number, named, share_s)
         budget_s = None if budget_s is None else budget_s - report.bounded_s
         reports.append(report)
@@ -87,14 +87,14 @@ def each_estimated(threads: Sequence[int], estimate: Callable[[int | None], Esti
 
     if len(threads) < 2:
         return estimate(threads[0] if threads else None)
-    found: dict[tuple[int, int | None], Estimate] = {}
+    estimates_by_key: dict[tuple[int, int | None], Estimate] = {}
     for number in threads:
-        for place, entry in enumerate(estimate(number)):
+        for position, entry in enumerate(estimate(number)):
             name = f"{entry.name}@t{number if entry.place.threads is None else entry.place.threads}"
             source = dataclasses.replace(entry.model.source, name=name)
             named = dataclasses.replace(entry, model=dataclasses.replace(entry.model, source=source))
-            found.setdefault((place, entry.place.threads), named)
-    return Estimates(tuple(found[key] for key in sorted(found, key=lambda key: key[0])))
+            estimates_by_key.setdefault((position, entry.place.threads), named)
+    return Estimates(tuple(estimates_by_key[key] for key in sorted(estimates_by_key, key=lambda key: key[0])))
 
 
 @click.command()
@@ -164,8 +164,8 @@ def kernels(*, database: str, **options: Any) -> None:
     from ..db import Store
 
     with Store.open(database, read_only=True) as store:
-        found = find_kernels(take_models(options), store=store, **options)
-    answer(kernels_answer(found, most=most_rows()), complete=found.complete)
+        executed_kernels = find_kernels(take_models(options), store=store, **options)
+    answer(kernels_answer(executed_kernels, most=most_rows()), complete=executed_kernels.complete)
 
 
 @click.command()
@@ -246,11 +246,11 @@ def _gate(options: dict[str, Any], budget_s: float, fail_on: tuple[str, ...]) ->
     from ..generator.backends.custom_ops import asked
 
     sources = whole_models(options, 2, "give the old model and the new one")
-    given = click.get_current_context().params
-    if foreign := [name for name in _STORED if given[{"other": "others", "all": "every"}.get(name, name)]]:
+    parameters = click.get_current_context().params
+    if foreign := [name for name in _STORED if parameters[{"other": "others", "all": "every"}.get(name, name)]]:
         raise UsageError(f"--{foreign[0]} selects stored results, but two files run now", remedy="leave it out")
     with watched() as progress:
-        found = gate(
+        comparison = gate(
             *sources,
             backend=options["backend"] or "onnxruntime",
             device=options["device"] or "cpu",
@@ -261,8 +261,8 @@ def _gate(options: dict[str, Any], budget_s: float, fail_on: tuple[str, ...]) ->
             budget_s=budget_s,
             progress=progress,
         )
-    crossed = str(found.verdict).lower() in fail_on or (bool(fail_on) and found.blind)
-    answer(gate_answer(found), complete=found.complete, crossed=crossed)
+    crossed = str(comparison.verdict).lower() in fail_on or (bool(fail_on) and comparison.blind)
+    answer(gate_answer(comparison), complete=comparison.complete, crossed=crossed)
 
 
 @click.command()
@@ -307,16 +307,16 @@ def history(
 
     sources = take_models(options)
     with Store.open(database, read_only=True) as store:
-        found = find_history(sources, store=store, **options)
+        timeline = find_history(sources, store=store, **options)
     if environments is not None:
         from ..analyzer.history.confirm import confirm
 
         old, new = environments
         cut = {name: options[name] for name in ("granularity", "connected")}
         with watched() as progress:
-            found = confirm(found, sources, old=old, new=new, progress=progress, **cut)
-    crossed = any({"change", str(alarm.verdict).lower()} & {*fail_on} for alarm in found.alarms)
-    answer(history_answer(found, runs=runs, most=most_rows()), complete=found.complete, crossed=crossed)
+            timeline = confirm(timeline, sources, old=old, new=new, progress=progress, **cut)
+    crossed = any({"change", str(alarm.verdict).lower()} & {*fail_on} for alarm in timeline.alarms)
+    answer(history_answer(timeline, runs=runs, most=most_rows()), complete=timeline.complete, crossed=crossed)
 
 
 @click.command()

@@ -79,15 +79,15 @@ def sizes(text: str) -> tuple[int, ...]:
     Raises:
         ValueError: It is something else.
     """
-    found: list[int] = []
+    values: list[int] = []
     for part in text.split(","):
         first, dots, last = part.partition("..")
         low, high = int(first), int(last) if dots else int(first)
         if not (part.replace("..", "", 1).isdecimal() and (not dots or 0 < low <= high)):
             raise ValueError(text)
-        found += [low << doubled for doubled in range(high.bit_length()) if low << doubled < high]
-        found.append(high)
-    return tuple(dict.fromkeys(found))
+        values += [low << doubled for doubled in range(high.bit_length()) if low << doubled < high]
+        values.append(high)
+    return tuple(dict.fromkeys(values))
 
 
 def lengths(text: str) -> tuple[int, ...]:
@@ -99,24 +99,24 @@ def lengths(text: str) -> tuple[int, ...]:
 def _positive(text: str, wrong: str, zero: str) -> tuple[int, ...]:
     """Return sizes of at least 1; other text gives an error that names the rule."""
     try:
-        found = sizes(text)
+        values = sizes(text)
     except ValueError as error:
         raise click.BadParameter(wrong) from error
-    if not all(found):
+    if not all(values):
         raise click.BadParameter(zero)
-    return found
+    return values
 
 
 def dimension(text: str) -> tuple[str, tuple[int, ...]]:
     """NAME=N[,N...], each size once, and ranges; the name itself may hold an equals sign."""
     name, _, numbers = text.rpartition("=")
     try:
-        found = sizes(numbers)
+        values = sizes(numbers)
     except ValueError as error:
         raise click.BadParameter(f"{text!r} is not NAME=N; write past=128, past=128,512 or past=64..1024") from error
     if not name:
         raise click.BadParameter(f"{text!r} names no dimension; write past=128, past=128,512 or past=64..1024")
-    return name, found
+    return name, values
 
 
 def setting(text: str) -> tuple[str, str]:
@@ -280,14 +280,14 @@ def take_models(options: dict[str, Any], *, warn: bool = True) -> list[ModelSour
     for argument in models:
         _refuse_suite(Path(argument))
     several: dict[str, tuple[int, ...]] = dict(options.pop("dims"))
-    found: dict[str, ModelSource] = {}
+    sources_by_name: dict[str, ModelSource] = {}
     for sizes in itertools.product(*several.values()):
         dims = dict(zip(several, sizes, strict=True))
         ends = "".join(f"@{name}={size}" for name, size in dims.items() if len(several[name]) > 1)
         for source in find_models(models, batches=batch, dims=dims, control=control):
             name = source.name if source.problem else f"{source.name}{ends}"
-            found.setdefault(name, dataclasses.replace(source, name=name))
-    sources = list(found.values())
+            sources_by_name.setdefault(name, dataclasses.replace(source, name=name))
+    sources = list(sources_by_name.values())
     if warn:
         _warn_of_assumed(sources)
     if observed:
@@ -373,8 +373,8 @@ def assumed_dimensions(source: ModelSource) -> str:
         return ""
     derived = {DimensionKind.BATCH, DimensionKind.TOTAL}  # 1 by default, and the sum of others
     try:
-        kinds, given = source.open_dimensions(), dict(source.dims)
-        names = [name for name, kind in kinds.items() if kind not in derived and name not in given]
+        kinds, dim_values = source.open_dimensions(), dict(source.dims)
+        names = [name for name, kind in kinds.items() if kind not in derived and name not in dim_values]
         bound = source.skeleton().bound if names else {}
     except DlbricksError:
         return ""

@@ -81,10 +81,10 @@ _SHARED: dict[str, Any] = {
 
 
 def _option(name: str, text: str, kind: Any = None, **more: Any) -> Callable[[Command], Command]:
-    known = kind or _SHARED[name]
-    if isinstance(known, str):
-        return option(f"--{name}", text, metavar=known, **more)
-    return option(f"--{name}", text, known, **more)
+    value_kind = kind or _SHARED[name]
+    if isinstance(value_kind, str):
+        return option(f"--{name}", text, metavar=value_kind, **more)
+    return option(f"--{name}", text, value_kind, **more)
 
 
 _backend_options = (

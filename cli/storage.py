@@ -151,6 +151,6 @@ def reproduce(*, file: Path, fail_on: tuple[str, ...], **options: Any) -> None:
     if options["here"] and options["lock"] is not None:
         raise UsageError("--here takes this environment, --lock another one", remedy="leave out one")
     with watched() as progress:
-        found = again(file, progress=progress, **options)
-    crossed = any(str(verdict).lower() in fail_on for verdict in found.verdicts)
-    answer(reproduction_answer(found, most=most_rows()), complete=found.complete, crossed=crossed)
+        reproduction = again(file, progress=progress, **options)
+    crossed = any(str(verdict).lower() in fail_on for verdict in reproduction.verdicts)
+    answer(reproduction_answer(reproduction, most=most_rows()), complete=reproduction.complete, crossed=crossed)

@@ -112,8 +112,8 @@ def bounded(
     """
     lowest = {key: some[0].latency_ns for key, some in rivals.items()}
     measured = [cover for cover in covers if all(key in lowest for key in cover.keys)]
-    found = lower_bound(measured, lowest)
-    if found is None:
+    lower = lower_bound(measured, lowest)
+    if lower is None:
         return None
     whole = [window for window in windows if window.key in lowest]
     used = {key for cover in measured for key in cover.keys} | {window.key for window in whole}
@@ -128,10 +128,10 @@ def bounded(
         {key: np.stack([next(errors) for _ in some]) for key, some in entering.items()},
     )
     apart = len({uncertainty.known[id_].run for id_ in ids}) > 1
-    least = min(found.critical_path, most_ns)
+    least = min(lower.critical_path, most_ns)
     return _ordered(
-        _bound(found.sequential, found.sequential_keys, rivals, uncertainty, bias=bias.sequential, apart=apart),
-        _bound(least, found.path_keys, rivals, uncertainty, bias=bias.critical_path, apart=apart),
+        _bound(lower.sequential, lower.sequential_keys, rivals, uncertainty, bias=bias.sequential, apart=apart),
+        _bound(least, lower.path_keys, rivals, uncertainty, bias=bias.critical_path, apart=apart),
     )
 
 
@@ -156,7 +156,7 @@ def _ordered(whole: Bound, path: Bound) -> Bounds:
     )
 
 
-def not_of_one_state(state: str, own: Collection[str], truth: Measurement) -> str | None:
+def not_of_one_state(state: str, levels: Collection[str], truth: Measurement) -> str | None:
     """Return why a bound is not comparable with the measured model; None if both have one cache state.
 
     A repeated model has the cache state of bricks in its footprint class. Hot bricks are comparable only with a model
@@ -164,13 +164,13 @@ def not_of_one_state(state: str, own: Collection[str], truth: Measurement) -> st
 
     Args:
         state: Cache state of the bricks.
-        own: Footprint classes of the model as written and as executed.
+        levels: Footprint classes of the model as written and as executed.
         truth: Measurement of the model.
     """
     measured = truth.conditions.cache
-    if state == measured or (state in own and measured != COLD):
+    if state == measured or (state in levels and measured != COLD):
         return None
-    classes = ", ".join(sorted(level for level in own if is_level(level)))
+    classes = ", ".join(sorted(level for level in levels if is_level(level)))
     return (
         f"the bound is of bricks in the cache state {state}, and the model was measured with cache {measured}, in its "
         f"own state ({classes}): use --cache model"

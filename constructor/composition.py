@@ -77,8 +77,8 @@ def cheapest_cover(windows: Sequence[Window], size: int) -> list[int]:
             window = windows[position]
             unknown = window.end - begin if window.latency is None else 0
             candidate = (missing + unknown, latency + Fraction(window.latency or 0), count + 1)
-            known = cost[window.end]
-            if known is None or candidate < known:
+            current = cost[window.end]
+            if current is None or candidate < current:
                 cost[window.end], chosen[window.end] = candidate, position
     if cost[size] is None:
         raise InvalidSequence(f"the sequences given cannot be joined to hold each of {size} layers once")
@@ -243,7 +243,7 @@ def further_covers(
     """
     edges = tuple(edges)
     measured = [window for window in windows if window.key in lowest]
-    found: list[Cover] = []
+    covers: list[Cover] = []
     for choice in (measured, [window for window in measured if window.end == window.begin + 1]):
         candidates = [Window(window.begin, window.end, lowest[window.key]) for window in choice]
         try:
@@ -251,8 +251,8 @@ def further_covers(
             quotient = contract(edges, [live[window.begin : window.end] for window in cover])
         except InvalidSequence:
             continue
-        found.append(Cover(quotient, tuple(window.key for window in cover)))
-    return found
+        covers.append(Cover(quotient, tuple(window.key for window in cover)))
+    return covers
 
 
 def lower_bound(covers: Iterable[Cover], lowest: Mapping[str, float]) -> LowerBound | None:
@@ -386,13 +386,13 @@ def _cheapest(windows: Sequence[KeyedWindow], size: int, seen: _Seen) -> list[tu
     cost: list[tuple[Array, Array] | None] = [None] * (size + 1)
     cost[0] = np.zeros(1), np.zeros(1)
     for window in sorted(windows, key=lambda window: window.begin):
-        base, known = cost[window.begin], cost[window.end]
+        base, current = cost[window.begin], cost[window.end]
         if base is None:
             continue
         by, read = (reached + more for reached, more in zip(base, seen[window.key], strict=True))
-        if known is not None:
-            less = by < known[0]
-            by, read = np.where(less, by, known[0]), np.where(less, read, known[1])
+        if current is not None:
+            less = by < current[0]
+            by, read = np.where(less, by, current[0]), np.where(less, read, current[1])
         cost[window.end] = by, read
     last = cost[size]
     return [last] if last is not None and windows else []

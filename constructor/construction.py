@@ -108,8 +108,10 @@ def quietness(evidence: Evidence, corrected: Corrected) -> tuple[float | None, f
         corrected: The composed estimate.
     """
     quiet_ns = evidence.uncertainty.undisturbed_ns(corrected.weights)
-    known = evidence.members(corrected.weights)
-    shares = [(known[id_].quiet, known[id_].latency_ns * weight) for id_, weight in corrected.weights.items()]
+    measurements = evidence.members(corrected.weights)
+    shares = [
+        (measurements[id_].quiet, measurements[id_].latency_ns * weight) for id_, weight in corrected.weights.items()
+    ]
     rated = [(quiet, weight) for quiet, weight in shares if quiet is not None and weight > 0]
     total = math.fsum(weight for _, weight in rated)
     share = math.fsum(quiet * weight for quiet, weight in rated) / total if total > 0 else None
@@ -135,8 +137,8 @@ def _apart(
     run_sd = _run_sd(evidence, evidence.members(corrected.weights).values(), truth)
     theirs = truth.latency_ns / truth.undisturbed_ns - 1 if truth.undisturbed_ns else 0.0
     runs = math.hypot(run_sd, max(0.0, latency.disturbance or 0.0) / 2, max(0.0, theirs) / 2)
-    own = evidence.uncertainty.half_ns({truth.id: 1.0}) / truth.latency_ns
-    half = math.hypot(latency.ci95_ms[1] / latency.ms - 1, own, NORMAL * runs)
+    truth_half = evidence.uncertainty.half_ns({truth.id: 1.0}) / truth.latency_ns
+    half = math.hypot(latency.ci95_ms[1] / latency.ms - 1, truth_half, NORMAL * runs)
     return _around(ratio, half)
 
 
@@ -163,9 +165,9 @@ def framing_of(control: Iterable[ControlFlow], rows: Sequence[SequenceLatency]) 
 
 
 def _framing(flow: ControlFlow, rows: Sequence[SequenceLatency]) -> Framing:
-    own = [row for row in rows if _sources(row) == {f"{flow.name}{BARE}"}]
+    bare = [row for row in rows if _sources(row) == {f"{flow.name}{BARE}"}]
     slices = [row for row in rows if _sources(row) and all(_frames(flow, name) for name in _sources(row))]
-    return Framing(_total_ms(own), _total_ms(slices) if flow.op_type != "If" else None)
+    return Framing(_total_ms(bare), _total_ms(slices) if flow.op_type != "If" else None)
 
 
 def _sources(row: SequenceLatency) -> set[str]:
@@ -179,8 +181,8 @@ def _frames(flow: ControlFlow, name: str) -> bool:
 
 def _total_ms(rows: Sequence[SequenceLatency]) -> float | None:
     """Return the sum; None without rows, or if one is not measured."""
-    known = [row.latency_ms for row in rows if row.latency_ms is not None and not row.predicted]
-    return sequential(known) if rows and len(known) == len(rows) else None
+    latencies_ms = [row.latency_ms for row in rows if row.latency_ms is not None and not row.predicted]
+    return sequential(latencies_ms) if rows and len(latencies_ms) == len(rows) else None
 
 
 def construct(model: Decomposition | Failed, evidence: Evidence) -> Estimate:
@@ -209,13 +211,13 @@ def construct(model: Decomposition | Failed, evidence: Evidence) -> Estimate:
         corrected = _corrected(model, parts, quotient, evidence)
         if guessed is None:  # predictions enter the latency only, no other sum
             path = critical_path(quotient, [bricks.latency_ns(part) for part in parts])
-    known = corrected if guessed is None else None
+    unpredicted = corrected if guessed is None else None
     bounds = bounds_of(model, Cover(quotient, tuple(part.key for part in parts)), bricks, evidence.uncertainty, path)
     latency = _latency(corrected, evidence, key)
-    truth, both = truth_of(model, parts, evidence, known, latency)
+    truth, both = truth_of(model, parts, evidence, unpredicted, latency)
     latency = latency if both is None else _paired(latency, both)
     lower = benanza_bounds(model, bounds, truth, evidence)
-    attribution = None if known is None else _attribution(known, truth)
+    attribution = None if unpredicted is None else _attribution(unpredicted, truth)
     note = benanza_note(lower, truth, attribution, parallel=_at_once(evidence.choice))
     rows = rows_of(model, parts, bricks, evidence, path)
     sums = _sums(parts, bricks, path)
@@ -359,11 +361,15 @@ def _attribution(corrected: Corrected, truth: GroundTruth) -> Mapping[str, Term]
     return {**corrected.terms, "unexplained": unexplained(corrected, measured, truth.reason)}
 
 
-def _with_reading(corrected: Corrected, found: Interpolation | None) -> float | None:
+def _with_reading(corrected: Corrected, interpolation: Interpolation | None) -> float | None:
     """Return the half-width with the error of interpolation; None if this error is unknown."""
-    if found is None:
+    if interpolation is None:
         return corrected.half_ms
-    return None if found.error is None else math.hypot(corrected.half_ms, found.error * found.share * corrected.ms)
+    return (
+        None
+        if interpolation.error is None
+        else math.hypot(corrected.half_ms, interpolation.error * interpolation.share * corrected.ms)
+    )
 
 
 def _method(model: Decomposition, cutting: Cutting, choice: Choice | None, state: str) -> Method | None:
@@ -400,23 +406,25 @@ def _roofline(
         return RooflineBound(reason="nothing is stored, and so nothing of the machine is known")
     bricks = evidence.bricks_in(model.own.key, state)
     if model.own.key in evidence.predicted:
-        bricks = replace(bricks, latest={key: found for key, found in bricks.latest.items() if key not in bricks.read})
-    found = roofline(model.graph, parts, bricks, evidence.ceilings, state=state, system=choice.system)
-    bounds, ceilings = found.bounds_ms(parts), evidence.ceilings
+        bricks = replace(
+            bricks, latest={key: measurement for key, measurement in bricks.latest.items() if key not in bricks.read}
+        )
+    roof = roofline(model.graph, parts, bricks, evidence.ceilings, state=state, system=choice.system)
+    bounds, ceilings = roof.bounds_ms(parts), evidence.ceilings
     if bounds is None:
         single = ceilings.known  # then the missing ceiling is the one of float32
         missing = "the bandwidth" if ceilings.compute is not None and not single else "the rate of arithmetic"
         dtype = NATIVE if single else ceilings.dtype
         reason = f"{missing} of this system is not measured with these threads in {dtype}"
-        return RooflineBound(reason=reason, remedy=evidence.request.remedies.ceilings(), bricks=found)
+        return RooflineBound(reason=reason, remedy=evidence.request.remedies.ceilings(), bricks=roof)
     if cannot_be_bricks(model.graph):
-        return RooflineBound(reason="a layer cannot be a brick, and its work is not known", bricks=found)
+        return RooflineBound(reason="a layer cannot be a brick, and its work is not known", bricks=roof)
     whole = sequential(bounds)
     return RooflineBound(
         ms=whole,
         critical_path_ms=critical_path(quotient, bounds).latency,
         headroom=sums.sequential_ms / whole if sums.sequential_ms is not None and whole else None,
-        bricks=found,
+        bricks=roof,
     )
 
 

@@ -130,19 +130,19 @@ def executed_total(
 
 def call_cost(evidence: Evidence, state: str, remedy: Task | None) -> Known:
     """Return the cost of one call; of a cold call in cold caches."""
-    found = (evidence.overheads.get(COLD) if state == COLD else None) or evidence.overheads.get("hot")
-    if found is None:
+    overhead = (evidence.overheads.get(COLD) if state == COLD else None) or evidence.overheads.get("hot")
+    if overhead is None:
         # A run measures the call together with bricks: stored bricks must be measured again.
         anew = None if remedy is None else replace(remedy, again="all")
         return Unknown("what a call costs is not measured", anew)
-    return {found.id: 1.0}
+    return {overhead.id: 1.0}
 
 
-def net(found: Total | Unknown, call: Known) -> Known:
+def net(total: Total | Unknown, call: Known) -> Known:
     """Return a sum without its calls."""
-    if isinstance(found, Unknown) or not found.calls:
-        return found if isinstance(found, Unknown) else found.weights
-    return call if isinstance(call, Unknown) else combined((1, found.weights), (-found.calls, call))
+    if isinstance(total, Unknown) or not total.calls:
+        return total if isinstance(total, Unknown) else total.weights
+    return call if isinstance(call, Unknown) else combined((1, total.weights), (-total.calls, call))
 
 
 def minus(whole: Known, part: Known) -> Known:
@@ -193,8 +193,8 @@ def layout_changes(
         return Unknown("layout changes at the edges of bricks are not measured by themselves")
     if interventions.executed is None:
         return Unknown(f"the layouts that the model has itself are not known: {interventions.reason}")
-    own = edge_layouts(interventions.executed, parts)
-    shares = {part.layers: share for part, share in zip(parts, own, strict=True)}
+    edge_shares = edge_layouts(interventions.executed, parts)
+    shares = {part.layers: share for part, share in zip(parts, edge_shares, strict=True)}
     return combined(
         *((1 - shares[layers], {whole.id: 1.0, inner.id: -1.0}) for layers, whole, inner in pairs),
     )
@@ -205,12 +205,12 @@ def value_ms(weights: Weights, evidence: Evidence) -> tuple[float, float]:
     return evidence.uncertainty.value_ns(weights) / _NS_PER_MS, evidence.uncertainty.half_ns(weights) / _NS_PER_MS
 
 
-def term_of(found: Known, evidence: Evidence, *, always: bool) -> Term:
+def term_of(term: Known, evidence: Evidence, *, always: bool) -> Term:
     """Return a term as a result. Unless it always counts, it counts if its interval excludes zero."""
-    if isinstance(found, Unknown):
-        return Term(reason=found.reason, remedy=found.remedy)
-    ms, half = value_ms(found, evidence)
-    return Term(ms, (ms - half, ms + half), counted=always or not found or abs(ms) > half)
+    if isinstance(term, Unknown):
+        return Term(reason=term.reason, remedy=term.remedy)
+    ms, half = value_ms(term, evidence)
+    return Term(ms, (ms - half, ms + half), counted=always or not term or abs(ms) > half)
 
 
 # Reasons why a model is faster than the lower bound of its bricks.
@@ -347,9 +347,9 @@ def correct(
         interventions: The bricks of the executed graph.
         remedy: Returns the task for bricks of a graph in a cache state.
     """
-    bricks, own = evidence.bricks_in(asked.model, asked.state), evidence.bricks_in(asked.model, asked.level)
+    bricks, level_bricks = evidence.bricks_in(asked.model, asked.state), evidence.bricks_in(asked.model, asked.level)
     total = total_of(asked.parts, asked.quotient, bricks, asked.state, parallel=asked.parallel)
-    there = executed_total(interventions, own, asked.level, remedy, parallel=asked.parallel)
+    there = executed_total(interventions, level_bricks, asked.level, remedy, parallel=asked.parallel)
     call = call_cost(evidence, asked.state, remedy(asked.kind, asked.state))
     written = interventions.written is not None
     layout: Known = {}
@@ -382,8 +382,8 @@ def correct(
     method = _method_error(asked, evidence, executed=basis is there, written=written)
     explained_ms, explained_half_ms = None, 0.0
     if not any(isinstance(term, Unknown) for name, term in terms.items() if name != _OPTIONAL):
-        known = [(SIGNS[name], term) for name, term in counted.items() if not isinstance(term, Unknown)]
-        explained_ms, explained_half_ms = value_ms(combined(*known), evidence)
+        signed_terms = [(SIGNS[name], term) for name, term in counted.items() if not isinstance(term, Unknown)]
+        explained_ms, explained_half_ms = value_ms(combined(*signed_terms), evidence)
     return Corrected(
         ms=ms,
         half_ms=with_method(half_ms, method, value=ms),
@@ -430,5 +430,5 @@ def unexplained(corrected: Corrected, measured: tuple[float, float] | None, reas
         unknown = [name for name, term in corrected.terms.items() if term.ms is None and name != _OPTIONAL]
         return Term(reason=f"it cannot be separated from {' and '.join(unknown)}, not known either")
     latency, half = measured
-    left, reach = latency - corrected.explained_ms, math.hypot(corrected.explained_half_ms, half)
-    return Term(left, (left - reach, left + reach))
+    unexplained_ms, reach = latency - corrected.explained_ms, math.hypot(corrected.explained_half_ms, half)
+    return Term(unexplained_ms, (unexplained_ms - reach, unexplained_ms + reach))

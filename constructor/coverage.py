@@ -21,7 +21,7 @@ def form_of(
     part: LayerSequence,
     *,
     kernels: tuple[str, ...] = (),
-    known: MutableMapping[str, BrickTypes] | None = None,
+    signatures: MutableMapping[str, BrickTypes] | None = None,
 ) -> Form:
     """Return the signature and source layers of a sequence.
 
@@ -29,15 +29,15 @@ def form_of(
         model: The model.
         part: A sequence of the decomposed graph.
         kernels: Recorded kernels of its brick.
-        known: Signatures of earlier sequences by brick; updated.
+        signatures: Signatures of earlier sequences by brick; updated.
     """
     sources = part.layers
     if model.executed is not None and model.graph is model.executed.graph:
         sources = tuple(sorted(frozenset[int]().union(*(model.executed.origins[index] for index in part.layers))))
     names = tuple(model.own.layers[index].name for index in sources)
-    signature = (known or {}).get(part.key) or signature_in(model.graph, part)
-    if known is not None:
-        known[part.key] = signature
+    signature = (signatures or {}).get(part.key) or signature_in(model.graph, part)
+    if signatures is not None:
+        signatures[part.key] = signature
     inputs, weights, outputs = signature.inputs, signature.weights, signature.outputs
     return Form(inputs, weights, outputs, signature.strides, signature.kernel, names, kernels)
 
@@ -126,7 +126,7 @@ def rows_of(
     predicted = model.own.key in evidence.predicted
     rows = []
     for index, part in enumerate(parts):
-        form = form_of(model, part, kernels=evidence.kernels(part.key) or (), known=signatures)
+        form = form_of(model, part, kernels=evidence.kernels(part.key) or (), signatures=signatures)
         rows.append(_row(model.graph, index, part, bricks, form, on_path=index in on_path, predicted=predicted))
     return tuple(rows)
 

@@ -121,22 +121,22 @@ class Curve:
 
     def at(self, length: int) -> Point | None:
         """Return the measured or interpolated latency at a length; None beyond the measured lengths."""
-        place = bisect_left(self.points, length, key=lambda point: point.length)
-        if place < len(self.points) and self.points[place].length == length:
-            return self.points[place]
-        if place in {0, len(self.points)}:
+        index = bisect_left(self.points, length, key=lambda point: point.length)
+        if index < len(self.points) and self.points[index].length == length:
+            return self.points[index]
+        if index in {0, len(self.points)}:
             return None
-        ms = _between(self.points, self._shape, place, length)
-        return Point(length, ms, self._interval(ms, self.points[place - 1 : place + 1]), interpolated=True)
+        ms = _between(self.points, self._shape, index, length)
+        return Point(length, ms, self._interval(ms, self.points[index - 1 : index + 1]), interpolated=True)
 
     @cached_property
     def left_out(self) -> tuple[LeftOut, ...]:
         """Every inner length, predicted from the others."""
-        found = []
-        for place, point in enumerate(self.points[1:-1], start=1):
-            others = self.points[:place] + self.points[place + 1 :]
-            found.append(LeftOut(point.length, point.ms, _between(others, _fitted(others), place, point.length)))
-        return tuple(found)
+        omitted = []
+        for index, point in enumerate(self.points[1:-1], start=1):
+            others = self.points[:index] + self.points[index + 1 :]
+            omitted.append(LeftOut(point.length, point.ms, _between(others, _fitted(others), index, point.length)))
+        return tuple(omitted)
 
     @cached_property
     def error(self) -> float | None:
@@ -151,8 +151,10 @@ class Curve:
         """Return the interval from the neighbours' intervals and the interpolation error, taken as independent."""
         if self.error is None:
             return None
-        own = [(high - low) / 2 / point.ms for point in neighbours if point.ci95_ms for low, high in (point.ci95_ms,)]
-        half = ms * math.hypot(self.error, max(own, default=0.0))
+        halves = [
+            (high - low) / 2 / point.ms for point in neighbours if point.ci95_ms for low, high in (point.ci95_ms,)
+        ]
+        half = ms * math.hypot(self.error, max(halves, default=0.0))
         return max(0.0, ms - half), ms + half
 
 
@@ -163,17 +165,17 @@ def _fitted(points: Sequence[Point]) -> tuple[float, ...]:
     terms = np.arange(min(_TERMS, len(points)))
     longest = points[-1].length  # lengths as shares of it, so that no column is tiny
     columns = np.array([(point.length / longest) ** terms / point.ms for point in points])
-    found, _ = nnls(columns, np.ones(len(points)))
-    return tuple(float(coefficient) / longest**term for term, coefficient in enumerate(found))
+    coefficients, _ = nnls(columns, np.ones(len(points)))
+    return tuple(float(coefficient) / longest**term for term, coefficient in enumerate(coefficients))
 
 
 def _value(shape: Sequence[float], length: int) -> float:
     return sum(coefficient * float(length) ** term for term, coefficient in enumerate(shape))
 
 
-def _between(points: Sequence[Point], shape: Sequence[float], place: int, length: int) -> float:
-    """Return the latency at a length between the points ``place - 1`` and ``place``."""
-    low, high = points[place - 1], points[place]
+def _between(points: Sequence[Point], shape: Sequence[float], index: int, length: int) -> float:
+    """Return the latency at a length between the points ``index - 1`` and ``index``."""
+    low, high = points[index - 1], points[index]
     share = math.log(length / low.length) / math.log(high.length / low.length)
     ratios = [point.ms / _value(shape, point.length) for point in (low, high)]
     return _value(shape, length) * (ratios[0] * (1.0 - share) + ratios[1] * share)

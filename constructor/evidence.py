@@ -143,7 +143,7 @@ class Table:
     It alone replaces a missing footprint class by the nearest one.
 
     Args:
-        own: Measurements of the combination's own stack.
+        measurements: Measurements of the combination's own stack.
         rivals: Competing measurements of all stacks and cache states, by key.
         failures: Failures of the combination's own stack.
         eager: Keys of stacks without fusion.
@@ -151,13 +151,13 @@ class Table:
 
     def __init__(
         self,
-        own: Iterable[Measurement],
+        measurements: Iterable[Measurement],
         rivals: Mapping[str, Sequence[Measurement]],
         failures: Iterable[Failure],
         eager: Collection[str],
     ) -> None:
         self._own: defaultdict[tuple[str, str], dict[str, Measurement]] = defaultdict(dict)
-        for measurement in own:
+        for measurement in measurements:
             self._own[measurement.key, measurement.variant][measurement.conditions.cache] = measurement
         self._failures = {(failure.key, failure.conditions.cache): failure for failure in failures}
         self._rivals = rivals
@@ -165,8 +165,8 @@ class Table:
 
     def nearest(self, key: str, variant: str, state: str) -> Measurement | None:
         """Return the latest measurement of a brick in a cache state or the nearest footprint class, if any."""
-        known = self._own.get((key, variant), {})
-        return next((known[level] for level in nearest_levels(state) if level in known), None)
+        by_state = self._own.get((key, variant), {})
+        return next((by_state[level] for level in nearest_levels(state) if level in by_state), None)
 
     def found(self, keys: Collection[str], variant: str, state: str) -> dict[str, Measurement]:
         """Return the nearest measurements of several bricks by key; unmeasured bricks are absent."""
@@ -177,22 +177,22 @@ class Table:
         """Return the failures of bricks in a cache state."""
         return {key: self._failures[key, state] for key in keys if (key, state) in self._failures}
 
-    def rivals(self, key: str, state: str, own: Measurement | None, *, view: bool) -> tuple[Measurement, ...]:
+    def rivals(self, key: str, state: str, measured: Measurement | None, *, view: bool) -> tuple[Measurement, ...]:
         """Return a brick's lowest latency over all competing stacks, and others that noise may have exchanged with it.
 
         Args:
             key: The brick.
             state: Cache state of the lookup.
-            own: Its measurement on the combination's own stack, for its cache state; None: use the nearest state.
+            measured: Its measurement on the combination's own stack, for its cache state; None: use the nearest state.
             view: True if it ends in a rearrangement. Stacks without fusion then do not compete: they leave the
                 rearrangement to the reader of the result.
         """
         competing = [
             measurement for measurement in self._rivals.get(key, ()) if not (view and measurement.stack in self._eager)
         ]
-        places = nearest_levels(state) if own is None else [own.conditions.cache]
-        for place in places:
-            here = [measurement for measurement in competing if measurement.conditions.cache == place]
+        caches = nearest_levels(state) if measured is None else [measured.conditions.cache]
+        for cache in caches:
+            here = [measurement for measurement in competing if measurement.conditions.cache == cache]
             if here:
                 here.sort(key=lambda measurement: measurement.latency_ns)
                 most_ns = REACH * here[0].latency_ns
@@ -219,7 +219,7 @@ def bricks_of(
         cuts.insert(0, (executed.graph, executed.parts, executed.level))
     keys = {part.key for _, parts, _ in cuts for part in parts}
     units = {part.key for part in executed.units or ()}
-    made = {}
+    by_level = {}
     for level in dict.fromkeys(level for *_, level in cuts):
         here = [(graph, parts) for graph, parts, at in cuts if at == level]
         inside = table.found(keys, "", level)
@@ -227,7 +227,7 @@ def bricks_of(
         for graph, parts in here:
             latest |= at_boundary(graph, parts, level, table) if graph.salt else ()
         plain, fused = (table.found(units if level == state else (), variant, level) for variant in FUSION)
-        made[level] = BrickMeasurements(
+        by_level[level] = BrickMeasurements(
             latest=latest,
             inner=table.found(keys, INNER, level),
             host=table.found(keys, HOST, level),
@@ -236,7 +236,7 @@ def bricks_of(
             fusion={key: (plain[key], fused[key]) for key in plain.keys() & fused.keys()},
             repeated=_repeated(here, level, table),
         )
-    return made
+    return by_level
 
 
 def at_boundary(
@@ -254,8 +254,8 @@ def at_boundary(
     """
     inside = {part.key for part in parts if not boundary_of(graph, part)}
     for key, (variant, *others) in boundary_variants(graph, parts).items():
-        if not others and key not in inside and (found := table.nearest(key, variant, state)) is not None:
-            yield key, found
+        if not others and key not in inside and (measurement := table.nearest(key, variant, state)) is not None:
+            yield key, measurement
 
 
 def _repeated(
@@ -263,8 +263,8 @@ def _repeated(
 ) -> dict[int, dict[str, Measurement]]:
     """Return bricks of iterations in the footprint class of their weights, by class and key."""
     repeated: dict[int, dict[str, Measurement]] = {}
-    wanted = {(part.reuse, part.key) for _, parts in cuts for part in parts if part.reuse and is_level(state)}
-    for level, key in sorted(wanted):
+    iterated = {(part.reuse, part.key) for _, parts in cuts for part in parts if part.reuse and is_level(state)}
+    for level, key in sorted(iterated):
         if (warm := table.nearest(key, "", level_name(level))) is not None:
             repeated.setdefault(level, {})[key] = warm
     return repeated
@@ -282,8 +282,8 @@ def _rivals(
     keys = dict.fromkeys([*(part.key for part in model.sequences), *(window.key for window in model.windows)])
     rivals = {key: table.rivals(key, state, inside.get(key), view=key in views) for key in keys}
     for level, key in sorted(_iterated(model)) if is_level(state) else ():
-        own = table.nearest(key, "", level_name(level))
-        warm = table.rivals(key, level_name(level), own, view=key in views)
+        nearest = table.nearest(key, "", level_name(level))
+        warm = table.rivals(key, level_name(level), nearest, view=key in views)
         both = [several for several in (rivals.get(key), warm) if several]
         if both:
             rivals[key] = min(both, key=lambda several: several[0].latency_ns)
@@ -293,11 +293,11 @@ def _rivals(
 def _iterated(model: Decomposition) -> set[tuple[int, str]]:
     """Return footprint class and key of the sequences of iterations and of their competing windows."""
     classes = {index: part.reuse for part in model.sequences if part.reuse for index in part.layers}
-    found = {(part.reuse, part.key) for part in model.sequences if part.reuse}
+    iterated = {(part.reuse, part.key) for part in model.sequences if part.reuse}
     live = model.graph.live if classes else ()
     for window in model.windows if classes else ():
-        found |= {(classes[index], window.key) for index in live[window.begin : window.end] if index in classes}
-    return found
+        iterated |= {(classes[index], window.key) for index in live[window.begin : window.end] if index in classes}
+    return iterated
 
 
 def ends_in_view(operators: Sequence[str]) -> bool:

@@ -18,7 +18,7 @@ from .predictor import Predicted
 
 
 def filled(
-    model: Decomposition, evidence: Evidence, latencies_ns: Mapping[str, float], found: Predicted | str
+    model: Decomposition, evidence: Evidence, latencies_ns: Mapping[str, float], predicted: Predicted | str
 ) -> Evidence:
     """Return the evidence with predictions of a model's missing bricks.
 
@@ -26,18 +26,18 @@ def filled(
         model: The model.
         evidence: Its measurements under a combination.
         latencies_ns: Predictions of missing bricks by key.
-        found: Description of the predictions; or the reason for an unknown latency.
+        predicted: Description of the predictions; or the reason for an unknown latency.
     """
     key, choice = model.own.key, evidence.choice
-    evidence = replace(evidence, predicted={**evidence.predicted, key: found})
-    if choice is None or isinstance(found, str):
+    evidence = replace(evidence, predicted={**evidence.predicted, key: predicted})
+    if choice is None or isinstance(predicted, str):
         return evidence
     state = state_of(model, choice)
     bricks = evidence.bricks_in(key, state)
     added = {brick: _placeholder(brick, ns, choice, state) for brick, ns in latencies_ns.items()}
-    made = replace(bricks, latest={**bricks.latest, **added}, read=bricks.read | added.keys())
+    completed = replace(bricks, latest={**bricks.latest, **added}, read=bricks.read | added.keys())
     uncertainty = evidence.uncertainty.beside(added.values())
-    return replace(evidence, bricks={**evidence.bricks, (key, state): made}, uncertainty=uncertainty)
+    return replace(evidence, bricks={**evidence.bricks, (key, state): completed}, uncertainty=uncertainty)
 
 
 def _placeholder(key: str, ns: float, choice: Choice, state: str) -> Measurement:

@@ -51,10 +51,10 @@ def families(
         parts: Its sequences.
         executed: The executed model of this graph, if it is an executed graph.
     """
-    found = [(_layers_of(graph, part, executed), _structure(graph, part)) for part in parts]
-    counts, seen = Counter(found), Counter[Hashable]()
+    unnumbered = [(_layers_of(graph, part, executed), _structure(graph, part)) for part in parts]
+    counts, seen = Counter(unnumbered), Counter[Hashable]()
     numbered = []
-    for family in found:
+    for family in unnumbered:
         numbered.append((*family, seen[family], counts[family]))
         seen[family] += 1
     return tuple(numbered)
@@ -64,9 +64,9 @@ def _layers_of(graph: ModelGraph, part: LayerSequence, executed: ExecutedModel |
     """Return the names of a sequence's source layers, or of the layers around it."""
     if executed is None:
         return tuple(graph.layers[index].name for index in part.layers)
-    own = _origins(executed, part.layers)
-    if own:
-        return own
+    origins = _origins(executed, part.layers)
+    if origins:
+        return origins
     before = {index for value in part.inputs if (index := graph.producer(value)) is not None}
     behind = {index for value in part.outputs for index in graph.consumers(value)}
     return _origins(executed, before), part.inputs if not before else (), _origins(executed, behind)
@@ -94,9 +94,11 @@ def _structure(graph: ModelGraph, part: LayerSequence) -> Hashable:
 
 def _operator(layer: Layer) -> Hashable:
     """Return an operator without extents: domain, name, layout, kernel and strides."""
-    known = {attribute.name: attribute for attribute in layer.node.attribute}
-    kernel, strides = (tuple(known[name].ints) if name in known else () for name in ("kernel_shape", "strides"))
-    return layer.domain, layer.op_type, _LAST in known and bool(known[_LAST].i), kernel, strides
+    attributes = {attribute.name: attribute for attribute in layer.node.attribute}
+    kernel, strides = (
+        tuple(attributes[name].ints) if name in attributes else () for name in ("kernel_shape", "strides")
+    )
+    return layer.domain, layer.op_type, _LAST in attributes and bool(attributes[_LAST].i), kernel, strides
 
 
 def _fed(operand: Operand, numbers: dict[str, int]) -> Hashable:
@@ -165,11 +167,11 @@ class _Lacking:
     measured: tuple[int, ...]
 
 
-def read_between(wanted: Sized, others: Sequence[Sized], dimension: str, evidence: Evidence) -> Evidence:
+def read_between(target: Sized, others: Sequence[Sized], dimension: str, evidence: Evidence) -> Evidence:
     """Add interpolated latencies of a model's missing bricks to the evidence.
 
     Args:
-        wanted: The model.
+        target: The model.
         others: The model at other sizes.
         dimension: The varied dimension.
         evidence: Measurements at all sizes.
@@ -177,29 +179,29 @@ def read_between(wanted: Sized, others: Sequence[Sized], dimension: str, evidenc
     Returns:
         The evidence with these bricks, or with the reason why one cannot be interpolated.
     """
-    asked, executed = _sums(wanted, evidence)
+    asked, executed = _sums(target, evidence)
     # A size of 0 is different work.
     theirs = {sized.size: _sums(sized, evidence) for sized in others if sized.size > 0}
-    known = {size: total for size, (total, _) in theirs.items()}
-    reads, lacking = _read(asked, known, wanted.size)
+    sums = {size: total for size, (total, _) in theirs.items()}
+    reads, lacking = _read(asked, sums, target.size)
     if lacking:
-        reason = _outside(known, dimension, wanted.size) or _why_not(asked, reads, lacking)
-        return replace(evidence, interpolated={**evidence.interpolated, wanted.model.own.key: reason})
+        reason = _outside(sums, dimension, target.size) or _why_not(asked, reads, lacking)
+        return replace(evidence, interpolated={**evidence.interpolated, target.model.own.key: reason})
     every = reads
-    evidence, whole = _filled(evidence, wanted, asked, reads, known)
+    evidence, whole = _filled(evidence, target, asked, reads, sums)
     if executed is not None:  # if complete, the executed graph is the basis of the estimate
-        known = {size: total for size, (_, total) in theirs.items() if total is not None}
-        inside, lacking = _read(executed, known, wanted.size)
+        sums = {size: total for size, (_, total) in theirs.items() if total is not None}
+        inside, lacking = _read(executed, sums, target.size)
         if not lacking:
-            evidence, whole = _filled(evidence, wanted, executed, inside, known)
+            evidence, whole = _filled(evidence, target, executed, inside, sums)
             every, reads = [*reads, *inside], inside
     sizes = {size for read in every for size in read.keys}
     left_out = _left_out(reads)
-    found = Interpolation(
+    interpolation = Interpolation(
         dimension=dimension,
         between=(
-            max((size for size in sizes if size < wanted.size), default=wanted.size),
-            min((size for size in sizes if size > wanted.size), default=wanted.size),
+            max((size for size in sizes if size < target.size), default=target.size),
+            min((size for size in sizes if size > target.size), default=target.size),
         ),
         measured=tuple(sorted(sizes)),
         bricks=len({read.key for read in every}),
@@ -207,16 +209,19 @@ def read_between(wanted: Sized, others: Sequence[Sized], dimension: str, evidenc
         error=error_of(left_out) if reads else 0.0,
         left_out=left_out,
     )
-    return replace(evidence, interpolated={**evidence.interpolated, wanted.model.own.key: found})
+    return replace(evidence, interpolated={**evidence.interpolated, target.model.own.key: interpolation})
 
 
 def _sums(sized: Sized, evidence: Evidence) -> tuple[_Sum, _Sum | None]:
     """Return the requested sum, and the sum of the executed graph if it differs."""
     model, executed, state = sized.model, sized.executed, state_of(sized.model, evidence.choice)
 
-    def summed(graph: ModelGraph, parts: tuple[LayerSequence, ...], place: str) -> _Sum:
-        made = next((found for found in (model.executed, executed.executed) if found and found.graph is graph), None)
-        return _Sum(graph, parts, made, place, evidence.bricks_in(model.own.key, place))
+    def summed(graph: ModelGraph, parts: tuple[LayerSequence, ...], cache: str) -> _Sum:
+        executed_model = next(
+            (candidate for candidate in (model.executed, executed.executed) if candidate and candidate.graph is graph),
+            None,
+        )
+        return _Sum(graph, parts, executed_model, cache, evidence.bricks_in(model.own.key, cache))
 
     asked = summed(model.graph, model.sequences, state)
     if executed.graph is None or (executed.graph is model.graph and executed.level == state):
@@ -225,14 +230,14 @@ def _sums(sized: Sized, evidence: Evidence) -> tuple[_Sum, _Sum | None]:
     return asked, summed(executed.graph, parts, executed.level)
 
 
-def _read(own: _Sum, others: Mapping[int, _Sum], size: int) -> tuple[list[_Read], list[_Lacking]]:
+def _read(summands: _Sum, others: Mapping[int, _Sum], size: int) -> tuple[list[_Read], list[_Lacking]]:
     """Interpolate the unmeasured sequences; return the interpolated and the failed ones."""
-    if all(part.key in own.bricks.latest for part in own.parts):
+    if all(part.key in summands.bricks.latest for part in summands.parts):
         return [], []
     members = {at: _members(total) for at, total in others.items()}
     reads, lacking = [], []
-    for family, part in zip(_members(own), own.parts, strict=True):
-        if part.key in own.bricks.latest:
+    for family, part in zip(_members(summands), summands.parts, strict=True):
+        if part.key in summands.bricks.latest:
             continue
         alike = {at: keys[family] for at, keys in members.items() if family in keys}
         measured = {at: key for at, key in alike.items() if others[at].bricks.measured(key)}
@@ -259,7 +264,7 @@ def _curve(points: tuple[tuple[int, float], ...]) -> Curve:
 
 
 def _filled(
-    evidence: Evidence, wanted: Sized, own: _Sum, reads: Sequence[_Read], others: Mapping[int, _Sum]
+    evidence: Evidence, target: Sized, summands: _Sum, reads: Sequence[_Read], others: Mapping[int, _Sum]
 ) -> tuple[Evidence, float]:
     """Return the evidence with the interpolated bricks, and the sum of all bricks in ms."""
     tables: dict[str, Table] = {
@@ -267,10 +272,10 @@ def _filled(
         "inner": lambda bricks: bricks.inner,
         "host": lambda bricks: bricks.host,
     }
-    added = {name: _table(reads, others, table, wanted.size, own.state) for name, table in tables.items()}
-    model = wanted.model.own.key
-    bricks = evidence.bricks_in(model, own.state)
-    made = replace(
+    added = {name: _table(reads, others, table, target.size, summands.state) for name, table in tables.items()}
+    model = target.model.own.key
+    bricks = evidence.bricks_in(model, summands.state)
+    completed = replace(
         bricks,
         latest={**bricks.latest, **added["latest"]},
         inner={**bricks.inner, **added["inner"]},
@@ -278,8 +283,10 @@ def _filled(
         read=bricks.read | added["latest"].keys(),
     )
     uncertainty = evidence.uncertainty.beside(measurement for table in added.values() for measurement in table.values())
-    whole = math.fsum(made.latest[part.key].latency_ns for part in own.parts) / 1e6
-    return replace(evidence, bricks={**evidence.bricks, (model, own.state): made}, uncertainty=uncertainty), whole
+    whole = math.fsum(completed.latest[part.key].latency_ns for part in summands.parts) / 1e6
+    return replace(
+        evidence, bricks={**evidence.bricks, (model, summands.state): completed}, uncertainty=uncertainty
+    ), whole
 
 
 def _table(
@@ -289,7 +296,7 @@ def _table(
 
     A brick of several families, whose extents coincide at this size, has their mean.
     """
-    found: defaultdict[str, list[Measurement]] = defaultdict(list)
+    by_key: defaultdict[str, list[Measurement]] = defaultdict(list)
     for read in reads:
         points = {
             at: measurement
@@ -299,8 +306,8 @@ def _table(
         low = max((at for at in read.keys if at < size), default=0)
         high = min((at for at in read.keys if at > size), default=0)
         if low in points and high in points:
-            found[read.key].append(_measurement(read.key, points, (low, high), size, state))
-    return {key: some[0] if len(some) == 1 else _mean(some) for key, some in found.items()}
+            by_key[read.key].append(_measurement(read.key, points, (low, high), size, state))
+    return {key: some[0] if len(some) == 1 else _mean(some) for key, some in by_key.items()}
 
 
 def _mean(some: Sequence[Measurement]) -> Measurement:
@@ -348,9 +355,9 @@ def _measurement(
     )
 
 
-def _at(size: int, known: Mapping[int, float | None]) -> float | None:
+def _at(size: int, latencies_ns: Mapping[int, float | None]) -> float | None:
     """Return a latency at a size in ns; None unless both sides are known."""
-    point = _curve(tuple(sorted((at, ns) for at, ns in known.items() if ns is not None))).at(size)
+    point = _curve(tuple(sorted((at, ns) for at, ns in latencies_ns.items() if ns is not None))).at(size)
     return None if point is None else point.ms * 1e6
 
 
@@ -378,10 +385,10 @@ def _outside(others: Mapping[int, _Sum], dimension: str, size: int) -> str | Non
     return None
 
 
-def _why_not(own: _Sum, reads: Sequence[_Read], lacking: Sequence[_Lacking]) -> str:
+def _why_not(summands: _Sum, reads: Sequence[_Read], lacking: Sequence[_Lacking]) -> str:
     """Return why the most isolated failed brick cannot be interpolated."""
     worst = min(lacking, key=lambda sequence: (len(sequence.alike), len(sequence.measured)))
-    layers = [own.graph.layers[index] for index in worst.part.layers]
+    layers = [summands.graph.layers[index] for index in worst.part.layers]
     text = (
         f"{len(lacking)} of {len(lacking) + len(reads)} sequences that are not measured cannot be read, such as "
         f"{'+'.join(layer.op_type for layer in layers)} ({layers[0].name})"

@@ -79,7 +79,7 @@ def _apart(pairs: Iterable[tuple[int, int]], places: Mapping[int, Sequence[int]]
     for producer, consumer in pairs:
         if producer not in places:
             yield producer, consumer
-            yield from ((producer, place) for place in places.get(consumer, ()))
+            yield from ((producer, copy) for copy in places.get(consumer, ()))
 
 
 def state_of(model: Decomposition, choice: Choice | None) -> str:

@@ -46,8 +46,8 @@ class BrickMeasurements:
 
     def latency_ns(self, part: LayerSequence) -> float:
         """Return the latency of a measured sequence."""
-        found = self.of(part)
-        return (self.latest[part.key] if found is None else found).latency_ns
+        measurement = self.of(part)
+        return (self.latest[part.key] if measurement is None else measurement).latency_ns
 
     def members(self) -> Iterator[Measurement]:
         """Yield every measurement, some more than once."""

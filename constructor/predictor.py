@@ -147,28 +147,28 @@ class Example:
 
 @cache
 def _shipped() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(
+    data: dict[str, Any] = json.loads(
         lzma.decompress(files("dlbricks.constructor").joinpath("prior.json.xz").read_bytes())
     )
-    return found
+    return data
 
 
 def prior_systems() -> list[System]:
     """Return the systems whose bricks ship with the package, one for each number of threads."""
-    places = [{name: _frozen(value) for name, value in place["system"].items()} for place in _shipped()["origins"]]
-    return [System(**fields) for fields in places]
+    records = [{name: _frozen(value) for name, value in origin["system"].items()} for origin in _shipped()["origins"]]
+    return [System(**fields) for fields in records]
 
 
 @cache
 def prior() -> tuple[Example, ...]:
     """Return the bricks that ship with the package: the zoo on several systems (docs/explanation/prediction.md)."""
-    record, places = _shipped(), []
-    for place, system in zip(record["origins"], prior_systems(), strict=True):
-        origin = Origin(system.key, place["backend"], place["device"], place["threads"], place["dtype"])
-        places.append((origin, Machine.of(system, origin.device, origin.threads)))
+    record, combinations = _shipped(), []
+    for entry, system in zip(record["origins"], prior_systems(), strict=True):
+        origin = Origin(system.key, entry["backend"], entry["device"], entry["threads"], entry["dtype"])
+        combinations.append((origin, Machine.of(system, origin.device, origin.threads)))
     examples = []
     for number, level, latency_ns, operator, flops, weights, read, written, *extents in record["rows"]:
-        origin, machine = places[number]
+        origin, machine = combinations[number]
         features = Features(record["operators"][operator], flops, weights, read, written, tuple(extents))
         examples.append(Example(features, level, machine, latency_ns, origin))
     return tuple(examples)
@@ -219,25 +219,25 @@ class Forest:
         from sklearn.ensemble import ExtraTreesRegressor
 
         operators = tuple(sorted({example.features.operator for example in examples}))
-        places = {operator: place for place, operator in enumerate(operators)}
+        positions = {operator: index for index, operator in enumerate(operators)}
         rows = []
         for example in examples:
             features, level, machine = example.features, example.level, example.machine
             latency_ns, floor_ns = max(example.latency_ns, _LEAST_NS), machine.floor_ns(features, level)
             ratio = math.log(latency_ns / floor_ns)
-            rows.append((*_numbers(features, level, machine, places[features.operator]), ratio, latency_ns))
+            rows.append((*_numbers(features, level, machine, positions[features.operator]), ratio, latency_ns))
         table = np.array(sorted(rows))
         trees = ExtraTreesRegressor(_TREES, random_state=seed, n_jobs=-1)
         trees.fit(table[:, :-2].astype(np.float32), table[:, -2], sample_weight=np.sqrt(table[:, -1]))
         fitted = [tree.tree_ for tree in trees.estimators_]
         counts = [tree.node_count for tree in fitted]
         roots = np.cumsum([0, *counts[:-1]])
-        own = [np.arange(count) for count in counts]
+        indices = [np.arange(count) for count in counts]
 
         def joined(name: str) -> NDArray[np.int32]:
             children = [getattr(tree, name) for tree in fitted]
-            found = [np.where(child < 0, mine, child) for child, mine in zip(children, own, strict=True)]
-            return np.concatenate([next_ + root for next_, root in zip(found, roots, strict=True)]).astype(np.int32)
+            nodes = [np.where(child < 0, mine, child) for child, mine in zip(children, indices, strict=True)]
+            return np.concatenate([next_ + root for next_, root in zip(nodes, roots, strict=True)]).astype(np.int32)
 
         return cls(
             roots=roots.astype(np.int32),
@@ -257,9 +257,9 @@ class Forest:
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read a forest; raises ``OSError``, ``ValueError`` or ``KeyError`` for a damaged file."""
-        with np.load(path, allow_pickle=False) as found:
-            arrays = {name: found[name] for name in cls.__slots__ if name != "operators"}
-            return cls(**arrays, operators=tuple(map(str, found["operators"])))
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in cls.__slots__ if name != "operators"}
+            return cls(**arrays, operators=tuple(map(str, archive["operators"])))
 
     def each(self, table: NDArray[np.float32]) -> Floats:
         """Return the prediction of each tree (trees x bricks)."""
@@ -281,15 +281,15 @@ class Forest:
         """
         if not bricks:
             return Guess((), np.zeros(0), np.zeros(0), np.zeros((0, 0), dtype=np.float32), np.zeros(0, dtype=bool))
-        places = {operator: place for place, operator in enumerate(self.operators)}
+        positions = {operator: index for index, operator in enumerate(self.operators)}
         operators = tuple(features.operator for features, _ in bricks)
         table = np.array(
-            [_numbers(features, level, machine, places.get(features.operator, -1)) for features, level in bricks],
+            [_numbers(features, level, machine, positions.get(features.operator, -1)) for features, level in bricks],
             dtype=np.float32,
         )
         floors = np.log([machine.floor_ns(features, level) for features, level in bricks])
         each = self.each(table)
-        seen = np.array([operator in places for operator in operators])
+        seen = np.array([operator in positions for operator in operators])
         return Guess(operators, floors + each.mean(axis=0), each.std(axis=0), table[:, :-3], seen)
 
 
@@ -394,11 +394,11 @@ class Belief:
         # bricks, larger than the normal one.
         day = how.day / math.sqrt(2) * NORMAL / how.quantile
         labels = np.array(runs or [NOW] * len(sd))
-        own = [day * (labels == run) for run in dict.fromkeys([NOW, *runs])]
+        run_columns = [day * (labels == run) for run in dict.fromkeys([NOW, *runs])]
         learned = np.full(len(sd), day) if familiar else how.system * scale
-        self.sensitivities: Floats = np.column_stack([learned, *own])
-        self._factors: Floats = np.zeros(1 + len(own))
-        self.doubts: Floats = np.eye(1 + len(own))
+        self.sensitivities: Floats = np.column_stack([learned, *run_columns])
+        self._factors: Floats = np.zeros(1 + len(run_columns))
+        self.doubts: Floats = np.eye(1 + len(run_columns))
         operators = np.array(guess.operators)
         for operator in dict.fromkeys(guess.operators):
             members = np.flatnonzero(operators == operator)
@@ -416,8 +416,8 @@ class Belief:
     @property
     def log_ns(self) -> Floats:
         """Expected logarithms of latencies in ns."""
-        found: Floats = self._apart_ns + self.sensitivities @ self._factors
-        return found
+        expected: Floats = self._apart_ns + self.sensitivities @ self._factors
+        return expected
 
     @property
     def latencies_ns(self) -> Floats:
@@ -428,20 +428,20 @@ class Belief:
     def variances(self) -> Floats:
         """Variances of the logarithms."""
         common = ((self.sensitivities @ self.doubts) * self.sensitivities).sum(axis=1)
-        found: Floats = self.apart.diagonal() + common
-        return found
+        variances: Floats = self.apart.diagonal() + common
+        return variances
 
-    def learn(self, place: int, latency_ns: float) -> None:
+    def learn(self, index: int, latency_ns: float) -> None:
         """Add a measurement: it corrects and narrows the common factors, and bricks of its operator."""
         measured = math.log(max(latency_ns, _LEAST_NS))
-        touched = np.flatnonzero(self.apart[:, place])
-        shared, own = self.apart[touched, place], self.apart[place, place] + self._how.measured**2
-        sensitivities, apart_ns = self.sensitivities[place].copy(), self._apart_ns[place]
+        touched = np.flatnonzero(self.apart[:, index])
+        shared, brick_variance = self.apart[touched, index], self.apart[index, index] + self._how.measured**2
+        sensitivities, apart_ns = self.sensitivities[index].copy(), self._apart_ns[index]
         reached = self.doubts @ sensitivities
-        variance = own + sensitivities @ reached
+        variance = brick_variance + sensitivities @ reached
         self._factors += reached / variance * (measured - apart_ns - sensitivities @ self._factors)
         self.doubts -= np.outer(reached, reached) / variance
-        gain = shared / own
+        gain = shared / brick_variance
         self._apart_ns[touched] += gain * (measured - apart_ns)
         self.sensitivities[touched] -= np.outer(gain, sensitivities)
         self.apart[np.ix_(touched, touched)] -= np.outer(gain, shared)
@@ -506,24 +506,24 @@ class Belief:
             common = sensitivities @ imagined.doubts
             variances = (apart * weights).sum(axis=1) + (common * sensitivities).sum(axis=1)
             halves = self._how.quantile * np.sqrt(np.maximum(0.0, variances))
-            known = 1.0 - shares.sum(axis=1)
-            floors = np.hypot(fixed, scatters * known)
+            known_shares = 1.0 - shares.sum(axis=1)
+            floors = np.hypot(fixed, scatters * known_shares)
             wide = np.hypot(halves, floors) > np.maximum(target, NEARLY * floors)
             costs_s[costs_s > left_s] = np.inf
             shared = apart[wide] + common[wide] @ imagined.sensitivities.T
             rates = (shared**2).sum(axis=0) / (imagined.variances + error**2) / costs_s
             if not rates.any():
                 return chosen
-            place = int(rates.argmax())
-            chosen.append(place)
-            left_s -= float(costs_s[place])
-            costs_s[place] = np.inf
-            block = imagined.apart[place]
-            apart -= np.outer(apart[:, place], block) / (block[place] + error**2)
-            imagined.learn(place, float(imagined.latencies_ns[place]))
-            apart -= np.outer(weights[:, place], imagined.apart[place])
-            fixed = np.hypot(fixed, NORMAL * error * shares[:, place])
-            weights[:, place] = shares[:, place] = 0.0
+            index = int(rates.argmax())
+            chosen.append(index)
+            left_s -= float(costs_s[index])
+            costs_s[index] = np.inf
+            block = imagined.apart[index]
+            apart -= np.outer(apart[:, index], block) / (block[index] + error**2)
+            imagined.learn(index, float(imagined.latencies_ns[index]))
+            apart -= np.outer(weights[:, index], imagined.apart[index])
+            fixed = np.hypot(fixed, NORMAL * error * shares[:, index])
+            weights[:, index] = shares[:, index] = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ class Ceilings:
         """Return the bandwidth of the next larger measured working set, else of the largest."""
         if not self.bandwidths or working_set < self.least:
             return None
-        return next((found for size, found in self.bandwidths if size >= working_set), self.bandwidths[-1][1])
+        return next((ceiling for size, ceiling in self.bandwidths if size >= working_set), self.bandwidths[-1][1])
 
 
 def networks_of(choice: Choice) -> list[str]:
@@ -105,32 +105,32 @@ def networks_of(choice: Choice) -> list[str]:
 
 
 def ceilings_of(
-    found: Mapping[tuple[str, str], Mapping[str, Measurement]], stacks: Mapping[str, Stack], choice: Choice
+    references: Mapping[tuple[str, str], Mapping[str, Measurement]], stacks: Mapping[str, Stack], choice: Choice
 ) -> Ceilings:
     """Return the ceilings of a combination's system, device, threads and precision, over all stacks.
 
     Args:
-        found: Measurements of built-in networks by stack, precision and name.
+        references: Measurements of built-in networks by stack, precision and name.
         stacks: The stacks, by key.
         choice: The combination; the costs of a call and a node are its own stack's.
     """
     dtype, device = choice.conditions.dtype, choice.stack.device
     backends = {key: stack.backend for key, stack in stacks.items() if narrows(stack) == narrows(choice.stack)}
-    own = found.get((choice.stack_key, dtype), {})
-    call, node = own.get(OVERHEAD), node_ns(own.get(CHAIN), own.get(OVERHEAD))
-    bandwidths = _falling(_rates(found, backends, _streams(), NATIVE, device))
+    of_stack = references.get((choice.stack_key, dtype), {})
+    call, node = of_stack.get(OVERHEAD), node_ns(of_stack.get(CHAIN), of_stack.get(OVERHEAD))
+    bandwidths = _falling(_rates(references, backends, _streams(), NATIVE, device))
     levels: dict[str, Ceiling] = {}
     for size, ceiling in bandwidths:
         levels.setdefault(level_of_cache(size, choice.system, choice.conditions.threads, device), ceiling)
     single = () if dtype == NATIVE else _products(NATIVE, choice)
     return Ceilings(
         dtype,
-        compute=_best(_rates(found, backends, _products(dtype, choice), dtype, device)),
+        compute=_best(_rates(references, backends, _products(dtype, choice), dtype, device)),
         bandwidths=bandwidths,
         levels=tuple(levels.items()),
         call_ms=None if call is None else call.latency_ms,
         node_ms=None if node is None else node / 1e6,
-        single=_best(_rates(found, backends, single, NATIVE, device)),
+        single=_best(_rates(references, backends, single, NATIVE, device)),
         least=bandwidths[0][0] // 2 if bandwidths and device != "cpu" else 0,
     )
 
@@ -144,7 +144,7 @@ def _streams() -> list[str]:
 
 
 def _rates(
-    found: Mapping[tuple[str, str], Mapping[str, Measurement]],
+    references: Mapping[tuple[str, str], Mapping[str, Measurement]],
     backends: Mapping[str, str],
     names: Sequence[str],
     dtype: str,
@@ -152,7 +152,7 @@ def _rates(
 ) -> list[Ceiling]:
     """Return the rates of all stacks with some networks."""
     rates = []
-    for (stack, precision), measured in found.items():
+    for (stack, precision), measured in references.items():
         for name in names if precision == dtype and stack in backends else ():
             rate = rate_of(name, measured[name], measured.get(OVERHEAD), device) if name in measured else None
             if rate is not None:
@@ -239,10 +239,10 @@ def work_of(graph: ModelGraph, part: LayerSequence, dtype: str = "float32") -> W
                 reads[operand.value] = max(moved, reads.get(operand.value, 0))
                 if operand.role is Role.WEIGHT:
                     weights.add(operand.value)
-    made = {value for layer in layers for value in layer.outputs}
+    produced = {value for layer in layers for value in layer.outputs}
     types = {value: kind for layer in layers for value, kind in zip(layer.outputs, layer.output_types, strict=True)}
     written = sum(_nbytes(kind, dtype) for value in part.outputs if (kind := types.get(value)) is not None)
-    read = sum(size for value, size in reads.items() if value not in made and value not in weights)
+    read = sum(size for value, size in reads.items() if value not in produced and value not in weights)
     return Work(flops, sum(reads[value] for value in weights), read, written, single_flops)
 
 
@@ -253,7 +253,7 @@ def _moved(layer: Layer, slot: int, kind: TensorType, dtype: str) -> int:
         return size // _NARROWER_WEIGHTS
     if not selects(layer, slot):
         return size
-    return min(size, sum(_nbytes(made, dtype) for made in layer.output_types if made is not None))
+    return min(size, sum(_nbytes(output, dtype) for output in layer.output_types if output is not None))
 
 
 def _quantised(layer: Layer) -> bool:
@@ -338,9 +338,9 @@ class Roofline:
 
     def bounds_ms(self, parts: Sequence[LayerSequence]) -> list[float] | None:
         """Return the bound of each sequence; None without ceilings."""
-        known = {(row.key, row.reuse): row.bound_ms for row in self.layers}
-        found = [known.get((part.key, part.reuse), known.get((part.key, 0))) for part in parts]
-        bounds = [bound for bound in found if bound is not None]
+        by_brick = {(row.key, row.reuse): row.bound_ms for row in self.layers}
+        of_parts = [by_brick.get((part.key, part.reuse), by_brick.get((part.key, 0))) for part in parts]
+        bounds = [bound for bound in of_parts if bound is not None]
         return bounds if len(bounds) == len(parts) else None
 
 
@@ -372,8 +372,8 @@ def roofline(
         measured = warm[reuse][key] if reuse else bricks.latest.get(key)
         work = work_of(graph, part, ceilings.dtype)
         row = _described(graph, part, counts[key, reuse], measured, work)
-        own = measured.conditions.cache if reuse and measured is not None else state
-        moving_ms, overhead_ms = memory_ms(work, ceilings, own, system), _overhead_ms(measured, ceilings, own)
+        cache = measured.conditions.cache if reuse and measured is not None else state
+        moving_ms, overhead_ms = memory_ms(work, ceilings, cache, system), _overhead_ms(measured, ceilings, cache)
         rows.append(replace(_bounded(row, work, ceilings, moving_ms, overhead_ms), reuse=reuse))
     rows.sort(key=lambda row: -(row.total_ms or 0.0))
     return Roofline(tuple(rows), ceilings)
@@ -433,7 +433,7 @@ def _bounded(
     moving_ms = 0.0 if free else moving_ms
     computing_ms = _computing_ms(work, ceilings.compute, ceilings.rest)
     sides = {"compute": computing_ms, "memory": moving_ms, "overhead": overhead_ms}
-    known = {name: value for name, value in sides.items() if value}
+    times_ms = {name: value for name, value in sides.items() if value}
     bound_ms = max(computing_ms or 0.0, moving_ms)
     headroom = _quotient(_positive(row.latency_ms), bound_ms)
     note = "a view: nothing need move" if free else row.note
@@ -446,7 +446,7 @@ def _bounded(
         overhead_ms=overhead_ms,
         bound_ms=bound_ms,
         headroom=headroom,
-        bound_by=max(known, key=lambda name: known[name]) if known else None,
+        bound_by=max(times_ms, key=lambda name: times_ms[name]) if times_ms else None,
         note=note,
     )
 

@@ -60,8 +60,10 @@ class ModelSweep:
 
         Both are None if no batch is twice another. The gain is None for the largest batch.
         """
-        known = {size: entry.latency.ms for size, entry in self.estimates.items() if entry.parts.interpolated is None}
-        latencies = {size: ms for size, ms in known.items() if ms is not None}
+        measured_ms = {
+            size: entry.latency.ms for size, entry in self.estimates.items() if entry.parts.interpolated is None
+        }
+        latencies = {size: ms for size, ms in measured_ms.items() if ms is not None}
         doubling = [min(latencies, default=1)]
         while 2 * doubling[-1] in latencies:
             doubling.append(2 * doubling[-1])
@@ -98,14 +100,14 @@ def swept(estimates: Sequence[Estimate]) -> list[ModelSweep]:
     for entry in estimates:
         if entry.latency.ms is not None:
             groups[stem_of(entry)].append(entry)
-    found = []
+    sweeps = []
     for stem, group in groups.items():
         names = dict.fromkeys(name for entry in group for name in sizes_of(entry))
         varied = [name for name in names if len({sizes_of(entry).get(name) for entry in group}) > 1]
         if len(varied) == 1:
             sized = {size: entry for entry in group if (size := sizes_of(entry).get(varied[0]))}
-            found.append(ModelSweep(stem, varied[0], dict(sorted(sized.items()))))
-    return found
+            sweeps.append(ModelSweep(stem, varied[0], dict(sorted(sized.items()))))
+    return sweeps
 
 
 def sizes_of(entry: Estimate) -> dict[str, int]:

@@ -81,33 +81,33 @@ def generation(prompts: Curve, steps: Curve, *, prompt: int, new: int) -> Genera
         new: Tokens of the answer, at least 1.
     """
     first = prompts.at(prompt)
-    found = [steps.at(length) for length in steps_of(prompt, new)]
-    times = [point for point in found if point is not None]
-    known = len(times) == len(found)
-    made = Generation(
+    points = [steps.at(length) for length in steps_of(prompt, new)]
+    times = [point for point in points if point is not None]
+    complete = len(times) == len(points)
+    answer = Generation(
         prompt,
         new,
         ttft_ms=None if first is None else first.ms,
         ttft_ci95_ms=None if first is None else first.ci95_ms,
         ttft_interpolated=first is not None and first.interpolated,
-        steps=len(found),
+        steps=len(points),
         steps_interpolated=sum(point.interpolated for point in times),
     )
-    token_ms = sum(point.ms for point in times) / len(times) if known and times else None
-    made = replace(
-        made,
+    token_ms = sum(point.ms for point in times) / len(times) if complete and times else None
+    answer = replace(
+        answer,
         token_ms=token_ms,
-        token_ci95_ms=_scaled(_summed(times), 1 / len(times)) if known and times else None,
-        first_ms=times[0].ms if known and times else None,
-        last_ms=times[-1].ms if known and times else None,
+        token_ci95_ms=_scaled(_summed(times), 1 / len(times)) if complete and times else None,
+        first_ms=times[0].ms if complete and times else None,
+        last_ms=times[-1].ms if complete and times else None,
         tokens_per_s=1000.0 / token_ms if token_ms else None,
     )
-    if first is None or not known:
-        return made
+    if first is None or not complete:
+        return answer
     whole = [first, *times]
     total_ms = sum(point.ms for point in whole)
     return replace(
-        made,
+        answer,
         total_ms=total_ms,
         total_ci95_ms=_summed(whole),
         overall_tokens_per_s=1000.0 * new / total_ms,
@@ -116,8 +116,12 @@ def generation(prompts: Curve, steps: Curve, *, prompt: int, new: int) -> Genera
 
 def _summed(points: Sequence[Point]) -> Interval | None:
     """Return the interval of a sum with fully correlated errors; None if one part's is unknown."""
-    known = [point.ci95_ms for point in points if point.ci95_ms is not None]
-    return (sum(low for low, _ in known), sum(high for _, high in known)) if len(known) == len(points) else None
+    intervals = [point.ci95_ms for point in points if point.ci95_ms is not None]
+    return (
+        (sum(low for low, _ in intervals), sum(high for _, high in intervals))
+        if len(intervals) == len(points)
+        else None
+    )
 
 
 def _scaled(interval: Interval | None, factor: float) -> Interval | None:

@@ -111,9 +111,9 @@ def combination_id(connection: Connection, system: str, stack: str, conditions: 
         StoreError: System or stack are not stored.
     """
     row = {"system": system, "stack": stack, **asdict(conditions)}
-    found = connection.scalar(_COMBINATION_ID, row)
-    if found is not None:
-        return int(found)
+    stored_id = connection.scalar(_COMBINATION_ID, row)
+    if stored_id is not None:
+        return int(stored_id)
     try:
         insert_new(connection, COMBINATION, [row])
     except IntegrityError as error:
@@ -131,38 +131,38 @@ def item_ids(connection: Connection, identities: Collection[Identity]) -> dict[I
     groups: dict[tuple[str, str, Conditions], list[Identity]] = {}
     for identity in sorted(set(identities), key=_order):
         groups.setdefault((identity.system, identity.stack, identity.conditions), []).append(identity)
-    found: dict[Identity, int] = {}
+    ids_by_identity: dict[Identity, int] = {}
     for (system, stack, conditions), members in groups.items():
         combination = combination_id(connection, system, stack, conditions)
         for start in range(0, len(members), CHUNK):
             chunk = members[start : start + CHUNK]
-            known = _known_items(connection, combination, chunk)
+            stored_ids = _known_items(connection, combination, chunk)
             rows = [
                 {"combination_id": combination, "subject": subject, "key": key, "variant": variant}
                 for subject, key, variant in dict.fromkeys((str(i.subject), i.key, i.variant) for i in chunk)
-                if (subject, key, variant) not in known
+                if (subject, key, variant) not in stored_ids
             ]
             if rows:
                 insert_new(connection, ITEM, rows)
-                known = _known_items(connection, combination, chunk)
-            found |= {i: known[str(i.subject), i.key, i.variant] for i in chunk}
-    return found
+                stored_ids = _known_items(connection, combination, chunk)
+            ids_by_identity |= {i: stored_ids[str(i.subject), i.key, i.variant] for i in chunk}
+    return ids_by_identity
 
 
 def _order(identity: Identity) -> tuple[object, ...]:
     where = identity.conditions
-    place = (identity.system, identity.stack, where.threads, where.cache, where.dtype)
-    return (*place, str(identity.subject), identity.key, identity.variant)
+    combination = (identity.system, identity.stack, where.threads, where.cache, where.dtype)
+    return (*combination, str(identity.subject), identity.key, identity.variant)
 
 
 def _known_items(
-    connection: Connection, combination: int, wanted: Collection[Identity]
+    connection: Connection, combination: int, identities: Collection[Identity]
 ) -> dict[tuple[str, str, str], int]:
     c = ITEM.c
     query = select(c.id, c.subject, c.key, c.variant).where(
         c.combination_id == combination,
-        c.subject.in_({str(identity.subject) for identity in wanted}),
-        c.key.in_({identity.key for identity in wanted}),
+        c.subject.in_({str(identity.subject) for identity in identities}),
+        c.key.in_({identity.key for identity in identities}),
     )
     return {(subject, key, variant): id_ for id_, subject, key, variant in connection.execute(query)}
 

@@ -31,14 +31,14 @@ def open_for_results(url: str | os.PathLike[str]) -> Iterator[Store]:
     Raises:
         StoreError: As in ``Store.open``.
     """
-    place = DatabasePlace.of(url)
-    made = place.path is not None and not place.path.exists() and not place.inspect()
+    database = DatabasePlace.of(url)
+    creates_file = database.path is not None and not database.path.exists() and not database.inspect()
     try:
         with Store.open(url) as store:
             yield store
     finally:
-        if made and place.path is not None:
-            _remove_empty(place.path)
+        if creates_file and database.path is not None:
+            _remove_empty(database.path)
 
 
 def _remove_empty(path: Path) -> None:

@@ -100,7 +100,7 @@ class DatabasePlace:
         return bool(head)
 
 
-def engine(place: DatabasePlace, *, read_only: bool = False, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Engine:
+def engine(database: DatabasePlace, *, read_only: bool = False, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Engine:
     """Return a configured engine.
 
     Errors on its connections are raised as ``StoreError``s that name this database, even if a merge reads one database
@@ -111,23 +111,23 @@ def engine(place: DatabasePlace, *, read_only: bool = False, busy_timeout_s: flo
     control.
 
     Args:
-        place: The database.
+        database: The database.
         read_only: Refuse writes. A read-only file is opened without touching its folder.
         busy_timeout_s: Maximum wait for another process.
     """
-    with guarded(str(place)):
-        if not place.sqlite:
+    with guarded(str(database)):
+        if not database.sqlite:
             options = {"postgresql_readonly": True} if read_only else {}
-            made = create_engine(place.url, pool_pre_ping=True, execution_options=options)
-        elif place.path is None:
-            made = create_engine(place.url, poolclass=StaticPool, connect_args={"check_same_thread": False})
+            sql_engine = create_engine(database.url, pool_pre_ping=True, execution_options=options)
+        elif database.path is None:
+            sql_engine = create_engine(database.url, poolclass=StaticPool, connect_args={"check_same_thread": False})
         else:
             # Only the dialect comes from the URL; ``connect`` makes the connection.
-            connect = _connector(place.path, read_only=read_only, timeout_s=busy_timeout_s)
-            made = create_engine(place.url.set(query={}), creator=connect, poolclass=QueuePool)
-    _name_in_errors(made, place)
-    if not place.sqlite:
-        return made
+            connect = _connector(database.path, read_only=read_only, timeout_s=busy_timeout_s)
+            sql_engine = create_engine(database.url.set(query={}), creator=connect, poolclass=QueuePool)
+    _name_in_errors(sql_engine, database)
+    if not database.sqlite:
+        return sql_engine
     pragmas = ["PRAGMA foreign_keys=ON", "PRAGMA synchronous=NORMAL"]
     pragmas += ["PRAGMA query_only=ON"] if read_only else []
 
@@ -142,20 +142,20 @@ def engine(place: DatabasePlace, *, read_only: bool = False, busy_timeout_s: flo
         writing = connection.get_execution_options().get(WRITING, False)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
 
-    event.listen(made, "connect", set_up)
-    event.listen(made, "begin", begin)
-    return made
+    event.listen(sql_engine, "connect", set_up)
+    event.listen(sql_engine, "begin", begin)
+    return sql_engine
 
 
-def _name_in_errors(made: Engine, place: DatabasePlace) -> None:
+def _name_in_errors(sql_engine: Engine, database: DatabasePlace) -> None:
     def named(context: ExceptionContext) -> StoreError | None:
         error = context.sqlalchemy_exception or context.original_exception
-        known = isinstance(error, SQLAlchemyError | sqlite3.Error | OSError | UnicodeDecodeError)
-        if not known or isinstance(error, IntegrityError) or context.is_pre_ping:
+        is_database_error = isinstance(error, SQLAlchemyError | sqlite3.Error | OSError | UnicodeDecodeError)
+        if not is_database_error or isinstance(error, IntegrityError) or context.is_pre_ping:
             return None
-        return fault(error, str(place))
+        return fault(error, str(database))
 
-    event.listen(made, "handle_error", named)
+    event.listen(sql_engine, "handle_error", named)
 
 
 def _connector(path: Path, *, read_only: bool, timeout_s: float) -> Callable[[], sqlite3.Connection]:

@@ -124,20 +124,20 @@ class LeftOpen:
     protocol: int = values.PROTOCOL
 
 
-def _places(connection: sql.Connection, wanted: Filter) -> dict[int, values.Circumstances]:
+def _places(connection: sql.Connection, criteria: Filter) -> dict[int, values.Circumstances]:
     """Return the matching combinations; these are few, for any number of measurements."""
     c = _combination.c
     query = sql.select(c.id, c.system, c.stack, c.threads, c.cache, c.dtype)
-    conditions = wanted.conditions
+    conditions = criteria.conditions
     equal: list[tuple[sql.ColumnElement[Any], object]] = [
-        (c.system, wanted.system), (c.stack, wanted.stack), (c.threads, wanted.threads), (c.cache, wanted.cache),
-        (c.dtype, wanted.dtype),
+        (c.system, criteria.system), (c.stack, criteria.stack), (c.threads, criteria.threads),
+        (c.cache, criteria.cache), (c.dtype, criteria.dtype),
     ]  # fmt: skip
     if conditions is not None:
         equal += [(c.threads, conditions.threads), (c.cache, conditions.cache), (c.dtype, conditions.dtype)]
-    if wanted.backend is not None or wanted.device is not None:
+    if criteria.backend is not None or criteria.device is not None:
         query = query.join(_stack, _stack.c.key == c.stack)
-        equal += [(_stack.c.backend, wanted.backend), (_stack.c.device, wanted.device)]
+        equal += [(_stack.c.backend, criteria.backend), (_stack.c.device, criteria.device)]
     query = query.where(*(_is(column, value) for column, value in equal if value is not None)).order_by(c.id)
     return {
         id_: values.Circumstances(system, stack, values.Conditions(threads, cache, dtype))
@@ -164,43 +164,43 @@ def _chunks(connection: sql.Connection, keys: Collection[str] | None) -> Iterato
 
 
 def _select_items(
-    query: sql.Select[Any], wanted: Filter, places: Collection[int], chunk: list[str] | None
+    query: sql.Select[Any], criteria: Filter, places: Collection[int], chunk: list[str] | None
 ) -> sql.Select[Any]:
     query = query.where(_item.c.combination_id.in_(places))
-    if wanted.subject is None:
+    if criteria.subject is None:
         # Every subject by name, so that the index (combination, subject, key, variant) is used.
         query = query.where(_item.c.subject.in_([str(subject) for subject in values.Subject]))
     else:
-        query = query.where(_item.c.subject == str(wanted.subject))
+        query = query.where(_item.c.subject == str(criteria.subject))
     if chunk is not None:
         query = query.where(_item.c.key.in_(chunk))
-    if wanted.variant is not None:
-        query = query.where(_is(_item.c.variant, wanted.variant))
+    if criteria.variant is not None:
+        query = query.where(_is(_item.c.variant, criteria.variant))
     return query
 
 
-def _matching_items(connection: sql.Connection, wanted: Filter) -> list[int]:
+def _matching_items(connection: sql.Connection, criteria: Filter) -> list[int]:
     """Return local keys of the matching items."""
-    places = _places(connection, wanted)
+    places = _places(connection, criteria)
     return [
         id_
-        for chunk in _chunks(connection, wanted.keys)
-        for id_ in connection.scalars(_select_items(sql.select(_item.c.id), wanted, list(places), chunk))
+        for chunk in _chunks(connection, criteria.keys)
+        for id_ in connection.scalars(_select_items(sql.select(_item.c.id), criteria, list(places), chunk))
     ]
 
 
-def _finished(table: sql.FromClause, wanted: Filter) -> sql.ColumnElement[bool]:
+def _finished(table: sql.FromClause, criteria: Filter) -> sql.ColumnElement[bool]:
     """Return the condition that a measurement is finished and matches protocol, time and node."""
     c = table.c
     return sql.and_(
-        c.finished_us.is_not(None) if wanted.since_us is None else c.finished_us >= wanted.since_us,
-        *([] if wanted.protocol is None else [c.protocol == wanted.protocol]),
-        *([] if wanted.node is None else [c.node == wanted.node]),
+        c.finished_us.is_not(None) if criteria.since_us is None else c.finished_us >= criteria.since_us,
+        *([] if criteria.protocol is None else [c.protocol == criteria.protocol]),
+        *([] if criteria.node is None else [c.node == criteria.node]),
     )
 
 
 def _taken(
-    connection: sql.Connection, wanted: Filter, *, latest: bool
+    connection: sql.Connection, criteria: Filter, *, latest: bool
 ) -> tuple[sql.FromClause, sql.ColumnElement[bool]]:
     """Return the table to join with an item for its measurements, and the join condition.
 
@@ -209,13 +209,13 @@ def _taken(
 
     Args:
         connection: The database.
-        wanted: The filter.
+        criteria: The filter.
         latest: Return only the newest measurement.
     """
     if not latest:
-        return _measurement, sql.and_(_measurement.c.item_id == _item.c.id, _finished(_measurement, wanted))
+        return _measurement, sql.and_(_measurement.c.item_id == _item.c.id, _finished(_measurement, criteria))
     newer = _measurement.alias("newer")
-    newest = sql.select(newer).where(newer.c.item_id == _item.c.id, _finished(newer, wanted))
+    newest = sql.select(newer).where(newer.c.item_id == _item.c.id, _finished(newer, criteria))
     newest = newest.order_by(newer.c.finished_us.desc(), newer.c.id.desc()).limit(1)
     if connection.dialect.name == "postgresql":
         return newest.lateral("latest"), sql.true()
@@ -223,9 +223,9 @@ def _taken(
     return _measurement, sql.and_(_measurement.c.item_id == _item.c.id, _measurement.c.id == first)
 
 
-def _by(run: sql.ColumnElement[str], wanted: Filter) -> list[sql.ColumnElement[bool]]:
+def _by(run: sql.ColumnElement[str], criteria: Filter) -> list[sql.ColumnElement[bool]]:
     """Return the condition that a run is of the filter's node; empty without a node."""
-    return [] if wanted.node is None else [run.in_(sql.select(_run.c.id).where(_run.c.node == wanted.node))]
+    return [] if criteria.node is None else [run.in_(sql.select(_run.c.id).where(_run.c.node == criteria.node))]
 
 
 def _measured(condition: sql.ColumnElement[bool]) -> sql.ColumnElement[bool]:
@@ -233,13 +233,13 @@ def _measured(condition: sql.ColumnElement[bool]) -> sql.ColumnElement[bool]:
     return sql.select(_measurement.c.id).where(_measurement.c.item_id == _item.c.id, condition).exists()
 
 
-def _measured_keys(connection: sql.Connection, wanted: Filter) -> set[str]:
-    query = sql.select(_item.c.key).distinct().where(_measured(_finished(_measurement, wanted)))
-    places = list(_places(connection, wanted))
+def _measured_keys(connection: sql.Connection, criteria: Filter) -> set[str]:
+    query = sql.select(_item.c.key).distinct().where(_measured(_finished(_measurement, criteria)))
+    places = list(_places(connection, criteria))
     return {
         key
-        for chunk in _chunks(connection, wanted.keys)
-        for key in connection.scalars(_select_items(query, wanted, places, chunk))
+        for chunk in _chunks(connection, criteria.keys)
+        for key in connection.scalars(_select_items(query, criteria, places, chunk))
     }
 
 
@@ -247,11 +247,11 @@ def _blocks(connection: sql.Connection, measurements: Collection[str]) -> dict[s
     c = _block.c
     query = sql.select(c.measurement_id, c.process, c.round, c.warmups, c.samples, c.data, c.visits)
     query = query.order_by(c.measurement_id, c.process, c.round)
-    found: dict[str, list[values.Block]] = {}
+    blocks_by_measurement: dict[str, list[values.Block]] = {}
     for chunk in chunks(connection, measurements):
         for id_, *row in connection.execute(query.where(c.measurement_id.in_(chunk))):
-            found.setdefault(id_, []).append(to_block(row))
-    return found
+            blocks_by_measurement.setdefault(id_, []).append(to_block(row))
+    return blocks_by_measurement
 
 
 class StoreInfo(TypedDict):
@@ -275,8 +275,8 @@ class Reader:
     Each query sees the database at that moment.
     """
 
-    def __init__(self, place: DatabasePlace, engine: sql.Engine) -> None:
-        self.place = place
+    def __init__(self, database: DatabasePlace, engine: sql.Engine) -> None:
+        self.place = database
         self._engine = engine
         self._writer = engine.execution_options(**{WRITING: True})
         snapshot = {"isolation_level": "REPEATABLE READ"} if engine.dialect.name == "postgresql" else {}
@@ -307,16 +307,16 @@ class Reader:
             DatabaseLocked: Another process holds it.
             StoreError: Any other problem: missing, not readable, no driver.
         """
-        place = DatabasePlace.of(url)
+        database = DatabasePlace.of(url)
         create = create and not read_only
-        if not place.inspect() and not create:
+        if not database.inspect() and not create:
             raise StoreError(
-                f"there is no database at {place}", remedy="measure something first (`dlbricks run`), or give --db"
+                f"there is no database at {database}", remedy="measure something first (`dlbricks run`), or give --db"
             )
-        made = engine(place, read_only=read_only, busy_timeout_s=busy_timeout_s)
-        opened = cls(place, made)
+        sql_engine = engine(database, read_only=read_only, busy_timeout_s=busy_timeout_s)
+        opened = cls(database, sql_engine)
         try:
-            with guarded(str(place)):
+            with guarded(str(database)):
                 opened._prepare(create=create, read_only=read_only, busy_timeout_s=busy_timeout_s)
         except BaseException:
             opened.close()
@@ -423,33 +423,33 @@ class Reader:
             return _blocks(connection, measurements)
 
     def measurements(
-        self, wanted: Filter = ANY, /, *, latest: bool = True, **fields: Unpack[FilterFields]
+        self, criteria: Filter = ANY, /, *, latest: bool = True, **fields: Unpack[FilterFields]
     ) -> list[values.Measurement]:
         """Return matching finished measurements, by key, combination and time; ``blocks`` returns raw samples.
 
         Args:
-            wanted: The filter.
+            criteria: The filter.
             latest: Return only the newest of each item.
-            **fields: Fields of ``Filter`` that replace those in ``wanted``.
+            **fields: Fields of ``Filter`` that replace those in ``criteria``.
         """
-        wanted = wanted.but(**fields)
+        criteria = criteria.but(**fields)
         with self.reading() as connection:
-            places = _places(connection, wanted)
+            places = _places(connection, criteria)
             if not places:
                 return []
-            item, (taken, on) = _item.c, _taken(connection, wanted, latest=latest)
+            item, (taken, on) = _item.c, _taken(connection, criteria, latest=latest)
             said = [taken.c[column.name] for column in STATISTICS]
             query = sql.select(*_IDENTITY, *said).select_from(_item).join(taken, on)
             query = query.order_by(item.key, item.combination_id, item.variant, taken.c.finished_us, taken.c.id)
             return [
                 to_measurement(row[4:], _identity(places, row))
-                for chunk in _chunks(connection, wanted.keys)
-                for row in connection.execute(_select_items(query, wanted, list(places), chunk))
+                for chunk in _chunks(connection, criteria.keys)
+                for row in connection.execute(_select_items(query, criteria, list(places), chunk))
             ]
 
-    def failures(self, wanted: Filter = ANY, /, **fields: Unpack[FilterFields]) -> list[values.Failure]:
+    def failures(self, criteria: Filter = ANY, /, **fields: Unpack[FilterFields]) -> list[values.Failure]:
         """Return the newest failure of each matching item, unless it was measured later."""
-        wanted = wanted.but(**fields)
+        criteria = criteria.but(**fields)
         item, failure = _item.c, _failure.c
         later, newer = _failure.alias("later"), _measurement.alias("newer")
         query = (
@@ -459,43 +459,43 @@ class Reader:
                 ~sql.select(later.c.id)
                 .where(
                     later.c.item_id == item.id,
-                    *_by(later.c.run_id, wanted),
+                    *_by(later.c.run_id, criteria),
                     sql.tuple_(later.c.failed_us, later.c.id) > sql.tuple_(failure.failed_us, failure.id),
                 )
                 .exists(),
                 ~sql.select(newer.c.id)
                 .where(
-                    newer.c.item_id == item.id, newer.c.finished_us > failure.failed_us, *_by(newer.c.run_id, wanted)
+                    newer.c.item_id == item.id, newer.c.finished_us > failure.failed_us, *_by(newer.c.run_id, criteria)
                 )
                 .exists(),
-                *_by(failure.run_id, wanted),
-                *([] if wanted.since_us is None else [failure.failed_us >= wanted.since_us]),
+                *_by(failure.run_id, criteria),
+                *([] if criteria.since_us is None else [failure.failed_us >= criteria.since_us]),
             )
             .order_by(item.key, item.combination_id, item.variant)
         )
         with self.reading() as connection:
-            places = _places(connection, wanted)
+            places = _places(connection, criteria)
             return [
                 values.Failure(id_, run, _identity(places, whose), kind, reason)
-                for chunk in _chunks(connection, wanted.keys)
+                for chunk in _chunks(connection, criteria.keys)
                 for *whose, id_, run, kind, reason in connection.execute(
-                    _select_items(query, wanted, list(places), chunk)
+                    _select_items(query, criteria, list(places), chunk)
                 )
             ]
 
     def kernels(
-        self, wanted: Filter = ANY, /, **fields: Unpack[FilterFields]
+        self, criteria: Filter = ANY, /, **fields: Unpack[FilterFields]
     ) -> dict[values.Identity, values.KernelView]:
         """Return the matching kernel views by identity."""
-        wanted = wanted.but(**fields)
+        criteria = criteria.but(**fields)
         c = _view.c
         query = sql.select(*_IDENTITY, c.source, c.executions, c.wall_ns, c.kernels).join(
             _view, c.item_id == _item.c.id
         )
-        if wanted.since_us is not None:
-            query = query.where(c.taken_us >= wanted.since_us)
+        if criteria.since_us is not None:
+            query = query.where(c.taken_us >= criteria.since_us)
         with self.reading() as connection:
-            places, items = _places(connection, wanted), _matching_items(connection, wanted)
+            places, items = _places(connection, criteria), _matching_items(connection, criteria)
             parts = [items[start : start + CHUNK] for start in range(0, len(items), CHUNK)]
             return {
                 _identity(places, row): to_view(dict(row._mapping))  # noqa: SLF001  (SQLAlchemy's own name for it)
@@ -523,31 +523,38 @@ class Reader:
             most: Maximum number per key; None for all.
             **fields: Fields of ``Filter``; ``variant=None`` selects all variants.
         """
-        wanted = Filter(**fields)
-        found: dict[str, list[values.Measurement]] = {}
+        criteria = Filter(**fields)
+        contenders: dict[str, list[values.Measurement]] = {}
         lowest: dict[tuple[str, int], float] = {}
         with self.reading() as connection:
-            places = {id_: place for id_, place in _places(connection, wanted).items() if place.stack not in without}
+            places = {
+                id_: circumstances
+                for id_, circumstances in _places(connection, criteria).items()
+                if circumstances.stack not in without
+            }
             if not places:
                 return {}
-            kinds = {id_: (place.conditions.cache, place.stack in apart) for id_, place in places.items()}
+            kinds = {
+                id_: (circumstances.conditions.cache, circumstances.stack in apart)
+                for id_, circumstances in places.items()
+            }
             numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds.values()))}
-            taken, on = _taken(connection, wanted, latest=True)
+            taken, on = _taken(connection, criteria, latest=True)
             group = sql.case({id_: numbers[kind] for id_, kind in kinds.items()}, value=_item.c.combination_id)
             rank = sql.func.row_number().over(partition_by=(_item.c.key, group), order_by=(taken.c.mean_ns, _item.c.id))
             columns = [*_IDENTITY, *(taken.c[column.name] for column in STATISTICS)]
             labelled = [column.label(f"c{number}") for number, column in enumerate(columns)]
             query = sql.select(*labelled, group.label("among"), taken.c.mean_ns.label("ranked_ns"), rank.label("rank"))
             query = query.select_from(_item).join(taken, on).where(_item.c.variant.not_in(parts))
-            for chunk in _chunks(connection, wanted.keys):
-                every = _select_items(query, wanted, list(places), chunk).subquery()
+            for chunk in _chunks(connection, criteria.keys):
+                every = _select_items(query, criteria, list(places), chunk).subquery()
                 outer = sql.select(every).order_by(every.c.c2, every.c.among, every.c.rank)
                 # Rows omitted here are not transferred.
                 outer = outer if most is None else outer.where(every.c.rank <= most)
                 for *row, among, latency_ns, _ in connection.execute(outer):
                     if latency_ns <= reach * lowest.setdefault((row[2], among), latency_ns):
-                        found.setdefault(row[2], []).append(to_measurement(row[4:], _identity(places, row)))
-        return found
+                        contenders.setdefault(row[2], []).append(to_measurement(row[4:], _identity(places, row)))
+        return contenders
 
     def combinations(
         self,
@@ -565,19 +572,19 @@ class Reader:
             variant: Name of the variant; None for all.
             among: Restricts the combinations: counting time grows with the number of items.
         """
-        wanted = among.but(subject=subject, keys=keys, variant=variant)
+        criteria = among.but(subject=subject, keys=keys, variant=variant)
         # An item counts once, for any number of measurements.
-        query = sql.select(_item.c.combination_id, sql.func.count()).where(_measured(_finished(_measurement, wanted)))
+        query = sql.select(_item.c.combination_id, sql.func.count()).where(_measured(_finished(_measurement, criteria)))
         query = query.group_by(_item.c.combination_id)
         counts: Counter[int] = Counter()
         with self.reading() as connection:
-            places = _places(connection, wanted)
-            for chunk in _chunks(connection, wanted.keys):
-                for place, count in connection.execute(_select_items(query, wanted, list(places), chunk)):
-                    counts[place] += count
+            places = _places(connection, criteria)
+            for chunk in _chunks(connection, criteria.keys):
+                for combination, count in connection.execute(_select_items(query, criteria, list(places), chunk)):
+                    counts[combination] += count
         return [
-            values.Combination(place.system, place.stack, place.conditions, counts[id_])
-            for id_, place in places.items()
+            values.Combination(circumstances.system, circumstances.stack, circumstances.conditions, counts[id_])
+            for id_, circumstances in places.items()
             if id_ in counts
         ]
 

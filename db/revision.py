@@ -33,7 +33,7 @@ NEW = "new"
 """The revision that ``identify`` returns for a database without any table."""
 
 
-def identify(connection: Connection, place: DatabasePlace) -> str:
+def identify(connection: Connection, database: DatabasePlace) -> str:
     """Return the schema revision of a dlbricks database.
 
     ``NEW`` for an empty database; an empty text for one without a revision.
@@ -42,20 +42,20 @@ def identify(connection: Connection, place: DatabasePlace) -> str:
         ForeignDatabase: The database has tables of another program.
     """
     tables = inspect(connection).get_table_names()
-    if place.sqlite:
+    if database.sqlite:
         ours = connection.exec_driver_sql("PRAGMA application_id").scalar_one() == APPLICATION_ID
     else:
         ours = REVISION_TABLE.name in tables
     if not ours:
-        if not tables and not (place.sqlite and connection.exec_driver_sql("PRAGMA application_id").scalar_one()):
+        if not tables and not (database.sqlite and connection.exec_driver_sql("PRAGMA application_id").scalar_one()):
             return NEW
-        raise ForeignDatabase(f"database {place} was not made by dlbricks", remedy="name another one with --db")
+        raise ForeignDatabase(f"database {database} was not made by dlbricks", remedy="name another one with --db")
     if REVISION_TABLE.name not in tables:
         return ""
     return connection.scalars(select(REVISION_TABLE.c.version_num)).one_or_none() or ""
 
 
-def check(revision: str, place: DatabasePlace) -> None:
+def check(revision: str, database: DatabasePlace) -> None:
     """Refuse every revision except the current one.
 
     Raises:
@@ -66,12 +66,12 @@ def check(revision: str, place: DatabasePlace) -> None:
         return
     if revision in EARLIER:
         raise OlderDatabase(
-            f"database {place} has schema {revision or '0000'}, of a version before 0.1, and this version wants "
+            f"database {database} has schema {revision or '0000'}, of a version before 0.1, and this version wants "
             f"{REVISION}",
             remedy="measure again, into another database",
         )
     raise NewerDatabase(
-        f"database {place} has schema {revision}, made by a newer dlbricks; this version knows {REVISION}",
+        f"database {database} has schema {revision}, made by a newer dlbricks; this version knows {REVISION}",
         remedy="update dlbricks, or name another database with --db",
     )
 
@@ -82,22 +82,22 @@ def upgrade(url: str | os.PathLike[str]) -> Upgrade:
     Raises:
         StoreError: As in ``Store.open``; also if the database does not exist or is empty.
     """
-    place = DatabasePlace.of(url)
-    if not place.inspect():
-        raise StoreError(f"there is no database at {place}", remedy="nothing needs an upgrade")
-    made = engine(place)
+    database = DatabasePlace.of(url)
+    if not database.inspect():
+        raise StoreError(f"there is no database at {database}", remedy="nothing needs an upgrade")
+    sql_engine = engine(database)
     try:
-        with guarded(str(place)), made.connect() as connection:
-            before = identify(connection, place)
+        with guarded(str(database)), sql_engine.connect() as connection:
+            before = identify(connection, database)
     finally:
-        made.dispose()
+        sql_engine.dispose()
     if before == NEW:
-        raise StoreError(f"database {place} is empty", remedy="nothing needs an upgrade")
-    check(before, place)
+        raise StoreError(f"database {database} is empty", remedy="nothing needs an upgrade")
+    check(before, database)
     return Upgrade(before=before, after=REVISION)
 
 
-def make_tables(engine: Engine, place: DatabasePlace) -> str:
+def make_tables(engine: Engine, database: DatabasePlace) -> str:
     """Create the tables of a new database and its revision in one transaction.
 
     Returns:
@@ -106,24 +106,24 @@ def make_tables(engine: Engine, place: DatabasePlace) -> str:
     with engine.connect().execution_options(**{WRITING: True}) as connection, connection.begin():
         if connection.dialect.name == "postgresql":  # no other process makes tables meanwhile
             connection.execute(select(func.pg_advisory_xact_lock(APPLICATION_ID)))
-        revision = identify(connection, place)
+        revision = identify(connection, database)
         if revision == NEW:
             METADATA.create_all(connection)
             REVISION_TABLE.create(connection)
             connection.execute(insert(REVISION_TABLE).values(version_num=REVISION))
-            if place.sqlite:
+            if database.sqlite:
                 connection.execute(text(f"PRAGMA application_id={APPLICATION_ID:d}"))
             revision = REVISION
     return revision
 
 
-def use_wal(engine: Engine, place: DatabasePlace, *, timeout_s: float = BUSY_TIMEOUT_S) -> None:
+def use_wal(engine: Engine, database: DatabasePlace, *, timeout_s: float = BUSY_TIMEOUT_S) -> None:
     """Let SQLite use a write-ahead log, so that readers and the writer do not block each other.
 
     The busy timeout does not cover this statement (SQLite answers at once). Two processes that open a new database
     together therefore need a loop here.
     """
-    if place.path is None:
+    if database.path is None:
         return
     deadline = time.monotonic() + timeout_s
     while True:

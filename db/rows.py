@@ -70,9 +70,9 @@ def _unpack_samples(data: object, samples: int) -> tuple[tuple[int, int], ...]:
 @lru_cache(maxsize=1024)  # a few hundred runs; hundreds of bricks have the same visits
 def _unpack_visits(data: object, samples: int) -> tuple[Visit, ...]:
     flat = _unpacked(data, samples, 8 * len(_VISIT))
-    columns = [flat[place :: len(_VISIT)] for place in range(len(_VISIT))]
-    known = [[None if number == _UNKNOWN else number for number in column] for column in columns[3:]]
-    return tuple(map(Visit, *columns[:3], *known))
+    columns = [flat[index :: len(_VISIT)] for index in range(len(_VISIT))]
+    nullable_columns = [[None if number == _UNKNOWN else number for number in column] for column in columns[3:]]
+    return tuple(map(Visit, *columns[:3], *nullable_columns))
 
 
 def _unpacked(data: object, samples: int, each: int) -> array[int]:
@@ -142,14 +142,14 @@ def to_measurement(row: Sequence[Any], identity: Identity) -> Measurement:
     """Return the measurement of the columns ``STATISTICS`` and an identity."""
     id_, run, low, high, packed, verdict, stop, *rest = row
     medians = struct.unpack(f"<{len(packed) // 8}d", packed)
-    figures, own = rest[: len(_SUMMARY)], rest[len(_SUMMARY) :]
+    figures, fields = rest[: len(_SUMMARY)], rest[len(_SUMMARY) :]
     summary = Summary(
         **dict(zip(_SUMMARY, figures, strict=True)),
         ci95_ns=(low, high),
         block_medians_ns=medians,
         verdict=Verdict(verdict),
     )
-    return Measurement(id_, run, identity, summary=summary, stop=Stop(stop), **dict(zip(_OWN, own, strict=True)))
+    return Measurement(id_, run, identity, summary=summary, stop=Stop(stop), **dict(zip(_OWN, fields, strict=True)))
 
 
 def keyed_row(value: System | Stack) -> Row:

@@ -147,22 +147,22 @@ class Store(Reader):
 
     def _not_added(self, new: Sequence[OpenedMeasurement], taken: Sequence[tuple[str, Block]]) -> str:
         """Return which block of a refused session cannot be added, and why; empty if all can."""
-        known, seen = {item.id for item in new}, set()
+        begun_ids, seen = {item.id for item in new}, set()
         stored = self.blocks_of({measurement for measurement, _ in taken})
         for measurement, block in taken:
-            place = (measurement, block.process, block.round)
+            block_position = (measurement, block.process, block.round)
             named = f"process {block.process}, round {block.round} of measurement {measurement}"
-            if any((old.process, old.round) == place[1:] for old in stored.get(measurement, ())):
+            if any((old.process, old.round) == block_position[1:] for old in stored.get(measurement, ())):
                 return f"{named} is stored already"
-            if place in seen:
+            if block_position in seen:
                 return f"{named} is given twice"
-            if measurement not in known:
+            if measurement not in begun_ids:
                 query = select(_measurement.c.id).where(_measurement.c.id == measurement)
                 with self.reading() as connection:
                     if connection.scalar(query) is None:
                         return f"{named}, which was never begun"
-                known.add(measurement)
-            seen.add(place)
+                begun_ids.add(measurement)
+            seen.add(block_position)
         return ""
 
     def finish(self, *measurements: Measurement) -> None:
@@ -170,12 +170,12 @@ class Store(Reader):
         with self.writing() as connection:
             items = item_ids(connection, [measurement.identity for measurement in measurements])
             for measurement in measurements:
-                known = {
+                parameters = {
                     "known_id": measurement.id,
                     "known_item": items[measurement.identity],
                     "finished_us": _now_us(),
                 }
-                changed = connection.execute(_FINISH, statistics_row(measurement) | known)
+                changed = connection.execute(_FINISH, statistics_row(measurement) | parameters)
                 if changed.rowcount != 1:
                     raise StoreError(
                         f"database {self.place} holds no open measurement {measurement.id} of "
@@ -229,8 +229,8 @@ class Store(Reader):
 
 def _nodes(connection: Connection, runs: Collection[str]) -> dict[str, str]:
     """Return the node of each stored run."""
-    found = connection.execute(select(_run.c.id, _run.c.node).where(_run.c.id.in_(runs)))
-    return {run: node for run, node in found}  # noqa: C416  (dict() takes no rows that mypy knows as pairs)
+    rows = connection.execute(select(_run.c.id, _run.c.node).where(_run.c.id.in_(runs)))
+    return {run: node for run, node in rows}  # noqa: C416  (dict() takes no rows that mypy knows as pairs)
 
 
 def _now_us() -> int:

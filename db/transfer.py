@@ -97,8 +97,8 @@ def transfer(source: Connection, target: Connection, policy: Policy | None = Non
     new_runs = _add_runs(target, [policy.run(row) for row in selected])
     runs = {row["id"] for row in selected}
     identities = _identities(source, policy, subjects)
-    known = item_ids(target, identities.values())
-    items = {id_: known[identity] for id_, identity in identities.items()}
+    target_ids = item_ids(target, identities.values())
+    items = {id_: target_ids[identity] for id_, identity in identities.items()}
     measurements = blocks = failures = 0
     for rows in _new_rows(source, target, _measurement, items, runs):
         taken = _blocks(source, [row["id"] for row in rows])
@@ -145,7 +145,7 @@ def _add_runs(target: Connection, rows: Sequence[Row]) -> int:
 
 def _identities(source: Connection, policy: Policy, subjects: Collection[str]) -> dict[int, Identity]:
     """Return the identities of all copied items, by the source's local key."""
-    places = {id_: place for id_, *place in source.execute(select(_combination))}
+    places = {id_: combination for id_, *combination in source.execute(select(_combination))}
     finished = exists().where(_measurement.c.item_id == _item.c.id, _measurement.c.finished_us.is_not(None))
     failed, viewed = (exists().where(table.c.item_id == _item.c.id) for table in (_failure, _view))
     results = [finished, failed, viewed]
@@ -164,11 +164,11 @@ def _new_rows(
     if table is _measurement:
         query = query.where(_measurement.c.finished_us.is_not(None))
     for chunk in source.execution_options(yield_per=CHUNK).execute(query).mappings().partitions(CHUNK):
-        known = set(target.scalars(select(table.c.id).where(table.c.id.in_([row["id"] for row in chunk]))))
+        stored_ids = set(target.scalars(select(table.c.id).where(table.c.id.in_([row["id"] for row in chunk]))))
         new = [
             dict(row) | {"item_id": items[row["item_id"]]}
             for row in chunk
-            if row["id"] not in known and row["item_id"] in items and row["run_id"] in runs
+            if row["id"] not in stored_ids and row["item_id"] in items and row["run_id"] in runs
         ]
         if new:
             yield new

@@ -465,8 +465,8 @@ class Run:
     def measured(self, name: str) -> str | None:
         """Return the key of the model with this name in the run; None for an unknown name."""
         names = self.options.get(MODELS)
-        found = [key for key, other in names.items() if other == name] if isinstance(names, Mapping) else []
-        return found[0] if found else None
+        keys = [key for key, other in names.items() if other == name] if isinstance(names, Mapping) else []
+        return keys[0] if keys else None
 
 
 def earlier_version(runs: Iterable[Run], name: str, key: str) -> str:
@@ -477,8 +477,8 @@ def earlier_version(runs: Iterable[Run], name: str, key: str) -> str:
         name: The model's name.
         key: The model's current key.
     """
-    known = [run for run in runs if run.measured(name) not in {None, key}]
-    if not known:
+    earlier_runs = [run for run in runs if run.measured(name) not in {None, key}]
+    if not earlier_runs:
         return ""
-    last = known[-1]
+    last = earlier_runs[-1]
     return f"{name} is a new version: run {last.id[:8]} of {last.started[:10]} measured another model of this name"

@@ -214,9 +214,9 @@ def plan(model: ModelProto, *, batch: int | None = None, dims: Mapping[str, int]
         UsageError: ``batch`` and ``dims`` contradict each other.
         UnsupportedModel: An input lacks a rank, or a fixed batch cannot be changed.
     """
-    given = dims or {}
+    dim_values = dims or {}
     dynamic = list(_dynamic_dimensions(model))
-    bound = _values(dynamic, batch, given)
+    bound = _values(dynamic, batch, dim_values)
     named = {dimension.name for dimension in dynamic if dimension.name}
     shapes = _static_shapes(dynamic, bound)
     binding = Binding(
@@ -276,9 +276,9 @@ def require_known(dims: Mapping[str, int], models: Iterable[HasBound]) -> None:
     Raises:
         UsageError: No model has the dimension; the message lists the known ones.
     """
-    known: set[str] = set().union(*(model.bound for model in models))
-    if unknown := sorted(set(dims) - known):
-        there = ", ".join(sorted(known)) or "none: the model's shapes are static"
+    dimension_names: set[str] = set().union(*(model.bound for model in models))
+    if unknown := sorted(set(dims) - dimension_names):
+        there = ", ".join(sorted(dimension_names)) or "none: the model's shapes are static"
         raise UsageError(f"--dim {unknown[0]}: no model has such a dimension", remedy=f"there are: {there}")
 
 
@@ -318,13 +318,13 @@ def _kind(dimension: dimensions.Dimension) -> dimensions.DimensionKind:
 
 
 def _kinds(
-    dynamic: list[dimensions.Dimension], given: Mapping[str, int]
+    dynamic: list[dimensions.Dimension], dim_values: Mapping[str, int]
 ) -> tuple[dict[str, dimensions.DimensionKind], list[str]]:
     """Return the kind of each label and of each name in arithmetic, and the labels that are arithmetic."""
     kinds: dict[str, dimensions.DimensionKind] = {}
     composed: dict[str, None] = {}
     for dimension in dynamic:
-        if (arithmetic := dimensions.expression(dimension.name)) and dimension.name not in given:
+        if (arithmetic := dimensions.expression(dimension.name)) and dimension.name not in dim_values:
             composed[dimension.name] = None
             for name in dimensions.names_in(arithmetic):
                 kinds.setdefault(name, dimensions.classify_name(name, dimension.input))
@@ -334,13 +334,13 @@ def _kinds(
     return kinds, list(composed)
 
 
-def _values(dynamic: list[dimensions.Dimension], batch: int | None, given: Mapping[str, int]) -> dict[str, int]:
+def _values(dynamic: list[dimensions.Dimension], batch: int | None, dim_values: Mapping[str, int]) -> dict[str, int]:
     """Return the value of each label, and of each name in a label's arithmetic."""
-    kinds, composed = _kinds(dynamic, given)
+    kinds, composed = _kinds(dynamic, dim_values)
     decoding = dimensions.DimensionKind.PAST in kinds.values()
     bound: dict[str, int] = {}
     for name, kind in kinds.items():
-        value = given.get(name, batch if kind is dimensions.DimensionKind.BATCH and batch is not None else None)
+        value = dim_values.get(name, batch if kind is dimensions.DimensionKind.BATCH and batch is not None else None)
         if value is None and kind is not dimensions.DimensionKind.TOTAL:
             value = dimensions.default_value(kind, decoding=decoding)
         if kind is dimensions.DimensionKind.BATCH and batch is not None and value != batch:

@@ -25,8 +25,8 @@ def cache_folder() -> Path:
 
 def kept(kind: str, name: str) -> Path | None:
     """Return the folder of an entry; None if it is not kept."""
-    place = cache_folder() / kind / name
-    return place if place.is_dir() else None
+    folder = cache_folder() / kind / name
+    return folder if folder.is_dir() else None
 
 
 def keep(kind: str, name: str, write: Callable[[Path], None], *, most: int = _MOST_ENTRIES) -> None:
@@ -38,15 +38,15 @@ def keep(kind: str, name: str, write: Callable[[Path], None], *, most: int = _MO
         write: Writes it into an empty folder.
         most: Entries of the kind that stay; the oldest are deleted.
     """
-    place = cache_folder() / kind
+    parent = cache_folder() / kind
     with contextlib.suppress(OSError):
-        place.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=place, prefix=".new-", ignore_cleanup_errors=True) as folder:
-            made = Path(folder) / name
-            made.mkdir()
-            write(made)
-            shutil.rmtree(place / name, ignore_errors=True)
-            made.rename(place / name)
-        entries = sorted((path for path in place.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime_ns)
+        parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=parent, prefix=".new-", ignore_cleanup_errors=True) as folder:
+            entry = Path(folder) / name
+            entry.mkdir()
+            write(entry)
+            shutil.rmtree(parent / name, ignore_errors=True)
+            entry.rename(parent / name)
+        entries = sorted((path for path in parent.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime_ns)
         for old in entries[:-most]:
             shutil.rmtree(old, ignore_errors=True)

@@ -62,8 +62,8 @@ def dense_constant(tensor: TensorProto, name: str) -> Constant:
     dims = tuple(tensor.dims)
     elements = count_elements(dims)
     dtype = tensor.data_type
-    kept = raw_tensor(tensor, name) if elements <= KEPT_ELEMENTS else None
-    return Constant(dtype, dims, payload_bytes(dtype, elements), kept, kept is None and is_causal_mask(tensor))
+    values = raw_tensor(tensor, name) if elements <= KEPT_ELEMENTS else None
+    return Constant(dtype, dims, payload_bytes(dtype, elements), values, values is None and is_causal_mask(tensor))
 
 
 def sparse_constant(sparse: SparseTensorProto, name: str) -> Constant:

@@ -96,7 +96,7 @@ def read_choices(branches: Iterable[str], trips: Iterable[str]) -> tuple[tuple[C
         >>> read_choices(["speech=then"], ["3"])[0][0].course
         'then'
     """
-    found: list[CourseChoice] = []
+    choices: list[CourseChoice] = []
     observe = False
     for option, texts in (("--branch", branches), ("--trip", trips)):
         for text in texts:
@@ -104,13 +104,13 @@ def read_choices(branches: Iterable[str], trips: Iterable[str]) -> tuple[tuple[C
             if word == OBSERVED and not node:
                 observe = True
             elif option == "--branch" and word in BRANCHES:
-                found.append(CourseChoice(node, word))
+                choices.append(CourseChoice(node, word))
             elif option == "--trip" and word.isdecimal() and len(word) <= len(str(1 << 31)):
-                found.append(CourseChoice(node, int(word)))
+                choices.append(CourseChoice(node, int(word)))
             else:
-                wanted = "then, else, NODE=then" if option == "--branch" else "12, NODE=12"
-                raise UsageError(f"{option} {text}: no course of control flow", remedy=f"write {wanted} or {OBSERVED}")
-    return tuple(found), observe
+                forms = "then, else, NODE=then" if option == "--branch" else "12, NODE=12"
+                raise UsageError(f"{option} {text}: no course of control flow", remedy=f"write {forms} or {OBSERVED}")
+    return tuple(choices), observe
 
 
 # Control flow that takes a given course for any inputs.
@@ -149,9 +149,9 @@ def _overruled(graph: GraphProto, node: NodeProto, course: Course, names: set[st
     """Change an operator so that it takes a course; return the nodes to insert before it."""
     if isinstance(course, str):
         value = _fresh(f"{label_of(node)}/{course}", names)
-        made = helper.make_node("Equal" if course == "then" else "Xor", [node.input[0]] * 2, [value])
+        condition = helper.make_node("Equal" if course == "then" else "Xor", [node.input[0]] * 2, [value])
         node.input[0] = value
-        return [made]
+        return [condition]
     trips = numpy_helper.from_array(np.array(course, np.int64), _fresh(f"{label_of(node)}/trips", names))
     graph.initializer.append(trips)
     node.input[0], node.input[1] = trips.name, ""

@@ -71,18 +71,18 @@ def raw_tensor(tensor: TensorProto, name: str) -> TensorProto:
     dtype = tensor.data_type
     elements = count_elements(tensor.dims)
     if dtype == TensorProto.STRING:
-        found, wanted = len(tensor.string_data), elements
+        actual_size, expected_size = len(tensor.string_data), elements
     else:
-        wanted = payload_bytes(dtype, elements)
+        expected_size = payload_bytes(dtype, elements)
         raw = tensor.raw_data
-        if not raw and wanted:
+        if not raw and expected_size:
             raw = _pack(tensor, name)
             tensor = TensorProto(dims=tensor.dims, data_type=dtype, name=name, raw_data=raw)
-        found = len(raw)
-    if found != wanted:
+        actual_size = len(raw)
+    if actual_size != expected_size:
         raise BrokenModel(
-            f"constant '{name}' of shape {list(tensor.dims)} should hold {wanted} "
-            f"{'strings' if dtype == TensorProto.STRING else 'bytes'}, but holds {found}"
+            f"constant '{name}' of shape {list(tensor.dims)} should hold {expected_size} "
+            f"{'strings' if dtype == TensorProto.STRING else 'bytes'}, but holds {actual_size}"
         )
     if tensor.name != name:
         copy = deepcopy(tensor)
@@ -161,27 +161,27 @@ class ExternalFolder:
         """
         entries = {entry.key: entry.value for entry in tensor.external_data}
         location = entries.get("location", "")
-        wanted = payload_bytes(tensor.data_type, count_elements(tensor.dims))
+        nbytes = payload_bytes(tensor.data_type, count_elements(tensor.dims))
         if not location or not isinstance(location, str):  # protobuf returns bytes for invalid text
             raise BrokenModel(f"constant '{tensor.name}' has external data, but names no file")
         if tensor.data_type == TensorProto.STRING:
             raise BrokenModel(f"constant '{tensor.name}' is of strings, which cannot be external data")
         offset = _integer(tensor, entries, "offset", 0)
-        length = _integer(tensor, entries, "length", wanted)
-        if length != wanted:
+        length = _integer(tensor, entries, "length", nbytes)
+        if length != nbytes:
             raise BrokenModel(
-                f"constant '{tensor.name}' of shape {list(tensor.dims)} needs {wanted} bytes, "
+                f"constant '{tensor.name}' of shape {list(tensor.dims)} needs {nbytes} bytes, "
                 f"but its external data has {length}"
             )
         if location not in self._files:
             self._files[location] = self._inspect(location)
         path, size = self._files[location]
-        if offset + wanted > size:
+        if offset + nbytes > size:
             raise MissingExternalData(
-                f"external data '{location}' has {size} bytes, but constant '{tensor.name}' ends at {offset + wanted}",
+                f"external data '{location}' has {size} bytes, but constant '{tensor.name}' ends at {offset + nbytes}",
                 remedy="it is truncated or of another model; copy it again",
             )
-        return ExternalData(location, path, offset, wanted)
+        return ExternalData(location, path, offset, nbytes)
 
     def _inspect(self, location: str) -> tuple[Path, int]:
         posix, windows = PurePosixPath(location), PureWindowsPath(location)

@@ -91,18 +91,18 @@ def _measure(model: ModelProto, functions: dict[_Id, FunctionProto]) -> None:
 
 def _align(model: ModelProto) -> bool:
     """Set each function's opsets to the model's if this changes no operator; return True if all could be set."""
-    wanted = {opset.domain: opset.version for opset in model.opset_import}
+    versions = {opset.domain: opset.version for opset in model.opset_import}
     aligned = True
     for function in model.functions:
         for opset in function.opset_import:
-            version = wanted.setdefault(opset.domain, opset.version)
+            version = versions.setdefault(opset.domain, opset.version)
             if version != opset.version:
                 if _same_operators(function, opset.domain, opset.version, version):
                     opset.version = version
                 else:
                     aligned = False
-    for domain in wanted.keys() - {opset.domain for opset in model.opset_import}:
-        model.opset_import.add(domain=domain, version=wanted[domain])
+    for domain in versions.keys() - {opset.domain for opset in model.opset_import}:
+        model.opset_import.add(domain=domain, version=versions[domain])
     return aligned
 
 
@@ -276,12 +276,12 @@ class _Normaliser:
 
         Nodes that depend on each other in a circle stay as they are, to be refused.
         """
-        nodes, known = list(self._graph.node), set(self._defined)
+        nodes, defined_names = list(self._graph.node), set(self._defined)
         for node in nodes:
-            if any(name and name not in known for name in node.input):
-                found = in_order(nodes)
-                return found if len(found) == len(nodes) else nodes
-            known.update(node.output)
+            if any(name and name not in defined_names for name in node.input):
+                ordered_nodes = in_order(nodes)
+                return ordered_nodes if len(ordered_nodes) == len(nodes) else nodes
+            defined_names.update(node.output)
         return nodes
 
     def _visit(self, node: NodeProto) -> None:

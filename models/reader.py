@@ -182,9 +182,9 @@ def _resolve_external(model: ModelProto, folder: ExternalFolder) -> None:
     """Check every external tensor, and embed the values of the small ones."""
     for tensor, structural in _tensors(model):
         if tensor.data_location == TensorProto.EXTERNAL:
-            found = folder.locate(tensor)
+            external_data = folder.locate(tensor)
             if structural or count_elements(tensor.dims) <= KEPT_ELEMENTS:
-                tensor.raw_data = found.read()
+                tensor.raw_data = external_data.read()
                 tensor.ClearField("external_data")
                 tensor.ClearField("data_location")
 

@@ -120,7 +120,7 @@ def find_models(
         arguments: Names; a ``Path`` is never a zoo name.
         batches: Batches of each model; empty for each model's own.
         dims: Value by dimension name.
-        control: Courses of control flow that the files do not fix (``models.control_flow.choices``).
+        control: Courses of control flow that the files do not fix (``models.control_flow.read_choices``).
 
     Returns:
         One source per model and batch. An argument without a match is a source with a ``problem``.
@@ -134,12 +134,12 @@ def find_models(
     for name, size in (dims or {}).items():
         if size < 0:
             raise UsageError(f"--dim {name}={size}: a dimension cannot be negative")
-    found: dict[str, ModelSource] = {}
+    sources_by_key: dict[str, ModelSource] = {}
     for argument in arguments:
         for source in _resolve(argument):
             key = f"zoo {source.zoo}" if source.zoo else f"path {source.path and os.path.realpath(source.path)}"
-            found.setdefault(f"argument {source.name}" if source.problem else key, source)
-    sources = list(found.values())
+            sources_by_key.setdefault(f"argument {source.name}" if source.problem else key, source)
+    sources = list(sources_by_key.values())
     names = _unique_names(sources)
     sizes: list[int | None] = [*dict.fromkeys(batches)] or [None]
     return [
@@ -193,15 +193,15 @@ def _in_folder(folder: Path) -> Iterator[ModelSource]:
 
 def _in_pattern(pattern: str) -> Iterator[ModelSource]:
     matches = [Path(match) for match in sorted(glob.glob(pattern, recursive=True))]  # noqa: PTH207  # may be absolute
-    found = False
+    has_model = False
     for path in matches:
         if path.is_dir():
             sources = [source for source in _in_folder(path) if source.problem is None]
         else:
             sources = [ModelSource(str(path), path, None)] if path.name.lower().endswith(_SUFFIX) else []
-        found = found or bool(sources)
+        has_model = has_model or bool(sources)
         yield from sources
-    if not found:
+    if not has_model:
         what = f"none of its {len(matches)} matches is a *{_SUFFIX} file" if matches else "it matches nothing"
         yield _problem(pattern, ModelNotFound(f"pattern '{pattern}' finds no model: {what}"))
 

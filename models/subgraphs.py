@@ -144,19 +144,19 @@ def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 def drop_unread(graph: onnx.GraphProto) -> None:
     """Remove initializers that neither a node nor an output reads."""
     read = {name for node in graph.node for name in reads(node)} | {value.name for value in graph.output}
-    kept = [tensor for tensor in graph.initializer if tensor.name in read]
+    remaining_tensors = [tensor for tensor in graph.initializer if tensor.name in read]
     del graph.initializer[:]
-    graph.initializer.extend(kept)
+    graph.initializer.extend(remaining_tensors)
 
 
 def needed(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> list[onnx.NodeProto]:
     """Return the nodes that some values need, in their order; each node must stand behind those that it reads."""
-    wanted, kept = set(outputs), []
+    needed_values, needed_nodes = set(outputs), []
     for node in reversed(nodes):
-        if not wanted.isdisjoint(name for name in node.output if name):
-            kept.append(node)
-            wanted.update(reads(node))
-    return kept[::-1]
+        if not needed_values.isdisjoint(name for name in node.output if name):
+            needed_nodes.append(node)
+            needed_values.update(reads(node))
+    return needed_nodes[::-1]
 
 
 def given_names(graph: onnx.GraphProto) -> set[str]:
@@ -184,23 +184,23 @@ def captures(node: onnx.NodeProto) -> tuple[str, ...]:
 
 def outer_values(body: onnx.GraphProto) -> tuple[str, ...]:
     """Return the distinct names of the outer values that a body and nested ones read, in reading order."""
-    found: dict[str, None] = {}
-    _collect(body, frozenset(), found)
-    return tuple(found)
+    captured_names: dict[str, None] = {}
+    _collect(body, frozenset(), captured_names)
+    return tuple(captured_names)
 
 
-def _collect(body: onnx.GraphProto, outer: frozenset[str], found: dict[str, None]) -> None:
-    known = {*outer, *given_names(body)}
+def _collect(body: onnx.GraphProto, outer: frozenset[str], captured_names: dict[str, None]) -> None:
+    defined_names = {*outer, *given_names(body)}
     for node in body.node:
         for name in node.input:
-            if name and name not in known:
-                found.setdefault(name)
+            if name and name not in defined_names:
+                captured_names.setdefault(name)
         for inner in bodies(node):
-            _collect(inner, frozenset(known), found)
-        known.update(node.output)
+            _collect(inner, frozenset(defined_names), captured_names)
+        defined_names.update(node.output)
     for value in body.output:  # a body may return a captured value directly
-        if value.name and value.name not in known:
-            found.setdefault(value.name)
+        if value.name and value.name not in defined_names:
+            captured_names.setdefault(value.name)
 
 
 def in_order(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
@@ -215,15 +215,15 @@ def in_order(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
             waits[index] += 1
             readers[maker].append(index)
     ready = [index for index, number in enumerate(waits) if not number]
-    found = []
+    ordered_nodes = []
     while ready:
         index = heapq.heappop(ready)
-        found.append(nodes[index])
+        ordered_nodes.append(nodes[index])
         for reader in readers[index]:
             waits[reader] -= 1
             if not waits[reader]:
                 heapq.heappush(ready, reader)
-    return found
+    return ordered_nodes
 
 
 def rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:

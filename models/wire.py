@@ -49,8 +49,8 @@ def _number(message: type, name: str) -> int:
 
 
 def _numbers(message: type, *names: str) -> frozenset[int]:
-    known = message.DESCRIPTOR.fields_by_name  # type: ignore[attr-defined]
-    return frozenset(_number(message, name) for name in names if name in known)
+    fields = message.DESCRIPTOR.fields_by_name  # type: ignore[attr-defined]
+    return frozenset(_number(message, name) for name in names if name in fields)
 
 
 def _rule(message: type, dropped: tuple[str, ...], **children: str) -> _Rule:
@@ -120,21 +120,21 @@ class _FileWalk:
         if kind == "node":
             kind = self._node_kind(start, end)
         dropped, children = _RULES[kind]
-        kept = bytearray()
+        remaining_bytes = bytearray()
         run = start  # everything from here up to the current field is copied as it is
         for number, tag, value, after in self._fields(start, end):
             if number in dropped:
-                kept += self._copy(run, tag)
+                remaining_bytes += self._copy(run, tag)
                 run = after
             elif after - value >= _DESCEND_BYTES and (child := children.get(number)):
-                kept += self._copy(run, tag)
+                remaining_bytes += self._copy(run, tag)
                 body = self.message(child, value, after, depth + 1)
-                kept += _varint(number << 3 | _LENGTH_DELIMITED)
-                kept += _varint(len(body))
-                kept += body
+                remaining_bytes += _varint(number << 3 | _LENGTH_DELIMITED)
+                remaining_bytes += _varint(len(body))
+                remaining_bytes += body
                 run = after
-        kept += self._copy(run, end)
-        return bytes(kept)
+        remaining_bytes += self._copy(run, end)
+        return bytes(remaining_bytes)
 
     def _node_kind(self, start: int, end: int) -> str:
         constant = False
@@ -161,14 +161,14 @@ class _FileWalk:
             dropped |= _PAYLOADS
         elif size_bytes > max(elements, KEPT_ELEMENTS) * _MAX_ELEMENT_BYTES and dtype != TensorProto.STRING:
             raise BrokenModel(f"a constant of {elements} elements holds {size_bytes} bytes")
-        kept = bytearray()
+        remaining_bytes = bytearray()
         run = start
         for number, tag, _, after in self._fields(start, end):
             if number in dropped:
-                kept += self._copy(run, tag)
+                remaining_bytes += self._copy(run, tag)
                 run = after
-        kept += self._copy(run, end)
-        return bytes(kept)
+        remaining_bytes += self._copy(run, end)
+        return bytes(remaining_bytes)
 
     def _copy(self, start: int, end: int) -> bytes:
         if start >= end:

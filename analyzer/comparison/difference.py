@@ -167,7 +167,9 @@ def paired(before_ns: Sequence[Array], after_ns: Sequence[Array], *, looks: floa
     """Both latencies and their ratio, of two sides that were visited alternately.
 
     The process is the unit: all of its visits share one memory layout. Of each process one number counts, the trimmed
-    mean of the logarithms of the ratios of its visits. With fewer than three processes, time blocks are the unit.
+    mean of the logarithms of the ratios of its visits. What is loaded first has other memory, and every other process
+    loads the second side first: both orders count equally, however many processes there are. With fewer than three
+    processes, time blocks are the unit.
 
     Args:
         before_ns: Latencies of the first, by process; visits of one position belong together.
@@ -178,9 +180,11 @@ def paired(before_ns: Sequence[Array], after_ns: Sequence[Array], *, looks: floa
     if len(before_ns) < FEWEST_PROCESSES:
         error, degrees = ratio_spread(after_ns, before_ns)
         return Levels(ours, theirs, difference(ours, theirs, (error, degrees)))
-    found = np.array([trimmed(np.log(after / before)) for before, after in zip(before_ns, after_ns, strict=True)])
-    centre, degrees = float(found.mean()), found.size - 1
-    error = looks * math.hypot(float(found.std(ddof=1)), _PROCESS_SD) / math.sqrt(found.size)
+    ratios = np.array([trimmed(np.log(after / before)) for before, after in zip(before_ns, after_ns, strict=True)])
+    second_first = np.arange(ratios.size) % 2
+    weights = np.where(second_first, 0.5 / second_first.sum(), 0.5 / (1 - second_first).sum())
+    centre, degrees = float(weights @ ratios), ratios.size - 1
+    error = looks * math.hypot(float(ratios.std(ddof=1)), _PROCESS_SD) * float(np.sqrt(weights @ weights))
     half = student(degrees) * error
     ends = math.exp(centre - half), math.exp(centre + half)
     seen = Difference(math.exp(centre), ends, two_sided(centre / error, degrees))

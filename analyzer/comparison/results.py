@@ -386,7 +386,7 @@ class Results:
     def ranked(self, model: Decomposition, sides: Sequence[Side]) -> list[Side]:
         """Return the sides, the fastest for a model first and those without a latency last."""
         latencies = {side.name: self.best(model, side).best for side in sides}
-        return sorted(sides, key=lambda side: math.inf if (known := latencies[side.name]) is None else known.ms)
+        return sorted(sides, key=lambda side: math.inf if (latency := latencies[side.name]) is None else latency.ms)
 
     def pair(self, model: Decomposition, base: Side, other: Side) -> SidePair:
         """Return a model on two sides: both measured, else both estimated, else one of each."""

@@ -115,30 +115,30 @@ def calibrate(
         AmbiguousQuery: Several stored combinations match.
         StoreError: The database cannot be read or written.
     """
-    found = estimate(models, store=store, granularity=granularity, graph=graph, **fields)
+    estimates = estimate(models, store=store, granularity=granularity, graph=graph, **fields)
     runs = store.runs()
     usable: dict[Method, list[_Compared]] = {}
-    for row in found:
+    for row in estimates:
         compared = _compared(row, runs)
         if compared is not None:
             usable.setdefault(compared.method, []).append(compared)
-    place = next((row.place for row in found if row.place.system), None)
-    if not usable or place is None or place.system is None or place.stack is None:
+    combination = next((row.place for row in estimates if row.place.system), None)
+    if not usable or combination is None or combination.system is None or combination.stack is None:
         raise UsageError(
             "none of these models was measured together with its bricks",
             remedy=f"measure {FEWEST} models or more: dlbricks run SUITE --with MODEL...",
         )
-    rows = tuple(_fitted(method, members, runs, place.system) for method, members in usable.items())
+    rows = tuple(_fitted(method, members, runs, combination.system) for method, members in usable.items())
     fits = [Calibration(row.method, "", row.sd, row.sd, holds=True) for row in rows if row.sd is not None]
     if not fits:
-        return CalibrationReport(place.system, rows, None)
+        return CalibrationReport(combination.system, rows, None)
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     run = Run(
-        str(uuid.uuid4()), now, __version__, "system --calibrate", None, place.system, place.stack,
+        str(uuid.uuid4()), now, __version__, "system --calibrate", None, combination.system, combination.stack,
         options={CALIBRATION: [fit.record() for fit in fits]}, after={}, finished=now,
     )  # fmt: skip
     store.begin_run(run)
-    return CalibrationReport(place.system, rows, run.id)
+    return CalibrationReport(combination.system, rows, run.id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from .learning import Gaps, learn
 from .query import QueryFields, asked, chosen_stack
 from .reading import read_evidence, request_of
 
-# Decomposition of a model by the requested graph; the generator's ``cutter`` does the cutting.
+# Decomposition of a model by the requested graph; ``Decomposer`` of the generator does the cutting.
 #
 # * ``source``: the model's own graph, as in DLBricks.
 # * ``runtime``: the graph that the runtime executes, on one stack and instruction set.
@@ -64,12 +64,12 @@ def settle(store: Store, query: Query, cut: Cut) -> Settled:
     cut = cut.of(cut.graph)
     if cut.graph == "source":
         return Settled(cut, query)
-    place = chosen_stack(store, query, at_home=cut.graph == "fused")
-    if place.why_not is not None:
-        return Settled(cut, query, f"{place.why_not}; use --graph source")
-    if cut.graph == "runtime" and place.stack.key in store.stacks():
-        query = replace(query, stack=place.stack.key)
-    return Settled(cut.of(cut.graph, place.stack, place.threads), query)
+    chosen = chosen_stack(store, query, at_home=cut.graph == "fused")
+    if chosen.why_not is not None:
+        return Settled(cut, query, f"{chosen.why_not}; use --graph source")
+    if cut.graph == "runtime" and chosen.stack.key in store.stacks():
+        query = replace(query, stack=chosen.stack.key)
+    return Settled(cut.of(cut.graph, chosen.stack, chosen.threads), query)
 
 
 def estimate(
@@ -128,12 +128,12 @@ def estimate(
         return Estimates(tuple(_estimated(model, evidence) for model in models))
     if store is None:
         raise UsageError("estimates need evidence, or a store to read it from", remedy="give store=Store.open(PATH)")
-    wanted, cut = asked(query, fields), settings or Cut(granularity, overlap, connected, graph or "source")
+    requested, cut = asked(query, fields), settings or Cut(granularity, overlap, connected, graph or "source")
     if settings is not None and (granularity, overlap, connected, graph) != (1, False, False, None):
         raise UsageError("settings are given, and a field of them beside", remedy="give all of it in one")
     if settings is None and graph is None and not predict:
-        return Estimates(tuple(_as_stored(store, models, wanted, cut, oracle)[1]))
-    return Estimates(tuple(estimates_in(store, models, wanted, cut, oracle=oracle, predict=predict)))
+        return Estimates(tuple(_as_stored(store, models, requested, cut, oracle)[1]))
+    return Estimates(tuple(estimates_in(store, models, requested, cut, oracle=oracle, predict=predict)))
 
 
 def _as_stored(
@@ -148,22 +148,22 @@ def _as_stored(
         AmbiguousQuery: Several stored combinations match.
     """
     cut = cut.of("source")
-    own = decompose(models, cut, oracle=oracle)
-    evidence = read_evidence(store, own, query, cut)
+    decompositions = decompose(models, cut, oracle=oracle)
+    evidence = read_evidence(store, decompositions, query, cut)
     for graph in ("runtime", "fused") if evidence.choice is None and store.combinations() else ():
         try:
             settled = settle(store, query, cut.of(graph))
             if settled.why_not is not None:
                 continue
             executed = decompose(models, settled.cut, oracle=oracle)
-            found = read_evidence(store, executed, settled.query, settled.cut)
+            executed_evidence = read_evidence(store, executed, settled.query, settled.cut)
         except AmbiguousQuery:
             raise
         except (BackendUnavailable, UsageError):
             continue  # this graph is unknown here, or in this precision
-        if found.choice is not None:
-            return settled.cut, [construct(model, found) for model in executed]
-    return cut, [construct(model, evidence) for model in own]
+        if executed_evidence.choice is not None:
+            return settled.cut, [construct(model, executed_evidence) for model in executed]
+    return cut, [construct(model, evidence) for model in decompositions]
 
 
 def _estimated(model: Model, evidence: Evidence) -> Estimate:
@@ -256,15 +256,15 @@ def estimate_between(
         graph: Graph to decompose; None: as for ``estimate``.
         **fields: Fields of a ``Query``, in place of those of ``query``.
     """
-    wanted, cut = asked(query, fields), Cut(granularity, overlap, connected, graph or "source")
-    found = None
+    requested, cut = asked(query, fields), Cut(granularity, overlap, connected, graph or "source")
+    estimates = None
     if graph is None:
-        cut, found = _as_stored(store, models, wanted, cut)
-    return Estimates(tuple(estimates_between(store, models, wanted, cut, found)))
+        cut, estimates = _as_stored(store, models, requested, cut)
+    return Estimates(tuple(estimates_between(store, models, requested, cut, estimates)))
 
 
 def estimates_between(
-    store: Store, models: Sequence[ModelSource], query: Query, cut: Cut, found: list[Estimate] | None = None
+    store: Store, models: Sequence[ModelSource], query: Query, cut: Cut, estimates: list[Estimate] | None = None
 ) -> list[Estimate]:
     """Estimate with interpolation, for a query and a cut.
 
@@ -273,44 +273,44 @@ def estimates_between(
         models: The models.
         query: Requested properties.
         cut: Settings of the decomposition.
-        found: Estimates without interpolation, if known.
+        estimates: Estimates without interpolation, if known.
     """
-    found = estimates_in(store, models, query, cut) if found is None else found
-    wanted = {
+    estimates = estimates_in(store, models, query, cut) if estimates is None else estimates
+    relatives_by_source = {
         source: relatives
-        for source, entry in zip(models, found, strict=True)
-        if (relatives := _relatives_of(source, entry, models, found)) is not None
+        for source, entry in zip(models, estimates, strict=True)
+        if (relatives := _relatives_of(source, entry, models, estimates)) is not None
     }
-    if not wanted:
-        return found
+    if not relatives_by_source:
+        return estimates
     # Other sizes count only if measured under the combination of the first estimates.
-    settled = settle(store, _same_combination(query, found) or query, cut)
-    added = dict.fromkeys(source for relatives in wanted.values() for source in relatives.added)
+    settled = settle(store, _same_combination(query, estimates) or query, cut)
+    added = dict.fromkeys(source for relatives in relatives_by_source.values() for source in relatives.added)
     decompositions = decompose([*models, *added], settled.cut)
     evidence = read_evidence(store, decompositions, settled.query, settled.cut)
     here = {model.source: model for model in readable(decompositions)}
     sized = {source: evidence.executed[model.own.key] for source, model in here.items()}
-    for source, relatives in wanted.items():
+    for source, relatives in relatives_by_source.items():
         if source in here:
             others = [
                 Sized(size, here[other], sized[other]) for size, other in relatives.others.items() if other in here
             ]
-            own = Sized(relatives.size, here[source], sized[source])
-            evidence = read_between(own, others, relatives.dimension, evidence)
+            target = Sized(relatives.size, here[source], sized[source])
+            evidence = read_between(target, others, relatives.dimension, evidence)
     return [construct(model, evidence) for model in decompositions[: len(models)]]
 
 
-def _same_combination(query: Query, found: Sequence[Estimate]) -> Query | None:
+def _same_combination(query: Query, estimates: Sequence[Estimate]) -> Query | None:
     """Return a query for exactly the combination of the estimates; None without one."""
-    place = next((entry.place for entry in found if entry.place.system is not None), None)
-    if place is None:
+    combination = next((entry.place for entry in estimates if entry.place.system is not None), None)
+    if combination is None:
         return None
-    threads, cache, dtype = place.threads, place.cache, place.dtype
-    return replace(query, system=place.system, stack=place.stack, threads=threads, cache=cache, dtype=dtype)
+    threads, cache, dtype = combination.threads, combination.cache, combination.dtype
+    return replace(query, system=combination.system, stack=combination.stack, threads=threads, cache=cache, dtype=dtype)
 
 
 def _relatives_of(
-    source: ModelSource, entry: Estimate, models: Sequence[ModelSource], found: Sequence[Estimate]
+    source: ModelSource, entry: Estimate, models: Sequence[ModelSource], estimates: Sequence[Estimate]
 ) -> _Relatives | None:
     """Return the model at other sizes; None if the estimate is known, impossible, or without a varying size."""
     missing = entry.parts.missing
@@ -318,7 +318,7 @@ def _relatives_of(
         return None
     alike = [
         (model, other)
-        for model, other in zip(models, found, strict=True)
+        for model, other in zip(models, estimates, strict=True)
         if stem_of(other) == stem_of(entry) and other.error is None
     ]
     varied = set[str]().union(*(_varies(other, entry) for _, other in alike))

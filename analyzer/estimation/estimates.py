@@ -167,7 +167,7 @@ def estimate_record(entry: Estimate, *, explained: bool = True) -> dict[str, Any
         "sequences": len(entry.parts.sequences),
         "interpolated": None if entry.parts.interpolated is None else _interpolation(entry.parts.interpolated),
         "predicted": None if entry.parts.predicted is None else asdict(entry.parts.predicted),
-        "control": [asdict(flow) | asdict(own) for flow, own in zip(entry.model.control, framing, strict=True)],
+        "control": [asdict(flow) | asdict(frame) for flow, frame in zip(entry.model.control, framing, strict=True)],
     }
     if not explained:
         return record
@@ -183,9 +183,9 @@ def estimate_record(entry: Estimate, *, explained: bool = True) -> dict[str, Any
     }
 
 
-def _interpolation(found: Interpolation) -> dict[str, Any]:
-    left_out = [asdict(size) | {"error": size.error} for size in found.left_out]
-    return asdict(found) | {"left_out": left_out}
+def _interpolation(interpolation: Interpolation) -> dict[str, Any]:
+    left_out = [asdict(size) | {"error": size.error} for size in interpolation.left_out]
+    return asdict(interpolation) | {"left_out": left_out}
 
 
 def _formed(value: Missing | SequenceLatency) -> dict[str, Any]:
@@ -206,7 +206,8 @@ def roofline_record(entry: Estimate) -> dict[str, Any] | None:
         "dtype": ceilings.dtype,
         "compute": None if ceilings.compute is None else _reached("gflops_s", ceilings.compute),
         "bandwidths": [
-            {"working_set": working_set, **_reached("gbytes_s", found)} for working_set, found in ceilings.bandwidths
+            {"working_set": working_set, **_reached("gbytes_s", ceiling)}
+            for working_set, ceiling in ceilings.bandwidths
         ],
         "call_ms": ceilings.call_ms,
         "node_ms": ceilings.node_ms,

@@ -93,9 +93,9 @@ def learn(store: Store, choice: Choice) -> Learned | None:
         if len(ours) + kept_to >= _ENOUGH:
             taken = [*ours, *theirs[:kept_to]]
             familiar = len(_alike(taken, origin, _TIERS[0])) >= _ENOUGH
-            own = _alike(theirs[kept_to:] if familiar else stored, origin, _TIERS[0])
+            unfitted = _alike(theirs[kept_to:] if familiar else stored, origin, _TIERS[0])
             scatter = scatter_of(stack, threads, Subject.BRICK).process_sd
-            return Learned(_forest(taken), origin, machine, familiar, tuple(own[-_ENOUGH:]), scatter)
+            return Learned(_forest(taken), origin, machine, familiar, tuple(unfitted[-_ENOUGH:]), scatter)
     return None
 
 
@@ -130,7 +130,7 @@ _TIERS = (
 
 
 def _alike(examples: Iterable[Example], origin: Origin, same: Sequence[str]) -> list[Example]:
-    return [one for one in examples if all(getattr(one.origin, at) == getattr(origin, at) for at in same)]
+    return [example for example in examples if all(getattr(example.origin, at) == getattr(origin, at) for at in same)]
 
 
 def _forest(examples: Sequence[Example]) -> Forest:
@@ -143,7 +143,7 @@ def _forest(examples: Sequence[Example]) -> Forest:
         except (OSError, ValueError, KeyError):
             pass  # damaged: fit again
     forest = Forest.fitted(examples)
-    keep(_KEPT, name, lambda place: forest.save(place / _FILE), most=_FORESTS)
+    keep(_KEPT, name, lambda path: forest.save(path / _FILE), most=_FORESTS)
     return forest
 
 
@@ -188,12 +188,12 @@ class Gaps:
             state = state_of(model, evidence.choice)
             bricks, features = evidence.bricks_in(model.own.key, state), keep_features(model)
             counts: Counter[int] = Counter()
-            known: list[float] = []
+            known_ns: list[float] = []
             for part in model.sequences:
                 measured = bricks.of(part)
                 if measured is not None:
                     ns = measured.latency_ns if measured.undisturbed_ns is None else measured.undisturbed_ns
-                    known.append(ns)
+                    known_ns.append(ns)
                     if part.key in taken:
                         level = parse_level(measured.conditions.cache) or 0
                         seen[part.key, level] = (features[part.key], level, ns)
@@ -204,20 +204,20 @@ class Gaps:
                 counts[places[part.key, state]] += 1
             if counts:
                 self.open[model.own.key] = Gap(
-                    {place: float(count) for place, count in counts.items()}, sum(known),
+                    {index: float(count) for index, count in counts.items()}, sum(known_ns),
                     NORMAL * method_sd(model, evidence), NORMAL * scatter,
                 )  # fmt: skip
         self._keys = tuple(places)
         self._features = tuple(form for form, _ in forms)
         self._belief: Belief | None = None
         if learned is not None:
-            own = [(one.features, one.level, one.latency_ns) for one in learned.own]
-            runs = [NOW] * len(forms) + [one.run for one in learned.own] + [NOW] * len(seen)
-            own += seen.values()
-            guess = learned.forest.guess([*forms, *((form, level) for form, level, _ in own)], learned.machine)
+            examples = [(example.features, example.level, example.latency_ns) for example in learned.own]
+            runs = [NOW] * len(forms) + [example.run for example in learned.own] + [NOW] * len(seen)
+            examples += seen.values()
+            guess = learned.forest.guess([*forms, *((form, level) for form, level, _ in examples)], learned.machine)
             self._seen = guess.seen
             self._belief = Belief(guess, calibration(), familiar=learned.familiar, runs=runs)
-            for number, (*_, ns) in enumerate(own, len(forms)):
+            for number, (*_, ns) in enumerate(examples, len(forms)):
                 self._belief.learn(number, ns)
 
     def choose(self, target: float, visits: int, left_s: float) -> set[str]:
@@ -232,10 +232,10 @@ class Gaps:
             return set()
         latencies_ns = self._belief.latencies_ns
         costs_s = np.full(len(latencies_ns), np.inf)  # measured bricks are not chosen again
-        for place, features in enumerate(self._features):
-            costs_s[place] = cost_s(features, visits, latencies_ns[place])
+        for index, features in enumerate(self._features):
+            costs_s[index] = cost_s(features, visits, latencies_ns[index])
         chosen = self._belief.choose([*self.open.values()], costs_s, target, left_s)
-        return {self._keys[place][0] for place in chosen}
+        return {self._keys[index][0] for index in chosen}
 
     def filled(self, evidence: Evidence) -> Evidence:
         """Return the evidence with predictions of the unmeasured bricks."""
@@ -248,10 +248,10 @@ class Gaps:
                 continue
             total = self._belief.total(gap.counts, gap.known_ns)
             unseen: defaultdict[str, float] = defaultdict(float)
-            for place, share in total.shares.items():
-                if not self._seen[place]:
-                    unseen[self._features[place].operator] += share
-            found: Predicted | str = Predicted(
+            for index, share in total.shares.items():
+                if not self._seen[index]:
+                    unseen[self._features[index].operator] += share
+            predicted: Predicted | str = Predicted(
                 bricks=len(gap.counts),
                 share=sum(total.shares.values()),
                 half=total.half,
@@ -260,24 +260,24 @@ class Gaps:
                 narrowing=self._narrowing(self._belief, gap, total),
             )
             if total.half > FLOOR:
-                found = _unknown(unseen, total.half)
-            values = {self._keys[place][0]: float(latencies_ns[place]) for place in gap.counts}
-            evidence = filled(model, evidence, values, found)
+                predicted = _unknown(unseen, total.half)
+            values = {self._keys[index][0]: float(latencies_ns[index]) for index in gap.counts}
+            evidence = filled(model, evidence, values, predicted)
         return evidence
 
     def _narrowing(self, belief: Belief, gap: Gap, total: PredictedTotal) -> tuple[Candidate, ...]:
         gains = belief.gains([total])
         variance = (total.half / calibration().quantile) ** 2
-        order = sorted(gap.counts, key=lambda place: -gains[place])[:_NAMED]
+        order = sorted(gap.counts, key=lambda index: -gains[index])[:_NAMED]
         return tuple(
             Candidate(
-                key=self._keys[place][0],
-                operator=self._features[place].operator,
-                count=int(gap.counts[place]),
-                share=total.shares[place],
-                gain=min(1.0, float(gains[place]) / variance),
+                key=self._keys[index][0],
+                operator=self._features[index].operator,
+                count=int(gap.counts[index]),
+                share=total.shares[index],
+                gain=min(1.0, float(gains[index]) / variance),
             )
-            for place in order
+            for index in order
         )
 
 

@@ -82,8 +82,8 @@ def matching(
 
     among = filter_of(query, systems, stacks)
     joined = _joined(store, store.combinations(subject, keys, variant="", among=among), keys, query, wanted)
-    found = [_choice(combination, systems, stacks) for combination in joined if wanted(combination)]
-    return _all_cores(found) if query.threads == 0 else found
+    choices = [_choice(combination, systems, stacks) for combination in joined if wanted(combination)]
+    return _all_cores(choices) if query.threads == 0 else choices
 
 
 def filter_of(query: Query, systems: Iterable[str], stacks: Iterable[str]) -> Filter:
@@ -96,8 +96,8 @@ def filter_of(query: Query, systems: Iterable[str], stacks: Iterable[str]) -> Fi
     """
 
     def only(prefix: str | None, stored: Iterable[str]) -> str | None:
-        found = [] if prefix is None else [key for key in stored if key.startswith(prefix)]
-        return found[0] if len(found) == 1 else None
+        keys = [] if prefix is None else [key for key in stored if key.startswith(prefix)]
+        return keys[0] if len(keys) == 1 else None
 
     return Filter(
         system=only(query.system, systems),
@@ -110,20 +110,20 @@ def filter_of(query: Query, systems: Iterable[str], stacks: Iterable[str]) -> Fi
     )
 
 
-def require_one(found: Collection[Choice]) -> Choice | None:
+def require_one(choices: Collection[Choice]) -> Choice | None:
     """Return the only combination; None if there are none.
 
     Raises:
         AmbiguousQuery: There are several; the message lists them with their distinguishing options.
     """
-    if len(found) > 1:
-        lines = [f"{_options(choice, found)} ({_describe(choice, found)})" for choice in list(found)[:_LISTED]]
-        rest = f", and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
+    if len(choices) > 1:
+        lines = [f"{_options(choice, choices)} ({_describe(choice, choices)})" for choice in list(choices)[:_LISTED]]
+        rest = f", and {len(choices) - _LISTED} more" if len(choices) > _LISTED else ""
         raise AmbiguousQuery(
-            f"{len(found)} stored combinations match: {', '.join(lines)}{rest}",
+            f"{len(choices)} stored combinations match: {', '.join(lines)}{rest}",
             remedy="add the options of the one you mean",
         )
-    return next(iter(found), None)
+    return next(iter(choices), None)
 
 
 def stored_under(choice: Choice) -> Filter:
@@ -134,17 +134,17 @@ def stored_under(choice: Choice) -> Filter:
 
 def _joined(
     store: Store,
-    found: Iterable[Combination],
+    combinations: Iterable[Combination],
     keys: Collection[str] | None,
     query: Query,
-    wanted: Callable[[Combination], bool],
+    is_wanted: Callable[[Combination], bool],
 ) -> list[Combination]:
     """Merge combinations that differ in their level only, and count the wanted ones."""
     if query.cache is not None and is_level(query.cache):
-        return list(found)
+        return list(combinations)
     joined: list[Combination] = []
     levels: defaultdict[Combination, list[Combination]] = defaultdict(list)
-    for combination in found:
+    for combination in combinations:
         if is_level(combination.conditions.cache):
             levels[replace(combination, conditions=replace(combination.conditions, cache=MODEL), count=0)].append(
                 combination
@@ -152,12 +152,12 @@ def _joined(
         else:
             joined.append(combination)
     for whole, members in levels.items():
-        if not wanted(whole):
+        if not is_wanted(whole):
             continue
-        known = set[str]()
+        measured_keys = set[str]()
         for member in members:
-            known |= store.measured_keys(member.system, member.stack, member.conditions, Subject.BRICK)
-        joined.append(replace(whole, count=len(known if keys is None else known.intersection(keys))))
+            measured_keys |= store.measured_keys(member.system, member.stack, member.conditions, Subject.BRICK)
+        joined.append(replace(whole, count=len(measured_keys if keys is None else measured_keys.intersection(keys))))
     return joined
 
 
@@ -178,9 +178,9 @@ def _known(kind: str, prefix: str | None, stored: Iterable[str]) -> None:
         raise UsageError(f"no stored {kind} has a key that begins with '{prefix}'", remedy=f"stored: {keys}")
 
 
-def _all_cores(found: Collection[Choice]) -> list[Choice]:
+def _all_cores(choices: Collection[Choice]) -> list[Choice]:
     """Return the combinations of each system with the most threads up to one per core."""
-    fitting = [choice for choice in found if choice.conditions.threads <= choice.system.physical_cores]
+    fitting = [choice for choice in choices if choice.conditions.threads <= choice.system.physical_cores]
     most: dict[str, int] = {}
     for choice in fitting:
         most[choice.system_key] = max(choice.conditions.threads, most.get(choice.system_key, 0))
@@ -234,8 +234,8 @@ def _describe(choice: Choice, among: Collection[Choice]) -> str:
     """Return machine, versions, and the options that differ between stacks of the same backend and device."""
     machine = ", ".join((choice.system.cpu, *(choice.system.gpus if choice.stack.device != "cpu" else ())))
     versions = " ".join(f"{name} {version}" for name, version in choice.stack.versions)
-    place = (choice.stack.backend, choice.stack.device)
-    others = [dict(other.stack.options) for other in among if (other.stack.backend, other.stack.device) == place]
+    runtime = (choice.stack.backend, choice.stack.device)
+    others = [dict(other.stack.options) for other in among if (other.stack.backend, other.stack.device) == runtime]
     options = [
         f"{name}={value}" for name, value in choice.stack.options if any(other.get(name) != value for other in others)
     ]
@@ -312,16 +312,16 @@ def chosen_stack(store: Store, query: Query, *, at_home: bool = False) -> Chosen
         UsageError: No stored system or stack has the given key prefix.
         BackendUnavailable: A run here would need a backend that is not installed.
     """
-    found = matching(store, None, query)
-    places = {(choice.stack_key, choice.system_key): (choice.stack, choice.system) for choice in found}
-    why_not = {keys: why_not_here(*place) for keys, place in places.items()}
-    here = [choice for choice in found if why_not[choice.stack_key, choice.system_key] is None]
+    choices = matching(store, None, query)
+    candidates = {(choice.stack_key, choice.system_key): (choice.stack, choice.system) for choice in choices}
+    why_not = {keys: why_not_here(*candidate) for keys, candidate in candidates.items()}
+    here = [choice for choice in choices if why_not[choice.stack_key, choice.system_key] is None]
     if len({choice.stack_key for choice in here}) > 1:
         require_one(here)
     if here:
         return ChosenStack(here[0].stack, here[0].conditions.threads)
-    if found and not at_home:
-        first = found[0]
+    if choices and not at_home:
+        first = choices[0]
         return ChosenStack(first.stack, first.conditions.threads, why_not[first.stack_key, first.system_key])
     return ChosenStack(get(query.backend or "onnxruntime").stack(query.device or "cpu", {}), query.threads or 1)
 

@@ -62,9 +62,9 @@ def read_evidence(
         UsageError: No stored system or stack has the given key prefix.
         StoreError: The database cannot be read.
     """
-    wanted, known = query or Query(), readable(models)
-    choice = choose(store, {part.key for model in known for part in model.sequences}, wanted)
-    return evidence_under(choice, known, store, wanted, cut)
+    requested, decompositions = query or Query(), readable(models)
+    choice = choose(store, {part.key for model in decompositions for part in model.sequences}, requested)
+    return evidence_under(choice, decompositions, store, requested, cut)
 
 
 def missing(models: Sequence[Decomposition | Failed], evidence: Evidence) -> list[Decomposition | Failed]:
@@ -96,8 +96,8 @@ def request_of(choice: Choice | None, store: Store, query: Query, cut: Cut) -> E
         query: Requested properties.
         cut: Settings of the decomposition.
     """
-    place = Query(None, None, query.backend, query.device, query.threads, query.cache, query.dtype)
-    return EstimateRequest(cut, place, Tasks(store, choice, query, cut))
+    requested = Query(None, None, query.backend, query.device, query.threads, query.cache, query.dtype)
+    return EstimateRequest(cut, requested, Tasks(store, choice, query, cut))
 
 
 def evidence_under(  # noqa: PLR0917
@@ -122,18 +122,18 @@ def evidence_under(  # noqa: PLR0917
     executed = _executed_graphs(models, store, choice) if executed is None else executed
     keys = {model.own.key for model in models}
     asked = {part.key for model in models for part in model.sequences}
-    bricks = asked | {part.key for found in executed.values() for part in found.parts}
+    bricks = asked | {part.key for graph in executed.values() for part in graph.parts}
     if choice is None:
         return _failed(request, models, executed, _failures_asked(store, query, bricks | keys))
     windows = {window.key for model in models for window in model.windows}
-    units = {part.key for found in executed.values() for part in found.units or ()}
-    states = {state_of(model, choice) for model in models} | {found.level for found in executed.values()} - {""}
+    units = {part.key for graph in executed.values() for part in graph.units or ()}
+    states = {state_of(model, choice) for model in models} | {graph.level for graph in executed.values()} - {""}
     stacks = store.stacks()
-    own = store.measurements(
+    measurements = store.measurements(
         stored_under(choice), keys=bricks | units | keys | {built_in_key(OVERHEAD)}, variant=_VARIANTS,
         cache=_caches(states),
     )  # fmt: skip
-    of = {subject: [measured for measured in own if measured.subject is subject] for subject in Subject}
+    of = {subject: [measured for measured in measurements if measured.subject is subject] for subject in Subject}
     failures = store.failures(stored_under(choice), keys=bricks | keys)
     eager = {key for key, stack in stacks.items() if executes_as_written(stack)}
     rivals = store.contenders(
@@ -142,7 +142,7 @@ def evidence_under(  # noqa: PLR0917
         without=_apart_from(choice, stacks), parts=_NO_LATENCIES, apart=eager, reach=REACH, most=MOST_RIVALS,
     )  # fmt: skip
     table = Table(of[Subject.BRICK], rivals, failures, eager)
-    found = {
+    brick_measurements = {
         (model.own.key, state): measured
         for model in models
         for state, measured in bricks_of(model, executed[model.own.key], choice, table).items()
@@ -164,7 +164,7 @@ def evidence_under(  # noqa: PLR0917
         for measured in of[Subject.REFERENCE]
         if measured.conditions.cache in {"hot", COLD}
     }
-    members = [*{measured.id: measured for some in found.values() for measured in some.members()}.values()]
+    members = [*{measured.id: measured for some in brick_measurements.values() for measured in some.members()}.values()]
     twins = _twins(store, members, choice.stack_key, {truth.run for truth in truths.values()})
     members += [*overheads.values(), *truths.values(), *twins.values()]
     taken = store.blocks_of([measured.id for measured in members])
@@ -172,7 +172,7 @@ def evidence_under(  # noqa: PLR0917
     return Evidence(
         request,
         choice=choice,
-        bricks=found,
+        bricks=brick_measurements,
         executed=executed,
         models={key: tuple(several) for key, several in whole.items()},
         truths=truths,
@@ -203,8 +203,8 @@ def _failed(
     failures: Mapping[str, Failure],
 ) -> Evidence:
     """Return the evidence without any measurement."""
-    known = BrickMeasurements(failures=failures)
-    bricks = {(model.own.key, state_of(model, None)): known for model in models}
+    unmeasured = BrickMeasurements(failures=failures)
+    bricks = {(model.own.key, state_of(model, None)): unmeasured for model in models}
     return Evidence(request, bricks=bricks, executed=executed, model_failures=failures)
 
 
@@ -234,13 +234,13 @@ def _twins(
     for later in measured:
         if later.stack == stack and runs - {later.run}:
             again.setdefault((later.system, later.conditions, later.variant), set()).add(later.key)
-    found: dict[Twin, Measurement] = {}
+    twins: dict[Twin, Measurement] = {}
     for (system, conditions, variant), keys in again.items():
-        wanted = Filter(Subject.BRICK, keys, system, stack, conditions, variant=variant)
-        for twin in store.measurements(wanted, latest=False):
+        selection = Filter(Subject.BRICK, keys, system, stack, conditions, variant=variant)
+        for twin in store.measurements(selection, latest=False):
             if twin.run in runs:
-                found[twin_of(twin, twin.run)] = twin
-    return found
+                twins[twin_of(twin, twin.run)] = twin
+    return twins
 
 
 def find_ceilings(store: Store, choice: Choice, stacks: Mapping[str, Stack]) -> Ceilings:
@@ -252,7 +252,7 @@ def find_ceilings(store: Store, choice: Choice, stacks: Mapping[str, Stack]) -> 
         stacks: All stacks, by key.
     """
     names = {built_in_key(name): name for name in networks_of(choice)}
-    found: defaultdict[tuple[str, str], dict[str, Measurement]] = defaultdict(dict)
+    references: defaultdict[tuple[str, str], dict[str, Measurement]] = defaultdict(dict)
     for measured in store.measurements(
         subject=Subject.REFERENCE,
         keys=list(names),
@@ -261,8 +261,8 @@ def find_ceilings(store: Store, choice: Choice, stacks: Mapping[str, Stack]) -> 
         cache="hot",
         device=choice.stack.device,
     ):
-        found[measured.stack, measured.conditions.dtype][names[measured.key]] = measured
-    return ceilings_of(found, stacks, choice)
+        references[measured.stack, measured.conditions.dtype][names[measured.key]] = measured
+    return ceilings_of(references, stacks, choice)
 
 
 # Executed graphs of the models.
@@ -277,22 +277,22 @@ def _executed_graphs(models: Sequence[Decomposition], store: Store, choice: Choi
     """
     if choice is not None and executes_as_written(choice.stack):
         return {model.own.key: as_written(model.own) for model in models}
-    found = {model.own.key: intervened_in(model) for model in models if model.executed is not None}
+    executed = {model.own.key: intervened_in(model) for model in models if model.executed is not None}
     rest = [model for model in models if model.executed is None]
     reason = "nothing is stored" if choice is None else _why_not(choice)
     if rest and choice is not None and reason is None and not _at_levels(choice.conditions.cache):
-        known = {part.key for model in models for part in model.sequences}
+        source_keys = {part.key for model in models for part in model.sequences}
         states = {COLD} if choice.conditions.cache == COLD else {model.level for model in rest}
         measured = _measured_keys(store, choice, states)
-        if not any(keys.difference(known) for keys in measured):
+        if not any(keys.difference(source_keys) for keys in measured):
             reason = "no brick of the executed graph is measured as the model is"
     if not rest or reason is not None or choice is None:
-        return found | {model.own.key: Interventions(reason=reason or "") for model in rest}
+        return executed | {model.own.key: Interventions(reason=reason or "") for model in rest}
     graphs = ExecutedGraphs(choice.stack.runtime, choice.conditions.threads)
     unfused = _any_unfused(rest, store, choice)
     for model in rest:
-        found[model.own.key] = _intervened(model, graphs, unfused=unfused)
-    return found
+        executed[model.own.key] = _intervened(model, graphs, unfused=unfused)
+    return executed
 
 
 def _intervened(model: Decomposition, graphs: ExecutedGraphs, *, unfused: bool) -> Interventions:

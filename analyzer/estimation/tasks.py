@@ -101,11 +101,11 @@ class Tasks:
     def _can_measure(self, graph: str) -> bool:
         stack = self._named()
         backend = _known(stack.backend)
-        given = self._dtype in {None, NATIVE}
+        native = self._dtype in {None, NATIVE}
         needed = Backend.fused_graph if graph == self._cut.graph == "fused" else Backend.executed_graph
         if graph != "source" and backend is not None and not backend.offers(needed):
-            return graph == "runtime" and given and self._executes_as_written()
-        return given or (graph != "runtime" and backend is not None and self._dtype in backend.dtypes_on(stack.device))
+            return graph == "runtime" and native and self._executes_as_written()
+        return native or (graph != "runtime" and backend is not None and self._dtype in backend.dtypes_on(stack.device))
 
     def _executes_as_written(self) -> bool:
         return self._once("as written", lambda: executes_as_written(self._named()))
@@ -167,8 +167,8 @@ def _asked_stack(store: Store, query: Query) -> Stack | None:
     """Return the stored stack with the requested key."""
     if query.stack is None:
         return None
-    found = [stack for key, stack in store.stacks().items() if key.startswith(query.stack)]
-    return found[0] if len(found) == 1 else None
+    stacks = [stack for key, stack in store.stacks().items() if key.startswith(query.stack)]
+    return stacks[0] if len(stacks) == 1 else None
 
 
 def _at_distances(state: str) -> bool:

@@ -154,11 +154,11 @@ class AnalysedModel:
             layers: Their indices.
             operators: Only these.
         """
-        wanted = set(layers)
+        indices = set(layers)
         return [
             node
             for node in self.nodes
-            if node.origins and node.origins <= wanted and (not operators or node.layer.op_type in operators)
+            if node.origins and node.origins <= indices and (not operators or node.layer.op_type in operators)
         ]
 
     def spent(self, nodes: Sequence[Node]) -> Spent | None:
@@ -186,8 +186,8 @@ class AnalysedModel:
             operator: Kind of the excluded operator; it counts if no other operator does this work.
         """
         if operator not in self._modest:
-            others, own = self._rates(_THIRD, without=operator), self._rates(_THIRD)
-            self._modest[operator] = {kind: rate or own[kind] for kind, rate in others.items()}
+            others, all_rates = self._rates(_THIRD, without=operator), self._rates(_THIRD)
+            self._modest[operator] = {kind: rate or all_rates[kind] for kind, rate in others.items()}
         return self._modest[operator]
 
     def _rates(self, share: float, without: str = "") -> Rates:
@@ -279,5 +279,5 @@ def cold_start_in(subject: AnalysedModel) -> ColdStart | None:
     evidence = subject.estimate.evidence
     stored = () if evidence is None else evidence.models.get(subject.graph.key, ())
     warm = (measured for measured in stored if measured.conditions.cache != COLD)
-    found = [start for measured in warm if (start := cold_start_of(measured)) is not None]
-    return found[-1] if found else None
+    starts = [start for measured in warm if (start := cold_start_of(measured)) is not None]
+    return starts[-1] if starts else None

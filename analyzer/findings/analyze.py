@@ -120,30 +120,30 @@ class ModelFindings:
     @property
     def largest_share(self) -> float:
         """The largest saving of one finding, as a share; 0 without findings."""
-        return max((share_of(found) for found in self.findings if not found.at_most), default=0.0)
+        return max((share_of(finding) for finding in self.findings if not finding.at_most), default=0.0)
 
     @property
     def joint(self) -> Joint | None:
         """The joint saving of all proven findings; None without one."""
-        tried = (found.proof.before_ms for found in self.findings if found.proof is not None)
+        tried = (finding.proof.before_ms for finding in self.findings if finding.proof is not None)
         return joint_of(self.findings, self.latency_ms or next(tried, None))
 
-    def cells(self, found: Finding) -> Row:
+    def cells(self, finding: Finding) -> Row:
         """One of its findings as a flat row."""
-        proof, record = found.proof, found.record()
+        proof, record = finding.proof, finding.record()
         return {
             "name": self.name,
             **{name: record[name] for name in _OF_FINDING},
-            "remedy": found.remedy.text,
+            "remedy": finding.remedy.text,
             "artefact": None if proof is None else proof.artefact,
         }
 
     def record(self) -> Row:
         """As a JSON object."""
-        place = self.estimate.place if self.error is None else Query()
+        combination = self.estimate.place if self.error is None else Query()
         return {
             **record_of(self, fields("name latency_ms latency_ci95_ms basis")),
-            **asdict(place),
+            **asdict(combination),
             **record_of(self, fields("findings tried unasked cold_start")),
             "commands": [shell_command(task) for task in self.remedies],
             **record_of(self, fields("error joint")),
@@ -174,16 +174,16 @@ class AnalyzeReport(Tabular):
         of_model = ("latency_ms", "basis", "system", "stack", "threads", "dtype")
         records = [row.record() for row in self.rows]
         flat = [
-            {**{name: record[name] for name in of_model}, **row.cells(found), "evidence": found.evidence}
+            {**{name: record[name] for name in of_model}, **row.cells(finding), "evidence": finding.evidence}
             for row, record in zip(self.rows, records, strict=True)
-            for found in (*row.findings, *row.tried)
+            for finding in (*row.findings, *row.tried)
         ]
         return Records(records, {"minimum_share": self.minimum_share}, flat)
 
 
-def share_of(found: Finding) -> float:
+def share_of(finding: Finding) -> float:
     """Return the share of the model that a finding saves: proven, else predicted."""
-    return found.share if found.proven_share is None else found.proven_share
+    return finding.share if finding.proven_share is None else finding.proven_share
 
 
 def analyze(
@@ -236,14 +236,14 @@ def analyze(
     """
     if write is not None and not prove:
         raise UsageError("improved models are written only where they are proven", remedy="add --prove")
-    known = [model for model in models if isinstance(model, Estimate)]
+    estimates = [model for model in models if isinstance(model, Estimate)]
     rest = [model for model in models if not isinstance(model, Estimate)]
-    place: ChosenStack | None = None
+    chosen: ChosenStack | None = None
     if rest:
-        made, place = _estimates(rest, store, asked(query, fields), oracle, prove=prove)
-        known += made
+        constructed, chosen = _estimates(rest, store, asked(query, fields), oracle, prove=prove)
+        estimates += constructed
     how = Proving(write, visits, processes, until, progress, minimum_share)
-    rows = [_row(estimate, store, how, place, prove=prove) for estimate in known]
+    rows = [_row(estimate, store, how, chosen, prove=prove) for estimate in estimates]
     return AnalyzeReport(tuple(rows), minimum_share)
 
 
@@ -251,43 +251,43 @@ def _estimates(
     models: Sequence[Model], store: Store, query: Query, oracle: ShapeOracle | None, *, prove: bool
 ) -> tuple[list[Estimate], ChosenStack]:
     """Return the estimates of models along the executed graph, and the stack of a run here."""
-    place = chosen_stack(store, query)
-    written = executes_as_written(place.stack)
-    cut = Cut(1) if written else Cut(1).of("runtime", place.stack, place.threads)
-    if place.why_not is not None and (prove or not written):  # what runs as it is written need not be here to be cut
+    chosen = chosen_stack(store, query)
+    written = executes_as_written(chosen.stack)
+    cut = Cut(1) if written else Cut(1).of("runtime", chosen.stack, chosen.threads)
+    if chosen.why_not is not None and (prove or not written):  # what runs as it is written need not be here to be cut
         request = request_of(None, store, query, cut)
-        return [failed(Failed(source_of(model), place.why_not), request) for model in models], place
-    if place.why_not is None and place.stack.key in store.stacks():
-        query = replace(query, stack=place.stack.key)
+        return [failed(Failed(source_of(model), chosen.why_not), request) for model in models], chosen
+    if chosen.why_not is None and chosen.stack.key in store.stacks():
+        query = replace(query, stack=chosen.stack.key)
     decompositions = decompose(models, cut, oracle=oracle)
     evidence = read_evidence(store, decompositions, query, cut)
-    return [construct(model, evidence) for model in decompositions], place
+    return [construct(model, evidence) for model in decompositions], chosen
 
 
-def _unstored(place: ChosenStack) -> Choice:
+def _unstored(chosen: ChosenStack) -> Choice:
     """Return the stack that a run here would measure with."""
     system = probe_system()
-    return Choice(system.key, place.stack.key, system, place.stack, Conditions(threads=place.threads), 0)
+    return Choice(system.key, chosen.stack.key, system, chosen.stack, Conditions(threads=chosen.threads), 0)
 
 
-def _row(estimate: Estimate, store: Store, how: Proving, place: ChosenStack | None, *, prove: bool) -> ModelFindings:
+def _row(estimate: Estimate, store: Store, how: Proving, chosen: ChosenStack | None, *, prove: bool) -> ModelFindings:
     """Analyse one model.
 
     Args:
         estimate: Its latency.
         store: Database with other ways to run it.
         how: The smallest saving, and how remedies are tried.
-        place: The stack of a run here; None if the estimate has it.
+        chosen: The stack of a run here; None if the estimate has it.
         prove: Whether remedies are tried.
     """
     row = ModelFindings(estimate, error=estimate.error)
     if estimate.error is not None:
         return row
     subject = AnalysedModel(estimate, store)
-    choice = subject.choice or (_unstored(place) if prove and place is not None else None)
+    choice = subject.choice or (_unstored(chosen) if prove and chosen is not None else None)
     row = replace(row, cold_start=cold_start_in(subject))
     lacking = _lacking(subject)
-    found: list[Finding] = []
+    findings: list[Finding] = []
     ideas: list[Finding] = []
     unasked = []
     begun, progress = time.monotonic(), how.progress
@@ -302,7 +302,7 @@ def _row(estimate: Estimate, store: Store, how: Proving, place: ChosenStack | No
         try:
             if not analysis.requires & lacking.keys():
                 shown = (finding for finding in analysis.run(subject) if _shown(finding, how.minimum_share))
-                found += map(with_tried_interval, shown)
+                findings += map(with_tried_interval, shown)
             if prove:
                 ideas += analysis.ideas(subject)
         except DlbricksError as error:
@@ -311,11 +311,11 @@ def _row(estimate: Estimate, store: Store, how: Proving, place: ChosenStack | No
             # A boundary: an analysis may break on a model that nobody thought of; what the others found stays.
             unasked.append(unforeseen(analysis.name, error, "asked"))
     unasked += lacking.values()
-    found = shown_once(found)
+    findings = shown_once(findings)
     if not prove or choice is None:
-        return replace(row, findings=_sorted(found), unasked=tuple(unasked))
+        return replace(row, findings=_sorted(findings), unasked=tuple(unasked))
     subject.choice = choice
-    return _proven(row, subject, (found, ideas, unasked), how)
+    return _proven(row, subject, (findings, ideas, unasked), how)
 
 
 def _proven(
@@ -329,8 +329,8 @@ def _proven(
         seen: Findings, ideas without a finding, and analyses that could not run.
         how: How remedies are tried.
     """
-    found, ideas, unasked = seen
-    kinds = {finding.kind for finding in found}
+    findings, ideas, unasked = seen
+    kinds = {finding.kind for finding in findings}
     rewrites, vain, new = list[Finding](), list[Finding](), list[Finding]()
     try:
         rewrites, vain = _rewrites(subject, how)
@@ -338,16 +338,16 @@ def _proven(
             folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="dlbricks-proof-")))
             assert subject.choice is not None  # noqa: S101  # the caller set it
             workbench = Workbench(subject.source, subject.choice, folder, how, latency_ms=subject.latency_ms)
-            found = workbench.prove(_sorted(found))
+            findings = workbench.prove(_sorted(findings))
             new = workbench.attempt([idea for idea in ideas if idea.kind not in kinds], least=how.minimum_share)
             new = [finding for finding in new if finding.unproven != LATE]
     except MachineBusy:
         raise
     except (DlbricksError, OSError) as error:
         unasked.append(f"not everything could be tried: {' '.join(str(error).split())}")
-    helps = [finding for finding in found if finding.proof is None or finding.unproven is None]
+    helps = [finding for finding in findings if finding.proof is None or finding.unproven is None]
     helps += [finding for finding in (*rewrites, *new) if finding.proof and finding.unproven is None]
-    tried = [finding for finding in (*found, *new, *vain) if finding not in helps]
+    tried = [finding for finding in (*findings, *new, *vain) if finding not in helps]
     return replace(row, findings=_sorted(helps), tried=tuple(tried), unasked=tuple(unasked))
 
 
@@ -377,21 +377,23 @@ def _lacking(subject: AnalysedModel) -> dict[str, str]:
     return lacking
 
 
-def _shown(found: Finding, minimum_share: float) -> bool:
+def _shown(finding: Finding, minimum_share: float) -> bool:
     """Return True if a finding saves enough, and more than by chance."""
-    return found.share >= minimum_share and (found.ci95_ms is None or found.ci95_ms[0] > 0)
+    return finding.share >= minimum_share and (finding.ci95_ms is None or finding.ci95_ms[0] > 0)
 
 
-def shown_once(found: Sequence[Finding]) -> list[Finding]:
+def shown_once(findings: Sequence[Finding]) -> list[Finding]:
     """Drop slow kernels if other findings explain all of their layers."""
-    known = {name for finding in found if finding.kind != slow_kernels.SLOW_KERNELS.name for name in finding.layers}
+    explained = {
+        name for finding in findings if finding.kind != slow_kernels.SLOW_KERNELS.name for name in finding.layers
+    }
     return [
         finding
-        for finding in found
-        if finding.kind != slow_kernels.SLOW_KERNELS.name or not known.issuperset(finding.layers)
+        for finding in findings
+        if finding.kind != slow_kernels.SLOW_KERNELS.name or not explained.issuperset(finding.layers)
     ]
 
 
-def _sorted(found: Sequence[Finding]) -> tuple[Finding, ...]:
+def _sorted(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """Sort findings: the largest saving first, upper limits last."""
-    return tuple(sorted(found, key=lambda finding: (finding.at_most, -share_of(finding))))
+    return tuple(sorted(findings, key=lambda finding: (finding.at_most, -share_of(finding))))

@@ -170,12 +170,12 @@ def saving_of(
     )
 
 
-def with_tried_interval(found: Finding) -> Finding:
+def with_tried_interval(finding: Finding) -> Finding:
     """Return a prediction without its interval if the savings of its kind were never compared with proven ones.
 
     A bound (``at_most``) predicts nothing and keeps its interval.
     """
-    return found if found.at_most or found.kind in _TRIED else replace(found, ci95_ms=None)
+    return finding if finding.at_most or finding.kind in _TRIED else replace(finding, ci95_ms=None)
 
 
 def spent_by(nodes: Iterable[Node]) -> str:
@@ -220,19 +220,19 @@ def joint_of(findings: Sequence[Finding], latency_ms: float | None) -> Joint | N
     if not latency_ms:
         return None
     options = list[Joint]()
-    for number, found in enumerate(findings):
-        proof = found.proof
-        if proof is None or found.unproven is not None:
+    for number, finding in enumerate(findings):
+        proof = finding.proof
+        if proof is None or finding.unproven is not None:
             continue
         if proof.together is None:
             members: tuple[int, ...] = (number,)
             share, low, high = (saved / proof.before_ms for saved in (proof.saving_ms, *proof.ci95_ms))
         else:
-            members = tuple(place for place, other in enumerate(findings) if _is_rewrite(other))
+            members = tuple(index for index, other in enumerate(findings) if _is_rewrite(other))
             share, low, high = proof.together
         options.append(Joint(share * latency_ms, (low * latency_ms, high * latency_ms), share, members))
     return max(options, key=lambda joint: joint.share, default=None)
 
 
-def _is_rewrite(found: Finding) -> bool:
-    return found.proof is not None and found.unproven is None and found.proof.together is not None
+def _is_rewrite(finding: Finding) -> bool:
+    return finding.proof is not None and finding.unproven is None and finding.proof.together is not None

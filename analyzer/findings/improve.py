@@ -237,9 +237,9 @@ def _proof(proof: Proven | None) -> dict[str, object]:
 
 
 def _change(change: ProvenChange) -> dict[str, object]:
-    own = {"kind": change.kind, "places": change.places, "layers": change.layers, "note": change.note,
-           "reason": change.reason}  # fmt: skip
-    return own | _proof(change.proof)
+    record = {"kind": change.kind, "places": change.places, "layers": change.layers, "note": change.note,
+              "reason": change.reason}  # fmt: skip
+    return record | _proof(change.proof)
 
 
 def improve(
@@ -284,10 +284,10 @@ def improve(
     with tempfile.TemporaryDirectory(prefix="dlbricks-improve-") as name:
         file = as_file(source, Path(name))
         assert file.path is not None  # noqa: S101  # it is a file now
-        given = tuple(str(path.resolve()) for path in data)
+        data_paths = tuple(str(path.resolve()) for path in data)
         libraries = tuple(files_of(asked()).values())
         request = SearchRequest(
-            str(file.path.resolve()), name, file.batch, file.dims, number, _SEARCHED * budget_s, noise_ok, given,
+            str(file.path.resolve()), name, file.batch, file.dims, number, _SEARCHED * budget_s, noise_ok, data_paths,
             libraries,
         )  # fmt: skip
         bench = _Bench(file, request, begun + budget_s, progress)
@@ -296,17 +296,17 @@ def improve(
         search_s = max(min(request.budget_s, bench.left_s - least_s), _LEAST_SEARCHED * budget_s)
         with Searching(replace(request, denormal_as_zero=_DENORMALS in chosen, budget_s=search_s)) as search:
             with machine_lock():
-                found = search.find()
-            outcome, copies_proof = _proven(found, bench, search, chosen), bench.shorter()
+                result = search.find()
+            outcome, copies_proof = _proven(result, bench, search, chosen), bench.shorter()
         path = None
         if outcome.model is not None and output is not None:
             path = _written(outcome.model, output)
     return Improvement(
-        source.name, path, outcome.proof, outcome.changes, outcome.unproven, found.rejected, found.untried,
-        _rest(source, output, budget_s, threads, data) if found.untried else "",
-        max((step.error for step in found.steps), default=0.0), found.noise, found.tolerance, found.dynamic,
-        found.shapes, found.hostile, len(data), number, time.monotonic() - begun, found.proving_s,
-        found.copies, copies_proof,
+        source.name, path, outcome.proof, outcome.changes, outcome.unproven, result.rejected, result.untried,
+        _rest(source, output, budget_s, threads, data) if result.untried else "",
+        max((step.error for step in result.steps), default=0.0), result.noise, result.tolerance, result.dynamic,
+        result.shapes, result.hostile, len(data), number, time.monotonic() - begun, result.proving_s,
+        result.copies, copies_proof,
     )  # fmt: skip
 
 
@@ -393,16 +393,16 @@ class _Bench:
             visits = min(int(each_s / (2 * self._visit_s)), _VISITS)
             if visits >= _FEW_VISITS:
                 break
-        wanted = max(visits, _FEW_VISITS) * processes
+        total_visits = max(visits, _FEW_VISITS) * processes
         until = time.monotonic() + _PATIENCE * max(time_s, self.proof_s(len(pairs)))
-        return [_judged(trial, FEWEST_PROCESSES) for trial in self._trials(pairs, wanted, processes, until)]
+        return [_judged(trial, FEWEST_PROCESSES) for trial in self._trials(pairs, total_visits, processes, until)]
 
     def promising(self, settings: Mapping[str, tuple[Mapping[str, str], str]], share: float) -> list[str]:
         """Return the settings that are faster at a quick look, which also shows how long models load and run.
 
         The first is always tried, the others while there is time.
         """
-        until, found = time.monotonic() + share * self.left_s, list[str]()
+        until, faster = time.monotonic() + share * self.left_s, list[str]()
         for name, (options, _) in settings.items():
             begun = time.monotonic()
             pair = self.original, _Side(self.original.path, options)
@@ -412,10 +412,10 @@ class _Bench:
                 self._visit_s = max(float(np.median(taken)), _LEAST_VISIT_S)
                 self._load_s = max(time.monotonic() - begun - float(taken.sum()), 0.0) / 2
                 proof = _judged(trial, 1)
-                found += [name] if proof is not None and proof.saving > _PROMISING else []
+                faster += [name] if proof is not None and proof.saving > _PROMISING else []
             if 2 * time.monotonic() - begun > until:
                 break
-        return found
+        return faster
 
     def shorter(self) -> Proven | None:
         """Return the saving of the model without outputs that are copies; None without such a file or time."""
@@ -428,12 +428,12 @@ class _Bench:
     def _trials(
         self, pairs: Sequence[tuple[_Side, _Side]], visits: int, processes: int, until: float
     ) -> list[Trial | None]:
-        made = [
+        trial_pairs = [
             TrialPair(self._contender(before), self._contender(after), label=self._source.name, feeds=self._data)
             for before, after in pairs
         ]
-        found = try_out(made, visits=visits, processes=processes, until=until, progress=self._progress)
-        return [trial if isinstance(trial, Trial) else None for trial in found]
+        trials = try_out(trial_pairs, visits=visits, processes=processes, until=until, progress=self._progress)
+        return [trial if isinstance(trial, Trial) else None for trial in trials]
 
     def _contender(self, side: _Side) -> Contender:
         source = replace(self._source, path=side.path, name=side.path.stem)
@@ -450,11 +450,11 @@ def _judged(trial: Trial | None, fewest: int) -> Proven | None:
     return Proven(levels.before_ms, levels.after_ms, 1 - levels.difference.ratio, (1 - high, 1 - low))
 
 
-def _proven(found: Found, bench: _Bench, search: Searching, settings: Sequence[str]) -> _Outcome:
+def _proven(result: Found, bench: _Bench, search: Searching, settings: Sequence[str]) -> _Outcome:
     """Time the improved model, its steps and settings; leave out what saves nothing, and time the rest again."""
-    original, number = bench.original, len(found.steps)
+    original, number = bench.original, len(result.steps)
     base = SETTINGS[_DENORMALS][0] if _DENORMALS in settings else {}  # what is slow by denormals alone hides the rest
-    sides = [bench.step(place, base) for place in range(number + 1)]
+    sides = [bench.step(index, base) for index in range(number + 1)]
     pairs = [*([(sides[0], sides[-1])] if number else ()), *(pairwise(sides) if number > 1 else ())]
     pairs += [(original, _Side(original.path, SETTINGS[name][0])) for name in settings]
     if not pairs:
@@ -462,7 +462,7 @@ def _proven(found: Found, bench: _Bench, search: Searching, settings: Sequence[s
     proofs = bench.prove(pairs, _FIRST if len(pairs) > 1 else 1.0)
     rewrites, others = proofs[: len(proofs) - len(settings)], proofs[len(proofs) - len(settings) :]
     each = rewrites[1:] if number > 1 else rewrites
-    changes = [_changed(step, proof) for step, proof in zip(found.steps, each, strict=True)]
+    changes = [_changed(step, proof) for step, proof in zip(result.steps, each, strict=True)]
     outcome = _rewritten(bench, search, changes, rewrites[0] if rewrites else None, base)
     tried = [
         ProvenChange(f"setting: {name}", 1, (), SETTINGS[name][1], "setting", proof)
@@ -507,7 +507,7 @@ def _rewritten(
     if not changes:
         return _Outcome()
     number, final = len(changes), bench.step(len(changes), base)
-    weak = [place for place, change in enumerate(changes) if not change.is_proven]
+    weak = [index for index, change in enumerate(changes) if not change.is_proven]
     if weak and len(weak) < number:
         with contextlib.suppress(WorkerError):
             if not search.without(tuple(weak)):
@@ -518,9 +518,9 @@ def _rewritten(
     if whole is None or not whole.saves or whole.saving < _LEAST_SAVING:
         return _Outcome(proof=whole, unproven=tuple(changes))
     gone = weak if final != bench.step(number, base) else []
-    kept = tuple(change for place, change in enumerate(changes) if place not in gone)
-    left_out = tuple(change for change in changes if change not in kept)
-    return _Outcome(final.path, whole, kept, left_out)
+    remaining = tuple(change for index, change in enumerate(changes) if index not in gone)
+    left_out = tuple(change for change in changes if change not in remaining)
+    return _Outcome(final.path, whole, remaining, left_out)
 
 
 def _changed(step: Step, proof: Proven | None) -> ProvenChange:
@@ -548,9 +548,9 @@ def rewrite_findings(
         DlbricksError: As ``improve``.
     """
     target = None if write is None else write / f"{_WORDS.sub('_', source.name)}-improved.onnx"
-    found = improve(source, target, budget_s=budget_s, threads=threads, settings=False, progress=progress)
-    whole = None if found.proof is None else (found.proof.saving, *found.proof.ci95)
-    latency = latency_ms or (math.nan if found.proof is None else found.proof.before_ms)
+    improvement = improve(source, target, budget_s=budget_s, threads=threads, settings=False, progress=progress)
+    whole = None if improvement.proof is None else (improvement.proof.saving, *improvement.proof.ci95)
+    latency = latency_ms or (math.nan if improvement.proof is None else improvement.proof.before_ms)
     code = shlex.join(["dlbricks", "improve", *model_words(source), "-o", "improved.onnx"])
 
     def finding(change: ProvenChange, *, proven: bool) -> Finding:
@@ -559,8 +559,8 @@ def rewrite_findings(
         saving, low, high = (latency * share for share in (seen.saving, *seen.ci95))
         proof = Proof(
             seen.before_ms, seen.after_ms, seen.saving * seen.before_ms,
-            (seen.ci95[0] * seen.before_ms, seen.ci95[1] * seen.before_ms), found.largest_error,
-            None if found.path is None else str(found.path), whole if proven else None,
+            (seen.ci95[0] * seen.before_ms, seen.ci95[1] * seen.before_ms), improvement.largest_error,
+            None if improvement.path is None else str(improvement.path), whole if proven else None,
         )  # fmt: skip
         return Finding(
             kind=engine,
@@ -578,6 +578,10 @@ def rewrite_findings(
             unproven=None if proven else "tried: no saving is proven",
         )
 
-    proven = [finding(change, proven=True) for change in found.changes if change.is_proven]
-    rest = [change for change in (*found.changes, *found.unproven) if not change.is_proven or change in found.unproven]
+    proven = [finding(change, proven=True) for change in improvement.changes if change.is_proven]
+    rest = [
+        change
+        for change in (*improvement.changes, *improvement.unproven)
+        if not change.is_proven or change in improvement.unproven
+    ]
     return proven, [finding(change, proven=False) for change in rest]

@@ -62,8 +62,8 @@ def _loses(trial: Trial, *, least: float) -> bool:
     return low > 1 - least
 
 
-def _unable(found: Finding, error: Exception) -> Finding:
-    return replace(found, unproven=f"it could not be tried: {' '.join(str(error).split())}")
+def _unable(finding: Finding, error: Exception) -> Finding:
+    return replace(finding, unproven=f"it could not be tried: {' '.join(str(error).split())}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +118,11 @@ class Workbench:
             place_of(choice.stack.runtime, conditions.threads, conditions.dtype),
         )
 
-    def prove(self, found: Sequence[Finding], *, least: float = 0.0) -> list[Finding]:
+    def prove(self, findings: Sequence[Finding], *, least: float = 0.0) -> list[Finding]:
         """Try the remedies of findings; those that run at one place share their workers.
 
         Args:
-            found: Findings.
+            findings: The findings, each with its remedy.
             least: Smallest share of the latency for all of the interval; improved files below it are not kept.
 
         Returns:
@@ -130,7 +130,7 @@ class Workbench:
         """
         pairs: dict[int, TrialPair] = {}
         settled: dict[int, Finding] = {}
-        for number, finding in enumerate(found):
+        for number, finding in enumerate(findings):
             try:
                 changed = self._changeable(finding)
             except (DlbricksError, OSError) as error:
@@ -152,7 +152,7 @@ class Workbench:
             progress=self._how.progress,
         )
         for (number, changed), trial in zip(pairs.items(), trials, strict=True):
-            finding = found[number]
+            finding = findings[number]
             try:
                 proof, why_not = self._judged(trial, changed.tolerance or math.inf, least)
             except (DlbricksError, OSError) as error:
@@ -160,7 +160,7 @@ class Workbench:
                 continue
             bound = finding.at_most and why_not is not None  # what was proven is no bound any more
             settled[number] = replace(finding, proof=proof, unproven=why_not, at_most=bound)
-        return [settled[number] for number in range(len(found))]
+        return [settled[number] for number in range(len(findings))]
 
     def attempt(self, ideas: Sequence[Finding], *, least: float = 0.0) -> list[Finding]:
         """Try ideas, and return them with the measured saving.
@@ -191,13 +191,13 @@ class Workbench:
             share=proof.saving_ms / proof.before_ms,
         )
 
-    def _changeable(self, found: Finding) -> TrialPair | str:
+    def _changeable(self, finding: Finding) -> TrialPair | str:
         """Return a model with a remedy applied, or the reason against a trial."""
         if time.monotonic() >= self._how.until:
             return LATE
-        if found.remedy.action == "manual":
+        if finding.remedy.action == "manual":
             return "nothing here applies this remedy by itself"
-        return self._changed(found.remedy)
+        return self._changed(finding.remedy)
 
     def _judged(self, trial: Trial | DlbricksError, tolerance: float, least: float) -> tuple[Proof | None, str | None]:
         """Return the result of a trial, and the reason if it does not prove a saving."""

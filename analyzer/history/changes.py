@@ -117,18 +117,18 @@ def measured_by_track(store: Store, query: Query, models: Collection[str]) -> di
     """
     stacks, order = store.stacks(), {run.id: number for number, run in enumerate(store.runs())}
     # A model that is repeated is in its own cache state: hot and model are the same of it.
-    places = matching(store, models, replace(query, cache=None), Subject.MODEL)
-    wanted = {
-        (place.system_key, place.stack_key, place.conditions)
-        for place in places
-        if query.cache is None or (query.cache == COLD) == (place.conditions.cache == COLD)
+    choices = matching(store, models, replace(query, cache=None), Subject.MODEL)
+    combinations = {
+        (choice.system_key, choice.stack_key, choice.conditions)
+        for choice in choices
+        if query.cache is None or (query.cache == COLD) == (choice.conditions.cache == COLD)
     }
-    found: defaultdict[str, defaultdict[Track, dict[str, Measurement]]] = defaultdict(lambda: defaultdict(dict))
+    by_track: defaultdict[str, defaultdict[Track, dict[str, Measurement]]] = defaultdict(lambda: defaultdict(dict))
     stored = store.measurements(subject=Subject.MODEL, keys=models, latest=False)
     for taken in sorted(stored, key=lambda measurement: order[measurement.run]):
-        if (taken.system, taken.stack, taken.conditions) in wanted and value_ns(taken, MEAN):
-            found[taken.key][Track.of(taken, stacks[taken.stack])][taken.run] = taken
-    return {key: {track: list(runs.values()) for track, runs in of.items()} for key, of in found.items()}
+        if (taken.system, taken.stack, taken.conditions) in combinations and value_ns(taken, MEAN):
+            by_track[taken.key][Track.of(taken, stacks[taken.stack])][taken.run] = taken
+    return {key: {track: list(runs.values()) for track, runs in of.items()} for key, of in by_track.items()}
 
 
 def basis_of(measurements: Iterable[Measurement]) -> str:
@@ -166,7 +166,7 @@ def points_of(
 
 LEVEL = 2e-4
 """Probability of a cut by chance below which it is a change: with that a series without changes raises less than one
-alarm in 1,000 runs (docs/results/history.md), although every new run is looked at with up to ``_NEWEST`` cuts."""
+alarm in 1,000 runs (docs/results/history.json), although every new run is looked at with up to ``_NEWEST`` cuts."""
 
 MINIMUM_EFFECT = 0.01
 """Relative change of level that matters where nothing else is asked for."""
@@ -229,14 +229,14 @@ def shifts(latencies: Sequence[float], *, minimum_effect: float = MINIMUM_EFFECT
         [(8, 1.1)]
     """
     logs = np.log(np.asarray(latencies, dtype=np.float64))
-    found: list[tuple[int, int]] = []
+    alarms: list[tuple[int, int]] = []
     begin = 0
     for last in range(FEWEST - 1, logs.size):
         cut = _cut(logs[begin : last + 1], math.log1p(minimum_effect))
         if cut is not None:
             begin += cut
-            found.append((begin, last))
-    return _described(logs, found)
+            alarms.append((begin, last))
+    return _described(logs, alarms)
 
 
 def confirmed_shifts(latencies: Sequence[float], *, minimum_effect: float = MINIMUM_EFFECT) -> list[Shift]:
@@ -247,22 +247,22 @@ def confirmed_shifts(latencies: Sequence[float], *, minimum_effect: float = MINI
         minimum_effect: Relative change that matters.
     """
     logs, least = np.log(np.asarray(latencies, dtype=np.float64)), math.log1p(minimum_effect)
-    found = shifts(latencies, minimum_effect=minimum_effect)
-    while found:
-        weakest = min(found, key=_size)
+    remaining = shifts(latencies, minimum_effect=minimum_effect)
+    while remaining:
+        weakest = min(remaining, key=_size)
         if _size(weakest) >= least:
             break
-        found = _described(logs, [(shift.at, shift.found) for shift in found if shift is not weakest])
-    return found
+        remaining = _described(logs, [(shift.at, shift.found) for shift in remaining if shift is not weakest])
+    return remaining
 
 
 def _size(shift: Shift) -> float:
     return abs(math.log(shift.seen.ratio))
 
 
-def _described(logs: Values, found: Sequence[tuple[int, int]]) -> list[Shift]:
+def _described(logs: Values, alarms: Sequence[tuple[int, int]]) -> list[Shift]:
     """Return the changes at some cuts, with levels from all runs."""
-    cuts = [at for at, _ in found]
+    cuts = [at for at, _ in alarms]
     places = [
         _places(logs, begin, at, end) for begin, at, end in zip([0, *cuts], cuts, [*cuts[1:], logs.size], strict=False)
     ]
@@ -276,7 +276,7 @@ def _described(logs: Values, found: Sequence[tuple[int, int]]) -> list[Shift]:
             seen=_difference(logs[best[number] : at], logs[at : best[number + 2]]),
             places=tuple(sorted(near)),
         )
-        for number, (near, (_, last)) in enumerate(zip(places, found, strict=True))
+        for number, (near, (_, last)) in enumerate(zip(places, alarms, strict=True))
     ]
 
 

@@ -47,7 +47,7 @@ class _Plan:
 
 
 def confirm(
-    found: History,
+    alarmed: History,
     models: Sequence[ModelSource],
     *,
     old: Path,
@@ -63,7 +63,7 @@ def confirm(
     Alarms of another system, or with evicted caches, stay unchanged: this machine cannot repeat them.
 
     Args:
-        found: Result of ``history``.
+        alarmed: Result of ``history``.
         models: Its models.
         old: Lock file (``pylock.toml``) of the old environment, or its interpreter with dlbricks.
         new: The same for the new environment.
@@ -85,18 +85,20 @@ def confirm(
     if pythons[0] == pythons[1]:
         raise UsageError(f"{old} and {new} are one environment", remedy="give the old one and the new one")
     sources = {source.name: source for source in models}
-    plan = _Plan(pythons, Cut(granularity, connected=connected), visits, processes, progress, found.minimum_effect)
-    rows = tuple(_confirmed(row, sources[row.name], plan) for row in found.rows)
-    return replace(found, rows=rows)
+    plan = _Plan(pythons, Cut(granularity, connected=connected), visits, processes, progress, alarmed.minimum_effect)
+    rows = tuple(_confirmed(row, sources[row.name], plan) for row in alarmed.rows)
+    return replace(alarmed, rows=rows)
 
 
-def _python(given: Path) -> Path:
+def _python(environment: Path) -> Path:
     """Return the interpreter of an environment."""
-    if given.suffix == ".toml":
-        return locked_environment(given)
-    if not given.is_file():
-        raise UsageError(f"{given} is neither a lock file nor an interpreter", remedy="name a pylock.toml or a Python")
-    return given.absolute()
+    if environment.suffix == ".toml":
+        return locked_environment(environment)
+    if not environment.is_file():
+        raise UsageError(
+            f"{environment} is neither a lock file nor an interpreter", remedy="name a pylock.toml or a Python"
+        )
+    return environment.absolute()
 
 
 def _confirmed(row: ModelHistory, source: ModelSource, plan: _Plan) -> ModelHistory:
@@ -107,12 +109,12 @@ def _confirmed(row: ModelHistory, source: ModelSource, plan: _Plan) -> ModelHist
     if alarm is None:
         return row
     try:
-        made = _measured(row.track, alarm, source, plan)
+        confirmation = _measured(row.track, alarm, source, plan)
     except (UsageError, MachineBusy):
         raise
     except DlbricksError as error:
-        made = Confirmation(Standing.UNCLEAR, reason=str(error))
-    changes = tuple(replace(change, confirmation=made) if change is alarm else change for change in row.changes)
+        confirmation = Confirmation(Standing.UNCLEAR, reason=str(error))
+    changes = tuple(replace(change, confirmation=confirmation) if change is alarm else change for change in row.changes)
     return replace(row, changes=changes)
 
 
@@ -122,15 +124,15 @@ def _measured(track: Track, alarm: Change, source: ModelSource, plan: _Plan) -> 
         runnable = run_as_given(source, folder / "model", write_out(source.skeleton()).control)
         old, new = (place_of(track.runtime, track.threads, track.dtype, python) for python in plan.pythons)
         pair = TrialPair(Contender(runnable, old), Contender(runnable, new), label=source.name)
-        made = _judged(alarm, pair, plan)
-        if made.standing is not Standing.CONFIRMED:
-            return made
+        confirmation = _judged(alarm, pair, plan)
+        if confirmation.standing is not Standing.CONFIRMED:
+            return confirmation
         try:
-            return replace(made, bricks=_bricks(source, folder, (old, new), plan))
+            return replace(confirmation, bricks=_bricks(source, folder, (old, new), plan))
         except (UsageError, MachineBusy):
             raise
         except DlbricksError as error:  # of the model it is known all the same
-            return replace(made, reason=f"{made.reason}; which brick does is not known: {error}")
+            return replace(confirmation, reason=f"{confirmation.reason}; which brick does is not known: {error}")
 
 
 def _judged(alarm: Change, pair: TrialPair, plan: _Plan) -> Confirmation:
@@ -151,10 +153,10 @@ def _judged(alarm: Change, pair: TrialPair, plan: _Plan) -> Confirmation:
 def _bricks(source: ModelSource, folder: Path, places: tuple[Place, Place], plan: _Plan) -> tuple[BrickChange, ...]:
     """Return the contribution of each brick, the largest first."""
     (model,) = decompose([source], plan.cut)
-    made = generate([model], out=folder / "suite", settings=plan.cut).suite
-    if made is None or isinstance(model, Failed):
+    suite = generate([model], out=folder / "suite", settings=plan.cut).suite
+    if suite is None or isinstance(model, Failed):
         return ()
-    paths = {key: made.brick_path(key) for key in made.keys}
+    paths = {key: suite.brick_path(key) for key in suite.keys}
     visits, processes, progress = plan.visits, plan.processes, plan.progress
     taken = take_turns(paths, places, visits=visits, processes=processes, progress=progress, label=source.name)
     bricks = bricks_of(model)

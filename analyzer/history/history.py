@@ -122,8 +122,8 @@ class BrickChange:
 
     def record(self) -> Row:
         """As a JSON object."""
-        own = record_of(self, fields("before_ms after_ms ratio ratio_ci95 contribution_ms"))
-        return {**self.brick.record(), **own, "form": asdict(self.brick.form)}
+        figures = record_of(self, fields("before_ms after_ms ratio ratio_ci95 contribution_ms"))
+        return {**self.brick.record(), **figures, "form": asdict(self.brick.form)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,9 +244,11 @@ class Change:
 
     def record(self) -> Row:
         """As a JSON object."""
-        own = f"run=first.run started=first.started found verdict {_LEVELS} runs_before runs_after cause reason"
+        level_fields = (
+            f"run=first.run started=first.started found verdict {_LEVELS} runs_before runs_after cause reason"
+        )
         return {
-            **record_of(self, fields(own)),
+            **record_of(self, fields(level_fields)),
             "versions": [version._asdict() for version in self.versions],
             "machine": [asdict(evidence) for evidence in self.machine],
             **record_of(self, fields("bricks bricks_missing confirmation")),
@@ -343,15 +345,15 @@ class History(Tabular):
         if row.track is None:
             return ""
         alike = [other.track for other in self.rows if other.name == row.name and other.track is not None]
-        own, tracks = _words(row.track), [_words(track) for track in alike]
+        row_words, tracks = _words(row.track), [_words(track) for track in alike]
         options = [dict(track.runtime.options) for track in alike if track.runtime.backend == row.track.runtime.backend]
         words = [row.track.runtime.backend]
         words += [
             f"{name}={value}"
             for name, value in row.track.runtime.options
-            if len({given.get(name) for given in options}) > 1
+            if len({track_options.get(name) for track_options in options}) > 1
         ]
-        words += [text for text, others in zip(own, zip(*tracks, strict=True), strict=True) if len({*others}) > 1]
+        words += [text for text, others in zip(row_words, zip(*tracks, strict=True), strict=True) if len({*others}) > 1]
         return " ".join(words)
 
 
@@ -418,47 +420,47 @@ def history(
     """
     check_minimum_effect(minimum_effect)
     begin = None if since is None else since.astimezone(UTC)
-    found = decomposed(models, Cut(granularity, connected=connected), oracle)
-    known = _Known(store, {run.id: run for run in store.runs()}, store.stacks(), minimum_effect, begin)
-    keys = {model.own.key for model in found if isinstance(model, Decomposition)}
+    decompositions = decomposed(models, Cut(granularity, connected=connected), oracle)
+    common = _Known(store, {run.id: run for run in store.runs()}, store.stacks(), minimum_effect, begin)
+    keys = {model.own.key for model in decompositions if isinstance(model, Decomposition)}
     stored = measured_by_track(store, asked(query, fields), keys)
     rows: list[ModelHistory] = []
-    for model in found:
+    for model in decompositions:
         if isinstance(model, Failed):
             rows.append(ModelHistory(model.source.name, reason=model.reason, error=model.reason))
         elif model.own.key not in stored:
-            version = earlier_version(known.runs.values(), model.source.name, model.own.key)
+            version = earlier_version(common.runs.values(), model.source.name, model.own.key)
             rows.append(ModelHistory(model.source.name, reason=version or "nothing is stored"))
         else:
-            rows += [_row(known, model, track, runs) for track, runs in stored[model.own.key].items()]
+            rows += [_row(common, model, track, runs) for track, runs in stored[model.own.key].items()]
     return History(tuple(rows), minimum_effect, None if begin is None else begin.isoformat())
 
 
-def _row(known: _Known, model: Decomposition, track: Track, measurements: Sequence[Measurement]) -> ModelHistory:
+def _row(common: _Known, model: Decomposition, track: Track, measurements: Sequence[Measurement]) -> ModelHistory:
     basis = basis_of(measurements)
-    points = points_of(measurements, basis, known.runs, known.stacks)
+    points = points_of(measurements, basis, common.runs, common.stacks)
     latencies = [point.latency_ms for point in points]
-    found = confirmed_shifts(latencies, minimum_effect=known.minimum_effect)
+    shifts = confirmed_shifts(latencies, minimum_effect=common.minimum_effect)
     witnesses = (
-        *_probes(known.store, measurements, basis),
-        *_references(known, track, [point.run for point in points]),
+        *_probes(common.store, measurements, basis),
+        *_references(common, track, [point.run for point in points]),
     )
-    bricks = _brick_runs(known, track, model) if found else {}
-    order = {run: number for number, run in enumerate(known.runs)}  # the oldest first
+    bricks = _brick_runs(common, track, model) if shifts else {}
+    order = {run: number for number, run in enumerate(common.runs)}  # the oldest first
     blamed = partial(_blamed, model, bricks, order)
-    changes = [_change(points, witnesses, shift, blamed) for shift in found]
+    changes = [_change(points, witnesses, shift, blamed) for shift in shifts]
     few = f"{len(points)} of the {FEWEST} runs that it takes to find a change" if len(points) < FEWEST else ""
-    version = earlier_version(known.runs.values(), model.source.name, model.own.key) if few else ""
+    version = earlier_version(common.runs.values(), model.source.name, model.own.key) if few else ""
     return ModelHistory(
         model.source.name,
         track,
         basis,
-        _scatter(latencies, [shift.at for shift in found]),
+        _scatter(latencies, [shift.at for shift in shifts]),
         points,
         tuple(
             change
             for change in changes
-            if known.since is None or datetime.fromisoformat(change.first.started) >= known.since
+            if common.since is None or datetime.fromisoformat(change.first.started) >= common.since
         ),
         witnesses,
         "; ".join(filter(None, (few, version))) or None,
@@ -481,7 +483,7 @@ def _change(
     blamed: Callable[[Sequence[RunPoint], Sequence[RunPoint]], tuple[tuple[BrickChange, ...], int]],
 ) -> Change:
     # Of the runs that may be the first at the new level, that with which a version changed.
-    at = min(shift.places, key=lambda place: (not _versions(points, place), abs(place - shift.at)))
+    at = min(shift.places, key=lambda index: (not _versions(points, index), abs(index - shift.at)))
     before, after = points[shift.begin : at], points[at : shift.end]
     seen = level_difference([point.latency_ms for point in before], [point.latency_ms for point in after])
     assert seen is not None  # noqa: S101  # there are several runs on either side
@@ -537,16 +539,16 @@ def _cause(versions: Sequence[VersionChange], machine: Sequence[MachineEvidence]
 # Which bricks of a model changed when the model did.
 
 
-def _brick_runs(known: _Known, track: Track, model: Decomposition) -> _BrickRuns:
+def _brick_runs(common: _Known, track: Track, model: Decomposition) -> _BrickRuns:
     """Return the measurements of a model's bricks at the place of a series, in their most common cache state."""
-    found: defaultdict[str, defaultdict[str, dict[str, Measurement]]] = defaultdict(lambda: defaultdict(dict))
+    by_state: defaultdict[str, defaultdict[str, dict[str, Measurement]]] = defaultdict(lambda: defaultdict(dict))
     states = (COLD,) if track.cold else (model.level, _HOT)
     where = track.filter.but(subject=Subject.BRICK, keys={part.key for part in model.sequences}, dtype=track.dtype)
     for state in states:
-        for measurement in known.store.measurements(where, cache=state, latest=False):
-            if known.stacks[measurement.stack].options == track.runtime.options:
-                found[state][measurement.key][measurement.run] = measurement
-    return max((found[state] for state in states), key=lambda bricks: sum(map(len, bricks.values())))
+        for measurement in common.store.measurements(where, cache=state, latest=False):
+            if common.stacks[measurement.stack].options == track.runtime.options:
+                by_state[state][measurement.key][measurement.run] = measurement
+    return max((by_state[state] for state in states), key=lambda bricks: sum(map(len, bricks.values())))
 
 
 def _blamed(
@@ -603,14 +605,14 @@ def _evidence(witness: Witness, seen: Difference, begin: int, at: int, end: int)
         end: Index behind its last run.
     """
     values = witness.latencies_us
-    found = level_difference(
+    witnessed = level_difference(
         [value for value in values[begin:at] if value], [value for value in values[at:end] if value]
     )
-    if found is None:
+    if witnessed is None:
         return MachineEvidence(witness.name, witness.kind, None, None, moved=False)
-    ours, theirs = math.log(seen.ratio), math.log(found.ratio)
-    with_it = found.p < _LEVEL and ours * theirs > 0 and abs(theirs) >= _SHARE * abs(ours)
-    return MachineEvidence(witness.name, witness.kind, found.ratio, found.ci95, moved=with_it)
+    ours, theirs = math.log(seen.ratio), math.log(witnessed.ratio)
+    with_it = witnessed.p < _LEVEL and ours * theirs > 0 and abs(theirs) >= _SHARE * abs(ours)
+    return MachineEvidence(witness.name, witness.kind, witnessed.ratio, witnessed.ci95, moved=with_it)
 
 
 def _probes(store: Store, measurements: Sequence[Measurement], basis: str) -> list[Witness]:
@@ -621,8 +623,8 @@ def _probes(store: Store, measurements: Sequence[Measurement], basis: str) -> li
         for measurement in measurements
     ]
     names = "probe of arithmetic", "probe of memory"
-    made = [Witness(name, _PROBE, values) for name, values in zip(names, zip(*levels, strict=True), strict=True)]
-    return [witness for witness in made if any(witness.latencies_us)]
+    witnesses = [Witness(name, _PROBE, values) for name, values in zip(names, zip(*levels, strict=True), strict=True)]
+    return [witness for witness in witnesses if any(witness.latencies_us)]
 
 
 def _probe_levels(visits: Sequence[Visit], basis: str) -> tuple[float, float] | tuple[None, None]:
@@ -636,15 +638,15 @@ def _probe_levels(visits: Sequence[Visit], basis: str) -> tuple[float, float] | 
     return compute_ns / _NS_PER_US, memory_ns / _NS_PER_US
 
 
-def _references(known: _Known, track: Track, order: Sequence[str]) -> list[Witness]:
+def _references(common: _Known, track: Track, order: Sequence[str]) -> list[Witness]:
     """Return the reference networks measured by a run of the series."""
-    found: defaultdict[str, dict[str, Measurement]] = defaultdict(dict)
-    for measurement in known.store.measurements(track.filter, subject=Subject.REFERENCE, latest=False):
-        if measurement.run in order and known.stacks[measurement.stack].options == track.runtime.options:
-            found[measurement.key][measurement.run] = measurement
-    made = []
-    for key, by_run in sorted(found.items()):
+    by_network: defaultdict[str, dict[str, Measurement]] = defaultdict(dict)
+    for measurement in common.store.measurements(track.filter, subject=Subject.REFERENCE, latest=False):
+        if measurement.run in order and common.stacks[measurement.stack].options == track.runtime.options:
+            by_network[measurement.key][measurement.run] = measurement
+    witnesses = []
+    for key, by_run in sorted(by_network.items()):
         basis = basis_of(by_run.values())
         values = [value_ns(by_run[run], basis) / _NS_PER_US if run in by_run else None for run in order]
-        made.append(Witness(_NAMES.get(key, f"reference {key[:_SHOWN]}"), _REFERENCE, tuple(values)))
-    return made
+        witnesses.append(Witness(_NAMES.get(key, f"reference {key[:_SHOWN]}"), _REFERENCE, tuple(values)))
+    return witnesses

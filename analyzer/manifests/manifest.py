@@ -135,7 +135,7 @@ def manifest(
         >>> with Store.open("dlbricks.db") as store:  # doctest: +SKIP
         ...     manifest("suite", "results.zip", store=store)
     """
-    place = replaceable(out)
+    target = replaceable(out)
     opened = suite if isinstance(suite, Suite) else Suite.open(Path(suite))
     chosen = _run_of(store, opened, run, asked(query, fields))
     provenance = stored_provenance(store, chosen)
@@ -158,7 +158,7 @@ def manifest(
     text = json.dumps(asdict(description), indent=1).encode() + b"\n"
     parts = {DESCRIPTION: text, MEASUREMENTS: database} | ({} if lock is None else {LOCK: lock})
     try:
-        _pack(place, parts, opened)
+        _pack(target, parts, opened)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(out)) from error
     return description
@@ -170,21 +170,21 @@ def replaceable(out: str | os.PathLike[str]) -> Path:
     Raises:
         UsageError: Something else is there, or its folder does not exist.
     """
-    place = Path(out).resolve()
-    if not place.parent.is_dir() or (place.exists() and not place.is_file()):
+    target = Path(out).resolve()
+    if not target.parent.is_dir() or (target.exists() and not target.is_file()):
         raise UsageError(f"{out} is no place for a file", remedy="name a file in an existing folder")
-    return place
+    return target
 
 
-def _pack(place: Path, parts: Mapping[str, bytes], suite: Suite) -> None:
-    partial = place.with_name(f".{uuid.uuid4().hex}.partial")
+def _pack(target: Path, parts: Mapping[str, bytes], suite: Suite) -> None:
+    partial = target.with_name(f".{uuid.uuid4().hex}.partial")
     try:
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, data in parts.items():
                 archive.writestr(name, data)
             for name, path in suite_files(suite):
                 archive.writestr(f"{SUITE}/{name}", path.read_bytes())
-        partial.replace(place)
+        partial.replace(target)
     finally:
         partial.unlink(missing_ok=True)
 
@@ -231,16 +231,16 @@ def _run_of(store: Store, suite: Suite, prefix: str | None, query: Query) -> Run
         AmbiguousQuery: Runs under several conditions match.
     """
     stacks = store.stacks()
-    known = [run for run in store.runs() if run.suite == suite.hash and run.finished is not None]
-    found = [run for run in known if run.id.startswith(prefix or "") and _matches(run, stacks[run.stack], query)]
-    if not found:
-        others = f"; finished are {_listed(known)}" if known else ""
+    finished = [run for run in store.runs() if run.suite == suite.hash and run.finished is not None]
+    matches = [run for run in finished if run.id.startswith(prefix or "") and _matches(run, stacks[run.stack], query)]
+    if not matches:
+        others = f"; finished are {_listed(finished)}" if finished else ""
         raise UsageError(f"no finished run of suite {suite.path} matches{others}", remedy=f"dlbricks run {suite.path}")
-    if len({(run.system, run.stack, *_conditions(run)) for run in found}) > 1 or (prefix and len(found) > 1):
+    if len({(run.system, run.stack, *_conditions(run)) for run in matches}) > 1 or (prefix and len(matches) > 1):
         raise AmbiguousQuery(
-            f"{len(found)} runs of suite {suite.path} match: {_listed(found)}", remedy="name one with --run"
+            f"{len(matches)} runs of suite {suite.path} match: {_listed(matches)}", remedy="name one with --run"
         )
-    return found[-1]
+    return matches[-1]
 
 
 def _conditions(run: Run) -> tuple[object, ...]:
@@ -248,10 +248,10 @@ def _conditions(run: Run) -> tuple[object, ...]:
 
 
 def _matches(run: Run, stack: Stack, query: Query) -> bool:
-    wanted = query.backend, query.device, query.threads, query.cache, query.dtype
-    given = stack.backend, stack.device, *_conditions(run)
+    requested = query.backend, query.device, query.threads, query.cache, query.dtype
+    recorded = stack.backend, stack.device, *_conditions(run)
     keys = run.system.startswith(query.system or "") and run.stack.startswith(query.stack or "")
-    return keys and all(value in (None, own) for value, own in zip(wanted, given, strict=True))
+    return keys and all(value in (None, actual) for value, actual in zip(requested, recorded, strict=True))
 
 
 def _listed(runs: Sequence[Run]) -> str:
@@ -344,21 +344,23 @@ def with_hashes(packages: Packages) -> dict[str, dict[str, Any]]:
     Raises:
         BackendUnavailable: This Python has no pip.
     """
-    wanted = {
+    requirements = {
         name: pinned
-        for name, known in packages.items()
-        if not known.get("sha256") and known.get("contents") and (pinned := _pinned(name, known.get("version")))
+        for name, installed in packages.items()
+        if not installed.get("sha256")
+        and installed.get("contents")
+        and (pinned := _pinned(name, installed.get("version")))
     }
-    found: dict[str, dict[str, Any]] = {name: dict(known) for name, known in packages.items()}
+    hashed: dict[str, dict[str, Any]] = {name: dict(installed) for name, installed in packages.items()}
     with TemporaryDirectory(prefix="dlbricks-wheels-") as folder:
-        if wanted and not _download(list(wanted.values()), Path(folder)):
-            for package in wanted.values():  # one missing package does not stop the others
+        if requirements and not _download(list(requirements.values()), Path(folder)):
+            for package in requirements.values():  # one missing package does not stop the others
                 _download([package], Path(folder))
         by_contents = {_contents(path): path for path in sorted(Path(folder).glob("*.whl"))}
-        for name in wanted:
+        for name in requirements:
             if (path := by_contents.get(packages[name]["contents"])) is not None:
-                found[name] |= {"wheel": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-    return found
+                hashed[name] |= {"wheel": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    return hashed
 
 
 def _pinned(name: str, version: object) -> str | None:
@@ -372,8 +374,8 @@ def _pinned(name: str, version: object) -> str | None:
         return None
 
 
-def _download(wanted: Sequence[str], folder: Path) -> bool:
-    command = [sys.executable, *_PIP, "--dest", str(folder), "--", *wanted]
+def _download(requirements: Sequence[str], folder: Path) -> bool:
+    command = [sys.executable, *_PIP, "--dest", str(folder), "--", *requirements]
     done = subprocess.run(
         command, env=own_variables(), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )

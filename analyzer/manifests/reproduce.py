@@ -248,7 +248,7 @@ def reproduce(
         >>> reproduce("results.zip").verdicts  # doctest: +SKIP
     """
     check_minimum_effect(minimum_effect)
-    place = None if out is None else replaceable(out)
+    target = None if out is None else replaceable(out)
     with TemporaryDirectory(prefix="dlbricks-reproduce-") as name:
         folder = Path(name)
         base = unpack(stated, folder)
@@ -279,8 +279,8 @@ def reproduce(
             merge(store, folder / MEASUREMENTS)
             rows = _compare_bricks(store, then, now, opened, minimum_effect)
             machine = _machine(store, then, now)
-            if place is not None:
-                manifest(opened, place, store=store, run=now.id)
+            if target is not None:
+                manifest(opened, target, store=store, run=now.id)
     return Reproduction(rows, differ, "here" if here else "lock", minimum_effect, machine, missing)
 
 
@@ -313,24 +313,25 @@ def _compare_bricks(
     base, again = (
         {_place(brick): brick for brick in measured_in(store, run, Subject.BRICK, suite.keys)} for run in (then, now)
     )
-    both = [place for place in base if place in again]
-    bricks = [side[place] for side in (base, again) for place in both]
+    both = [key_and_state for key_and_state in base if key_and_state in again]
+    bricks = [side[key_and_state] for side in (base, again) for key_and_state in both]
     uncertainty = Uncertainty(bricks, store.blocks_of([brick.id for brick in bricks]), store.stacks())
     timeline = Timeline(store)
     pairs = with_verdicts(
-        [measured_pair(base[place], again[place], timeline, uncertainty) for place in both], minimum_effect
+        [measured_pair(base[key_and_state], again[key_and_state], timeline, uncertainty) for key_and_state in both],
+        minimum_effect,
     )
     judged = dict(zip(both, pairs, strict=True))
     failures = store.failures(subject=Subject.BRICK, keys=suite.keys)
     reasons = {failure.key: f"{failure.kind}: {failure.reason}" for failure in failures if failure.run == now.id}
     return tuple(
         ReproducedBrick(
-            judged.get(place) or SidePair(figure_of(brick), reason=reasons.get(brick.key, "not measured")),
+            judged.get(key_and_state) or SidePair(figure_of(brick), reason=reasons.get(brick.key, "not measured")),
             brick.key,
             suite.brick(brick.key).operators,
             brick.conditions.cache,
         )
-        for place, brick in base.items()
+        for key_and_state, brick in base.items()
     )
 
 

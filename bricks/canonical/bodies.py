@@ -109,17 +109,17 @@ class _Renamer:
         for value in source.input:
             names[value.name] = self._next()
             target.input.append(_typed(names[value.name], value.type))
-        given = {value.name for value in source.input}
+        input_names = {value.name for value in source.input}
         for tensor in source.initializer:
-            if tensor.name not in given:  # an outer value may have the same name
+            if tensor.name not in input_names:  # an outer value may have the same name
                 names[tensor.name] = self._next()
             self._keep(target, names[tensor.name], tensor)
         constants = ((node, _constant(node)) for node in source.node)
         tensors = {node.output[0]: tensor for node, tensor in constants if tensor is not None}
         read = [*(name for node in source.node for name in node.input), *(value.name for value in source.output)]
-        made = {name for node in source.node for name in node.output}
+        results = {name for node in source.node for name in node.output}
         tensors |= {
-            name: self._constants[name] for name in read if name in self._constants.keys() - names.keys() - made
+            name: self._constants[name] for name in read if name in self._constants.keys() - names.keys() - results
         }
         for name, tensor in tensors.items():  # numbered as initializers, as on the next reading
             names[name] = self._next()
@@ -284,7 +284,7 @@ def _refuse_weights(body: onnx.GraphProto) -> None:
     large = {
         tensor.name
         for tensor in body.initializer
-        if (found := type_of(tensor)) is None or found.elements > CONSTANT_ELEMENTS
+        if (static_type := type_of(tensor)) is None or static_type.elements > CONSTANT_ELEMENTS
     }
     for node in body.node:
         for index, name in enumerate(node.input):

@@ -121,10 +121,10 @@ class CanonicalDraft:
         Raises:
             OpsetBound: The type is unknown.
         """
-        found = self.slot(index).type
-        if found is None:
+        input_type = self.slot(index).type
+        if input_type is None:
             raise OpsetBound(f"input {index} has no static type")
-        return found
+        return input_type
 
     def shape(self, index: int) -> tuple[int, ...]:
         """Return the shape of an input."""
@@ -136,10 +136,10 @@ class CanonicalDraft:
         Raises:
             OpsetBound: The type is unknown.
         """
-        found = self.outputs[index] if index < len(self.outputs) else None
-        if found is None:
+        output_type = self.outputs[index] if index < len(self.outputs) else None
+        if output_type is None:
             raise OpsetBound(f"output {index} has no static type")
-        return found
+        return output_type
 
     def array(self, index: int) -> npt.NDArray[Any] | None:
         """Return the values of an input; None unless it is a constant with known values."""

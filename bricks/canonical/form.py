@@ -69,8 +69,8 @@ def source_form(signature: LayerSignature) -> CanonicalForm:
     else:  # a runtime's own operator; those in ONNX's domain are there at any opset
         version, defaults = signature.opset if domain else 1, {}
     described = {**defaults, **{attribute.name: read_value(attribute) for attribute in attributes}}
-    given = [index for index, slot in enumerate(signature.slots) if slot.role is not Role.ABSENT]
-    slots = signature.slots[: max(given, default=-1) + 1]
+    present_slots = [index for index, slot in enumerate(signature.slots) if slot.role is not Role.ABSENT]
+    slots = signature.slots[: max(present_slots, default=-1) + 1]
     problem = _unknown_decider(domain, op_type, slots)
     return _as_written(
         signature._replace(slots=slots), attributes, version, described, bound=not domain, problem=problem
@@ -243,8 +243,8 @@ def _check_types(target: Schema, slots: tuple[Slot, ...], outputs: tuple[TensorT
 def _valid(signature: LayerSignature, attributes: list[onnx.AttributeProto]) -> tuple[int, int] | None:
     """Return the opsets of ONNX's own domain, half-open, with the same meaning of an operator in source form."""
     if _has_bodies(attributes):
-        own = dict(signature.opsets).get("", 1)
-        return own, own + 1
+        opset = dict(signature.opsets).get("", 1)
+        return opset, opset + 1
     if signature.domain:
         return None
     schema = find_schema("", signature.op_type, signature.opset)
@@ -311,5 +311,5 @@ def _hash(
     return hashlib.sha256(_ENCODE(description).encode()).hexdigest()
 
 
-def _spell_type(found: TensorType | None) -> tuple[str | None, tuple[int, ...] | None]:
-    return (None, None) if found is None else (found.dtype, found.shape)
+def _spell_type(value_type: TensorType | None) -> tuple[str | None, tuple[int, ...] | None]:
+    return (None, None) if value_type is None else (value_type.dtype, value_type.shape)

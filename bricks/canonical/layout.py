@@ -167,11 +167,11 @@ def pad(draft: CanonicalDraft) -> None:
     draft.put_integers(1, pads or ())
     if value:
         draft.put(2, np.asarray(value, np.float32).astype(_dtype(draft)))
-    known = draft.array(2)
-    if draft.attributes["mode"] != b"constant" or (known is not None and known.size == 1 and not known.any()):
+    fill = draft.array(2)
+    if draft.attributes["mode"] != b"constant" or (fill is not None and fill.size == 1 and not fill.any()):
         draft.drop(2)
-    elif known is not None and known.size == 1:
-        draft.put(2, known.reshape(()))
+    elif fill is not None and fill.size == 1:
+        draft.put(2, fill.reshape(()))
 
 
 def _dtype(draft: CanonicalDraft) -> np.dtype[np.generic]:
@@ -249,9 +249,9 @@ def top_k(draft: CanonicalDraft) -> None:
     """Give the number of elements as an input."""
     draft.attributes["axis"] = resolve_axis(draft.attributes["axis"], draft.rank)
     count = draft.pop("k")
-    known = [count] if count is not None else draft.integers(1)
-    if known is not None:
-        draft.put_integers(1, known)
+    counts = [count] if count is not None else draft.integers(1)
+    if counts is not None:
+        draft.put_integers(1, counts)
 
 
 @rule("CumSum")
@@ -276,8 +276,8 @@ def dft(draft: CanonicalDraft) -> None:
     attribute = draft.pop("axis")
     if attribute is None and draft.given(2) and draft.integers(2) is None:
         return
-    given = [attribute] if attribute is not None else draft.integers(2)
-    draft.put(2, np.asarray(resolve_axis(given[0] if given else -2, draft.rank), np.int64))
+    axes = [attribute] if attribute is not None else draft.integers(2)
+    draft.put(2, np.asarray(resolve_axis(axes[0] if axes else -2, draft.rank), np.int64))
 
 
 @rule("DequantizeLinear", "QuantizeLinear")

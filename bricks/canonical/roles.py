@@ -103,10 +103,10 @@ def versions_around(domain: str, op_type: str, opset: int) -> tuple[int, int]:
 @cache
 def _history() -> dict[tuple[str, str], tuple[int, ...]]:
     """Return the opsets at which each operator of ONNX was defined or changed."""
-    found: dict[tuple[str, str], list[int]] = {}
+    opsets_by_operator: dict[tuple[str, str], list[int]] = {}
     for schema in defs.get_all_schemas_with_history():
-        found.setdefault((schema.domain, schema.name), []).append(schema.since_version)
-    return {name: tuple(sorted(opsets)) for name, opsets in found.items()}
+        opsets_by_operator.setdefault((schema.domain, schema.name), []).append(schema.since_version)
+    return {name: tuple(sorted(opsets)) for name, opsets in opsets_by_operator.items()}
 
 
 @cache

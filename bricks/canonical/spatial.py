@@ -42,8 +42,8 @@ def binary(draft: CanonicalDraft) -> None:
     axis = draft.pop("axis")
     if draft.since >= 7 or not legacy or axis is None:
         return
-    left, right = draft.rank, len(draft.shape(1))
-    if resolve_axis(axis, left) + right != left:
+    rank, other_rank = draft.rank, len(draft.shape(1))
+    if resolve_axis(axis, rank) + other_rank != rank:
         raise OpsetBound("broadcast along leading axes")
 
 
@@ -181,10 +181,10 @@ def upsample(draft: CanonicalDraft) -> None:
     if height is not None and width is not None:
         scales = (1.0, 1.0, height, width)
     if scales is None:
-        known = draft.array(1)
-        if known is None:
+        scale_array = draft.array(1)
+        if scale_array is None:
             raise OpsetBound("scales are not known")
-        scales = known.tolist()
+        scales = scale_array.tolist()
     mode = draft.attributes["mode"]
     draft.attributes["mode"] = b"linear" if mode == b"bilinear" else mode
     draft.op_type = "Resize"
@@ -217,8 +217,8 @@ def resize(draft: CanonicalDraft) -> None:
     if attributes["mode"] != b"cubic":
         attributes.pop("cubic_coeff_a", None)
     for slot in (1, 2, 3):  # an empty tensor means an absent one
-        found = draft.slot(slot).type
-        if found is not None and found.elements == 0:
+        slot_type = draft.slot(slot).type
+        if slot_type is not None and slot_type.elements == 0:
             draft.drop(slot)
     if "axes" in attributes:
         _all_axes(draft)
@@ -309,11 +309,11 @@ def conv_transpose(draft: CanonicalDraft) -> None:
         _fill(draft, "pads", (0,) * (2 * rank))
         return
     extents = draft.shape(0)[2:]
-    wanted = draft.output().shape[2:]
+    output_extents = draft.output().shape[2:]
     total = [
         stride * (extent - 1) + more + (size - 1) * dilation + 1 - out
         for stride, extent, more, size, dilation, out in zip(
-            strides, extents, extra, kernel, dilations, wanted, strict=True
+            strides, extents, extra, kernel, dilations, output_extents, strict=True
         )
     ]
     if any(pad < 0 for pad in total):

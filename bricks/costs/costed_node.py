@@ -44,10 +44,10 @@ class CostedNode:
         Raises:
             UnknownCostError: It is absent or has an unknown type.
         """
-        found = self.operands[slot].type if slot < len(self.operands) else None
-        if found is None:
+        input_type = self.operands[slot].type if slot < len(self.operands) else None
+        if input_type is None:
             raise UnknownCostError(f"input {slot} of {self.node.op_type} has no known type")
-        return found
+        return input_type
 
     def inputs(self) -> list[TensorType]:
         """Return the types of all present inputs, in slot order."""
@@ -59,10 +59,10 @@ class CostedNode:
         Raises:
             UnknownCostError: The type is unknown.
         """
-        found = self.outputs[slot] if slot < len(self.outputs) else None
-        if found is None:
+        output_type = self.outputs[slot] if slot < len(self.outputs) else None
+        if output_type is None:
             raise UnknownCostError(f"output {slot} of {self.node.op_type} has no known type")
-        return found
+        return output_type
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """Return an attribute; text as ``str``."""

@@ -77,10 +77,10 @@ def non_max_suppression(call: CostedNode) -> Cost:
     An overlap is also 5 additions, 3 multiplications and 1 division. Unknown if k is computed at run time.
     """
     boxes, scores = call.input(0), call.input(1)
-    kept = call.values(2)
-    if kept is None:
+    limits = call.values(2)
+    if limits is None:
         raise UnknownCostError("NonMaxSuppression with a limit computed at run time")
-    overlaps = scores.elements * min(int(kept[0]), boxes.shape[1])
+    overlaps = scores.elements * min(int(limits[0]), boxes.shape[1])
     return Cost(
         comparisons=6 * overlaps + scores.elements,
         additions=5 * overlaps,
@@ -102,8 +102,8 @@ def multinomial(call: CostedNode) -> Cost:
 
 def move(call: CostedNode) -> Cost:
     """No work: each output element is a copy, a cast or a constant; index arithmetic is not counted."""
-    for slot, wanted in enumerate(call.node.output):
-        if wanted:
+    for slot, name in enumerate(call.node.output):
+        if name:
             call.output(slot)
     return Cost()
 

@@ -204,9 +204,9 @@ def convolution(call: CostedNode, *, weight: int = 1) -> int:
     return call.output().elements * (filters.elements // filters.shape[0])
 
 
-def product(call: CostedNode, *, left: int = 0, transposed: bool = False) -> int:
+def product(call: CostedNode, *, slot: int = 0, transposed: bool = False) -> int:
     """``macs = output elements * K``, K the common dimension; batched and broadcast like numpy.matmul."""
-    shape = call.input(left).shape
+    shape = call.input(slot).shape
     if not shape:
         raise UnknownCostError(f"{call.node.op_type} of a scalar")
     return call.output().elements * shape[-2 if transposed else -1]
@@ -301,17 +301,17 @@ def einsum(call: CostedNode) -> Cost:
     = (k - 1) points``. A broadcast ``...`` counts with its largest size.
     """
     equation = str(call.require("equation")).replace(" ", "")
-    left, _, right = equation.partition("->")
-    terms = left.split(",")
+    operands, _, explicit_output = equation.partition("->")
+    terms = operands.split(",")
     sizes: dict[str, int] = {}
     for slot, term in enumerate(terms):
         shape = call.input(slot).shape
         for label, size in _labels(term, shape):
             sizes[label] = max(size, sizes.get(label, 1))
-    kept = _implicit_output(left) if "->" not in equation else right
+    output = _implicit_output(operands) if "->" not in equation else explicit_output
     points = math.prod(sizes.values())
     named = {label for label in sizes if len(label) == 1}
-    summed = any(label not in kept for label in named) or (len(named) < len(sizes) and "..." not in kept)
+    summed = any(label not in output for label in named) or (len(named) < len(sizes) and "..." not in output)
     factors = len(terms) - 1
     if not summed:
         return Cost(multiplications=factors * points)
@@ -328,10 +328,10 @@ def _labels(term: str, shape: tuple[int, ...]) -> list[tuple[str, int]]:
     return list(zip(axes, shape, strict=True))
 
 
-def _implicit_output(left: str) -> str:
+def _implicit_output(operands: str) -> str:
     """Return the labels that an Einsum without ``->`` keeps: those with one occurrence."""
-    letters = left.replace(",", "").replace(".", "")
-    return "".join(letter for letter in letters if letters.count(letter) == 1) + ("..." if "..." in left else "")
+    letters = operands.replace(",", "").replace(".", "")
+    return "".join(letter for letter in letters if letters.count(letter) == 1) + ("..." if "..." in operands else "")
 
 
 def det(call: CostedNode) -> Cost:

@@ -127,21 +127,21 @@ def _without_copied(edges: list[tuple[int, int]], copied: Collection[int]) -> li
     for maker, reader in edges:
         if maker in copied:
             readers.setdefault(maker, []).append(reader)
-    found = []
+    direct_edges = []
     for maker, reader in edges:
         if maker not in copied:
-            found += [(maker, reader), *((maker, further) for further in readers.get(reader, ()))]
-    return found
+            direct_edges += [(maker, reader), *((maker, further) for further in readers.get(reader, ()))]
+    return direct_edges
 
 
 def _contracted(edges: Iterable[tuple[int, int]], groups: Iterable[tuple[int, ...]]) -> nx.DiGraph[int]:
     """Return the dataflow with every group contracted to its first layer; other layers are nodes themselves."""
     import networkx as nx  # 150 ms, needed for units only
 
-    place = {index: group[0] for group in groups for index in group}
+    first_layer = {index: group[0] for group in groups for index in group}
     flow: nx.DiGraph[int] = nx.DiGraph()
-    flow.add_nodes_from(place.values())
-    pairs = ((place.get(maker, maker), place.get(reader, reader)) for maker, reader in edges)
+    flow.add_nodes_from(first_layer.values())
+    pairs = ((first_layer.get(maker, maker), first_layer.get(reader, reader)) for maker, reader in edges)
     flow.add_edges_from((maker, reader) for maker, reader in pairs if maker != reader)
     return flow
 
@@ -251,12 +251,12 @@ def fused_sequences(
     units = fused_units(executed).groups
     windows = spans(flow_over(graph, units), granularity, overlap=overlap, connected=connected)
     copied = copied_layers(executed)
-    found = []
+    sequences = []
     for begin, end in windows:
-        own = {index for unit in units[begin:end] for index in unit}
-        copies = tuple(index for index in sorted(copied - own) if own.intersection(_readers(graph, index)))
-        found.append(make_sequence(graph, tuple(sorted({*own, *copies})), copies=copies, copied=copied))
-    return with_reuse(graph, found)
+        members = {index for unit in units[begin:end] for index in unit}
+        copies = tuple(index for index in sorted(copied - members) if members.intersection(_readers(graph, index)))
+        sequences.append(make_sequence(graph, tuple(sorted({*members, *copies})), copies=copies, copied=copied))
+    return with_reuse(graph, sequences)
 
 
 def _companions(executed: ExecutedModel) -> Iterator[set[int]]:
@@ -334,9 +334,9 @@ class _CrossedEdges:
             if executed.layouts.is_change(layer, origin)
         }
         self._members: defaultdict[int, list[Layer]] = defaultdict(list)
-        for layer, places in zip(executed.graph.layers, homes, strict=True):
-            for place in places if layer.index not in self._changes and self._is_own(layer) else ():
-                self._members[place].append(layer)
+        for layer, layer_homes in zip(executed.graph.layers, homes, strict=True):
+            for home in layer_homes if layer.index not in self._changes and self._is_own(layer) else ():
+                self._members[home].append(layer)
 
     def entering(self, number: int) -> Iterator[tuple[int, float]]:
         """Yield (bytes, converted share) of each value that a sequence reads in the runtime's layout."""
@@ -376,11 +376,11 @@ class _CrossedEdges:
 
     def _readers_of(self, values: Iterable[str]) -> set[int]:
         readers = {reader for value in values for reader in self._graph.consumers(value)} - self._changes
-        return {place for reader in readers for place in self._homes[reader]}
+        return {home for reader in readers for home in self._homes[reader]}
 
     def _bytes(self, value: str) -> int:
-        known = self._graph.types.get(value)
-        return known.nbytes if known is not None else 0
+        value_type = self._graph.types.get(value)
+        return value_type.nbytes if value_type is not None else 0
 
 
 def _activations(layer: Layer) -> Iterator[str]:

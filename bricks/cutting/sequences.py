@@ -53,8 +53,8 @@ def split(
     Raises:
         UsageError: ``granularity`` is less than 1.
     """
-    found = spans(flow_of(graph), granularity, overlap=overlap, connected=connected)
-    return [graph.live[begin:end] for begin, end in found]
+    ranges = spans(flow_of(graph), granularity, overlap=overlap, connected=connected)
+    return [graph.live[begin:end] for begin, end in ranges]
 
 
 def spans(flow: Flow, granularity: int, *, overlap: bool = False, connected: bool = False) -> list[tuple[int, int]]:
@@ -170,7 +170,7 @@ def number_values(graph: ModelGraph, window: tuple[int, ...], *, exposed: Collec
     inside = frozenset(flow.position[index] for index in window)
     numbering = Numbering()
     words = _preamble(graph)
-    made = 0
+    value_count = 0
     for index in window:
         layer = graph.layers[index]
         words.append(layer.key)
@@ -181,8 +181,8 @@ def number_values(graph: ModelGraph, window: tuple[int, ...], *, exposed: Collec
             if not value:
                 words.append("-")
                 continue
-            name = numbering.names[value] = f"v{made}"
-            made += 1
+            name = numbering.names[value] = f"v{value_count}"
+            value_count += 1
             needed = dead_end or _needed_outside(flow, value, inside) if exposed is None else value in exposed
             if needed:
                 numbering.outputs.append(value)
@@ -264,7 +264,7 @@ def keys_from(graph: ModelGraph, begin: int, ends: Iterable[int]) -> Iterator[st
     numbering = Numbering()
     digest = hashlib.sha256(" ".join(_preamble(graph)).encode())
     words: list[str] = []  # words after the hashed part
-    hashed = made = 0
+    hashed = value_count = 0
     exposed_until: defaultdict[int, list[int]] = defaultdict(list)  # last reader: numbers of the words
     unsettled: deque[int] = deque()
     settled: set[int] = set()
@@ -277,8 +277,8 @@ def keys_from(graph: ModelGraph, begin: int, ends: Iterable[int]) -> Iterator[st
                 if not value:
                     words.append("-")
                     continue
-                name = numbering.names[value] = f"v{made}"
-                made += 1
+                name = numbering.names[value] = f"v{value_count}"
+                value_count += 1
                 readers = flow.readers.get(value)
                 if flow.dead_end[position] or value in flow.leaving:
                     name += "!"

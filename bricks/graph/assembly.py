@@ -146,18 +146,18 @@ class Assembly:
         if len(named) == 1:
             return (named[0],)
         if self._as_is:
-            made = [slot for slot, name in enumerate(named) if name]
-            return tuple(named[: max(made, default=-1) + 1])
+            used_slots = [slot for slot, name in enumerate(named) if name]
+            return tuple(named[: max(used_slots, default=-1) + 1])
         domain = plain_domain(node.domain)
         schema = find_schema(domain, node.op_type, self._opset.get(domain, 1))
         if schema is None:
             return tuple(named)
-        wanted = [name if name in self._read or not schema.may_omit(slot) else "" for slot, name in enumerate(named)]
-        if not any(wanted):  # an unused layer makes all its outputs
-            wanted = list(named)
-        while wanted and not wanted[-1]:
-            wanted.pop()
-        return tuple(wanted)
+        outputs = [name if name in self._read or not schema.may_omit(slot) else "" for slot, name in enumerate(named)]
+        if not any(outputs):  # an unused layer makes all its outputs
+            outputs = list(named)
+        while outputs and not outputs[-1]:
+            outputs.pop()
+        return tuple(outputs)
 
     def _signature(self, index: int, node: onnx.NodeProto, types: _Types) -> LayerSignature:
         domain, op_type = plain_domain(node.domain), node.op_type
@@ -179,13 +179,13 @@ class Assembly:
             if not name:
                 slots.append(ABSENT)
                 continue
-            found = types.get(name)
+            value_type = types.get(name)
             if name not in constants:
-                slots.append(Slot(Role.ACTIVATION, found, None, index))
+                slots.append(Slot(Role.ACTIVATION, value_type, None, index))
                 continue
-            known = found is not None and constants.known(name)
-            role = constant_role(domain, op_type, index, known=known, elements=found.elements if found else 0)
-            slots.append(Slot(role, found, self._constant(name) if role is Role.CONSTANT else None, index))
+            known = value_type is not None and constants.known(name)
+            role = constant_role(domain, op_type, index, known=known, elements=value_type.elements if value_type else 0)
+            slots.append(Slot(role, value_type, self._constant(name) if role is Role.CONSTANT else None, index))
         return tuple(slots)
 
     def _constant(self, name: str) -> bytes:
@@ -199,13 +199,13 @@ class Assembly:
 
     def _captured(self, index: int) -> dict[str, onnx.TensorProto]:
         """Return the known constants that a node's bodies read."""
-        found: dict[str, onnx.TensorProto] = {}
+        tensors: dict[str, onnx.TensorProto] = {}
         for name in self._captures[index]:
             if name in self._constants.tensors:
-                found[name] = self._constants.tensors[name]
+                tensors[name] = self._constants.tensors[name]
             elif name in self._constants.arrays:
-                found[name] = numpy_helper.from_array(self._constants.arrays[name])
-        return found
+                tensors[name] = numpy_helper.from_array(self._constants.arrays[name])
+        return tensors
 
     def _why_untyped(self, index: int, signature: LayerSignature, outputs: tuple[str, ...]) -> str:
         """Return why a layer has no static type, with the name of the value; empty if all types are static."""
@@ -213,8 +213,8 @@ class Assembly:
         for position, slot in enumerate(signature.slots):
             if slot.type is None and slot.role is not Role.ABSENT:
                 return f"input {self._describe(node.input[position])}"
-        for name, found in zip(outputs, signature.outputs, strict=True):
-            if found is None and name:
+        for name, output_type in zip(outputs, signature.outputs, strict=True):
+            if output_type is None and name:
                 if find_schema(signature.domain, node.op_type, signature.opset) is None:
                     return f"unknown operator {signature.domain or 'ai.onnx'}:{node.op_type}: {self._describe(name)}"
                 return f"output {self._describe(name)}"
@@ -230,12 +230,12 @@ class Assembly:
         return ""
 
     def _describe(self, name: str) -> str:
-        known = self._inference.unknown.get(name, "no type")
+        description = self._inference.unknown.get(name, "no type")
         maker = self._makers.get(name)
         origin = f"from {maker.op_type} {maker.name!r}" if maker is not None and maker.name else ""
-        if known.startswith(("a ", "an ")):
-            return f"{name!r} is {known}{f' ({origin})' if origin else ''}: bricks read and write tensors only"
-        return f"{name!r} has no static type ({', '.join(filter(None, (known, origin)))})"
+        if description.startswith(("a ", "an ")):
+            return f"{name!r} is {description}{f' ({origin})' if origin else ''}: bricks read and write tensors only"
+        return f"{name!r} has no static type ({', '.join(filter(None, (description, origin)))})"
 
 
 def _operand(slot: Slot, position: int, node: onnx.NodeProto) -> Operand:

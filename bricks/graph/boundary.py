@@ -34,9 +34,9 @@ _NOTICED_BYTES = 1 << 20
 
 def boundary_of(graph: ModelGraph, part: LayerSequence) -> str:
     """Return the variant of ``BOUNDARY`` that a sequence is, judged by all its large inputs and outputs; else empty."""
-    given = _all_outside(graph, part.inputs, graph.inputs)
-    kept = _all_outside(graph, part.outputs, graph.outputs)
-    return (BOTH if given else KEPT) if kept else GIVEN if given else ""
+    inputs_given = _all_outside(graph, part.inputs, graph.inputs)
+    outputs_kept = _all_outside(graph, part.outputs, graph.outputs)
+    return (BOTH if inputs_given else KEPT) if outputs_kept else GIVEN if inputs_given else ""
 
 
 def boundary_variants(graph: ModelGraph, parts: Iterable[LayerSequence]) -> Mapping[str, Collection[str]]:
@@ -48,11 +48,11 @@ def boundary_variants(graph: ModelGraph, parts: Iterable[LayerSequence]) -> Mapp
     sizes = (_size(graph, value) for value in outside)
     if sum(size for size in sizes if size >= LARGE_BYTES) < _NOTICED_BYTES:
         return {}
-    found: dict[str, set[str]] = defaultdict(set)
+    variants_by_key: dict[str, set[str]] = defaultdict(set)
     for part in parts:
         if variant := boundary_of(graph, part):
-            found[part.key].add(variant)
-    return found
+            variants_by_key[part.key].add(variant)
+    return variants_by_key
 
 
 def _all_outside(graph: ModelGraph, values: Iterable[str], outside: Collection[str]) -> bool:

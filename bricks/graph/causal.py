@@ -62,7 +62,7 @@ class _Masks:
 
     def __init__(self, graph: onnx.GraphProto, types: Mapping[str, TensorType], constants: Constants) -> None:
         self._types, self._constants = types, constants
-        matrices = {name for name, found in types.items() if _is_matrix(found)}
+        matrices = {name for name, value_type in types.items() if _is_matrix(value_type)}
         marked = {value.name for value in graph.input if is_causal(value)}
         masks = (matrices & marked) | {name for name in matrices if constants.known(name) and self._is_mask(name)}
         self._ordered = {name for name in masks if self._dtype(name) == "bool"}  # True at future positions
@@ -71,15 +71,15 @@ class _Masks:
 
     def follow(self, node: onnx.NodeProto) -> None:
         """Classify the result of a node."""
-        reads, op_type, made = node.input, node.op_type, node.output[0]
+        reads, op_type, result = node.input, node.op_type, node.output[0]
         if op_type in having(Trait.FILLS) and self._is_low(reads[0]):
-            self._low.add(made)
-        if not _is_matrix(self._types.get(made)):
+            self._low.add(result)
+        if not _is_matrix(self._types.get(result)):
             return
         if self._hides(op_type, reads):
-            self.hidden.add(made)
+            self.hidden.add(result)
         elif self._orders(op_type, reads):
-            self._ordered.add(made)
+            self._ordered.add(result)
 
     def _hides(self, op_type: str, reads: Sequence[str]) -> bool:
         if op_type == "Trilu":
@@ -101,7 +101,7 @@ class _Masks:
         For known positions, the result must also mark future positions.
         """
         types = [self._types[name] for name in reads if self._dtype(name) in _INTEGERS]
-        shapes = [found.shape for found in types]
+        shapes = [value_type.shape for value_type in types]
         rows = any(shape[-1:] == (1,) for shape in shapes)
         columns = any(shape[-1:] != (1,) and shape[-2:-1] in {(), (1,)} for shape in shapes)
         if len(reads) != len(shapes) or not rows or not columns:
@@ -124,12 +124,12 @@ class _Masks:
 
     def _is_low(self, name: str) -> bool:
         array: Array | None = self._constants.array(name) if self._constants.known(name) else None
-        known = array is not None and array.size > 0 and array.dtype.kind == "f" and bool((array <= LOW).all())
-        return known or name in self._low
+        low_constant = array is not None and array.size > 0 and array.dtype.kind == "f" and bool((array <= LOW).all())
+        return low_constant or name in self._low
 
     def _dtype(self, name: str) -> str:
-        found = self._types.get(name)
-        return "" if found is None else found.dtype
+        value_type = self._types.get(name)
+        return "" if value_type is None else value_type.dtype
 
 
 def _over_keys(node: onnx.NodeProto, scores: TensorType) -> bool:
@@ -137,6 +137,6 @@ def _over_keys(node: onnx.NodeProto, scores: TensorType) -> bool:
     return all(attribute.i in {-1, len(scores.shape) - 1} for attribute in node.attribute if attribute.name == "axis")
 
 
-def _is_matrix(found: TensorType | None) -> bool:
+def _is_matrix(value_type: TensorType | None) -> bool:
     """Return True if a type has rows for several queries, at most as many as keys."""
-    return found is not None and len(found.shape) > 1 and 1 < found.shape[-2] <= found.shape[-1]
+    return value_type is not None and len(value_type.shape) > 1 and 1 < value_type.shape[-2] <= value_type.shape[-1]

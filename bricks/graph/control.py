@@ -1,7 +1,7 @@
 """Expansion of control flow: If, Loop and Scan of known course are replaced by the operators that they execute.
 
 The file fixes some courses, such as conditions that depend only on shapes. The caller states or observes others
-(``models.control_flow.choices``). An operator of unknown course stays one layer. So does an operator with a fixed
+(``models.control_flow.read_choices``). An operator of unknown course stays one layer. So does an operator with a fixed
 number of iterations that can be a brick: its measurement is exact. A stated or observed course always expands it.
 """
 
@@ -126,11 +126,11 @@ _Operator = tuple[str, bool]
 
 def _contested(control: Iterable[ControlFlow]) -> frozenset[_Operator]:
     """Return operators with a given course, if the file fixes another course for other executions."""
-    given = {_operator(flow): flow.course for flow in control if flow.how == How.GIVEN and flow.layers}
+    courses_by_operator = {_operator(flow): flow.course for flow in control if flow.how == How.GIVEN and flow.layers}
     return frozenset(
         operator
         for flow in control
-        if flow.how == How.RESOLVED and given.get(operator := _operator(flow), flow.course) != flow.course
+        if flow.how == How.RESOLVED and courses_by_operator.get(operator := _operator(flow), flow.course) != flow.course
     )
 
 
@@ -150,13 +150,13 @@ def _written_out(skeleton: Skeleton, contested: Collection[_Operator]) -> Writte
         decisions = _Decisions(model, skeleton, labels, refused, contested)
         if not decisions.steps or len(rounds) == _MOST_ROUNDS:
             why = f"control flow is nested more than {_MOST_ROUNDS} deep"
-            left = [*decisions.left, *(replace(flow, reason=why) for flow in decisions.known.values())]
-            return WrittenOut(model, _merged([*done, *left]), tuple(rounds))
-        found = expansion.apply(decisions.steps)
-        if succeeded := tuple(step for step in decisions.steps if not isinstance(found[step[0]], str)):
+            remaining_flows = [*decisions.left, *(replace(flow, reason=why) for flow in decisions.known.values())]
+            return WrittenOut(model, _merged([*done, *remaining_flows]), tuple(rounds))
+        results = expansion.apply(decisions.steps)
+        if succeeded := tuple(step for step in decisions.steps if not isinstance(results[step[0]], str)):
             rounds.append(succeeded)
         for output, *_ in decisions.steps:
-            expanded = found[output]
+            expanded = results[output]
             if isinstance(expanded, str):
                 refused[output] = expanded
                 continue
@@ -284,21 +284,21 @@ class _Decisions:
         body = body_of(node, "body")
         if trips is None or begun is None or len(body.input) < 2 or not body.output:
             return None
-        made = {name: inner for inner in body.node for name in inner.output}
-        known = {tensor.name: tensor for tensor in body.initializer}
+        producers = {name: inner for inner in body.node for name in inner.output}
+        constants = {tensor.name: tensor for tensor in body.initializer}
         name = body.output[0].name
         for _ in range(len(body.node)):
-            if name in made and made[name].op_type == "Identity" and made[name].input:
-                name = made[name].input[0]
+            if name in producers and producers[name].op_type == "Identity" and producers[name].input:
+                name = producers[name].input[0]
         if name == body.input[1].name:
             return max(0, trips)
-        constant = known.get(name)
-        if name in made and made[name].op_type == "Constant":
-            constant = next((attribute.t for attribute in made[name].attribute if attribute.name == "value"), None)
+        constant = constants.get(name)
+        if name in producers and producers[name].op_type == "Constant":
+            constant = next((attribute.t for attribute in producers[name].attribute if attribute.name == "value"), None)
         if constant is not None:
             array = tensor_array(constant)
             return max(0, trips) if array.size == 1 and bool(array.item()) else None
-        outer = self._scalar(name) if name not in made and name not in known else None
+        outer = self._scalar(name) if name not in producers and name not in constants else None
         return max(0, trips) if outer else None
 
     def _scalar(self, name: str) -> int | None:
@@ -317,14 +317,14 @@ class _Decisions:
         """Return the input of the bare operator: the condition, or the smallest computed value."""
         inference = self._inference
         names = node.input[:1] if node.op_type == "If" else (*node.input, *captures(node))
-        found = [
-            (kind.elements, place, name)
-            for place, name in enumerate(names)
+        candidates = [
+            (kind.elements, position, name)
+            for position, name in enumerate(names)
             if name not in inference.constants and (kind := inference.types.get(name)) is not None
         ]
-        if not found:
+        if not candidates:
             return None
-        _, _, name = min(found)
+        _, _, name = min(candidates)
         kind = inference.types[name]
         return onnx.helper.make_tensor_value_info(name, element_number(kind.dtype), kind.shape)
 
@@ -338,8 +338,8 @@ def _merged(flows: list[ControlFlow]) -> tuple[ControlFlow, ...]:
     merged: dict[tuple[str, ...], ControlFlow] = {}
     for flow in flows:
         key = (flow.name, flow.op_type, flow.how, flow.course, flow.reason)
-        known = merged.get(key)
+        earlier = merged.get(key)
         merged[key] = (
-            flow if known is None else replace(known, times=known.times + 1, layers=known.layers + flow.layers)
+            flow if earlier is None else replace(earlier, times=earlier.times + 1, layers=earlier.layers + flow.layers)
         )
     return tuple(merged.values())

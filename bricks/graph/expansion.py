@@ -62,33 +62,33 @@ class Expansion:
             The results by first output. An operator stays unchanged, with the reason as its result, if its body does
             not match it, or if the shape of a result is unknown because no iteration makes it.
         """
-        wanted = {step[0]: step for step in steps}
-        found: dict[str, ExpandedOperator | str] = {}
+        steps_by_output = {step[0]: step for step in steps}
+        results: dict[str, ExpandedOperator | str] = {}
         nodes: list[NodeProto] = []
         for node in self._graph.node:
             output = next(filter(None, node.output), "")
-            if output in wanted:
+            if output in steps_by_output:
                 try:
-                    found[output] = part = ExpandedOperator(self, node, wanted[output])
+                    results[output] = part = ExpandedOperator(self, node, steps_by_output[output])
                     nodes += part.nodes
                     continue
                 except ModelError as error:
-                    found[output] = error.message
+                    results[output] = error.message
             nodes.append(node)
         del self._graph.node[:]
         self._graph.node.extend(nodes)
-        return found
+        return results
 
     # ------------------------------------------------------------------ for the expansions of operators
 
     def fresh(self, name: str) -> str:
         """Reserve and return a name that is new to the model."""
-        found = name
-        while found in self._taken:
+        new_name = name
+        while new_name in self._taken:
             number = self._numbers[name] = self._numbers.get(name, 0) + 1  # earlier ones stay reserved
-            found = f"{name}#{number}"
-        self._taken.add(found)
-        return found
+            new_name = f"{name}#{number}"
+        self._taken.add(new_name)
+        return new_name
 
     def keep(self, tensor: TensorProto, name: str) -> str:
         """Add a constant to the model and return its name there."""
@@ -166,8 +166,8 @@ class ExpandedOperator:
 
     def _scan(self, trips: int) -> None:
         node, body = self._node, body_of(self._node, "body")
-        given = attributes_of(node)
-        scanned = int(given.get("num_scan_inputs", 0))
+        attributes = attributes_of(node)
+        scanned = int(attributes.get("num_scan_inputs", 0))
         carried = len(node.input) - scanned
         made_slots = len(body.output) - carried
         self._fits(
@@ -176,8 +176,8 @@ class ExpandedOperator:
             and made_slots >= 0
             and len(node.output) <= len(body.output)
         )
-        axes = {name: list(given.get(f"scan_{name}_axes", ())) for name in ("input", "output")}
-        backward = {name: list(given.get(f"scan_{name}_directions", ())) for name in ("input", "output")}
+        axes = {name: list(attributes.get(f"scan_{name}_axes", ())) for name in ("input", "output")}
+        backward = {name: list(attributes.get(f"scan_{name}_directions", ())) for name in ("input", "output")}
         for name, count in (("input", scanned), ("output", made_slots)):
             axes[name] = axes[name] or [0] * count
             backward[name] = backward[name] or [0] * count
@@ -185,13 +185,13 @@ class ExpandedOperator:
 
         def read(trip: int, names: dict[str, str]) -> None:
             for slot, value in enumerate(body.input[carried:]):
-                place = trips - 1 - trip if backward["input"][slot] else trip
-                index = self._constant(np.array(place, np.int64), f"{trip}/at{slot}")
+                position = trips - 1 - trip if backward["input"][slot] else trip
+                index = self._constant(np.array(position, np.int64), f"{trip}/at{slot}")
                 names[value.name] = self._expansion.fresh(f"{self._at}/{trip}/{value.name}")
                 self._add("Gather", [node.input[carried + slot], index], [names[value.name]], axis=axes["input"][slot])
 
-        made = self._repeat(trips, body.input[:carried], node.input[:carried], node.output, read)
-        for slot, (values, output) in enumerate(made):
+        scan_outputs = self._repeat(trips, body.input[:carried], node.input[:carried], node.output, read)
+        for slot, (values, output) in enumerate(scan_outputs):
             self._stack(values[::-1] if backward["output"][slot] else values, output, axes["output"][slot])
 
     def _repeat(
@@ -217,20 +217,20 @@ class ExpandedOperator:
         body, count = body_of(self._node, "body"), len(carried)
         ends = [*results, *[""] * (len(body.output) - len(results))]
         constants = self._constants(body)
-        made: list[list[str]] = [[] for _ in ends[count:]]
+        values_by_output: list[list[str]] = [[] for _ in ends[count:]]
         for trip in range(trips):
             names = dict(constants)
             begin(trip, names)
             names.update((value.name, name) for value, name in zip(carried, state, strict=True))
             direct = self._direct(body, dict(enumerate(ends[:count])) if trip == trips - 1 else {})
             self._write(body, names, f"{trip}/", direct)
-            found = [names.get(value.name, value.name) for value in body.output]
-            state = found[:count]
-            for values, result in zip(made, found[count:], strict=True):
+            trip_outputs = [names.get(value.name, value.name) for value in body.output]
+            state = trip_outputs[:count]
+            for values, result in zip(values_by_output, trip_outputs[count:], strict=True):
                 values.append(result)
         for name, output in zip(state, ends, strict=False):
             self._hand_on(name, output)
-        return list(zip(made, ends[count:], strict=True))
+        return list(zip(values_by_output, ends[count:], strict=True))
 
     def _bare(self, course: Course, carried: ValueInfoProto) -> None:
         """Add the operator with empty bodies."""
@@ -240,15 +240,15 @@ class ExpandedOperator:
             branches = {}
             for branch, number in (("then", 0.0), ("else", 1.0)):
                 tensor = numpy_helper.from_array(np.array([number], np.float32), "value")
-                made = helper.make_tensor_value_info("value", TensorProto.FLOAT, [1])
-                branches[f"{branch}_branch"] = helper.make_graph([], branch, [], [made], [tensor])
+                branch_output = helper.make_tensor_value_info("value", TensorProto.FLOAT, [1])
+                branches[f"{branch}_branch"] = helper.make_graph([], branch, [], [branch_output], [tensor])
             self.nodes.append(helper.make_node("If", [carried.name], [output], name=name, **branches))
             self._expansion.hand_out(helper.make_tensor_value_info(output, TensorProto.FLOAT, [1]))
             return
-        kept = ValueInfoProto(name="kept", type=carried.type)
+        state = ValueInfoProto(name="kept", type=carried.type)
         goes_on = helper.make_tensor_value_info("goes_on", TensorProto.BOOL, [])
         trip = helper.make_tensor_value_info("trip", TensorProto.INT64, [])
-        body = helper.make_graph([], "body", [trip, goes_on, kept], [goes_on, kept])
+        body = helper.make_graph([], "body", [trip, goes_on, state], [goes_on, state])
         trips = self._constant(np.array(course, np.int64), "trips")
         self.nodes.append(helper.make_node("Loop", [trips, "", carried.name], [output], name=name, body=body))
         self._expansion.hand_out(ValueInfoProto(name=output, type=carried.type))
@@ -281,13 +281,13 @@ class ExpandedOperator:
 
     def _direct(self, body: GraphProto, outputs: Mapping[int, str]) -> dict[str, str]:
         """Return the values of a body that can take the name of the operator's output at once."""
-        made = {name for node in body.node if not is_constant(node) for name in node.output}
-        found: dict[str, str] = {}
+        computed_names = {name for node in body.node if not is_constant(node) for name in node.output}
+        direct_names: dict[str, str] = {}
         for slot, output in outputs.items():
             name = body.output[slot].name
-            if output and name in made:
-                found.setdefault(name, output)
-        return found
+            if output and name in computed_names:
+                direct_names.setdefault(name, output)
+        return direct_names
 
     def _write(self, body: GraphProto, names: dict[str, str], trip: str, direct: Mapping[str, str]) -> None:
         """Write the nodes of a body under outside names; add the names of their results to ``names``."""

@@ -49,8 +49,8 @@ class Flow:
 
 def common_opsets(ranges: Iterable[tuple[int, int] | None]) -> tuple[int, int] | None:
     """Return the opsets, half-open, that suit all layers; None if any opset does."""
-    found = [opsets for opsets in ranges if opsets is not None]
-    return (max(since for since, _ in found), min(until for _, until in found)) if found else None
+    bounds = [opsets for opsets in ranges if opsets is not None]
+    return (max(since for since, _ in bounds), min(until for _, until in bounds)) if bounds else None
 
 
 def is_empty(opsets: tuple[int, int] | None) -> bool:
@@ -130,15 +130,15 @@ def _compute(graph: ModelGraph, units: Sequence[tuple[int, ...]] | None = None) 
 
 def _detours(graph: ModelGraph, position_of: Mapping[int, int], size: int) -> tuple[int, ...]:
     """Return for each position the last one with a path to it through skipped layers only."""
-    made: dict[str, int] = {}  # value made by a live layer: its position
+    maker_at: dict[str, int] = {}  # value made by a live layer: its position
     through: dict[str, int] = {}  # value made by a skipped layer: last position before it
     detour = [-1] * size
     for layer in graph.layers:
         if layer.state is LayerState.LIVE:
             position = position_of[layer.index]
             detour[position] = max((detour[position], *(through.get(value, -1) for value in _reads(layer))))
-            made.update(dict.fromkeys(layer.outputs, position))
+            maker_at.update(dict.fromkeys(layer.outputs, position))
         elif layer.state is LayerState.SKIPPED:
-            last = max((max(made.get(value, -1), through.get(value, -1)) for value in _reads(layer)), default=-1)
+            last = max((max(maker_at.get(value, -1), through.get(value, -1)) for value in _reads(layer)), default=-1)
             through.update(dict.fromkeys(layer.outputs, last))
     return tuple(detour)

@@ -157,18 +157,18 @@ def with_reuse(graph: ModelGraph, parts: Iterable[LayerSequence]) -> list[LayerS
     """
     if not iterates(graph.control):
         return list(parts)
-    own, distances = own_level(graph.control, footprint(graph), executed=bool(graph.salt)), _distances(graph)
-    found = []
+    model_level, distances = own_level(graph.control, footprint(graph), executed=bool(graph.salt)), _distances(graph)
+    sequences = []
     for part in parts:
         layers = [graph.layers[index] for index in part.layers]
         read = reads_of(layers)
         most = max(read, key=lambda name: (read[name], name), default="")
         first = next((layer.index for layer in layers if not read or most in reads_of([layer])), -1)
         distance = distances.get((first, most))
-        level = own if distance is None else repeat_level_of(distance)
-        near = level < own and (level in REPEAT_LEVELS or bool(read))
-        found.append(replace(part, reuse=level) if near else part)
-    return found
+        level = model_level if distance is None else repeat_level_of(distance)
+        near = level < model_level and (level in REPEAT_LEVELS or bool(read))
+        sequences.append(replace(part, reuse=level) if near else part)
+    return sequences
 
 
 def _distances(graph: ModelGraph) -> dict[tuple[int, str], int]:
@@ -186,19 +186,19 @@ def _distances(graph: ModelGraph) -> dict[tuple[int, str], int]:
     moved = 2 * [_moved(layer) for layer in live]
     last: dict[Hashable, tuple[int, int]] = {}
     at = [0] * len(moved)  # bytes of the weights with their last read there
-    found: dict[tuple[int, str], int] = {}
-    for place in range(len(moved)):  # twice, since an inference follows another
-        layer, read = live[place % len(live)], reads[place % len(live)]
+    distances: dict[tuple[int, str], int] = {}
+    for position in range(len(moved)):  # twice, since an inference follows another
+        layer, read = live[position % len(live)], reads[position % len(live)]
         for value, (name, _) in read.items():
             if value in last:
-                before, known = last[value]
-                if place >= len(live) and readers[value] > 1:
-                    found[layer.index, name] = sum(at[before:place]) + max(moved[before : place + 1])
-                at[before] -= known
+                before, earlier_size = last[value]
+                if position >= len(live) and readers[value] > 1:
+                    distances[layer.index, name] = sum(at[before:position]) + max(moved[before : position + 1])
+                at[before] -= earlier_size
         for value, (_, size) in read.items():
-            at[place] += size
-            last[value] = place, size
-    return found
+            at[position] += size
+            last[value] = position, size
+    return distances
 
 
 def _look(layer: Layer) -> Hashable:
@@ -230,5 +230,5 @@ def _alike(layers: Iterable[Layer]) -> dict[str, str]:
                 sorted(attribute.SerializeToString(deterministic=True) for attribute in layer.node.attribute)
             )
             twin = first.setdefault((layer.kind, reads, attributes), tuple(layer.node.output))
-            names |= {own: its for own, its in zip(layer.node.output, twin, strict=False) if own != its}
+            names |= {output: its for output, its in zip(layer.node.output, twin, strict=False) if output != its}
     return names

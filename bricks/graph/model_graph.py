@@ -108,7 +108,7 @@ class ModelGraph:
         def number(name: str) -> int:
             return numbers.setdefault(name, len(numbers)) if name else -1
 
-        inputs = [[number(name), _spell(found)] for name, found in self.inputs.items()]
+        inputs = [[number(name), _spell(value_type)] for name, value_type in self.inputs.items()]
         layers = [
             [
                 layer.key or hash_signature(self.idle[layer.index]),
@@ -125,8 +125,8 @@ class ModelGraph:
         return hashlib.sha256(json.dumps(description, separators=(",", ":")).encode()).hexdigest()
 
 
-def _spell(found: TensorType | None) -> tuple[str, tuple[int, ...]] | None:
-    return None if found is None else (found.dtype, found.shape)
+def _spell(value_type: TensorType | None) -> tuple[str, tuple[int, ...]] | None:
+    return None if value_type is None else (value_type.dtype, value_type.shape)
 
 
 def build_graph(
@@ -197,8 +197,8 @@ def _wire(layers: tuple[Layer, ...], types: Mapping[str, TensorType]) -> nx.Mult
         for name, slot in reads:
             producer = producers.get(name)
             if producer is not None:
-                found = types.get(name)
-                graph.add_edge(producer, layer.index, (name, slot), value=name, slot=slot, type=found)
+                value_type = types.get(name)
+                graph.add_edge(producer, layer.index, (name, slot), value=name, slot=slot, type=value_type)
         for name in layer.node.output:
             if name:
                 producers[name] = layer.index

@@ -106,11 +106,11 @@ def _unary(function: Callable[[Array], Any]) -> Operation:
     return lambda inputs, _: np.asarray(function(_given(inputs, 0)))
 
 
-def _divide(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> Array:
-    if left.dtype.kind == "f":
-        return np.asarray(left / right, left.dtype)
-    quotient = np.floor_divide(np.abs(left), np.abs(right))  # ONNX truncates towards zero
-    return np.asarray(np.where((left < 0) != (right < 0), -quotient, quotient), left.dtype)
+def _divide(dividend: npt.NDArray[Any], divisor: npt.NDArray[Any]) -> Array:
+    if dividend.dtype.kind == "f":
+        return np.asarray(dividend / divisor, dividend.dtype)
+    quotient = np.floor_divide(np.abs(dividend), np.abs(divisor))  # ONNX truncates towards zero
+    return np.asarray(np.where((dividend < 0) != (divisor < 0), -quotient, quotient), dividend.dtype)
 
 
 def _power(base: npt.NDArray[Any], exponent: npt.NDArray[Any]) -> Array:
@@ -133,8 +133,8 @@ def _cast(inputs: Inputs, attributes: Attributes) -> Array:
 
 def _axes(inputs: Inputs, attributes: Attributes, rank: int) -> list[int] | None:
     """Return non-negative axes from input 1 or, at older opsets, from the attribute."""
-    given = _optional(inputs, 1)
-    axes = given.ravel().tolist() if given is not None else attributes.get("axes")
+    axes_input = _optional(inputs, 1)
+    axes = axes_input.ravel().tolist() if axes_input is not None else attributes.get("axes")
     if axes is None:
         return None
     if any(not -rank <= axis < rank for axis in axes):
@@ -183,9 +183,9 @@ def _slice(inputs: Inputs, attributes: Attributes) -> Array:
         axes = attributes.get("axes")
     else:
         starts, ends = _given(inputs, 1).tolist(), _given(inputs, 2).tolist()
-        given, stride = _optional(inputs, 3), _optional(inputs, 4)
-        axes = None if given is None else given.tolist()
-        steps = None if stride is None else stride.tolist()
+        axes_input, steps_input = _optional(inputs, 3), _optional(inputs, 4)
+        axes = None if axes_input is None else axes_input.tolist()
+        steps = None if steps_input is None else steps_input.tolist()
     selection = [slice(None)] * data.ndim
     for axis, start, end, step in zip(
         axes or range(len(starts)), starts, ends, steps or [1] * len(starts), strict=True
@@ -199,8 +199,8 @@ def _slice(inputs: Inputs, attributes: Attributes) -> Array:
 def _split(inputs: Inputs, attributes: Attributes) -> Sequence[Array]:
     data = _given(inputs, 0)
     axis = attributes.get("axis", 0)
-    given = _optional(inputs, 1)
-    lengths = given.tolist() if given is not None else attributes.get("split")
+    lengths_input = _optional(inputs, 1)
+    lengths = lengths_input.tolist() if lengths_input is not None else attributes.get("split")
     if lengths is None:
         raise Unevaluated("split into equal parts")  # the number of parts is the number of outputs
     return np.split(data, np.cumsum(lengths)[:-1].tolist(), axis)
@@ -265,8 +265,8 @@ def _reduce(function: Callable[..., Any]) -> Operation:
         axes = _axes(inputs, attributes, data.ndim)
         if not axes and attributes.get("noop_with_empty_axes", 0):
             return data
-        kept = bool(attributes.get("keepdims", 1))
-        return np.asarray(function(data, axis=tuple(axes) if axes else None, keepdims=kept), data.dtype)
+        keepdims = bool(attributes.get("keepdims", 1))
+        return np.asarray(function(data, axis=tuple(axes) if axes else None, keepdims=keepdims), data.dtype)
 
     return apply
 

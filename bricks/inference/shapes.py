@@ -50,10 +50,10 @@ class Constants:
 
     def array(self, name: str) -> Array | None:
         """Return the values of a constant; None if unknown."""
-        known = self.arrays.get(name)
-        if known is None and name in self.tensors:
-            known = self.arrays[name] = tensor_array(self.tensors[name])
-        return known
+        values = self.arrays.get(name)
+        if values is None and name in self.tensors:
+            values = self.arrays[name] = tensor_array(self.tensors[name])
+        return values
 
     @property
     def found(self) -> Mapping[str, Array]:
@@ -134,8 +134,8 @@ def _leave(node: onnx.NodeProto, constants: Constants, types: Mapping[str, Tenso
 def _values(node: onnx.NodeProto, constants: Constants, outputs: Iterable[TensorType | None]) -> list[Array]:
     if not is_standard(node):
         raise Unevaluated(node.domain)
-    wanted = list(outputs)
-    for output in wanted:
+    output_types = list(outputs)
+    for output in output_types:
         if output is not None and not _small(output):
             raise Unevaluated(f"{output.elements} elements")
     inputs: list[Array | None] = []
@@ -145,9 +145,9 @@ def _values(node: onnx.NodeProto, constants: Constants, outputs: Iterable[Tensor
             raise Unevaluated(name)
         inputs.append(array)
     arrays = evaluate(node, inputs)
-    if len(arrays) != len(wanted):
+    if len(arrays) != len(output_types):
         raise Unevaluated(f"{len(arrays)} outputs")
-    for array, output in zip(arrays, wanted, strict=True):
+    for array, output in zip(arrays, output_types, strict=True):
         if output is not None and tensor_type_of_array(array) != output:
             raise Unevaluated(f"shape inference says {output}")
     return arrays
@@ -201,26 +201,26 @@ def infer_types(model: onnx.ModelProto, *, oracle: ShapeOracle | None = None, de
     stated = {
         value.name: value for value in (*model.graph.value_info, *model.graph.output) if _static_type(value) is not None
     }
-    found, missing = _rounds(model, stated, dequantise=dequantise)
-    types = {**found.types}
+    inference, missing = _rounds(model, stated, dequantise=dequantise)
+    types = {**inference.types}
     if missing and oracle is not None:
         if stated:  # the oracle's input values may give other shapes
-            found, missing = _rounds(model, {}, dequantise=dequantise)
+            inference, missing = _rounds(model, {}, dequantise=dequantise)
         answers = oracle(model, missing)
-        told = {name: known for name in stated if (known := _static_type(stated[name])) is not None}
-        types = {**{name: told[name] for name in missing if name in told}, **found.types}
+        told = {name: static_type for name in stated if (static_type := _static_type(stated[name])) is not None}
+        types = {**{name: told[name] for name in missing if name in told}, **inference.types}
         types |= {name: answers[name] for name in missing if name in answers}
-        found = replace(found, constants=fold(model.graph, types, dequantise=dequantise))
-    arrays = found.constants.found
+        inference = replace(inference, constants=fold(model.graph, types, dequantise=dequantise))
+    arrays = inference.constants.found
     types |= {name: tensor_type_of_array(array) for name, array in arrays.items() if name not in types}
-    return replace(found, types=types)
+    return replace(inference, types=types)
 
 
 def _rounds(
     model: onnx.ModelProto, stated: Mapping[str, onnx.ValueInfoProto], *, dequantise: bool
 ) -> tuple[Inference, list[str]]:
     """Alternate inference and folding; return the result, and the values with a missing type."""
-    left = {**stated}
+    remaining = {**stated}
     current = _bare(model)
     put: set[str] = set()
     for _ in range(_ROUNDS):
@@ -229,7 +229,7 @@ def _rounds(
         constants = fold(model.graph, types, dequantise=dequantise)
         missing = _missing(model.graph, types, constants)
         values = constants.found.keys() - put if missing else set[str]()
-        additions = [left.pop(name) for name in missing if name in left]
+        additions = [remaining.pop(name) for name in missing if name in remaining]
         if not values and not additions:
             break
         put |= values
@@ -286,15 +286,15 @@ def _read_types(graph: onnx.GraphProto) -> tuple[dict[str, TensorType], dict[str
     types: dict[str, TensorType] = {}
     unknown: dict[str, str] = {}
     for value in (*graph.input, *graph.value_info, *graph.output):
-        known = _static_type(value)
-        if known is not None:
-            types[value.name] = known
+        static_type = _static_type(value)
+        if static_type is not None:
+            types[value.name] = static_type
         else:
             unknown[value.name] = _describe(value.type)
     for tensor in graph.initializer:
-        known = type_of(tensor)
-        if known is not None:
-            types[tensor.name] = known
+        static_type = type_of(tensor)
+        if static_type is not None:
+            types[tensor.name] = static_type
     return types, unknown
 
 

@@ -345,13 +345,13 @@ def signature_in(graph: ModelGraph, part: LayerSequence) -> BrickTypes:
 
 def _spatial(node: onnx.NodeProto, weight: TensorType | None) -> tuple[Sequence[int], Sequence[int]]:
     """Return kernel and strides of an operator, or empty ones."""
-    known = {
+    attributes = {
         attribute.name: attribute.ints for attribute in node.attribute if attribute.name in {"kernel_shape", "strides"}
     }
-    kernel: Sequence[int] = known.get("kernel_shape", ())
+    kernel: Sequence[int] = attributes.get("kernel_shape", ())
     if not kernel and "Conv" in node.op_type and weight is not None:
         kernel = weight.shape[2:]
-    return kernel, known.get("strides") or (1,) * len(kernel)
+    return kernel, attributes.get("strides") or (1,) * len(kernel)
 
 
 def _sizes(several: Iterable[Sequence[int]]) -> str:

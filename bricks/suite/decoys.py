@@ -52,18 +52,18 @@ def decoys(bricks: Collection[Brick], n: int, seed: int | str) -> dict[str, Bric
         raise UsageError(f"the number of decoys must be at least 0, got {n}", remedy="give another number")
     models = [brick for _, brick in sorted({brick.key: brick for brick in bricks}.items())]
     taken = {brick.key for brick in models}
-    found: dict[str, Brick] = {}
+    new_decoys: dict[str, Brick] = {}
     dice = _dice(seed)
     for _ in range(n * _ATTEMPTS if models else 0):
-        if len(found) == n:
+        if len(new_decoys) == n:
             break
         decoy = _vary(models[next(dice) % len(models)], dice)
         if decoy is not None and decoy.key not in taken:
             taken.add(decoy.key)
-            found[decoy.key] = decoy
-    if len(found) < n:
-        raise UsageError(f"only {len(found)} of {n} decoys can be made from these bricks", remedy="ask for fewer")
-    return found
+            new_decoys[decoy.key] = decoy
+    if len(new_decoys) < n:
+        raise UsageError(f"only {len(new_decoys)} of {n} decoys can be made from these bricks", remedy="ask for fewer")
+    return new_decoys
 
 
 def _dice(seed: int | str) -> Iterator[int]:

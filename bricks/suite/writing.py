@@ -103,11 +103,11 @@ def refuse_foreign(target: Path) -> None:
     stands = (target / MANIFEST).is_file()
     try:
         existing = target if stands else next(folder for folder in target.absolute().parents if folder.exists())
-        places = [existing, target / FOLDER] if stands and (target / FOLDER).exists() else [existing]
-        for place in places:
-            if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
+        folders = [existing, target / FOLDER] if stands and (target / FOLDER).exists() else [existing]
+        for folder in folders:
+            if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
                 raise SuiteError(
-                    f"suite {target} cannot be written: {place} is not a writable folder",
+                    f"suite {target} cannot be written: {folder} is not a writable folder",
                     remedy="choose another place for it",
                 )
         if not target.exists() or (target.is_dir() and not any(target.iterdir())):
@@ -149,11 +149,11 @@ def _replaced(target: Path, bricks: Mapping[str, Brick], manifest: bytes) -> Sui
             _exchange(staging, target, old, moved)
         except BaseException:
             if (staging / MANIFEST).exists():  # the old one is still valid
-                for place, kept in reversed(moved):
-                    if kept is None:
-                        place.unlink(missing_ok=True)
+                for destination, backup in reversed(moved):
+                    if backup is None:
+                        destination.unlink(missing_ok=True)
                     else:
-                        kept.replace(place)
+                        backup.replace(destination)
             shutil.rmtree(staging, ignore_errors=True)  # not reached if restoring failed: it contains the old bricks
             raise
         shutil.rmtree(staging, ignore_errors=True)
@@ -186,9 +186,11 @@ def _exchange(staging: Path, target: Path, old: Suite, moved: list[tuple[Path, P
             remedy="move them away",
         )
     for number, path in enumerate(incoming):
-        place = folder / path.name
-        moved.append((place, shutil.copyfile(place, staging / f"{number}.old") if place.exists() else None))
-        path.replace(place)
+        destination = folder / path.name
+        moved.append(
+            (destination, shutil.copyfile(destination, staging / f"{number}.old") if destination.exists() else None)
+        )
+        path.replace(destination)
     (staging / MANIFEST).replace(target / MANIFEST)
 
 
@@ -208,14 +210,14 @@ def _is_staging(path: Path) -> bool:
     return re.fullmatch(r"\.[0-9a-f]{32}\.partial", path.name) is not None
 
 
-def _is_foreign(place: Path, old: Suite) -> bool:
+def _is_foreign(path: Path, old: Suite) -> bool:
     """Return True if something has the name of a brick that the existing suite does not name."""
-    return os.path.lexists(place) and (place.stem not in old.keys or place.is_symlink() or not place.is_file())
+    return os.path.lexists(path) and (path.stem not in old.keys or path.is_symlink() or not path.is_file())
 
 
-def _same(path: Path, place: Path) -> bool:
+def _same(path: Path, destination: Path) -> bool:
     """Return True if the same file is already in its place."""
-    return place.is_file() and not place.is_symlink() and place.read_bytes() == path.read_bytes()
+    return destination.is_file() and not destination.is_symlink() and destination.read_bytes() == path.read_bytes()
 
 
 @contextlib.contextmanager

@@ -55,8 +55,8 @@ def scatter_of(stack: Stack | None, threads: int, subject: Subject) -> Scatter:
         threads: Threads of the runtime.
         subject: Whole models, or bricks; every other subject counts as bricks.
     """
-    place = (stack.backend, stack.device) if stack is not None else None
-    return _scatter(place, threads, "model" if subject is Subject.MODEL else "bricks")
+    runtime = (stack.backend, stack.device) if stack is not None else None
+    return _scatter(runtime, threads, "model" if subject is Subject.MODEL else "bricks")
 
 
 def scatters(stacks: Mapping[str, Stack], measurement: Measurement) -> Scatter:
@@ -65,13 +65,15 @@ def scatters(stacks: Mapping[str, Stack], measurement: Measurement) -> Scatter:
 
 
 @cache
-def _scatter(place: tuple[str, str] | None, threads: int, of: str) -> Scatter:
+def _scatter(runtime: tuple[str, str] | None, threads: int, of: str) -> Scatter:
     rows = _data("scatter.json")
     alike = [row for row in rows if row["of"] == of and row["threads"] == threads]
-    own = [row for row in alike if (row["backend"], row["device"]) == place]
-    found = [_widest(own, kind) or _widest(alike, kind) or _widest(rows, kind) for kind in ("processes", "runs")]
-    process_sd, run_sd = (sd or 0.0 for sd in found)
-    return Scatter(process_sd, run_sd, known=all(_widest(own, kind) for kind in ("processes", "runs")))
+    same_runtime = [row for row in alike if (row["backend"], row["device"]) == runtime]
+    deviations = [
+        _widest(same_runtime, kind) or _widest(alike, kind) or _widest(rows, kind) for kind in ("processes", "runs")
+    ]
+    process_sd, run_sd = (sd or 0.0 for sd in deviations)
+    return Scatter(process_sd, run_sd, known=all(_widest(same_runtime, kind) for kind in ("processes", "runs")))
 
 
 def _widest(rows: list[dict[str, Any]], kind: str) -> float | None:
@@ -170,20 +172,20 @@ _ALIKE = (("backend", "device", "graph", "threads"), ("backend", "device", "grap
 """Fields that similar methods have in common, the most similar first."""
 
 
-def method_error(method: Method, cpu: str, own: Sequence[Calibration] = ()) -> MethodError:
+def method_error(method: Method, cpu: str, own_fits: Sequence[Calibration] = ()) -> MethodError:
     """Return the error of a method on a CPU model, or the widest error of similar methods.
 
     Args:
         method: The method.
         cpu: The CPU model.
-        own: The user's own fits, the latest first.
+        own_fits: The user's own fits, the latest first.
     """
-    known = [*own, *_shipped()]
-    for fit in known:
+    fits = [*own_fits, *_shipped()]
+    for fit in fits:
         if fit.method == method and fit.cpu == cpu and fit.holds:
             return MethodError(method, fit.sd, known=True)
     for names in _ALIKE:
-        alike = [fit for fit in known if all(getattr(fit.method, name) == getattr(method, name) for name in names)]
+        alike = [fit for fit in fits if all(getattr(fit.method, name) == getattr(method, name) for name in names)]
         if alike:
             break
     return MethodError(method, max(fit.widest for fit in alike), known=False)
@@ -225,5 +227,5 @@ def _shipped() -> tuple[Calibration, ...]:
 
 
 def _data(name: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(files(__package__).joinpath(name).read_text("utf-8"))
-    return found
+    rows: list[dict[str, Any]] = json.loads(files(__package__).joinpath(name).read_text("utf-8"))
+    return rows

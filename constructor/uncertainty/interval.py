@@ -136,7 +136,7 @@ class Uncertainty:
         """Return the latency of each visit, by process and round, of sessions that recorded visits."""
         if id_ not in self._visited:
             seen = {(block.process, block.round) for block in self.blocks(id_) if block.visits}
-            self._visited[id_] = {place: values for place, values in self.sessions(id_).items() if place in seen}
+            self._visited[id_] = {session: values for session, values in self.sessions(id_).items() if session in seen}
         return self._visited[id_]
 
     def value_ns(self, weights: Weights) -> float:
@@ -181,10 +181,10 @@ class Uncertainty:
         for layout, members in alike.items():
             together = np.array([weight for weight, _ in members]) @ np.stack([residuals for _, residuals in members])
             for session, residuals in _split(layout, together):
-                known = sessions.setdefault(session, residuals)
-                if known is not residuals:
-                    size = min(known.size, residuals.size)
-                    known[:size] += residuals[:size]
+                summed = sessions.setdefault(session, residuals)
+                if summed is not residuals:
+                    size = min(summed.size, residuals.size)
+                    summed[:size] += residuals[:size]
         if not sessions:
             return math.sqrt(alone), _MANY
         variances = []  # of sets of sessions that share no time, each around means of its own
@@ -212,10 +212,10 @@ class Uncertainty:
         measurement = self.known[id_]
         blocks = [block for block in self.blocks(id_) if block.samples]
         threads = measurement.identity.conditions.threads
-        found = undisturbed_error(blocks, measurement.unroll, baseline, threads=threads)
-        if found is None or not measurement.undisturbed_ns:
+        sample_error = undisturbed_error(blocks, measurement.unroll, baseline, threads=threads)
+        if sample_error is None or not measurement.undisturbed_ns:
             return None
-        sampled, degrees = found[0] / measurement.undisturbed_ns, found[1]
+        sampled, degrees = sample_error[0] / measurement.undisturbed_ns, sample_error[1]
         processes = len({process for process, _ in self.sessions(id_)})
         fewer = max(0.0, 1 / processes - 1 / _CALIBRATED)
         total = math.hypot(sampled, scatters(self.stacks, measurement).process_sd * math.sqrt(fewer))
@@ -232,13 +232,13 @@ class Uncertainty:
             One row per measurement, in nanoseconds.
         """
         rng = np.random.default_rng(_SEED)
-        known = [self.known[id_] for id_ in ids]
-        runs = sorted({measurement.run for measurement in known})
+        measurements = [self.known[id_] for id_ in ids]
+        runs = sorted({measurement.run for measurement in measurements})
         shared = {run: rng.normal(size=(2, count // 2)) for run in runs}
         blocks: dict[tuple[_Session, int], NDArray[np.float64]] = {}
         drawn: dict[_Layout, NDArray[np.float64]] = {}
         rows = np.zeros((len(ids), count // 2))
-        for number, measurement in enumerate(known):
+        for number, measurement in enumerate(measurements):
             scatter, seen = scatters(self.stacks, measurement), self._of(measurement.id)
             of_process, of_run = shared[measurement.run]
             if len(runs) > 1:
@@ -250,11 +250,11 @@ class Uncertainty:
             size = seen.residuals.size
             wider = math.sqrt(size / max(1, size - 1)) * (student(size - 1) / NORMAL if size < _FEW else 1.0)
             if seen.layout not in drawn:
-                places = [(session, place) for session, count_ in seen.layout for place in range(count_)]
-                for place in places:
-                    if place not in blocks:
-                        blocks[place] = rng.normal(size=count // 2)
-                drawn[seen.layout] = np.stack([blocks[place] for place in places])
+                block_keys = [(session, block) for session, count_ in seen.layout for block in range(count_)]
+                for block in block_keys:
+                    if block not in blocks:
+                        blocks[block] = rng.normal(size=count // 2)
+                drawn[seen.layout] = np.stack([blocks[block] for block in block_keys])
             rows[number] += (wider * seen.residuals) @ drawn[seen.layout]
         return np.hstack([rows, -rows])
 
@@ -282,8 +282,8 @@ class Uncertainty:
 
 def _described(run: str, sessions: Mapping[tuple[int, int], NDArray[np.float64]], process_sd: float) -> _Seen | None:
     """Return the errors by time block; None with fewer than two time blocks."""
-    places = sorted(sessions)
-    values = [sessions[place] for place in places]
+    keys = sorted(sessions)
+    values = [sessions[key] for key in keys]
     means, visits = time_blocks(values), sum(session.size for session in values)
     if means.size < 2:
         return None
@@ -291,7 +291,7 @@ def _described(run: str, sessions: Mapping[tuple[int, int], NDArray[np.float64]]
     centre = math.fsum(float(session.sum()) for session in values) / visits
     scale = np.repeat([session.size / count for session, count in zip(values, counts, strict=True)], counts)
     return _Seen(
-        tuple(((run, *place), count) for place, count in zip(places, counts, strict=True)),
+        tuple(((run, *key), count) for key, count in zip(keys, counts, strict=True)),
         (means - centre) * scale / visits,
         len({process for process, _ in sessions}),
         process_sd,

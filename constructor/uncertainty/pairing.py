@@ -62,7 +62,7 @@ class Paired:
 
 
 def paired(
-    weights: Weights, truth: Measurement, known: Mapping[str, Measurement], uncertainty: Uncertainty
+    weights: Weights, truth: Measurement, measurements: Mapping[str, Measurement], uncertainty: Uncertainty
 ) -> Paired | None:
     """Follow a combination and a model through the sessions that they share.
 
@@ -70,7 +70,7 @@ def paired(
         weights: The combination: bricks, and constant parts that were measured apart from any model (a call, the saving
             of fusion).
         truth: The model.
-        known: Measurements of the combination by id.
+        measurements: Measurements of the combination by id.
         uncertainty: Holds the raw samples.
 
     Returns:
@@ -78,26 +78,26 @@ def paired(
     """
     model = uncertainty.visited(truth.id)
     taken: list[tuple[float, Sessions]] = []
-    places: set[tuple[int, int]] | None = None
+    sessions: set[tuple[int, int]] | None = None
     constant: dict[str, float] = {}
     for id_, weight in weights.items():
-        measurement = known[id_]
+        measurement = measurements[id_]
         shared = _shared(measurement, truth, uncertainty)
         if not shared:
             if measurement.subject is Subject.BRICK and measurement.variant not in FUSION:
                 return None
             constant[id_] = weight  # a call, what values cost, or what fusion saves: visited beside any model
             continue
-        fitting = {place: values for place, values in shared.items() if values.size == model[place].size}
+        fitting = {session: values for session, values in shared.items() if values.size == model[session].size}
         taken.append((weight, fitting))
-        places = {*fitting} if places is None else places & fitting.keys()
-        if not places:
+        sessions = {*fitting} if sessions is None else sessions & fitting.keys()
+        if not sessions:
             return None
-    if places is None:
+    if sessions is None:
         return None
     factors = np.array([weight for weight, _ in taken])
-    together = {place: factors @ np.stack([values[place] for _, values in taken]) for place in sorted(places)}
-    constant_ns, models = uncertainty.value_ns(constant), [model[place] for place in together]
+    together = {session: factors @ np.stack([values[session] for _, values in taken]) for session in sorted(sessions)}
+    constant_ns, models = uncertainty.value_ns(constant), [model[session] for session in together]
     bricks = [values + constant_ns for values in together.values()]
     estimate, measured = (trimmed(np.concatenate(side)) for side in (bricks, models))
     if estimate <= 0 or measured <= 0:
@@ -119,12 +119,12 @@ def ratio_spread(ours: Sequence[Array], theirs: Sequence[Array]) -> tuple[float,
     count = len(units)
     if count < 2:
         return math.inf, 1
-    left = np.empty(count)
-    for place in range(count):
-        sides = zip(*(unit for number, unit in enumerate(units) if number != place), strict=True)
+    log_ratios = np.empty(count)
+    for omitted in range(count):
+        sides = zip(*(unit for number, unit in enumerate(units) if number != omitted), strict=True)
         mine, other = (max(trimmed(np.concatenate(side)), 1e-9) for side in sides)
-        left[place] = math.log(mine / other)
-    return float(left.std()) * math.sqrt(count - 1), count - 1
+        log_ratios[omitted] = math.log(mine / other)
+    return float(log_ratios.std()) * math.sqrt(count - 1), count - 1
 
 
 def _blocks(session: Array) -> list[Array]:
@@ -140,18 +140,22 @@ def trimmed(values: Array) -> float:
 
 def _shared(brick: Measurement, truth: Measurement, uncertainty: Uncertainty) -> Mapping[tuple[int, int], Array]:
     """Return the sessions of a brick that also visited its model."""
-    own, model = uncertainty.visited(brick.id), uncertainty.visited(truth.id)
-    if brick.run == truth.run and own.keys() <= model.keys():
-        return own
-    return {place: own[place] for place in own if place in model and _at_once(brick, truth, uncertainty, place)}
+    visited, model = uncertainty.visited(brick.id), uncertainty.visited(truth.id)
+    if brick.run == truth.run and visited.keys() <= model.keys():
+        return visited
+    return {
+        session: visited[session]
+        for session in visited
+        if session in model and _at_once(brick, truth, uncertainty, session)
+    }
 
 
-def _at_once(brick: Measurement, other: Measurement, uncertainty: Uncertainty, place: tuple[int, int]) -> bool:
+def _at_once(brick: Measurement, other: Measurement, uncertainty: Uncertainty, session: tuple[int, int]) -> bool:
     """Return True if blocks of the same number were taken at the same time: each run counts its processes anew."""
     if brick.run == other.run:
         return True
     ours, theirs = (
-        [block for block in uncertainty.blocks(measurement.id) if (block.process, block.round) == place]
+        [block for block in uncertainty.blocks(measurement.id) if (block.process, block.round) == session]
         for measurement in (brick, other)
     )
     return any(block.beside(twin) for block in ours for twin in theirs)

@@ -66,8 +66,8 @@ def stream_sizes(system: System, device: str = "cpu") -> tuple[int, ...]:
     """
     if device != "cpu":
         return tuple(size for size in STREAM_SIZES if _GPU_STREAMS[0] <= size <= _GPU_STREAMS[1])
-    wanted = max(_BEYOND * max((size for _, size in system.cache_bytes), default=0), _ENOUGH)
-    most = min(wanted, (system.memory_gib << 30) // _MEMORY_SHARE)
+    enough_bytes = max(_BEYOND * max((size for _, size in system.cache_bytes), default=0), _ENOUGH)
+    most = min(enough_bytes, (system.memory_gib << 30) // _MEMORY_SHARE)
     return tuple(size for size in STREAM_SIZES if size <= max(most, STREAM_SIZES[0]))
 
 

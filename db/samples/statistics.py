@@ -66,21 +66,21 @@ class Baseline:
     memory_ns: float
 
     @classmethod
-    def of(cls, visits: Iterable[Visit], known: Iterable[Baseline] = ()) -> Baseline | None:
+    def of(cls, visits: Iterable[Visit], earlier: Iterable[Baseline] = ()) -> Baseline | None:
         """Return low quantiles of all probes, or lower values of earlier runs; None without any probe."""
         probes = np.array([(visit.compute_ns, visit.memory_ns) for visit in visits], dtype=np.float64)
-        found = [(visit.compute_ns, visit.memory_ns) for visit in known]
+        baselines = [(visit.compute_ns, visit.memory_ns) for visit in earlier]
         if probes.size:
-            found.append((float(np.quantile(probes[:, 0], _BASE[0])), float(np.quantile(probes[:, 1], _BASE[1]))))
-        return cls(*(min(ends) for ends in zip(*found, strict=True))) if found else None
+            baselines.append((float(np.quantile(probes[:, 0], _BASE[0])), float(np.quantile(probes[:, 1], _BASE[1]))))
+        return cls(*(min(ends) for ends in zip(*baselines, strict=True))) if baselines else None
 
     @classmethod
     def of_run(cls, run: Run) -> Baseline | None:
         """Return the baseline that a run recorded at its end; None if missing."""
-        found = (run.after or {}).get(BASELINE)
-        if not isinstance(found, list) or len(found) != 2 or not all(isinstance(probe, int | float) for probe in found):
+        pair = (run.after or {}).get(BASELINE)
+        if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(probe, int | float) for probe in pair):
             return None
-        return cls(float(found[0]), float(found[1]))
+        return cls(float(pair[0]), float(pair[1]))
 
     def quiet(self, visit: Visit) -> bool:
         """Return True if the machine was quiet around a visit."""
@@ -202,14 +202,14 @@ def undisturbed(
 def _undisturbed(values: Values, quiet: NDArray[np.bool_]) -> Values:
     """Return for each row the mean of its quiet visits, or a low quantile of all if these are too few."""
     sizes, calm = np.isfinite(values).sum(axis=1), quiet.sum(axis=1)
-    place = _LOW * (sizes - 1)
-    below, rows = place.astype(np.intp), np.arange(len(values))
+    rank = _LOW * (sizes - 1)
+    below, rows = rank.astype(np.intp), np.arange(len(values))
     ordered = np.sort(values, axis=1)
     low, high = ordered[rows, below], ordered[rows, np.minimum(below + 1, sizes - 1)]
     fewest, share = _FEWEST_QUIET
     means = np.where(quiet, values, 0.0).sum(axis=1) / np.maximum(calm, 1)
-    found: Values = np.where(calm >= np.maximum(fewest, share * sizes), means, low + (high - low) * (place - below))
-    return found
+    latencies: Values = np.where(calm >= np.maximum(fewest, share * sizes), means, low + (high - low) * (rank - below))
+    return latencies
 
 
 def undisturbed_error(
@@ -228,11 +228,11 @@ def undisturbed_error(
     if len(parts) < 2:
         return None
     widest = max(samples.size for samples, _ in parts)
-    filled, known = np.full((len(parts), widest), np.inf), np.zeros((len(parts), widest), dtype=np.bool_)
+    filled, quiet_mask = np.full((len(parts), widest), np.inf), np.zeros((len(parts), widest), dtype=np.bool_)
     for number, (samples, calm) in enumerate(parts):  # missing values are infinite and do not count as visits
-        filled[number, : samples.size], known[number, : samples.size] = samples, calm
+        filled[number, : samples.size], quiet_mask[number, : samples.size] = samples, calm
     drawn = np.random.default_rng(0).integers(0, len(parts), (_DRAWS, len(parts)))
-    draws = _undisturbed(filled[drawn].reshape(_DRAWS, -1), known[drawn].reshape(_DRAWS, -1))
+    draws = _undisturbed(filled[drawn].reshape(_DRAWS, -1), quiet_mask[drawn].reshape(_DRAWS, -1))
     return float(np.std(draws)) * math.sqrt(len(parts) / (len(parts) - 1)), len(parts) - 1
 
 

@@ -156,12 +156,12 @@ LAYOUTS = (
 
 def differing(algorithms: Iterable[Algorithm], options: Mapping[str, str]) -> tuple[Algorithm, ...]:
     """Return the algorithms that differ from the effective options, and padded ones, sorted by name."""
-    found = (
+    alternatives = (
         algorithm
         for algorithm in algorithms
         if any(options.get(name) != value for name, value in algorithm.options.items())
     )
-    return tuple(sorted((*found, *PADDED), key=lambda algorithm: algorithm.name))
+    return tuple(sorted((*alternatives, *PADDED), key=lambda algorithm: algorithm.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,13 +221,13 @@ class OptimiserTraits:
 
     def stands_for(self, name: str) -> tuple[str, str] | None:
         """Return the values in an operator's name, the likelier one first; None if it kept its name."""
-        found = self.blocked.fullmatch(name) if self.blocked is not None else None
-        return None if found is None else (found["value"] + (found["step"] or ""), found["value"])
+        match = self.blocked.fullmatch(name) if self.blocked is not None else None
+        return None if match is None else (match["value"] + (match["step"] or ""), match["value"])
 
     def plain(self, name: str) -> str:
         """Return the name of an operator before it was copied or laid out anew."""
-        found = self.renamed.fullmatch(name) if self.renamed is not None else None
-        return name if found is None else found["name"]
+        match = self.renamed.fullmatch(name) if self.renamed is not None else None
+        return name if match is None else match["name"]
 
     def family(self, kind: str) -> str:
         """Return the common name of operators that differ only in layout or in the operators fused to them."""
@@ -295,7 +295,7 @@ class Executable(ABC):
     def refresh(self) -> None:  # noqa: B027
         """Enqueue a rewrite of the inputs, like the previous layer in a model; their values stay."""
 
-    def share(self, known: MutableMapping[object, Any]) -> None:  # noqa: B027
+    def share(self, inputs_by_form: MutableMapping[object, Any]) -> None:  # noqa: B027
         """Use known inputs of the same form instead of its own; add inputs of new forms.
 
         Only on a GPU, because the values of large inputs do not change a latency there.
@@ -431,11 +431,11 @@ class Backend(ABC):
 
     def probe(self) -> Availability:
         """Find out if the runtime can run here; never raise, import nothing heavy."""
-        found = self.versions()
-        if not found:
+        versions = self.versions()
+        if not versions:
             return Availability(ok=False, reason=f"not installed; {self.install}")
         missing = {device: lack for device in self.devices if (lack := self.missing(device))}
-        return Availability(ok=True, versions=dict(found), missing=missing)
+        return Availability(ok=True, versions=dict(versions), missing=missing)
 
     def command(self) -> Sequence[str]:
         """Program and arguments that start a worker for it (``WORKER_COMMAND`` in this environment)."""
@@ -452,16 +452,16 @@ class Backend(ABC):
                 f"backend {self.name} has no device {device!r}", remedy=f"it has {', '.join(self.devices)}"
             )
         declared = self.declared(device)
-        known = {option.name: option for option in declared}
+        options_by_name = {option.name: option for option in declared}
         for name, value in options.items():
-            if name not in known:
+            if name not in options_by_name:
                 raise UsageError(
                     f"backend {self.name} has no option {name!r}",
                     remedy=f"it has {', '.join(str(option) for option in declared)}",
                 )
-            if not known[name].accepts(value):
+            if not options_by_name[name].accepts(value):
                 raise UsageError(
-                    f"option {name} of backend {self.name} cannot be {value!r}", remedy=f"use {known[name]}"
+                    f"option {name} of backend {self.name} cannot be {value!r}", remedy=f"use {options_by_name[name]}"
                 )
         return {option.name: options.get(option.name, option.default) for option in declared}
 
@@ -473,10 +473,10 @@ class Backend(ABC):
             BackendUnavailable: The runtime is not installed.
         """
         effective = self.resolve(device, options)
-        found = self.versions()
-        if not found:
+        versions = self.versions()
+        if not versions:
             raise BackendUnavailable(f"{self.name} is not installed", remedy=self.install)
-        return Stack(self.name, device, found, tuple(sorted(effective.items())))
+        return Stack(self.name, device, versions, tuple(sorted(effective.items())))
 
     def dtypes_on(self, device: str) -> tuple[str, ...]:
         """Return its precisions on a device."""
@@ -492,12 +492,12 @@ class Backend(ABC):
         Raises:
             UsageError: It cannot; the message lists its precisions.
         """
-        known, where, there = self.dtypes, "", ""
-        if dtype in known and device:
-            known, where, there = self.dtypes_on(device), f" on device {device!r}", " there"
-        if dtype not in known:
+        dtypes, where, there = self.dtypes, "", ""
+        if dtype in dtypes and device:
+            dtypes, where, there = self.dtypes_on(device), f" on device {device!r}", " there"
+        if dtype not in dtypes:
             raise UsageError(
-                f"backend {self.name} does not compute in {dtype!r}{where}", remedy=f"it has {', '.join(known)}{there}"
+                f"backend {self.name} does not compute in {dtype!r}{where}", remedy=f"it has {', '.join(dtypes)}{there}"
             )
 
     # Execution of one network
@@ -658,19 +658,19 @@ class Backend(ABC):
         Raises:
             UsageError: It offers no choice, or a name is unknown.
         """
-        found = self.require(Backend.algorithms).algorithms(device, options, dtype)
-        if not found:
+        algorithms = self.require(Backend.algorithms).algorithms(device, options, dtype)
+        if not algorithms:
             raise UsageError(
                 f"backend {self.name} offers no choice of algorithms in {dtype} with these options",
                 remedy="leave out --algorithms",
             )
-        unknown = sorted({*names} - {algorithm.name for algorithm in found})
+        unknown = sorted({*names} - {algorithm.name for algorithm in algorithms})
         if unknown:
             raise UsageError(
                 f"backend {self.name} has no algorithm {unknown[0]!r} here",
-                remedy=f"it has {', '.join(algorithm.name for algorithm in found)}",
+                remedy=f"it has {', '.join(algorithm.name for algorithm in algorithms)}",
             )
-        return tuple(algorithm for algorithm in found if not names or algorithm.name in names)
+        return tuple(algorithm for algorithm in algorithms if not names or algorithm.name in names)
 
     def with_algorithm(self, settings: Settings, name: str) -> Settings:
         """Return the settings with one of its algorithms.
@@ -678,10 +678,10 @@ class Backend(ABC):
         Raises:
             UsageError: The name is unknown with these settings.
         """
-        known = self.algorithms(settings.device, settings.options, settings.dtype)
-        chosen = next((algorithm for algorithm in known if algorithm.name == name), None)
+        algorithms = self.algorithms(settings.device, settings.options, settings.dtype)
+        chosen = next((algorithm for algorithm in algorithms if algorithm.name == name), None)
         if chosen is None:
-            names = ", ".join(algorithm.name for algorithm in known) or "none"
+            names = ", ".join(algorithm.name for algorithm in algorithms) or "none"
             raise UsageError(f"backend {self.name} has no algorithm {name!r} here", remedy=f"it has {names}")
         return replace(settings, options={**settings.options, **chosen.options}, channels=chosen.channels)
 
@@ -716,13 +716,13 @@ def registering(table: dict[str, T]) -> Callable[..., Callable[[T], T]]:
 
 def installed(distributions: Iterable[str]) -> tuple[tuple[str, str], ...]:
     """Those packages that are installed, with their versions, sorted."""
-    found = []
+    versions = []
     for distribution in distributions:
         try:
-            found.append((distribution, version(distribution)))
+            versions.append((distribution, version(distribution)))
         except PackageNotFoundError:
             continue
-    return tuple(sorted(found))
+    return tuple(sorted(versions))
 
 
 def bind(settings: Settings, cores: Sequence[int] | None = None) -> None:

@@ -39,17 +39,17 @@ def register_custom_ops(*paths: str | Path) -> str:
     Raises:
         UsageError: One of them cannot be read.
     """
-    found = {}
+    files_by_digest = {}
     for path in paths:
         try:
-            found[_digest(Path(path))] = Path(path).resolve()
+            files_by_digest[_digest(Path(path))] = Path(path).resolve()
         except OSError as error:
             raise UsageError(
                 f"the library of custom operators {path} cannot be read: {error.strerror or error}",
                 remedy="give the path of a shared library",
             ) from error
-    _files.update(found)
-    return "+".join(sorted(found))
+    _files.update(files_by_digest)
+    return "+".join(sorted(files_by_digest))
 
 
 def asked() -> dict[str, str]:

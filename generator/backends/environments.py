@@ -77,8 +77,8 @@ class Environment:
     def versions(self, *names: str) -> tuple[tuple[str, str], ...]:
         """Return installed packages with their versions, without importing them; missing packages are left out."""
         site = _site(Path(sys.prefix) if self.active else self.folder, self.python)
-        found = {name: list(metadata.distributions(name=name, path=[str(site)])) for name in names}
-        return tuple(sorted((name, hits[0].version) for name, hits in found.items() if hits))
+        distributions = {name: list(metadata.distributions(name=name, path=[str(site)])) for name in names}
+        return tuple(sorted((name, hits[0].version) for name, hits in distributions.items() if hits))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,19 +140,23 @@ def find_python(environment: Environment, chosen: str | None = None) -> str:
     Raises:
         BackendUnavailable: No suitable Python was found.
     """
-    own = f"{sys.version_info.major}.{sys.version_info.minor}"
+    running_version = f"{sys.version_info.major}.{sys.version_info.minor}"
     name = f"python{environment.python}"
-    found = chosen or (sys.executable if own == environment.python else shutil.which(name))
-    version = _version(found) if found else None
+    interpreter = chosen or (sys.executable if running_version == environment.python else shutil.which(name))
+    version = _version(interpreter) if interpreter else None
     if version != environment.python:
-        what = f"{found} is {f'Python {version}' if version else 'no Python that runs'}" if found else f"no {name} here"
+        what = (
+            f"{interpreter} is {f'Python {version}' if version else 'no Python that runs'}"
+            if interpreter
+            else f"no {name} here"
+        )
         raise BackendUnavailable(
             f"backend {environment.backend} needs Python {environment.python}, for its packages have no wheel for "
             f"others: {what}",
             remedy=f"install Python {environment.python}, or name one with --python",
         )
-    assert found is not None  # noqa: S101  # it printed its version
-    return found
+    assert interpreter is not None  # noqa: S101  # it printed its version
+    return interpreter
 
 
 def _version(python: str) -> str | None:
@@ -188,18 +192,18 @@ def locked_environment(lock: Path) -> Path:
         raise UsageError(
             f"no lock file {lock}: {error.strerror}", remedy="name a pylock.toml; pip lock makes one"
         ) from error
-    wanted, linked = _requirements(lock, text)
+    requirements, linked = _requirements(lock, text)
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     parts = (hashlib.sha256(text).hexdigest(), sys.version, os.fsencode(_PACKAGE) if linked else b"")
     name = hashlib.sha256(b"\n".join(part if isinstance(part, bytes) else part.encode() for part in parts)).hexdigest()
-    place = cache_folder().absolute() / "environments" / name[:32]
+    folder = cache_folder().absolute() / "environments" / name[:32]
 
     def fill(new: Path) -> None:
         (new / LOCK).write_bytes(text)
         list_ = new / "requirements.txt"
-        list_.write_text("".join(f"{line}\n" for line in wanted))
+        list_.write_text("".join(f"{line}\n" for line in requirements))
         command = [str(new / "bin" / "python"), *_PIP, "--require-hashes", "--find-links", str(lock.parent.absolute())]
-        if wanted:  # pip takes no empty list
+        if requirements:  # pip takes no empty list
             _call(
                 f"lock file {lock}",
                 [*command, "--requirement", str(list_)],
@@ -209,10 +213,10 @@ def locked_environment(lock: Path) -> Path:
         if linked:
             (_site(new, version) / "dlbricks").symlink_to(_PACKAGE, target_is_directory=True)
 
-    with _lock(place):
-        if not (place / "bin" / "python").exists():
-            _build(place, f"lock file {lock}", sys.executable, fill)
-    return place / "bin" / "python"
+    with _lock(folder):
+        if not (folder / "bin" / "python").exists():
+            _build(folder, f"lock file {lock}", sys.executable, fill)
+    return folder / "bin" / "python"
 
 
 def _requirements(lock: Path, text: bytes) -> tuple[list[str], bool]:
@@ -254,39 +258,39 @@ def _fill_from_pins(environment: Environment, new: Path) -> None:
     (_site(new, environment.python) / "dlbricks").symlink_to(_PACKAGE, target_is_directory=True)
 
 
-def _build(place: Path, whose: str, python: str, fill: Callable[[Path], None]) -> None:
+def _build(folder: Path, whose: str, python: str, fill: Callable[[Path], None]) -> None:
     """Build an environment in a temporary folder and move it to its place; an existing one is kept until then.
 
     Args:
-        place: Final folder.
+        folder: Final folder.
         whose: The backend or lock file, as errors name it.
         python: Its interpreter.
         fill: Installs the packages into a folder that has only Python and pip.
     """
-    ours = os.path.lexists(place / "bin" / "python") or (place / "pyvenv.cfg").is_file()
-    if place.exists() and not ours and not (place.is_dir() and not any(place.iterdir())):
+    ours = os.path.lexists(folder / "bin" / "python") or (folder / "pyvenv.cfg").is_file()
+    if folder.exists() and not ours and not (folder.is_dir() and not any(folder.iterdir())):
         raise BackendUnavailable(
-            f"{place} exists and is no environment of Python",
+            f"{folder} exists and is no environment of Python",
             remedy="move it away, or set DLBRICKS_CACHE to another folder",
         )
-    for remains in place.parent.glob(f".{place.name}-*"):  # of an installation that was killed
-        if not place.exists() and (remains / "old").exists():  # just before the new one was there
-            (remains / "old").rename(place)
+    for remains in folder.parent.glob(f".{folder.name}-*"):  # of an installation that was killed
+        if not folder.exists() and (remains / "old").exists():  # just before the new one was there
+            (remains / "old").rename(folder)
         shutil.rmtree(remains, ignore_errors=True)
-    aside = place.parent / f".{place.name}-{uuid.uuid4().hex}"
+    aside = folder.parent / f".{folder.name}-{uuid.uuid4().hex}"
     try:
         aside.mkdir()
         new = aside / "new"
         _call(whose, [python, "-m", "venv", str(new)], "an environment cannot be made", "")
         fill(new)
-        if place.exists() or place.is_symlink():
-            place.rename(aside / "old")
+        if folder.exists() or folder.is_symlink():
+            folder.rename(aside / "old")
         # Only its Python is used, which finds its packages from where it lies: the scripts, which do not, stay unused.
         try:
-            new.rename(place)
+            new.rename(folder)
         except BaseException:
             if (aside / "old").exists():
-                (aside / "old").rename(place)
+                (aside / "old").rename(folder)
             raise
     except OSError as error:
         raise BackendUnavailable(
@@ -320,9 +324,9 @@ def _call(whose: str, command: list[str], what: str, remedy: str) -> None:
 
 
 @contextlib.contextmanager
-def _lock(place: Path) -> Iterator[None]:
+def _lock(folder: Path) -> Iterator[None]:
     """Let one process at a time install; another waits and finds it done."""
-    path = place.with_suffix(".lock")
+    path = folder.with_suffix(".lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("w")

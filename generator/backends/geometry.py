@@ -35,18 +35,18 @@ class SlidingWindow:
     end: tuple[int, ...]
 
     @classmethod
-    def of(cls, given: Mapping[str, Any], sizes: Sequence[int], kernel: Sequence[int]) -> Self:
+    def of(cls, attributes: Mapping[str, Any], sizes: Sequence[int], kernel: Sequence[int]) -> Self:
         """Return the window of an operator, with automatic padding resolved.
 
         Args:
-            given: Attributes of the operator; text is ``str``.
+            attributes: Attributes of the operator; text is ``str``.
             sizes: Of the spatial axes of its input.
             kernel: Size of the window.
         """
         count = len(kernel)
-        strides, dilations = (tuple(given.get(name) or (1,) * count) for name in ("strides", "dilations"))
-        pads = tuple(given.get("pads") or (0,) * (2 * count))
-        automatic = given.get("auto_pad", "NOTSET")
+        strides, dilations = (tuple(attributes.get(name) or (1,) * count) for name in ("strides", "dilations"))
+        pads = tuple(attributes.get("pads") or (0,) * (2 * count))
+        automatic = attributes.get("auto_pad", "NOTSET")
         if automatic == "VALID":
             pads = (0,) * (2 * count)
         elif automatic in {"SAME_UPPER", "SAME_LOWER"}:

@@ -108,13 +108,13 @@ class Memory:
 
     def holding(self, values: Array) -> Buffer:
         """Memory with the elements of an array, row by row."""
-        found = self.empty(values.nbytes)
+        buffer = self.empty(values.nbytes)
         if values.nbytes:
             flat = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
             with self.stream:
-                found.bytes[: found.size].set(flat)
+                buffer.bytes[: buffer.size].set(flat)
             self._device.synchronize()  # the array may go when this returns
-        return found
+        return buffer
 
     def empty(self, size: int) -> Buffer:
         """Memory for so many bytes.
@@ -131,8 +131,8 @@ class Memory:
         if not buffer.size:
             return np.zeros(shape, dtype)
         with self.stream:
-            found = self._cupy.asnumpy(buffer.bytes[: buffer.size])
-        return np.asarray(found).view(dtype).reshape(shape)
+            raw_bytes = self._cupy.asnumpy(buffer.bytes[: buffer.size])
+        return np.asarray(raw_bytes).view(dtype).reshape(shape)
 
     def erase(self, buffer: Buffer) -> None:
         """Enqueue a fill with NaN, so that a missing write becomes visible."""
@@ -230,10 +230,10 @@ def measured(
     """
     rows: list[PlanTime] = []
     first: list[Array] = []
-    place = 0
+    built_count = 0
     gone = ""
     for candidate, start in candidates:
-        if place == most:
+        if built_count == most:
             break
         row = candidate
         if row.reason or gone:
@@ -241,15 +241,15 @@ def measured(
             continue
         try:
             run, workspace = start()
-            row = replace(row, place=place if row.place is None else row.place, workspace_bytes=workspace)
-            place += 1
+            row = replace(row, place=built_count if row.place is None else row.place, workspace_bytes=workspace)
+            built_count += 1
             for buffer in loaded.outputs:
                 memory.erase(buffer)
             run()
             device.synchronize()
-            found = loaded.read()
-            first = first or found
-            error = max(map(relative_difference, found, first), default=0.0)
+            outputs = loaded.read()
+            first = first or outputs
+            error = max(map(relative_difference, outputs, first), default=0.0)
             rows.append(replace(row, ns=_time_ns(run, device), error=error))
         except Exception as error:  # noqa: BLE001  # the exceptions of libraries share no base class; a row has the reason
             rows.append(replace(row, reason=reason_of(error)))
@@ -424,21 +424,21 @@ def later_plans(options: Mapping[str, str]) -> list[Algorithm]:
     """Return the library's next plans as algorithms; a brick with fewer plans is refused by the rest."""
     first = int(options[PLAN.name]) + 1
     return [
-        Algorithm(f"plan-{place}", {PLAN.name: str(place)}, f"the library's plan {place} for each brick, from 0")
-        for place in range(first, first + _LATER_PLANS)
+        Algorithm(f"plan-{plan}", {PLAN.name: str(plan)}, f"the library's plan {plan} for each brick, from 0")
+        for plan in range(first, first + _LATER_PLANS)
     ]
 
 
 def described(network: Network) -> onnx.ModelProto:
     """Return the model of a network with weights as marked inputs again, without references to external values."""
     model = deepcopy(network.brick)
-    kept = [each for each in model.graph.initializer if each.name not in network.weights]
+    constants = [each for each in model.graph.initializer if each.name not in network.weights]
     for each in model.graph.initializer:
         if each.name in network.weights:
             value = helper.make_tensor_value_info(each.name, each.data_type, list(each.dims))
             model.graph.input.append(mark_weight(value))
     del model.graph.initializer[:]
-    model.graph.initializer.extend(kept)
+    model.graph.initializer.extend(constants)
     return model
 
 
@@ -459,8 +459,8 @@ def computed_in(network: Network, dtype: str, runtime: str) -> str:
     floats = {_FLOATS[kind] for kind in kinds if kind in _FLOATS} or {NATIVE}
     if len(floats) > 1:
         raise UnsupportedBrick(f"{runtime}: values of several precisions: {', '.join(sorted(floats))}")
-    found = floats.pop()
-    return dtype if found == NATIVE else found
+    precision = floats.pop()
+    return dtype if precision == NATIVE else precision
 
 
 def _copies(network: Network, runtime: str) -> list[Network]:

@@ -75,13 +75,13 @@ def require_available(backend: Backend, name: str, device: str) -> None:
 
 def backends() -> dict[str, Availability]:
     """Return every backend with its availability here; never raise."""
-    found: dict[str, Availability] = {}
+    availabilities: dict[str, Availability] = {}
     for name in names():
         try:
-            found[name] = get(name).probe()
+            availabilities[name] = get(name).probe()
         except BackendUnavailable as error:
-            found[name] = Availability(ok=False, reason=str(error))
-    return found
+            availabilities[name] = Availability(ok=False, reason=str(error))
+    return availabilities
 
 
 def _class_of(loaded: Any) -> Any:
@@ -97,5 +97,7 @@ def _class_of(loaded: Any) -> Any:
 @cache
 def _points() -> dict[str, EntryPoint]:
     modules = Path(__file__).parent.glob("*/backend.py")
-    own = [EntryPoint(path.parent.name, f"{__package__}.{path.parent.name}.backend", GROUP) for path in modules]
-    return {point.name: point for point in (*own, *entry_points(group=GROUP))}
+    folder_points = [
+        EntryPoint(path.parent.name, f"{__package__}.{path.parent.name}.backend", GROUP) for path in modules
+    ]
+    return {point.name: point for point in (*folder_points, *entry_points(group=GROUP))}

@@ -109,23 +109,23 @@ def kernel_view(executions: Sequence[Sequence[Launch]], walls_ns: Sequence[int],
     summed = [_summed(launches) for launches in executions]
     kernels = []
     for named in order:
-        calls = median_high(len(found.get(named, ())) for found in summed)
-        times = [_total(found.get(named, ())) for found in summed]
-        known = [time for time in times if time is not None]
+        calls = median_high(len(times_by_kernel.get(named, ())) for times_by_kernel in summed)
+        times = [_total(times_by_kernel.get(named, ())) for times_by_kernel in summed]
+        known_times = [time for time in times if time is not None]
         if calls:
-            time_ns = round(median(known)) if len(known) == len(times) else None
+            time_ns = round(median(known_times)) if len(known_times) == len(times) else None
             kernels.append(Kernel(*named, calls=calls, time_ns=time_ns))
     return KernelView(tuple(kernels), round(median(walls_ns)), len(executions), source)
 
 
 def _summed(launches: Sequence[Launch]) -> dict[_Named, list[int | None]]:
-    found: dict[_Named, list[int | None]] = {}
+    times_by_kernel: dict[_Named, list[int | None]] = {}
     for launch in launches:
-        found.setdefault(launch[:3], []).append(launch[3])
-    return found
+        times_by_kernel.setdefault(launch[:3], []).append(launch[3])
+    return times_by_kernel
 
 
 def _total(times: Sequence[int | None]) -> int | None:
     """Return the sum of times; None if one is unknown."""
-    known = [time for time in times if time is not None]
-    return sum(known) if len(known) == len(times) else None
+    known_times = [time for time in times if time is not None]
+    return sum(known_times) if len(known_times) == len(times) else None

@@ -219,10 +219,12 @@ class Scheduler:
             self._number, self._round = self._workers.number, -1
 
     def _drawn(self, tasks: Sequence[MeasurementTask]) -> list[MeasurementTask]:
-        """Return tasks in the order in which this process loads them: what is loaded first has other memory."""
-        drawn = [*tasks]
-        random.Random(f"{self._plan.seed}:{self._number}").shuffle(drawn)  # noqa: S311
-        return drawn
+        """Return tasks in the order in which this process loads them: what is loaded first has other memory.
+
+        The order of a process is the reverse of the one before it, so that of two tasks each is loaded first in every
+        other process.
+        """
+        return [*tasks][:: -1 if self._number % 2 else 1]
 
     def _take(self, waiting: _Waiting, singles: list[MeasurementTask], planned: int) -> None:
         """Visit all tasks the planned number of times; a long session is committed in parts, as separate sessions."""
@@ -251,8 +253,11 @@ class Scheduler:
         tasks = [*waiting.packs, *(task for task in singles if self._is_open(task))]
         session.taken = {task.id: [] for task in tasks}
         while tasks and not self._pace.enough(before + session.done, before + session.planned) and not session.full:
-            order = random.Random(f"{self._plan.seed}:{self._number}:{self._round}:{session.done}")  # noqa: S311
-            order.shuffle(tasks)
+            if session.done % 2:  # of two tasks each is visited first equally often
+                tasks.reverse()
+            else:
+                order = random.Random(f"{self._plan.seed}:{self._number}:{self._round}:{session.done}")  # noqa: S311
+                order.shuffle(tasks)
             for task in tasks:
                 if not task.packed and not self._is_open(task):
                     continue

@@ -120,9 +120,9 @@ def _export(name: str, batch: int, dims: Sequence[str], path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".export-") as folder:
-            made = Path(folder) / "model.onnx"
+            model_path = Path(folder) / "model.onnx"
             done = subprocess.run(
-                [sys.executable, "-P", "-m", f"{__package__}.exports", name, str(made), str(batch), *dims],
+                [sys.executable, "-P", "-m", f"{__package__}.exports", name, str(model_path), str(batch), *dims],
                 env={**os.environ, **_CHILD},
                 capture_output=True,
                 text=True,
@@ -132,7 +132,7 @@ def _export(name: str, batch: int, dims: Sequence[str], path: Path) -> None:
                 reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
                 reason = reason.removeprefix(f"{ModelError.__module__}.{ModelError.__qualname__}: ")
                 raise ModelError(f"zoo model '{name}' cannot be exported at {', '.join(dims)}: {reason}")
-            made.replace(path)
+            model_path.replace(path)
     except OSError as error:
         raise ModelError(
             f"cannot keep zoo model '{name}' in {path.parent}: {error}", remedy="set DLBRICKS_CACHE to another folder"

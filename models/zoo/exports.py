@@ -103,7 +103,7 @@ def _as_function(model: torch.nn.Module, recipe: Recipe, parts: int) -> torch.nn
     from transformers import EncoderDecoderCache
     from transformers.modeling_outputs import BaseModelOutput
 
-    own, crossed = len(recipe.inputs), recipe.cache == "crossed"
+    begin, crossed = len(recipe.inputs), recipe.cache == "crossed"
 
     class Function(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -112,7 +112,7 @@ def _as_function(model: torch.nn.Module, recipe: Recipe, parts: int) -> torch.nn
 
         def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
             options = dict(zip((value.name for value in recipe.inputs), tensors, strict=False)) | dict(recipe.options)
-            starts = range(own, len(tensors), parts or 1)
+            starts = range(begin, len(tensors), parts or 1)
             past = [_filled(self.model.config, tensors[start : start + parts]) for start in starts]
             if recipe.cache:
                 options["use_cache"] = True
@@ -120,16 +120,16 @@ def _as_function(model: torch.nn.Module, recipe: Recipe, parts: int) -> torch.nn
                 options["past_key_values"] = EncoderDecoderCache(*past) if crossed else past[0]
             if past and crossed:
                 # The encoder's output is not read: its keys and values are in the cache.
-                unread = torch.zeros(tensors[0].shape[0], tensors[own + parts].shape[2], self.model.config.d_model)
+                unread = torch.zeros(tensors[0].shape[0], tensors[begin + parts].shape[2], self.model.config.d_model)
                 options["encoder_outputs"] = BaseModelOutput(last_hidden_state=unread)
             result = self.model(**options)
-            found = [result[name] for name in recipe.outputs]
+            outputs = [result[name] for name in recipe.outputs]
             if crossed:
                 both = result.past_key_values
-                found += _parts(both.self_attention_cache) + ([] if past else _parts(both.cross_attention_cache))
+                outputs += _parts(both.self_attention_cache) + ([] if past else _parts(both.cross_attention_cache))
             elif recipe.cache:
-                found += _parts(result.past_key_values)
-            return tuple(found)
+                outputs += _parts(result.past_key_values)
+            return tuple(outputs)
 
     return Function()
 
@@ -291,19 +291,19 @@ def _merge_equal_constants(graph: onnx.GraphProto) -> None:
     """Keep one of equal tables (relative positions, masks) that every layer repeats."""
     first: dict[tuple[int, tuple[int, ...], bytes], str] = {}
     renamed: dict[str, str] = {}
-    kept = []
+    distinct_tensors = []
     for tensor in graph.initializer:
         name = first.setdefault(
             (tensor.data_type, tuple(tensor.dims), numpy_helper.to_array(tensor).tobytes()), tensor.name
         )
         if name == tensor.name:
-            kept.append(tensor)
+            distinct_tensors.append(tensor)
         else:
             renamed[tensor.name] = name
     for node in graph.node:
         rename(node, renamed)
     del graph.initializer[:]
-    graph.initializer.extend(kept)
+    graph.initializer.extend(distinct_tensors)
 
 
 def _is_learned(array: npt.NDArray[Any]) -> bool:

@@ -302,9 +302,9 @@ def light(name: str, batch: int) -> Skeleton:
     outputs = [_with_batch(value, batch) for value in graph.output]
     activations = {value.name for value in inputs} | {value for node in nodes for value in node.output}
     batched = {node.input[1] for node in nodes if node.op_type == "Reshape" and node.input[0] in activations}
-    kept = [_target(tensors[value], batch if value in batched else 1) for value in used if value in shaping]
+    targets = [_target(tensors[value], batch if value in batched else 1) for value in used if value in shaping]
     model = helper.make_model(
-        helper.make_graph(nodes, name, [*inputs, *weights], outputs, initializer=kept),
+        helper.make_graph(nodes, name, [*inputs, *weights], outputs, initializer=targets),
         opset_imports=source.opset_import,
         ir_version=_IR_VERSION,
     )

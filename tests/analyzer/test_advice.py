@@ -44,16 +44,16 @@ def test_the_fastest_is_the_best_and_the_others_are_ranked(bench) -> None:
     bench.run(bench.torch, ms=0.5)
     bench.run(bench.disabled, ms=2.0)
 
-    found = of(bench)
+    advised = of(bench)
 
-    (one,), (second, last) = found.advice, found.rows
-    assert (one.best, found.base) == ("torch", "torch")
+    (one,), (second, last) = advised.advice, advised.rows
+    assert (one.best, advised.base) == ("torch", "torch")
     assert ranking(one) == ["torch", "onnxruntime optimization=all", "onnxruntime optimization=disabled"]
     assert second.pair.base.best.ms == pytest.approx(0.5, rel=0.01)
     assert (second.verdict, last.verdict) == (Relation.SLOWER, Relation.SLOWER)
     assert last.ratio == pytest.approx(4.0, rel=0.01)
     assert one.ties == ()
-    assert found.complete
+    assert advised.complete
 
 
 def test_what_cannot_be_distinguished_from_the_best_is_named(bench) -> None:
@@ -141,11 +141,11 @@ def test_what_is_stored_in_part_is_listed_with_the_reason(bench) -> None:
     bench.run(bench.torch, ms=2.0)
     bench.run(bench.disabled, bricks=dict(list(bench.bricks(0.1).items())[:1]))
 
-    found = of(bench)
+    advised = of(bench)
 
-    assert found.rows[-1].pair.other.best is None
-    assert "1 of its 4 bricks are" in found.rows[-1].reason
-    assert not found.complete
+    assert advised.rows[-1].pair.other.best is None
+    assert "1 of its 4 bricks are" in advised.rows[-1].reason
+    assert not advised.complete
 
 
 def test_precisions_are_apart_unless_all_are_asked_for(bench) -> None:
@@ -203,13 +203,13 @@ def test_each_model_has_its_own_base(bench, write_branches, tmp_path) -> None:
         bench.run(stack, ms=ours)
         bench.run(stack, ms=theirs, key=key)
 
-    found = advise([bench.source, other], store=bench.store)
+    advised = advise([bench.source, other], store=bench.store)
 
-    assert [one.best for one in found.advice] == ["onnxruntime", "torch"]
-    assert found.base is None
-    assert found.to_json()["base"] is None
-    assert [row["base"] for row in found.to_json()["results"]] == ["onnxruntime", "torch"]
-    table = render(advice_answer(found))
+    assert [one.best for one in advised.advice] == ["onnxruntime", "torch"]
+    assert advised.base is None
+    assert advised.to_json()["base"] is None
+    assert [row["base"] for row in advised.to_json()["results"]] == ["onnxruntime", "torch"]
+    table = render(advice_answer(advised))
     assert "base: the fastest side of each model" in table
     assert any(line.startswith("model     base         other side") for line in table.splitlines())
-    assert plots(found).names == ("models",)
+    assert plots(advised).names == ("models",)

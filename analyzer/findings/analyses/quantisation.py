@@ -71,8 +71,8 @@ def _why(subject: AnalysedModel, quantise: Layer) -> Iterator[str]:
         layer = graph.layers[index]
         if layer.kind not in having(Trait.QUANTISABLE) and layer.op_type not in _CONVERSIONS:
             yield f"this runtime has no kernel for a quantised {layer.op_type}"
-        elif any(_is_narrow(graph.layers[made]) for value in layer.node.input
-                 if (made := graph.producer(value)) is not None):  # fmt: skip
+        elif any(_is_narrow(graph.layers[producer]) for value in layer.node.input
+                 if (producer := graph.producer(value)) is not None):  # fmt: skip
             yield f"this runtime has no kernel for {layer.op_type} with weights of 4 bits and quantised activations"
 
 

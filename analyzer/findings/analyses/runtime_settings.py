@@ -52,8 +52,8 @@ def _branches_run(subject: AnalysedModel) -> Iterable[Finding]:
             f"the longest of those beside it: {', '.join(names)}",
         ),
     )
-    found = finding_of(subject, idea, current, Spent(saving, saving / current.ms * current.half_ms, ()))
-    yield replace(found, at_most=True)
+    finding = finding_of(subject, idea, current, Spent(saving, saving / current.ms * current.half_ms, ()))
+    yield replace(finding, at_most=True)
 
 
 def _branches_ideas(subject: AnalysedModel) -> Iterable[Finding]:
@@ -121,10 +121,10 @@ def _threads_ideas(subject: AnalysedModel) -> Iterable[Finding]:
     if subject.choice is None or subject.choice.stack.device != "cpu" or cores < 2:
         return
     now = subject.choice.conditions.threads
-    wanted = cores if now == 1 else 1
-    text = f"Run with {wanted} thread{'s' if wanted > 1 else ''}."
+    threads = cores if now == 1 else 1
+    text = f"Run with {threads} thread{'s' if threads > 1 else ''}."
     evidence = f"it runs with {now} of {cores} cores"
-    yield Finding("threads", text, Remedy("threads", text, {"threads": str(wanted)}), (evidence,))
+    yield Finding("threads", text, Remedy("threads", text, {"threads": str(threads)}), (evidence,))
 
 
 THREADS = Analysis("threads", frozenset({LATENCY}), ideas=_threads_ideas)

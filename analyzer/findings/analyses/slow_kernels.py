@@ -46,36 +46,38 @@ def slow(subject: AnalysedModel) -> dict[str, list[tuple[Node, float]]]:
     if subject.usual["bytes"] is None or latency is None:
         return {}
     shortest = min((node.ms for node in subject.nodes if node.ms), default=0.0)
-    found: defaultdict[str, list[tuple[Node, float]]] = defaultdict(list)
+    slow_nodes: defaultdict[str, list[tuple[Node, float]]] = defaultdict(list)
     for node in subject.nodes:
         expected = _expected(subject, node)
         if expected is None or not node.ms or node.layer.op_type in _ELSEWHERE:
             continue
         expected = max(expected, shortest)
         if node.ms - node.half_ms > max(_SLOW * expected, _WORTH * latency):
-            found[node.layer.op_type].append((node, expected))
-    return found
+            slow_nodes[node.layer.op_type].append((node, expected))
+    return slow_nodes
 
 
 def _run(subject: AnalysedModel) -> Iterable[Finding]:
-    for operator, found in slow(subject).items():
-        nodes = [node for node, _ in found]
+    for operator, slow_nodes in slow(subject).items():
+        nodes = [node for node, _ in slow_nodes]
         current = subject.spent(nodes)
         if current is None:
             continue
-        left = sum(expected for _, expected in found)
+        expected_ms = sum(expected for _, expected in slow_nodes)
         nodes.sort(key=lambda node: -(node.ms or 0.0))
-        least = f"at the rates of this model's other operators its bytes and arithmetic take {left:.3g} ms at least"
+        least = (
+            f"at the rates of this model's other operators its bytes and arithmetic take {expected_ms:.3g} ms at least"
+        )
         evidence = [least, spent_by(nodes[:3])]
         evidence += [line for node in nodes[:1] if (line := _elsewhere(subject, node))]
         idea = Finding(
             "slow_kernel",
-            f"{len(nodes)} x {operator} runs {current.ms / left:.0f} times as long as expected",
+            f"{len(nodes)} x {operator} runs {current.ms / expected_ms:.0f} times as long as expected",
             _remedy(subject, nodes),
             tuple(evidence),
             subject.names(index for node in nodes for index in node.origins),
         )
-        yield finding_of(subject, idea, current, Spent(current.ms - left, current.half_ms, ()))
+        yield finding_of(subject, idea, current, Spent(current.ms - expected_ms, current.half_ms, ()))
 
 
 def _remedy(subject: AnalysedModel, nodes: Sequence[Node]) -> Remedy:
@@ -109,8 +111,8 @@ def _expected(subject: AnalysedModel, node: Node) -> float | None:
         work.append(("depthwise" if is_depthwise(node.layer) else "macs", cost.macs))
     if cost.exponentials or (cost.divisions and not _is_mean(cost)):
         work.append(("special", cost.divisions + cost.exponentials))
-    known = [amount / rate for kind, amount in work if (rate := rates[kind]) is not None]
-    return max(known) if len(known) == len(work) else None
+    times_ms = [amount / rate for kind, amount in work if (rate := rates[kind]) is not None]
+    return max(times_ms) if len(times_ms) == len(work) else None
 
 
 def _read_again(layer: Layer) -> int:
@@ -177,20 +179,20 @@ def _roofline_run(subject: AnalysedModel) -> Iterable[Finding]:
         ),
         subject.names(index for node, _, _ in far for index in node.origins),
     )
-    found = finding_of(subject, idea, current, Spent(current.ms - bound, current.half_ms, ()))
-    yield replace(found, at_most=True)
+    finding = finding_of(subject, idea, current, Spent(current.ms - bound, current.half_ms, ()))
+    yield replace(finding, at_most=True)
 
 
 def _far(subject: AnalysedModel) -> Iterator[tuple[Node, float, str]]:
     """Return operators far from their bound, each with the bound and its ceiling."""
-    known = (
+    bounds = (
         {}
         if subject.estimate.roofline.bricks is None
         else {row.key: row for row in subject.estimate.roofline.bricks.layers}
     )
-    reported = {id(node) for found in slow(subject).values() for node, _ in found}
+    reported = {id(node) for slow_nodes in slow(subject).values() for node, _ in slow_nodes}
     for node in subject.nodes:
-        row = None if node.row is None else known.get(node.row.key)
+        row = None if node.row is None else bounds.get(node.row.key)
         if row is None or row.bound_ms is None or row.bound_by is None or not node.ms or not node.origins:
             continue
         if row.bound_by != "overhead" and node.ms > _FAR * row.bound_ms > 0 and id(node) not in reported:

@@ -47,15 +47,15 @@ class Beside:
         in_turn = visited_in_turn(base, other, ours, theirs)
         apart, undisturbed = self._timeline.between(base, other, (ours, theirs), in_turn=in_turn)
         base_ns, other_ns = (latency_ns(side, undisturbed=undisturbed) for side in (base, other))
-        own = math.hypot(*(measurement.half_ns / measurement.latency_ns for measurement in (base, other)))
-        return other_ns / base_ns, math.hypot(own, NORMAL * apart), in_turn
+        measured_half = math.hypot(*(measurement.half_ns / measurement.latency_ns for measurement in (base, other)))
+        return other_ns / base_ns, math.hypot(measured_half, NORMAL * apart), in_turn
 
 
-def _saving(model: Model, idea: Finding, left: float, half: float) -> Finding:
+def _saving(model: Model, idea: Finding, share: float, half: float) -> Finding:
     """Return an idea that leaves a share of the latency, with half of the interval of the share's logarithm."""
     latency = model.latency_ms or 0.0
-    ends = latency * (1 - left * math.exp(half)), latency * (1 - left * math.exp(-half))
-    return saving_of(model, idea, latency * (1 - left), ends)
+    ends = latency * (1 - share * math.exp(half)), latency * (1 - share * math.exp(-half))
+    return saving_of(model, idea, latency * (1 - share), ends)
 
 
 # Other stored ways to run the model that take less: more threads, another precision, another runtime, other options.
@@ -76,28 +76,28 @@ def _alternatives_run(model: Model) -> Iterable[Finding]:
         measurement for measurement in stored if measurement.conditions.cache != "cold" and measurement.latency_ns > 0
     ]
     here = [measurement for measurement in stored if measurement.stack == choice.stack_key]
-    own = [
+    bases = [
         measurement
         for measurement in here
         if (measurement.conditions.threads, measurement.conditions.dtype)
         == (choice.conditions.threads, choice.conditions.dtype)
     ]
-    if not own:
+    if not bases:
         return
-    base, stacks, found = own[-1], model.store.stacks(), dict[tuple[str, str], Finding]()
+    base, stacks, largest = bases[-1], model.store.stacks(), dict[tuple[str, str], Finding]()
     beside = Beside(model.store, stored)
     for other in stored:
         difference = _difference(base, other, stacks)
         if difference is None:
             continue
         kind, remedy = difference
-        left, half, together = beside.ratio(base, other)
+        ratio, half, together = beside.ratio(base, other)
         latencies = f"{other.latency_ms:.4g} ms there, {base.latency_ms:.4g} ms here"
         text = f"measured: {latencies}, {'in turn' if together else 'in different runs'}"
-        finding, way = _saving(model, Finding(kind, remedy.text, remedy, (text,)), left, half), (kind, remedy.action)
-        if way not in found or finding.saving_ms > found[way].saving_ms:
-            found[way] = finding
-    yield from found.values()
+        finding, way = _saving(model, Finding(kind, remedy.text, remedy, (text,)), ratio, half), (kind, remedy.action)
+        if way not in largest or finding.saving_ms > largest[way].saving_ms:
+            largest[way] = finding
+    yield from largest.values()
 
 
 def _difference(base: Measurement, other: Measurement, stacks: Mapping[str, Stack]) -> tuple[str, Remedy] | None:
@@ -152,24 +152,24 @@ _NS_PER_S = 1e9
 
 
 def _batch_run(model: Model) -> Iterable[Finding]:
-    own, stored = _batch_of(model), _batch_stored(model)
-    if own is None or model.latency_ms is None or model.graph.key not in stored or len(stored) < 2:
+    own_batch, stored = _batch_of(model), _batch_stored(model)
+    if own_batch is None or model.latency_ms is None or model.graph.key not in stored or len(stored) < 2:
         return
-    known = _by_batch(model, own, stored)
-    best = optimal_batch({batch: measurement.latency_ns for batch, measurement in known.items()})
-    if best == own:
+    by_batch = _by_batch(model, own_batch, stored)
+    best = optimal_batch({batch: measurement.latency_ns for batch, measurement in by_batch.items()})
+    if best == own_batch:
         return
-    base, other = known[own], known[best]
+    base, other = by_batch[own_batch], by_batch[best]
     ratio, half, in_turn = Beside(model.store, [base, other]).ratio(base, other)
-    left = ratio * own / best
-    title = f"run in batches of {best} in place of {own}, a sample takes {left:.0%} of the time"
+    share = ratio * own_batch / best
+    title = f"run in batches of {best} in place of {own_batch}, a sample takes {share:.0%} of the time"
     text = f"Run {best} samples at once: they take {other.latency_ms:.3g} ms together."
-    evidence = tuple(_batch_evidence(known, best, in_turn=in_turn))
-    yield _saving(model, Finding("batch", title, Remedy("manual", text, {"batch": str(best)}), evidence), left, half)
+    evidence = tuple(_batch_evidence(by_batch, best, in_turn=in_turn))
+    yield _saving(model, Finding("batch", title, Remedy("manual", text, {"batch": str(best)}), evidence), share, half)
 
 
-def _batch_evidence(known: Mapping[int, Measurement], best: int, *, in_turn: bool) -> Iterator[str]:
-    rates = {batch: batch * _NS_PER_S / measurement.latency_ns for batch, measurement in sorted(known.items())}
+def _batch_evidence(by_batch: Mapping[int, Measurement], best: int, *, in_turn: bool) -> Iterator[str]:
+    rates = {batch: batch * _NS_PER_S / measurement.latency_ns for batch, measurement in sorted(by_batch.items())}
     rates_text = ", ".join(f"{rate:.4g} in batches of {batch}" for batch, rate in rates.items())
     yield f"samples per second, measured {'in turn' if in_turn else 'in different runs'}: {rates_text}"
     if 2 * best in rates:
@@ -191,27 +191,27 @@ def _batch_stored(model: Model) -> dict[str, Measurement]:
     choice = model.choice
     if choice is None:
         return {}
-    found = model.store.measurements(stored_under(choice), subject=Subject.MODEL)
+    measurements = model.store.measurements(stored_under(choice), subject=Subject.MODEL)
     return {
         measurement.key: measurement
-        for measurement in found
+        for measurement in measurements
         if measurement.conditions.cache != "cold" and measurement.latency_ns > 0
     }
 
 
-def _by_batch(model: Model, own: int, stored: Mapping[str, Measurement]) -> dict[int, Measurement]:
+def _by_batch(model: Model, own_batch: int, stored: Mapping[str, Measurement]) -> dict[int, Measurement]:
     """Return the measured batches that double up to the model's own, and beyond."""
-    known = {own: stored[model.graph.key]}
+    by_batch = {own_batch: stored[model.graph.key]}
     with WorkerOracle() as oracle:
-        batch = own
-        while batch % 2 == 0 and (found := stored.get(_key(model.source, batch // 2, oracle))) is not None:
+        batch = own_batch
+        while batch % 2 == 0 and (measured := stored.get(_key(model.source, batch // 2, oracle))) is not None:
             batch //= 2
-            known[batch] = found
-        batch = own
-        while (found := stored.get(_key(model.source, 2 * batch, oracle))) is not None:
+            by_batch[batch] = measured
+        batch = own_batch
+        while (measured := stored.get(_key(model.source, 2 * batch, oracle))) is not None:
             batch *= 2
-            known[batch] = found
-    return known
+            by_batch[batch] = measured
+    return by_batch
 
 
 def _key(source: ModelSource, batch: int, oracle: WorkerOracle) -> str:

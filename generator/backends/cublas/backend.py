@@ -100,9 +100,9 @@ class Light:
         """Algorithms that are offered."""
         return len(self._results)
 
-    def row(self, place: int) -> PlanTime:
+    def row(self, index: int) -> PlanTime:
         """Return the row of an algorithm."""
-        number, *knobs = (self._configured(place, name) for name in ("ID", *_KNOBS))
+        number, *knobs = (self._configured(index, name) for name in ("ID", *_KNOBS))
         named = tuple(sorted(zip((name.lower() for name in _KNOBS), knobs, strict=True)))
         text = "_".join(f"{name}={value}" for name, value in named if value)
         return PlanTime(
@@ -110,20 +110,20 @@ class Light:
             number,
             named,
             ("lt",),
-            place,
-            place,
-            notes=self._notes(place),
-            workspace_bytes=int(self._results[place]["workspace_size"]),
+            index,
+            index,
+            notes=self._notes(index),
+            workspace_bytes=int(self._results[index]["workspace_size"]),
         )
 
-    def start(self, place: int) -> tuple[Run, int]:
+    def start(self, index: int) -> tuple[Run, int]:
         """Return a function that enqueues one execution with an algorithm; it keeps workspace and description."""
-        size = int(self._results[place]["workspace_size"])
+        size = int(self._results[index]["workspace_size"])
         workspace = self._memory.empty(size)
         operands, scalars = self._operands, self._scalars
         left, right, result = self._layouts
         added = operands.result if operands.matrix is None else operands.matrix
-        call, algorithm = self._lt.matmul, self._algorithm(place)
+        call, algorithm = self._lt.matmul, self._algorithm(index)
         arguments = (
             _handle(), self._description, scalars.alpha, operands.left.address, left, operands.right.address, right,
             scalars.beta, added.address, result, operands.result.address, result, algorithm, workspace.address, size,
@@ -138,7 +138,7 @@ class Light:
 
     def _offered(self) -> npt.NDArray[Any]:
         lt = self._lt
-        found = np.zeros(MOST, dtype=lt.matmul_heuristic_result_dtype)
+        candidates = np.zeros(MOST, dtype=lt.matmul_heuristic_result_dtype)
         count = np.zeros(1, np.int32)
         left, right, result = self._layouts
         preference = lt.matmul_preference_create()
@@ -147,13 +147,13 @@ class Light:
             attribute = lt.MatmulPreferenceAttribute.MAX_WORKSPACE_BYTES
             lt.matmul_preference_set_attribute(preference, attribute, most.ctypes.data, most.nbytes)
             lt.matmul_algo_get_heuristic(
-                _handle(), self._description, left, right, result, result, preference, MOST, found.ctypes.data,
+                _handle(), self._description, left, right, result, result, preference, MOST, candidates.ctypes.data,
                 count.ctypes.data,
             )  # fmt: skip
         finally:
             lt.matmul_preference_destroy(preference)
-        kept: npt.NDArray[Any] = found[: int(count[0])]
-        return np.ascontiguousarray(kept[kept["state"] == 0])
+        algorithms: npt.NDArray[Any] = candidates[: int(count[0])]
+        return np.ascontiguousarray(algorithms[algorithms["state"] == 0])
 
     def _describe(self, name: str, value: int) -> None:
         attribute = self._lt.MatmulDescAttribute[name]
@@ -163,34 +163,34 @@ class Light:
     def _layout(self, matrix: Matrix, kind: int) -> int:
         lt = self._lt
         layout: int = lt.matrix_layout_create(kind, matrix.rows, matrix.columns, matrix.rows)
-        given = {"BATCH_COUNT": self._operands.problem.batch, "STRIDED_BATCH_OFFSET": matrix.stride}
-        for name, value in given.items() if self._operands.problem.batch > 1 else ():
+        attributes = {"BATCH_COUNT": self._operands.problem.batch, "STRIDED_BATCH_OFFSET": matrix.stride}
+        for name, value in attributes.items() if self._operands.problem.batch > 1 else ():
             attribute = lt.MatrixLayoutAttribute[name]
             number = np.array([value], lt.get_matrix_layout_attribute_dtype(attribute))
             lt.matrix_layout_set_attribute(layout, attribute, number.ctypes.data, number.nbytes)
         return layout
 
-    def _algorithm(self, place: int) -> int:
+    def _algorithm(self, index: int) -> int:
         """Address of an algorithm."""
         offset = self._results.dtype.fields["algo"][1]  # type: ignore[index]
-        return int(self._results.ctypes.data + place * self._results.dtype.itemsize + offset)
+        return int(self._results.ctypes.data + index * self._results.dtype.itemsize + offset)
 
-    def _configured(self, place: int, name: str) -> int:
+    def _configured(self, index: int, name: str) -> int:
         lt = self._lt
         attribute = lt.MatmulAlgoConfigAttribute[name]
         number = np.zeros(1, lt.get_matmul_algo_config_attribute_dtype(attribute))
         written = np.zeros(1, np.uint64)
         lt.matmul_algo_config_get_attribute(
-            self._algorithm(place), attribute, number.ctypes.data, number.nbytes, written.ctypes.data
+            self._algorithm(index), attribute, number.ctypes.data, number.nbytes, written.ctypes.data
         )
         return int(number[0])
 
-    def _notes(self, place: int) -> tuple[str, ...]:
+    def _notes(self, index: int) -> tuple[str, ...]:
         lt = self._lt
         attribute = lt.MatmulAlgoCapAttribute.NUMERICAL_IMPL_FLAGS
         flags, written = np.zeros(1, np.uint64), np.zeros(1, np.uint64)
         lt.matmul_algo_cap_get_attribute(
-            self._algorithm(place), attribute, flags.ctypes.data, flags.nbytes, written.ctypes.data
+            self._algorithm(index), attribute, flags.ctypes.data, flags.nbytes, written.ctypes.data
         )
         return tuple(name for bit, name in _FLAGS.items() if int(flags[0]) >> bit & 1)
 
@@ -234,7 +234,7 @@ def plain_run(operands: Operands, memory: Memory, *, tf32: bool) -> Run:
     left, right, result = problem.left, problem.right, problem.result
     head = (handle, int(left.transposed), int(right.transposed), result.rows, result.columns, problem.depth,
             scalars.alpha)  # fmt: skip
-    one = operands.left.address, kind, left.rows
+    first = operands.left.address, kind, left.rows
     other = operands.right.address, kind, right.rows
     to = operands.result.address, kind, result.rows
     tail = (compute, _DEFAULT_ALGORITHM)
@@ -242,12 +242,12 @@ def plain_run(operands: Operands, memory: Memory, *, tf32: bool) -> Run:
 
     def run(_alive: object = alive) -> None:
         with memory.stream:
-            cublas.gemmEx(*head, *one, *other, scalars.beta, *to, *tail)
+            cublas.gemmEx(*head, *first, *other, scalars.beta, *to, *tail)
 
     def run_batch(_alive: object = alive) -> None:
         with memory.stream:
             cublas.gemmStridedBatchedEx(
-                *head, *one, left.stride, *other, right.stride, scalars.beta, *to, result.stride, problem.batch, *tail
+                *head, *first, left.stride, *other, right.stride, scalars.beta, *to, result.stride, problem.batch, *tail
             )
 
     return run if problem.batch == 1 else run_batch
@@ -285,18 +285,18 @@ class CublasBackend(LibraryBackend):
 
     def load(self, network: Network, settings: Settings, memory: Memory, device: Device) -> LoadedBrick:
         """Load the brick with the algorithm that the options choose (see ``LibraryBackend``)."""
-        wanted, tf32 = int(settings.options[PLAN.name]), _allows_tf32(settings)
+        plan, tf32 = int(settings.options[PLAN.name]), _allows_tf32(settings)
         operands = Operands(network, settings.dtype, memory)
         if settings.options[_LIBRARY.name] == "cublas":
-            if wanted:
-                raise UnsupportedBrick(f"cuBLAS has one plan, not plan {wanted}; pass plan=0 or library=lt")
+            if plan:
+                raise UnsupportedBrick(f"cuBLAS has one plan, not plan {plan}; pass plan=0 or library=lt")
             return replace(operands.loaded(), run=plain_run(operands, memory, tf32=tf32))
         light = Light(operands, memory, device.stream, tf32=tf32)
-        if wanted >= light.count:
+        if plan >= light.count:
             raise UnsupportedBrick(
-                f"cuBLASLt has {light.count} algorithm(s) for this brick, not plan {wanted}; pass a lower plan=N"
+                f"cuBLASLt has {light.count} algorithm(s) for this brick, not plan {plan}; pass a lower plan=N"
             )
-        return replace(operands.loaded(), run=light.start(wanted)[0])
+        return replace(operands.loaded(), run=light.start(plan)[0])
 
     def plans(self, network: Network, settings: Settings, most: int) -> tuple[PlanTime, ...]:
         """Return the algorithms of cuBLASLt, and last cuBLAS (see ``Backend``).
@@ -310,13 +310,13 @@ class CublasBackend(LibraryBackend):
         with self.wording.translating():
             operands = Operands(network, settings.dtype, memory)
             light = Light(operands, memory, device.stream, tf32=tf32)
-            found: list[PlanCandidate] = [
-                (light.row(place), partial(light.start, place)) for place in range(min(light.count, max(most - 1, 1)))
+            candidates: list[PlanCandidate] = [
+                (light.row(index), partial(light.start, index)) for index in range(min(light.count, max(most - 1, 1)))
             ]
             if operands.problem.is_plain:
-                found.append((ROW, lambda: (plain_run(operands, memory, tf32=tf32), 0)))
+                candidates.append((ROW, lambda: (plain_run(operands, memory, tf32=tf32), 0)))
             return measured(
-                found, operands.loaded(), memory, device, lambda error: str(self.wording.meaning(error)), most=most
+                candidates, operands.loaded(), memory, device, lambda error: str(self.wording.meaning(error)), most=most
             )
 
 

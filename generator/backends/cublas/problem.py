@@ -104,12 +104,12 @@ def problem_of(model: onnx.ModelProto) -> ProductProblem:
     first, *rest = model.graph.node
     if not is_standard(first) or first.op_type not in PRODUCTS:
         raise _refused(first, "is no matrix product")
-    found = _gemm(first, graph) if first.op_type == "Gemm" else _matmul(first, graph)
+    problem = _gemm(first, graph) if first.op_type == "Gemm" else _matmul(first, graph)
     for node in rest:
-        found = _followed(found, node, graph)
-    if [value.name for value in model.graph.output] != [found.result.value]:
+        problem = _followed(problem, node, graph)
+    if [value.name for value in model.graph.output] != [problem.result.value]:
         raise _refused(first, "has other outputs beside the last one")
-    return found
+    return problem
 
 
 class _Graph:
@@ -125,9 +125,9 @@ class _Graph:
 
 
 def _matmul(node: onnx.NodeProto, graph: _Graph) -> ProductProblem:
-    one, other = (graph.shape(node, name) for name in node.input)
-    a = one if len(one) > 1 else (1, *one)
-    b = other if len(other) > 1 else (*other, 1)
+    first_shape, second_shape = (graph.shape(node, name) for name in node.input)
+    a = first_shape if len(first_shape) > 1 else (1, *first_shape)
+    b = second_shape if len(second_shape) > 1 else (*second_shape, 1)
     (rows, depth), columns = a[-2:], b[-1]
     ahead, behind = math.prod(a[:-2]), math.prod(b[:-2])
     if behind == 1:  # one matrix for all rows of the batch: they are more rows
@@ -148,46 +148,46 @@ def _matmul(node: onnx.NodeProto, graph: _Graph) -> ProductProblem:
 
 def _gemm(node: onnx.NodeProto, graph: _Graph) -> ProductProblem:
     a, b = (graph.shape(node, name) for name in node.input[:2])
-    given = attributes_of(node)
-    turned, other_turned = bool(given.get("transA", 0)), bool(given.get("transB", 0))
+    attributes = attributes_of(node)
+    turned, other_turned = bool(attributes.get("transA", 0)), bool(attributes.get("transB", 0))
     depth, rows = a if turned else a[::-1]
     columns = b[0] if other_turned else b[1]
-    found = ProductProblem(
+    problem = ProductProblem(
         left=Matrix(node.input[1], b[1], b[0], other_turned),
         right=Matrix(node.input[0], a[1], a[0], turned),
         result=Matrix(node.output[0], columns, rows),
         depth=depth,
-        alpha=given.get("alpha", 1.0),
+        alpha=attributes.get("alpha", 1.0),
     )
-    factor = given.get("beta", 1.0)
+    factor = attributes.get("beta", 1.0)
     if len(node.input) < 3 or not node.input[2] or not factor:
-        return found
+        return problem
     shape = _padded(graph.shape(node, node.input[2]), 2)
-    return replace(found, addend=Addend(node.input[2], (shape[0], shape[1]), factor))
+    return replace(problem, addend=Addend(node.input[2], (shape[0], shape[1]), factor))
 
 
-def _followed(found: ProductProblem, node: onnx.NodeProto, graph: _Graph) -> ProductProblem:
+def _followed(problem: ProductProblem, node: onnx.NodeProto, graph: _Graph) -> ProductProblem:
     """Return the product with one more operator after it."""
-    value = found.result.value
-    if list(node.input).count(value) != 1 or found.activation:
+    value = problem.result.value
+    if list(node.input).count(value) != 1 or problem.activation:
         raise _refused(node, "behind a product is nothing that the library does with it")
-    result = replace(found.result, value=node.output[0])
+    result = replace(problem.result, value=node.output[0])
     if node.op_type == "Relu":
-        return replace(found, result=result, activation="relu")
+        return replace(problem, result=result, activation="relu")
     if node.op_type == "Gelu":
         if attribute_of(node, "approximate") != "tanh":
             raise _refused(node, "is exact, where the library's is an approximation by tanh")
-        return replace(found, result=result, activation="gelu")
-    if node.op_type != "Add" or found.addend is not None:
+        return replace(problem, result=result, activation="gelu")
+    if node.op_type != "Add" or problem.addend is not None:
         raise _refused(node, "behind a product is nothing that the library does with it")
     other = node.input[1 - list(node.input).index(value)]
     shape, whole = graph.shape(node, other), graph.shape(node, value)
     if math.prod(shape) == math.prod(whole) and graph.shape(node, node.output[0]) == whole:
-        rows = math.prod(whole) // found.result.rows
-        return replace(found, result=result, addend=Addend(other, (rows, found.result.rows)))
-    if math.prod(shape) != found.result.rows or shape[-1] != found.result.rows:
+        rows = math.prod(whole) // problem.result.rows
+        return replace(problem, result=result, addend=Addend(other, (rows, problem.result.rows)))
+    if math.prod(shape) != problem.result.rows or shape[-1] != problem.result.rows:
         raise _refused(node, "is broadcast otherwise than as one number per column")
-    return replace(found, result=result, addend=Addend(other, (1, found.result.rows)))
+    return replace(problem, result=result, addend=Addend(other, (1, problem.result.rows)))
 
 
 def _padded(shape: Shape, rank: int) -> Shape:
@@ -230,12 +230,12 @@ class Operands:
         self._memory = memory
         self._network = network
         values = values_of(network)
-        found = {
+        buffers = {
             name: memory.holding(narrowed(values[name], self.dtype))
             for name in sorted({self.problem.left.value, self.problem.right.value})
         }
-        self._inputs = [buffer for name, buffer in found.items() if name in network.feeds]
-        self.left, self.right = found[self.problem.left.value], found[self.problem.right.value]
+        self._inputs = [buffer for name, buffer in buffers.items() if name in network.feeds]
+        self.left, self.right = buffers[self.problem.left.value], buffers[self.problem.right.value]
         size = self.problem.batch * self.problem.result.rows * self.problem.result.columns
         self.result = memory.empty(size * self._type.itemsize)
         self.matrix: Buffer | None = None
@@ -266,9 +266,9 @@ class Operands:
     def _results(self) -> list[Array]:
         declared = self._network.brick.graph.output[0].type
         shape = declared_shape(declared)
-        found = self._memory.read(self.result, self._type, (math.prod(shape),))
+        elements = self._memory.read(self.result, self._type, (math.prod(shape),))
         kind = helper.tensor_dtype_to_np_dtype(declared.tensor_type.elem_type)
-        return [found.reshape(shape).astype(kind)]
+        return [elements.reshape(shape).astype(kind)]
 
 
 def added(problem: ProductProblem, addend: Addend, array: Array, *, fixed: bool) -> tuple[Array, float]:

@@ -79,29 +79,31 @@ class Execution:
         self._outputs = _outputs(whole, network)
         self._whole = whole
 
-    def loaded(self, wanted: int) -> library.LoadedBrick:
+    def loaded(self, plan: int) -> library.LoadedBrick:
         """Return the brick with one of its plans.
 
         Args:
-            wanted: Index of the plan among the plans that can be built.
+            plan: Index of the plan among the plans that can be built.
 
         Raises:
             UnsupportedBrick: Fewer plans can be built.
             MemoryError: Not enough memory for its workspace.
         """
         reasons: list[str] = []
-        place = 0
+        built_count = 0
         for index in range(self._built.get_execution_plan_count()):
             try:
                 size = self._workspace_of(index)
             except Exception as error:  # noqa: BLE001  # the library's exceptions share no base class; the next one may do
                 reasons.append(_reason(error))
                 continue
-            if place == wanted:
+            if built_count == plan:
                 return replace(self._loaded(), run=self._run(index, size))
-            place += 1
-        if place:
-            raise UnsupportedBrick(f"cuDNN has {place} plan(s) for this brick, not plan {wanted}; pass a lower plan=N")
+            built_count += 1
+        if built_count:
+            raise UnsupportedBrick(
+                f"cuDNN has {built_count} plan(s) for this brick, not plan {plan}; pass a lower plan=N"
+            )
         raise UnsupportedBrick((reasons or ["cuDNN: no plan is offered"])[0])
 
     def plans(self, most: int) -> tuple[PlanTime, ...]:
@@ -177,26 +179,26 @@ class Execution:
         return library.LoadedBrick(released, inputs, outputs, self._read)
 
     def _read(self) -> list[Array]:
-        found = []
-        for name, shape, given in self._outputs:
+        arrays = []
+        for name, shape, declared_type in self._outputs:
             tensor = self._whole.tensors[name]
             buffer = self._buffers[name]
             kind = library.narrowed(np.zeros(0, np.float32), self._target.dtype).dtype
             flat = self._memory.read(buffer, kind, (buffer.size // kind.itemsize,))
             value = from_memory(tensor, flat, shape, channels_last=self._target.channels_last)
-            found.append(value.astype(given))
-        return found
+            arrays.append(value.astype(declared_type))
+        return arrays
 
     def _filled(self, whole: OperationGraph, network: Network) -> dict[str, library.Buffer]:
         values = library.values_of(network)
-        found: dict[str, library.Buffer] = {}
+        buffers: dict[str, library.Buffer] = {}
         for name, tensor in whole.of(TensorRole.INPUT, TensorRole.WEIGHT):
             array = in_memory(tensor, values, channels_last=self._target.channels_last)
-            found[name] = self._memory.holding(library.narrowed(array, self._target.dtype))
+            buffers[name] = self._memory.holding(library.narrowed(array, self._target.dtype))
         itemsize = library.narrowed(np.zeros(0, np.float32), self._target.dtype).dtype.itemsize
         for name, tensor in whole.of(TensorRole.OUTPUT):
-            found[name] = self._memory.empty(int(np.prod(tensor.shape)) * itemsize)
-        return found
+            buffers[name] = self._memory.empty(int(np.prod(tensor.shape)) * itemsize)
+        return buffers
 
     def _bound(self, whole: OperationGraph) -> list[str]:
         """Return the tensors of an execution; values that no operation reads are not in the library's graph."""
@@ -220,11 +222,11 @@ class Execution:
 def _outputs(whole: OperationGraph, network: Network) -> list[tuple[str, tuple[int, ...], Any]]:
     """Per output of the network its tensor, shape and type."""
     declared = {value.name: value.type for value in network.brick.graph.output}
-    found = []
+    outputs = []
     for name in network.outputs:
         kind = helper.tensor_dtype_to_np_dtype(declared[name].tensor_type.elem_type)
-        found.append((whole.outputs[name], declared_shape(declared[name]), kind))
-    return found
+        outputs.append((whole.outputs[name], declared_shape(declared[name]), kind))
+    return outputs
 
 
 def _reason(error: Exception) -> str:

@@ -58,7 +58,7 @@ def _convolution(node: CudnnNode) -> None:
     if axes == 1:  # as an image of one row
         kernel = (*kernel[:2], 1, *kernel[2:])
         before, after, strides, dilations = [0, *before], [0, *after], [1, *strides], [1, *dilations]
-    found = node.write(
+    output = node.write(
         "conv_fprop",
         {"image": node.tensor(0), "weight": node.build.read(node.inputs[1], kernel, image=True)},
         pre_padding=before,
@@ -68,8 +68,8 @@ def _convolution(node: CudnnNode) -> None:
     )
     if node.has(2):
         shape = (1, kernel[0], *[1] * (len(kernel) - 2))
-        found = node.write("add", {"a": found, "b": node.build.read(node.inputs[2], shape, image=True)})
-    node.give(found)
+        output = node.write("add", {"a": output, "b": node.build.read(node.inputs[2], shape, image=True)})
+    node.give(output)
 
 
 @_operator("MatMul")
@@ -93,10 +93,10 @@ def _gemm(node: CudnnNode) -> None:
     if node.has(2) and node.get("beta", 1.0) != 1.0:
         raise node.refuse("with a scaled bias")
     _require_rows(node)
-    found = node.write("matmul", {"A": operand(0, "transA"), "B": operand(1, "transB")})
+    product = node.write("matmul", {"A": operand(0, "transA"), "B": operand(1, "transB")})
     if node.get("alpha", 1.0) != 1.0:
-        found = node.write("mul", {"a": found, "b": node.build.scalar(node.get("alpha"))})
-    node.give(_pair(node, ("add", "a", "b"), found, node.tensor(2)) if node.has(2) else found)
+        product = node.write("mul", {"a": product, "b": node.build.scalar(node.get("alpha"))})
+    node.give(_pair(node, ("add", "a", "b"), product, node.tensor(2)) if node.has(2) else product)
 
 
 @_operator(*_UNARY)
@@ -124,11 +124,11 @@ def _gelu(node: CudnnNode) -> None:
 
 @_operator("Clip")
 def _clip(node: CudnnNode) -> None:
-    found = node.tensor(0)
+    clipped = node.tensor(0)
     for index, kind in ((1, "max"), (2, "min")):
         if node.has(index):
-            found = node.write(kind, {"input0": found, "input1": node.tensor(index)})
-    node.give(found)
+            clipped = node.write(kind, {"input0": clipped, "input1": node.tensor(index)})
+    node.give(clipped)
 
 
 @_operator("HardSigmoid", "HardSwish")
@@ -138,8 +138,8 @@ def _hard_sigmoid(node: CudnnNode) -> None:
     x, number = node.tensor(0), node.build.scalar
     line = node.write("add", {"a": node.write("mul", {"a": x, "b": number(slope)}), "b": number(shift)})
     low = node.write("max", {"input0": line, "input1": number(0.0)})
-    found = node.write("min", {"input0": low, "input1": number(1.0)})
-    node.give(found if sigmoid else node.write("mul", {"a": x, "b": found}))
+    clipped = node.write("min", {"input0": low, "input1": number(1.0)})
+    node.give(clipped if sigmoid else node.write("mul", {"a": x, "b": clipped}))
 
 
 @_operator(*_BINARY)
@@ -149,12 +149,12 @@ def _binary(node: CudnnNode) -> None:
 
 @_operator(*_VARIADIC)
 def _variadic(node: CudnnNode) -> None:
-    found = node.tensor(0)
+    combined = node.tensor(0)
     for index in range(1, len(node.inputs)):
-        found = _pair(node, _VARIADIC[node.op_type], found, node.tensor(index))
+        combined = _pair(node, _VARIADIC[node.op_type], combined, node.tensor(index))
     if len(node.inputs) == 1:
         raise node.refuse("of one operand")
-    node.give(found)
+    node.give(combined)
 
 
 @_operator("PRelu")
@@ -222,12 +222,12 @@ def _global_pool(node: CudnnNode) -> None:
 
 @_operator(*_REDUCTIONS)
 def _reduction(node: CudnnNode) -> None:
-    given = node.build.constant(node.inputs[1]) if node.has(1) else []
-    if given is None:
+    stated_axes = node.build.constant(node.inputs[1]) if node.has(1) else []
+    if stated_axes is None:
         raise node.refuse("over axes that are no constants")
-    if not given and node.get("noop_with_empty_axes", 0):
+    if not stated_axes and node.get("noop_with_empty_axes", 0):
         raise node.refuse("computes nothing")
-    axes = [int(each) for each in given] or range(len(node.shape(0)))
+    axes = [int(each) for each in stated_axes] or range(len(node.shape(0)))
     chosen = {node.build.axis(node.inputs[0], axis) for axis in axes}
     x = node.tensor(0)
     shape = tuple(1 if at in chosen else size for at, size in enumerate(node.build.shape_of(x)))
@@ -242,13 +242,13 @@ def _require_rows(node: CudnnNode) -> None:
 
 def _pair(node: CudnnNode, how: tuple[str, str, str], first: str, second: str) -> str:
     """Add an operation with two operands. cuDNN broadcasts the second: the smaller one goes there if order allows."""
-    kind, one, other = how
+    kind, first_port, second_port = how
     build = node.build
     shapes = build.shape_of(first), build.shape_of(second)
     whole = tuple(max(sizes) for sizes in zip(*shapes, strict=True))
     if kind in _COMMUTATIVE and (build.is_scalar(first) or (shapes[0] != whole and shapes[1] == whole)):
         first, second = second, first
-    return node.write(kind, {one: first, other: second}, whole)
+    return node.write(kind, {first_port: first, second_port: second}, whole)
 
 
 _BETWEEN = ((), ("Mul",), ("Div",), ("Add",), ("Mul", "Add"), ("Div", "Add"))
@@ -266,10 +266,10 @@ def attention(nodes: Sequence[CudnnNode]) -> bool:
     Returns:
         True if it is; otherwise nothing was added.
     """
-    found = _scores(nodes) if _is_shaped(nodes) and _is_chain(nodes) else None
-    if found is None:
+    scale_and_mask = _scores(nodes) if _is_shaped(nodes) and _is_chain(nodes) else None
+    if scale_and_mask is None:
         return False
-    (scale, mask), first, last = found, nodes[0], nodes[-1]
+    (scale, mask), first, last = scale_and_mask, nodes[0], nodes[-1]
     build = first.build
     batch, heads, size, keys = first.shape(1)
     inputs = {
@@ -314,12 +314,12 @@ def _scores(nodes: Sequence[CudnnNode]) -> tuple[float, str | None] | None:
     """Return scale and mask; None if the scale is not a number."""
     scale, mask = 1.0, None
     for before, node in itertools.pairwise(nodes[:-2]):
-        place = 1 - node.inputs.index(before.outputs[0])
+        operand_index = 1 - node.inputs.index(before.outputs[0])
         if node.op_type == "Add":
-            mask = node.inputs[place]
+            mask = node.inputs[operand_index]
             continue
-        numbers = node.build.constant(node.inputs[place])
-        if numbers is None or len(numbers) != 1 or (node.op_type == "Div" and (place == 0 or not numbers[0])):
+        numbers = node.build.constant(node.inputs[operand_index])
+        if numbers is None or len(numbers) != 1 or (node.op_type == "Div" and (operand_index == 0 or not numbers[0])):
             return None
         scale = numbers[0] if node.op_type == "Mul" else 1 / numbers[0]
     return scale, mask

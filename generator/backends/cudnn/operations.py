@@ -82,12 +82,12 @@ class Tensor:
         order = tuple(range(len(self.shape))) if self.relaid else self.order or tuple(range(len(self.shape)))
         if channels_last and self.image and not self.order:
             order = (0, *range(2, len(self.shape)), 1)
-        found = [1] * len(self.shape)
+        strides = [1] * len(self.shape)
         step = 1
         for dimension in reversed(order):
-            found[dimension] = step
+            strides[dimension] = step
             step *= self.shape[dimension]
-        return tuple(found)
+        return tuple(strides)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ def merged(graph: OperationGraph, *, channels_last: bool = False) -> OperationGr
         return graph
     shapes = {name: _in_memory(tensor, channels_last=channels_last) for name, tensor in graph.tensors.items()}
     rights = {operation.inputs["B"] for operation in graph.operations if operation.kind == "matmul"}
-    groups = _groups(list(shapes.values()), kept=2 if rights else 0)
+    groups = _groups(list(shapes.values()), matrix_axes=2 if rights else 0)
     if rights and all(set(shapes[name][:-2]) == {1} for name in rights):
         groups = _rows(groups, [shape for name, shape in shapes.items() if name not in rights])
     ones = (1,) * max(_LEAST - len(groups), 0)
@@ -164,18 +164,18 @@ def _in_memory(tensor: Tensor, *, channels_last: bool) -> tuple[int, ...]:
     return (tensor.shape[0], *tensor.shape[2:], tensor.shape[1])
 
 
-def _groups(shapes: Sequence[Sequence[int]], *, kept: int) -> list[list[int]]:
-    """Dimensions that are merged, in order; the last ``kept`` stay alone."""
+def _groups(shapes: Sequence[Sequence[int]], *, matrix_axes: int) -> list[list[int]]:
+    """Dimensions that are merged, in order; the last ``matrix_axes`` stay alone."""
     rank = len(shapes[0])
     groups: list[list[int]] = []
-    for at in range(rank - kept):
+    for at in range(rank - matrix_axes):
         if all(shape[at] == 1 for shape in shapes):
             continue
         if groups and _are_alike(shapes, groups[-1][-1], at):
             groups[-1].append(at)
         else:
             groups.append([at])
-    return [*groups, *([at] for at in range(rank - kept, rank))]
+    return [*groups, *([at] for at in range(rank - matrix_axes, rank))]
 
 
 def _rows(groups: Sequence[list[int]], shapes: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -245,8 +245,8 @@ def _derived(tensor: Tensor, values: Mapping[str, Array]) -> Array:
     """Of a batch normalization (https://onnx.ai/onnx/operators/onnx__BatchNormalization.html), in its own precision."""
     scale, mean, variance, *bias = (values[name].astype(np.float64) for name in tensor.sources)
     factor = scale / np.sqrt(variance + (tensor.value or 0.0))
-    found = factor if tensor.derivation is Derivation.SCALE else bias[0] - mean * factor
-    return found.astype(values[tensor.sources[0]].dtype).reshape(tensor.shape)
+    weight = factor if tensor.derivation is Derivation.SCALE else bias[0] - mean * factor
+    return weight.astype(values[tensor.sources[0]].dtype).reshape(tensor.shape)
 
 
 _FLOATS = frozenset({onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16})
@@ -367,13 +367,13 @@ class Builder:
     def axis(self, name: str, axis: int) -> int:
         """Return the index of a value's dimension among its tensor's dimensions."""
         rank = len(self.shape(name))
-        found = axis % max(rank, 1) + self.rank - rank
-        return found + 1 if self.one_axis and found >= 2 else found
+        index = axis % max(rank, 1) + self.rank - rank
+        return index + 1 if self.one_axis and index >= 2 else index
 
     def constant(self, name: str) -> list[float] | None:
         """Return the elements of a small constant; None for any other value."""
-        found = self._constants.get(name)
-        return None if found is None else [float(each) for each in numpy_helper.to_array(found).reshape(-1)]
+        initializer = self._constants.get(name)
+        return None if initializer is None else [float(each) for each in numpy_helper.to_array(initializer).reshape(-1)]
 
     def tensor(self, name: str) -> str:
         """Return the tensor of a value of the network, in its lifted shape."""
@@ -407,8 +407,8 @@ class Builder:
         """
         if not self._weights.issuperset(sources):
             raise UnsupportedBrick("cuDNN: parameters of a normalization that are no constants")
-        found = Tensor(shape, TensorRole.WEIGHT, (), tuple(sources), derivation, epsilon, self._is_image(shape))
-        return self._add(found, f"{derivation}({sources[0]})")
+        tensor = Tensor(shape, TensorRole.WEIGHT, (), tuple(sources), derivation, epsilon, self._is_image(shape))
+        return self._add(tensor, f"{derivation}({sources[0]})")
 
     def given(self, name: str) -> bool:
         """Return True if a value comes from outside of the graph: an input, a weight or a constant."""
@@ -436,8 +436,8 @@ class Builder:
 
     def write(self, kind: str, inputs: Mapping[str, str], shape: Shape, settings: Mapping[str, Any]) -> str:
         """Add an operation; gives the tensor that it writes."""
-        found = Tensor(tuple(shape), TensorRole.VIRTUAL, image=self._is_image(shape))
-        output = self._add(found, f"%{len(self._operations)}")
+        tensor = Tensor(tuple(shape), TensorRole.VIRTUAL, image=self._is_image(shape))
+        output = self._add(tensor, f"%{len(self._operations)}")
         self._operations.append(Operation(kind, dict(inputs), output, dict(settings)))
         return output
 
@@ -461,8 +461,8 @@ class Builder:
         for value, tensor in outputs.items():
             if tensor not in written:
                 raise UnsupportedBrick(f"cuDNN: output {value} is no result of an operation")
-            found = self._tensors[tensor]
-            self._tensors[tensor] = Tensor(found.shape, TensorRole.OUTPUT, found.order, image=found.image)
+            result = self._tensors[tensor]
+            self._tensors[tensor] = Tensor(result.shape, TensorRole.OUTPUT, result.order, image=result.image)
         return OperationGraph(dict(self._tensors), tuple(self._operations), outputs)
 
     def _add(self, tensor: Tensor, name: str) -> str:

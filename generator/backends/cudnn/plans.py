@@ -62,21 +62,21 @@ def lower(graph: OperationGraph, target: Target) -> Any:
 
     single, memory = cudnn.data_type.FLOAT, getattr(cudnn.data_type, DTYPES[target.dtype])
     built = cudnn.pygraph(io_data_type=memory, intermediate_data_type=single, compute_data_type=single, **target.place)
-    found: dict[str, Any] = {}
+    library_tensors: dict[str, Any] = {}
     for name, tensor in graph.of(TensorRole.INPUT, TensorRole.WEIGHT, TensorRole.SCALAR):
-        found[name] = _declared(
+        library_tensors[name] = _declared(
             built, name, tensor, single if tensor.role is TensorRole.SCALAR else memory, target.channels_last
         )
     for operation in graph.operations:
         written = graph.tensors[operation.output]
-        result = found[operation.output] = _applied(built, operation, found, written.shape)
+        result = library_tensors[operation.output] = _applied(built, operation, library_tensors, written.shape)
         if written.role is TensorRole.OUTPUT:
             strides = written.strides(channels_last=target.channels_last)
             result.set_output(True).set_data_type(memory).set_dim(list(written.shape)).set_stride(list(strides))
             result.set_name(operation.output)
     built.validate()
     for operation in graph.operations:
-        inferred, expected = tuple(found[operation.output].get_dim()), graph.tensors[operation.output].shape
+        inferred, expected = tuple(library_tensors[operation.output].get_dim()), graph.tensors[operation.output].shape
         if inferred != expected:
             raise BackendError(f"cuDNN infers {inferred} for {operation.kind}, where {expected} is expected")
     return built
@@ -92,10 +92,10 @@ def _declared(built: Any, name: str, tensor: Tensor, kind: Any, channels_last: b
     )
 
 
-def _applied(built: Any, operation: Operation, found: Mapping[str, Any], shape: tuple[int, ...]) -> Any:
+def _applied(built: Any, operation: Operation, library_tensors: Mapping[str, Any], shape: tuple[int, ...]) -> Any:
     import cudnn
 
-    inputs = {port: found[name] for port, name in operation.inputs.items()}
+    inputs = {port: library_tensors[name] for port, name in operation.inputs.items()}
     settings = dict(operation.settings)
     if operation.kind == "reduction":
         settings["mode"] = getattr(cudnn.reduction_mode, settings["mode"])
@@ -137,10 +137,10 @@ def require_library() -> Availability:
     Raises:
         BackendUnavailable: They are not; the message names the missing part.
     """
-    found = availability()
-    if not found.ok:
-        raise BackendUnavailable(f"cuDNN's plans cannot be asked for here: {found.reason}")
-    return found
+    status = availability()
+    if not status.ok:
+        raise BackendUnavailable(f"cuDNN's plans cannot be asked for here: {status.reason}")
+    return status
 
 
 _LARGEST_FILE = 1 << 16
@@ -205,22 +205,24 @@ def find_gpu(text: str) -> Gpu:
     remedy = f"known are {', '.join(KNOWN)}; a file is what cudnn.create_device_properties(0).serialize() gives"
     try:
         with path.open("rb") as file:
-            found = json.loads(file.read(_LARGEST_FILE))
+            properties = json.loads(file.read(_LARGEST_FILE))
     except OSError as error:
         raise UsageError(f"GPU {text!r} is not known, and no file: {error.strerror}", remedy=remedy) from error
     except ValueError as error:
         raise UsageError(f"{path.name} is no description of a GPU: {error}", remedy=remedy) from error
-    return _gpu(found, path.name)
+    return _gpu(properties, path.name)
 
 
-def _gpu(found: Any, name: str) -> Gpu:
+def _gpu(properties: Any, name: str) -> Gpu:
     for field, kind in _NEEDED.items():
-        if not isinstance(found, Mapping) or not isinstance(found.get(field), kind):
+        if not isinstance(properties, Mapping) or not isinstance(properties.get(field), kind):
             raise UsageError(
                 f"{name} is no description of a GPU: it has no {field}",
                 remedy="write one with cudnn.create_device_properties(0).serialize()",
             )
-    return Gpu(found["deviceName"], found["deviceVer"], found["multiProcessorCount"], json.dumps(found))
+    return Gpu(
+        properties["deviceName"], properties["deviceVer"], properties["multiProcessorCount"], json.dumps(properties)
+    )
 
 
 MODES = ("A", "B", "FALLBACK")
@@ -280,7 +282,7 @@ def offered(graph: OperationGraph, target: Target) -> Offer:
         the reason.
     """
     begun = time.perf_counter_ns()
-    found: dict[str, PlanTime] = {}
+    plans_by_tag: dict[str, PlanTime] = {}
     reasons = []
     for mode in MODES:
         try:
@@ -292,12 +294,16 @@ def offered(graph: OperationGraph, target: Target) -> Offer:
             continue
         for rank in range(built.get_execution_plan_count()):
             tag = built.get_plan_name_at_index(rank)
-            known = found.get(tag)
-            found[tag] = _examined(built, rank, mode) if known is None else replace(known, modes=(*known.modes, mode))
-    engines = engine_notes(graph, {plan.engine: tag for tag, plan in found.items()}, target)
-    plans = tuple(replace(plan, notes=engines[plan.engine]) for plan in found.values())
+            earlier_plan = plans_by_tag.get(tag)
+            plans_by_tag[tag] = (
+                _examined(built, rank, mode)
+                if earlier_plan is None
+                else replace(earlier_plan, modes=(*earlier_plan.modes, mode))
+            )
+    engines = engine_notes(graph, {plan.engine: tag for tag, plan in plans_by_tag.items()}, target)
+    plans = tuple(replace(plan, notes=engines[plan.engine]) for plan in plans_by_tag.values())
     kinds = tuple(operation.kind for operation in graph.operations)
-    reason = "" if found else (reasons or ["no heuristic offers a plan"])[0]
+    reason = "" if plans_by_tag else (reasons or ["no heuristic offers a plan"])[0]
     return Offer(kinds, plans, reason, time.perf_counter_ns() - begun)
 
 
@@ -350,7 +356,7 @@ def engine_notes(graph: OperationGraph, examples: Mapping[int, str], target: Tar
     """
     import cudnn
 
-    found: dict[int, tuple[str, ...]] = dict.fromkeys(examples, ())
+    notes_by_engine: dict[int, tuple[str, ...]] = dict.fromkeys(examples, ())
     for note in NOTES if examples else ():
         built = planned(graph, MODES, target)
         chosen = [getattr(cudnn.numerical_note, note)]
@@ -362,8 +368,8 @@ def engine_notes(graph: OperationGraph, examples: Mapping[int, str], target: Tar
         places = {built.get_plan_name_at_index(at): at for at in range(built.get_execution_plan_count())}
         for engine, tag in examples.items():
             if _refused(built, places[tag]) == refuses_with:
-                found[engine] = (*found[engine], note)
-    return found
+                notes_by_engine[engine] = (*notes_by_engine[engine], note)
+    return notes_by_engine
 
 
 def _refused(built: Any, index: int) -> bool:
@@ -378,9 +384,9 @@ def _refused(built: Any, index: int) -> bool:
 def reason_of(error: Exception) -> str:
     """One line of an exception of the library, without the plans that it quotes."""
     text = " ".join(str(error).split())
-    found = _QUOTED.sub("", text.rpartition(_DECLINED)[2]).rstrip(" :_")[:_REASON_LENGTH]
-    if any(words in found for words in _NONE):
+    reason = _QUOTED.sub("", text.rpartition(_DECLINED)[2]).rstrip(" :_")[:_REASON_LENGTH]
+    if any(words in reason for words in _NONE):
         return UNSUPPORTED
-    if _DEVICE in found:
+    if _DEVICE in reason:
         return "cuDNN: this graph is not planned without a device"
-    return f"cuDNN: {found or type(error).__name__}"
+    return f"cuDNN: {reason or type(error).__name__}"

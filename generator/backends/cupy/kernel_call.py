@@ -104,10 +104,10 @@ class DeviceCall:
         Raises:
             UnsupportedBrick: It is of another type.
         """
-        found = self.number(index)
-        if found.dtype not in {np.dtype(np.float32), np.dtype(np.float16)}:
-            raise refused(self.node, f"of {found.dtype.name}; only float32 and float16 have a kernel")
-        return found
+        array = self.number(index)
+        if array.dtype not in {np.dtype(np.float32), np.dtype(np.float16)}:
+            raise refused(self.node, f"of {array.dtype.name}; only float32 and float16 have a kernel")
+        return array
 
     def y(self, index: int = 0) -> Any:
         """Return an output as a CuPy array, as ``x`` does for inputs.
@@ -147,11 +147,11 @@ class DeviceCall:
 
     def read(self) -> list[Array]:
         """Return the outputs on the host, in the network's types."""
-        found = []
+        arrays = []
         for name in self._network.outputs:
             kind, shape = self._types[name]
-            found.append(self._memory.read(self._written[name], self._computed(kind), shape).astype(kind))
-        return found
+            arrays.append(self._memory.read(self._written[name], self._computed(kind), shape).astype(kind))
+        return arrays
 
     def _empty(self, kind: np.dtype[Any], shape: tuple[int, ...]) -> Buffer:
         self._require(kind, shape)
@@ -242,10 +242,10 @@ def _binary(call: DeviceCall) -> Run:
     kernel = _kernel(_BINARY[call.node.op_type], "T x, T z", "float a = (float)x, b = (float)z;")
 
     def run() -> None:
-        found = first
+        result = first
         for other in rest:
-            kernel(found, other, y)
-            found = y
+            kernel(result, other, y)
+            result = y
 
     return run if rest else lambda: y.__setitem__(..., first)
 

@@ -152,10 +152,10 @@ def _resize(call: DeviceCall) -> Run:
     places = []
     for axis in (-2, -1):
         scale = scales[axis] if scales else y.shape[axis] / x.shape[axis]
-        found = nearest(x.shape[axis], y.shape[axis], scale, how, rounded)
-        if found is None:
+        indices = nearest(x.shape[axis], y.shape[axis], scale, how, rounded)
+        if indices is None:
             raise refused(call.node, f"by {how} and {rounded}")
-        places.append(call.constant(found.astype(np.int32)))
+        places.append(call.constant(indices.astype(np.int32)))
     rows, columns = places
     height, width, plane = x.shape[-2], x.shape[-1], math.prod(y.shape[-2:])
     kernel = _kernel("resize")
@@ -171,9 +171,9 @@ def _known(call: DeviceCall) -> Any:
     import onnx
 
     if call.given["to"] in {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, *_INTEGERS}:
-        found = call.y()
-        if found.dtype.kind in "biuf" and (found.dtype.kind == "f") == (call.given["to"] not in _INTEGERS):
-            return found
+        output = call.y()
+        if output.dtype.kind in "biuf" and (output.dtype.kind == "f") == (call.given["to"] not in _INTEGERS):
+            return output
     raise refused(call.node, "to a type that CuPy is not asked to compute in")
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 # Which layers MXNet executes together: the names that its optimised symbol keeps of what it fused.
 #
 # oneDNN's subgraphs hold the operators that they were made of, with their names. While a network is translated, every
-# operator is named after its node in ONNX (``translation.label``), so that each is known again.
+# operator is named after its node in ONNX (``translation.translate``), so that each is known again.
 #
 # Operators of this graph are MXNet's own (``_sg_mkldnn_conv``), and have no form that runs in parts.
 
@@ -59,7 +59,7 @@ def executed_graph(translated: MxnetNetwork, symbol: Symbol) -> ExecutedGraph:
         symbol: Its symbol as bound, optimised or not.
     """
     written = json.loads(symbol.tojson())
-    known = _types(translated, symbol)
+    types_by_operator = _types(translated, symbol)
     model = onnx.ModelProto(ir_version=_IR_VERSION)
     model.opset_import.extend([helper.make_opsetid("", 21), helper.make_opsetid(_DOMAIN, 1)])
     graph = model.graph
@@ -73,16 +73,16 @@ def executed_graph(translated: MxnetNetwork, symbol: Symbol) -> ExecutedGraph:
             if name not in translated.feeds:
                 graph.initializer.append(_constant(name, translated.arrays[name]))
             continue
-        found = known.get(name, ())
-        given = [f"{name}.{place}" for place in range(max(len(found), 1))]
-        names |= {(number, place): value for place, value in enumerate(given)}
-        types |= dict(zip(given, found, strict=False))
-        read = [names[source, place] for source, place, *_ in entry["inputs"]]
-        node = graph.node.add(op_type=entry["op"], domain=_DOMAIN, input=read, output=given)
+        output_types = types_by_operator.get(name, ())
+        outputs = [f"{name}.{index}" for index in range(max(len(output_types), 1))]
+        names |= {(number, index): value for index, value in enumerate(outputs)}
+        types |= dict(zip(outputs, output_types, strict=False))
+        read = [names[source, index] for source, index, *_ in entry["inputs"]]
+        node = graph.node.add(op_type=entry["op"], domain=_DOMAIN, input=read, output=outputs)
         node.name = node_name(node)
         values = {value for name in _inside(entry) for value in translated.labels.get(labelled(name), ())}
         node.attribute.append(helper.make_attribute(MADE_OF, sorted(values), attr_type=AttributeProto.STRINGS))
-    graph.output.extend(onnx.ValueInfoProto(name=names[source, place]) for source, place, *_ in written["heads"])
+    graph.output.extend(onnx.ValueInfoProto(name=names[source, index]) for source, index, *_ in written["heads"])
     return ExecutedGraph(model, types)
 
 
@@ -101,12 +101,12 @@ def _types(translated: MxnetNetwork, symbol: Symbol) -> dict[str, list[ValueType
     bound = translated.arrays
     _, shapes, _ = values.infer_shape(**{name: bound[name].shape for name in values.list_inputs()})
     _, elements, _ = values.infer_type(**{name: bound[name].dtype for name in values.list_inputs()})
-    found: dict[str, list[ValueType]] = {}
+    types_by_operator: dict[str, list[ValueType]] = {}
     for value, shape, element in zip(values, shapes, elements, strict=True):
-        found.setdefault(value.name, []).append(
+        types_by_operator.setdefault(value.name, []).append(
             (element_name(helper.np_dtype_to_tensor_dtype(np.dtype(element))), tuple(shape))
         )
-    return found
+    return types_by_operator
 
 
 def _constant(name: str, array: np.ndarray[Any, Any]) -> TensorProto:
@@ -366,8 +366,8 @@ def in_blocks(array: npt.NDArray[Any]) -> mx.nd.NDArray | None:
         return None
     channels = array.shape[1]
     ones = mx.nd.ones((channels, 1, 1, 1))
-    given = mx.nd.array(array, dtype=array.dtype, ctx=mx.cpu())
-    return mx.nd.Convolution(given, ones, num_filter=channels, num_group=channels, kernel=(1, 1), no_bias=True)
+    plain_array = mx.nd.array(array, dtype=array.dtype, ctx=mx.cpu())
+    return mx.nd.Convolution(plain_array, ones, num_filter=channels, num_group=channels, kernel=(1, 1), no_bias=True)
 
 
 def rewrite(source: mx.nd.NDArray, target: mx.nd.NDArray) -> None:

@@ -283,25 +283,24 @@ class OrtBackend(base.Backend):
         """Return the reorders at its edges and the poolings behind blocked summands (see ``Backend``)."""
         outside = {*network.feeds, *network.outputs}
         last = executed_nodes.channels_last_values(network.brick.graph.node)
-        found: set[int] = set()
-        for place, node in enumerate(network.brick.graph.node):
+        indices: set[int] = set()
+        for index, node in enumerate(network.brick.graph.node):
             changes = node.op_type in executed_nodes.REORDERS or (
                 node.op_type == "Transpose" and not last.isdisjoint((node.input[0], node.output[0]))
             )
             if changes and outside.intersection((node.input[0], node.output[0])):
-                found.add(place)
+                indices.add(index)
                 outside.update(node.output if node.input[0] in network.feeds else ())
             elif executed_nodes.is_idle_pooling(node) and node.input[0] in outside:
-                found.add(place)
-        return frozenset(found)
+                indices.add(index)
+        return frozenset(indices)
 
     def optimised_bricks(self, network: Network, settings: base.Settings) -> Network:
         """With sums fused into convolutions, and poolings of bytes laid out, as in a model (see ``Backend``)."""
         optimised = self.optimised(network, settings)
         blocked = executed_nodes.with_blocked_summands(network, optimised)
-        return executed_nodes.with_pools_channels_last(
-            optimised if blocked is None else self.optimised(blocked, settings)
-        )
+        optimised = optimised if blocked is None else self.optimised(blocked, settings)
+        return executed_nodes.with_pools_channels_last(optimised)
 
     def executed_graph(self, network: Network, settings: base.Settings) -> base.ExecutedGraph:
         """Return the graph of a session like the one of ``prepare``, without packed weights (see ``Backend``)."""
@@ -323,17 +322,17 @@ class OrtBackend(base.Backend):
         """
         network, settings = _in_precision(network, settings), session.streaming(settings)
         try:
-            found = executed_nodes.optimised_network(
+            optimised = executed_nodes.optimised_network(
                 network, graph_options(network, settings), session.providers(settings)
             )
             if settings.device != "cpu":
-                session.created(found, session_options(found, settings), session.providers(settings))
+                session.created(optimised, session_options(optimised, settings), session.providers(settings))
         except Exception as error:  # the runtime's exceptions share no base class
             meaning = session.WORDING.meaning(error)
             if settings.device != "cpu" and network.model is not None and isinstance(meaning, BackendError):
                 return executed_nodes.left_to_session(network)
             raise meaning from error
-        return found
+        return optimised
 
 
 def _in_precision(network: Network, settings: base.Settings) -> Network:

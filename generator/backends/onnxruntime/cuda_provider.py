@@ -98,10 +98,10 @@ class CudaExecutable(sessions.OrtExecutable):
 
     def _bind_inputs(self, network: Network) -> Any:
         """Bind inputs on the GPU, except for values that the session reads on the host."""
-        wanted = _places(self._session.get_inputs(), getattr(self._session, "get_input_memory_infos", None))
+        input_devices = _places(self._session.get_inputs(), getattr(self._session, "get_input_memory_infos", None))
         alive: list[Any] = []
         for name, array in network.feeds.items():
-            if wanted[name] == "cpu":
+            if input_devices[name] == "cpu":
                 alive.append(sessions.value_of(array))
                 self._binding.bind_ortvalue_input(name, alive[-1])
                 continue
@@ -177,5 +177,5 @@ def _places(values: Any, memory_infos: Any) -> dict[str, str]:
     names = [value.name for value in values]
     if memory_infos is None:
         return dict.fromkeys(names, "cuda")
-    found = (("cpu" if info.name in _HOST else "cuda") for info in memory_infos())
-    return dict(zip(names, found, strict=True))
+    devices = (("cpu" if info.name in _HOST else "cuda") for info in memory_infos())
+    return dict(zip(names, devices, strict=True))

@@ -90,35 +90,35 @@ _COMPARED = 4096
 """Bytes by which a weight is known to be the one that was given."""
 
 
-def take_weights(model: onnx.ModelProto, folder: str, given: Mapping[str, Array]) -> dict[str, Array]:
+def take_weights(model: onnx.ModelProto, folder: str, session_weights: Mapping[str, Array]) -> dict[str, Array]:
     """Return the values of a model's external initializers, and mark these as in memory.
 
     Args:
         model: Model without its external data; changed.
         folder: Folder of the external data.
-        given: Weights of the session; unchanged weights are not read again.
+        session_weights: Weights of the session; unchanged weights are not read again.
     """
-    found: dict[str, Array] = {}
+    weights: dict[str, Array] = {}
     for tensor in model.graph.initializer:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            found[tensor.name] = _value(tensor, folder, given.get(tensor.name))
+            weights[tensor.name] = _value(tensor, folder, session_weights.get(tensor.name))
             tensor.ClearField("raw_data")
             tensor.data_location = onnx.TensorProto.EXTERNAL
             del tensor.external_data[:]
             tensor.external_data.add(key="location", value="in-memory")
-    return found
+    return weights
 
 
-def _value(tensor: onnx.TensorProto, folder: str, given: Array | None) -> Array:
+def _value(tensor: onnx.TensorProto, folder: str, weight: Array | None) -> Array:
     dtype, shape = helper.tensor_dtype_to_np_dtype(tensor.data_type), tuple(tensor.dims)
     where = external_data_helper.ExternalDataInfo(tensor)
     path, offset = Path(folder) / where.location, where.offset or 0
-    if given is not None and given.shape == shape and given.dtype == dtype and given.flags.c_contiguous:
-        beginning = given.reshape(-1)[: _COMPARED // dtype.itemsize].tobytes()
+    if weight is not None and weight.shape == shape and weight.dtype == dtype and weight.flags.c_contiguous:
+        beginning = weight.reshape(-1)[: _COMPARED // dtype.itemsize].tobytes()
         with path.open("rb") as file:
             file.seek(offset)
             if file.read(len(beginning)) == beginning:
-                return given
+                return weight
     if int(where.length or 0) != dtype.itemsize * int(np.prod(shape)):  # types of four bits share bytes
         external_data_helper.load_external_data_for_tensor(tensor, folder)
         return np.array(numpy_helper.to_array(tensor))
@@ -142,18 +142,18 @@ def optimised_network(network: Network, options: ort.SessionOptions, providers: 
     Returns:
         The same computation; its operators are those that the session executes.
     """
-    with tempfile.TemporaryDirectory(prefix="dlbricks-optimised-") as place:
-        target = Path(place) / "optimised.onnx"
+    with tempfile.TemporaryDirectory(prefix="dlbricks-optimised-") as folder:
+        target = Path(folder) / "optimised.onnx"
         save_graph(options, target, "weights", least=_INLINE_BYTES)
         created(network, options, providers)
         model = onnx.load(str(target), load_external_data=False)
-        found = take_weights(model, place, network.weights)
+        weights = take_weights(model, folder, network.weights)
     read = {value.name for value in model.graph.input}
     return replace(
         network,
         model=model,
         path=None,
-        weights=found,
+        weights=weights,
         feeds={name: array for name, array in network.feeds.items() if name in read},
         outputs=tuple(value.name for value in model.graph.output),
         overrides={},
@@ -206,8 +206,8 @@ def executed_graph(
     import onnxruntime as ort
 
     named = replace(network, model=_named(network))
-    with tempfile.TemporaryDirectory(prefix="dlbricks-graph-") as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory(prefix="dlbricks-graph-") as folder_name:
+        folder = Path(folder_name)
         options = make_options()
         options.enable_profiling = True
         options.profile_file_prefix = str(folder / "profile")
@@ -273,23 +273,23 @@ def _types(
         if event.get("cat") == "Node" and event["name"].endswith(_KERNEL)
     }
     alike = {(run["op_name"], *_listed(run["input_type_shape"])): run for run in profiled.values()}
-    known = dict(inputs)
+    types_by_value = dict(inputs)
     for tensor in model.graph.initializer:
-        known[tensor.name] = (onnx.TensorProto.DataType.Name(tensor.data_type).lower(), tuple(tensor.dims))
+        types_by_value[tensor.name] = (onnx.TensorProto.DataType.Name(tensor.data_type).lower(), tuple(tensor.dims))
     types: dict[str, ValueType] = {}
     for node in model.graph.node:
-        reads = [known[value] for value in node.input if value in known]
+        reads = [types_by_value[value] for value in node.input if value in types_by_value]
         run = profiled.get(node.name) if node.name else alike.get((node.op_type, *reads))
         if run is None:
             raise BackendError(
                 f"ONNX Runtime did not execute {node.op_type} {node.name!r} of the graph that it saved",
                 remedy="use --graph source",
             )
-        made = _listed(run["output_type_shape"])
+        output_types = _listed(run["output_type_shape"])
         named = [value for value in node.output if value]
-        if len(made) == len(named):
-            known.update(zip(named, made, strict=True))
-            types.update((value, known[value]) for value in named if known[value][0] in ELEMENT_BITS)
+        if len(output_types) == len(named):
+            types_by_value.update(zip(named, output_types, strict=True))
+            types.update((value, types_by_value[value]) for value in named if types_by_value[value][0] in ELEMENT_BITS)
     return types
 
 
@@ -334,18 +334,18 @@ def with_blocked_summands(network: Network, optimised: Network) -> Network | Non
     for node in model.graph.node:
         if node.op_type in _SUMS:
             node.input[:] = [_BLOCKED + value if value in plain else value for value in node.input]
-    for place, value in enumerate(dict.fromkeys(plain)):
+    for index, value in enumerate(dict.fromkeys(plain)):
         pooling = helper.make_node("MaxPool", [value], [_BLOCKED + value], kernel_shape=[1, 1])
-        model.graph.node.insert(place, pooling)
+        model.graph.node.insert(index, pooling)
     return replace(network, model=model)
 
 
 def is_idle_pooling(node: onnx.NodeProto) -> bool:
     """Return True if a node is a pooling of one element, which copies its input."""
-    given = {attribute.name: list(attribute.ints) for attribute in node.attribute if attribute.ints}
-    if node.op_type != "MaxPool" or given.get("kernel_shape") != [1, 1]:
+    attributes = {attribute.name: list(attribute.ints) for attribute in node.attribute if attribute.ints}
+    if node.op_type != "MaxPool" or attributes.get("kernel_shape") != [1, 1]:
         return False
-    return set(given.get("strides", [1])) == {1} and set(given.get("pads", [0])) == {0}
+    return set(attributes.get("strides", [1])) == {1} and set(attributes.get("pads", [0])) == {0}
 
 
 _BYTE = np.dtype(np.uint8)
@@ -385,11 +385,11 @@ def _is_pool_of_bytes(node: onnx.NodeProto, network: Network) -> bool:
 
 
 def _channels_last(node: onnx.NodeProto) -> list[onnx.NodeProto]:
-    read, made = node.input[0], node.output[0]
-    pool = helper.make_node("NhwcMaxPool", [_BEFORE + made], [_AFTER + made], domain=_MICROSOFT, name=node.name)
+    read, output = node.input[0], node.output[0]
+    pool = helper.make_node("NhwcMaxPool", [_BEFORE + output], [_AFTER + output], domain=_MICROSOFT, name=node.name)
     pool.attribute.extend(attribute for attribute in node.attribute if attribute.name != "storage_order")
     return [
-        helper.make_node("Transpose", [read], [_BEFORE + made], perm=_LAST),
+        helper.make_node("Transpose", [read], [_BEFORE + output], perm=_LAST),
         pool,
-        helper.make_node("Transpose", [_AFTER + made], [made], perm=_FIRST),
+        helper.make_node("Transpose", [_AFTER + output], [output], perm=_FIRST),
     ]

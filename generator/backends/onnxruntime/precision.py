@@ -82,8 +82,8 @@ def rounded(array: Array) -> Array:
     most, least = np.float32(kind.max), np.float32(kind.smallest_subnormal)
     finite = np.where(np.isinf(array), array, np.clip(array, -most, most))
     tiny = (finite != 0) & (np.abs(finite) < least)
-    found: Array = np.where(tiny, np.copysign(least, finite), finite).astype(np.float16)
-    return found
+    halves: Array = np.where(tiny, np.copysign(least, finite), finite).astype(np.float16)
+    return halves
 
 
 @dataclass(slots=True, eq=False)
@@ -109,13 +109,13 @@ class _Scope:
 def _converted(network: Network) -> Network:
     model, weights = _taken(network)
     inferred = infer_shapes(model, propagate=False)
-    found = {id(array): rounded(array) for array in weights.values() if array.dtype == np.float32}
+    rounded_by_id = {id(array): rounded(array) for array in weights.values() if array.dtype == np.float32}
     scope = _Scope(
         opsets={plain_domain(entry.domain): entry.version for entry in model.opset_import},
         floats=frozenset(_floats(inferred.graph)),
         exact={name: array for name, array in weights.items() if array.dtype == np.float32},
     )
-    narrowed = {name: found.get(id(array), array) for name, array in weights.items()}
+    narrowed = {name: rounded_by_id.get(id(array), array) for name, array in weights.items()}
     del model.graph.initializer[:]
     model.graph.initializer.extend(initializer(name, array) for name, array in narrowed.items())
     _convert(model.graph, scope, {})
@@ -158,13 +158,13 @@ def _floats(outermost: onnx.GraphProto) -> Iterator[str]:
         yield from (tensor.name for tensor in graph.initializer if tensor.data_type == _FLOAT)
 
 
-def _convert(graph: onnx.GraphProto, scope: _Scope, known: Mapping[str, str]) -> None:
+def _convert(graph: onnx.GraphProto, scope: _Scope, outer_single: Mapping[str, str]) -> None:
     """Convert a graph in place.
 
     Args:
         graph: Its initializers of float16 are so already, if it is the outermost one.
         scope: Of the model.
-        known: Values of outer graphs that there are in float32 as well, by the name that these have.
+        outer_single: Values of outer graphs that there are in float32 as well, by the name that these have.
     """
     for value in (*graph.input, *graph.output):
         _retype(value.type)
@@ -172,7 +172,7 @@ def _convert(graph: onnx.GraphProto, scope: _Scope, known: Mapping[str, str]) ->
     for tensor in graph.initializer:
         if tensor.data_type == _FLOAT:
             tensor.CopyFrom(numpy_helper.from_array(rounded(numpy_helper.to_array(tensor)), tensor.name))
-    single = dict(known)
+    single = dict(outer_single)
     nodes: list[onnx.NodeProto] = []
     for node in list(graph.node):
         after: list[onnx.NodeProto] = []
@@ -198,8 +198,8 @@ def _widen_inputs(
     """Make a node read float32 for inputs without float16; return the casts for this."""
     casts = []
     schema = _schema(node, scope)
-    for place, value in enumerate(node.input):
-        if value not in scope.floats or not _is_single(schema.inputs if schema else (), place):
+    for index, value in enumerate(node.input):
+        if value not in scope.floats or not _is_single(schema.inputs if schema else (), index):
             continue
         if value not in single:
             single[value] = scope.fresh(value)
@@ -207,7 +207,7 @@ def _widen_inputs(
                 graph.initializer.append(numpy_helper.from_array(scope.exact[value], single[value]))
             else:
                 casts.append(helper.make_node("Cast", [value], [single[value]], to=_FLOAT))
-        node.input[place] = single[value]
+        node.input[index] = single[value]
     return casts
 
 
@@ -215,10 +215,10 @@ def _narrow_outputs(node: onnx.NodeProto, scope: _Scope) -> list[onnx.NodeProto]
     """Return the casts after a node for outputs that exist in float32 only."""
     casts = []
     schema = _schema(node, scope)
-    for place, value in enumerate(node.output):
-        if value in scope.floats and _is_single(schema.outputs if schema else (), place):
-            node.output[place] = scope.fresh(value)
-            casts.append(helper.make_node("Cast", [node.output[place]], [value], to=_HALF))
+    for index, value in enumerate(node.output):
+        if value in scope.floats and _is_single(schema.outputs if schema else (), index):
+            node.output[index] = scope.fresh(value)
+            casts.append(helper.make_node("Cast", [node.output[index]], [value], to=_HALF))
     return casts
 
 
@@ -230,30 +230,30 @@ def _schema(node: onnx.NodeProto, scope: _Scope) -> onnx.defs.OpSchema | None:
         return None
 
 
-def _is_single(parameters: Iterable[Any], place: int) -> bool:
+def _is_single(parameters: Iterable[Any], index: int) -> bool:
     """Return True if a parameter allows float32 but not float16; the last parameter may be variadic."""
-    known = list(parameters)
-    types = known[min(place, len(known) - 1)].types if known else ()
+    parameter_list = list(parameters)
+    types = parameter_list[min(index, len(parameter_list) - 1)].types if parameter_list else ()
     return "tensor(float)" in types and "tensor(float16)" not in types
 
 
 def _convert_attributes(node: onnx.NodeProto) -> None:
     if not is_standard(node):
         return
-    given = {attribute.name: attribute for attribute in node.attribute}
+    attributes = {attribute.name: attribute for attribute in node.attribute}
     for attribute in node.attribute:
         for tensor in (attribute.t, *attribute.tensors):
             if tensor.data_type == _FLOAT:
                 tensor.CopyFrom(numpy_helper.from_array(rounded(numpy_helper.to_array(tensor)), tensor.name))
     named = _TYPED.get(node.op_type, "")
-    if named in given and given[named].i == _FLOAT:
-        given[named].i = _HALF
-    elif named and named not in given and node.op_type in _FLOAT_BY_DEFAULT:
+    if named in attributes and attributes[named].i == _FLOAT:
+        attributes[named].i = _HALF
+    elif named and named not in attributes and node.op_type in _FLOAT_BY_DEFAULT:
         node.attribute.append(helper.make_attribute(named, int(_HALF)))
-    if node.op_type == "ConstantOfShape" and "value" not in given:
+    if node.op_type == "ConstantOfShape" and "value" not in attributes:
         zero = numpy_helper.from_array(np.zeros(1, dtype=np.float16))
         node.attribute.append(helper.make_attribute("value", zero))
-    if node.op_type == "Constant" and not given.keys().isdisjoint({"value_float", "value_floats"}):
+    if node.op_type == "Constant" and not attributes.keys().isdisjoint({"value_float", "value_floats"}):
         (attribute,) = node.attribute
         numbers = attribute.f if attribute.name == "value_float" else list(attribute.floats)
         tensor = numpy_helper.from_array(rounded(np.array(numbers, dtype=np.float32)))
@@ -300,11 +300,11 @@ def quantised_network(network: Network) -> Network:
     key, value = _PREPARED
     model.metadata_props.add(key=key, value=value)
     _forget_types_of_weights(model)
-    with tempfile.TemporaryDirectory(prefix="dlbricks-quantised-") as place:
-        target = Path(place) / "quantised.onnx"
+    with tempfile.TemporaryDirectory(prefix="dlbricks-quantised-") as folder:
+        target = Path(folder) / "quantised.onnx"
         _quantise(model, target)
         quantised = onnx.load(str(target), load_external_data=False)
-        weights = take_weights(quantised, place, {})
+        weights = take_weights(quantised, folder, {})
     return replace(network, model=quantised, path=None, weights=weights, file_bytes=0)
 
 
@@ -322,9 +322,9 @@ def _forget_types_of_weights(model: onnx.ModelProto) -> None:
     The quantizer transposes the weights of a Gemm without renaming them, and then finds another shape.
     """
     weights = {tensor.name for tensor in model.graph.initializer}
-    kept = [value for value in model.graph.value_info if value.name not in weights]
+    remaining = [value for value in model.graph.value_info if value.name not in weights]
     del model.graph.value_info[:]
-    model.graph.value_info.extend(kept)
+    model.graph.value_info.extend(remaining)
 
 
 def _quantise(model: onnx.ModelProto, target: Path) -> None:

@@ -178,10 +178,10 @@ def _lean(text: str) -> list[Event]:
     """Return events without their arguments if each line has one event; else all of the text."""
     try:
         lines = (line.partition(_ARGUMENTS)[0] for line in text.splitlines() if _ARGUMENTS in line)
-        found = json.loads("[" + ",".join(f"{line}}}" for line in lines) + "]")
+        events = json.loads("[" + ",".join(f"{line}}}" for line in lines) + "]")
     except ValueError:
-        found = []
-    return found or list(json.loads(text))
+        events = []
+    return events or list(json.loads(text))
 
 
 def runs(events: Sequence[Event]) -> list[list[Event]]:
@@ -205,13 +205,13 @@ def node_times(events: Sequence[Event], nodes: Collection[str]) -> NodeTimes:
     Raises:
         BackendError: An execution lacks a node that another one has.
     """
-    found = [
+    executions = [
         [kernel for kernel in execution if kernel["name"].removesuffix(KERNEL) in nodes] for execution in runs(events)
     ]
-    names = [kernel["name"].removesuffix(KERNEL) for kernel in found[0]] if found else []
-    places = {name: place for place, name in enumerate(names)}
-    times = np.zeros((len(found), len(names)))
-    for execution, row in zip(found, times, strict=True):
+    names = [kernel["name"].removesuffix(KERNEL) for kernel in executions[0]] if executions else []
+    places = {name: column for column, name in enumerate(names)}
+    times = np.zeros((len(executions), len(names)))
+    for execution, row in zip(executions, times, strict=True):
         if len(execution) != len(names):
             raise BackendError(f"ONNX Runtime's profile lost {abs(len(names) - len(execution))} nodes")
         for kernel in execution:
@@ -316,17 +316,17 @@ class OrtExecutable(Executable):
                 self._binding.bind_ortvalue_output(name, self._inputs[shared[name]])
             else:
                 self._binding.bind_output(name, self._places[name])
-        own = [name for name in self._names if name not in shared]
+        unshared_names = [name for name in self._names if name not in shared]
         self._repeat: Callable[[], None] = partial(session.run_with_iobinding, self._binding)
-        self._step = self._first if bound else partial(self._anew, own)
+        self._step = self._first if bound else partial(self._anew, unshared_names)
 
     def _bind_inputs(self, network: Network) -> Any:
         """Bind all inputs; the result must live as long as they are bound."""
-        found = {name: value_of(array) for name, array in network.feeds.items()}
-        for name, value in found.items():
+        values = {name: value_of(array) for name, array in network.feeds.items()}
+        for name, value in values.items():
             self._binding.bind_ortvalue_input(name, value)
         self._feeds = [array for array in network.feeds.values() if array.dtype.kind == "f" and array.flags.writeable]
-        return found
+        return values
 
     def _output_places(self) -> Mapping[str, str]:
         """Return the device and place of each output."""
@@ -386,10 +386,10 @@ def _fits(shape: Sequence[int], declared: Sequence[int | str | None]) -> bool:
 
     Some sizes depend on the values of inputs; some outputs, for example numbers, have no declared size.
     """
-    known = len(shape) == len(declared) and all(
+    sizes_agree = len(shape) == len(declared) and all(
         not isinstance(said, int) or said == size for size, said in zip(shape, declared, strict=True)
     )
-    return known or not declared
+    return sizes_agree or not declared
 
 
 class _OrtProfiled(OrtExecutable, PackedExecutable):
@@ -568,23 +568,23 @@ def launches(nodes: Sequence[Mapping[str, Any]], domains: Mapping[str, Mapping[s
         nodes: Events of nodes, in order.
         domains: Domain by operator and node name.
     """
-    found: list[Launch] = []
+    kernels: list[Launch] = []
     for node in nodes:
-        operator, place = node["args"]["op_name"], node["args"]["provider"]
+        operator, provider = node["args"]["op_name"], node["args"]["provider"]
         if operator in _CONTAINERS:
             continue
-        known = domains.get(operator, {})
-        domain = known.get(node["name"].removesuffix(KERNEL), "")
-        if len(set(known.values())) == 1:
-            (domain,) = set(known.values())
+        domains_by_node = domains.get(operator, {})
+        domain = domains_by_node.get(node["name"].removesuffix(KERNEL), "")
+        if len(set(domains_by_node.values())) == 1:
+            (domain,) = set(domains_by_node.values())
         name = f"{domain}.{operator}" if domain else operator
-        found.append((name, operator, place, node["dur"] * _NS_PER_US if place == CPU else None))
-    return found
+        kernels.append((name, operator, provider, node["dur"] * _NS_PER_US if provider == CPU else None))
+    return kernels
 
 
 def _domains(graph: onnx.GraphProto) -> dict[str, dict[str, str]]:
     """Per operator the domain of each node of it, by the node's name."""
-    found: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    domains: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for node in all_nodes(graph.node):
-        found[node.op_type][node.name] = plain_domain(node.domain)
-    return dict(found)
+        domains[node.op_type][node.name] = plain_domain(node.domain)
+    return dict(domains)

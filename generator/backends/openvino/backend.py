@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # An executed graph states for each node the names of the operators that it was made of. OpenVINO's reader names an
 # operator as ONNX does, or makes a name up; transformations keep some names and drop others. So every operator is
 # named anew once it was read: by the values that ONNX has for it, and what is only on the way to such a value by that
-# value. Of which layers no name is kept the dataflow of the model shows (``generator.decomposition.named``).
+# value. Of which layers no name is kept the dataflow of the model shows (``generator.decomposition.executed``).
 # Operators of this graph are OpenVINO's own (``Subgraph``, ``FullyConnected``), and have no form that runs in parts.
 #
 # Kernels come from OpenVINO's own counters. Each node has a type (``Convolution``, ``Reorder``) and a primitive that
@@ -72,10 +72,10 @@ def renamed(model: openvino.Model) -> Mapping[str, tuple[str, ...]]:
     computed = _computed(model)
     values: dict[str, tuple[str, ...]] = {}
     for operator in reversed(operators):
-        own = sorted(name for port in operator.outputs() for name in port.get_names())
+        port_names = sorted(name for port in operator.outputs() for name in port.get_names())
         behind = (values[name] for name in _readers(operator) if name in values)
         if operator.get_friendly_name() in computed:
-            values[operator.get_friendly_name()] = tuple(own) or next(behind, ())
+            values[operator.get_friendly_name()] = tuple(port_names) or next(behind, ())
     return values
 
 
@@ -95,38 +95,40 @@ def executed_graph(compiled: openvino.CompiledModel, made_of: Mapping[str, tuple
     graph, computed, prefix = model.graph, _computed(executed), _prefix(executed)
     types: dict[str, ValueType] = {}
     for operator in executed.get_ordered_ops():
-        given = {_value(port, prefix): _type(port) for port in operator.outputs()}
-        known = {name: found for name, found in given.items() if found is not None}
+        output_types = {_value(port, prefix): _type(port) for port in operator.outputs()}
+        static_types = {name: value_type for name, value_type in output_types.items() if value_type is not None}
         kind = operator.get_type_name()
         if kind == "Parameter":
-            graph.input.extend(onnx.ValueInfoProto(name=name) for name in given)
+            graph.input.extend(onnx.ValueInfoProto(name=name) for name in output_types)
         elif kind == "Result":
             graph.output.append(onnx.ValueInfoProto(name=_value(operator.input_value(0), prefix)))
         elif operator.get_friendly_name() not in computed:
-            graph.initializer.extend(_constant(name, *found) for name, found in known.items())
+            graph.initializer.extend(_constant(name, *value_type) for name, value_type in static_types.items())
         else:
             # A constant without a type is that of an operand that is not given.
             read = [
                 "" if port.get_element_type().is_dynamic() else _value(port, prefix) for port in operator.input_values()
             ]
-            node = graph.node.add(op_type=_stated(operator, "layerType"), domain=_DOMAIN, input=read, output=given)
+            node = graph.node.add(
+                op_type=_stated(operator, "layerType"), domain=_DOMAIN, input=read, output=output_types
+            )
             node.name = node_name(node)
             labels = (_LABEL.fullmatch(name) for name in _stated(operator, "originalLayersNames").split(","))
             values = {value for label in labels if label for value in made_of.get(label[1], ())}
             node.attribute.append(helper.make_attribute(MADE_OF, sorted(values), attr_type=AttributeProto.STRINGS))
-            types |= known
+            types |= static_types
     return ExecutedGraph(model, types)
 
 
 def _computed(model: openvino.Model) -> set[str]:
     """Return the names of operators that depend on an input, or on nothing without being constant (random numbers)."""
-    found: set[str] = set()
+    computed: set[str] = set()
     for operator in model.get_ordered_ops():
         ports = operator.input_values()
         constant = operator.get_type_name() == "Constant" or _stated(operator, "layerType") == "Const"
-        if any(port.get_node().get_friendly_name() in found for port in ports) or not (ports or constant):
-            found.add(operator.get_friendly_name())
-    return found
+        if any(port.get_node().get_friendly_name() in computed for port in ports) or not (ports or constant):
+            computed.add(operator.get_friendly_name())
+    return computed
 
 
 def _readers(operator: openvino.Node) -> Iterator[str]:
@@ -142,9 +144,11 @@ def _stated(operator: openvino.Node, what: str) -> str:
 
 def _prefix(model: openvino.Model) -> str:
     """Return a prefix for new names that no name of an input or output contains."""
-    kept = [operator.get_friendly_name() for operator in model.get_ordered_ops() if operator.get_type_name() in _EDGES]
+    edge_names = [
+        operator.get_friendly_name() for operator in model.get_ordered_ops() if operator.get_type_name() in _EDGES
+    ]
     prefix = "~"
-    while any(prefix in name for name in kept):
+    while any(prefix in name for name in edge_names):
         prefix += "~"
     return prefix
 
@@ -189,11 +193,11 @@ def profiled(
     """
     executable.run()
     executable.synchronize()
-    found, walls_ns = [], []
+    launches, walls_ns = [], []
     for _ in range(executions):
         walls_ns.append(executable.timed_ns())
-        found.append([_launch(counter) for counter in counters() if counter.status == counter.Status.EXECUTED])
-    return kernel_view(found, walls_ns, _SOURCE)
+        launches.append([_launch(counter) for counter in counters() if counter.status == counter.Status.EXECUTED])
+    return kernel_view(launches, walls_ns, _SOURCE)
 
 
 def _launch(counter: openvino.ProfilingInfo) -> Launch:
@@ -404,8 +408,8 @@ class _OvExecutable(Executable):
             whole.run()
             return whole.outputs()
         tensors = ((index, self._request.get_output_tensor(index)) for index in self._outputs)
-        found = [self._edges.given(index, _array(tensor)) for index, tensor in tensors]
-        return [array.astype(np.float32) if index in self._wide else array for index, array in enumerate(found)]
+        arrays = [self._edges.given(index, _array(tensor)) for index, tensor in tensors]
+        return [array.astype(np.float32) if index in self._wide else array for index, array in enumerate(arrays)]
 
     def output_bytes(self) -> int:
         if self._whole is not None:
@@ -414,8 +418,8 @@ class _OvExecutable(Executable):
 
     def counters(self) -> Sequence[openvino.ProfilingInfo]:
         """Return the time of each node of the executed graph in the last execution, if counters are on."""
-        found: Sequence[openvino.ProfilingInfo] = self._request.profiling_info
-        return found
+        counters: Sequence[openvino.ProfilingInfo] = self._request.profiling_info
+        return counters
 
     def close(self) -> None:
         self._step = self._infer = self._start = released
@@ -540,9 +544,9 @@ class SharedMemory:
         from openvino import Tensor
 
         size = 1 << (like.byte_size - 1).bit_length()
-        place = self._places.get((index, size))
-        if place is None:
+        block = self._places.get((index, size))
+        if block is None:
             room = np.zeros(size + _LINE, np.uint8)
             begin = -room.ctypes.data % _LINE
-            place = self._places[index, size] = room[begin : begin + size]
-        return Tensor(place[: like.byte_size], like.shape, like.element_type)
+            block = self._places[index, size] = room[begin : begin + size]
+        return Tensor(block[: like.byte_size], like.shape, like.element_type)

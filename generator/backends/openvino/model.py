@@ -179,7 +179,9 @@ def _require_own_types(model: openvino.Model, dtype: str) -> None:
         if kind in _NOT_COMPUTING:
             continue
         types = (port.get_element_type().get_type_name() for port in (*active, *operator.outputs()))
-        replaced = next((own for found in types if (own := _FLOATS.get(found)) not in {None, dtype}), None)
+        replaced = next(
+            (precision for type_name in types if (precision := _FLOATS.get(type_name)) not in {None, dtype}), None
+        )
         if replaced is not None:
             raise UnsupportedBrick(f"OpenVINO has no {kind} of {replaced}: it would compute it in {dtype}")
 
@@ -218,8 +220,8 @@ def changed_edges(compiled: openvino.CompiledModel) -> Edges:
     inputs, outputs = {}, {}
     places = {port.get_node().get_friendly_name(): index for index, port in enumerate(compiled.inputs)}
     for parameter in executed.get_parameters():
-        found = {_layout(reader) if _kind(reader) == "Reorder" else "" for reader in _readers(parameter)}
-        if len(found) == 1 and (layout := found.pop()) in _CHANNELS_LAST:
+        layouts = {_layout(reader) if _kind(reader) == "Reorder" else "" for reader in _readers(parameter)}
+        if len(layouts) == 1 and (layout := layouts.pop()) in _CHANNELS_LAST:
             inputs[places[parameter.get_friendly_name()]] = layout
     for index, result in enumerate(executed.get_results()):
         change = result.input_value(0).get_node()
@@ -234,16 +236,16 @@ def with_edges(model: openvino.Model, edges: Edges) -> openvino.Model:
     from openvino import Layout
     from openvino.preprocess import PrePostProcessor
 
-    made = PrePostProcessor(model)
+    processor = PrePostProcessor(model)
     infos: Sequence[tuple[Any, str]] = (
-        *((made.input(index), layout) for index, layout in edges.inputs.items()),
-        *((made.output(index), layout) for index, layout in edges.outputs.items()),
+        *((processor.input(index), layout) for index, layout in edges.inputs.items()),
+        *((processor.output(index), layout) for index, layout in edges.outputs.items()),
     )
     for info, layout in infos:
         first, last = _CHANNELS_LAST[layout]
         info.model().set_layout(Layout(first))
         info.tensor().set_layout(Layout(last))
-    return made.build()
+    return processor.build()
 
 
 def copied_outputs(compiled: openvino.CompiledModel, edges: Edges) -> frozenset[int]:
@@ -253,7 +255,7 @@ def copied_outputs(compiled: openvino.CompiledModel, edges: Edges) -> frozenset[
         compiled: A model from ``with_edges``.
         edges: The argument of ``with_edges``.
     """
-    found = set()
+    copied = set()
     for index, result in enumerate(compiled.get_runtime_model().get_results()):
         kinds = []
         operator = result.input_value(0).get_node()
@@ -261,8 +263,8 @@ def copied_outputs(compiled: openvino.CompiledModel, edges: Edges) -> frozenset[
             kinds.append(kind)
             operator = operator.input_value(0).get_node()
         if "Transpose" in kinds and _kind(operator) == "Convolution":
-            found.add(index)
-    return frozenset(found)
+            copied.add(index)
+    return frozenset(copied)
 
 
 def reading_one_of(model: openvino.Model, outputs: frozenset[int]) -> openvino.Model:

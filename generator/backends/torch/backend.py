@@ -157,19 +157,19 @@ class TorchBackend(Backend):
         if off:
             translate, compiled = _without_onednn(translated), _without_onednn(_compiled)
         try:
-            found = translate(
+            torch_network = translate(
                 network,
                 float_type=FLOATS[settings.dtype],
                 device=settings.device,
                 channels_last=settings.options["layout"] == "channels_last",
             )
             mode = settings.options["mode"]
-            call = compiled(found) if mode in _COMPILED else found.module.forward
+            call = compiled(torch_network) if mode in _COMPILED else torch_network.module.forward
             if mode == "branches":
-                call = branched(found.module, CudaStreams())
+                call = branched(torch_network.module, CudaStreams())
         except Exception as error:  # PyTorch's exceptions share no base class
             raise meaning(error) from error
-        return _TorchExecutable(found, _without_onednn(call) if off else call, settings.device)
+        return _TorchExecutable(torch_network, _without_onednn(call) if off else call, settings.device)
 
     def kernels(self, network: Network, settings: Settings, executions: int) -> KernelView:
         """Return the kernels in PyTorch's profile (see ``Backend``)."""
@@ -212,11 +212,11 @@ class _TorchExecutable(Executable):
 
     keeps = False
 
-    def __init__(self, found: TorchNetwork, call: Callable[..., Any], device: str) -> None:
+    def __init__(self, torch_network: TorchNetwork, call: Callable[..., Any], device: str) -> None:
         import torch
 
-        self._types = found.types
-        self._inputs = found.inputs
+        self._types = torch_network.types
+        self._inputs = torch_network.inputs
         self._guard = torch.inference_mode
         self._call = call
         self._graph: Run | None = None
@@ -242,7 +242,7 @@ class _TorchExecutable(Executable):
         self.run()
         self._graph = as_graph(self.run)
 
-    def share(self, known: MutableMapping[object, torch.Tensor]) -> None:
+    def share(self, inputs_by_form: MutableMapping[object, torch.Tensor]) -> None:
         """Read floating-point inputs from memory that is shared with other inputs of the same form.
 
         In a model, the allocator also gives freed memory to the next layer of that size.
@@ -253,7 +253,7 @@ class _TorchExecutable(Executable):
             form = (tensor.dtype, tensor.shape, tensor.stride())
             seen[form] += 1
             large = tensor.is_floating_point() and tensor.numel() >= _LARGE
-            shared.append(known.setdefault((form, seen[form]), tensor) if large else tensor)
+            shared.append(inputs_by_form.setdefault((form, seen[form]), tensor) if large else tensor)
         self._inputs = tuple(shared)
 
     def refresh(self) -> None:
@@ -301,17 +301,17 @@ def _without_onednn(call: Callable[..., Any]) -> Callable[..., Any]:
     return switched
 
 
-def _compiled(found: TorchNetwork) -> Callable[..., Any]:
+def _compiled(torch_network: TorchNetwork) -> Callable[..., Any]:
     """Compile, for these very shapes; the first call does it."""
     import torch
 
     _require_compiler()
     _compiler_cache()
     torch._inductor.config.compile_threads = 1  # noqa: SLF001  # in this process: it has the worker's limits
-    compiled: Callable[..., Any] = torch.compile(found.module.forward, fullgraph=True, dynamic=False)
+    compiled: Callable[..., Any] = torch.compile(torch_network.module.forward, fullgraph=True, dynamic=False)
     with torch.inference_mode(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the compiler's, about its own code
-        compiled(*found.inputs)
+        compiled(*torch_network.inputs)
     return compiled
 
 
@@ -348,8 +348,8 @@ def _compiler_cache() -> tempfile.TemporaryDirectory[str]:
     this, because PyTorch sets it.
     """
     folder = tempfile.TemporaryDirectory(prefix="dlbricks-torch-")
-    kept = os.environ.get("DLBRICKS_COMPILED") or folder.name
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.environ["TRITON_CACHE_DIR"] = kept
+    cache_path = os.environ.get("DLBRICKS_COMPILED") or folder.name
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.environ["TRITON_CACHE_DIR"] = cache_path
     return folder
 
 
@@ -365,10 +365,10 @@ def built_without_cuda(version: Path) -> bool:
         version: Its file ``torch/version.py``; an unreadable or silent file counts as a build with CUDA.
     """
     try:
-        found = _CUDA.search(version.read_text(encoding="utf-8"))
+        match = _CUDA.search(version.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError):
         return False
-    return found is not None and found.group(1).strip() == "None"
+    return match is not None and match.group(1).strip() == "None"
 
 
 def missing_for_torch() -> str:

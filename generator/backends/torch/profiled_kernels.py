@@ -56,15 +56,15 @@ def recorded(onednn: Any) -> Iterator[list[str]]:
     library = ctypes.CDLL(None)
     with tempfile.TemporaryFile() as file:
         library.fflush(None)
-        kept = os.dup(_STDOUT)
+        saved_stdout = os.dup(_STDOUT)
         os.dup2(file.fileno(), _STDOUT)
         try:
             with onednn.verbose(onednn.VERBOSE_ON):
                 yield log
         finally:
             library.fflush(None)
-            os.dup2(kept, _STDOUT)
-            os.close(kept)
+            os.dup2(saved_stdout, _STDOUT)
+            os.close(saved_stdout)
         file.seek(0)
         log.append(file.read().decode(errors="replace"))
 
@@ -76,7 +76,7 @@ def primitives_of(text: str, begin_ns: int) -> list[Primitive]:
         text: The log.
         begin_ns: Nanoseconds since 1970 that count as 0.
     """
-    found = []
+    primitives = []
     for line in text.splitlines():
         fields = line.split(",")
         if len(fields) < _FEWEST or tuple(fields[:2]) != _LINE or tuple(fields[3:5]) != _EXECUTION:
@@ -86,8 +86,8 @@ def primitives_of(text: str, begin_ns: int) -> list[Primitive]:
             start_ns, time_ns = float(start_ms) * _NS_PER_MS, float(took_ms) * _NS_PER_MS
         except ValueError:
             continue
-        found.append((f"{kind} {implementation}", round(start_ns) - begin_ns, round(time_ns)))
-    return found
+        primitives.append((f"{kind} {implementation}", round(start_ns) - begin_ns, round(time_ns)))
+    return primitives
 
 
 _SOURCE = "torch.profiler"
@@ -148,8 +148,8 @@ def profiled(executable: Executable, executions: int) -> KernelView:
     ]
     begin_ns = profiler.profiler.kineto_results.trace_start_ns() if profiler.profiler is not None else 0
     primitives = primitives_of("".join(log), begin_ns)
-    found = [[*launches(mark, elsewhere, primitives)] for mark in marks]
-    return kernel_view(found, [_duration(mark) for mark in marks], _SOURCE)
+    kernels_by_execution = [[*launches(mark, elsewhere, primitives)] for mark in marks]
+    return kernel_view(kernels_by_execution, [_duration(mark) for mark in marks], _SOURCE)
 
 
 def launches(
@@ -174,7 +174,7 @@ def launches(
             yield event.name, operator, event.device_type.name.lower(), _duration(event)
         return
     begin_ns, end_ns = begin * _NS_PER_US, end * _NS_PER_US
-    primitives = [found for found in primitives if begin_ns <= found[1] <= end_ns]
+    primitives = [execution for execution in primitives if begin_ns <= execution[1] <= end_ns]
     for event, operator in _computing(mark, ""):
         start_ns, length_ns = round(event.time_range.start * _NS_PER_US), _duration(event)
         name = _NUMBERED.sub("", event.name)

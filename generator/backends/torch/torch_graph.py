@@ -70,10 +70,10 @@ def type_of(number: int, float_type: torch.dtype) -> torch.dtype:
     Raises:
         UnsupportedBrick: PyTorch lacks this type.
     """
-    found = _TYPES.get(number)
-    if found is None:
+    torch_type = _TYPES.get(number)
+    if torch_type is None:
         raise UnsupportedBrick(f"PyTorch has no tensors of {TensorProto.DataType.Name(number).lower()}")
-    return float_type if found is torch.float32 else found
+    return float_type if torch_type is torch.float32 else torch_type
 
 
 def tensor_of(array: npt.NDArray[Any], float_type: torch.dtype, device: str) -> torch.Tensor:
@@ -162,27 +162,27 @@ class GraphRecorder(TorchFunctionMode):  # type: ignore[misc]  # PyTorch is not 
         result = func(*args, **named)
         leaves: list[Any] = []
         map_aggregate((args, dict(named)), leaves.append)
-        found = [value for value in leaves if isinstance(value, torch.Tensor)]
-        constant = all(self.is_constant(tensor) for tensor in found)
+        operands = [value for value in leaves if isinstance(value, torch.Tensor)]
+        constant = all(self.is_constant(tensor) for tensor in operands)
         if constant and not (self.generating and func in _FACTORIES):
             return result
         results = result if isinstance(result, tuple | list) else (result,)
         fresh = [value for value in results if isinstance(value, torch.Tensor)]
-        if not fresh or any(value is tensor for value in fresh for tensor in found):
+        if not fresh or any(value is tensor for value in fresh for tensor in operands):
             return result  # a number, or a call that changes nothing (to the type that a tensor has already)
         self._record(func, args, named, result)
         return result
 
     def _record(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
-        own = map_aggregate(args, self._node)
+        positional = map_aggregate(args, self._node)
         named = map_aggregate(dict(kwargs), self._node)
-        node = self._graph.create_node("call_function", func, own, named, self.label)
+        node = self._graph.create_node("call_function", func, positional, named, self.label)
         if isinstance(result, torch.Tensor):
             self._nodes[result] = node
             return
-        for place, value in enumerate(result):
+        for index, value in enumerate(result):
             self._nodes[value] = self._graph.create_node(
-                "call_function", operator.getitem, (node, place), {}, self.label
+                "call_function", operator.getitem, (node, index), {}, self.label
             )
 
     def _node(self, value: Any) -> Any:
@@ -281,22 +281,24 @@ class _Translation:
 
     def tensor(self, name: str, array: npt.NDArray[Any]) -> torch.Tensor:
         """Return an input or a weight of the network."""
-        found = tensor_of(array, self.float_type, self.device)
-        return found.to(memory_format=torch.channels_last) if name in self.images and found.ndim == 4 else found
+        tensor = tensor_of(array, self.float_type, self.device)
+        return tensor.to(memory_format=torch.channels_last) if name in self.images and tensor.ndim == 4 else tensor
 
     def run(
         self, graph: onnx.GraphProto, values: dict[str, torch.Tensor | None], outputs: Sequence[str]
     ) -> list[torch.Tensor]:
         """Return the values of the outputs; drop values after their last reader."""
-        left = _readers(graph, outputs)
+        pending_reads = _readers(graph, outputs)
         for node in graph.node:
             inputs = [values[name] if name else None for name in node.input]
-            wanted = tuple(bool(name) and left.get(name, 0) > 0 for name in node.output)
-            results = self._execute(node, inputs, wanted, values)
-            values.update((name, value) for name, value in zip(node.output, results, strict=False) if left.get(name))
+            wanted_outputs = tuple(bool(name) and pending_reads.get(name, 0) > 0 for name in node.output)
+            results = self._execute(node, inputs, wanted_outputs, values)
+            values.update(
+                (name, value) for name, value in zip(node.output, results, strict=False) if pending_reads.get(name)
+            )
             for name in reads(node):
-                left[name] -= 1
-                if not left[name]:
+                pending_reads[name] -= 1
+                if not pending_reads[name]:
                     values.pop(name, None)
         missing = [name for name in outputs if values.get(name) is None]
         if missing:
@@ -307,7 +309,7 @@ class _Translation:
         self,
         node: onnx.NodeProto,
         inputs: list[torch.Tensor | None],
-        wanted: tuple[bool, ...],
+        wanted_outputs: tuple[bool, ...],
         outer: Mapping[str, torch.Tensor | None],
     ) -> Sequence[torch.Tensor]:
         if node.op_type == "Constant" and is_standard(node):
@@ -318,7 +320,7 @@ class _Translation:
         constant = tuple(value is None or self.recorder.is_constant(value) for value in inputs)
         body = partial(self._body, outer=outer)
         dtype_of = partial(type_of, float_type=self.float_type)
-        call = TorchCall(node.op_type, self.opset, attributes_of(node), wanted, constant, dtype_of, body)
+        call = TorchCall(node.op_type, self.opset, attributes_of(node), wanted_outputs, constant, dtype_of, body)
         self.recorder.label = node.op_type
         self.recorder.generating = node.op_type in GENERATORS and not (constant and all(constant))
         try:
@@ -329,12 +331,12 @@ class _Translation:
         return result if isinstance(result, tuple | list) else (result,)
 
     def _body(
-        self, graph: onnx.GraphProto, given: Sequence[torch.Tensor], outer: Mapping[str, torch.Tensor | None]
+        self, graph: onnx.GraphProto, inputs: Sequence[torch.Tensor], outer: Mapping[str, torch.Tensor | None]
     ) -> list[torch.Tensor]:
         values = dict(outer)
         for tensor in graph.initializer:
             values[tensor.name] = tensor_of(numpy_helper.to_array(tensor), self.float_type, self.device)
-        values.update(zip((value.name for value in graph.input), given, strict=True))
+        values.update(zip((value.name for value in graph.input), inputs, strict=True))
         return self.run(graph, values, [value.name for value in graph.output])
 
 
@@ -346,14 +348,14 @@ def meaning(error: Exception, operator: str = "") -> Exception:
 
 def _failing(traceback: TracebackType | None) -> str:
     """Return the operator of the line in a graph's code that raised an exception; empty outside of a graph."""
-    found = ""
+    op_type = ""
     while traceback is not None:
         code = traceback.tb_frame.f_code
         if code.co_filename.startswith(_GENERATED):
             line = linecache.getline(code.co_filename, traceback.tb_lineno)
-            found = re.sub(r"_\d+$", "", line.partition("=")[0].strip())
+            op_type = re.sub(r"_\d+$", "", line.partition("=")[0].strip())
         traceback = traceback.tb_next
-    return found
+    return op_type
 
 
 def _images(graph: onnx.GraphProto) -> frozenset[str]:
@@ -362,7 +364,7 @@ def _images(graph: onnx.GraphProto) -> frozenset[str]:
     An Identity passes the property on.
     """
     weights = {tensor.name for tensor in graph.initializer}
-    found = {value.name for value in graph.input} - weights
+    images = {value.name for value in graph.input} - weights
     same: dict[str, str] = {}
     filters: set[str] = set()
     for node in graph.node:
@@ -370,19 +372,19 @@ def _images(graph: onnx.GraphProto) -> frozenset[str]:
         if node.op_type == "Identity":
             same[node.output[0]] = reads[0]
         elif node.op_type in _WITHOUT_PLACE:
-            found.difference_update(reads)
+            images.difference_update(reads)
         elif node.op_type in _CONVOLUTIONS:
             filters.add(reads[1])
-    return frozenset(found | filters)
+    return frozenset(images | filters)
 
 
 def _readers(graph: onnx.GraphProto, outputs: Iterable[str]) -> dict[str, int]:
     """How often each value is read; outputs once more than that."""
-    left = dict.fromkeys(outputs, 1)
+    read_counts = dict.fromkeys(outputs, 1)
     for node in graph.node:
         for name in reads(node):
-            left[name] = left.get(name, 0) + 1
-    return left
+            read_counts[name] = read_counts.get(name, 0) + 1
+    return read_counts
 
 
 def _constant(node: onnx.NodeProto) -> Any:
@@ -422,27 +424,29 @@ def lanes(reads: Sequence[Sequence[int]], most: int = MOST_LANES) -> list[Lane]:
     Returns:
         One lane per operation. A chain stays in one lane.
     """
-    left = [0] * len(reads)
+    pending_reads = [0] * len(reads)
     for before in reads:
-        for place in {*before}:
-            left[place] += 1
+        for operand in {*before}:
+            pending_reads[operand] += 1
     tails: list[int | None] = [None]
-    found: list[Lane] = []
-    for place, before in enumerate(reads):
+    assignments: list[Lane] = []
+    for index, before in enumerate(reads):
         for operation in {*before}:
-            left[operation] -= 1
-        own = next((found[operation][0] for operation in before if tails[found[operation][0]] == operation), None)
-        lane = _free(tails, left, most) if own is None else own
-        waits = tuple(sorted({operation for operation in before if found[operation][0] != lane}))
-        tails[lane] = place
-        found.append((lane, waits))
-    return found
+            pending_reads[operation] -= 1
+        operand_lane = next(
+            (assignments[operation][0] for operation in before if tails[assignments[operation][0]] == operation), None
+        )
+        lane = _free(tails, pending_reads, most) if operand_lane is None else operand_lane
+        waits = tuple(sorted({operation for operation in before if assignments[operation][0] != lane}))
+        tails[lane] = index
+        assignments.append((lane, waits))
+    return assignments
 
 
-def _free(tails: list[int | None], left: Sequence[int], most: int) -> int:
+def _free(tails: list[int | None], pending_reads: Sequence[int], most: int) -> int:
     """Return a lane with no pending reader of its last operation; else a new lane, or the least recently used."""
     for lane, tail in enumerate(tails):
-        if tail is None or not left[tail]:
+        if tail is None or not pending_reads[tail]:
             return lane
     if len(tails) < most:
         tails.append(None)
@@ -458,8 +462,8 @@ class CudaStreams:
 
     def entered(self, lane: int) -> AbstractContextManager[Any]:
         """Send the calls inside the context to a lane."""
-        found: AbstractContextManager[Any] = torch.cuda.stream(self._stream(lane))
-        return found
+        context: AbstractContextManager[Any] = torch.cuda.stream(self._stream(lane))
+        return context
 
     def mark(self, lane: int) -> Any:
         """Record an event at the present end of a lane."""
@@ -479,7 +483,7 @@ def branched(module: fx.GraphModule, streams: CudaStreams) -> Callable[..., tupl
     All values live until the call returns, so that no stream overwrites another stream's operand.
     """
     nodes = [node for node in module.graph.nodes if node.op == "call_function"]
-    numbers = {node: place for place, node in enumerate(nodes)}
+    numbers = {node: index for index, node in enumerate(nodes)}
     reads = [[numbers[each] for each in node.all_input_nodes if each in numbers] for node in nodes]
     places = lanes(reads)
     awaited = {operation for _, waits in places for operation in waits}
@@ -487,8 +491,8 @@ def branched(module: fx.GraphModule, streams: CudaStreams) -> Callable[..., tupl
     constants = {node: getattr(module, node.target) for node in module.graph.nodes if node.op == "get_attr"}
     (end,) = (node for node in module.graph.nodes if node.op == "output")
 
-    def call(*given: torch.Tensor) -> tuple[Any, ...]:
-        values: dict[fx.Node, Any] = {**constants, **dict(zip(inputs, given, strict=True))}
+    def call(*tensors: torch.Tensor) -> tuple[Any, ...]:
+        values: dict[fx.Node, Any] = {**constants, **dict(zip(inputs, tensors, strict=True))}
         marks: dict[int, Any] = {}
         forked = {0}
         begin = streams.mark(0)
@@ -504,8 +508,8 @@ def branched(module: fx.GraphModule, streams: CudaStreams) -> Callable[..., tupl
                 marks[number] = streams.mark(lane)
         for lane in forked - {0}:
             streams.wait(0, streams.mark(lane))
-        found: tuple[Any, ...] = _given(end.args[0], values)
-        return found
+        outputs: tuple[Any, ...] = _given(end.args[0], values)
+        return outputs
 
     return call
 

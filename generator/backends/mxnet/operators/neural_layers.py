@@ -47,8 +47,8 @@ def _bias(node: OnnxNode, width: int, beta: float) -> Symbol | None:
         return None
     constant = node.constant(2)
     if constant is None:
-        found = node.reshaped(node.symbol(2), (width,)) if len(shape) == 2 else node.symbol(2)
-        return found if beta == 1.0 else found * beta
+        bias = node.reshaped(node.symbol(2), (width,)) if len(shape) == 2 else node.symbol(2)
+        return bias if beta == 1.0 else bias * beta
     return node.variables.add(
         node.variables.derived(constant, f"bias {beta}", lambda array: array.ravel() * _like(array, beta))
     )
@@ -119,24 +119,24 @@ def _window(node: OnnxNode, kernel: Sequence[int]) -> SlidingWindow:
     """Return the window of an operator, with automatic padding resolved."""
     if len(kernel) > _NATIVE:
         raise node.refusal(f"over {len(kernel)} dimensions")
-    found = SlidingWindow.of(attributes_of(node.proto), node.shape()[2:], kernel)
-    if min((*found.begin, *found.end)) < 0:
+    window = SlidingWindow.of(attributes_of(node.proto), node.shape()[2:], kernel)
+    if min((*window.begin, *window.end)) < 0:
         raise node.refusal("with negative pads")
-    return found
+    return window
 
 
 @operator("Conv")
 def _conv(node: OnnxNode) -> Symbol:
     kernel = node.shape(1)[2:]
-    found = _window(node, kernel)
-    even = found.begin == found.end
+    window = _window(node, kernel)
+    even = window.begin == window.end
     return node.sym.Convolution(
-        node.symbol(0) if even else _padded(node, found, node.symbol(0)),
+        node.symbol(0) if even else _padded(node, window, node.symbol(0)),
         *(node.symbol(index) for index in (1, 2) if node.has(index)),
-        kernel=found.kernel,
-        stride=found.strides,
-        dilate=found.dilations,
-        pad=found.begin if even else (0,) * len(kernel),
+        kernel=window.kernel,
+        stride=window.strides,
+        dilate=window.dilations,
+        pad=window.begin if even else (0,) * len(kernel),
         num_filter=node.shape(1)[0],
         num_group=node.attribute("group", 1),
         no_bias=not node.has(2),
@@ -179,8 +179,8 @@ def _resize(node: OnnxNode) -> Symbol:
     for axis, (small, large) in enumerate(zip(data, result, strict=True)):
         if large != small:
             repeats = large // small
-            found = nearest(small, large, repeats, how, rounded)
-            if found is None or np.any(found != np.arange(large) // repeats):
+            indices = nearest(small, large, repeats, how, rounded)
+            if indices is None or np.any(indices != np.arange(large) // repeats):
                 raise node.refusal(f"with {how} and {rounded}")
             symbol = node.sym.repeat(symbol, repeats=repeats, axis=axis)
     return symbol
@@ -217,24 +217,24 @@ def _global_pool(node: OnnxNode) -> Symbol:
 def _pool(node: OnnxNode) -> Symbol:
     if node.wants(1):
         raise node.refusal("that returns its indices")
-    found = _window(node, node.attribute("kernel_shape"))
-    if set(found.dilations) != {1}:
+    window = _window(node, node.attribute("kernel_shape"))
+    if set(window.dilations) != {1}:
         raise node.refusal("with dilations")
     average = node.op == "AveragePool"
     padding_counts = bool(average and node.attribute("count_include_pad", 0))
-    data, pads = node.symbol(), found.begin
-    convention = _convention(found, node.shape()[2:], node.result()[2:])
+    data, pads = node.symbol(), window.begin
+    convention = _convention(window, node.shape()[2:], node.result()[2:])
     if convention is None or (padding_counts and convention == "full"):
         if average and not padding_counts:
-            return _average_of_data(node, found)
+            return _average_of_data(node, window)
         filler = 0.0 if average else float(np.finfo(node.dtype()).min)
-        data, pads, convention = _padded(node, found, data, filler), (0,) * len(found.begin), "valid"
-        if _places(found, node.shape()[2:]) != node.result()[2:]:
+        data, pads, convention = _padded(node, window, data, filler), (0,) * len(window.begin), "valid"
+        if _places(window, node.shape()[2:]) != node.result()[2:]:
             raise node.refusal("that rounds its size up over padding that counts")
     return node.sym.Pooling(
         data,
-        kernel=found.kernel,
-        stride=found.strides,
+        kernel=window.kernel,
+        stride=window.strides,
         pad=pads,
         pool_type="avg" if average else "max",
         pooling_convention=convention,
@@ -242,40 +242,41 @@ def _pool(node: OnnxNode) -> Symbol:
     )
 
 
-def _average_of_data(node: OnnxNode, found: SlidingWindow) -> Symbol:
+def _average_of_data(node: OnnxNode, window: SlidingWindow) -> Symbol:
     """Averages with uneven padding that does not count: sums over padded data, by how much of each window is data."""
     places = node.result()[2:]
     reaches = [
-        (place - 1) * stride + kernel for place, stride, kernel in zip(places, found.strides, found.kernel, strict=True)
+        (positions - 1) * stride + kernel
+        for positions, stride, kernel in zip(places, window.strides, window.kernel, strict=True)
     ]
     ends = tuple(
         max(0, reach - length - before)
-        for reach, length, before in zip(reaches, node.shape()[2:], found.begin, strict=True)
+        for reach, length, before in zip(reaches, node.shape()[2:], window.begin, strict=True)
     )
-    data = _padded(node, replace(found, end=ends), node.symbol())
+    data = _padded(node, replace(window, end=ends), node.symbol())
     sums = node.sym.Pooling(
-        data, kernel=found.kernel, stride=found.strides, pool_type="sum", pooling_convention="valid"
+        data, kernel=window.kernel, stride=window.strides, pool_type="sum", pooling_convention="valid"
     )
     shares = np.ones((1, 1), dtype=node.dtype())
-    for length, before, place, stride, kernel in zip(
-        node.shape()[2:], found.begin, places, found.strides, found.kernel, strict=True
+    for length, before, positions, stride, kernel in zip(
+        node.shape()[2:], window.begin, places, window.strides, window.kernel, strict=True
     ):
-        begins = np.arange(place) * stride - before
+        begins = np.arange(positions) * stride - before
         counts = np.minimum(begins + kernel, length) - np.maximum(begins, 0)
         shares = shares[..., None] / counts.astype(node.dtype())
     return node.sym.broadcast_mul(sums, node.variables.add(shares))
 
 
-def _convention(found: SlidingWindow, size: tuple[int, ...], result: tuple[int, ...]) -> str | None:
+def _convention(window: SlidingWindow, size: tuple[int, ...], result: tuple[int, ...]) -> str | None:
     """Return the rounding mode that gives the result's size with the front padding on both sides; None if neither does.
 
     Elements after the data do not count, so that padding there can replace a size that is rounded up.
     """
     spans = [
         (length + 2 * pad - kernel, stride)
-        for length, pad, kernel, stride in zip(size, found.begin, found.kernel, found.strides, strict=True)
+        for length, pad, kernel, stride in zip(size, window.begin, window.kernel, window.strides, strict=True)
     ]
-    if found.begin == found.end and tuple(span // stride + 1 for span, stride in spans) == result:
+    if window.begin == window.end and tuple(span // stride + 1 for span, stride in spans) == result:
         return "valid"
     if tuple(-(-span // stride) + 1 for span, stride in spans) == result:
         return "full"

@@ -67,9 +67,9 @@ def _slice(node: OnnxNode) -> Symbol:
     begin: list[int | None] = [None] * len(shape)
     end: list[int | None] = [None] * len(shape)
     step: list[int | None] = [None] * len(shape)
-    for place, (start, stop) in enumerate(zip(starts, ends, strict=True)):
-        axis = node.axis(axes[place] if axes is not None else place)
-        stride = steps[place] if steps is not None else 1
+    for index, (start, stop) in enumerate(zip(starts, ends, strict=True)):
+        axis = node.axis(axes[index] if axes is not None else index)
+        stride = steps[index] if steps is not None else 1
         first, last, _ = slice(start, stop, stride).indices(shape[axis])
         if not range(first, last, stride):
             raise node.refusal("of an empty range")
@@ -107,8 +107,8 @@ def _pad(node: OnnxNode) -> Symbol:
     if mode not in {"constant", "edge", "reflect"}:
         raise node.refusal(f"in mode {mode}")
     width = [(0, 0)] * node.rank()
-    for place, axis in enumerate(axes):
-        width[axis] = (pads[place], pads[place + len(axes)])
+    for index, axis in enumerate(axes):
+        width[axis] = (pads[index], pads[index + len(axes)])
     filler = node.known(2, "as its value").item() if node.has(2) else node.attribute("value", 0.0)
     return node.padded(node.symbol(), width, mode, filler)
 
@@ -188,8 +188,8 @@ def _mode(node: OnnxNode, size: int, *, each: tuple[int, ...] = (), index: int =
     values = _values(node, index)
     if values is None:
         return "wrap"
-    for place, limit in enumerate(each or (size,)):
-        column = values[..., place] if each else values
+    for component, limit in enumerate(each or (size,)):
+        column = values[..., component] if each else values
         wrong = column[(column < -limit) | (column >= limit)]
         if wrong.size:
             raise BackendError(f"{node.op}: index {wrong.ravel()[0]} is out of range for {limit} elements")

@@ -125,17 +125,17 @@ class OnnxNode:
             UnsupportedBrick: The input is computed.
         """
         name = self.proto.input[index]
-        found = self.constants.get(name, self.feeds.get(name))
-        if found is None:
+        value = self.constants.get(name, self.feeds.get(name))
+        if value is None:
             raise self.refusal(f"with a computed input {index} {what}".rstrip())
-        return found
+        return value
 
     def integers(self, attribute: str, index: int) -> tuple[int, ...] | None:
         """Return integers that are an attribute at older opsets and an input at newer ones; None if missing."""
-        found = self.attribute(attribute)
-        if found is None and self.has(index):
-            found = self.known(index).ravel().tolist()
-        return None if found is None else tuple(int(value) for value in found)
+        values = self.attribute(attribute)
+        if values is None and self.has(index):
+            values = self.known(index).ravel().tolist()
+        return None if values is None else tuple(int(value) for value in values)
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """Return the value of an attribute; text is decoded."""
@@ -252,10 +252,10 @@ class Folding:
         if proto.op_type in {"Shape", "Size"} and is_standard(proto) and proto.input[0] in self._types:
             results = [_measured(proto, self._types[proto.input[0]][1])]
         elif self._constant(proto):
-            found = self._evaluated(proto)
-            if found is None:
+            folded_values = self._evaluated(proto)
+            if folded_values is None:
                 return False
-            results = found
+            results = folded_values
         else:
             return False
         self._constants |= dict(zip([name for name in proto.output if name], results, strict=True))
@@ -288,17 +288,17 @@ class Folding:
         from onnx.reference import ReferenceEvaluator
 
         names = dict.fromkeys(name for name in proto.input if name)
-        given = {name: self._constants[name] for name in names}
+        inputs = {name: self._constants[name] for name in names}
         inner = helper.make_graph(
             [proto],
             "folded",
-            [_declared(name, array) for name, array in given.items()],
+            [_declared(name, array) for name, array in inputs.items()],
             [onnx.ValueInfoProto(name=name) for name in proto.output if name],
         )
         alone = helper.make_model(inner, opset_imports=self._model.opset_import, ir_version=self._model.ir_version)
         try:
             with np.errstate(all="ignore"):
-                results: Any = ReferenceEvaluator(alone).run(None, given)
+                results: Any = ReferenceEvaluator(alone).run(None, inputs)
         except MemoryError:
             raise
         except Exception:  # noqa: BLE001  # whatever NumPy raises: MXNet can compute it, or says why it cannot
@@ -373,22 +373,22 @@ def translate(network: Network, *, fused: bool) -> MxnetNetwork:
     symbols: dict[str, Symbol] = {name: variables.add(array) for name, array in feeds.items()}
     fed = dict(zip(variables.bound, feeds, strict=True))
     labels: dict[str, tuple[str, ...]] = {}
-    known = translations()
+    translators = translations()
     folding = Folding(model, constants, types)
     used = frozenset({*network.outputs, *(name for node in model.graph.node for name in node.input if name)})
     apart = _apart(model.graph) if fused else frozenset()
     for number, proto in enumerate(model.graph.node):
         if folding.fold(proto):
             continue
-        if not is_standard(proto) or proto.op_type not in known:
+        if not is_standard(proto) or proto.op_type not in translators:
             raise UnsupportedBrick(f"MXNet has no {f'{proto.domain}.{proto.op_type}'.lstrip('.')}")
         opset = versions.get("", versions.get("ai.onnx", 1))
         node = OnnxNode(proto, opset, types, constants, feeds, used, symbols, variables)
         label = f"{_LABEL}{number}"
         labels[label] = tuple(name for name in proto.output if name)
         with mx.name.Prefix(f"{label}."):
-            made = known[proto.op_type](node)
-            results = made if isinstance(made, list) else [made]
+            translated = translators[proto.op_type](node)
+            results = translated if isinstance(translated, list) else [translated]
             for name, symbol in zip(proto.output, results, strict=False):
                 if name:
                     symbols[name] = mx.sym.BlockGrad(symbol) if name in apart else symbol
@@ -435,12 +435,12 @@ def _types(model: onnx.ModelProto, feeds: Mapping[str, Array], constants: Mappin
     for value in bare.graph.output:
         value.type.tensor_type.ClearField("shape")
     inferred = infer_shapes(bare)
-    found: dict[str, ValueType] = {name: (array.dtype, array.shape) for name, array in feeds.items()}
+    types: dict[str, ValueType] = {name: (array.dtype, array.shape) for name, array in feeds.items()}
     for value in [*inferred.graph.value_info, *inferred.graph.output, *model.graph.value_info, *model.graph.output]:
         static = _static(value)
         if static is not None:
-            found.setdefault(value.name, static)
-    return found
+            types.setdefault(value.name, static)
+    return types
 
 
 def _declared(name: str, array: Array) -> onnx.ValueInfoProto:

@@ -260,8 +260,8 @@ def _reduced(node: OnnxNode, axes: tuple[int, ...], *, keep: bool) -> Symbol:
 def _place_of_extreme(node: OnnxNode) -> Symbol:
     if node.attribute("select_last_index", 0):
         raise node.refusal("that selects the last of equals")
-    found = node.numpy(node.op.lower(), node.symbol(), axis=node.axis(node.attribute("axis", 0)))
-    return node.reshaped(found, node.result())
+    indices = node.numpy(node.op.lower(), node.symbol(), axis=node.axis(node.attribute("axis", 0)))
+    return node.reshaped(indices, node.result())
 
 
 @operator("CumSum")
@@ -278,7 +278,7 @@ def _cumulative(node: OnnxNode) -> Symbol:
 @operator("TopK")
 def _largest(node: OnnxNode) -> list[Symbol]:
     count = node.attribute("k")
-    found = node.sym.topk(
+    values_and_indices = node.sym.topk(
         node.symbol(),
         k=int(node.known(1, "as its count").item()) if count is None else count,
         axis=node.axis(node.attribute("axis", -1)),
@@ -286,4 +286,4 @@ def _largest(node: OnnxNode) -> list[Symbol]:
         is_ascend=not node.attribute("largest", 1),
         dtype="int64",
     )
-    return [found[0], found[1]]
+    return [values_and_indices[0], values_and_indices[1]]

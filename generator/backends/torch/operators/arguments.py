@@ -58,8 +58,8 @@ class TorchCall:
         """Return integers that are an attribute at older opsets and an input at newer ones; None if missing."""
         if value is not None:
             return [int(each) for each in value.reshape(-1).tolist()]
-        found = self.attributes.get(name)
-        return None if found is None else [int(each) for each in found]
+        attribute = self.attributes.get(name)
+        return None if attribute is None else [int(each) for each in attribute]
 
     def has(self, output: int) -> bool:
         """Return True if an output is wanted."""

@@ -244,13 +244,13 @@ def _resized(call: TorchCall, x: Tensor, target: list[tuple[int, float]], mode: 
         if size == old and factor == 1:
             continue
         among = (old, size, factor, transformation)
-        found: npt.NDArray[Any] | None = nearest(*among, rounded) if mode == "nearest" else coordinates(*among)
-        if found is None:
+        positions: npt.NDArray[Any] | None = nearest(*among, rounded) if mode == "nearest" else coordinates(*among)
+        if positions is None:
             raise call.refuse(f"with coordinates of {transformation}")
         if mode == "nearest":
-            x = torch.index_select(x, axis, torch.tensor(found, device=x.device))
+            x = torch.index_select(x, axis, torch.tensor(positions, device=x.device))
         else:
-            weights = torch.tensor(_weights(call, found, old, mode), dtype=x.dtype, device=x.device)
+            weights = torch.tensor(_weights(call, positions, old, mode), dtype=x.dtype, device=x.device)
             x = torch.movedim(torch.matmul(torch.movedim(x, axis, -1), weights), -1, axis)
     return x
 

@@ -155,9 +155,9 @@ def _check(call: TorchCall, x: Tensor, lengths: Tensor | None) -> None:
         raise call.refuse("with sequences of different lengths")
 
 
-def _state(call: TorchCall, x: Tensor, w: Tensor, given: Tensor | None) -> Tensor:
-    if given is not None:
-        return given
+def _state(call: TorchCall, x: Tensor, w: Tensor, initial_state: Tensor | None) -> Tensor:
+    if initial_state is not None:
+        return initial_state
     size = call.attributes["hidden_size"]
     return torch.zeros([w.shape[0], x.shape[1], size], dtype=x.dtype, device=x.device)
 
@@ -239,7 +239,7 @@ def _spread(call: TorchCall, value: Tensor, x: Tensor) -> Tensor:
         return value.reshape([])
     axis = call.get("axis", 1) % x.ndim
     if value.ndim == 1:
-        return value.reshape([-1 if place == axis else 1 for place in range(x.ndim)])
+        return value.reshape([-1 if dimension == axis else 1 for dimension in range(x.ndim)])
     block = call.get("block_size", 0)
     if not block:
         return value
@@ -262,7 +262,7 @@ def _centred(x: Tensor, zero: Tensor | None, *, axis: int) -> Tensor:
     if zero is None:
         return values
     if zero.numel() > 1 and zero.ndim == 1:
-        zero = zero.reshape([-1 if place == axis % x.ndim else 1 for place in range(x.ndim)])
+        zero = zero.reshape([-1 if dimension == axis % x.ndim else 1 for dimension in range(x.ndim)])
     return torch.sub(values, zero.to(torch.float64))
 
 

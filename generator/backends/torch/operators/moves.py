@@ -35,15 +35,15 @@ def _flatten(call: TorchCall, x: Tensor) -> Tensor:
 
 @operator("Squeeze")
 def _squeeze(call: TorchCall, x: Tensor, axes: Tensor | None = None) -> Tensor:
-    given = call.ints("axes", axes)
-    return torch.squeeze(x) if given is None else torch.squeeze(x, given)
+    axis_numbers = call.ints("axes", axes)
+    return torch.squeeze(x) if axis_numbers is None else torch.squeeze(x, axis_numbers)
 
 
 @operator("Unsqueeze")
 def _unsqueeze(call: TorchCall, x: Tensor, axes: Tensor | None = None) -> Tensor:
-    given = call.ints("axes", axes) or []
-    rank = x.ndim + len(given)
-    for axis in sorted(axis % rank for axis in given):
+    axis_numbers = call.ints("axes", axes) or []
+    rank = x.ndim + len(axis_numbers)
+    for axis in sorted(axis % rank for axis in axis_numbers):
         x = torch.unsqueeze(x, axis)
     return x
 
@@ -75,12 +75,12 @@ def _expand(_: TorchCall, x: Tensor, target: Tensor) -> Tensor:
 @operator("Split")
 def _split(call: TorchCall, x: Tensor, sizes: Tensor | None = None) -> Any:
     axis = call.get("axis", 0)
-    given = call.ints("split", sizes)
-    if given is None:
+    part_sizes = call.ints("split", sizes)
+    if part_sizes is None:
         count = len(call.wanted)
         each = -(-x.shape[axis] // count)
-        given = [each] * (count - 1) + [x.shape[axis] - each * (count - 1)]
-    return torch.split_with_sizes(x, given, axis)
+        part_sizes = [each] * (count - 1) + [x.shape[axis] - each * (count - 1)]
+    return torch.split_with_sizes(x, part_sizes, axis)
 
 
 @operator("Slice")
@@ -103,8 +103,8 @@ def _slice(  # noqa: PLR0917
         if step == 1:
             x = torch.narrow(x, axis, min(chosen.start, size), len(chosen))
         elif step > 0:
-            place: list[slice] = [slice(None)] * (axis % x.ndim)
-            x = x[(*place, slice(chosen.start, chosen.stop, step))]
+            leading_slices: list[slice] = [slice(None)] * (axis % x.ndim)
+            x = x[(*leading_slices, slice(chosen.start, chosen.stop, step))]
         else:
             x = torch.index_select(x, axis, torch.tensor(list(chosen), dtype=torch.int64, device=x.device))
     return x
@@ -114,11 +114,11 @@ def _slice(  # noqa: PLR0917
 def _pad(
     call: TorchCall, x: Tensor, pads: Tensor | None = None, value: Tensor | None = None, axes: Tensor | None = None
 ) -> Tensor:
-    given = call.ints("pads", pads) or call.ints("paddings", None) or [0] * (2 * x.ndim)
+    widths = call.ints("pads", pads) or call.ints("paddings", None) or [0] * (2 * x.ndim)
     along = [axis % x.ndim for axis in (call.ints("", axes) or range(x.ndim))]
     before, after = [0] * x.ndim, [0] * x.ndim
-    for place, axis in enumerate(along):
-        before[axis], after[axis] = given[place], given[place + len(along)]
+    for index, axis in enumerate(along):
+        before[axis], after[axis] = widths[index], widths[index + len(along)]
     mode = call.get("mode", "constant")
     if mode == "constant":
         number = call.get("value", 0.0) if value is None else value.item()
@@ -223,8 +223,8 @@ def _scatter_nd(call: TorchCall, x: Tensor, indices: Tensor, updates: Tensor) ->
         places = torch.unbind(indices.to(torch.int64), -1)
         return torch.index_put(x, places, updates, reduction == "add")
     flat = torch.zeros(indices.shape[:-1], dtype=torch.int64, device=x.device)
-    for axis, place in enumerate(torch.unbind(indices, -1)):
-        flat = torch.add(torch.mul(flat, x.shape[axis]), _counted(place, x.shape[axis]))
+    for axis, coordinate in enumerate(torch.unbind(indices, -1)):
+        flat = torch.add(torch.mul(flat, x.shape[axis]), _counted(coordinate, x.shape[axis]))
     rows = torch.reshape(x, [-1, *x.shape[depth:]])
     changes = torch.reshape(updates, [-1, *x.shape[depth:]])
     places = torch.broadcast_to(flat.reshape([-1, *[1] * (rows.ndim - 1)]), changes.shape)
@@ -304,10 +304,10 @@ _OF_FLOATS = frozenset({"ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp
 
 @operator(*_REDUCTIONS)
 def _reduce(call: TorchCall, x: Tensor, axes: Tensor | None = None) -> Tensor:
-    given = call.ints("axes", axes)
-    if not given and call.flag("noop_with_empty_axes"):
+    axis_numbers = call.ints("axes", axes)
+    if not axis_numbers and call.flag("noop_with_empty_axes"):
         return x
-    chosen = [axis % x.ndim for axis in given or range(x.ndim)]
+    chosen = [axis % x.ndim for axis in axis_numbers or range(x.ndim)]
     function = _REDUCTIONS[call.op_type]
     keep = call.flag("keepdims", default=True)
     if call.op_type in _OF_FLOATS and not x.is_floating_point():
