@@ -324,7 +324,7 @@ def chains(draw: st.DrawFn) -> tuple[str, dict[str, np.ndarray], Sequence[tuple[
     return nodes, weights, changes
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(chains(), st.data())
 def test_a_graph_is_itself_and_no_longer_after_one_change(
     chain: tuple[str, dict[str, np.ndarray], Sequence[tuple[str, str]]], data: st.DataObject
